@@ -63,7 +63,7 @@ REACHABLE_CHECK_S = 5.0
 REACHABLE_PAUSE_MAX_S = 10.0
 UNREACHABLE_FIX = "check that it runs, and the address in the kubeconfig; Ctrl-C or SIGTERM ends the wait"
 GATHER_FROM = 4
-"""Requests under way from which on answers are gathered: who binds a pod now and then is not kept waiting."""
+"""Number of requests in flight from which answers are gathered. With fewer, each answer is handled at once."""
 GATHER_S = 0.003
 _POD_OF_DEPLOYMENT = re.compile(r"(.+)-[a-z0-9]{1,10}-[a-z0-9]{5}")
 """Deployment, hash of its template, and five letters."""
@@ -220,10 +220,10 @@ def _certificate(configuration: Configuration) -> ServerCertificate | None:
 
 
 async def gather_answers(transport: HttpTransport, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Stops the whole process for moments while many requests are under way, so that their answers come together.
+    """Pauses the whole process briefly while many requests are in flight, so that it reads several answers at once.
 
-    Network cards do the same with interrupts. An answer that wakes the process alone finds cold caches and drives
-    somebody else from the CPU. On two cores shared with the API server it takes a tenth off a pod's CPU.
+    Network cards do the same with interrupts. A process that wakes for a single answer finds cold caches and takes the
+    CPU from another process. On two cores shared with the API server, the pauses save a tenth of the CPU per pod.
     """
     while True:
         await transport.wait_in_flight(GATHER_FROM)
@@ -390,5 +390,5 @@ def default_identity() -> str:
 
     A container that is restarted keeps its pod's name, and must not take its predecessor's lease for its own.
     """
-    who = os.environ.get("POD_NAME") or f"{os.uname().nodename}-{os.getpid()}"
-    return f"{who}-{random.getrandbits(32):08x}"
+    pod_name = os.environ.get("POD_NAME") or f"{os.uname().nodename}-{os.getpid()}"
+    return f"{pod_name}-{random.getrandbits(32):08x}"

@@ -134,7 +134,7 @@ class CardArrays:
         return number
 
     def _renumber(self) -> None:
-        """Numbers anew the models of all cards."""
+        """Renumbers the models of all cards."""
         layer, names = self._cards[MODEL], self.models
         used = sorted({0, *np.unique(layer[layer >= 0]).tolist()})
         new = np.zeros(len(names), np.int64)

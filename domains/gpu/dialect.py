@@ -24,7 +24,7 @@ from multisched.model.objects import Node, Pod
 Choice = tuple[int, ...]
 """Card indices, ascending within each part of a demand, part after part."""
 
-NO_STAMPS: Final[Mapping[str, str]] = {}
+NO_ANNOTATIONS: Final[Mapping[str, str]] = {}
 
 
 class Dialect(Protocol):
@@ -64,7 +64,7 @@ class Dialect(Protocol):
         """Returns the annotations of the binding, from which `hold` reads the same cards again."""
         ...
 
-    def stamps(self, now: datetime) -> Mapping[str, str]:
+    def timed_annotations(self, now: datetime) -> Mapping[str, str]:
         """Returns further annotations of the binding, which depend on the time at which it is sent."""
         ...
 
@@ -76,10 +76,10 @@ class Dialect(Protocol):
         ...
 
 
-class NoStamps:
+class NoTimedAnnotations:
     """A dialect whose answers do not depend on the time, and whose nodes have no lock."""
 
     node_lock: NodeLockKey | None = None
 
-    def stamps(self, now: datetime) -> Mapping[str, str]:
-        return NO_STAMPS
+    def timed_annotations(self, now: datetime) -> Mapping[str, str]:
+        return NO_ANNOTATIONS

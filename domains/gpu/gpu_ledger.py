@@ -47,7 +47,7 @@ DEMANDS_MAX: Final = 1024
 
 
 class GpuLedger:
-    """Implements `AnnotatedLedger`, `DeviceLedger`, `SummingLedger`, `ChoiceLedger` and `StampingLedger` of `framework.ledger`."""
+    """Implements `AnnotatedLedger`, `DeviceLedger`, `SummingLedger`, `ChoiceLedger` and `TimedAnnotationLedger` of `framework.ledger`."""
 
     name = "gpu-devices"
 
@@ -84,8 +84,8 @@ class GpuLedger:
 
     # -- Ledger ----------------------------------------------------------------------------------------------------
 
-    def concerns(self, pod: Pod) -> bool:
-        return self._keys.concern(pod)
+    def is_used_by(self, pod: Pod) -> bool:
+        return self._keys.are_used_by(pod)
 
     def version(self, row: int) -> int:
         return self.arrays.version(row)
@@ -128,12 +128,12 @@ class GpuLedger:
             self._answers[pod.uid] = annotations
         return annotations
 
-    def stamps(self, annotations: Mapping[str, str], now: datetime) -> Mapping[str, str]:
-        """See `framework.ledger.StampingLedger`."""
+    def timed_annotations(self, annotations: Mapping[str, str], now: datetime) -> Mapping[str, str]:
+        """See `framework.ledger.TimedAnnotationLedger`."""
         found: dict[str, str] = {}
         for dialect in self._dialects:
             if not dialect.written.isdisjoint(annotations):
-                found.update(dialect.stamps(now))
+                found.update(dialect.timed_annotations(now))
         return found
 
     def restore(self, pod: Pod, row: int) -> None:
@@ -199,7 +199,7 @@ class GpuLedger:
 
     def device_demand(self, pod: Pod) -> Mapping[str, int]:
         """See `framework.ledger.DeviceLedger`. Whole devices are in the pod's requests already; an invalid demand counts as none."""
-        if not self.concerns(pod):
+        if not self.is_used_by(pod):
             return NO_DEMAND
         return self.demands(pod).thousandths(pod, self._hold_of(pod) if pod.node else None)
 
@@ -211,7 +211,7 @@ class GpuLedger:
         known = self._demands.get(key)
         if known is not None and pod.held is None:
             return known[1]
-        if not self.concerns(pod):
+        if not self.is_used_by(pod):
             return NO_DEMANDS
         found = demands_of(pod, self._dialects)
         found = msgspec.structs.replace(found, number=self._number(tuple(found.by_mode.items())))
@@ -356,7 +356,7 @@ class GpuLedger:
         self.arrays.write(row, self._rows[row])
 
     def _hold_of(self, pod: Pod) -> Hold | None:
-        if not self.concerns(pod):
+        if not self.is_used_by(pod):
             return None
         is_ours = self._served is None or pod.spec.scheduler_name in self._served
         for dialect in self._dialects:

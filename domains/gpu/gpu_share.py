@@ -134,8 +134,8 @@ class GpuShare:
         insufficient = self._code(too_little(demand.resource))
         codes = np.where(ledger.has_room(demand, rows), np.uint8(0), np.uint8(insufficient))
         if mode is Mode.WHOLE:
-            beside = WHOLE_BESIDE_FRACTIONS if demand.is_whole else FRACTION_BESIDE_WHOLE
-            codes[ledger.arrays.bars(rows, is_whole=demand.is_whole)] = self._code(beside)
+            mixed_refusal = WHOLE_BESIDE_FRACTIONS if demand.is_whole else FRACTION_BESIDE_WHOLE
+            codes[ledger.arrays.bars(rows, is_whole=demand.is_whole)] = self._code(mixed_refusal)
         if demand.confusions:
             codes[ledger.arrays.locked(rows)] = self._code(LOCKED)
             codes[ledger.arrays.unconfirmed(rows, demand.confusions)] = self._code(UNCONFIRMED)
@@ -146,11 +146,11 @@ class GpuShare:
 
     def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
         """Returns sensitivity to pods with GPUs; on rows without such pods, preemption cannot change this plugin's result."""
-        return PodSensitivity((), self._ledger.concerns, self._ledger.arrays.is_held)
+        return PodSensitivity((), self._ledger.is_used_by, self._ledger.arrays.is_held)
 
     def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
         """Adds `other` to the overlay's row, on the cards that it holds or would get."""
-        if self._ledger.concerns(other):
+        if self._ledger.is_used_by(other):
             cards = _trial_row(cycle.state, self._ledger, row)
             hold = self._ledger.hold(other.uid, row) or self._expected_hold(other, cards, cycle.nodes, row)
             if hold is not None:
@@ -158,7 +158,7 @@ class GpuShare:
         return SUCCESS
 
     def remove_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
-        if self._ledger.concerns(other):
+        if self._ledger.is_used_by(other):
             _trial_row(cycle.state, self._ledger, row).give(other.uid)
         return SUCCESS
 
@@ -223,7 +223,7 @@ class GpuShare:
 
     def _running(self) -> Iterator[PodShape]:
         """Yields the shapes of the pods that hold GPUs. Amounts of memory are left out: the card is not known here."""
-        return self._shapes(pod for pod in self._context.hold.pods() if self._ledger.concerns(pod))
+        return self._shapes(pod for pod in self._context.hold.pods() if self._ledger.is_used_by(pod))
 
     def typical(self) -> Typical:
         """Returns the typical pods against which fragments are shown: those of the policy's scores, if it has any."""
@@ -231,7 +231,7 @@ class GpuShare:
 
     def _waiting(self) -> Iterator[PodShape]:
         """Yields the shapes of pending pods that request GPUs, like `_running`."""
-        return self._shapes(pod for pod in self._context.pending() if self._ledger.concerns(pod))
+        return self._shapes(pod for pod in self._context.pending() if self._ledger.is_used_by(pod))
 
     def _shapes(self, pods: Iterable[Pod]) -> Iterator[PodShape]:
         for pod in pods:
@@ -314,7 +314,7 @@ class GpuShare:
         return await self._locks.take(pod, node, key.annotation)
 
     async def run(self, ports: BackgroundPorts) -> None:
-        """Removes locks that nobody will remove, until cancelled."""
+        """Removes abandoned node locks, until cancelled."""
         if self._locks is None:
             await asyncio.Event().wait()
         else:
@@ -341,7 +341,7 @@ class GpuShare:
         )
 
     def _after_pod_delete(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        return Hint.QUEUE if isinstance(old, Pod) and self._ledger.concerns(old) else Hint.SKIP
+        return Hint.QUEUE if isinstance(old, Pod) and self._ledger.is_used_by(old) else Hint.SKIP
 
     def _after_confirmation(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         """Queues the pod if another pod's hold was confirmed that a device plugin could confuse with this one."""

@@ -81,7 +81,7 @@ async def take(
         if row not in known:
             others.append(node.name)
             continue
-        pods = {pod.uid: pod for pod in nodes.pods_on(row) if ledger.concerns(pod)}
+        pods = {pod.uid: pod for pod in nodes.pods_on(row) if ledger.is_used_by(pod)}
         idle = max(0, int(nodes.allocatable(CPU)[row]) - int(nodes.requested(CPU)[row]))
         copies.append(NodeCopy(node, ledger.cards(row).copy(), pods, tuple(ledger.problems(row)), idle))
     return Snapshot(domain, now, sorted(copies, key=lambda one: one.node.name), others, typical)

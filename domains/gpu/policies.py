@@ -158,7 +158,7 @@ class Spread:
 
 
 class RandomNode:
-    """Any node that fits, and any card: each by a hash of the pod, so that the same pods are placed alike. For comparison."""
+    """Chooses any node that fits and any card, by a hash of the pod, so that equal pods get equal placements. For comparison."""
 
     name = "random"
     scores_pods = False

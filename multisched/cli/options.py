@@ -161,12 +161,12 @@ def write_whole(target: Path, text: str, *, sources: Iterable[Path]) -> None:
             target.write_text(text)
             return
         whole = target.resolve()
-        beside = whole.with_name(f".{whole.name}.{os.getpid()}")
+        temporary = whole.with_name(f".{whole.name}.{os.getpid()}")
         try:
-            beside.write_text(text)
-            beside.replace(whole)
+            temporary.write_text(text)
+            temporary.replace(whole)
         finally:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         fail(f"{target}: cannot be written: {error.strerror}")
 

@@ -51,15 +51,15 @@ def fetch(wanted: QueueQuery) -> tuple[QueueView, list[QueryError]]:
     view = answer(wanted.server, _path(wanted, domain), decode_queue)
     views, left = [view], list[NotLedHere]()
     problems = list[QueryError]()
-    for alike in _by_leader(view.elsewhere):
-        while alike:
-            domains = [one.domain for one in alike]
-            led = alike.popleft()
+    for group in _by_leader(view.elsewhere):
+        while group:
+            domains = [one.domain for one in group]
+            led = group.popleft()
             path = _path(wanted, {"domain": led.domain})
             try:
                 views.append(ask_leader(wanted.server, led, path, decode_queue, domains=domains))
             except NoLeaderError as error:
-                left += [led, *alike]
+                left += [led, *group]
                 problems.append(error)
                 break
             except QueryError as error:

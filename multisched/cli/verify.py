@@ -15,7 +15,7 @@ from multisched.verify import Domain, Finding, Report, Snapshot, SnapshotError, 
 
 SNAPSHOT_BYTES_MAX: Final = 8 * 1024 * 1024 * 1024
 PROBLEMS_SHOWN: Final = 20
-ALIKE_MAX: Final = 3
+GROUP_NAMED_MAX: Final = 3
 """Up to so many pods that break one rule for one reason get a row each; more are one row with the first pod and a count."""
 
 
@@ -56,12 +56,12 @@ def _lists(found: Report) -> list[tuple[str, list[Finding]]]:
 
 def _table(title: str, findings: Sequence[Finding], output: str, *, names_all: bool) -> str:
     rows: list[tuple[str, str, str, str]] = []
-    for alike in _by_reason(findings):
-        if names_all or len(alike) <= ALIKE_MAX:
-            rows += [(f.pod, f.node, f.rule, f.message) for f in alike]
+    for group in _by_reason(findings):
+        if names_all or len(group) <= GROUP_NAMED_MAX:
+            rows += [(f.pod, f.node, f.rule, f.message) for f in group]
         else:
-            first = alike[0]
-            rows.append((f"{first.pod} and {len(alike) - 1} more", first.node, first.rule, first.message))
+            first = group[0]
+            rows.append((f"{first.pod} and {len(group) - 1} more", first.node, first.rule, first.message))
     table = as_table(("pod", "node", "rule", "message"), rows, is_wide=output == "wide")
     return f"{title}\n{table}\n" if title else f"{table}\n"
 
@@ -71,8 +71,8 @@ def _by_reason(findings: Sequence[Finding]) -> list[list[Finding]]:
     found: dict[tuple[str, str], list[Finding]] = {}
     for one in sorted(findings, key=lambda f: (f.rule, f.node, f.pod)):
         found.setdefault((one.rule, one.message), []).append(one)
-    return sorted(found.values(), key=lambda alike: alike[0].rule)
+    return sorted(found.values(), key=lambda group: group[0].rule)
 
 
 def _are_cut(found: Report) -> bool:
-    return any(len(alike) > ALIKE_MAX for _, those in _lists(found) for alike in _by_reason(those))
+    return any(len(group) > GROUP_NAMED_MAX for _, those in _lists(found) for group in _by_reason(those))

@@ -1,6 +1,6 @@
 """Lease records: decoded by processes that compete for a lease and by processes that only read the holder's data.
 
-`LeaseWatcher` is for the latter: it reports whether the holder of another process's lease may still bind by it. Like
+Processes that only read use `LeaseWatcher`: it reports whether another process that holds a lease may still bind. Like
 `observed_lease.ObservedLease` it relies only on changes of the record and the local clock.
 """
 
@@ -86,7 +86,7 @@ NOT_THERE: Final = Holding("a holder whose lease was deleted, if there was one",
 
 
 class Expiry:
-    """When a lease expires: its duration after its record was last seen to *change*, by the local clock."""
+    """The time at which a lease expires: the last observed *change* of its record plus its duration, by the local clock."""
 
     def __init__(self, clock: Clock, duration_s: float) -> None:
         """`duration_s`: used for a record without a duration."""
@@ -107,7 +107,7 @@ class Expiry:
 
 
 class LeaseWatcher:
-    """Watches one Lease that this process does not hold. `grace_s`: how long binds of its holder may outlive it."""
+    """Watches one Lease that this process does not hold. `grace_s`: how long binds may be in flight after the lease expired."""
 
     def __init__(
         self, transport: Transport, clock: Clock, namespace: str, name: str, *, duration_s: float, grace_s: float
@@ -123,12 +123,13 @@ class LeaseWatcher:
         self._last: Holding | None = None
 
     async def read(self) -> Holding | None:
-        """Returns the holder that may bind by the lease now, by a consistent read.
+        """Reads the lease consistently and returns the holder that may bind now.
 
-        None: no process may bind by it, and no bind by it is in flight.
+        None: no process may bind under this lease, and no bind under it is in flight.
 
-        A released lease is free at once, because its holder had ended its binds. One that does not exist or may not be
-        read counts as held until it would have expired: its holder may not know. `NOT_THERE`: no holder was ever seen.
+        A released lease is free at once, because its holder ended its binds before the release. A lease that does not exist
+        or cannot be read counts as held until it would have expired, because its holder may still bind. Returns `NOT_THERE`
+        for a missing lease of which no holder was ever seen.
         """
         try:
             response = await self._transport.request("GET", self._path, timeout_s=READ_TIMEOUT_S)
@@ -149,7 +150,7 @@ class LeaseWatcher:
         return self._unless_over()
 
     def _judge_missing(self, unseen: Holding) -> Holding | None:
-        """Counts the duration from the first of the reads that did not find it; if reads are far apart, from this one."""
+        """Counts the lease as held for its duration after the first read that failed; after this one if reads are far apart."""
         now = self._clock.monotonic()
         if now - self._looked_s > self._duration_s:
             self._expiry = Expiry(self._clock, self._duration_s)

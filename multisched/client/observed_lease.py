@@ -44,10 +44,10 @@ class ObservedLease:
 
     def may_be_created(self, *, is_leading: bool) -> bool:
         """Returns whether a missing lease may be created. A deleted one counts as held for its whole duration: its
-        holder may not know of the deletion and still bind.
+        holder may not have seen the deletion and may still bind.
 
-        That holds whichever process held it when it was last seen: while we do not lead, another one may have taken it
-        since (found by simulation; I9).
+        This applies even if this process held the lease when it was last seen: while it does not lead, another process may
+        have acquired the lease since (found by simulation; I9).
         """
         if self.record is None or is_leading:
             return True

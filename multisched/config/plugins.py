@@ -74,7 +74,7 @@ def _of_plugin(plugin: str, table: str, in_tree: Mapping[str, T]) -> T | None:
 
 
 def points_with(use: PluginUse, registry: Registry) -> list[str]:
-    """Returns the extension points of a plugin with its args, since the args may decide its class.
+    """Returns the extension points of a plugin with these args; the args may select its class.
 
     Raises PluginSetupError, and PluginArgsError for invalid args.
     """
@@ -146,7 +146,7 @@ def is_queue_sort(factory: object) -> bool:
 
 
 def made_by(factory: Factory) -> object | None:
-    """Returns the class that a factory is or, by its return annotation, builds; None if the annotation cannot be resolved."""
+    """Returns the factory if it is a class, else its return annotation; None if the annotation cannot be resolved."""
     if inspect.isclass(factory):
         return factory
     try:
@@ -156,7 +156,7 @@ def made_by(factory: Factory) -> object | None:
 
 
 def points_of(factory: Factory) -> list[str]:
-    """Returns the extension points for which the plugin's class has methods; for a function, those of its return class."""
+    """Returns the extension points for which the class that `made_by` returns has methods."""
     made = made_by(factory)
     return [point for point, protocol in EXTENSION_POINTS.items() if _has_methods(made, protocol)]
 

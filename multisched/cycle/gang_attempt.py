@@ -263,15 +263,15 @@ class GangAttempts:
 
     def _needs(self, members: Iterable[QueuedPod], effort: Effort, *, is_loose: bool) -> Paused[list[Need]]:
         """Groups identical members, with the rows feasible for one now; `is_loose`: all rows, as other pods may change that."""
-        alike: dict[Hashable, list[QueuedPod]] = {}
+        by_signature: dict[Hashable, list[QueuedPod]] = {}
         for entry in members:
             try:
                 signature = self._classes.signature(entry.pod)
             except PluginFailure:
                 continue
-            alike.setdefault(entry.pod.uid if signature is None else signature, []).append(entry)
+            by_signature.setdefault(entry.pod.uid if signature is None else signature, []).append(entry)
         needs = []
-        for entries in alike.values():
+        for entries in by_signature.values():
             if effort.is_pause_due():
                 yield Pause()
             entry = entries[0]

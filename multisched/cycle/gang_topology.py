@@ -101,8 +101,8 @@ class GangTopology:
         at = max(self._narrowest, 0)
         key, level = self._levels[at].key, self._domains[at]
         if not level.count:
-            beside = " among those open to the gang" if len(self._placed_rows) else ""
-            return f"no node{beside} has the label {key}"
+            scope = " among those open to the gang" if len(self._placed_rows) else ""
+            return f"no node{scope} has the label {key}"
         rooms = self._rooms(level)
         most = int(
             np.argmax(np.min([room / need.count for room, need in zip(rooms, self._needs, strict=True)], axis=0))
@@ -117,8 +117,8 @@ class GangTopology:
         )
         if short is None:
             return f"no domain of {key} takes all members that must start together"
-        who = "one more member" if short[1] == 1 else f"the {short[1]} members that must start together"
-        return f"no domain of {key} has room for {who}, {short[0]} at most"
+        members = "one more member" if short[1] == 1 else f"the {short[1]} members that must start together"
+        return f"no domain of {key} has room for {members}, {short[0]} at most"
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

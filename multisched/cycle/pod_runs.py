@@ -58,7 +58,7 @@ class PodRuns:
         self._records = records
         self._turn = turn
         acting = plugins.remote or plugins.extenders or plugins.reserve or plugins.permit or plugins.choosing
-        self._are_possible = not acting and not classes.asks_anew
+        self._are_possible = not acting and not classes.has_attempt_results
         self._spec: PodSpec | None = None
         """Spec of the latest pod; the next fields are about it."""
         self._length = RUN_FIRST

@@ -18,6 +18,7 @@ from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.classes.score_snapshot import ScoreCopy, ScoreSnapshot
 from multisched.cycle.classes.scores import NOWHERE
 from multisched.cycle.diagnosis import Diagnosis
+from multisched.cycle.effort import RowResults
 from multisched.cycle.extender_answers import add_up, recorded, refuse
 from multisched.cycle.preemption.post_filter import PostFilterRuns
 from multisched.cycle.preemption.victim_units import gangs_are_spared
@@ -151,22 +152,29 @@ class RemoteResponses:
                 choice.total = add_up(self._runner, judge, view, pod, choice.rows, choice.feasible, before)
                 choice.answered += recorded(judge.name, before, choice.total, choice.feasible)
 
-    def negotiated(
-        self, pod_class: EquivalenceClass, view: CycleView, pod: Pod, found: Diagnosis
-    ) -> Generator[Sequence[RemoteRequest], Mapping[str, object | PluginFailure], Mapping[str, PostFilterResult]]:
-        """Sends preemption candidates to the extenders that take part. Returns plugin -> result, for those."""
-        settled: dict[str, PostFilterResult] = {}
-        for judge in self._plugins.extenders:
-            if not judge.negotiates(pod):
+    def negotiate(
+        self,
+        pod_class: EquivalenceClass,
+        view: CycleView,
+        pod: Pod,
+        found: Diagnosis,
+        results: RowResults,
+        settled: dict[str, PostFilterResult],
+    ) -> Generator[Sequence[RemoteRequest], Mapping[str, object | PluginFailure], None]:
+        """Sends preemption candidates to the extenders that take part, and adds the results to `settled` by plugin.
+
+        Raises PauseDue if the attempt must pause. After that it must be called again, and continues with other plugins.
+        """
+        judge = next((one for one in self._plugins.extenders if one.negotiates(pod)), None)
+        if judge is None:
+            return
+        for plugin, offers in self._post_filters.offers(pod, view, pod_class, found, results, settled):
+            if isinstance(offers, PostFilterResult):
+                settled[plugin.name] = offers
                 continue
-            for plugin, offers in self._post_filters.offers(pod, view, pod_class, found):
-                if isinstance(offers, PostFilterResult):
-                    settled[plugin.name] = offers
-                    continue
-                request = self._runner.call(judge, "Request", judge.preemption_request, view, pod, offers)
-                answers = yield [RemoteRequest(judge, request)]
-                settled[plugin.name] = self._settle(judge, plugin, view, pod, offers, answers.get(judge.name))
-        return settled
+            request = self._runner.call(judge, "Request", judge.preemption_request, view, pod, offers)
+            answers = yield [RemoteRequest(judge, request)]
+            settled[plugin.name] = self._settle(judge, plugin, view, pod, offers, answers.get(judge.name))
 
     def _settle(
         self,

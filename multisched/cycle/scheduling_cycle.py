@@ -32,7 +32,7 @@ from multisched.cycle.preemption.post_filter import GroupPostFilters, PostFilter
 from multisched.cycle.remote_responses import Choice, RemoteResponses
 from multisched.cycle.results import Attempt, Conflicted, GangAttempt, Pause, Placed, RemoteRequest, Result, Unplaced
 from multisched.framework.node_view import Bools, Int64, Rows, any_true
-from multisched.framework.points import CycleView, Queued, QueuedGang, QueuedPod
+from multisched.framework.points import CycleView, PostFilterResult, Queued, QueuedGang, QueuedPod
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
@@ -252,7 +252,7 @@ class SchedulingCycle:
             return failure.status.message
         return "" if refusal is None else f"{refusal.plugin}: {refusal.message}"
 
-    def is_concerned(self, placed: Placed, pod: Pod, others: Sequence[Pod]) -> bool:
+    def is_affected(self, placed: Placed, pod: Pod, others: Sequence[Pod]) -> bool:
         """Reports whether pods that came to or left other nodes may change a filter's verdict on the placed pod's node."""
         try:
             sensitivities = self._nominated.sensitivities(self._keyed_filters, placed.view, pod)
@@ -342,12 +342,14 @@ class SchedulingCycle:
     ) -> Generator[Sequence[RemoteRequest] | Pause, Mapping[str, object | PluginFailure], Unplaced | Conflicted]:
         """Runs PostFilter and records the refusal. `late`: nodes refused by plugins with remote requests.
 
-        PostFilter begins again after a pause, in the state of that moment; what refused the pod is still what was found before.
+        PostFilter begins again after a pause, in the state of that moment; what refused the pod is still what was found before, and
+        extenders are not asked twice about the candidates of one plugin.
         """
-        settled = (yield from self._remote.negotiated(pod_class, view, pod, found)) if self.plugins.extenders else {}
-        results, now = RowResults(Effort(self._budget)), pod_class
+        results, now, settled = RowResults(Effort(self._budget)), pod_class, dict[str, PostFilterResult]()
         while True:
             try:
+                if self.plugins.extenders:
+                    yield from self._remote.negotiate(now, view, pod, found, results, settled)
                 after = self._post_filters.run(pod, view, now, found, settled, results)
                 break
             except PauseDue:

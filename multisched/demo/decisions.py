@@ -47,12 +47,12 @@ def _why(attempt: Attempt) -> str:
     part = _deciding(winner, attempt.runners_up[0] if attempt.ties <= 1 and attempt.runners_up else None)
     if part is None:
         return f"score {winner.total}"
-    beside = ""
+    suffix = ""
     if attempt.ties > 1:
-        beside = f", {attempt.ties} tied"
+        suffix = f", {attempt.ties} tied"
     elif attempt.runners_up:
-        beside = f", next {_scores(attempt.runners_up[0]).get(part.plugin, part.score)}"
-    return f"{GAINS[part.plugin]}: {part.plugin} {part.score}{beside}"
+        suffix = f", next {_scores(attempt.runners_up[0]).get(part.plugin, part.score)}"
+    return f"{GAINS[part.plugin]}: {part.plugin} {part.score}{suffix}"
 
 
 def _deciding(winner: Scored, other: Scored | None) -> Part | None:

@@ -29,7 +29,7 @@ class Ledger(Protocol):
 
     name: str
 
-    def concerns(self, pod: Pod) -> bool:
+    def is_used_by(self, pod: Pod) -> bool:
         """Reports whether this pod takes anything from the ledger; no other method is called for other pods."""
         ...
 
@@ -83,7 +83,7 @@ class ClusterLedger(Protocol):
     condition_reason: str
     """As `Status.condition_reason`, for a pod that the ledger refuses at commit."""
 
-    def concerns(self, pod: Pod) -> bool:
+    def is_used_by(self, pod: Pod) -> bool:
         """Reports whether this pod takes anything from the ledger; no other method is called for other pods."""
         ...
 
@@ -187,13 +187,13 @@ class AnnotatedLedger(Ledger, Protocol):
 
 
 @runtime_checkable
-class StampingLedger(Ledger, Protocol):
+class TimedAnnotationLedger(Ledger, Protocol):
     """A ledger whose bindings carry annotations that depend on the time at which they are sent.
 
     Border: a domain has one (`GpuLedger`), and the state imports no domain.
     """
 
-    def stamps(self, annotations: Mapping[str, str], now: datetime) -> Mapping[str, str]:
+    def timed_annotations(self, annotations: Mapping[str, str], now: datetime) -> Mapping[str, str]:
         """Returns the annotations to add to a binding that carries these, when it is sent at `now` (UTC)."""
         ...
 
@@ -255,6 +255,6 @@ def rebuild(ledger: Ledger, nodes: Iterable[tuple[int, Node]], pods: Iterable[tu
     for row, node in nodes:
         fresh.set_node(row, node)
     for pod, row in pods:
-        if fresh.concerns(pod):
+        if fresh.is_used_by(pod):
             fresh.restore(pod, row)
     return fresh

@@ -40,7 +40,7 @@ class OverlaidCounts:
         ]
         return _changed(self._base.matching(query), changes)
 
-    def concern(
+    def affinity_entry(
         self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
     ) -> AffinityIndexEntry:
         asker = IncomingPod(namespace, labels, namespace_labels)
@@ -50,7 +50,7 @@ class OverlaidCounts:
             if pod.spec.pod_affinity is not None
         ]
         effects = [(row, self._base.effect(asker, affinity, space), sign) for row, affinity, space, sign in demanding]
-        return self._base.concern(*asker).with_changes(effects)
+        return self._base.affinity_entry(*asker).with_changes(effects)
 
     def effect(self, asker: IncomingPod, affinity: PodAffinity, namespace: str) -> Effect:
         return self._base.effect(asker, affinity, namespace)

@@ -1,7 +1,7 @@
 """PodCounts: how many placed pods on each row match a query, and what placed pods' affinity demands of others.
 
 Pods are kept in groups with equal namespace and labels: a workload's pods are one group. A query is counted when it is
-first used: group by group if its namespaces have few groups, else in columns (`group_columns`). After that, each use
+first used: group by group if its namespaces have few groups, else by columns (`group_columns`). After that, each use
 applies the pods added and removed since the last use. The least recently used query is dropped. A query that requires a
 label value reads only the changes of pods with that value, so a thousand services do not read each other's pods. An
 unused query costs nothing when pods come and go. What pods demand of others is in `pod_demands`.
@@ -72,7 +72,7 @@ class PodCountsView(Protocol):
         """Returns the current number of matching pods on each row."""
         ...
 
-    def concern(
+    def affinity_entry(
         self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
     ) -> AffinityIndexEntry:
         """Returns what placed pods currently demand of pods with these labels in that namespace."""
@@ -149,10 +149,10 @@ class PodCounts:
         self._groups: dict[str, dict[tuple[int, bool], PodGroup]] = {}
         self._queries: dict[PodQuery, KeptQuery] = {}
         self._uses = self._bytes = 0
-        self._columns: GroupColumns | None = None
+        self._columns = GroupColumns()
         self._log: IndexedLog[tuple[PodGroup, int, int]] = IndexedLog(LOG_KEPT, _weight)
         """Group, row, and number of its pods added or removed; tagged with the group's labels that are pivots of queries."""
-        self._pivots = Pivots(self._all_groups)
+        self._pivots = Pivots()
         self.groups_looked_at = 0
         """Number of groups matched one by one so far."""
 
@@ -199,10 +199,10 @@ class PodCounts:
         kept.counted(self._counted(kept.query), self._log.end)
         self._bytes += kept.size_bytes
 
-    def concern(
+    def affinity_entry(
         self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
     ) -> AffinityIndexEntry:
-        return self.demands.concern(namespace, labels, namespace_labels)
+        return self.demands.affinity_entry(namespace, labels, namespace_labels)
 
     def effect(self, asker: IncomingPod, affinity: PodAffinity, namespace: str) -> Effect:
         return self.demands.effect(asker, affinity, namespace)
@@ -231,17 +231,12 @@ class PodCounts:
 
     def forget_row(self, row: int) -> None:
         """Drops a row that is to be recounted, and all counts of queries: any of them may be wrong."""
-        for namespace, groups in list(self._groups.items()):
-            for key in [key for key, group in groups.items() if group.forget(row)]:
-                self._pivots.remove_group(groups[key])
-                del groups[key]
-            if not groups:
-                del self._groups[namespace]
+        for group in self._columns.forget_row(row):
+            self._remove(group)
         for kept in self._queries.values():
             self._drop(kept)
         self._queries.clear()
         self._bytes = 0
-        self._drop_columns()
         self.demands.forget_row(row)
 
     # -- checking --------------------------------------------------------------------------------------------------
@@ -249,7 +244,7 @@ class PodCounts:
     def faults(self, pods_on: Mapping[int, Collection[Pod]], *, is_whole: bool = False) -> dict[int, str]:
         """Returns row -> difference between the counts and these pods, with both values (I4).
 
-        `is_whole`: also recomputes all concerns, and looks for groups without any of these pods. There may be as many
+        `is_whole`: also recomputes all index entries, and looks for groups without any of these pods. There may be as many
         groups as pods.
         """
         wanted: dict[int, dict[Hashable, int]] = {row: {} for row in pods_on}
@@ -280,7 +275,7 @@ class PodCounts:
         for namespace, labels, is_deleting in groups:
             group = self._groups.get(namespace, {}).get((labels, is_deleting))
             if group is not None:
-                yield (namespace, labels, is_deleting), dict(group.items())
+                yield (namespace, labels, is_deleting), dict(self._columns.pods(group))
 
     def _find_wrong_counts(
         self, pods_on: Mapping[int, Collection[Pod]], found: dict[int, str], *, is_whole: bool
@@ -318,46 +313,38 @@ class PodCounts:
             if sign < 0:
                 raise AssertionError(f"pod {pod.key} leaves row {row}, where no pod with its labels was counted")
             group = groups[key] = PodGroup(pod.namespace, pod.labels, is_deleting=pod.is_deleting)
-            self._pivots.add_group(group)
-        if self._queries or self._columns is not None:
-            self._note(group, row, sign)
-        if sign > 0:
-            group.add(row)
-        elif group.remove(row):
-            self._pivots.remove_group(group)
-            del groups[key]
-            if not groups:
-                del self._groups[pod.namespace]
+            self._columns.add(group)
+        if self._queries:
+            self._log.note((group, row, sign), self._pivots.labels_of(group))
+        if not self._columns.account(group, row, sign):
+            self._remove(group)
 
-    def _note(self, group: PodGroup, row: int, sign: int) -> None:
-        """Records the change for queries and columns, if there are any."""
-        self._log.note((group, row, sign), self._pivots.labels_of(group))
-        if self._columns is not None:
-            self._columns.change(group, row, sign)
-            if self._columns.is_stale:
-                self._drop_columns()
+    def _remove(self, group: PodGroup) -> None:
+        """Removes a group that has no pods any more."""
+        self._columns.remove(group)
+        groups = self._groups[group.namespace]
+        del groups[id(group.labels), group.is_deleting]
+        if not groups:
+            del self._groups[group.namespace]
 
     def _counted(self, query: PodQuery) -> AnySum:
         """Returns the query's pods by row, counted from the groups."""
         if not query.scopes:
             return SparseSum(self._tick())
-        named = self._pivots.groups_with(pivot_of(query)) if pivot_of(query) else None
-        if named is not None and len(named) <= NARROW_GROUPS_MAX:
-            return self._counted_among(named, query)
         names = query.scopes[0].namespaces
         namespaces = self._groups.keys() if names is None else names & self._groups.keys()
-        if sum(len(self._groups[name]) for name in namespaces) > NARROW_GROUPS_MAX:
-            if self._columns is None:
-                self._columns = self._filled()
-            return self._columns.count(query, self._tick())
-        return self._counted_among((group for name in namespaces for group in self._groups[name].values()), query)
+        if sum(len(self._groups[name]) for name in namespaces) <= NARROW_GROUPS_MAX:
+            return self._counted_among((one for name in namespaces for one in self._groups[name].values()), query)
+        pivot = pivot_of(query)
+        named = self._columns.groups_with(pivot, NARROW_GROUPS_MAX) if pivot else None
+        return self._columns.count(query, self._tick()) if named is None else self._counted_among(named, query)
 
     def _counted_among(self, groups: Iterable[PodGroup], query: PodQuery) -> AnySum:
         held: dict[int, int] = {}
         for group in groups:
             self.groups_looked_at += 1
             if (query.counts_deleting or not group.is_deleting) and query.has(group.namespace, group.labels):
-                for row, pods in group.items():
+                for row, pods in self._columns.pods(group):
                     held[row] = held.get(row, 0) + pods
         return SparseSum(self._tick(), held)
 
@@ -378,21 +365,6 @@ class PodCounts:
     def _drop(self, kept: KeptQuery) -> None:
         self._pivots.unwatch(kept.pivot)
         kept.drop()
-
-    def _filled(self) -> GroupColumns:
-        columns = GroupColumns()
-        for group in self._all_groups():
-            for row, pods in group.items():
-                columns.change(group, row, pods)
-        return columns
-
-    def _all_groups(self) -> Iterator[PodGroup]:
-        return (group for groups in self._groups.values() for group in groups.values())
-
-    def _drop_columns(self) -> None:
-        self._columns = None
-        for group in self._all_groups():
-            group.column = -1
 
 
 def _weight(change: tuple[PodGroup, int, int]) -> int:

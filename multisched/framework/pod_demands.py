@@ -1,13 +1,13 @@
 """PodDemands: what placed pods' affinity terms demand of incoming pods, summed by row for each kind of incoming pod.
 
-A *group* is one affinity in one namespace, with the rows of its placed pods. A *concern* is the sum of what all
-groups demand of pods with certain labels in a namespace. It is built by one pass over all terms (`term_columns`),
+A *group* is one affinity in one namespace, with the rows of its placed pods. An *index entry* (`AffinityIndexEntry`) is the sum
+of what all groups demand of pods with certain labels in a namespace. It is built by one pass over all terms (`term_columns`),
 and updated from the log of pods added and removed. So a pod's attempt costs what changed, not what others demand. Only
-a pod whose labels are new here costs a pass over all terms. Demanders whose terms require a label value are indexed by
+a pod whose labels are new here costs a pass over all terms. Groups whose terms require a label value are indexed by
 it (`tags_of`). If few groups can match a pod, only those are tested. So a thousand services with anti-affinity among
 their own replicas do not slow each other down.
 
-Owned by `PodCounts`. Read through `PodCountsView.concern`.
+Owned by `PodCounts`. Read through `PodCountsView.affinity_entry`.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from multisched.framework.term_columns import Column, IncomingPod, Int32, TermCo
 from multisched.model.placement import DemandKind, PodAffinity, PodDemand, demands_of
 
 LOG_KEPT: Final = 4_096
-"""Changes that a concern can catch up on; with more, it is rebuilt."""
+"""Changes that an entry can catch up on; with more, it is rebuilt."""
 
 UNKNOWN_MAX: Final = 32
-"""Demanders not yet evaluated for a concern that are evaluated one by one; with more, all are evaluated together."""
+"""Groups not yet evaluated for an entry that are evaluated one by one; with more, all are evaluated together."""
 
-CONCERN_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Memory for concerns; the least recently used are dropped."""
+ENTRY_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Memory for entries; the least recently used are dropped."""
 
-CONCERNS_MIN: Final = 8
-"""Concerns kept whatever their size."""
+ENTRIES_MIN: Final = 8
+"""Entries kept whatever their size."""
 
 ASKERS_MAX: Final = 16_384
-"""Label mappings (by identity) whose concern is cached; beyond this, the cache is cleared."""
+"""Label mappings (by identity) whose entry is cached; beyond this, the cache is cleared."""
 
 ASKERS_LABELS_MAX: Final = 262_144
 """Labels in all of these together, possibly of deleted pods; some 200 bytes each."""
 
 EFFECTS_MAX: Final = 1_024
-"""Distinct effects of groups that one concern caches."""
+"""Distinct effects of groups that one entry caches."""
 
 DEAD_MIN: Final = 1 << 16
 """Size of the groups without pods, with terms and values, at which the columns are rebuilt without them."""
@@ -54,7 +54,7 @@ PLACES_MAX: Final = 256
 UNKNOWN: Final = -1
 """The effect of a group that was not evaluated yet."""
 
-_CONCERN_BYTES: Final = 1_000
+_ENTRY_BYTES: Final = 1_000
 _LABEL_BYTES: Final = 500
 """Per label of an asker: it is in two mappings, with its own strings."""
 _KNOWN_BYTES: Final = 100
@@ -95,7 +95,7 @@ class AffinityIndexEntry:
     def __init__(self, asker: IncomingPod, number: int) -> None:
         self.asker = asker
         self.number = number
-        """Unique: identifies the concern in signatures."""
+        """Unique: identifies the entry in signatures."""
         self.sums: dict[TermKind, AnySum] = {}
         """Read only. A term kind is never removed, even if its sum becomes empty."""
         self.is_kept = True
@@ -104,7 +104,7 @@ class AffinityIndexEntry:
         """Size in bytes that its owner last counted for it."""
         self.seen = 0
         self.known_below = 0
-        """Demanders with lower numbers that are missing in `effects` have no effect; those with higher ones were not evaluated."""
+        """Groups with lower numbers that are missing in `effects` have no effect; those with higher ones were not evaluated."""
         self.effects: dict[int, int] = {}
         """AffinityGroup -> index into `kinds` of the effect of one of its pods; 0: no effect, UNKNOWN: not evaluated yet."""
         self.kinds: list[Effect] = [()]
@@ -136,10 +136,10 @@ class AffinityIndexEntry:
         """Approximate."""
         sums = sum(one.size_bytes for one in self.sums.values())
         effects = _KNOWN_BYTES * len(self.effects) + _EFFECT_BYTES * len(self.kinds)
-        return _CONCERN_BYTES + _LABEL_BYTES * len(self.asker.labels) + sums + effects
+        return _ENTRY_BYTES + _LABEL_BYTES * len(self.asker.labels) + sums + effects
 
     def drop(self) -> None:
-        """Marks the concern as no longer updated and empties it: callers must request it again."""
+        """Marks the entry as no longer updated and empties it: callers must request it again."""
         for one in self.sums.values():
             one.clear()
         self.sums, self.effects, self.known_below, self.is_kept = {}, {}, 0, False
@@ -180,7 +180,7 @@ class PodDemands:
         self._by_tag: dict[Tag, list[AffinityGroup]] = {}
         self._log: IndexedLog[tuple[int, int, int]] = IndexedLog(LOG_KEPT)
         """AffinityGroup, row, and whether a pod was added (1) or removed (-1)."""
-        self._concerns: dict[_Seen, AffinityIndexEntry] = {}
+        self._entries: dict[_Seen, AffinityIndexEntry] = {}
         self._by_labels: dict[tuple[int, str], tuple[object, object, AffinityIndexEntry]] = {}
         self._labels_known = self._bytes = self._numbers_given = self._sequence = 0
         self.terms_looked_at = 0
@@ -235,40 +235,40 @@ class PodDemands:
                 self._dead += before.size - after.size
         if moved:
             self._by_identity.clear()
-            self._drop_all_concerns()
+            self._drop_all_entries()
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def concern(
+    def affinity_entry(
         self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
     ) -> AffinityIndexEntry:
-        """Returns the current concern of such pods. `labels`: as interned by the decoder, compared by identity."""
+        """Returns the current entry of such pods. `labels`: as interned by the decoder, compared by identity."""
         key = (id(labels), namespace)
         known = self._by_labels.get(key)
         if known is not None and known[1] is namespace_labels and known[2].is_kept:
-            concern = known[2]
+            entry = known[2]
         else:
-            concern = self._looked_up(namespace, labels, namespace_labels)
+            entry = self._looked_up(namespace, labels, namespace_labels)
             if len(self._by_labels) >= ASKERS_MAX or self._labels_known > ASKERS_LABELS_MAX:
                 self._by_labels.clear()
                 self._labels_known = 0
             self._labels_known += len(labels)
-            self._by_labels[key] = (labels, namespace_labels, concern)  # kept so that their ids are not reused
-        concern.is_used = True
-        if concern.seen != self._log.end:
-            self._catch_up(concern)
-            self._make_room(concern)
-        return concern
+            self._by_labels[key] = (labels, namespace_labels, entry)  # kept so that their ids are not reused
+        entry.is_used = True
+        if entry.seen != self._log.end:
+            self._catch_up(entry)
+            self._make_room(entry)
+        return entry
 
     def effect(self, asker: IncomingPod, affinity: PodAffinity, namespace: str) -> Effect:
         """Returns what one placed pod with this affinity demands of the asker's pods."""
         group = self._known(affinity, namespace)
         if group is None:
             return effect_on(asker, affinity, namespace)
-        concern = self.concern(*asker)
-        kind = self._kind(concern, group)  # before `concern.kinds` is read: it may rebuild that list
-        self._weigh(concern)
-        return concern.kinds[kind]
+        entry = self.affinity_entry(*asker)
+        kind = self._kind(entry, group)  # before `entry.kinds` is read: it may rebuild that list
+        self._weigh(entry)
+        return entry.kinds[kind]
 
     # -- checking --------------------------------------------------------------------------------------------------
 
@@ -283,19 +283,19 @@ class PodDemands:
         return id(self._known(affinity, namespace))
 
     def faults(self) -> list[str]:
-        """Returns what is wrong with the concerns, after rebuilding and comparing each."""
+        """Returns what is wrong with the entries, after rebuilding and comparing each."""
         found = []
-        for concern in self._concerns.values():
-            if concern.seen != self._log.end:
-                self._catch_up(concern)
-            fresh = AffinityIndexEntry(concern.asker, 0)
+        for entry in self._entries.values():
+            if entry.seen != self._log.end:
+                self._catch_up(entry)
+            fresh = AffinityIndexEntry(entry.asker, 0)
             self._make(fresh)
-            said, wanted = effects_by_kind(concern), effects_by_kind(fresh)
+            said, wanted = effects_by_kind(entry), effects_by_kind(fresh)
             if said != wanted:
-                found.append(f"demands on {concern.asker}: counted {said}, expected {wanted}")
+                found.append(f"demands on {entry.asker}: counted {said}, expected {wanted}")
         return found
 
-    # -- concerns --------------------------------------------------------------------------------------------------
+    # -- entries --------------------------------------------------------------------------------------------------
 
     def _looked_up(
         self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
@@ -303,55 +303,55 @@ class PodDemands:
         keys = self._columns.keys
         seen = {key: value for key, value in labels.items() if key in keys}
         at = (namespace, frozenset(seen.items()), frozenset(namespace_labels.items()))
-        concern = self._concerns.get(at)
-        if concern is None:
+        entry = self._entries.get(at)
+        if entry is None:
             self._numbers_given += 1
-            concern = self._concerns[at] = AffinityIndexEntry(
+            entry = self._entries[at] = AffinityIndexEntry(
                 IncomingPod(namespace, seen, namespace_labels), self._numbers_given
             )
-            self._make(concern)
-            self._weigh(concern)
-            self._make_room(concern)
-        return concern
+            self._make(entry)
+            self._weigh(entry)
+            self._make_room(entry)
+        return entry
 
-    def _weigh(self, concern: AffinityIndexEntry) -> None:
-        before, concern.weighed_bytes = concern.weighed_bytes, concern.size_bytes
-        self._bytes += concern.weighed_bytes - before
+    def _weigh(self, entry: AffinityIndexEntry) -> None:
+        before, entry.weighed_bytes = entry.weighed_bytes, entry.size_bytes
+        self._bytes += entry.weighed_bytes - before
 
     def _make_room(self, asked: AffinityIndexEntry) -> None:
-        """Drops concerns that were not used since this function last passed them, but not the one being requested."""
-        while self._bytes >= CONCERN_BYTES_MAX and len(self._concerns) > CONCERNS_MIN:
-            at, concern = next(iter(self._concerns.items()))
-            del self._concerns[at]
-            if concern.is_used or concern is asked:
-                concern.is_used = False
-                self._concerns[at] = concern
+        """Drops entries that were not used since this function last passed them, but not the one being requested."""
+        while self._bytes >= ENTRY_BYTES_MAX and len(self._entries) > ENTRIES_MIN:
+            at, entry = next(iter(self._entries.items()))
+            del self._entries[at]
+            if entry.is_used or entry is asked:
+                entry.is_used = False
+                self._entries[at] = entry
             else:
-                self._bytes -= concern.weighed_bytes
-                concern.drop()
+                self._bytes -= entry.weighed_bytes
+                entry.drop()
 
-    def _drop_all_concerns(self) -> None:
-        for concern in self._concerns.values():
-            concern.drop()
-        self._concerns.clear()
+    def _drop_all_entries(self) -> None:
+        for entry in self._entries.values():
+            entry.drop()
+        self._entries.clear()
         self._by_labels.clear()
         self._bytes = 0
 
-    def _make(self, concern: AffinityIndexEntry) -> None:
+    def _make(self, entry: AffinityIndexEntry) -> None:
         """Evaluates the terms for the asker: group by group if few can match, else all at once."""
-        concern.sums, concern.effects, concern.known_below = {}, {}, 0
-        concern.forget_kinds()
-        named = self._named(concern.asker)
+        entry.sums, entry.effects, entry.known_below = {}, {}, 0
+        entry.forget_kinds()
+        named = self._named(entry.asker)
         if named is None:
-            self._make_by_columns(concern)
+            self._make_by_columns(entry)
         else:
             for group in named:
                 if group.places:
-                    self._add_group(concern, group)
+                    self._add_group(entry, group)
                 else:  # its pods may come back
-                    concern.effects[group.number] = UNKNOWN
-        concern.known_below = len(self._numbered)
-        concern.seen = self._log.end
+                    entry.effects[group.number] = UNKNOWN
+        entry.known_below = len(self._numbered)
+        entry.seen = self._log.end
 
     def _named(self, asker: IncomingPod) -> list[AffinityGroup] | None:
         """Returns the groups that can match such pods; None if they, or their rows, are too many."""
@@ -369,28 +369,28 @@ class PodDemands:
                 return None
         return list(found.values())
 
-    def _make_by_columns(self, concern: AffinityIndexEntry) -> None:
+    def _make_by_columns(self, entry: AffinityIndexEntry) -> None:
         self.terms_looked_at += self._columns.terms
-        terms = self._columns.about(concern.asker, self._columns.all()).nonzero()[0]
+        terms = self._columns.about(entry.asker, self._columns.all()).nonzero()[0]
         kinds, of, weights = (column.view().take(terms) for column in (self._kind_of, self._group_of, self._weights))
         by_number = list(self._term_kinds)
         for number in np.bincount(kinds).nonzero()[0].tolist():
             at = kinds == number
-            concern.sums[by_number[number]] = self._summed(of[at], weights[at])
-        concern.effects = dict.fromkeys(of.tolist(), UNKNOWN)
+            entry.sums[by_number[number]] = self._summed(of[at], weights[at])
+        entry.effects = dict.fromkeys(of.tolist(), UNKNOWN)
 
-    def _add_group(self, concern: AffinityIndexEntry, group: AffinityGroup) -> None:
-        kind = self._kind(concern, group)  # before `concern.kinds` is read: it may rebuild that list
+    def _add_group(self, entry: AffinityIndexEntry, group: AffinityGroup) -> None:
+        kind = self._kind(entry, group)  # before `entry.kinds` is read: it may rebuild that list
         if kind:
             for row, place in group.places.items():
-                self._add(concern, concern.kinds[kind], row, self._places.pods(place))
+                self._add(entry, entry.kinds[kind], row, self._places.pods(place))
 
-    def _add(self, concern: AffinityIndexEntry, effect: Effect, row: int, pods: int) -> None:
+    def _add(self, entry: AffinityIndexEntry, effect: Effect, row: int, pods: int) -> None:
         """Adds `pods` pods with that effect to the row."""
         for term_kind, terms, weight in effect:
-            found = concern.sums.get(term_kind)
+            found = entry.sums.get(term_kind)
             if found is None:
-                found = concern.sums[term_kind] = no_sum(self._tick())
+                found = entry.sums[term_kind] = no_sum(self._tick())
             found.add(row, pods * terms, pods * weight, self._tick())
 
     def _summed(self, groups: Int32, weights: Int32) -> AnySum:
@@ -402,48 +402,48 @@ class PodDemands:
         )
         return sum_of(terms, weighed, self._tick())
 
-    def _catch_up(self, concern: AffinityIndexEntry) -> None:
-        """Applies the changes since the concern was last requested."""
-        if not self._caught_up(concern):
-            self._make(concern)
-        self._weigh(concern)
+    def _catch_up(self, entry: AffinityIndexEntry) -> None:
+        """Applies the changes since the entry was last requested."""
+        if not self._caught_up(entry):
+            self._make(entry)
+        self._weigh(entry)
 
-    def _caught_up(self, concern: AffinityIndexEntry) -> bool:
+    def _caught_up(self, entry: AffinityIndexEntry) -> bool:
         """Returns False if the changes are too many."""
-        happened = self._log.since(concern.seen, (ANY_LABELS, *concern.asker.labels.items()))
+        happened = self._log.since(entry.seen, (ANY_LABELS, *entry.asker.labels.items()))
         if happened is None:
             return False
-        effects, below = concern.effects, concern.known_below
+        effects, below = entry.effects, entry.known_below
         unknown = {
             number for number, _, _ in happened if effects.get(number, 0 if number < below else UNKNOWN) == UNKNOWN
         }
         if unknown:
-            if len(unknown) > UNKNOWN_MAX or len(concern.kinds) + len(unknown) > EFFECTS_MAX:
+            if len(unknown) > UNKNOWN_MAX or len(entry.kinds) + len(unknown) > EFFECTS_MAX:
                 return False
             for number in unknown:
-                self._kind(concern, self._numbered[number])
+                self._kind(entry, self._numbered[number])
         for number, row, sign in happened:
-            kind = concern.effects.get(number)  # a group that is missing has no effect
+            kind = entry.effects.get(number)  # a group that is missing has no effect
             if kind:
-                self._add(concern, concern.kinds[kind], row, sign)
-        concern.seen = self._log.end
+                self._add(entry, entry.kinds[kind], row, sign)
+        entry.seen = self._log.end
         return True
 
-    def _kind(self, concern: AffinityIndexEntry, group: AffinityGroup) -> int:
-        """Returns the index of the group's effect in the concern's `kinds`."""
-        known = concern.effect_at(group.number)
+    def _kind(self, entry: AffinityIndexEntry, group: AffinityGroup) -> int:
+        """Returns the index of the group's effect in the entry's `kinds`."""
+        known = entry.effect_at(group.number)
         if known != UNKNOWN:
             return known
-        if len(concern.kinds) >= EFFECTS_MAX:
-            concern.forget_kinds()
+        if len(entry.kinds) >= EFFECTS_MAX:
+            entry.forget_kinds()
         block = group.block
         self.terms_looked_at += group.terms
-        terms = self._columns.about(concern.asker, block).nonzero()[0] + block.start
+        terms = self._columns.about(entry.asker, block).nonzero()[0] + block.start
         kinds = self._kind_of.array.take(terms).tolist()
         weights = self._weights.array.take(terms).tolist()
         by_number = list(self._term_kinds)
-        kind = concern.add_kind(_joined((by_number[at], weight) for at, weight in zip(kinds, weights, strict=True)))
-        concern.effects[group.number] = kind
+        kind = entry.add_kind(_joined((by_number[at], weight) for at, weight in zip(kinds, weights, strict=True)))
+        entry.effects[group.number] = kind
         return kind
 
     # -- groups -------------------------------------------------------------------------------------------------
@@ -505,17 +505,17 @@ class PodDemands:
         self._size -= self._dead
         self._dead = 0
         self._log.clear()
-        self._drop_all_concerns()
+        self._drop_all_entries()
 
     def _tick(self) -> int:
         self._sequence += 1
         return self._sequence
 
 
-def effects_by_kind(concern: AffinityIndexEntry) -> dict[TermKind, dict[int, tuple[int, int]]]:
+def effects_by_kind(entry: AffinityIndexEntry) -> dict[TermKind, dict[int, tuple[int, int]]]:
     """Returns term kind -> row -> (terms, weight), without empty rows and term kinds."""
     found = {}
-    for term_kind, one in concern.sums.items():
+    for term_kind, one in entry.sums.items():
         rows, terms, weights = (column.tolist() for column in one.columns())
         if rows:
             found[term_kind] = dict(zip(rows, zip(terms, weights, strict=True), strict=True))
@@ -527,7 +527,7 @@ def effect_on(asker: IncomingPod, affinity: PodAffinity, namespace: str) -> Effe
     return _joined(
         (_term_kind(demand), _weight(demand))
         for demand in demands_of(affinity, namespace)
-        if demand.concerns(asker.namespace, asker.labels, asker.namespace_labels)
+        if demand.matches(asker.namespace, asker.labels, asker.namespace_labels)
     )
 
 

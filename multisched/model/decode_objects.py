@@ -332,7 +332,7 @@ def _bare(struct: type[T], document: bytes | msgspec.Raw, reason: str) -> T:
     )
 
 
-class _Who(TypedDict):
+class _Identity(TypedDict):
     """The fields that all kinds have."""
 
     name: str
@@ -341,7 +341,7 @@ class _Who(TypedDict):
     version: Version
 
 
-def _who(meta: WireMetadata) -> _Who:
+def _identity(meta: WireMetadata) -> _Identity:
     return {
         "name": meta.name,
         "namespace": _shared(meta.namespace),
@@ -351,14 +351,14 @@ def _who(meta: WireMetadata) -> _Who:
 
 
 def _namespace(wire: _Named) -> Namespace:
-    return Namespace(**_who(wire.metadata), labels=wire.metadata.labels or _EMPTY)
+    return Namespace(**_identity(wire.metadata), labels=wire.metadata.labels or _EMPTY)
 
 
 def _by_map(struct: type[ByMap]) -> Callable[[_MapSelected], ByMap]:
     """Returns the function that compiles a kind that selects by a map of labels."""
 
     def compiled(wire: _MapSelected) -> ByMap:
-        return struct(**_who(wire.metadata), selector=equality_selector(wire.spec.selector if wire.spec else None))
+        return struct(**_identity(wire.metadata), selector=equality_selector(wire.spec.selector if wire.spec else None))
 
     return compiled
 
@@ -367,7 +367,7 @@ def _by_selector(struct: type[BySelector]) -> Callable[[_Selected], BySelector]:
     """Returns the function that compiles a kind that selects by a label selector."""
 
     def compiled(wire: _Selected) -> BySelector:
-        return struct(**_who(wire.metadata), selector=_selector(wire))
+        return struct(**_identity(wire.metadata), selector=_selector(wire))
 
     return compiled
 
@@ -381,7 +381,7 @@ def _disruption_budget(wire: _Selected) -> PodDisruptionBudget:
     status = wire.status or _DisruptionStatus()
     selector = wire.spec.selector if wire.spec else None
     return PodDisruptionBudget(
-        **_who(wire.metadata),
+        **_identity(wire.metadata),
         selector=compile_label_selector(selector, "spec.selector", is_bounded=False),
         disruptions_allowed=status.disruptions_allowed,
         disrupted_pods=frozenset(islice(status.disrupted_pods or {}, DISRUPTED_MAX)),
@@ -391,7 +391,7 @@ def _disruption_budget(wire: _Selected) -> PodDisruptionBudget:
 def _quota(wire: _Quota) -> ResourceQuota:
     spec, status = wire.spec or _QuotaSpec(), wire.status or _QuotaStatus()
     return ResourceQuota(
-        **_who(wire.metadata),
+        **_identity(wire.metadata),
         hard=_amounts(spec.hard, "spec.hard"),
         used=_amounts(status.used, "status.used"),
         is_scoped=bool(spec.scopes) or spec.scope_selector is not None,
@@ -401,7 +401,7 @@ def _quota(wire: _Quota) -> ResourceQuota:
 def _quota_tree(wire: _QuotaTree) -> ElasticQuotaTree:
     tree, problems = read_tree(None if wire.spec is None else wire.spec.root)
     return ElasticQuotaTree(
-        **_who(wire.metadata),
+        **_identity(wire.metadata),
         tree=tree,
         problems=problems,
         malformed=_all_of(problems),
@@ -423,13 +423,13 @@ def _last_good(status: msgspec.Raw) -> QuotaTree | None:
 def _elastic_quota(wire: WireElasticQuota) -> ElasticQuota:
     found = bounds(wire)
     created = wire.metadata.creation_timestamp or ""
-    return ElasticQuota(**_who(wire.metadata), **found, malformed=_all_of(found["problems"]), created=created)
+    return ElasticQuota(**_identity(wire.metadata), **found, malformed=_all_of(found["problems"]), created=created)
 
 
 def _koordinator_quota(wire: WireElasticQuota) -> KoordinatorQuota:
     found = place_in_tree(wire)
     return KoordinatorQuota(
-        **_who(wire.metadata),
+        **_identity(wire.metadata),
         **found,
         malformed=_all_of(found["problems"]),
         created=wire.metadata.creation_timestamp or "",
@@ -439,7 +439,7 @@ def _koordinator_quota(wire: WireElasticQuota) -> KoordinatorQuota:
 
 def _node_devices(wire: WireDevice) -> NodeDevices:
     gpus, problems = node_devices(wire)
-    return NodeDevices(**_who(wire.metadata), gpus=gpus, problems=problems)
+    return NodeDevices(**_identity(wire.metadata), gpus=gpus, problems=problems)
 
 
 def _all_of(problems: Sequence[TreeProblem]) -> str:
@@ -448,15 +448,15 @@ def _all_of(problems: Sequence[TreeProblem]) -> str:
 
 
 def _pod_group(wire: WirePodGroup) -> PodGroup:
-    return PodGroup(**_who(wire.metadata), **terms(wire))
+    return PodGroup(**_identity(wire.metadata), **terms(wire))
 
 
 def _sigs_pod_group(wire: WirePodGroup) -> PodGroup:
-    return PodGroup(**_who(wire.metadata), **sigs_terms(wire))
+    return PodGroup(**_identity(wire.metadata), **sigs_terms(wire))
 
 
 def _workload_group(wire: WireWorkloadGroup) -> PodGroup:
-    return PodGroup(**_who(wire.metadata), **workload_terms(wire))
+    return PodGroup(**_identity(wire.metadata), **workload_terms(wire))
 
 
 def _amounts(quantities: dict[str, Quantity] | None, field: str) -> Mapping[str, int]:
@@ -479,7 +479,7 @@ def _volume(wire: _Volume) -> PersistentVolume:
     capacity_nano = _storage(spec.capacity, "spec.capacity")
     claim = spec.claim_ref
     return PersistentVolume(
-        **_who(meta),
+        **_identity(meta),
         labels=labels,
         annotations=annotations,
         capacity_bytes=value_of_nano(capacity_nano or 0),
@@ -507,7 +507,7 @@ def _claim(wire: _Claim) -> PersistentVolumeClaim:
     annotations = _annotations(meta.annotations)
     request_nano = _storage(spec.resources.requests if spec.resources else None, "spec.resources.requests")
     return PersistentVolumeClaim(
-        **_who(meta),
+        **_identity(meta),
         annotations=annotations,
         owner=_owner(meta.owner_references),
         volume=spec.volume_name,
@@ -528,7 +528,7 @@ def _storage_class(wire: _StorageClass) -> StorageClass:
     if sum(len(t.match_label_expressions or ()) + 1 for t in terms) > TOPOLOGY_TERMS_MAX:
         raise Refusal(f"allowedTopologies: more than the {TOPOLOGY_TERMS_MAX} terms and keys that are read; merge some")
     return StorageClass(
-        **_who(meta),
+        **_identity(meta),
         provisioner=wire.provisioner,
         binding_mode=wire.volume_binding_mode,
         allowed_topologies=tuple(
@@ -544,7 +544,7 @@ def _csi_node(wire: _CsiNode) -> CsiNode:
         raise Refusal(f"spec.drivers: {len(drivers)} entries, more than the {DRIVERS_MAX} that are read")
     migrated = (meta.annotations or {}).get(MIGRATED_PLUGINS_ANNOTATION, "")
     return CsiNode(
-        **_who(meta),
+        **_identity(meta),
         drivers=tuple(
             CsiNodeDriver(
                 d.name, d.node_id, tuple(d.topology_keys or ()), d.allocatable.count if d.allocatable else None
@@ -558,7 +558,7 @@ def _csi_node(wire: _CsiNode) -> CsiNode:
 def _csi_driver(wire: _CsiDriver) -> CsiDriver:
     meta = wire.metadata
     return CsiDriver(
-        **_who(meta),
+        **_identity(meta),
         tracks_capacity=bool(wire.spec.storage_capacity),
         refuses_without_driver=bool(wire.spec.prevent_pod_scheduling_if_missing),
     )
@@ -567,7 +567,7 @@ def _csi_driver(wire: _CsiDriver) -> CsiDriver:
 def _capacity(wire: _Capacity) -> CsiStorageCapacity:
     meta = wire.metadata
     return CsiStorageCapacity(
-        **_who(meta),
+        **_identity(meta),
         storage_class=wire.storage_class_name,
         node_topology=compile_label_selector(wire.node_topology, "nodeTopology"),
         capacity_bytes=_bytes(wire.capacity),
@@ -578,7 +578,7 @@ def _capacity(wire: _Capacity) -> CsiStorageCapacity:
 def _attachment(wire: _Attachment) -> VolumeAttachment:
     meta, spec = wire.metadata, wire.spec
     return VolumeAttachment(
-        **_who(meta),
+        **_identity(meta),
         attacher=_shared(spec.attacher),
         node=_shared(spec.node_name),
         volume=spec.source.persistent_volume_name or "",

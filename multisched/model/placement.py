@@ -111,7 +111,7 @@ class PodDemand(msgspec.Struct, frozen=True, gc=False):
     namespace_selector: LabelSelector | None
     weight: int = 1
 
-    def concerns(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> bool:
+    def matches(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> bool:
         """Reports whether a pod with these labels in that namespace matches the term (source: AffinityTerm.Matches)."""
         is_there = namespace in self.namespaces or (
             self.namespace_selector is not None and self.namespace_selector.matches(namespace_labels)

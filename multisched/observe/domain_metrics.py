@@ -1,4 +1,4 @@
-"""Counts of one domain's pods, as plain numbers: five histograms change for every bound pod.
+"""Metrics of one domain, kept as plain numbers because every bound pod changes five histograms.
 
 Written on the event loop; a scrape takes a copy there, and a thread makes metric families of it.
 """
@@ -42,7 +42,7 @@ class DomainCounts:
         self.waits = {attempts: Durations(WAIT_S) for attempts in _SLI_ATTEMPTS}
         """Attempts that a pod needed -> seconds from schedulable to bound."""
         self.tries = Durations(_ATTEMPTS)
-        """Attempts of bound pods, in place of seconds."""
+        """Attempts that each bound pod needed: its values are numbers of attempts, not seconds."""
         self.binds = Durations(ATTEMPT_S)
         self.outcomes = {outcome.name.lower(): 0 for outcome in Outcome}
         self.plugins: dict[tuple[str, str], Durations] = {}
@@ -66,7 +66,7 @@ class DomainCountsCollector(Collector):
         self._latest: Mapping[str, DomainCounts] = {}
 
     def take(self, counts: Mapping[str, DomainCounts]) -> None:
-        """Replaces the counts as a whole, so that a rendering thread sees one moment."""
+        """Replaces all counts at once, so that a rendering thread reads a consistent copy."""
         self._latest = counts
 
     def collect(self) -> Iterable[Metric]:

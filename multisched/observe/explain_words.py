@@ -31,8 +31,8 @@ def pod_text(view: PodView) -> str:
     if view.on_node is not None:
         parts.append([f"Why not {view.on_node.node}", *_indented(_on_node(view.on_node))])
     elif view.now is not None and _is_news(view.now, view.attempts):
-        anew = "placed again" if view.state == "bound" else "tried"
-        parts.append([f"If it were {anew} now", *_indented(_attempt(view.now))])
+        verb = "placed again" if view.state == "bound" else "tried"
+        parts.append([f"If it were {verb} now", *_indented(_attempt(view.now))])
     for number, attempt in enumerate(view.attempts if view.on_node is None else ()):
         parts.append([_attempt_head(attempt), *_indented(_attempt(attempt) if not number else _briefly(attempt))])
     if view.history and view.on_node is None:
@@ -103,8 +103,8 @@ def _briefly(attempt: Attempt) -> Iterator[str]:
 def _attempt(attempt: Attempt) -> Iterator[str]:
     if attempt.message:
         yield attempt.message
-    for (point, said), alike in groupby(attempt.points, key=lambda one: (one.point, one.said)):
-        yield f"{point:<11} {', '.join(one.plugin for one in alike)}: {said}"
+    for (point, said), equal_points in groupby(attempt.points, key=lambda one: (one.point, one.said)):
+        yield f"{point:<11} {', '.join(one.plugin for one in equal_points)}: {said}"
     if attempt.domain_nodes and not attempt.looked_at and attempt.snapshot in ("own", "earlier"):
         yield f"Nodes: none of {attempt.domain_nodes} was evaluated"
     elif attempt.refused or attempt.snapshot in ("own", "earlier"):
@@ -112,9 +112,9 @@ def _attempt(attempt: Attempt) -> Iterator[str]:
             f"{attempt.feasible} of {attempt.looked_at} are feasible" if attempt.snapshot != "dropped" else "refused"
         )
         left_out = attempt.domain_nodes - attempt.looked_at
-        beside = f"; PreFilter left out {left_out}" if left_out and attempt.snapshot != "dropped" else ""
+        suffix = f"; PreFilter left out {left_out}" if left_out and attempt.snapshot != "dropped" else ""
         when = _when(attempt)
-        yield f"Nodes{when}: {taken}{beside}"
+        yield f"Nodes{when}: {taken}{suffix}"
         yield from _indented(map(_verdict, attempt.refused))
     if attempt.winner is not None:
         tied = f" (one of {attempt.ties} with this score, chosen at random)" if attempt.ties > 1 else ""
@@ -157,9 +157,9 @@ def _verdict(verdict: PluginRefusal) -> str:
     names = ", ".join(verdict.nodes)
     more = verdict.count - len(verdict.nodes)
     where = f"  [{names}{f' and {more} more' if more and names else ''}]" if names else ""
-    beside = " counting the pods that are nominated to it" if verdict.is_for_nominated else ""
-    who = verdict.plugin or "-"
-    return f"{verdict.count:>6} {who}: {', '.join(verdict.reasons)}{beside} ({verdict.code}){where}"
+    suffix = " counting the pods that are nominated to it" if verdict.is_for_nominated else ""
+    plugin_name = verdict.plugin or "-"
+    return f"{verdict.count:>6} {plugin_name}: {', '.join(verdict.reasons)}{suffix} ({verdict.code}){where}"
 
 
 def _scored(scored: Scored) -> str:

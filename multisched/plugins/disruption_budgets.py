@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -28,7 +29,7 @@ LABEL_SETS_AT_ONCE = 4_096
 """Label sets that are compared in one part: about 10 ms."""
 
 MANY = 256
-"""Label sets of one budget from which their pods are found in one pass over all pods."""
+"""Label sets, or pods, of one budget from which on they are compared in one pass over all pods."""
 
 
 class DisruptionBudgets:
@@ -83,21 +84,16 @@ class DisruptionBudgets:
             selected = self._matches.of(budget, pods)
             if len(selected):
                 selecting.append((budget, selected))
-        by_label_set = _PodsByLabelSet(pods, victims) if selecting else None
+        placed = _PlacedVictims(
+            pods, victims, {name for budget, _ in selecting for name in self._counted_already(budget)}
+        )
         for budget, selected in selecting:
-            assert by_label_set is not None
-            k, row = by_label_set.of(selected)
-            allowed = self.allowed(budget)
-            if len(k) <= allowed:
-                continue
-            counted_already = budget.disrupted_pods | self._used_by_victims().get(budget.key, frozenset())
-            if counted_already:
-                names = [pods.pod(*at).name for at in zip(k.tolist(), row.tolist(), strict=True)]
-                is_counted = np.array([name not in counted_already for name in names], np.bool_)
-                k, row = k[is_counted], row[is_counted]
-            is_beyond = _numbers_within(row) >= allowed
-            violating[k[is_beyond], row[is_beyond]] = True
+            placed.mark_beyond(violating, self.allowed(budget), selected, self._counted_already(budget))
         return violating
+
+    def _counted_already(self, budget: PodDisruptionBudget) -> frozenset[str]:
+        """Returns the names of pods that take no disruption from the budget, as they have taken one."""
+        return budget.disrupted_pods | self._used_by_victims().get(budget.key, frozenset())
 
 
 class _Selected(msgspec.Struct):
@@ -191,25 +187,73 @@ class _Matches:
             pods.pause()
 
 
-class _PodsByLabelSet:
-    """Victims sorted by label set."""
+class _PlacedVictims:
+    """Victims on some rows, found by their label sets."""
 
-    def __init__(self, pods: PlacedPods, victims: Bools) -> None:
-        self._rows, self._ks = np.nonzero(victims.T)  # by row, the most important first
-        self._label_set = pods.label_set[self._ks, self._rows].astype(np.int64)
-        self._order = self._label_set.argsort(kind="stable")
-        self._sorted = self._label_set[self._order]
+    def __init__(self, pods: PlacedPods, victims: Bools, names: Collection[str]) -> None:
+        """`names`: of pods that some budget does not count."""
+        self._pods = pods
+        self._victims = victims
+        self._names = names
 
-    def of(self, label_sets: Int64) -> tuple[Rows, Rows]:
-        """Returns k and row of each victim with one of these label sets; by row, the most important first."""
+    def mark_beyond(self, violating: Bools, allowed: int, label_sets: Int64, counted: Collection[str]) -> None:
+        """Sets `violating` for victims with these label sets, on each row all but the `allowed` most important ones.
+
+        `counted`: names of pods that are left out. Reads few pods one by one, and many in one pass over all rows.
+        """
+        found = self._few(label_sets)
+        if found is None:
+            self._mark_many(violating, allowed, label_sets, counted)
+            return
+        k, row = found
+        if len(k) <= allowed:
+            return
+        if counted:
+            names = [self._pods.pod(*at).name for at in zip(k.tolist(), row.tolist(), strict=True)]
+            is_counted = np.array([name not in counted for name in names], np.bool_)
+            k, row = k[is_counted], row[is_counted]
+        is_beyond = _numbers_within(row) >= allowed
+        violating[k[is_beyond], row[is_beyond]] = True
+
+    def _mark_many(self, violating: Bools, allowed: int, label_sets: Int64, counted: Collection[str]) -> None:
+        is_selected = np.zeros(len(self._pods.label_sets), np.bool_)
+        is_selected[label_sets] = True
+        chosen = self._victims & is_selected.take(self._pods.label_set, mode="clip")  # other entries have any number
+        for name in counted:
+            for k, row in self._named.get(name, ()):
+                chosen[k, row] = False
+        violating |= chosen & (chosen.cumsum(axis=0, dtype=np.int32) > allowed)
+
+    def _few(self, label_sets: Int64) -> tuple[Rows, Rows] | None:
+        """Returns k and row of each victim with one of these label sets, by row, the most important first; None if they are many."""
         if len(label_sets) > MANY:
-            positions = np.flatnonzero(np.isin(self._label_set, label_sets, kind="table"))
-            return self._ks[positions], self._rows[positions]
-        starts = self._sorted.searchsorted(label_sets, "left")
-        ends = self._sorted.searchsorted(label_sets, "right")
-        at = [self._order[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True) if start < end]
-        positions = np.sort(np.concatenate(at)) if at else self._order[:0]
-        return self._ks[positions], self._rows[positions]
+            return None
+        ks, rows, order, numbers = self._sorted
+        starts, ends = numbers.searchsorted(label_sets, "left"), numbers.searchsorted(label_sets, "right")
+        if (ends - starts).sum() > MANY:
+            return None
+        at = [order[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True) if start < end]
+        positions = np.sort(np.concatenate(at)) if at else order[:0]
+        return ks[positions], rows[positions]
+
+    @cached_property
+    def _sorted(self) -> tuple[Rows, Rows, Rows, Int64]:
+        """k and row of each victim by row, the most important first; their order by label set; and the label sets in this order."""
+        rows, ks = np.nonzero(self._victims.T)
+        label_set = self._pods.label_set[ks, rows].astype(np.int64)
+        order = label_set.argsort(kind="stable")
+        return ks, rows, order, label_set[order]
+
+    @cached_property
+    def _named(self) -> Mapping[str, Sequence[tuple[int, int]]]:
+        """Name -> k and row of the victims with that name, for the names that some budget does not count."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for i in np.flatnonzero(self._victims.any(axis=0)).tolist():
+            for k in np.flatnonzero(self._victims[:, i]).tolist():
+                name = self._pods.pod(k, i).name
+                if name in self._names:
+                    found.setdefault(name, []).append((k, i))
+        return found
 
 
 def _numbers_within(rows: Rows) -> Int64:

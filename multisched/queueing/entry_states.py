@@ -161,8 +161,8 @@ class EntryStates:
     def yield_to_refused(self, entry: Entry) -> None:
         """Extends the backoff of a gang whose attempt held capacity and failed: gangs that were refused meanwhile are tried first.
 
-        It ends a second after theirs, and it is waited out. Without this, two such gangs that are woken by turns keep a third
-        one waiting forever that would fit.
+        The backoff ends a second after theirs, and no event ends it earlier. Without this, two such gangs that are requeued
+        in turns would block a third gang forever, although it would fit.
         """
         if not self._gangs.has_failed_while_holding(entry.uid):
             return

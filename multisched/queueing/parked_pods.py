@@ -7,9 +7,9 @@ answer per event, so a hint must not read the pod's name, uid, version or creati
 (TARGET_POD) the hint is called for that pod alone and may read them.
 
 Ten thousand refused pods of one namespace with fifty terms each would cost every event a second of hints. So if a
-namespace's classes behind one set of plugins cost more than HINT_COST_MAX, their hints are not called. Instead its pods
-are requeued after such an event as if it helped them, in turns, as many at a time as `overdue` returns. Used by
-`PodQueue` only.
+namespace's classes that one set of plugins refused cost more than HINT_COST_MAX, their hints are not called. Instead these
+pods are requeued after such an event as if the event helped them: in turns, as many at a time as `overdue` returns. Used
+by `PodQueue` only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from multisched.queueing.hints import HintTable, Object, Requeue, is_wildcard
 from multisched.queueing.transitions import QueueInvariantError, QueueState
 
 HINT_COST_MAX: Final = 4_096
-"""Limit for the hints about classes of one namespace per event: one for each class, and one for each of its terms."""
+"""Limit of the cost of hints for one namespace and event. A class costs 1, plus 1 for each of its terms."""
 OVERDUE_PER_FLUSH: Final = 128
 """Classes without hints that are requeued at a time."""
 
@@ -70,7 +70,7 @@ class ParkedPods:
         self._costs: dict[tuple[Refusers, str], int] = {}
         """The cost of the hints about a namespace's classes."""
         self._overdue: dict[tuple[Refusers, str], int] = {}
-        """Where hints were skipped -> number of classes still to be requeued for that."""
+        """(refusers, namespace) with skipped hints -> number of classes that must still be requeued because of that."""
         self._deadlines: OrderedDict[str, float] = OrderedDict()
         self._counts = {QueueState.GATED: 0, QueueState.UNSCHEDULABLE: 0}
 
@@ -116,7 +116,7 @@ class ParkedPods:
         self._deadlines.move_to_end(entry.uid)
 
     def delay(self, seconds: float) -> None:
-        """Moves all deadlines by this time (negative: earlier), so that all entries still wait equally long."""
+        """Adds this time, which may be negative, to all deadlines, so that all entries still wait equally long."""
         for uid in self._deadlines:
             self._deadlines[uid] += seconds
 

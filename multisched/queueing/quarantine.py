@@ -51,7 +51,7 @@ def _is_its_namespace(pod: Pod, old: EventObject, new: EventObject) -> Hint:
     return Hint.QUEUE if new is not None and new.name == pod.namespace else Hint.SKIP
 
 
-def alike(words: str, node: str) -> str:
+def refusal_key(words: str, node: str) -> str:
     """Returns the message without the node's name, to compare refusals; empty if it is about the scheduler, not the pod.
 
     A scheduler without permissions or credentials is refused for every pod, and may get them back without an event.

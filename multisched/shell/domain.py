@@ -110,7 +110,7 @@ class DomainWorker:
             binder=ports.binder,
             lease=ports.lease,
             check=check,
-            stamps=lambda annotations: cache.ledgers.stamps(annotations, ports.clock.now()),
+            timed_annotations=lambda annotations: cache.ledgers.timed_annotations(annotations, ports.clock.now()),
             limit=self.limit,
             timeout_s=bind_timeout_s,
         )

@@ -68,7 +68,7 @@ class SharedParts(msgspec.Struct, frozen=True):
     pending: Callable[[], Iterable[Pod]]
     """Returns the pods of all domains without a node, according to the API server."""
     extenders: Extenders
-    news: EventTimeShare
+    event_time_share: EventTimeShare
     steps: Steps
     worker_factory: WorkerFactory
     measures: Measures | None
@@ -206,7 +206,7 @@ class DomainBuilder:
                 shared.conditions,
                 shared.leases.holder_of(domain.name),
                 observer,
-                shared.news,
+                shared.event_time_share,
                 shared.steps,
             ),
             sizes=sizes_of(domain),

@@ -232,7 +232,7 @@ class Program:
             statuses=self.statuses,
             pending=lambda: self.pods.pending.values(),
             extenders=self._extenders,
-            news=EventTimeShare(lambda: self.event_times.handled, self.clock.monotonic),
+            event_time_share=EventTimeShare(lambda: self.event_times.handled, self.clock.monotonic),
             steps=ports.steps if ports.steps is not None else StepClock(self.clock.monotonic),
             worker_factory=self.worker_factory,
             measures=ports.measures,

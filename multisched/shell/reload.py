@@ -61,7 +61,7 @@ class Reloaded(msgspec.Struct, frozen=True):
         return next((why for prefix, why in self.refused.items() if path.startswith(prefix)), "")
 
 
-class _News(msgspec.Struct, frozen=True):
+class _PreparedDomain(msgspec.Struct, frozen=True):
     """The changes of one domain."""
 
     domain: BuiltDomain
@@ -99,38 +99,38 @@ class Reload:
     def apply(self, wanted: Configuration) -> Reloaded:
         """Applies all changes that need no restart. If a plugin cannot be built, raises PluginSetupError and changes nothing."""
         target, refused = applicable(self.in_force, wanted), dict[str, str]()
-        news = []
+        prepared = []
         for config in target.domains:
             domain = self._builder.domains[config.name]
-            news.append(self._prepared(domain, config, refused))
-        refuse_two_writers(one.domain.worker.plugins if one.plugins is None else one.plugins for one in news)
+            prepared.append(self._prepared(domain, config, refused))
+        refuse_two_writers(one.domain.worker.plugins if one.plugins is None else one.plugins for one in prepared)
         before = self.in_force
-        in_force = replace(target, domains=tuple(one.config for one in news))
-        for one in news:
+        in_force = replace(target, domains=tuple(one.config for one in prepared))
+        for one in prepared:
             self._put_in_force(one)
         if _policies(in_force) != _policies(before):
             tolerations = tolerations_of(in_force)
             self._keep_annotations(annotations_of(tolerations))
             self._pods.use_policies(tolerations)
-        if any(one.plugins is not None for one in news):
-            self._statuses.serve(one.domain.worker for one in news)
+        if any(one.plugins is not None for one in prepared):
+            self._statuses.serve(one.domain.worker for one in prepared)
             self._pods.on_pending = self._statuses.pending_changed if self._statuses.has_pending_pods_plugins else None
         self.in_force = in_force
         return Reloaded(before, in_force, wanted, refused, self._registry)
 
     # -- before anything changes -----------------------------------------------------------------------------------
 
-    def _prepared(self, domain: BuiltDomain, config: DomainConfig, refused: dict[str, str]) -> _News:
+    def _prepared(self, domain: BuiltDomain, config: DomainConfig, refused: dict[str, str]) -> _PreparedDomain:
         """Builds the changes of one domain. Adds path and reason of changes that need a restart to `refused`."""
         if config == domain.config:
-            return _News(domain, config, domain.profile, None)
+            return _PreparedDomain(domain, config, domain.profile, None)
         profile = self._builder.profile_of(config)
         try:
             plugins = None if profile == domain.profile else self._plugins(domain, profile)
         except RestartNeededError as error:
             refused[f"domains[{config.name}].profile"] = str(error)
             config, profile, plugins = _with_profile_of(config, domain.config), domain.profile, None
-        return _News(domain, config, profile, plugins)
+        return _PreparedDomain(domain, config, profile, plugins)
 
     def _plugins(self, domain: BuiltDomain, profile: Profile) -> PluginSet:
         """Builds the plugins. Raises RestartNeededError if they need watches, workers, ledgers or tasks that are not there."""
@@ -152,18 +152,18 @@ class Reload:
 
     # -- in one step -----------------------------------------------------------------------------------------------
 
-    def _put_in_force(self, news: _News) -> None:
-        domain, worker, config = news.domain, news.domain.worker, news.config
+    def _put_in_force(self, prepared: _PreparedDomain) -> None:
+        domain, worker, config = prepared.domain, prepared.domain.worker, prepared.config
         if config.concurrency != domain.config.concurrency:
             worker.resize(sizes_of(config))
         if config.queue != domain.config.queue:
             worker.queue.configure(backoff_of(config), config.queue.unschedulable_flush_s)
-        if news.plugins is not None:
-            _hand_over(worker.plugins, news.plugins)
-            cycle = self._builder.cycle_of(domain, news.plugins)
-            worker.use(cycle, is_tried=not _differ_in_weights_only(domain.profile, news.profile))
-            self._background.use(config.name, news.plugins)
-        domain.config, domain.profile = config, news.profile
+        if prepared.plugins is not None:
+            _hand_over(worker.plugins, prepared.plugins)
+            cycle = self._builder.cycle_of(domain, prepared.plugins)
+            worker.use(cycle, is_tried=not _differ_in_weights_only(domain.profile, prepared.profile))
+            self._background.use(config.name, prepared.plugins)
+        domain.config, domain.profile = config, prepared.profile
 
 
 def _policies(configuration: Configuration) -> list[object]:

@@ -1,6 +1,6 @@
 """The scheduling core of one policy without a shell: its cache, queue, cycles and plugins, driven pod by pod.
 
-For workloads that need decisions only, tens of thousands of them: no API server, no event loop, no bind requests. An assumed
+For workloads that need only decisions, but tens of thousands of them. There is no API server, event loop or bind request. An assumed
 pod counts as bound. A decision is what the program would decide, except that only one attempt is in progress at a time.
 """
 

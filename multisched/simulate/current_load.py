@@ -51,7 +51,7 @@ class SeriesLedger:
         self._rows: dict[str, int] = {}
         self._versions: dict[int, int] = {}
 
-    def concerns(self, pod: Pod) -> bool:
+    def is_used_by(self, pod: Pod) -> bool:
         return series_of(pod) >= 0
 
     def version(self, row: int) -> int:
@@ -123,9 +123,9 @@ class CurrentLoad:
         return scaled
 
     def _share(self, row: int, own: Float64 | float) -> int:
-        standing = self._ledger.series.get(row)
+        series_by_pod = self._ledger.series.get(row)
         capacity = self._current_usage.capacities.get(self._ledger.nodes.get(row, ""))
         if capacity is None:
             return RAW_PER_UNIT
-        used = self._current_usage.current[list(standing.values())].sum(0) + own if standing else own
+        used = self._current_usage.current[list(series_by_pod.values())].sum(0) + own if series_by_pod else own
         return int((used / capacity).max() * RAW_PER_UNIT)

@@ -218,8 +218,8 @@ class UsageReader:
 
     def _place(self, series: _Series, into: Values, start_s: int, step_s: int) -> None:
         seconds, lines = np.frombuffer(series.seconds), np.frombuffer(series.lines, np.int64)
-        steps, beside = np.divmod(seconds - start_s, step_s)
-        for place in np.flatnonzero(beside)[:1]:
+        steps, remainders = np.divmod(seconds - start_s, step_s)
+        for place in np.flatnonzero(remainders)[:1]:
             text = f"{format_time(seconds[place])} is off the grid of {step_s} s that begins at {format_time(start_s)}"
             self._report_at(lines[place], "timestamp", f"{text}; round the timestamps")
         numbers = steps.astype(np.int64)

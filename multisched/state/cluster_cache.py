@@ -88,7 +88,7 @@ class ClusterCache:
         self.ledgers.pods, self.ledgers.placed = self._pods, self._placed.get
         self._strays: dict[str, set[str]] = {}
         self._intrusions: dict[int, int] = {}
-        self.news = ExternalPodChanges()
+        self.pod_changes = ExternalPodChanges()
         """Pods that were added, changed or removed without an assumption of this process."""
 
     def add_domain(self, domain: DomainRows) -> None:
@@ -96,6 +96,12 @@ class ClusterCache:
         self._domains.append(domain)
         for row, node in self.nodes.live_rows():
             domain.set_node(row, node)
+
+    def drop(self) -> None:
+        """Frees what it keeps of pods, one container after another; for the cache of a sandbox, which is not used after that."""
+        self._placed.clear()
+        for owner in (self.nodes.pod_counts, self.nodes, self.gangs, self.pods_by_priority):
+            vars(owner).clear()
 
     # -- nodes -----------------------------------------------------------------------------------------------------
 
@@ -118,7 +124,7 @@ class ClusterCache:
         for uid in sorted(self._strays.pop(node.name, ())):
             entry = self._placed[uid]
             entry.row = row
-            self.news.log_added(entry.pod)
+            self.pod_changes.log_added(entry.pod)
             self.nodes.add_pod(row, entry.pod)
             self.ledgers.restore(entry.pod, row)
         return before
@@ -227,7 +233,7 @@ class ClusterCache:
             self._drop(known)
             self._add(pod)
             return before
-        if known.state is PodState.ASSUMED and known.row != NO_ROW:
+        if known.state is PodState.ASSUMED and known.row != NO_ROW and known.pod.labels is not pod.labels:
             self._binding_labels.confirmed(pod, self.nodes.node(known.row))
         pod = _with_mark_of(known.pod, self._settled(known.pod, pod))
         known.state = PodState.CONFIRMED
@@ -239,7 +245,7 @@ class ClusterCache:
             if known.pod.labels is not pod.labels and not differ_only_by_binding(known.pod.labels, pod.labels):
                 self._changed(known.pod, pod, known.row)
             elif pod.is_deleting and not known.pod.is_deleting:
-                self.news.log_removed(pod)  # spreading no longer counts it
+                self.pod_changes.log_removed(pod)  # spreading no longer counts it
             self.nodes.replace_pod(known.row, pod)
             if known.pod.phase != pod.phase and reported_values_differ(known.pod, pod, self.ledgers.reported):
                 self.nodes.touch(known.row)
@@ -284,7 +290,7 @@ class ClusterCache:
         Decisions based on the old row, and on counts of its pods, must be checked again.
         """
         self._count_external_change(row)
-        self.news.log_unknown()
+        self.pod_changes.log_unknown()
         self.nodes.recount(row, {uid: entry.pod for uid, entry in self._placed.items() if entry.row == row})
 
     def _add(self, pod: Pod) -> None:
@@ -296,7 +302,7 @@ class ClusterCache:
             self.ledgers.restore_cluster(pod)
             return
         self._count_external_change(row)
-        self.news.log_added(pod)
+        self.pod_changes.log_added(pod)
         self.nodes.add_pod(row, pod)
         self.ledgers.restore(pod, row)
 
@@ -330,12 +336,12 @@ class ClusterCache:
     def _note_all(self, node: str) -> None:
         row = self.nodes.row_of(node)
         on_row = {} if row is None else self.nodes.pods_by_uid(row)
-        self.news.log_moved(on_row.values(), len(on_row))
+        self.pod_changes.log_moved(on_row.values(), len(on_row))
 
     def _changed(self, before: Pod, after: Pod, row: int) -> None:
         self._count_external_change(row)
-        self.news.log_removed(before)
-        self.news.log_added(after)
+        self.pod_changes.log_removed(before)
+        self.pod_changes.log_added(after)
 
     def _drop(self, entry: PlacedPod) -> None:
         uid = entry.pod.uid
@@ -345,7 +351,7 @@ class ClusterCache:
             if not strays:
                 del self._strays[entry.node]
         else:
-            self.news.log_removed(entry.pod)
+            self.pod_changes.log_removed(entry.pod)
             self.nodes.remove_pod(entry.row, uid)
         self.ledgers.release(uid)
         del self._placed[uid]

@@ -1,6 +1,6 @@
 """ExternalPodChanges: pods that were added, changed or removed without a decision of this process, for binds that are decided but not sent.
 
-Owns a bounded log: a reader that is too far behind is told so. `ClusterCache` writes it. A confirmation of
+Owns a bounded log: `since` returns None to a reader that is too far behind. `ClusterCache` writes it. A confirmation of
 an own bind is not logged, so a burst of binds adds nothing.
 """
 
@@ -13,10 +13,10 @@ import msgspec
 
 from multisched.model.objects import Pod
 
-NEWS_MAX: Final = 1_024
+CHANGES_MAX: Final = 1_024
 """Pods kept at most; beyond this, half of them are dropped."""
 
-NEWS_BYTES_MAX: Final = 4 * 1024 * 1024
+CHANGES_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of their specs and labels, which the log keeps after the pods are deleted."""
 
 
@@ -45,7 +45,7 @@ class ExternalPodChanges:
 
     def log_moved(self, pods: Iterable[Pod], count: int) -> None:
         """Logs `count` pods that were added or removed at once."""
-        if count > NEWS_MAX // 2:
+        if count > CHANGES_MAX // 2:
             self.log_unknown()
             return
         for pod in pods:
@@ -67,7 +67,7 @@ class ExternalPodChanges:
         self._pods.append(msgspec.structs.replace(pod, annotations={}) if pod.annotations else pod)
         self._bytes += pod.kept_bytes
         self.end += 1
-        if len(self._pods) > NEWS_MAX or self._bytes > NEWS_BYTES_MAX:
+        if len(self._pods) > CHANGES_MAX or self._bytes > CHANGES_BYTES_MAX:
             half = (len(self._pods) + 1) // 2
             self._bytes -= sum(old.kept_bytes for old in self._pods[:half])
             del self._pods[:half]

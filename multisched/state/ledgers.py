@@ -1,7 +1,7 @@
 """The ledgers of the process: registered once by the plugins that own them, read by commit, updated by the cache.
 
 A ledger is a plugin's code. If it raises while a pod is being decided, that pod's attempt fails. If it raises while it
-is updated, it can no longer be trusted: it is *broken*. A broken ledger refuses every pod it concerns until the audit
+is updated, it can no longer be trusted: it is *broken*. A broken ledger refuses every pod that uses it until the audit
 has compared and repaired it. Updates from the watch never fail because of a ledger.
 
 Cluster ledgers are kept among the others, wrapped as ledgers whose answers are the same for all rows (`RowlessLedger`).
@@ -26,7 +26,7 @@ from multisched.framework.ledger import (
     LabelledLedger,
     Ledger,
     ObservingLedger,
-    StampingLedger,
+    TimedAnnotationLedger,
 )
 from multisched.framework.registry import implements
 from multisched.framework.runner import PluginFailure
@@ -51,8 +51,8 @@ class RowlessLedger:
         self.plugin = cluster.plugin
         self.condition_reason = cluster.condition_reason
 
-    def concerns(self, pod: Pod) -> bool:
-        return self.cluster.concerns(pod)
+    def is_used_by(self, pod: Pod) -> bool:
+        return self.cluster.is_used_by(pod)
 
     def version(self, row: int) -> int:
         return self.cluster.version()
@@ -111,7 +111,7 @@ class LedgerRegistry:
         self._ledgers: dict[str, Ledger] = {}
         self._of_rows: tuple[Ledger, ...] = ()
         self._of_cluster: tuple[RowlessLedger, ...] = ()
-        self._stamping: tuple[StampingLedger, ...] = ()
+        self._with_timed_annotations: tuple[TimedAnnotationLedger, ...] = ()
         self._observing: tuple[ObservingLedger, ...] = ()
         self.annotations: frozenset[str] = frozenset()
         """Keys of the pod annotations that ledgers depend on."""
@@ -156,8 +156,8 @@ class LedgerRegistry:
             self._of_cluster += (ledger,)
         else:
             self._of_rows += (ledger,)
-        if implements(ledger, StampingLedger):
-            self._stamping += (ledger,)
+        if implements(ledger, TimedAnnotationLedger):
+            self._with_timed_annotations += (ledger,)
         if implements(ledger, ObservingLedger):
             self._observing += (ledger,)
 
@@ -172,13 +172,13 @@ class LedgerRegistry:
     def ledgers_for(self, pod: Pod) -> PodLedgers:
         """Returns the ledgers that hold something for pods like this one. Raises PluginFailure.
 
-        A decision asks once and passes the answer to `fits_cluster`, `fits` and `take`: most pods concern none or one of
+        A decision asks once and passes the answer to `fits_cluster`, `fits` and `take`: most pods use none or one of
         the ledgers. The answer is valid in this step only.
         """
         of_rows, of_cluster = self._of_rows, self._of_cluster
         return PodLedgers(
-            tuple([ledger for ledger in of_rows if _concerns(ledger, pod)]),
-            tuple([ledger for ledger in of_cluster if _concerns(ledger, pod)]) if of_cluster else (),
+            tuple([ledger for ledger in of_rows if _is_used_by(ledger, pod)]),
+            tuple([ledger for ledger in of_cluster if _is_used_by(ledger, pod)]) if of_cluster else (),
         )
 
     def fits(self, pod: Pod, row: int, choices: Choices = NO_CHOICES, pod_ledgers: PodLedgers | None = None) -> str:
@@ -194,7 +194,7 @@ class LedgerRegistry:
         return _NO_REFUSAL
 
     def _first_reason(self, ledgers: Sequence[Ledger], pod: Pod, row: int, choices: Choices) -> str:
-        """Returns the first reason of these ledgers, all of which the pod concerns."""
+        """Returns the first reason of these ledgers, all of which the pod uses."""
         for ledger in ledgers:
             try:
                 reason = _fits(ledger, pod, row, choices)
@@ -209,7 +209,7 @@ class LedgerRegistry:
 
     def has_cluster_ledger(self, pod: Pod) -> bool:
         """Reports whether a cluster ledger holds something for pods like this one. Raises PluginFailure."""
-        return any(_concerns(ledger, pod) for ledger in self._of_cluster)
+        return any(_is_used_by(ledger, pod) for ledger in self._of_cluster)
 
     def has_ledger(self, pod: Pod) -> bool:
         """Reports whether any ledger holds something for pods like this one."""
@@ -236,12 +236,12 @@ class LedgerRegistry:
             except Exception as error:  # noqa: BLE001 - a plugin's failure must not corrupt the cache's own state
                 self._broke(ledger, "restore", error)
 
-    def stamps(self, annotations: Mapping[str, str], now: datetime) -> Mapping[str, str]:
+    def timed_annotations(self, annotations: Mapping[str, str], now: datetime) -> Mapping[str, str]:
         """Returns the annotations that a binding with these carries in addition because it is sent at `now`. Raises PluginFailure."""
         found: dict[str, str] = {}
-        for ledger in self._stamping if annotations else ():
+        for ledger in self._with_timed_annotations if annotations else ():
             try:
-                found.update(ledger.stamps(annotations, now))
+                found.update(ledger.timed_annotations(annotations, now))
             except Exception as error:
                 raise _failure(ledger, f"{type(error).__name__}: {error}") from error
         return found
@@ -308,7 +308,7 @@ class LedgerRegistry:
         found = []
         for ledger in self._ledgers.values():
             try:
-                if ledger.concerns(pod):
+                if ledger.is_used_by(pod):
                     found.append(ledger.version(row))
             except Exception as error:  # noqa: BLE001 - a plugin's failure must not propagate
                 self._broke(ledger, "version", error)
@@ -333,10 +333,10 @@ class LedgerRegistry:
         self.broken[ledger.name] = f"{what}: {type(error).__name__}: {error}"
 
 
-def _concerns(ledger: Ledger, pod: Pod) -> bool:
+def _is_used_by(ledger: Ledger, pod: Pod) -> bool:
     """Reports whether the ledger holds something for pods like this one. Raises PluginFailure."""
     try:
-        return ledger.concerns(pod)
+        return ledger.is_used_by(pod)
     except Exception as error:
         raise _failure(ledger, f"{type(error).__name__}: {error}") from error
 
@@ -355,7 +355,7 @@ def _take(ledger: Ledger, pod: Pod, row: int, choices: Choices) -> Mapping[str, 
 
 
 def _restore(ledger: Ledger, pod: Pod, row: int) -> None:
-    if ledger.concerns(pod):
+    if ledger.is_used_by(pod):
         ledger.restore(pod, row)
     else:
         ledger.release(pod.uid)  # an earlier version of the pod may have held something

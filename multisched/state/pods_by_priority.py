@@ -140,6 +140,13 @@ class PodsByPriority:
         blocks = [self._block(narrow, int(counts[~is_wide].max()), pause)] if len(narrow) else []
         return blocks + [self._wide(int(row), pause) for row in rows[is_wide]]
 
+    def order(self, row: int) -> Order:
+        """Returns the current pods on the row, most important first."""
+        self._renew()
+        if self._is_stale[row]:
+            self._write(np.array([row], np.intp))
+        return self._orders[row]
+
     def column_of(self, pods: Iterable[Pod]) -> PodColumns:
         """Returns these pods in one column, whichever rows they are on: its row (-1) is not in the table."""
         order = sorted(pods, key=lambda pod: (-pod.spec.priority, _started(pod)))

@@ -133,9 +133,9 @@ class DeviceUsage:
         share, whole = self._share(pod), _whole(pod)
         if not share and not whole:
             return
-        beside = "" if self._is_honoured else (self._whole if share else self._shared)
-        if beside:
-            yield Fault("devices", f"whole and shared GPUs are used on one node: {beside} is there, too")
+        other_kind = "" if self._is_honoured else (self._whole if share else self._shared)
+        if other_kind:
+            yield Fault("devices", f"whole and shared GPUs are used on one node: {other_kind} is there, too")
             return
         if not share and not self._is_honoured:
             return  # the kubelet chooses the devices; their number is checked as a resource

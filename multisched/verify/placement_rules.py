@@ -101,10 +101,12 @@ class Domains:
         if domain is None or self.is_usable(domain, node):
             return
         home = self._home(node, node.allocatable or {})
-        where = f"is of domain {home}" if home else "is of no domain"
+        where = f"belongs to domain {home}" if home else "belongs to no domain"
         # A restarting device plugin withdraws all GPUs for a while; the node's capacity still shows them.
         was_usable = self._is_usable(domain, node, node.capacity)
-        yield Fault("domain", f"{pod.scheduler} is of domain {domain.name}, the node {where}", is_sure=not was_usable)
+        yield Fault(
+            "domain", f"{pod.scheduler} belongs to domain {domain.name}, the node {where}", is_sure=not was_usable
+        )
 
     def is_usable(self, domain: Domain, node: Node) -> bool:
         """Reports whether the domain may place pods on the node."""

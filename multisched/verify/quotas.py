@@ -126,8 +126,8 @@ class QuotaJudge:
     def usage(self, without: Iterable[str] = ()) -> Usage | None:
         """Returns the present usage, leaving out pods with these uids; None without a tree."""
         left_out = frozenset(without)
-        standing = (pod for uid, pod in self.pods.items() if pod.node and uid not in left_out)
-        return None if self.tree is None else self.tree.usage((pod.namespace, pod.requests) for pod in standing)
+        placed = (pod for uid, pod in self.pods.items() if pod.node and uid not in left_out)
+        return None if self.tree is None else self.tree.usage((pod.namespace, pod.requests) for pod in placed)
 
     def excesses(self) -> list[Excess]:
         """Returns every level whose pods take more than its max now."""

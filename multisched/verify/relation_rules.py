@@ -1,7 +1,7 @@
 """Rules between pods: affinity, anti-affinity in both directions, topology spread.
 
-Each judges a pod that has been placed. If the order of binds is known, the pod is the latest, and all others were there before.
-If not, the times in the API tell which were.
+Each rule judges a placed pod. If the order of binds is known, the judged pod is the latest, and all others were placed before.
+If not, the times in the API decide which pods were placed before.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class OtherPods(NamedTuple):
     knows_order: bool
     """True if the judged pod was placed after all others."""
     gone: Iterable[Pod] = ()
-    """Pods that have ended, and may have counted when the others were placed."""
+    """Ended pods, which may have counted when the others were placed."""
 
     def before(self, pod: Pod, other: Pod) -> bool:
-        """Reports whether the other pod was there when the pod was placed."""
+        """Reports whether the other pod was placed before the pod."""
         return other.uid != pod.uid and (self.knows_order or other.order < pod.order)
 
 
@@ -57,7 +57,7 @@ def _first(pod: Pod, there: Iterable[Pod], others: OtherPods) -> Pod | None:
 
 
 def affinity_faults(pod: Pod, node: Node, others: OtherPods) -> Iterator[Fault]:
-    """Checks that every term has, in its domain, a pod that matches all terms. The first pod of a group needs none."""
+    """Checks that the topology domain of each term contains a pod that matches all terms. The first pod of a group needs none."""
     if not pod.affinity:
         return
     for term in pod.affinity:
@@ -179,7 +179,7 @@ class SpreadCounts:
         return found
 
     def _skew(self, pod: Pod, node: Node, spread: Spread, tally: Mapping[str, list[Order]], others: OtherPods) -> int:
-        """Returns how many more pods its domain had, including this pod, than the domain with the fewest."""
+        """Returns the number of pods in the pod's domain, including the pod, minus the number in the domain with the fewest."""
         assert spread.query is not None
         matches_itself = self._placed_pods.matches(spread.query, pod)
         here = tally.get(node.labels[spread.topology_key], [])
@@ -218,7 +218,7 @@ class SpreadCounts:
         return earlier + self._placed_pods.matches(query, pod) - least <= spread.max_skew
 
     def _is_known_to(self, pod: Pod, node: str) -> bool:
-        """Returns False if the node has no pod of the pod's scheduler and that is not configured here: it may not use the node."""
+        """Returns False if the pod's scheduler is not configured here and has no pod on the node: it may not use the node."""
         if pod.scheduler in ("", DEFAULT_SCHEDULER) or self._domains.of(pod) is not None:
             return True
         return any(other.scheduler == pod.scheduler for other in self._placed_pods.on.get(node, {}).values())

@@ -17,7 +17,6 @@ from multisched.framework.background import InThread
 from multisched.framework.leading import FindLeader, led_here, require_led
 from multisched.framework.registry import Registry
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView, WhatIfList, WhatIfView
-from multisched.observe.logging import only_errors_of_trial
 from multisched.shell.program import Program
 from multisched.shell.workers.background_threads import in_worker_thread
 
@@ -113,11 +112,11 @@ class ProgramExplanations:
         if self._questions >= QUESTIONS_MAX:
             raise NotExplainedError("too many queries at once; retry in a moment", status=429)
 
-        from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
+        from multisched.whatif.sandbox import ClusterSnapshot, trial
 
         def answer(snapshot: ClusterSnapshot) -> R:
-            with only_errors_of_trial():
-                return ask(SchedulerSandbox(self._program.configuration, snapshot, self._registry))
+            with trial(self._program.configuration, snapshot, self._registry) as sandbox:
+                return ask(sandbox)
 
         self._questions += 1
         try:

@@ -91,29 +91,29 @@ class DumpExplanations:
 def complete(view: PodView, sandbox: SchedulerSandbox, pod: Pod, query: ExplainQuery) -> PodView:
     """Adds what needs a trial: how an attempt would end now, why not a certain node, and what would help."""
     worker = sandbox.worker_of(pod)
-    assert worker is not None, f"{pod.key} is of no domain"
+    assert worker is not None, f"{pod.key} belongs to no domain"
     notes = [*view.notes, *sandbox.notes]
     if pod.malformed or pod.spec.unsupported:
         text = pod.malformed or f"multisched does not evaluate {', '.join(pod.spec.unsupported)} yet"
         return msgspec.structs.replace(view, state="refused", waiting_for=f"a change of the pod itself: {text}")
-    gate, standing = sandbox.gate(worker, pod), sandbox.cache.placed(pod.uid)
-    if standing is not None and gate.plugin == GANG_PLUGIN:
+    gate, placed_entry = sandbox.gate(worker, pod), sandbox.cache.placed(pod.uid)
+    if placed_entry is not None and gate.plugin == GANG_PLUGIN:
         gate = SUCCESS  # a placed member waits for no other member
     if not gate.is_success:
         notes.append(f"{gate.plugin} gates it: {gate.message}; below, the result without that gate")
-    elif standing is None:
+    elif placed_entry is None:
         notes.extend(_gang_notes(sandbox, worker, pod))
-    world = nullcontext() if standing is None else sandbox.without_pod(standing.pod)
+    world = nullcontext() if placed_entry is None else sandbox.without_pod(placed_entry.pod)
     with world:
         tried = sandbox.attempt(worker, msgspec.structs.replace(pod, node=""))
         sandbox.take_back(worker, tried)
         view = _with_trial(view, sandbox, worker, tried, query)
-        if standing is None and isinstance(tried.result, Placed) and tried.result.node != query.node:
+        if placed_entry is None and isinstance(tried.result, Placed) and tried.result.node != query.node:
             notes.extend(plugin_notes(sandbox.program, worker, pod, (tried.result.node,)))
     if view.now is not None and not gate.is_success:
         view = msgspec.structs.replace(view, now=_held_back(view.now, worker, gate))
     notes.extend(tried.notes)
-    if query.with_fixes and standing is not None:
+    if query.with_fixes and placed_entry is not None:
         notes.append("it has a node, so there is nothing to fix")
     elif query.with_fixes:
         view = _with_fixes(view, sandbox, worker, pod, notes)

@@ -75,9 +75,9 @@ class PlacedPodFits:
                 self._answers[signature] = mask = self._mask(pod_class)
                 return mask
             self._relates.add(signature)
-        standing = self._sandbox.cache.placed(pod.uid)
-        assert standing is not None, f"{pod.key} is not placed"
-        with self._sandbox.without_pod(standing.pod):
+        placed_entry = self._sandbox.cache.placed(pod.uid)
+        assert placed_entry is not None, f"{pod.key} is not placed"
+        with self._sandbox.without_pod(placed_entry.pod):
             return self._mask(self._classes.find(asked, 1))
 
     def _depends_on_others(self, pod_class: EquivalenceClass) -> bool:

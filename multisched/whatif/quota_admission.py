@@ -25,7 +25,6 @@ from multisched.model.objects import differ_in_version_only
 from multisched.model.quotas.translation import api_of
 from multisched.model.wire import UNREADABLE
 from multisched.observe.admission_view import NotReviewedError
-from multisched.observe.logging import only_errors_of_trial
 from multisched.observe.token_bucket import TokenBucket
 from multisched.plugins.quota.quota_source import QUOTA_KINDS
 from multisched.shell.program import Program
@@ -33,7 +32,7 @@ from multisched.shell.workers.background_threads import in_worker_thread
 from multisched.whatif.quota_lint import KINDS, Finding, Linted, lint, problems_of
 from multisched.whatif.quota_trial import Eviction, try_quotas
 from multisched.whatif.quota_use import NO_DEMANDS, source_of
-from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
+from multisched.whatif.sandbox import ClusterSnapshot, trial
 
 API_VERSION: Final = "admission.k8s.io/v1"
 PODS_TRIED_MAX: Final = 20_000
@@ -46,7 +45,7 @@ TOO_OFTEN: Final = "too many reviews to try which pods would be evicted; multisc
 PROBLEMS_SHOWN: Final = 20
 WARNINGS_SHOWN: Final = 20
 WARNING_CHARS_MAX: Final = 256
-STANDING_PATHS: Final = frozenset({"metadata.name", "apiVersion"})
+EXISTING_PROBLEM_PATHS: Final = frozenset({"metadata.name", "apiVersion"})
 """Problems with an object's position among others, which existed before a change of the object."""
 
 NO_OBJECT: Final = msgspec.Raw(b"null")
@@ -149,8 +148,12 @@ def _judged(request: _Request, known: ClusterSnapshot, demands: DeviceDemands) -
         return None, ()
     found = lint(api, [document], known, demands)
     key = None if own is None else f"{kind.definition.name} {own.key}"
-    standing = problems_of(kind, known.objects)
-    old = [one for one in found.problems if one in standing and (one.key != key or one.path in STANDING_PATHS)]
+    existing_problems = problems_of(kind, known.objects)
+    old = [
+        one
+        for one in found.problems
+        if one in existing_problems and (one.key != key or one.path in EXISTING_PROBLEM_PATHS)
+    ]
     refused = tuple(one if one.key == key else _of_another(one) for one in found.problems if one not in old)
     warnings = (f"not in force: {one.key}: {one}" for one in old)
     odd = (str(one) for one in found.warnings)
@@ -174,8 +177,7 @@ def _evictions(
         return (
             f"with {pods} pods it takes too long to try which pods would be evicted; multisched quota lint shows it",
         )
-    with only_errors_of_trial():
-        sandbox = SchedulerSandbox(configuration, after, registry)
+    with trial(configuration, after, registry) as sandbox:
         return _by_leaf(try_quotas(sandbox, after, ATTEMPTS_MAX).evictions)
 
 

@@ -100,7 +100,7 @@ class _Run:
             self._notes.update(dict.fromkeys(tried.notes))
             result = tried.result
             if isinstance(result, Placed):
-                if self._ledger.concerns(pod):
+                if self._ledger.is_used_by(pod):
                     self._ledger.take(pod)
                 return True
             if not isinstance(result, Unplaced) or result.preemption is None:

@@ -16,7 +16,6 @@ from multisched.framework.leading import FindLeader, led_here, require_led
 from multisched.framework.moving import RepairExecutor, RepairStatus
 from multisched.framework.registry import Registry, implements
 from multisched.framework.repair import RepairingPlugin, RepairPlan, RepairRefusedError, RepairRequest
-from multisched.observe.logging import only_errors_of_trial
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 from multisched.shell.repairs import PlanRepair
@@ -87,10 +86,10 @@ class RepairPlans:
 
     def _planned(self, snapshot: ClusterSnapshot, asked: RepairRequest) -> RepairPlan:
         from multisched.whatif.repair_trial import plan_on
-        from multisched.whatif.sandbox import SchedulerSandbox
+        from multisched.whatif.sandbox import trial
 
-        with only_errors_of_trial():
-            return plan_on(SchedulerSandbox(self._program.configuration, snapshot, self._registry), asked)
+        with trial(self._program.configuration, snapshot, self._registry) as sandbox:
+            return plan_on(sandbox, asked)
 
 
 def plans_of(program: Program) -> PlanRepair:

@@ -98,9 +98,9 @@ def _placements(
     if not gate.is_success:
         message = f"{gate.plugin}: {gate.message}"
         return [Placement(replica=number, message=message) for number in range(1, len(ones) + 1)]
-    standing = [sandbox.cache.placed(one.uid) for one in ones]
-    if any(standing):  # placed with the rest of their gang, by another manifest
-        nodes = ["" if one is None else one.node for one in standing]
+    placed_entries = [sandbox.cache.placed(one.uid) for one in ones]
+    if any(placed_entries):  # placed with the rest of their gang, by another manifest
+        nodes = ["" if one is None else one.node for one in placed_entries]
         return [Placement(replica=number, node=node) for number, node in enumerate(nodes, 1)]
     if sandbox.gang_of(ones[0]) is not None:
         return _place_gang(sandbox, worker, ones, notes)

@@ -76,7 +76,7 @@ Problem = Mapping[str, Any]
 Answer = dict[str, Any]
 
 
-class NobodyWatches:
+class NullObserver:
     """A PluginObserver for one-shot runs: a failure shows in the answer itself."""
 
     def plugin_ran(self, plugin: str, point: str, seconds: float) -> None:
@@ -121,7 +121,7 @@ def load(problem: Problem, decoder: Decoder) -> Scene:
     configuration = problem.get("profile")
     profile = profile_of(configuration) if configuration else default_profile()
     plugins = build_profile(profile, REGISTRY, context)
-    runner = Runner(NobodyWatches(), lambda: 0.0)
+    runner = Runner(NullObserver(), lambda: 0.0)
     cycle = SchedulingCycle(plugins, runner, cache, rows, nominator)
     for field, kind in OBJECT_FIELDS.items():
         for document in problem.get(field) or ():
@@ -260,12 +260,12 @@ def refusals(scene: Scene, pod_class: EquivalenceClass) -> list[Status]:
     for node, ahead in scene.nominator.ahead_of(scene.pod):
         row = scene.cache.nodes.row_of(node)
         for at in np.flatnonzero(pod_class.rows == (-1 if row is None else row)):
-            beside = _beside(scene, pod_class, int(pod_class.rows[at]), ahead)
+            beside = _filter_after_adding(scene, pod_class, int(pod_class.rows[at]), ahead)
             found[at] = found[at] if beside.is_success else beside
     return found
 
 
-def _beside(scene: Scene, pod_class: EquivalenceClass, row: int, ahead: Iterable[Pod]) -> Status:
+def _filter_after_adding(scene: Scene, pod_class: EquivalenceClass, row: int, ahead: Iterable[Pod]) -> Status:
     extensions = [
         p for p in scene.plugins.pre_filter if isinstance(p, PreFilterExtensions) and p.name not in pod_class.skipped
     ]

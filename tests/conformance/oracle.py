@@ -29,7 +29,7 @@ from multisched.model.decode import Decoder
 from tests.conformance import sequences
 from tests.conformance.answer import attempted
 from tests.conformance.generate import FAMILIES, problem
-from tests.conformance.slips import as_meant
+from tests.conformance.slips import with_explicit_namespaces
 from tests.conformance.vectors import ANSWERS_FILE, PROBLEMS_FILE, comparable, differences, read_lines
 
 Json = dict[str, Any]
@@ -53,7 +53,7 @@ def built() -> Path:
 
 def ask(oracle: Path, problems: Sequence[Json]) -> list[Json]:
     """kube-scheduler's answers, in the order of the problems; what it means to answer where it slips (`slips.py`)."""
-    text = b"\n".join(orjson.dumps(as_meant(one)) for one in problems)
+    text = b"\n".join(orjson.dumps(with_explicit_namespaces(one)) for one in problems)
     done = subprocess.run([str(oracle)], input=text, stdout=subprocess.PIPE, check=True, timeout=ANSWER_TIMEOUT_S)
     answers = [orjson.loads(line) for line in done.stdout.splitlines()]
     if [a["id"] for a in answers] != [p["id"] for p in problems]:

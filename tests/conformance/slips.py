@@ -20,14 +20,14 @@ NOWHERE = "no-such-namespace"
 """Stands in a term that is about no namespace: one without names would be about the pod's own."""
 
 
-def as_meant(problem: Mapping[str, Any]) -> Json:
+def with_explicit_namespaces(problem: Mapping[str, Any]) -> Json:
     """The problem, with the pending pod's namespace selectors said by names where kube-scheduler slips over them."""
     found = dict(problem)
-    if any(_slips(term) for term in _terms(found["pod"])):
+    if any(_selects_unlabelled(term) for term in _terms(found["pod"])):
         found["pod"] = deepcopy(found["pod"])
         for term in _terms(found["pod"]):
-            if _slips(term):
-                _say_by_names(term, found.get("namespaces") or ())
+            if _selects_unlabelled(term):
+                _replace_by_names(term, found.get("namespaces") or ())
     return found
 
 
@@ -40,13 +40,13 @@ def _terms(pod: Json) -> Iterator[Json]:
             yield preferred["podAffinityTerm"]
 
 
-def _slips(term: Json) -> bool:
+def _selects_unlabelled(term: Json) -> bool:
     """The selector selects a namespace without labels, and not simply all."""
     selector = term.get("namespaceSelector")
     return selector is not None and bool(requirements(selector)) and selects(selector, {})
 
 
-def _say_by_names(term: Json, namespaces: Any) -> None:
+def _replace_by_names(term: Json, namespaces: Any) -> None:
     selector, known = term.pop("namespaceSelector"), [n["metadata"] for n in namespaces]
     selected = [one["name"] for one in known if selects(selector, one.get("labels") or {})]
     term["namespaces"] = sorted({*(term.get("namespaces") or ()), *selected}) or [NOWHERE]

@@ -32,11 +32,11 @@ def answered(line: bytes) -> dict[str, Any]:
         (orjson.dumps({**ANSWERABLE, "profile": {"kind": "x"}}), "ConfigError"),
     ],
 )
-def test_a_line_that_cannot_be_answered_says_why(line: bytes, text: str) -> None:
+def test_unanswerable_line_gets_an_error_with_the_reason(line: bytes, text: str) -> None:
     assert text in answered(line)["raised"]
 
 
-def test_a_line_without_an_id_is_known_by_its_number() -> None:
+def test_line_without_an_id_is_identified_by_its_number() -> None:
     assert answered(b"{")["id"] == "line-7"
     assert answered(orjson.dumps({k: v for k, v in ANSWERABLE.items() if k != "id"}))["id"] == "line-7"
 
@@ -46,14 +46,14 @@ def test_lists_that_are_missing_or_null_are_empty() -> None:
     assert answered(orjson.dumps(bare))["fitError"] == "no nodes available to schedule pods"
 
 
-def test_a_pod_that_cannot_be_read_is_an_answer() -> None:
+def test_unreadable_pod_gives_an_answer_with_an_error() -> None:
     pod = {**ANSWERABLE["pod"], "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "oops"}}}]}}
     found = answered(orjson.dumps({**ANSWERABLE, "pod": pod}))
     assert found["error"].startswith("the pod cannot be scheduled: ")
     assert "raised" not in found
 
 
-def test_bad_lines_are_named_and_the_others_answered(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_bad_lines_are_reported_and_the_others_answered(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     good = orjson.dumps(ANSWERABLE)
     is_whole = print_answers(io.BytesIO(b"\n".join([good, b"no", b"", good])), warm=False)
     told = capsysbinary.readouterr()

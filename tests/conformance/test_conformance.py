@@ -18,7 +18,7 @@ for _problem in recorded_problems():
     PROBLEMS[_problem["family"]].append(_problem)
 
 
-def test_the_recorded_problems_are_all_there() -> None:
+def test_all_recorded_problems_are_present() -> None:
     assert {family: len(problems) for family, problems in PROBLEMS.items() if family != "large"} == dict.fromkeys(
         PROBLEMS.keys() - {"large"}, 60
     )
@@ -28,7 +28,7 @@ def test_the_recorded_problems_are_all_there() -> None:
 
 
 @pytest.mark.parametrize("family", CLAIMED)
-def test_a_claimed_family_is_answered_exactly_with_cold_and_with_warm_caches(family: str) -> None:
+def test_answers_of_a_claimed_family_are_exact_with_cold_and_warm_caches(family: str) -> None:
     decoder = Decoder()
     found = {p["id"]: cold_and_warm(p, decoder) for p in PROBLEMS[family]}
     cold = {one: differences(answers[0], ANSWERS[one]) for one, answers in found.items()}

@@ -38,7 +38,7 @@ def placed_on(problem: dict[str, Any], decoder: Decoder) -> str:
     return placed.node
 
 
-def test_the_cycle_places_every_pod_on_a_best_node_and_can_give_it_back() -> None:
+def test_cycle_places_every_pod_on_a_best_node_and_can_undo_it() -> None:
     answers, decoder = recorded_answers(), Decoder()
     feasible = [p for p in recorded_problems() if answers[p["id"]]["feasible"]][::EVERY]
     wrong = {p["id"]: node for p in feasible if (node := placed_on(p, decoder)) not in right_nodes(p, answers[p["id"]])}

@@ -83,7 +83,7 @@ def is_delayed(finding: Finding) -> bool:
 
 
 @pytest.mark.parametrize("family", CLAIMED)
-def test_the_judge_says_of_every_node_what_kube_scheduler_says(family: str) -> None:
+def test_judge_refuses_the_same_nodes_as_kube_scheduler(family: str) -> None:
     wrong: list[tuple[str, str, object, list[Finding]]] = []
     for problem in PROBLEMS[family]:
         answer = ANSWERS[problem["id"]]
@@ -104,7 +104,7 @@ def test_the_judge_says_of_every_node_what_kube_scheduler_says(family: str) -> N
     assert wrong == []
 
 
-def test_the_exceptions_are_as_few_as_they_are_said_to_be() -> None:
+def test_number_of_each_exception_is_as_documented() -> None:
     used: Counter[str] = Counter()
     for problem in (one for problems in PROBLEMS.values() for one in problems):
         refusals = ANSWERS[problem["id"]]["rejected"]

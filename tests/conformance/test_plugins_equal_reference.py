@@ -199,7 +199,7 @@ def test_each_vectorised_plugin_equals_its_plain_reference(seed: int) -> None:
 
 @pytest.mark.parametrize("family", ["preemption", "dense"])
 @given(seed=SEEDS)
-def test_a_whole_answer_equals_that_of_the_plain_reference(family: str, seed: int) -> None:
+def test_complete_answer_equals_that_of_the_plain_reference(family: str, seed: int) -> None:
     one = problem(family, seed)
 
     assert differences(answer(one, DECODER), reference_answer(one)) == []

@@ -6,7 +6,7 @@ from tests.conformance.vectors import differences, recorded_answers, recorded_pr
 from tests.reference.answer import answer
 
 
-def test_the_reference_answers_every_recorded_problem_as_kube_scheduler_did() -> None:
+def test_reference_answers_every_recorded_problem_like_kube_scheduler() -> None:
     """And names every node that chance may choose to preempt on, not one of them only."""
     expected = recorded_answers()
     found = {problem["id"]: answer(problem) for problem in recorded_problems()}

@@ -11,7 +11,7 @@ SEEDS = range(9_000, 9_015)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_each_pod_of_a_sequence_goes_to_a_best_node_beside_those_before_it(family: str) -> None:
+def test_each_pod_of_a_sequence_is_placed_on_a_best_node(family: str) -> None:
     found = {
         step.problem["id"]: (step, reference_answer(step.problem)) for seed in SEEDS for step in steps(family, seed)
     }

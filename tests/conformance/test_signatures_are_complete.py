@@ -25,7 +25,7 @@ from multisched.framework.registry import PluginUse, implements
 from multisched.framework.runner import Runner
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod, PodSpec
-from tests.conformance.answer import NobodyWatches, Scene, load
+from tests.conformance.answer import NullObserver, Scene, load
 from tests.conformance.generate import problem
 from tests.conformance.plugin_answers import Answers, Said, Signer
 from tests.conformance.pod_changes import FIELDS, PodChanges
@@ -59,7 +59,7 @@ class Trial:
         self.rng = Random(seed)
         self.scene: Scene = load(problem(FAMILIES[seed % len(FAMILIES)], seed), Decoder())
         self.cache = self.scene.cache
-        self.runner = Runner(NobodyWatches(), lambda: 0.0)
+        self.runner = Runner(NullObserver(), lambda: 0.0)
         nodes = [node for _, node in self.cache.nodes.live_rows()]
         self.cache.set_node(replace(nodes[0], is_unschedulable=True))
         context = PluginContext("test", self.cache.nodes, WaitingPodTable(), self.cache.ledgers, self.cache.objects)
@@ -130,11 +130,11 @@ def _unless_equal(what: str, said: Said, heard: Said) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("seed", range(CLUSTERS))
-def test_pods_that_are_signed_alike_hear_the_same(seed: int) -> None:
+def test_pods_with_equal_signatures_get_equal_results(seed: int) -> None:
     assert list(Trial(seed).differences()) == []
 
 
-def test_no_field_of_a_pod_is_left_out() -> None:
+def test_every_field_of_a_pod_is_varied() -> None:
     trial = Trial(0)
     assert {field for field, _ in trial.changed} == set(FIELDS)
     assert set(FIELDS) == {*Pod.__struct_fields__, *(f"spec.{name}" for name in PodSpec.__struct_fields__)} - {"spec"}

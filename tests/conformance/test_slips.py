@@ -9,7 +9,7 @@ import pytest
 from multisched.model.decode import Decoder
 from tests.conformance.answer import attempted
 from tests.conformance.generate import problem
-from tests.conformance.slips import NOWHERE, as_meant
+from tests.conformance.slips import NOWHERE, with_explicit_namespaces
 from tests.reference.answer import answer as plain_answer
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -29,19 +29,19 @@ SEED_THAT_SHOWED_IT = 424360
         (None, None, None),
     ],
 )
-def test_a_selector_is_said_by_names_where_a_namespace_without_labels_would_meet_it(
+def test_selector_that_unlabelled_namespaces_match_is_replaced_by_names(
     selector: dict[str, Any] | None, names: list[str] | None, said: list[str] | None
 ) -> None:
     term = {"topologyKey": "zone", "namespaceSelector": selector, "namespaces": names}
     pod = {"spec": {"affinity": {"podAntiAffinity": {REQUIRED: [term]}}}}
-    found = as_meant({"pod": pod, "namespaces": [TEAM_A, TEAM_B]})
+    found = with_explicit_namespaces({"pod": pod, "namespaces": [TEAM_A, TEAM_B]})
     [put] = found["pod"]["spec"]["affinity"]["podAntiAffinity"][REQUIRED]
     assert put == (term if said is None else {"topologyKey": "zone", "namespaces": said})
 
 
-def test_it_means_the_same_to_us() -> None:
+def test_replaced_selector_gives_equal_answers() -> None:
     one = problem("odd", SEED_THAT_SHOWED_IT)
-    put, decoder = as_meant(one), Decoder()
+    put, decoder = with_explicit_namespaces(one), Decoder()
     assert put["pod"] != one["pod"]
     assert attempted(put, decoder) == attempted(one, decoder)
     assert "n5" in attempted(one, decoder)["feasible"]

@@ -101,7 +101,7 @@ def within(bounds: Bounds, monkeypatch: pytest.MonkeyPatch) -> None:
 @BOTH
 @pytest.mark.parametrize("family", CLAIMED)
 @pytest.mark.usefixtures("within")
-def test_an_answer_is_the_same_whatever_is_remembered(family: str) -> None:
+def test_answers_do_not_depend_on_cache_sizes(family: str) -> None:
     decoder = Decoder()
     asked = [problem for problem in PROBLEMS if problem["family"] == family][::EVERY]
     wrong = {
@@ -117,7 +117,7 @@ def test_an_answer_is_the_same_whatever_is_remembered(family: str) -> None:
 @BOTH
 @pytest.mark.parametrize("family", sequences.FAMILIES)
 @pytest.mark.usefixtures("within")
-def test_a_sequence_is_decided_the_same_whatever_is_remembered(family: str) -> None:
+def test_decisions_of_a_sequence_do_not_depend_on_cache_sizes(family: str) -> None:
     found = [step for seed in SEEDS for step in sequences.steps(family, seed)]
     wrong = {
         step.problem["id"]: lines for step in found if (lines := sequences.faults(step, reference_answer(step.problem)))

@@ -5,6 +5,8 @@ stands there. Told in milliseconds of CPU time, of each kind the median and the 
 first      a class of preemptors that nobody has seen, the columns of all standing pods not made yet.
 first step the longest piece of that attempt between two pauses.
 budgets    the longest piece of such an attempt with a thousand PodDisruptionBudgets, each of one pod.
+wide       the same with twenty PodDisruptionBudgets, each of every pod.
+count      the first count of standing pods by a relation, in a process that has counted none.
 next       the same class again, when one victim has left and another pod has taken its room.
 impossible equal priority everywhere, so that there is nobody to preempt; 100 pods are placed between two attempts.
 related    a pod whose ten anti-affinity terms and whose spreading concern every standing pod, so that each node is tested by itself.
@@ -29,6 +31,8 @@ from multisched.cycle.results import Unplaced
 from multisched.model.decode import Decoder
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
+from multisched.model.placement import PodQuery, PodScope
+from multisched.model.selectors import LabelSelector, Operator, Requirement
 from multisched.shell.garbage import disable_gc
 from multisched.shell.step_clock import StepClock
 from multisched.testing.builders import pop_pod
@@ -40,10 +44,13 @@ CPU_MILLI: Final = 100
 PLACED_BETWEEN: Final = 100
 ATTEMPTS: Final = 20
 BUDGETS: Final = 1_000
+WIDE_BUDGETS: Final = 20
 BARS_MS: Final = {
     "first": 200.0,
     "first step": 50.0,
     "budgets": 50.0,
+    "wide": 50.0,
+    "count": 50.0,
     "next": 3.0,
     "impossible": 2.0,
     "step": 50.0,
@@ -129,11 +136,18 @@ class Full:
         assert bool(result.victims) is preempts, result.message
         return steps
 
-    def set_budgets(self, count: int) -> None:
+    def count_ms(self) -> float:
+        """CPU time of one count of the standing pods."""
+        began = time.process_time()
+        every = PodQuery((PodScope(LabelSelector((Requirement("number", Operator.EXISTS),)), frozenset({"bench"})),))
+        assert self.core.cache.nodes.pod_counts.matching(every).total == len(self.standing)
+        return (time.process_time() - began) * 1e3
+
+    def set_budgets(self, selectors: Sequence[Mapping[str, Any]]) -> None:
         kind = ObjectKind.POD_DISRUPTION_BUDGET
-        for number in range(count):
+        for number, selector in enumerate(selectors):
             metadata = {"name": f"b{number}", "namespace": "bench", "uid": f"b{number}", "resourceVersion": "1"}
-            spec = {"selector": {"matchLabels": {"number": str(number)}}}
+            spec = {"selector": selector}
             document = orjson.dumps({"metadata": metadata, "spec": spec, "status": {"disruptionsAllowed": 0}})
             self.core.cache.objects.set(kind, kind.definition.decode(msgspec.Raw(document)))
 
@@ -145,13 +159,18 @@ class Full:
 
 def measure(nodes: int, per_node: int) -> dict[str, list[float]]:
     low, equal = Full(nodes, per_node, priority=0), Full(nodes, per_node, priority=100)
+    count_ms = low.count_ms()
     steps = low.steps_ms(10_000, 100, preempts=True)
-    protected = Full(nodes, per_node, priority=0)
-    protected.set_budgets(BUDGETS)
+    protected, covered = (Full(nodes, per_node, priority=0) for _ in range(2))
+    protected.set_budgets([{"matchLabels": {"number": str(number)}} for number in range(BUDGETS)])
+    absent = [{"key": f"k{number}", "operator": "DoesNotExist"} for number in range(WIDE_BUDGETS)]
+    covered.set_budgets([{"matchExpressions": [EXISTS, one]} for one in absent])
     found: dict[str, list[float]] = {
         "first": [sum(steps)],
         "first step": [max(steps)],
         "budgets": [max(protected.steps_ms(10_000, 100, preempts=True))],
+        "wide": [max(covered.steps_ms(10_000, 100, preempts=True))],
+        "count": [count_ms],
         "next": [],
         "impossible": [],
     }

@@ -110,7 +110,7 @@ def unknown(found: Iterable[Call]) -> set[tuple[str, str]]:
     return {(call.pod_uid, call.node) for call in found if call.is_bind and call.code >= SERVER_ERROR}
 
 
-def wavering(found: Iterable[Call]) -> list[str]:
+def premature_rebinds(found: Iterable[Call]) -> list[str]:
     """Bindings that a process asked for although it did not know yet how its own earlier one to another node ended (I2)."""
     asked: dict[tuple[str, str], str] = {}
     wrong = []

@@ -99,7 +99,7 @@ class Site:
         return ""
 
 
-async def test_the_scheduler_writes_what_it_gave_and_nobody_else_does(tmp_path: Path) -> None:
+async def test_only_the_scheduler_can_write_device_annotations(tmp_path: Path) -> None:
     async with Site.open(tmp_path) as site:
         admin = site.plane.kubeconfig
         scheduler = await site.plane.service_account_kubeconfig(NAMESPACE, ACCOUNT)
@@ -126,7 +126,7 @@ async def test_the_scheduler_writes_what_it_gave_and_nobody_else_does(tmp_path: 
         assert stored["metadata"]["annotations"].items() >= GIVEN.items()
 
 
-async def test_what_a_bound_pod_holds_is_not_the_tenants_to_change(tmp_path: Path) -> None:
+async def test_tenant_cannot_change_the_devices_of_a_bound_pod(tmp_path: Path) -> None:
     async with Site.open(tmp_path) as site:
         scheduler = await site.plane.service_account_kubeconfig(NAMESPACE, ACCOUNT)
         await site.plane.kubectl("create", "-f", "-", document=json.dumps(pod("p", {MILLI: "600"})))
@@ -148,7 +148,7 @@ async def test_what_a_bound_pod_holds_is_not_the_tenants_to_change(tmp_path: Pat
         assert len(stored["metadata"]["annotations"]) > 1_100
 
 
-async def test_the_program_binds_fractions_under_the_policy(tmp_path: Path) -> None:
+async def test_program_binds_fractions_with_the_policy_in_force(tmp_path: Path) -> None:
     async with Site.open(tmp_path) as site, Admin.open(site.plane) as admin:
         scheduler = await Deployed(site.plane).start("first")
         await scheduler.wait_ready()

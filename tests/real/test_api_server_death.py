@@ -10,7 +10,7 @@ import pytest
 
 from tests.real import burst
 from tests.real.admin import Admin
-from tests.real.audit_log import bound, calls, denied, wavering
+from tests.real.audit_log import bound, calls, denied, premature_rebinds
 from tests.real.control_plane import ControlPlane
 from tests.real.deployed import USER, Deployed
 from tests.real.witness import GPU, Witness, device_overlaps
@@ -25,7 +25,7 @@ LEASE = {"lease": {"duration": "60s", "renewDeadline": "50s"}}
 """Longer than any API server needs to start: the same process has to get over it, not its successor."""
 
 
-async def test_a_burst_goes_on_after_the_api_server_was_killed(tmp_path: Path) -> None:
+async def test_burst_continues_after_the_api_server_was_killed(tmp_path: Path) -> None:
     async with ControlPlane.start(tmp_path, controller_manager=False, audit=True) as plane, Admin.open(plane) as admin:
         await admin.create_all(burst.nodes())
         deployed = await Deployed.install(plane)
@@ -51,7 +51,7 @@ async def test_a_burst_goes_on_after_the_api_server_was_killed(tmp_path: Path) -
         assert plane.audit_log is not None
         seen = calls(plane.audit_log)
         assert set(bound(seen).values()) == {1}
-        assert wavering(seen) == []
+        assert premature_rebinds(seen) == []
         # Before it is ready, an API server refuses everybody: it has not read its own roles yet.
         assert denied((call for call in seen if not killed_at < call.received_at < ready_at), USER) == []
         assert scheduler.failures() == []

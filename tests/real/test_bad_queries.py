@@ -116,7 +116,7 @@ REFUSED: Final[Sequence[tuple[dict[str, Any], str]]] = (
 """What is asked for, and what the refit is told; the last profiles stay in force."""
 
 
-async def test_a_query_that_gives_nothing_usable_fails_the_refit_with_the_query(folder: Path) -> None:
+async def test_refit_fails_and_names_the_query_without_usable_data(folder: Path) -> None:
     async with trial(folder) as asked:
         for dimension, told in REFUSED:
             made, state = await asked.once({"name": "cpu", **dimension})
@@ -126,7 +126,7 @@ async def test_a_query_that_gives_nothing_usable_fails_the_refit_with_the_query(
             assert request_of in state.last_error, state.last_error
 
 
-async def test_what_is_only_partly_wrong_is_noted_and_the_rest_is_learned(folder: Path) -> None:
+async def test_partly_wrong_data_is_noted_and_the_rest_is_learned(folder: Path) -> None:
     cpu = {"name": "cpu", "query": USE}
     async with trial(folder) as asked:
         _, state = await asked.once(cpu, {"name": "log", "query": "absent_metric"})

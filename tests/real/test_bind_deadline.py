@@ -105,7 +105,7 @@ def _webhook(plane: ControlPlane, runner: web.AppRunner) -> dict[str, object]:
     return {"metadata": {"name": "gate"}, "webhooks": [webhook]}
 
 
-async def test_a_bind_that_is_late_is_never_stored(tmp_path: Path) -> None:
+async def test_late_bind_is_never_stored(tmp_path: Path) -> None:
     async with (
         ControlPlane.start(tmp_path, controller_manager=False) as plane,
         Admin.open(plane) as admin,

@@ -63,7 +63,7 @@ def _without_instance(part: Any) -> Any:
     return [_without_instance(value) for value in part] if isinstance(part, list) else part
 
 
-def test_the_chart_installs_what_the_base_installs() -> None:
+def test_chart_installs_the_same_objects_as_the_base() -> None:
     chart, base = comparable(templated()), comparable(kustomized(BASE))
     assert chart.keys() == base.keys()
     for key in base:
@@ -71,7 +71,7 @@ def test_the_chart_installs_what_the_base_installs() -> None:
 
 
 @pytest.mark.parametrize("folder", [BASE, *sorted(OVERLAYS.iterdir()), DEPLOY / "webhook"], ids=lambda one: one.name)
-def test_a_changed_configuration_leaves_the_deployment_as_it_is(folder: Path, tmp_path: Path) -> None:
+def test_changed_configuration_does_not_change_the_deployment(folder: Path, tmp_path: Path) -> None:
     """The program follows its file: a name or an annotation that changed with it would roll the Deployment."""
     copied = tmp_path / "deploy"
     shutil.copytree(DEPLOY, copied)
@@ -87,7 +87,7 @@ def test_a_changed_configuration_leaves_the_deployment_as_it_is(folder: Path, tm
     assert configuration(first) != configuration(second)
 
 
-def test_values_make_the_overlays() -> None:
+def test_values_give_the_overlays() -> None:
     """What an overlay changes of the base can be had by values."""
     strict = comparable(templated({"spreadOverNodes": "DoNotSchedule"}))
     assert strict == comparable(kustomized(OVERLAYS / "two-replicas"))
@@ -111,7 +111,7 @@ def test_values_make_the_overlays() -> None:
     assert comparable(templated(values)) == comparable(kustomized(OVERLAYS / "minimal"))
 
 
-def test_the_webhook_is_that_of_the_overlay() -> None:
+def test_webhook_equals_that_of_the_overlay() -> None:
     values = {"quotaWebhook": {"enabled": True, "certManagerCertificate": "multisched-system/multisched-webhook"}}
     objects = templated(values)
     assert comparable(objects) == comparable(kustomized(DEPLOY / "webhook"))
@@ -125,13 +125,13 @@ def test_the_webhook_is_that_of_the_overlay() -> None:
     assert webhook["clientConfig"]["caBundle"] == "QQ=="
 
 
-def test_its_version_is_the_programs() -> None:
+def test_chart_version_equals_that_of_the_program() -> None:
     assert f"version: {__version__}\nappVersion: {__version__}\n" in (CHART / "Chart.yaml").read_text()
     (container,) = the(kustomized(BASE), "Deployment")["spec"]["template"]["spec"]["containers"]
     assert container["image"] == f"multisched:{__version__}"
 
 
-def test_helm_finds_nothing_to_complain_of() -> None:
+def test_helm_lint_accepts_the_chart() -> None:
     run([tools() / "helm", "lint", "--strict", "--namespace", "multisched-system", CHART])
 
 
@@ -157,7 +157,7 @@ def test_rights_follow_the_domains() -> None:
     assert "pods/eviction" not in str(the(templated({"repair": {"rights": False}}), "ClusterRole")["rules"])
 
 
-def test_rights_to_leases_and_kept_objects_are_in_the_namespace_of_the_leases() -> None:
+def test_rights_to_leases_and_stored_objects_are_in_the_lease_namespace() -> None:
     objects = templated({"config": {"lease": {"namespace": "elections"}}})
     roles, bindings = ([one for one in objects if one["kind"] == kind] for kind in ("Role", "RoleBinding"))
     assert {one["metadata"]["name"] for one in roles} == {
@@ -169,7 +169,7 @@ def test_rights_to_leases_and_kept_objects_are_in_the_namespace_of_the_leases() 
     assert {subject["namespace"] for one in bindings for subject in one["subjects"]} == {"multisched-system"}
 
 
-def test_the_forecast_gets_its_sources_and_repair_its_settings() -> None:
+def test_forecast_values_set_sources_and_repair() -> None:
     values = {
         "config": {"domains": [{"name": "services", "profile": {"base": "forecast"}}, {"name": "gpu"}]},
         "forecast": {
@@ -192,7 +192,7 @@ def test_the_forecast_gets_its_sources_and_repair_its_settings() -> None:
     assert settings.repair is not None
 
 
-def test_the_server_is_what_the_ports_say() -> None:
+def test_server_and_ports_have_equal_values() -> None:
     server = {"port": 8443, "probePort": 8081, "tls": {"certFile": "/tls/tls.crt", "keyFile": "/tls/tls.key"}}
     objects = templated({"config": {"server": server}, "monitoring": {"serviceMonitor": {"enabled": True}}})
     shown = loading.parse(configuration(objects), "multisched.yaml").server
@@ -204,7 +204,7 @@ def test_the_server_is_what_the_ports_say() -> None:
     assert endpoint["tlsConfig"] == {"insecureSkipVerify": False, "serverName": "multisched.multisched-system.svc"}
 
 
-def test_another_release_has_names_of_its_own() -> None:
+def test_second_release_has_different_names() -> None:
     first, second = templated(), templated(release="second", namespace="elsewhere")
 
     assert not comparable(first).keys() & comparable(second).keys()
@@ -219,7 +219,7 @@ def test_another_release_has_names_of_its_own() -> None:
         }
 
 
-def test_what_watches_it_is_installed_on_demand() -> None:
+def test_monitoring_is_installed_on_demand() -> None:
     kinds = {one["kind"] for one in templated()}
     assert not kinds & {"ServiceMonitor", "PrometheusRule"}
     readers = [{"kind": "ServiceAccount", "name": "prometheus-k8s", "namespace": "monitoring"}]
@@ -234,7 +234,7 @@ def test_what_watches_it_is_installed_on_demand() -> None:
     assert the(objects, "ClusterRoleBinding", "multisched-readers")["subjects"] == readers
 
 
-def test_alerts_and_dashboards_are_those_of_deploy() -> None:
+def test_alerts_and_dashboards_equal_those_of_deploy() -> None:
     objects = templated({"monitoring": {"rules": {"enabled": True}, "dashboards": {"enabled": True}}})
     monitoring = DEPLOY / "monitoring"
     alerts = [yaml.safe_load(path.read_text())["groups"] for path in monitoring.glob("alerts.yaml")]
@@ -267,6 +267,6 @@ def test_alerts_and_dashboards_are_those_of_deploy() -> None:
         ),
     ],
 )
-def test_wrong_values_are_refused_by_their_name(values: dict[str, Any], told: str) -> None:
+def test_invalid_values_are_refused_by_name(values: dict[str, Any], told: str) -> None:
     with pytest.raises(RefusedError, match=told):
         templated(values)

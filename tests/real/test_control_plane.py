@@ -31,7 +31,7 @@ subjects: [{kind: ServiceAccount, name: reader, namespace: kept}]
 """
 
 
-async def test_what_was_stored_outlives_a_killed_api_server(tmp_path: Path) -> None:
+async def test_stored_objects_survive_a_killed_api_server(tmp_path: Path) -> None:
     async with ControlPlane.start(tmp_path, controller_manager=False) as plane:
         await plane.kubectl("create", "namespace", "kept")
         before = plane.api_server.pid
@@ -48,7 +48,7 @@ async def test_what_was_stored_outlives_a_killed_api_server(tmp_path: Path) -> N
         assert version["serverVersion"]["gitVersion"] == version["clientVersion"]["gitVersion"] == "v1.36.3"
 
 
-async def test_a_service_account_token_carries_its_role_and_no_more(tmp_path: Path) -> None:
+async def test_service_account_token_has_only_the_rights_of_its_role(tmp_path: Path) -> None:
     async with ControlPlane.start(tmp_path, controller_manager=False) as plane:
         await plane.kubectl("create", "namespace", "kept")
         await plane.kubectl("apply", "-f", "-", document=SECRET_READER)
@@ -80,7 +80,7 @@ async def test_deployments_get_pods_and_kube_scheduler_binds_them(tmp_path: Path
         assert plane.etcd.usage().peak_rss_bytes > 0
 
 
-async def test_with_gangs_kube_scheduler_starts_a_gang_whole_or_not_at_all(tmp_path: Path) -> None:
+async def test_kube_scheduler_with_gangs_starts_all_members_or_none(tmp_path: Path) -> None:
     kube_scheduler = "default-scheduler"
     sizes = {"gang-00000": 3, gangs.ROOMLESS: gangs.ROOMLESS_SIZE}
     objects = [

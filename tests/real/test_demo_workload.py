@@ -49,7 +49,7 @@ def _conditions(document: Mapping[str, Any]) -> dict[str, str]:
     return {entry["type"]: entry["status"] for entry in document["status"].get("conditions", ())}
 
 
-async def test_the_demo_runs_with_the_rights_of_deploy_only(tmp_path: Path) -> None:
+async def test_demo_runs_with_only_the_rights_of_deploy(tmp_path: Path) -> None:
     nodes, workload = demo_nodes(NODES), demo_workload(JOB_PODS)
     expected = pods_of(workload)
     assert expected.keys() == SCHEDULERS

@@ -15,7 +15,7 @@ from tests.real.witness import Witness
 pytestmark = pytest.mark.timeout(300)
 
 
-async def test_the_base_makes_its_pods_and_its_account_can_serve(tmp_path: Path) -> None:
+async def test_base_creates_its_pods_and_its_account_has_enough_rights(tmp_path: Path) -> None:
     async with ControlPlane.start(tmp_path) as plane, Admin.open(plane) as admin, Witness.watching(admin) as witness:
         deployed = await Deployed.install(plane)
         await witness.wait(lambda: len(witness.pods) == 2, 90)

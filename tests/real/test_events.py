@@ -45,7 +45,7 @@ async def attempts(scheduler: Scheduler, name: str) -> int:
     return next((pod["attempts"] for pod in view["pods"] if pod["name"] == name), 0)
 
 
-async def test_every_bound_pod_has_its_event_and_every_refused_one_its_series(tmp_path: Path) -> None:
+async def test_every_bound_pod_has_an_event_and_every_refused_pod_a_series(tmp_path: Path) -> None:
     async with ControlPlane.start(tmp_path, controller_manager=False, audit=True) as plane, Admin.open(plane) as admin:
         await admin.create_all(burst.nodes())
         deployed = await Deployed.install(plane)

@@ -55,7 +55,7 @@ def configuration(plane: ControlPlane, scheduler: str, *extenders: dict[str, Any
     }
 
 
-def leave(body: Any) -> object:
+def filter_nodes(body: Any) -> object:
     """Not n1 for anybody, no node for some, and an error for others."""
     mode = body["Pod"]["metadata"]["labels"]["mode"]
     if mode == "fail":
@@ -70,7 +70,7 @@ def leave(body: Any) -> object:
     return {"NodeNames": left, "FailedNodes": failed}
 
 
-def like_third(_: Any) -> object:
+def prefer_n3(_: Any) -> object:
     return [{"Host": "n3", "Score": 7}, {"Host": "n2", "Score": 2}]
 
 
@@ -119,9 +119,11 @@ def asked_by(extender: Extender, scheduler: str, verb: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("is_capable", [True, False], ids=["names", "whole nodes"])
-async def test_both_ask_the_same_and_come_to_the_same(tmp_path: Path, is_capable: bool) -> None:
+async def test_both_schedulers_send_equal_extender_requests_and_decide_equally(
+    tmp_path: Path, is_capable: bool
+) -> None:
     async with (
-        extending(filter=leave, prioritize=like_third) as extender,
+        extending(filter=filter_nodes, prioritize=prefer_n3) as extender,
         ControlPlane.start(tmp_path, controller_manager=False) as plane,
         Admin.open(plane) as admin,
     ):
@@ -146,7 +148,7 @@ async def test_both_ask_the_same_and_come_to_the_same(tmp_path: Path, is_capable
                 assert all(whole[1][name]["status"] == found["status"] for name, found in whole[0].items())
 
 
-async def test_both_have_a_pod_bound_by_the_extender_that_looks_after_it(tmp_path: Path) -> None:
+async def test_both_schedulers_let_the_extender_bind_pods_with_its_resource(tmp_path: Path) -> None:
     async with ControlPlane.start(tmp_path, controller_manager=False) as plane, Admin.open(plane) as admin:
 
         async def bind(body: Any) -> object:

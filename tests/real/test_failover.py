@@ -11,7 +11,7 @@ import pytest
 
 from tests.real import burst
 from tests.real.admin import Admin
-from tests.real.audit_log import Call, bound, calls, denied, unknown, wavering
+from tests.real.audit_log import Call, bound, calls, denied, premature_rebinds, unknown
 from tests.real.control_plane import ControlPlane
 from tests.real.deployed import LEASE, USER, Deployed, Scheduler
 from tests.real.witness import GPU, Witness, device_overlaps
@@ -33,7 +33,7 @@ STOP_GRACE_S = 30.0
 BOUND_LIMIT_S = 90.0
 
 
-async def test_a_killed_leader_is_followed_by_the_other_process(tmp_path: Path) -> None:
+async def test_other_process_takes_over_from_a_killed_leader(tmp_path: Path) -> None:
     async with ControlPlane.start(tmp_path, controller_manager=False, audit=True) as plane, Admin.open(plane) as admin:
         await admin.create_all(burst.nodes())
         deployed = await Deployed.install(plane)
@@ -58,7 +58,7 @@ async def test_a_killed_leader_is_followed_by_the_other_process(tmp_path: Path) 
             assert earliest < took_over_at < killed_at + TAKEOVER_LIMIT
 
 
-async def test_a_leader_that_is_asked_to_go_hands_over_at_once(tmp_path: Path) -> None:
+async def test_terminated_leader_hands_over_at_once(tmp_path: Path) -> None:
     async with ControlPlane.start(tmp_path, controller_manager=False, audit=True) as plane, Admin.open(plane) as admin:
         await admin.create_all(burst.nodes())
         deployed = await Deployed.install(plane)
@@ -95,7 +95,7 @@ def check(witness: Witness, seen: Iterable[Call], schedulers: Iterable[Scheduler
     # What a process had sent when it was killed is stored or not, and answered to nobody: the other has to look.
     unanswered = {uid: node for uid, node in witness.node_of.items() if uid not in accepted}
     assert unanswered.items() <= unknown(seen)
-    assert wavering(seen) == []
+    assert premature_rebinds(seen) == []
     assert denied(seen, USER) == []
     assert [line for each in schedulers for line in (*each.denials(), *each.failures())] == []
 

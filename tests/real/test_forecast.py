@@ -73,7 +73,7 @@ def forecast(house: House) -> Forecast:
     return found
 
 
-async def test_services_that_log_much_never_share_a_node_and_explain_says_when_it_would_be_full(tmp_path: Path) -> None:
+async def test_services_with_much_logging_are_separated_and_explain_gives_the_peak_time(tmp_path: Path) -> None:
     make_blocks(tmp_path, measured(LoopClock().now().timestamp()))
     async with serving(tmp_path) as url:
         text = configuration(url, tmp_path)

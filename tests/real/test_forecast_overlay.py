@@ -72,7 +72,7 @@ async def may_read_loads(admin: Admin) -> bool:
     return bool(answer["status"]["allowed"])
 
 
-async def test_it_learns_from_prometheus_and_a_new_process_begins_with_that(tmp_path: Path) -> None:
+async def test_profiles_learned_from_prometheus_survive_a_restart(tmp_path: Path) -> None:
     make_blocks(tmp_path, scraped(time.time()))
     profiles = tmp_path / "profiles"
     async with (

@@ -49,18 +49,18 @@ def promtool(*arguments: str, text: str | None = None) -> str:
     return "" if ended.returncode == 0 else ended.stdout + ended.stderr
 
 
-async def test_promtool_finds_no_fault_with_the_metrics(program: Busy) -> None:
+async def test_promtool_accepts_the_metrics(program: Busy) -> None:
     assert promtool("check", "metrics", text=await program.text()) == ""
 
 
-async def test_promtool_would_find_a_fault(program: Busy) -> None:
+async def test_promtool_reports_an_invalid_metric(program: Busy) -> None:
     text = 'multisched_x{quantile="1"} 1\n'
     assert 'should not have "quantile" label' in promtool(
         "check", "metrics", text=f"# HELP multisched_x X.\n# TYPE multisched_x gauge\n{text}"
     )
 
 
-async def test_no_label_has_a_value_that_tenants_write(program: Busy) -> None:
+async def test_no_label_value_is_written_by_tenants(program: Busy) -> None:
     families = text_string_to_metric_families(await program.text())
     values = {value for family in families for sample in family.samples for value in sample.labels.values()}
     async with connect(program.kubeconfig) as transport:
@@ -85,14 +85,14 @@ def queries() -> Iterator[tuple[tuple[str, str], str]]:
                 yield (panel.title, query.legend), text
 
 
-async def test_every_query_of_every_panel_gives_series(program: Busy) -> None:
+async def test_every_panel_query_returns_series(program: Busy) -> None:
     found = {(*key, text): await program.query(text) for key, text in queries()}
     assert len(found) > 100
     missing = [key for key, series in found.items() if not series and key[:2] not in WITHOUT_SERIES]
     assert not missing, "\n".join(map(str, missing))
 
 
-async def test_a_query_that_does_not_parse_or_asks_for_nothing_would_be_seen(program: Busy) -> None:
+async def test_invalid_or_empty_query_is_detected(program: Busy) -> None:
     with pytest.raises(AssertionError, match="parse error"):
         await program.query("sum(")
     assert await program.query("multisched_luck") == []
@@ -117,5 +117,5 @@ async def test_a_query_that_does_not_parse_or_asks_for_nothing_would_be_seen(pro
         'leader_election_master_status{name=~"multisched.*"} == 1',
     ],
 )
-async def test_what_dashboards_for_kube_scheduler_ask_gives_series(program: Busy, query: str) -> None:
+async def test_queries_of_kube_scheduler_dashboards_return_series(program: Busy, query: str) -> None:
     assert await program.query(query) != []

@@ -135,7 +135,7 @@ def by(kubeconfig: Path, *more: str) -> Sequence[str]:
     return ("--kubeconfig", str(kubeconfig), "--context", "real", *more)
 
 
-async def test_the_leader_is_found_and_asked_and_what_fails_is_said_with_the_next_step(tmp_path: Path) -> None:
+async def test_commands_find_the_leader_and_errors_name_the_next_step(tmp_path: Path) -> None:
     async with opened(tmp_path) as site:
         stranger = await site.user("stranger")
         ended = await site.asked(*ASK, *by(stranger), told="cannot be read")
@@ -207,7 +207,7 @@ async def test_the_leader_is_found_and_asked_and_what_fails_is_said_with_the_nex
         )
 
 
-async def test_who_may_not_forward_ports_is_told_so(tmp_path: Path) -> None:
+async def test_user_without_the_port_forward_right_gets_an_error(tmp_path: Path) -> None:
     async with opened(tmp_path) as site:
         first = await site.start("first")
         await first.wait_leading(site.admin)

@@ -27,7 +27,7 @@ anyio.run(main, backend_options={"use_uvloop": sys.argv[2] == "uvloop"})
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_a_program_dies_with_the_process_that_started_it(tmp_path: Path, loop: str, end: signal.Signals) -> None:
+def test_program_ends_with_the_process_that_started_it(tmp_path: Path, loop: str, end: signal.Signals) -> None:
     command = [sys.executable, "-c", STARTER, str(tmp_path / "log"), loop]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
         assert starter.stdout is not None

@@ -101,7 +101,7 @@ def expected(service: str) -> NDArray[np.float32]:
     return means.astype(np.float32)
 
 
-async def test_exactly_the_generated_values_come_back_over_several_requests_with_gaps(folder: Path) -> None:
+async def test_values_and_gaps_read_in_several_requests_are_exact(folder: Path) -> None:
     async with source_on(folder, Dimension("load", EXACT)) as source:
         reading = await source.read(Grid(FIRST * STEP_S, STEP_S, STEPS), in_thread)
     usage = reading.usage
@@ -126,7 +126,7 @@ async def test_no_request_asks_for_more_than_the_server_allows(folder: Path) -> 
         assert report.requests == 1 + 8  # refused once, then in eighths
 
 
-async def test_a_query_that_does_not_parse_is_told_in_prometheus_own_words(folder: Path) -> None:
+async def test_invalid_query_is_reported_with_the_error_of_prometheus(folder: Path) -> None:
     async with source_on(folder, Dimension("log", "sum by (pod (x)")) as source:
         with pytest.raises(
             SourceError, match=r"^log: prometheus http://127.*parse error: .*\(query: sum by \(pod \(x\)\)"
@@ -134,7 +134,7 @@ async def test_a_query_that_does_not_parse_is_told_in_prometheus_own_words(folde
             await source.read(Grid(FIRST * STEP_S, STEP_S, 10), in_thread)
 
 
-async def test_ready_queries_owners_node_totals_and_highest_values(folder: Path) -> None:
+async def test_ready_queries_give_owners_node_totals_and_maxima(folder: Path) -> None:
     cpu = READY["cadvisor-cpu"]
     dimensions = (
         Dimension("cpu", cpu.query),
@@ -172,7 +172,7 @@ async def test_every_ready_query_parses(folder: Path) -> None:
     assert len(reading.usage.dimensions) + 5 == len(dimensions)
 
 
-async def test_a_server_that_is_gone_is_told(folder: Path) -> None:
+async def test_unreachable_server_is_reported(folder: Path) -> None:
     async with serving(folder) as url:
         meter = PrometheusMeter(MeterSettings(url, tries=1), random.Random(1))
     with pytest.raises(MeterError, match="cannot be reached"):

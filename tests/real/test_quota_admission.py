@@ -118,7 +118,7 @@ def quotas(least: Any, most: Any) -> list[Json]:
     return [flat("default", least, most), linked("quota", least, most, namespace="default")]
 
 
-async def test_the_policies_refuse_what_breaks_a_rule_and_name_the_level(tmp_path: Path) -> None:
+async def test_policies_refuse_invalid_trees_and_name_the_level(tmp_path: Path) -> None:
     async with opened(tmp_path) as site:
         await site.plane.kubectl("apply", "-f", str(BASE / "quota-admission.yaml"))
 
@@ -178,13 +178,13 @@ def second(document: Json) -> Json:
     return found
 
 
-async def test_the_overlay_is_accepted_whole(tmp_path: Path) -> None:
+async def test_all_objects_of_the_overlay_are_accepted(tmp_path: Path) -> None:
     async with opened(tmp_path) as site:
         await site.plane.kubectl("apply", "-k", str(BASE))
         await site.plane.kubectl("apply", "-k", str(DEPLOY / "webhook"))
 
 
-async def test_the_webhook_refuses_what_lint_refuses(tmp_path: Path) -> None:
+async def test_webhook_refuses_the_same_trees_as_lint(tmp_path: Path) -> None:
     async with opened(tmp_path) as site, reviewed(site) as scheduler:
         good = quota_tree(acks_example())
 

@@ -77,7 +77,7 @@ async def pending(admin: Admin, namespace: str) -> list[dict[str, Any]]:
     return [p for p in await admin.items(f"/api/v1/namespaces/{namespace}/pods") if "nodeName" not in p["spec"]]
 
 
-async def test_acks_walk_through(tmp_path: Path) -> None:
+async def test_example_of_the_ack_manual_gives_its_documented_placement(tmp_path: Path) -> None:
     async with ControlPlane.start(tmp_path, audit=True) as plane, Admin.open(plane) as admin:
         await plane.kubectl("apply", "-f", str(CRDS))
         await admin.create(node("virtual"))

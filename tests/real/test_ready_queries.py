@@ -111,7 +111,7 @@ def of(reading: Reading, dimension: str, name: str) -> list[float]:
     return [round(float(value), 4) for value in values]
 
 
-async def test_what_is_measured_per_pod_is_counted_once(folder: Path) -> None:
+async def test_usage_per_pod_is_counted_once(folder: Path) -> None:
     names = [name for name, ready in READY.items() if ready.per is Per.POD and name != "loki-log"]
     async with source_on(folder, *(Dimension(name, READY[name].query) for name in names)) as source:
         reading = await source.read(Grid(FIRST * STEP_S, STEP_S, STEPS), in_thread)
@@ -131,7 +131,7 @@ async def test_what_is_measured_per_pod_is_counted_once(folder: Path) -> None:
     assert of(reading, "cadvisor-cpu", "shop/web")[2] == pytest.approx(1.0, rel=0.1), "half of it before, half after"
 
 
-async def test_what_is_measured_per_node_carries_the_nodes_name(folder: Path) -> None:
+async def test_usage_per_node_has_the_node_name(folder: Path) -> None:
     dimensions = [Dimension(name, r.query, per=Per.NODE) for name, r in READY.items() if r.per is Per.NODE]
     async with source_on(folder, *dimensions) as source:
         reading = await source.read(Grid(FIRST * STEP_S, STEP_S, STEPS), in_thread)
@@ -155,7 +155,7 @@ async def test_what_is_measured_per_node_carries_the_nodes_name(folder: Path) ->
     assert {stay.node for stay in totals.placement_intervals} == {"n1"}
 
 
-async def test_of_several_owners_the_controller_counts(folder: Path) -> None:
+async def test_controller_among_several_owners_counts(folder: Path) -> None:
     assert 'owner_is_controller!="false"' in POD_OWNERS
     asked = Dimension("cpu", READY["cadvisor-cpu"].query)
     async with source_on(folder, asked, asks_owners=True) as source:

@@ -76,7 +76,7 @@ async def pod_of(admin: Admin, name: str) -> dict[str, Any]:
     return found
 
 
-async def said_of(admin: Admin, name: str) -> tuple[str, str]:
+async def scheduled_condition(admin: Admin, name: str) -> tuple[str, str]:
     """Reason and message of its PodScheduled condition; empty while it has none."""
     conditions = (await pod_of(admin, name))["status"].get("conditions") or ()
     return next(((one["reason"], one["message"]) for one in conditions if one["type"] == "PodScheduled"), ("", ""))
@@ -94,7 +94,7 @@ async def ended(scheduler: Scheduler) -> None:
     assert scheduler.denials() == scheduler.failures() == []
 
 
-async def test_gangs_of_every_api_start_whole_and_their_objects_say_so(tmp_path: Path) -> None:
+async def test_gangs_of_every_api_start_completely_and_their_status_is_written(tmp_path: Path) -> None:
     async with ControlPlane.start(tmp_path, gangs=True) as plane, Admin.open(plane) as admin:
         await plane.kubectl("apply", "-f", str(CRDS))
         await admin.create(node("a", 8))
@@ -113,12 +113,12 @@ async def test_gangs_of_every_api_start_whole_and_their_objects_say_so(tmp_path:
             waits = ("SchedulingGated", f"gang default/{gang}: waits until {SIZE} members are there")
 
             async def hears(gang: str = gang, waits: tuple[str, str] = waits) -> bool:
-                return await said_of(admin, f"{gang}-0") == waits
+                return await scheduled_condition(admin, f"{gang}-0") == waits
 
             await until(hears, LIMIT_S)
 
         async def is_told() -> bool:
-            return "spec.minMember is 0" in (await said_of(admin, "broken-0"))[1]
+            return "spec.minMember is 0" in (await scheduled_condition(admin, "broken-0"))[1]
 
         await until(is_told, LIMIT_S)
         assert await bound_of(admin) == Counter()
@@ -133,7 +133,7 @@ async def test_gangs_of_every_api_start_whole_and_their_objects_say_so(tmp_path:
         await admin.create_all(member("roomless", at, labels=ack_labels("roomless", SIZE)) for at in range(SIZE))
 
         async def has_no_room() -> bool:
-            reason, message = await said_of(admin, "roomless-0")
+            reason, message = await scheduled_condition(admin, "roomless-0")
             return reason == "Unschedulable" and "members that must start together fit" in message
 
         await until(has_no_room, LIMIT_S)
@@ -164,7 +164,7 @@ def large_gangs() -> Iterator[dict[str, Any]]:
         yield member("too-large", at, "20" if at else "500m", labels=ack_labels("too-large", GANG_SIZE))
 
 
-async def test_gangs_that_a_killed_leader_has_half_bound_are_whole_in_the_end(tmp_path: Path) -> None:
+async def test_gangs_partially_bound_by_a_killed_leader_are_completed(tmp_path: Path) -> None:
     async with ControlPlane.start(tmp_path, controller_manager=False) as plane, Admin.open(plane) as admin:
         await admin.create_all(node(f"node-{number}", 16) for number in range(20))
         deployed = await Deployed.install(plane)

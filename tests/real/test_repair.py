@@ -32,7 +32,7 @@ BUDGETS: Final = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 RECORDS: Final = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 RECORD: Final = "multisched-repair-forecast"
 SERVICE: Final = "chatty"
-MENDED_LIMIT_S: Final = 240
+REPAIRED_LIMIT_S: Final = 240
 """An eviction whose client is killed while it is under way may have taken the budget and not the pod: the disruption controller gives
 that back after two minutes."""
 STATES: Final = ("reserving", "looking", "evicting", "leaving", "checking")
@@ -134,7 +134,7 @@ async def uneven(folder: Path, replicas: int, nodes: int) -> AsyncIterator[tuple
         guard = Guard()
         watching = asyncio.ensure_future(guard.watch(admin))
         try:
-            await until(lambda: _holds(len(guard.ready) == replicas), 90)
+            await until(lambda: _is_true(len(guard.ready) == replicas), 90)
             await until(lambda: _allows_one(admin), 90)
             guard.least = replicas
             yield plane, admin, deployed, guard
@@ -160,45 +160,45 @@ async def _allows_one(admin: Admin) -> bool:
     return bool((budget.get("status") or {}).get("disruptionsAllowed") == 1)
 
 
-async def _holds(value: object) -> bool:
+async def _is_true(value: object) -> bool:
     return bool(value)
 
 
-async def test_a_cluster_made_uneven_by_a_foreign_scheduler_is_mended_in_the_window(tmp_path: Path) -> None:
+async def test_uneven_cluster_is_repaired_in_the_window(tmp_path: Path) -> None:
     async with uneven(tmp_path, replicas=3, nodes=4) as (_plane, admin, deployed, guard):
         closed = await deployed.start("closed", settings(tmp_path, timedelta(hours=6)))
         await closed.wait_ready()
-        await until(lambda: _is_told(closed, "lease acquired"), 90)
+        await until(lambda: _is_logged(closed, "lease acquired"), 90)
         assert await closed.program.stop(20) == 0
         assert (guard.spread, await record(admin)) == ([3], {})
 
         scheduler = await deployed.start("open", settings(tmp_path, timedelta(minutes=-5)))
-        await until(lambda: _is_mended(admin, guard, 3), MENDED_LIMIT_S)
+        await until(lambda: _is_repaired(admin, guard, 3), REPAIRED_LIMIT_S)
         assert guard.least == 2
         assert len((await record(admin))["moved"]) == 2
         assert await scheduler.program.stop(20) == 0
         assert scheduler.denials() == scheduler.failures() == []
 
 
-async def test_a_process_killed_at_every_state_leaves_every_replica_running(tmp_path: Path) -> None:
+async def test_process_killed_in_any_state_keeps_every_replica_running(tmp_path: Path) -> None:
     async with uneven(tmp_path, replicas=4, nodes=6) as (_plane, admin, deployed, guard):
         chosen = settings(tmp_path, timedelta(minutes=-5))
         scheduler = await deployed.start("life-0", chosen)
         for number, word in enumerate(STATES, 1):
-            assert await _seen(admin, word), f"mended before a run was {word}"
+            assert await _reached_state(admin, word), f"mended before a run was {word}"
             await scheduler.program.kill()
             scheduler = await deployed.start(f"life-{number}", chosen)
-        await until(lambda: _is_mended(admin, guard, 4), MENDED_LIMIT_S)
+        await until(lambda: _is_repaired(admin, guard, 4), REPAIRED_LIMIT_S)
         assert guard.least == 3
         await scheduler.wait_ready()  # the last life may have found all done, and be starting still
         assert await scheduler.program.stop(20) == 0
 
 
-async def _seen(admin: Admin, word: str) -> bool:
+async def _reached_state(admin: Admin, word: str) -> bool:
     """Waits until a run is stored in this state; False if it is over first."""
     found, version = await admin.listing(RECORDS)
     del found
-    async with asyncio.timeout(MENDED_LIMIT_S):
+    async with asyncio.timeout(REPAIRED_LIMIT_S):
         async for event in admin.watch(RECORDS, version):
             if event["object"]["metadata"]["name"] != RECORD:
                 continue
@@ -210,10 +210,10 @@ async def _seen(admin: Admin, word: str) -> bool:
     return False
 
 
-async def _is_told(scheduler: Scheduler, words: str) -> bool:
+async def _is_logged(scheduler: Scheduler, words: str) -> bool:
     scheduler.program.check_running()
     return words in scheduler.program.log.read_text()
 
 
-async def _is_mended(admin: Admin, guard: Guard, replicas: int) -> bool:
+async def _is_repaired(admin: Admin, guard: Guard, replicas: int) -> bool:
     return guard.spread == [1] * replicas and await state(admin) == "finished"

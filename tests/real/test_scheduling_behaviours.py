@@ -123,14 +123,14 @@ async def stays_pending(admin: Admin, name: str, sentence: str) -> None:
     assert "nodeName" not in found["spec"]
 
 
-async def goes(admin: Admin, name: str, path: str = PODS) -> None:
+async def wait_deleted(admin: Admin, name: str, path: str = PODS) -> None:
     async def is_gone() -> bool:
         return await find(admin, name, path) is None
 
     await until(is_gone, LIMIT_S)
 
 
-async def test_pods_go_where_they_fit_and_nowhere_else(tmp_path: Path) -> None:
+async def test_pods_are_bound_only_where_they_fit(tmp_path: Path) -> None:
     async with cluster(tmp_path, node("n0", "a"), node("n1", "b")) as admin:
         # Resource limits: a pod too large for what is left waits, and is bound once there is room.
         await admin.create_all([pod("filler-0", cpu="1500m"), pod("filler-1", cpu="1500m")])
@@ -153,7 +153,7 @@ async def test_pods_go_where_they_fit_and_nowhere_else(tmp_path: Path) -> None:
         await stays_pending(admin, "loopback", "1 node(s) didn't have free ports for the requested pod ports")
 
 
-async def test_important_pods_take_the_place_of_others(tmp_path: Path) -> None:
+async def test_higher_priority_pods_preempt_lower_ones(tmp_path: Path) -> None:
     async with cluster(tmp_path, node("n0", "a"), node("n1", "b")) as admin:
         # Basic: the least important pod goes; it is told why, for as long as a finalizer keeps it.
         kept = pod("victim", cpu="1500m", priorityClassName="low", finalizers=[FINALIZER])
@@ -173,7 +173,7 @@ async def test_important_pods_take_the_place_of_others(tmp_path: Path) -> None:
 
         await until(is_told, LIMIT_S)
         await admin.request("PATCH", f"{PODS}/victim", {"metadata": {"finalizers": None}}, MERGE_PATCH)
-        await goes(admin, "victim")
+        await wait_deleted(admin, "victim")
         assert await becomes_bound(admin, "preemptor") != await becomes_bound(admin, "stays")
         # A critical pod of the system takes the place of one that is merely important.
         critical = pod("critical", cpu="1500m", priorityClassName="system-cluster-critical")
@@ -183,11 +183,11 @@ async def test_important_pods_take_the_place_of_others(tmp_path: Path) -> None:
         assert left == []
         # ReplicaSets: the low one is cut to what is left beside the high one, and comes back with the room.
         await admin.request("DELETE", f"{SYSTEM_PODS}/critical")
-        await goes(admin, "critical", SYSTEM_PODS)
+        await wait_deleted(admin, "critical", SYSTEM_PODS)
         for name in ("stays", "preemptor"):
             if await find(admin, name) is not None:
                 await admin.request("DELETE", f"{PODS}/{name}")
-                await goes(admin, name)
+                await wait_deleted(admin, name)
         await admin.request("POST", REPLICA_SETS, replicas("ReplicaSet", "low", 2, _ranked("low")))
         await _has_bound(admin, "low", 2)
         await admin.request("POST", REPLICA_SETS, replicas("ReplicaSet", "high", 1, _ranked("high")))
@@ -197,7 +197,7 @@ async def test_important_pods_take_the_place_of_others(tmp_path: Path) -> None:
         await _has_bound(admin, "low", 2)
 
 
-async def test_preemption_spares_what_a_budget_protects(tmp_path: Path) -> None:
+async def test_preemption_spares_pods_protected_by_a_budget(tmp_path: Path) -> None:
     async with cluster(tmp_path, node("n0", "a"), node("n1", "b")) as admin:
         guard = {"minAvailable": 1, "selector": {"matchLabels": {"app": "guarded"}}}
         budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "guard"}}
@@ -220,7 +220,7 @@ async def test_preemption_spares_what_a_budget_protects(tmp_path: Path) -> None:
         assert still["metadata"]["uid"] == guarded["metadata"]["uid"]
 
 
-async def test_a_spread_deployment_stays_spread_when_it_is_rolled_over(tmp_path: Path) -> None:
+async def test_spread_deployment_stays_spread_after_a_rolling_update(tmp_path: Path) -> None:
     nodes = [node(f"n{number}", f"zone-{number % 3}") for number in range(6)]
     async with cluster(tmp_path, *nodes) as admin:
         constraint = {

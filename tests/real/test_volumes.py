@@ -85,7 +85,7 @@ async def refusal(admin: Admin, name: str) -> str:
     )
 
 
-async def test_pods_and_their_volumes_come_together(tmp_path: Path) -> None:
+async def test_pods_are_bound_where_their_volumes_are_reachable(tmp_path: Path) -> None:
     nodes = demo_nodes(NODE_COUNT)
     work = [n["metadata"]["name"] for n in nodes if n["metadata"]["name"].startswith("work")]
     local_class = {
@@ -115,9 +115,9 @@ async def test_pods_and_their_volumes_come_together(tmp_path: Path) -> None:
 
             await witness.wait(all_are_bound, BOUND_LIMIT_S)
             await admin.create_all([pod("only-1", by_claim("only")), pod("lost", by_claim("nowhere"))])
-            await until(lambda: _is_told(admin, "only-1", IN_USE), REFUSED_LIMIT_S)
+            await until(lambda: _has_message(admin, "only-1", IN_USE), REFUSED_LIMIT_S)
             missing = 'persistentvolumeclaim "nowhere" not found'
-            await until(lambda: _is_told(admin, "lost", missing), REFUSED_LIMIT_S)
+            await until(lambda: _has_message(admin, "lost", missing), REFUSED_LIMIT_S)
             await _check_places(admin)
             await admin.request("DELETE", f"{PODS}/only-0")
             await witness.wait(lambda: witness.bound == len(pods) + 2, BOUND_LIMIT_S)
@@ -126,7 +126,7 @@ async def test_pods_and_their_volumes_come_together(tmp_path: Path) -> None:
         assert scheduler.denials() == scheduler.failures() == []
 
 
-async def _is_told(admin: Admin, name: str, sentence: str) -> bool:
+async def _has_message(admin: Admin, name: str, sentence: str) -> bool:
     return sentence in await refusal(admin, name)
 
 

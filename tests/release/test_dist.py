@@ -47,14 +47,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_two_builds_are_the_same_byte_for_byte(made: Path, tmp_path: Path) -> None:
+def test_two_builds_are_identical(made: Path, tmp_path: Path) -> None:
     """Another process, time zone, umask and order of hashing change nothing."""
     command = f'umask 077 && exec "{sys.executable}" -m tests.release.dist --output "{tmp_path / "again"}"'
     run(["sh", "-c", command], ROOT, {"TZ": "Pacific/Chatham", "PYTHONHASHSEED": "7", "LC_ALL": "C"})
     assert contents(tmp_path / "again") == contents(made)
 
 
-def test_the_checksums_are_those_of_the_files(made: Path) -> None:
+def test_checksums_match_the_files(made: Path) -> None:
     found = contents(made)
     lines = found.pop(CHECKSUMS).decode().splitlines()
     assert lines == [f"{hashlib.sha256(content).hexdigest()}  {name}" for name, content in sorted(found.items())]
@@ -64,7 +64,7 @@ def test_the_checksums_are_those_of_the_files(made: Path) -> None:
     )
 
 
-def test_the_bill_of_materials_has_what_the_image_installs(made: Path) -> None:
+def test_bill_of_materials_lists_the_packages_of_the_image(made: Path) -> None:
     (file,), (wheel,) = made.glob("*.cdx.json"), made.glob("*.whl")
     bom = json.loads(file.read_text())
     assert (bom["bomFormat"], bom["specVersion"]) == ("CycloneDX", "1.6")
@@ -76,7 +76,7 @@ def test_the_bill_of_materials_has_what_the_image_installs(made: Path) -> None:
     assert component["hashes"] == [{"alg": "SHA-256", "content": hashlib.sha256(wheel.read_bytes()).hexdigest()}]
 
 
-def test_the_wheel_runs_with_what_the_image_has_and_nothing_else(made: Path, tmp_path: Path) -> None:
+def test_wheel_runs_with_only_the_packages_of_the_image(made: Path, tmp_path: Path) -> None:
     """`pip check` says that the locked set is all that the wheel asks for."""
     (wheel,) = made.glob("*.whl")
     run([sys.executable, "-m", "venv", tmp_path / "venv"], tmp_path)
@@ -134,7 +134,7 @@ def commit(folder: Path) -> None:
     git(folder, "commit", "--quiet", "--allow-empty", "--message", "x")
 
 
-def test_the_version_is_that_of_the_tag(repository: Path) -> None:
+def test_version_equals_that_of_the_tag(repository: Path) -> None:
     git(repository, "tag", "v1.2.0")
     assert version_of(repository) == "1.2.0"
 
@@ -152,7 +152,7 @@ def test_without_a_tag_the_version_lies_between_two_releases(repository: Path) -
 
 
 @pytest.mark.parametrize(("tag", "told"), [("v1.3.0", "says 1.3.0, and .* says 1.2.0"), ("v1.x", "is no version")])
-def test_a_tag_that_is_wrong_is_refused(repository: Path, tag: str, told: str) -> None:
+def test_invalid_tag_is_refused(repository: Path, tag: str, told: str) -> None:
     git(repository, "tag", tag)
     with pytest.raises(ReleaseError, match=told):
         version_of(repository)

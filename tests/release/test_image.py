@@ -89,7 +89,7 @@ def user_of(image: Image) -> int | None:
     return NOBODY if os.geteuid() == 0 else None
 
 
-def test_the_entry_point_works_as_a_user_without_rights_and_writes_nothing(image: Image, scratch: Path) -> None:
+def test_entry_point_works_as_an_unprivileged_user_and_writes_nothing(image: Image, scratch: Path) -> None:
     before = state(image.root)
 
     def multisched(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -104,7 +104,7 @@ def test_the_entry_point_works_as_a_user_without_rights_and_writes_nothing(image
     assert state(image.root) == before
 
 
-async def test_it_schedules_on_a_cluster(image: Image, scratch: Path, tmp_path: Path) -> None:
+async def test_image_schedules_pods_on_a_cluster(image: Image, scratch: Path, tmp_path: Path) -> None:
     """With the flags of the Deployment and its configuration, but for the addresses."""
     before = state(image.root)
     document = yaml.safe_load((ROOT / "deploy/base/multisched.yaml").read_text())
@@ -144,7 +144,7 @@ async def test_it_schedules_on_a_cluster(image: Image, scratch: Path, tmp_path: 
     assert state(image.root) == before
 
 
-def test_a_step_that_fails_would_be_seen(tmp_path: Path) -> None:
+def test_failing_build_step_is_detected(tmp_path: Path) -> None:
     image = Image(tmp_path, ROOT)
     with pytest.raises(AssertionError, match="RUN false"):
         image.build("FROM scratch\nRUN false\n")

@@ -719,7 +719,7 @@ def counts_stand_still() -> None:
 @defect
 def others_terms_ignored() -> None:
     """A pod goes by its own anti-affinity, and not by that of pods that are there."""
-    put(PodDemands, "concern", lambda self, *asker: AffinityIndexEntry(IncomingPod(*asker), 0))
+    put(PodDemands, "affinity_entry", lambda self, *asker: AffinityIndexEntry(IncomingPod(*asker), 0))
 
 
 @defect

@@ -371,7 +371,7 @@ def ended_promises_wake_the_less_urgent_alone() -> None:
 
 @defect
 def news_marked_before_it_is_counted() -> None:
-    """A pod that keeps others away, as the first news since a decision, concerns nobody who has no rules himself."""
+    """A pod with anti-affinity, as the first change since a decision, cancels no bind of a pod without rules of its own."""
     genuine = ExternalPodChanges.log_added
 
     def log_added(self: ExternalPodChanges, pod: Pod) -> None:
@@ -487,7 +487,7 @@ def strangers_on_the_node_not_looked_at() -> None:
 @defect
 def strangers_elsewhere_not_looked_at() -> None:
     """A bind goes out though somebody else's pod has come or left elsewhere, and a rule that reaches so far forbids it now."""
-    put(SendCheck, "_is_concerned", lambda self, placed, pod, seen: False)
+    put(SendCheck, "_is_affected", lambda self, placed, pod, seen: False)
 
 
 @defect

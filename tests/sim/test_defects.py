@@ -15,7 +15,7 @@ from tests.sim.mutants import FIRST, UNSHOWN
 
 
 @pytest.mark.parametrize("name", sorted(recent_defects.DEFECTS))
-def test_a_defect_takes_the_calls_of_what_it_replaces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_defect_has_the_signature_of_the_replaced_function(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     put: list[tuple[object, object]] = []
 
     def note(owner: object, attribute: str, replacement: object) -> None:
@@ -34,7 +34,7 @@ def test_a_defect_takes_the_calls_of_what_it_replaces(name: str, monkeypatch: py
         check_fit(genuine, replacement)
 
 
-def test_every_defect_has_a_first_seed_or_none_that_shows_it() -> None:
+def test_every_defect_has_a_first_seed_or_is_listed_without_one() -> None:
     assert FIRST.keys() | UNSHOWN == recent_defects.DEFECTS.keys()
     assert not FIRST.keys() & UNSHOWN
 

@@ -22,7 +22,7 @@ SEEDS = settings().max_examples // 50
     ],
     ids=["two leaders", "three leaders", "two that take over from each other"],
 )
-def test_a_node_that_changes_its_domain_is_never_overcommitted(
+def test_node_that_changes_its_domain_is_never_overcommitted(
     seed: int, texts: dict[tuple[str, ...], str], moves: str
 ) -> None:
     found = run(seed, texts, moves)
@@ -42,7 +42,7 @@ def test_two_configurations_during_a_rollout_do_not_share_a_node(seed: int) -> N
     assert found.happened["bound"] >= 10
 
 
-def test_the_next_leader_waits_for_a_bind_that_is_under_way_to_the_node() -> None:
+def test_next_leader_waits_for_a_bind_in_flight_to_the_node() -> None:
     async def scene(site: Site) -> None:
         old, _ = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
         await asyncio.sleep(10.0)
@@ -59,7 +59,7 @@ def test_the_next_leader_waits_for_a_bind_that_is_under_way_to_the_node() -> Non
     play(scene)
 
 
-def test_the_next_leader_waits_until_it_counts_what_the_last_one_bound() -> None:
+def test_next_leader_waits_until_it_counts_pods_bound_by_the_last_one() -> None:
     async def scene(site: Site) -> None:
         _, new = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
         await asyncio.sleep(10.0)
@@ -77,7 +77,7 @@ def test_the_next_leader_waits_until_it_counts_what_the_last_one_bound() -> None
     play(scene)
 
 
-def test_a_leader_that_takes_over_waits_for_the_binds_of_other_domains_to_what_became_its_nodes() -> None:
+def test_new_leader_waits_for_foreign_binds_to_nodes_that_joined_its_domain() -> None:
     async def scene(site: Site) -> None:
         old, dead = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
         await asyncio.sleep(10.0)
@@ -96,7 +96,7 @@ def test_a_leader_that_takes_over_waits_for_the_binds_of_other_domains_to_what_b
     play(scene)
 
 
-def test_who_takes_a_second_lease_while_the_list_for_the_first_is_on_its_way_lists_again() -> None:
+def test_second_lease_acquired_during_a_list_causes_another_list() -> None:
     """The holder of the second one has bound a pod meanwhile, and no watch tells of it."""
 
     async def scene(site: Site) -> None:
@@ -123,7 +123,7 @@ def test_who_takes_a_second_lease_while_the_list_for_the_first_is_on_its_way_lis
 
 
 @pytest.mark.parametrize("how", ["released", "killed"])
-def test_a_node_of_a_leader_that_is_gone_is_used(how: str) -> None:
+def test_node_of_an_ended_leader_is_used(how: str) -> None:
     async def scene(site: Site) -> None:
         old, _ = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
         await asyncio.sleep(10.0)
@@ -137,7 +137,7 @@ def test_a_node_of_a_leader_that_is_gone_is_used(how: str) -> None:
     play(scene)
 
 
-def test_a_leader_that_sees_nothing_keeps_its_node_from_others_as_long_as_it_leads() -> None:
+def test_leader_without_watch_events_keeps_its_node_while_it_leads() -> None:
     """Its watch is open and silent: it goes on binding there, in good faith."""
 
     async def scene(site: Site) -> None:
@@ -156,7 +156,7 @@ def test_a_leader_that_sees_nothing_keeps_its_node_from_others_as_long_as_it_lea
     play(scene)
 
 
-def test_between_domains_of_one_process_a_node_goes_at_once() -> None:
+def test_node_moves_at_once_between_domains_of_one_process() -> None:
     async def scene(site: Site) -> None:
         only = site.start(["gpu", "forecast"], TWO)
         await asyncio.sleep(10.0)
@@ -173,7 +173,7 @@ def test_between_domains_of_one_process_a_node_goes_at_once() -> None:
     play(scene)
 
 
-def test_a_node_that_two_configurations_give_to_two_leaders_is_left_alone_and_said_so() -> None:
+def test_node_claimed_by_two_configurations_stays_with_its_leader_and_is_reported() -> None:
     async def scene(site: Site) -> None:
         _, new = site.start(["forecast"], BY_LABEL), site.start(["gpu"], BY_NEW_LABEL)
         await asyncio.sleep(10.0)
@@ -187,7 +187,7 @@ def test_a_node_that_two_configurations_give_to_two_leaders_is_left_alone_and_sa
     play(scene)
 
 
-def test_who_takes_over_every_domain_lists_once_and_not_node_by_node() -> None:
+def test_takeover_of_all_domains_lists_once_instead_of_once_per_node() -> None:
     async def scene(site: Site) -> None:
         for number in range(40):
             await site.add_node(f"node-{number}", gpus=number % 2)

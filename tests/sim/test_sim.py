@@ -45,7 +45,7 @@ def test_a_run_of_many_seeds_has_each_kind() -> None:
         assert sum(first <= seed < end for seed in seeds) == 40
 
 
-def test_every_second_seed_runs_the_default_configuration_as_it_ships() -> None:
+def test_every_second_seed_runs_the_shipped_default_configuration() -> None:
     """Under quotas unchanged; without them each domain has a lease of its own, so that different replicas lead."""
     default = loading.default()
     apart = replace(default, lease=replace(default.lease, per_domain=True))
@@ -55,7 +55,7 @@ def test_every_second_seed_runs_the_default_configuration_as_it_ships() -> None:
         assert (setting.is_shipped, is_shipped) == (seed % 2 == 0,) * 2
 
 
-def test_the_same_seed_gives_the_same_run_whatever_ran_before() -> None:
+def test_seed_gives_the_same_run_whatever_ran_before() -> None:
     """Also in another process under another hash seed: no set or dict of ours decides anything by its order (I12)."""
     command = [sys.executable, "-c", "from tests.kit.run.seeded_run import run_seed; print(run_seed(9).trace)"]
     environment = os.environ | {"PYTHONHASHSEED": "12345"}

@@ -25,7 +25,7 @@ TLS = {"selfSigned": True}
         ({"advertisedUrl": "https://ms.example/"}, "10.0.0.5", "http://127.0.0.1:1", "https://ms.example"),
     ],
 )
-def test_what_is_bound_counts_unless_it_is_every_interface(
+def test_bound_address_counts_unless_it_is_every_interface(
     settings: dict[str, object], pod_ip: str, bound: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POD_IP", pod_ip)
@@ -33,6 +33,6 @@ def test_what_is_bound_counts_unless_it_is_every_interface(
 
 
 @pytest.mark.parametrize("url", ["ms.example:10260", "ftp://ms.example", "https://", "https://ms example"])
-def test_an_address_that_nobody_could_ask_is_refused(url: str) -> None:
+def test_address_that_is_no_server_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="is not a server URL; write https://HOST:PORT"):
         from_plain({"advertisedUrl": url}, ServerConfig)

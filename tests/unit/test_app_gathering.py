@@ -24,7 +24,7 @@ class Crowds:
         await self.crowd.wait()
 
 
-async def test_nothing_pauses_until_there_is_a_crowd_and_the_loop_turns_between_pauses() -> None:
+async def test_responses_are_gathered_in_pauses_only_if_many_requests_wait() -> None:
     transport, pauses = Crowds(), []
     turns = 0
 

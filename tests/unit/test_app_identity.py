@@ -8,7 +8,7 @@ from multisched.app import default_identity, restart_command
 
 
 @pytest.mark.parametrize("pod_name", ["multisched-7d9f-x2x", ""])
-def test_every_start_is_another_identity(pod_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_start_has_another_identity(pod_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POD_NAME", pod_name)
     first, second = default_identity(), default_identity()
     assert first != second
@@ -26,6 +26,6 @@ def test_every_start_is_another_identity(pod_name: str, monkeypatch: pytest.Monk
         ("", "", "kill 47, and when it has ended: multisched run --config 'my file'"),
     ],
 )
-def test_the_command_that_restarts_it_is_known_of_a_pod_of_a_deployment(pod: str, namespace: str, command: str) -> None:
+def test_restart_command_is_known_for_a_pod_of_a_deployment(pod: str, namespace: str, command: str) -> None:
     environment = {"POD_NAME": pod, "POD_NAMESPACE": namespace}
     assert restart_command(environment, 47, ["multisched", "run", "--config", "my file"]) == command

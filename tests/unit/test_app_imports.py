@@ -20,7 +20,7 @@ ANSWERING = (
 WHATIF = Path(__file__).parents[2] / "multisched"
 
 
-def test_what_answers_questions_is_imported_by_the_first_of_them() -> None:
+def test_request_handlers_are_imported_by_the_first_request() -> None:
     told = "import sys, multisched.app; print(*(name for name in sys.modules if name.startswith('multisched.')))"
     loaded = subprocess.run([sys.executable, "-c", told], check=True, capture_output=True, text=True).stdout.split()
     assert "multisched.whatif.explain_source" in loaded

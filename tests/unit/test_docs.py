@@ -58,11 +58,11 @@ each_document_of_today = pytest.mark.parametrize(
 )
 
 
-def test_the_readme_fits_a_screen_or_two() -> None:
+def test_length_of_the_readme_is_limited() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= README_LINES_MAX
 
 
-def test_the_architecture_is_read_in_ten_minutes() -> None:
+def test_length_of_the_architecture_is_limited() -> None:
     assert len((ROOT / "ARCHITECTURE.md").read_text("utf-8").split()) <= ARCHITECTURE_WORDS_MAX
 
 
@@ -73,14 +73,14 @@ FILE: Final = re.compile(r"`([\w./*-]+\.(?:py|md|yaml|toml|json|gz|csv|go|sh|txt
 NAMES_OF_FILES: Final = tuple(one for one in DOCUMENTS if one.parent != ROOT / "docs" and one.name != "CHANGELOG.md")
 
 
-def test_every_folder_of_the_product_says_what_it_is() -> None:
+def test_every_folder_of_the_product_has_a_readme() -> None:
     folders = {path.parent for folder in ("multisched", "domains") for path in (ROOT / folder).rglob("*.py")}
     large = [folder for folder in folders if len(list(folder.glob("*.py"))) > FOLDER_FILES_MAX]
     assert len(large) > 30
     assert [str(folder.relative_to(ROOT)) for folder in large if not (folder / "README.md").exists()] == []
 
 
-def test_the_readme_of_a_folder_fits_a_screen() -> None:
+def test_length_of_a_folder_readme_is_limited() -> None:
     sizes = {
         str(path.parent.relative_to(ROOT)): len(path.read_text("utf-8").splitlines())
         for path in DOCUMENTS
@@ -101,11 +101,11 @@ def missing_files(text: str, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("document", NAMES_OF_FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_file_that_is_named_exists(document: Path) -> None:
+def test_every_named_file_exists(document: Path) -> None:
     assert missing_files(document.read_text("utf-8"), document.parent) == []
 
 
-def test_a_missing_file_would_be_seen() -> None:
+def test_missing_file_is_detected() -> None:
     text = "`README.md` `cycle/results.py` `unit/test_docs.py` `gone.py` `state/gone.py:name` `*_source.py` `/api/` `state/`"
     assert missing_files(text, ROOT) == ["gone.py", "state/gone.py", "*_source.py"]
     assert missing_files("`*_source.py` `curves/usage.py`", ROOT / "domains" / "forecast" / "history") == []
@@ -134,11 +134,11 @@ def broken_links(text: str, folder: Path) -> list[str]:
 
 
 @each_document
-def test_every_relative_link_leads_to_a_file_and_a_heading(document: Path) -> None:
+def test_every_relative_link_has_a_file_and_a_heading(document: Path) -> None:
     assert broken_links(document.read_text("utf-8"), document.parent) == []
 
 
-def test_a_broken_link_would_be_seen() -> None:
+def test_broken_link_is_detected() -> None:
     text = "# One\n[file](README.md) [anchor](#one) [gone](gone.md) [no heading](#two) [nor there](README.md#nothing)\n"
     assert broken_links(text, ROOT) == ["gone.md", "#two", "README.md#nothing"]
 
@@ -207,7 +207,7 @@ def test_commands_are_found_in_the_documents() -> None:
         ("multisched explain --what-if -f pod.yaml --replicas 5", ""),
     ],
 )
-def test_a_wrong_command_would_be_seen(line: str, why: str) -> None:
+def test_wrong_command_is_detected(line: str, why: str) -> None:
     (words,) = commands_in(f"```sh\n{line}\n```\n")
     assert why_unknown(words) == why
 
@@ -244,12 +244,12 @@ def unknown_metrics(text: str) -> set[str]:
 
 
 @each_document_of_today
-def test_every_metric_is_one_of_the_program(document: Path) -> None:
+def test_every_named_metric_exists(document: Path) -> None:
     text = document.read_text("utf-8").replace("`multisched_verify_…`", "").replace("`multisched_forecast_…`", "")
     assert unknown_metrics(text) == set()
 
 
-def test_a_metric_that_is_none_would_be_seen() -> None:
+def test_unknown_metric_is_detected() -> None:
     assert unknown_metrics("`multisched_lease_held`, `multisched_events_total`, `multisched_luck`") == {"luck"}
 
 
@@ -271,7 +271,7 @@ def test_every_name_of_the_framework_can_be_imported(document: Path) -> None:
     assert unknown_names(document.read_text("utf-8")) == set()
 
 
-def test_a_name_that_is_none_would_be_seen() -> None:
+def test_unknown_name_is_detected() -> None:
     assert unknown_names("`multisched.cli` `multisched.cli.main` `multisched.cli.luck` `multisched.luck.app`") == {
         "multisched.cli.luck",
         "multisched.luck.app",
@@ -285,7 +285,7 @@ def diagrams() -> list[str]:
     return [block for _, block in FENCE.findall((ROOT / "ARCHITECTURE.md").read_text("utf-8"))]
 
 
-def test_the_diagram_of_the_queue_is_its_table_of_transitions() -> None:
+def test_diagram_of_the_queue_equals_its_transition_table() -> None:
     drawn = re.findall(r"^([A-Z_]+) +-> ([A-Z_ ]+)$", "\n".join(diagrams()), re.MULTILINE)
     assert {(QueueState[origin], QueueState[target]) for origin, targets in drawn for target in targets.split()} == set(
         ALLOWED
@@ -342,7 +342,7 @@ def taken_in_the_cache(state: str, step: str) -> str:
     return UNASSUMED if entry is None else entry.state.name
 
 
-def test_the_diagram_of_the_cache_is_what_the_cache_does() -> None:
+def test_diagram_of_the_cache_equals_its_behaviour() -> None:
     drawn = drawn_in_the_cache()
     taken = {(state, step): taken_in_the_cache(state, step) for state in CACHE_STATES for step in CACHE_STEPS}
     assert {step: after for step, after in taken.items() if after} == drawn
@@ -410,7 +410,7 @@ def test_the_example_places_pods_by_their_team(example: Path) -> None:
     assert "TeamNodes: node(s) belonged to another team (Unschedulable)  [of-blue]" in red
 
 
-def test_the_vectorised_example_spares_the_edge(example: Path) -> None:
+def test_vectorised_example_avoids_edge_nodes(example: Path) -> None:
     text = (example / "teams.yaml").read_text().replace("team_nodes:make_team_nodes", "spares_the_edge:SparesTheEdge")
     (example / "edge.yaml").write_text(re.sub(r" +args: .*\n", "", text))
 
@@ -425,7 +425,7 @@ def test_the_test_of_the_guide_passes(example: Path) -> None:
     module.test_a_node_of_a_team_takes_pods_of_that_team_only()
 
 
-def test_the_command_of_the_guide_asks_whom_it_is_told(example: Path) -> None:
+def test_command_of_the_guide_runs_and_reports_a_missing_plugin(example: Path) -> None:
     text = (ROOT / "docs" / "plugins.md").read_text("utf-8")
     (entry,) = re.findall(r'"multisched\.commands"\]\n(.+)\n', text)
     metadata = example / "teams-1.dist-info"
@@ -439,7 +439,7 @@ def test_the_command_of_the_guide_asks_whom_it_is_told(example: Path) -> None:
     assert (result.exit_code, result.stderr) == (2, f"multisched: {dump}: no plugin here shows teams\n")
 
 
-def test_the_configurations_of_the_guides_are_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configurations_in_the_guides_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     found = 0
     for name in ("users.md", "operators.md"):
@@ -452,7 +452,7 @@ def test_the_configurations_of_the_guides_are_good(tmp_path: Path, monkeypatch: 
     assert found == 3
 
 
-def test_readme_transcripts_name_nothing_of_one_run() -> None:
+def test_readme_transcripts_have_no_names_of_a_single_run() -> None:
     """Names of pods and nodes, and amounts of milli-CPU, follow from where one run has put pods."""
     blocks = re.findall(
         r"^```console demo\n(.*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL

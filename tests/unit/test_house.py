@@ -108,13 +108,13 @@ def imports(node: ast.AST) -> Iterator[tuple[str, str]]:
         yield from ((one.name, "") for one in node.names)
 
 
-def test_functions_fit_a_screen() -> None:
+def test_length_of_functions_is_limited() -> None:
     sizes = [(f"{name}.{one}", size) for name, module in modules().items() for one, size in module.functions]
     assert len(sizes) > 5_000
     assert {name: size for name, size in sizes if size > FUNCTION_LINES_MAX} == {}
 
 
-def test_files_can_be_read_in_one_sitting() -> None:
+def test_length_of_files_is_limited() -> None:
     sizes = {
         path: len(path.read_text("utf-8").splitlines()) for path in ROOT.glob("*/**/*.py") if ".venv" not in str(path)
     }
@@ -122,20 +122,20 @@ def test_files_can_be_read_in_one_sitting() -> None:
     assert {str(path): size for path, size in sizes.items() if size > FILE_LINES_MAX} == {}
 
 
-def test_classes_do_one_thing() -> None:
+def test_length_of_classes_is_limited() -> None:
     sizes = [(f"{name}.{one}", size) for name, module in modules().items() for one, size in module.classes]
     assert len(sizes) > 1_000
     assert {name: size for name, size in sizes if size > CLASS_LINES_MAX} == {}
 
 
-def test_what_is_imported_late_is_known_with_its_reason() -> None:
+def test_late_imports_are_listed_with_a_reason() -> None:
     found = {name: module.lazy_imports for name, module in modules().items()}
     assert {name: count for name, count in found.items() if count} == {
         name: count for name, (count, _) in LAZY_IMPORTS.items()
     }
 
 
-def test_an_import_in_a_function_would_be_seen() -> None:
+def test_import_in_a_function_is_detected() -> None:
     source = """
         import a
         if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def test_no_modules_import_each_other() -> None:
     assert [sorted(one) for one in circles(modules()) if len(one) > 1] == []
 
 
-def test_a_circle_would_be_seen() -> None:
+def test_import_cycle_is_detected() -> None:
     known = {
         "a": read("def f():\n    from b import g"),
         "b": read("if TYPE_CHECKING:\n    from a import f"),
@@ -195,11 +195,11 @@ def strays(tests: Path, product: Path) -> list[str]:
     return sorted(str(folder) for folder in folders - packages)
 
 
-def test_the_folders_of_the_unit_tests_mirror_those_of_the_product() -> None:
+def test_folders_of_unit_tests_mirror_those_of_the_product() -> None:
     assert strays(ROOT / "tests" / "unit", ROOT) == list(APART)
 
 
-def test_a_folder_of_tests_that_mirrors_nothing_would_be_seen(tmp_path: Path) -> None:
+def test_folder_that_mirrors_nothing_is_detected(tmp_path: Path) -> None:
     product = ("multisched", "multisched/shell", "domains/gpu", "docs")
     of_tests = ("", "shell", "domains/gpu", "docs", "gpu", "shell/audit")
     for file in (*(f"{one}/__init__.py" for one in product), *(f"tests/{one}/test_it.py" for one in of_tests)):

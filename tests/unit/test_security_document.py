@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_row_of_the_attackers_names_tests_that_exist() -> None:
+def test_every_attacker_row_names_existing_tests() -> None:
     text = (ROOT / "SECURITY.md").read_text()
     rows = [line for line in text.split("## Attackers")[1].splitlines() if line.startswith("|")][2:]
     assert rows

@@ -64,7 +64,9 @@ def _sections(document: Document) -> Iterator[str]:
     yield "<h2>Services</h2>"
     history = document["history"]
     text = (
-        "each week alike; no history is kept here, --usage FILE.csv draws one" if history is None else "the last days"
+        "the same for each week; no history is stored here, --usage FILE.csv adds one"
+        if history is None
+        else "the last days"
     )
     yield f'<p class="scripted">Use per replica, {text}: the band in which new samples are expected, the predicted peak,'
     yield " the mean and the highest sample of each slot.</p>"

@@ -48,7 +48,7 @@ TESTED_MAX: Final = 60_000.0
 DAYS_NAN: Final = 255
 _PREFIX: Final = struct.Struct("<8sHI")
 _LEVEL: Final = 9
-_HELP: Final = "export the profiles anew"
+_HELP: Final = "export the profiles again"
 
 Curves = NDArray[np.float64]
 Codes = NDArray[np.uint8]

@@ -53,9 +53,9 @@ def _spikes(values: Samples, step_s: float) -> tuple[NDArray[np.intp], NDArray[n
     is_high = own > limit[suspects, None]
     rows, steps = np.nonzero(is_high)
     last = own.shape[1] - 1
-    beside = np.fmax(own[rows, np.maximum(steps - 1, 0)], 0) * (steps > 0)
-    beside = np.fmax(beside, np.fmax(own[rows, np.minimum(steps + 1, last)], 0) * (steps < last))
-    is_alone = own[rows, steps] > RATIO * beside
+    neighbours = np.fmax(own[rows, np.maximum(steps - 1, 0)], 0) * (steps > 0)
+    neighbours = np.fmax(neighbours, np.fmax(own[rows, np.minimum(steps + 1, last)], 0) * (steps < last))
+    is_alone = own[rows, steps] > RATIO * neighbours
     rows, steps = rows[is_alone], steps[is_alone]
     recurs = _recurs(is_high, rows, steps, step_s)
     return suspects[rows[~recurs]], steps[~recurs]

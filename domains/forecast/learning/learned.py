@@ -147,10 +147,10 @@ def keep(settings: LearningSettings, profiles: Profiles) -> str:
     file = settings.profiles_file
     if not file:
         return ""
-    beside = Path(f"{file}.new")
+    temporary = Path(f"{file}.new")
     try:
-        beside.write_bytes(dumps(profiles))
-        os.replace(beside, file)
+        temporary.write_bytes(dumps(profiles))
+        os.replace(temporary, file)
     except OSError as error:
         return f"{file}: {error.strerror or error}"
     return ""

@@ -62,7 +62,7 @@ class PeakLedger:
 
     # -- Ledger ----------------------------------------------------------------------------------------------------
 
-    def concerns(self, pod: Pod) -> bool:
+    def is_used_by(self, pod: Pod) -> bool:
         return True
 
     def version(self, row: int) -> int:

@@ -83,7 +83,7 @@ class RepairControl:
             self._record = await self._read(mover)
             self._mover = mover
             if self._record.is_under_way:
-                assert self._record.run is not None, "a run is under way"
+                assert self._record.run is not None, "a run is in progress"
                 is_new = self._record.run.state is State.PLANNED
                 await self._execute(mover, Event.BEGIN if is_new else Event.RESTARTED)
             while True:

@@ -118,7 +118,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def task(self) -> Task:
         """Returns the task of the current step."""
-        assert self.run is not None, "a run is under way"
+        assert self.run is not None, "a run is in progress"
         return self.tasks[min(self.run.place, len(self.tasks) - 1)]
 
     @property
@@ -133,7 +133,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     def advanced(self, run: Run) -> Record:
         """Returns the record with the advanced run. Counts an evicted pod once, also if the eviction's answer was lost."""
-        assert self.run is not None, "a run is under way"
+        assert self.run is not None, "a run is in progress"
         moved = self.moved
         if run.state is State.LEAVING and self.run.state in (State.EVICTING, State.RESOLVING):
             moved = (*moved, Moved(self.task.service, self.task.source, self.task.target))

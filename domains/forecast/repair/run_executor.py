@@ -103,7 +103,7 @@ class RunExecutor:
 
     @property
     def _run(self) -> Run:
-        assert self.record.run is not None, "a run is under way"
+        assert self.record.run is not None, "a run is in progress"
         return self.record.run
 
     # -- events ----------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class RunExecutor:
     def _judge(self, pod: Pod) -> Event:
         """Checks whether the pod, which is still on its node, may be evicted now; renews the reservation."""
         task, mover = self.record.task, self._mover
-        assert pod.owner is not None, "looked at before"
+        assert pod.owner is not None, "the caller checked the owner"
         peers = mover.peers(pod.namespace, pod.owner.uid)
         missing = [one.key for one in peers if not one.node or one.is_leaving or not one.is_ready]
         self._detail = f"{missing[0]} is not ready" if missing else mover.budget_refusal(pod)

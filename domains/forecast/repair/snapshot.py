@@ -214,16 +214,16 @@ def disruptions(objects: ObjectsView, pods: Iterable[Pod]) -> tuple[Disruptions,
     budgets = [b for b in objects.all(ObjectKind.POD_DISRUPTION_BUDGET) if isinstance(b, PodDisruptionBudget)]
     namespaces = {budget.namespace for budget in budgets}
     # Pods of a workload share one labels mapping, so each distinct mapping is matched once.
-    alike: dict[str, dict[int, tuple[Mapping[str, str], list[int]]]] = {}
+    by_labels: dict[str, dict[int, tuple[Mapping[str, str], list[int]]]] = {}
     for number, pod in enumerate(pods):
         if pod.namespace in namespaces:
-            alike.setdefault(pod.namespace, {}).setdefault(id(pod.labels), (pod.labels, []))[1].append(number)
+            by_labels.setdefault(pod.namespace, {}).setdefault(id(pod.labels), (pod.labels, []))[1].append(number)
     found = []
     for budget in budgets:
         selector = budget.selector
         if selector is None or budget.malformed:
             continue
-        sets = alike.get(budget.namespace, {}).values()
+        sets = by_labels.get(budget.namespace, {}).values()
         members = [number for labels, numbers in sets if selector.matches(labels) for number in numbers]
         if members:
             found.append(Disruptions(budget.key, max(0, budget.disruptions_allowed), tuple(sorted(members))))

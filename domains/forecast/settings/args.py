@@ -118,7 +118,7 @@ def settings_notes(args: Mapping[str, Any]) -> Iterator[str]:
         why = "you may not write there"
     else:
         return
-    yield f"profilesFile: {file}: {why} on this machine; without it each start learns anew, and scores by requests until then"
+    yield f"profilesFile: {file}: {why} on this machine; without it each start learns again, and scores by requests until then"
 
 
 def _read(settings: Fields) -> PeakSettings:

@@ -54,9 +54,9 @@ def service(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
     """Returns one service with the week of each dimension. Raises NoViewError."""
     profiles, name = snapshot.profiles, query.option("name")
     numbers = profiles.numbers()
-    alike = [one for one in numbers if one.endswith(f"/{name}")]
-    if name not in numbers and len(alike) == 1:  # the namespace may be omitted if the name is unique
-        name = alike[0]
+    candidates = [one for one in numbers if one.endswith(f"/{name}")]
+    if name not in numbers and len(candidates) == 1:  # the namespace may be omitted if the name is unique
+        name = candidates[0]
     number = numbers.get(name)
     if number is None:
         raise NoViewError(f"no profile of {name}{hint(name, profiles.services, 'multisched forecast services')}")

@@ -61,7 +61,7 @@ def _free_units(one: Document) -> str:
 
 
 def bars(cards: list[Document]) -> str:
-    """Returns a character per card: how much of it pods hold."""
+    """Returns one character per card that shows which part of it pods hold."""
     shown = "".join(_bar(card) for card in cards[:CARDS_SHOWN])
     return shown + (f" +{len(cards) - CARDS_SHOWN}" if len(cards) > CARDS_SHOWN else "") or "-"
 
@@ -150,7 +150,7 @@ def _held(card: Document) -> str:
 
 
 def _fit(found: Document, one: Document | None = None) -> list[str]:
-    """Renders how many more pods fit: in all, and on one node if there is one."""
+    """Renders how many more pods fit in total and, if `one` is given, on that node."""
     fit = found.get("fit")
     if fit is None:
         return []

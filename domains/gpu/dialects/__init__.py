@@ -135,7 +135,7 @@ class GpuKeys(msgspec.Struct, frozen=True):
     annotations: frozenset[str]
     resources: frozenset[str]
 
-    def concern(self, pod: Pod) -> bool:
+    def are_used_by(self, pod: Pod) -> bool:
         """Reports whether the pod requests GPUs in any way, valid or not, or has annotations with allocated ones."""
         if pod.spec.extended and not self.resources.isdisjoint(pod.requests):
             return True

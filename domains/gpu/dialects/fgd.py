@@ -74,7 +74,7 @@ class FgdDialect:
     def answer(self, pod: Pod, demand: GpuDemand, node: str, cards: NodeCards, choice: Choice) -> Mapping[str, str]:
         return {INDEX: indices_text(choice, SEPARATOR), GPU_ALLOCATED: str(demand.amount.milli)}
 
-    def stamps(self, now: datetime) -> Mapping[str, str]:
+    def timed_annotations(self, now: datetime) -> Mapping[str, str]:
         return {ASSUME_TIME: str(int(now.timestamp() * 1_000_000) * 1_000)}
 
     def hold(self, pod: Pod, *, is_ours: bool) -> Hold | None:

@@ -91,7 +91,7 @@ class GpushareDialect:
         position = str(pod.spec.extended[0].position if pod.spec.extended else 0)
         return {ALLOCATION: msgspec.json.encode({position: {str(card): memory for card in choice}}).decode(), **answer}
 
-    def stamps(self, now: datetime) -> Mapping[str, str]:
+    def timed_annotations(self, now: datetime) -> Mapping[str, str]:
         return {ASSUME_TIME: str(int(now.timestamp() * 1_000_000) * 1_000)}
 
     def hold(self, pod: Pod, *, is_ours: bool) -> Hold | None:

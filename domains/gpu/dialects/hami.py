@@ -103,7 +103,7 @@ class HamiDialect:
         text = allocated_text(pod, demand, cards.cards, choice, is_ended=True)
         return {NODE: node, TO_ALLOCATE: text, ALLOCATED: text, BIND_PHASE: "allocating"}
 
-    def stamps(self, now: datetime) -> Mapping[str, str]:
+    def timed_annotations(self, now: datetime) -> Mapping[str, str]:
         seconds = str(int(now.timestamp()))
         return {TIME: seconds, BIND_TIME: seconds}
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from domains.gpu.cards import CARD_MILLI, CARDS_MAX, MEMORY_MAX, Amount, Mode, NodeCards
 from domains.gpu.demand import ANY_CARD, GpuDemand, Part, integer_within, shown
-from domains.gpu.dialect import Choice, NoStamps
+from domains.gpu.dialect import Choice, NoTimedAnnotations
 from domains.gpu.dialects.own import OwnDialect
 from domains.gpu.dialects.whole import MILLI_SCALE, whole_resource
 from domains.gpu.hold import Hold
@@ -26,7 +26,7 @@ COUNT: Final = "gpu-fraction-num-devices"
 TEXT_MAX: Final = 16
 
 
-class KaiDialect(NoStamps):
+class KaiDialect(NoTimedAnnotations):
     """Implements `Dialect`."""
 
     name = "kai"

@@ -128,7 +128,7 @@ class KoordinatorDialect:
         gpus = [_allocation(by_index[index], demand.amount) for index in choice]
         return {ALLOCATED: msgspec.json.encode({"gpu": gpus}).decode(), MINORS: indices_text(choice)}
 
-    def stamps(self, now: datetime) -> Mapping[str, str]:
+    def timed_annotations(self, now: datetime) -> Mapping[str, str]:
         return {BIND_TIME: str(int(now.timestamp() * 1_000_000) * 1_000)}
 
     def hold(self, pod: Pod, *, is_ours: bool) -> Hold | None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from domains.gpu.cards import CARD_MILLI, CARDS_MAX, MEMORY_MAX, Amount, Mode, NodeCards
 from domains.gpu.demand import GpuDemand, Part, indices_in, indices_text, integer_within, shown
-from domains.gpu.dialect import Choice, NoStamps
+from domains.gpu.dialect import Choice, NoTimedAnnotations
 from domains.gpu.dialects.whole import GPU, MILLI_SCALE, whole_resource
 from domains.gpu.hold import Hold, even_shares
 from multisched.framework.objects_view import ObjectsView
@@ -22,7 +22,7 @@ GPU_ALLOCATED_MIB: Final = "multisched.io/gpu-allocated-mib"
 """In place of `GPU_ALLOCATED` for a pod that requests MiB (dialect kai)."""
 
 
-class OwnDialect(NoStamps):
+class OwnDialect(NoTimedAnnotations):
     """Implements `Dialect`."""
 
     name = "multisched"

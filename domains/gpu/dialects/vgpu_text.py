@@ -171,7 +171,7 @@ def read_allocated(text: str) -> list[list[tuple[str, int, int]]] | None:
 
 
 def shares_of(containers: Sequence[Sequence[tuple[str, int, int]]], init_count: int) -> tuple[Share, ...]:
-    """Returns what a pod holds of each card: the larger of its greediest init container and the sum of its containers."""
+    """Returns what a pod holds of each card: the larger of its largest init container and the sum of its containers."""
     main: dict[CardName, Amount] = {}
     init: dict[CardName, Amount] = {}
     for place, cards in enumerate(containers):

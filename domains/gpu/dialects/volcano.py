@@ -86,7 +86,7 @@ class VolcanoDialect:
         text = allocated_text(pod, demand, cards.cards, choice, is_ended=False)
         return {NODE: node, ALLOCATED: text, TO_ALLOCATE: text, BIND_PHASE: "allocating"}
 
-    def stamps(self, now: datetime) -> Mapping[str, str]:
+    def timed_annotations(self, now: datetime) -> Mapping[str, str]:
         seconds = str(int(now.timestamp()))
         return {TIME: seconds, BIND_TIME: seconds}
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from domains.gpu.cards import CARDS_MAX, MEMORY_MAX, Card, Mode, NodeCards
 from domains.gpu.demand import GpuDemand, indices_in, indices_text, integer_within, whole_cards
-from domains.gpu.dialect import Choice, NoStamps
+from domains.gpu.dialect import Choice, NoTimedAnnotations
 from domains.gpu.hold import Hold, whole_hold
 from multisched.framework.objects_view import ObjectsView
 from multisched.model.object_kinds import ObjectKind
@@ -48,7 +48,7 @@ def is_counted_unit(name: str) -> bool:
     return name == SHARED_GPU or name.startswith(MIG_PREFIX)
 
 
-class WholeDialect(NoStamps):
+class WholeDialect(NoTimedAnnotations):
     """Implements `Dialect` for whole GPUs on nodes that share none by a system of their own."""
 
     name = "whole-GPU"
@@ -89,7 +89,7 @@ class WholeDialect(NoStamps):
         return whole_hold(self.name, count, indices_in(pod.annotations.get(GPU_DEVICES, "")))
 
 
-class CountedDialect(NoStamps):
+class CountedDialect(NoTimedAnnotations):
     """Implements `Dialect` for units whose card only the kubelet knows: replicas and MIG instances."""
 
     name = "counted-GPU"

@@ -80,9 +80,9 @@ class EphemeralVolumeController:
     async def _check_owner(self, pod: Document, volume: Document, claim: Document) -> None:
         owner, metadata = controller_of(claim), pod["metadata"]
         if owner is None or owner["uid"] != metadata["uid"]:
-            who = f"PVC {metadata['namespace']}/{claim['metadata']['name']}"
+            claim_text = f"PVC {metadata['namespace']}/{claim['metadata']['name']}"
             why = f"was not created for pod {metadata['namespace']}/{metadata['name']} (pod is not owner)"
-            await self._complain(pod, volume, f"{who} {why}")
+            await self._complain(pod, volume, f"{claim_text} {why}")
 
     async def _complain(self, pod: Document, volume: Document, why: str) -> None:
         self._events.record(PODS, pod, "Warning", "FailedBinding", f"ephemeral volume {volume['name']}: {why}")

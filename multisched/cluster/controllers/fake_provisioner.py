@@ -108,8 +108,8 @@ class FakeProvisioner:
         if terms is None:
             await self._give_up_node(claim)
             return
-        who = f"{metadata['namespace']}/{metadata['name']}"
-        text = f'External provisioner is provisioning volume for claim "{who}"'
+        claim_name = f"{metadata['namespace']}/{metadata['name']}"
+        text = f'External provisioner is provisioning volume for claim "{claim_name}"'
         self._events.record(CLAIMS, claim, "Normal", "Provisioning", text)
         volume = self._volume(name, claim, storage_class, terms)
         answer = (await self._context.client.create(VOLUMES, "", volume)).expect(409)

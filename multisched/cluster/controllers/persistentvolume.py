@@ -199,8 +199,8 @@ class ClaimController:
         names = [pod["metadata"]["name"] for pod in users if not pod["spec"]["nodeName"]]
         reason, text = "WaitForFirstConsumer", "waiting for first consumer to be created before binding"
         if names:
-            who = f"pod {names[0]}" if len(names) == 1 else f"pods {','.join(names)}"
-            reason, text = "WaitForPodScheduled", f"waiting for {who} to be scheduled"
+            pods_text = f"pod {names[0]}" if len(names) == 1 else f"pods {','.join(names)}"
+            reason, text = "WaitForPodScheduled", f"waiting for {pods_text} to be scheduled"
         self._writes.events.record(CLAIMS, claim, "Normal", reason, text)
 
     async def _ask_provisioner(self, claim: Document, storage_class: Document | None) -> None:

@@ -57,18 +57,18 @@ class ClassCache:
         # A PreFilter result is kept for the class only if the plugin's signature distinguishes the pods it treats differently.
         pre_filters = [p for p in implementing(plugins.pre_filter, SignPlugin) if not is_for_one_attempt(p)]
         kept: dict[str, Plugin] = {p.name: p for p in (*plugins.filter, *plugins.score, *pre_filters)}
-        anew = frozenset(p.name for p in plugins.pre_filter if is_for_one_attempt(p) or p.name not in kept)
+        for_one_attempt = frozenset(p.name for p in plugins.pre_filter if is_for_one_attempt(p) or p.name not in kept)
         # Filters and scores with remote requests run on the responses, outside the class; their dependencies are not tracked here.
         remote = frozenset(p.name for p in plugins.remote)
         asked = (*plugins.pre_score, *(p for p in kept.values() if p.name not in remote))
-        self.asks_anew = bool(anew) or any(is_for_one_attempt(p) for p in asked)
+        self.has_attempt_results = bool(for_one_attempt) or any(is_for_one_attempt(p) for p in asked)
         """True if some plugin is evaluated again in each attempt."""
         self._signatures = Signatures(kept.values(), runner)
         self._keys = CacheKeys(plugins, runner)
         self._shared = SharedAnswers(
             runner, table, rows, implementing(kept.values(), SignPlugin), self._keys.plugins.values()
         )
-        self._pre_filters = ClassPreFilters(plugins, runner, self._keys, anew)
+        self._pre_filters = ClassPreFilters(plugins, runner, self._keys, for_one_attempt)
         self._filters = ClassFilters(plugins, runner, self._shared, rows)
         self._scores = ClassScores(plugins, runner, self._shared, self._keys.plugins)
         self._classes: dict[Hashable, EquivalenceClass] = {}
@@ -104,7 +104,7 @@ class ClassCache:
             self._begin(pod_class)
         else:
             self.hits += 1
-            if self.asks_anew:
+            if self.has_attempt_results:
                 pod_class.pod = pod
                 # Its own cycle state: another cycle of this class may be waiting for responses with the previous one.
                 pod_class.view = self._view(pod_class.view.state.copy(), attempt)

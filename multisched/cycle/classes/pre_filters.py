@@ -16,11 +16,11 @@ from multisched.framework.status import Code, Status
 class ClassPreFilters:
     """Evaluates PreFilter for a class, and again if a result may no longer be valid."""
 
-    def __init__(self, plugins: PluginSet, runner: Runner, keys: CacheKeys, anew: frozenset[str]) -> None:
-        """`anew`: names of the plugins whose results are valid for one attempt."""
+    def __init__(self, plugins: PluginSet, runner: Runner, keys: CacheKeys, for_one_attempt: frozenset[str]) -> None:
+        """`for_one_attempt`: names of the plugins whose results are valid for one attempt."""
         self._plugins = plugins.pre_filter
         self._runner = runner
-        self._anew = anew
+        self._for_one_attempt = for_one_attempt
         self._keyed = {p.name: p for p in plugins.pre_filter if p.name in keys.plugins}
         self._keyed_filters = frozenset(p.name for p in plugins.filter if p.depends_on.reads_cache_key)
         self._scoring = frozenset(p.name for p in plugins.score)
@@ -32,7 +32,7 @@ class ClassPreFilters:
             if plugin.name in pod_class.silent:
                 continue
             result = self._runner.pre_filter(plugin, pod_class.view, pod_class.pod)
-            if plugin.name in self._anew:
+            if plugin.name in self._for_one_attempt:
                 pod_class.pre_filter_results += (result,)
             elif plugin.name in pod_class.cache_keys:
                 pod_class.pre_filtered_by_key[plugin.name] = result
@@ -57,12 +57,12 @@ class ClassPreFilters:
 
         Each plugin that is run again updates its cycle state.
         """
-        if self._anew and not self._has_same_results(pod_class):
+        if self._for_one_attempt and not self._has_same_results(pod_class):
             return False
         return not moved or self._has_same_keyed_results(pod_class, moved)
 
     def _has_same_results(self, pod_class: EquivalenceClass) -> bool:
-        again = (p for p in self._plugins if p.name in self._anew)
+        again = (p for p in self._plugins if p.name in self._for_one_attempt)
         results = tuple(self._runner.pre_filter(p, pod_class.view, pod_class.pod) for p in again)
         return results[: len(pod_class.pre_filter_results)] == pod_class.pre_filter_results
 

@@ -19,11 +19,11 @@ OTHERS = "(all others)"
 """Represents the score plugins whose scores were dropped."""
 
 Mark = tuple[int, int, int]
-"""Generation of the domain's rows, and sequences of node and row changes: differs whenever a row of the class may have changed."""
+"""(generation of the domain's rows, sequence of node changes, sequence of row changes). Equal only if no row has changed."""
 
 
 class Score(NamedTuple):
-    """A plugin's score of the chosen row: `final` times `weight` counts in the total."""
+    """A plugin's score of the chosen row, which adds `final` times `weight` to the total."""
 
     plugin: str
     weight: int
@@ -88,7 +88,7 @@ class ScoreSnapshot:
         self.at_s = at_s
         self.mark = mark
         self.generation = mark[0]
-        """Generation of the domain's rows. The node of a row is known while the row has stayed in the domain since."""
+        """Generation of the domain's rows. A row still has the same node if it has stayed in the domain since."""
         self.domain_size = domain_size
         self.refusal = refusal
         self.narrowed_by = narrowed_by
@@ -110,8 +110,8 @@ class ScoreSnapshot:
     def scores_at(self, at: int, moving: bytes, total: int) -> tuple[Score, ...]:
         """Returns the scores of a row that was chosen with this snapshot and had this `total`.
 
-        `moving`: the final scores at that time of plugins that read pods, all but the last. Other scores are taken from the
-        snapshot; the last moving plugin gets the remainder of the total. After `drop`, scores outside `moving` are shown as
+        `moving`: the final scores, at that time, of all but the last plugin that reads pods. The last one gets the remainder of
+        the total. Other scores are taken from the snapshot. After `drop`, scores outside `moving` are shown as
         one sum.
         """
         if not self.is_kept:

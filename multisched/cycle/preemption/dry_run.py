@@ -389,8 +389,8 @@ class AttemptDryRun:
             victims = tally.victims.get(row)
             if victims is None:
                 assert cache is not None, "what no row trial has found is in the cache"
-                (pods,) = self._runs.pods_by_priority.blocks(rows[i : i + 1])
-                victims = victims_on(pods, 0, cache.victims[: len(pods.priority), row])
+                order = self._runs.pods_by_priority.order(row)
+                victims = tuple(order[k] for k in cache.victims[: len(order), row].nonzero()[0].tolist())
             return {self._runs.table.node(row).name: victims}
 
         return Candidates(rows, costs, victims_at, tally.undisplaceable, tally.refusals, tally.needless)

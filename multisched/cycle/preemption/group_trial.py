@@ -174,12 +174,12 @@ class GroupTrial:
         yield from self.require_all()
         before = dict(self._placements)
         self._trial.restore(members)
-        concerned = self._concerned_by(members)
-        if self._is_proof_enough() and not self._finds_another(concerned[-1:]):
+        affected = self._affected_by(members)
+        if self._is_proof_enough() and not self._finds_another(affected[-1:]):
             self._trial.remove(members)
             self._restore_placements(before.values())
             return False
-        self._unplace(concerned)
+        self._unplace(affected)
         if (yield from self._place_missing(self._group.pods)):
             return True
         if not self._is_proof_enough() and self._whole_tries < WHOLE_TRIES_MAX:
@@ -224,7 +224,7 @@ class GroupTrial:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _concerned_by(self, members: Members) -> list[str]:
+    def _affected_by(self, members: Members) -> list[str]:
         """Returns members that may not fit any more once these are restored; one of each kind is enough for a shared ledger."""
         if self.reaches_far:
             return list(self._placements)

@@ -5,7 +5,7 @@ Owns no mutable state. Source: kube-scheduler 1.36, framework/runtime, RunPostFi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -89,14 +89,23 @@ class PostFilterRuns:
         self._plugins = runs.plugins.post_filter
 
     def offers(
-        self, pod: Pod, view: CycleView, pod_class: EquivalenceClass, found: Diagnosis
+        self,
+        pod: Pod,
+        view: CycleView,
+        pod_class: EquivalenceClass,
+        found: Diagnosis,
+        results: RowResults,
+        settled: Container[str],
     ) -> Iterator[tuple[NegotiablePostFilter, Sequence[Offer] | PostFilterResult]]:
-        """Yields, for each plugin that extenders may influence, the candidates it would choose from."""
+        """Yields, for each plugin that extenders may influence, the candidates it would choose from. Skips `settled` plugins.
+
+        `results`: as for `run`. Raises PauseDue if the attempt must pause.
+        """
         if not found.node_count:
             return
         for plugin in self._plugins:
-            if implements(plugin, NegotiablePostFilter):
-                refusals = _Refusals(self, plugin.name, pod, view, pod_class, found, RowResults())
+            if implements(plugin, NegotiablePostFilter) and plugin.name not in settled:
+                refusals = _Refusals(self, plugin.name, pod, view, pod_class, found, results)
                 try:
                     yield plugin, self._runs.runner.call(plugin, "PostFilter", plugin.offers, view, pod, refusals)
                 except PluginFailure as failure:

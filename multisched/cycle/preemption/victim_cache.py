@@ -136,9 +136,9 @@ class Displacement:
         cache.has_lower[rows] = has_any(lower)
         numbers = np.array([*(cache.number(status) for status in statuses), -1], np.int32)
         cache.refusal[rows] = numbers[refusal]
-        for kept, news in ((cache.lower, lower), (cache.first, first), (cache.victims, victims)):
+        for kept, computed in ((cache.lower, lower), (cache.first, first), (cache.victims, victims)):
             kept[:, rows] = False
-            kept[:depth, rows] = news
+            kept[:depth, rows] = computed
         has_victims = has_any(victims)
         cache.has_victims[rows] = has_victims
         self._update_costs(cache, rows[has_victims], rule)

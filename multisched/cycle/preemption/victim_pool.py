@@ -147,6 +147,6 @@ class VictimPool:
 
     def _taken(self, unit: Unit) -> list[PlacedPod]:
         """Marks the unit's pods as removed; returns those that were not removed before."""
-        news = {one.pod.uid: one for one in unit.members if one.pod.uid not in self._away}
-        self._away |= news
-        return list(news.values())
+        added = {one.pod.uid: one for one in unit.members if one.pod.uid not in self._away}
+        self._away |= added
+        return list(added.values())

@@ -36,7 +36,6 @@ from multisched.plugins.extender.messages import (
 )
 from multisched.plugins.extender.preemption import (
     WHOLE_PODS_MAX,
-    PodOnNode,
     PreemptionRequest,
     PreemptionVerdict,
     Victims,
@@ -268,15 +267,17 @@ class HTTPExtenders:
         self, client: ExtenderClient, left: Mapping[str, Victims], request: PreemptionRequest
     ) -> dict[str, bytes]:
         """Returns uid -> JSON of the victim. Raises ExtenderError if there are too many victims."""
-        wanted = {uid: request.pods_on[node][uid] for node, victims in left.items() for uid in victims.uids}
-        if len(wanted) > WHOLE_PODS_MAX:
-            text = (
-                f"needs {len(wanted)} complete victims in a request, more than {WHOLE_PODS_MAX}; set nodeCacheCapable"
-            )
+        count = sum(len(victims.uids) for victims in left.values())
+        if count > WHOLE_PODS_MAX:
+            text = f"needs {count} complete victims in a request, more than {WHOLE_PODS_MAX}; set nodeCacheCapable"
             raise ExtenderError(_named(client, client.settings.preempt_verb, text))
+        wanted: dict[str, Pod] = {}
+        for node, victims in left.items():
+            pods = request.pods_by_uid(node)
+            wanted.update({uid: pods[uid] for uid in victims.uids})
         turns = asyncio.Semaphore(READS_AT_ONCE)
 
-        async def read(pod: PodOnNode) -> bytes | None:
+        async def read(pod: Pod) -> bytes | None:
             async with turns:
                 return await self._documents.pod(pod.namespace, pod.name)
 

@@ -22,14 +22,6 @@ WHOLE_PODS_MAX: Final = 1_000
 """Maximum number of whole victims in one request. An extender with `nodeCacheCapable` is sent uids only."""
 
 
-class PodOnNode(msgspec.Struct, frozen=True):
-    """A pod on a candidate node."""
-
-    namespace: str
-    name: str
-    priority: int
-
-
 class Victims(msgspec.Struct, frozen=True):
     """The victims on a node, by uid, and the number of budget violations."""
 
@@ -37,8 +29,26 @@ class Victims(msgspec.Struct, frozen=True):
     violations: int
 
 
+class _MetaPod(msgspec.Struct, forbid_unknown_fields=True, rename={"uid": "UID"}):
+    uid: str = ""
+
+
+class _MetaVictims(
+    msgspec.Struct, forbid_unknown_fields=True, rename={"pods": "Pods", "violations": "NumPDBViolations"}
+):
+    pods: list[_MetaPod] | None = None
+    violations: int = 0
+
+
+class _Result(msgspec.Struct, forbid_unknown_fields=True, rename={"victims": "NodeNameToMetaVictims"}):
+    victims: dict[str, _MetaVictims | None] | None = None
+
+
+_RESULT: Final = msgspec.json.Decoder(_Result | None)
+
+
 class PreemptionRequest(msgspec.Struct, frozen=True):
-    """One preemptor with its candidates, as plain values without references to the cycle."""
+    """One preemptor with its candidates, without references to the cycle. Pods never change."""
 
     namespace: str
     name: str
@@ -46,8 +56,12 @@ class PreemptionRequest(msgspec.Struct, frozen=True):
     priority: int
     offered: Mapping[str, Victims]
     """Node -> victims."""
-    pods_on: Mapping[str, Mapping[str, PodOnNode]]
-    """Node -> uid -> every pod on the node, since an extender may choose other victims."""
+    pods_on: Mapping[str, Sequence[Pod]]
+    """Node -> every pod on the node, since an extender may choose other victims."""
+
+    def pods_by_uid(self, node: str) -> Mapping[str, Pod]:
+        """Returns the pods on one of the nodes. Not computed for all nodes at once: that are all pods of the cluster."""
+        return {pod.uid: pod for pod in self.pods_on[node]}
 
 
 class PreemptionVerdict(msgspec.Struct, frozen=True):
@@ -57,11 +71,10 @@ class PreemptionVerdict(msgspec.Struct, frozen=True):
 
 
 def request_of(cycle: CycleView, pod: Pod, offers: Sequence[Offer]) -> PreemptionRequest:
-    pods_on: dict[str, dict[str, PodOnNode]] = {}
+    pods_on: dict[str, Sequence[Pod]] = {}
     for offer in offers:
         row = cycle.nodes.row_of(offer.node)
-        pods = cycle.nodes.pods_on(row) if row is not None else ()
-        pods_on[offer.node] = {p.uid: PodOnNode(p.namespace, p.name, p.spec.priority) for p in pods}
+        pods_on[offer.node] = cycle.nodes.pods_on(row) if row is not None else ()
     return PreemptionRequest(
         pod.namespace,
         pod.name,
@@ -86,11 +99,8 @@ def offers_left(cycle: CycleView, verdict: PreemptionVerdict) -> list[Offer]:
 
 def meta_arguments(pod: bytes, offered: Mapping[str, Victims]) -> bytes:
     """Encodes ExtenderPreemptionArgs for an extender with `nodeCacheCapable`: victims by uid."""
-    victims = {
-        node: {"Pods": [{"UID": uid} for uid in one.uids], "NumPDBViolations": one.violations}
-        for node, one in offered.items()
-    }
-    return b'{"Pod":%b,"NodeNameToVictims":null,"NodeNameToMetaVictims":%b}' % (pod, json.dumps(victims).encode())
+    victims = {node: _MetaVictims([_MetaPod(uid) for uid in one.uids], one.violations) for node, one in offered.items()}
+    return b'{"Pod":%b,"NodeNameToVictims":null,"NodeNameToMetaVictims":%b}' % (pod, msgspec.json.encode(victims))
 
 
 def whole_arguments(pod: bytes, offered: Mapping[str, Victims], pods: Mapping[str, bytes]) -> bytes:
@@ -103,7 +113,23 @@ def whole_arguments(pod: bytes, offered: Mapping[str, Victims], pods: Mapping[st
 
 
 def read_preemption_answer(body: bytes) -> dict[str, Victims]:
-    """Decodes an ExtenderPreemptionResult. Raises ValueError."""
+    """Decodes an ExtenderPreemptionResult. Raises ValueError.
+
+    An answer with the field names of upstream is read at once, as it may name a hundred thousand pods; as in Go, names may
+    differ in case.
+    """
+    try:
+        answer = _RESULT.decode(body)
+    except msgspec.MsgspecError:
+        return _read_any_case(body)
+    found = {} if answer is None else answer.victims or {}
+    return {
+        node: Victims(tuple([pod.uid for pod in one.pods or ()]), one.violations) if one else Victims((), 0)
+        for node, one in found.items()
+    }
+
+
+def _read_any_case(body: bytes) -> dict[str, Victims]:
     try:
         fields = msgspec.json.decode(body, type=dict[str, Any] | None) or {}
         by_name = {name.lower(): value for name, value in fields.items()}
@@ -129,12 +155,13 @@ def checked(
     for node, victims in found.items():
         if node not in shown:
             raise ExtenderError(f'claims to preempt on node "{node[:253]}", which was not in the request')
+        pods = request.pods_by_uid(node)
         for uid in victims.uids:
-            pod = request.pods_on[node].get(uid)
+            pod = pods.get(uid)
             if pod is None:
                 text = f"claims to preempt pod (UID: {uid[:64]}) on node: {node}, but the pod is not found on that node"
                 raise ExtenderError(text)
-            if pod.priority >= request.priority:
+            if pod.spec.priority >= request.priority:
                 text = f"claims to preempt pod {pod.namespace}/{pod.name} on node {node}, whose priority is not lower"
                 raise ExtenderError(text)
         if victims.uids:

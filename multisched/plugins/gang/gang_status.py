@@ -67,9 +67,9 @@ def _condition(kind: str, gang: GangCounts) -> ObjectCondition:
         have = "no member has a node"
     reason = "TimedOut" if gang.is_overdue else "Unschedulable" if not gang.why else "MembersMissing"
     waits = "waits" if len(gang.waiting) == 1 else "wait"
-    who = f"; {_named(gang)} {waits}" if gang.waiting and not gang.why else ""
-    who += f": {gang.refusal}" if who and gang.refusal else ""
-    return ObjectCondition(kind, "False", reason, gang.why or f"{have}{who}")
+    waiting_text = f"; {_named(gang)} {waits}" if gang.waiting and not gang.why else ""
+    waiting_text += f": {gang.refusal}" if waiting_text and gang.refusal else ""
+    return ObjectCondition(kind, "False", reason, gang.why or f"{have}{waiting_text}")
 
 
 def _named(gang: GangCounts) -> str:

@@ -96,7 +96,7 @@ class _Age(NamedTuple):
 
 
 class _Change(NamedTuple):
-    """The latest change of an object. A new status is none, although it raises the version."""
+    """The latest change of an object. A new status does not count as a change, although it raises the version."""
 
     to: ClusterObject
     age: _Age

@@ -189,10 +189,10 @@ class NodeSearch:
         best: tuple[Key, int, list[Pod]] | None = None
         compared = looked_at = 0
         for row in self._likely_first(by_cost):
-            standing = self._nodes.pods_on(row)
-            looked_at += len(standing)
+            placed_pods = self._nodes.pods_on(row)
+            looked_at += len(placed_pods)
             room = NodeFit(self._nodes, row, self._pod, self._dry_run)
-            victims = self._reclaim.on_node(standing, room, partial(self._accepts, row), whole=whole)
+            victims = self._reclaim.on_node(placed_pods, room, partial(self._accepts, row), whole=whole)
             if victims is not None:
                 cost = (row != self._own, *self._reclaim.cost(victims))
                 best = (cost, row, victims) if best is None or cost < best[0] else best

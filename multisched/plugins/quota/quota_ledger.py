@@ -290,7 +290,7 @@ class QuotaLedger:
 
     # -- ClusterLedger ---------------------------------------------------------------------------------------------
 
-    def concerns(self, pod: Pod) -> bool:
+    def is_used_by(self, pod: Pod) -> bool:
         return bool(self.levels_of(pod))
 
     def version(self) -> int:

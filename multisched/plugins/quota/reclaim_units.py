@@ -92,12 +92,12 @@ class GangUnits:
         return [unit for key in sorted(keys) if (unit := self.whole(key)) is not None]
 
     def _made(self, gang: str) -> Unit | None:
-        standing = [self._find(uid) for uid in sorted(self._gangs.placed_members(gang))]
-        found = [pod for pod in standing if pod is not None]
+        members = [self._find(uid) for uid in sorted(self._gangs.placed_members(gang))]
+        found = [pod for pod in members if pod is not None]
         leaves = {levels[0].at if (levels := self._ledger.levels_of(pod)) else -1 for pod in found}
         least = len(found) - self._gangs.surplus(gang)
         pods = tuple(pod for pod in found if pod.uid not in self._gone)
-        if least <= 0 or len(leaves) != 1 or len(found) < len(standing) or not pods:
+        if least <= 0 or len(leaves) != 1 or len(found) < len(members) or not pods:
             return None
         columns = _columns(found, self._ledger.amounts)
         return Unit(

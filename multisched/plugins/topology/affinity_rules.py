@@ -49,8 +49,8 @@ class AffinityRules:
 
     __slots__ = (
         "affinity",
+        "affinity_entry",
         "anti",
-        "concern",
         "existing",
         "filter_sources",
         "is_own_match",
@@ -71,7 +71,7 @@ class AffinityRules:
         liked: Iterable[_Weighted],
         existing: Iterable[_Keyed],
         theirs: Iterable[_Keyed],
-        concern: AffinityIndexEntry,
+        entry: AffinityIndexEntry,
         *,
         is_own_match: bool,
         unknown: str = "",
@@ -79,7 +79,7 @@ class AffinityRules:
         """`existing`, `theirs`: terms of placed pods that refuse rows, and those that score rows."""
         self.number = number
         """Part of signatures. Equal for rules that differ only in placed pods' terms with the same topology keys; never reused."""
-        self.concern = concern
+        self.affinity_entry = entry
         """The terms of placed pods that select such pods."""
         self.unknown = unknown
         """Why the pods selected by the required terms cannot be determined; empty if they can."""
@@ -143,7 +143,7 @@ class AffinityRuleCache:
             return self._found(pod, counts)
         moment = (counts.demands_sequence, self._objects.version(ObjectKind.NAMESPACE))
         latest, known_at, rules = self._latest
-        if pod is latest and moment == known_at and rules is not None and rules.concern.is_kept:
+        if pod is latest and moment == known_at and rules is not None and rules.affinity_entry.is_kept:
             return rules
         rules = self._found(pod, counts)
         self._latest = (pod, moment, rules)
@@ -151,17 +151,17 @@ class AffinityRuleCache:
 
     def _found(self, pod: Pod, counts: PodCountsView) -> AffinityRules | None:
         affinity = pod.spec.pod_affinity
-        concern = counts.concern(pod.namespace, pod.labels, self.namespace_labels(pod.namespace))
-        if affinity is None and concern.is_silent:
+        entry = counts.affinity_entry(pod.namespace, pod.labels, self.namespace_labels(pod.namespace))
+        if affinity is None and entry.is_silent:
             return None
         if counts is not self._counts and not isinstance(counts, PodCounts):
-            return self._made(pod, concern, is_kept=False)  # hypothetical pods may have terms that no real pod has
-        versions = (concern.number, len(concern.sums), concern.is_silent, self._objects.version(ObjectKind.NAMESPACE))
+            return self._made(pod, entry, is_kept=False)  # hypothetical pods may have terms that no real pod has
+        versions = (entry.number, len(entry.sums), entry.is_silent, self._objects.version(ObjectKind.NAMESPACE))
         key = (id(affinity), id(pod.labels), pod.namespace)
         known = self._remembered.get(key)
         if known is not None and known[0] == versions:
             return known[1]
-        rules = self._made(pod, concern, is_kept=True)
+        rules = self._made(pod, entry, is_kept=True)
         if len(self._remembered) >= RULES_KEPT:
             self._remembered.clear()
         self._make_room(len(pod.labels) + pod.spec.size_bytes // BYTES_PER_TEXT)
@@ -190,21 +190,21 @@ class AffinityRuleCache:
             names |= {n.name for n in everywhere if isinstance(n, Namespace) and selector.matches(n.labels)}
         return PodScope(term.selector, names)
 
-    def _made(self, pod: Pod, concern: AffinityIndexEntry, *, is_kept: bool) -> AffinityRules | None:
+    def _made(self, pod: Pod, entry: AffinityIndexEntry, *, is_kept: bool) -> AffinityRules | None:
         """Computes rules. `is_kept`: cache them, and share one object between equal ones."""
         own = pod.spec.pod_affinity or PodAffinity()
         near = tuple((term.topology_key, self.scope(term, pod.namespace)) for term in own.required)
         far = tuple((term.topology_key, self.scope(term, pod.namespace)) for term in own.anti_required)
         liked = tuple(self._preferences(pod))
         has_own = bool(near or far or liked)
-        # Lanes are only added while a concern is kept, so they do not change the class of a pod with terms of its own.
-        term_kinds = tuple(concern.sums) if has_own or not concern.is_silent else ()
+        # Term kinds are only added while an index entry is kept, so they do not change the class of a pod with terms of its own.
+        term_kinds = tuple(entry.sums) if has_own or not entry.is_silent else ()
         existing = [
-            (term_kind.key, DemandSource(concern, term_kind))
+            (term_kind.key, DemandSource(entry, term_kind))
             for term_kind in term_kinds
             if term_kind.kind is DemandKind.ANTI_REQUIRED
         ]
-        theirs = list(self._preferences_of_others(own, concern, term_kinds))
+        theirs = list(self._preferences_of_others(own, entry, term_kinds))
         if not (near or far or existing or liked or theirs):
             return None
         # All of the pod's own terms are compared, even if the result does not depend on them now: pods of one class must
@@ -214,9 +214,9 @@ class AffinityRuleCache:
         own_liked = tuple(query.has(pod.namespace, pod.labels) for _, query, _ in liked)
         needs_labels = any(_selects_by_labels(term) for term in (*own.required, *own.anti_required))
         unknown = hidden(self._objects, ObjectKind.NAMESPACE) if needs_labels else ""
-        concern_number = concern.number if has_own or term_kinds else 0
+        entry_number = entry.number if has_own or term_kinds else 0
         keys = frozenset(topology for topology, *_ in (*near, *far, *liked, *existing, *theirs))
-        signed = (near, far, liked, keys, concern_number, own_near, own_far, own_liked, unknown)
+        signed = (near, far, liked, keys, entry_number, own_near, own_far, own_liked, unknown)
         key = (signed, term_kinds)
         rules = self._rules.get(key) if is_kept else None
         if rules is None:
@@ -231,7 +231,7 @@ class AffinityRuleCache:
                 liked,
                 existing,
                 theirs,
-                concern,
+                entry,
                 is_own_match=bool(near) and all(own_near),
                 unknown=unknown,
             )
@@ -259,14 +259,14 @@ class AffinityRuleCache:
                 yield one.term.topology_key, query, sign * one.weight
 
     def _preferences_of_others(
-        self, own: PodAffinity, concern: AffinityIndexEntry, term_kinds: Iterable[TermKind]
+        self, own: PodAffinity, entry: AffinityIndexEntry, term_kinds: Iterable[TermKind]
     ) -> Iterable[_Keyed]:
         if self._args.ignore_preferred_terms_of_existing_pods and not (own.preferred or own.anti_preferred):
             return
         weights = {DemandKind.REQUIRED: self._args.hard_pod_affinity_weight, DemandKind.PREFERRED: 1}
         for term_kind in term_kinds:
             if weights.get(term_kind.kind, 0) > 0:
-                yield term_kind.key, DemandSource(concern, term_kind, weights[term_kind.kind])
+                yield term_kind.key, DemandSource(entry, term_kind, weights[term_kind.kind])
 
 
 def _selects_by_labels(term: PodAffinityTerm) -> bool:

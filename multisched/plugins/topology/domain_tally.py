@@ -53,16 +53,16 @@ class Source:
 class DemandSource:
     """The terms of placed pods of one `TermKind`, with a weight."""
 
-    __slots__ = ("_concern", "_term_kind", "weight")
+    __slots__ = ("_entry", "_term_kind", "weight")
 
-    def __init__(self, concern: AffinityIndexEntry, term_kind: TermKind, weight: int = 1) -> None:
-        self._concern = concern
+    def __init__(self, entry: AffinityIndexEntry, term_kind: TermKind, weight: int = 1) -> None:
+        self._entry = entry
         self._term_kind = term_kind
         self.weight = weight
 
     def count(self, counts: PodCountsView) -> AnySum:
-        """Returns the sum as of the last request of the concern."""
-        return self._concern.sums.get(self._term_kind, _NOTHING)
+        """Returns the sum as of the last request of the index entry."""
+        return self._entry.sums.get(self._term_kind, _NOTHING)
 
     def version(self, counts: PodCountsView) -> int:
         return self.count(counts).version

@@ -74,7 +74,7 @@ class NodeVolumeLimits:
         """
         codes = zeros(rows)
         for volume in pod.spec.volumes:
-            complaint = self._complaint(pod, volume)
+            complaint = self._claim_refusal(pod, volume)
             if complaint is not None:
                 codes[codes == 0] = self.reasons.code(complaint.code, *complaint.reasons)
                 return codes
@@ -108,7 +108,7 @@ class NodeVolumeLimits:
         return is_over
 
     def _is_over_in_trial(self, cycle: CycleView, wanted: Mapping[str, Collection[Attached]], row: int) -> bool:
-        """Does the same for a row of an overlay, whose pods differ from the counted ones."""
+        """Reports whether the volumes exceed a limit on a row of an overlay, whose pods differ from the counted ones."""
         limits, used, held = self._attached.count(row, cycle.nodes.pods_on(row))
         for driver, volumes in wanted.items():
             added = sum(1 for volume in volumes if volume not in held)
@@ -116,7 +116,7 @@ class NodeVolumeLimits:
                 return True
         return False
 
-    def _complaint(self, pod: Pod, volume: PodVolume) -> Status | None:
+    def _claim_refusal(self, pod: Pod, volume: PodVolume) -> Status | None:
         """Returns the refusal for a claim that has no name, does not exist, or belongs to another pod."""
         name = volume.claim_of(pod.name)
         if name is None:
@@ -173,7 +173,7 @@ def _is_untranslatable(volume: PodVolume) -> bool:
 
 
 def _after_csi_node(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """Queues the pod if a driver's limit grew or was removed. (Upstream counts no limit as zero.)"""
+    """Queues the pod if a driver's limit grew or was removed. (Upstream treats a missing limit as zero.)"""
     if not isinstance(old, CsiNode) or not isinstance(new, CsiNode):
         return Hint.QUEUE
     before = {driver.name: driver.volumes_max or 0 for driver in old.drivers}

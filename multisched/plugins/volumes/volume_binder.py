@@ -29,7 +29,7 @@ from multisched.plugins.volumes.volume_planner import cannot_translate
 CONFLICTS_MAX = 3
 """Maximum number of conflicting writes per object before PreBind fails."""
 
-NEWS_MAX_S = 5.0
+NEWER_WAIT_MAX_S = 5.0
 """Time limit for the watch to deliver the newer object after a conflict."""
 
 POLL_FIRST_S, POLL_MAX_S = 0.05, 1.0
@@ -99,7 +99,7 @@ class VolumeBinder:
             )
             if reply.answer is not VolumeAnswer.CONFLICT:
                 break
-            await _news(partial(self._objects.volume, volume.name), volume.version)
+            await _wait_for_newer(partial(self._objects.volume, volume.name), volume.version)
         return _version(reply, assumed.volume)
 
     async def _select_node(self, assumed: AssumedProvision) -> Version:
@@ -116,7 +116,7 @@ class VolumeBinder:
             reply = await self._writer.select_node(_ref(claim), claim.version, assumed.node)
             if reply.answer is not VolumeAnswer.CONFLICT:
                 break
-            await _news(partial(self._objects.claim, claim.namespace, claim.name), claim.version)
+            await _wait_for_newer(partial(self._objects.claim, claim.namespace, claim.name), claim.version)
         return _version(reply, assumed.claim)
 
     def _volume(self, name: str) -> PersistentVolume:
@@ -215,9 +215,11 @@ def _may_take(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
     return owner is not None and (owner.namespace, owner.name, owner.uid) == (claim.namespace, claim.name, "")
 
 
-async def _news(find: Callable[[], PersistentVolume | PersistentVolumeClaim | None], version: Version) -> None:
-    """Waits, at most NEWS_MAX_S, until the watch has delivered the object with which a write conflicted."""
-    with anyio.move_on_after(NEWS_MAX_S):
+async def _wait_for_newer(
+    find: Callable[[], PersistentVolume | PersistentVolumeClaim | None], version: Version
+) -> None:
+    """Waits, at most NEWER_WAIT_MAX_S, until the watch has delivered the object with which a write conflicted."""
+    with anyio.move_on_after(NEWER_WAIT_MAX_S):
         while (item := find()) is not None and item.version == version:  # noqa: ASYNC110 - the view has no notifications
             await asyncio.sleep(POLL_FIRST_S)
 

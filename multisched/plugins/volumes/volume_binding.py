@@ -98,7 +98,7 @@ class VolumeBinding:
 
     def _claims_of(self, pod: Pod) -> PodClaims | Status | None:
         """Returns the planner's result, or a refusal if a kind that it needs cannot be read."""
-        if not self._ledger.concerns(pod):
+        if not self._ledger.is_used_by(pod):
             return None
         unknown = hidden(self._objects, *_READ_ALWAYS)
         if unknown:

@@ -45,7 +45,7 @@ class VolumeLedger:
         self._planned: tuple[tuple[str, int, int, int], PodVolumes] | None = None
         """(uid, row, versions) and the planned assumptions, cached because commit calls `fits` and then `take`."""
 
-    def concerns(self, pod: Pod) -> bool:
+    def is_used_by(self, pod: Pod) -> bool:
         volumes = pod.spec.volumes
         return bool(volumes) and any(volume.has_claim for volume in volumes)
 

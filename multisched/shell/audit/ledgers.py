@@ -85,7 +85,7 @@ class LedgerAudit:
             if held.get(uid) != wanted.get(uid):
                 report(pod.key, f"ledger {ledger.name} holds {held.get(uid)}, its pod says {wanted.get(uid)}")
                 ledger.release(uid)
-                if ledger.concerns(pod):
+                if ledger.is_used_by(pod):
                     ledger.restore(pod, row)
 
     @staticmethod

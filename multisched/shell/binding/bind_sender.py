@@ -53,18 +53,18 @@ class BindSender:
         binder: Binder,
         lease: LeaseHolder,
         check: SendCheck,
-        stamps: Callable[[Mapping[str, str]], Mapping[str, str]],
+        timed_annotations: Callable[[Mapping[str, str]], Mapping[str, str]],
         limit: BindLimit,
         timeout_s: float,
     ) -> None:
-        """`stamps`: see `LedgerRegistry.stamps`. `limit` observes each answer. `timeout_s`: of one POST."""
+        """`timed_annotations`: see `LedgerRegistry.timed_annotations`. `limit` observes each answer. `timeout_s`: of one POST."""
         self.unknown = 0
         self._domain = domain
         self._runner = runner
         self._binder = binder
         self._lease = lease
         self._check = check
-        self._stamps = stamps
+        self._timed_annotations = timed_annotations
         self._limit = limit
         self._timeout_s = timeout_s
 
@@ -73,7 +73,7 @@ class BindSender:
         placed, pod = bind.placed, bind.placed.pod
         machine = BindMachine(pod.uid, placed.node, bind_deadline_s=self._timeout_s)
         try:
-            annotations = {**placed.annotations, **self._stamps(placed.annotations)}
+            annotations = {**placed.annotations, **self._timed_annotations(placed.annotations)}
         except PluginFailure as failure:
             return Outcome.REFUSED, failure.status
         request = BindRequest(pod.namespace, pod.name, pod.uid, placed.node, annotations, partial(self._is_void, bind))

@@ -3,9 +3,9 @@
 A bind may wait for seconds: at Permit, at PreBind, for a bind worker, or after a 429. `BindingCycle` records the state that a
 decision was based on, and `BindSender` runs the check right before each POST. Only changes that this domain did not make are
 relevant: a changed node, pods that others placed there, a resize of the pod itself. If the pod's rules refer to other nodes,
-pods that were placed or removed there are relevant too (`PodNews`). After such a change the domain's filters run again, with
-the pod itself taken out. Remote filters, and filters in a thread or process, cannot be run again here, so their answer about a
-changed node is invalid.
+pods that were placed or removed there are relevant too (`ExternalPodChanges`). After such a change the domain's filters run
+again, with the pod itself taken out. Remote filters, and filters in a thread or process, cannot be run again here, so their
+answer about a changed node is invalid.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from multisched.state.cluster_cache import NO_ROW, ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.external_pod_changes import keeps_away
 
-NEWS_READ_MAX: Final = 64
+CHANGES_READ_MAX: Final = 64
 """Maximum number of pod changes on other nodes that are matched with the pod's rules one by one; beyond it the filters run."""
 
 
@@ -38,8 +38,8 @@ class DecisionState(msgspec.Struct, frozen=True):
     """Generation of the domain's rows."""
     external_changes: int
     """Count of external changes of the row (`ClusterCache.external_changes`)."""
-    news: int
-    """Position in the log of pod changes (`PodNews.end`)."""
+    pod_changes_end: int
+    """Position in the log of pod changes (`ExternalPodChanges.end`)."""
 
 
 class SendCheck:
@@ -56,7 +56,7 @@ class SendCheck:
         row = entry.row
         cache, generation = self._cache, self._rows.generation
         return DecisionState(
-            cycle, entry.pod, cache.nodes.node(row), generation, cache.external_changes(row), cache.news.end
+            cycle, entry.pod, cache.nodes.node(row), generation, cache.external_changes(row), cache.pod_changes.end
         )
 
     def is_at_home(self, placed: Placed, seen: DecisionState) -> bool:
@@ -86,7 +86,7 @@ class SendCheck:
             and entry.pod is seen.pod
             and self._cache.external_changes(row) == seen.external_changes
             and self._rows.has_stayed(row, seen.generation)
-            and not self._is_concerned(placed, entry.pod, seen)
+            and not self._is_affected(placed, entry.pod, seen)
         )
         return None if is_as_seen else self._refusal_now(entry.pod, seen, node)
 
@@ -95,15 +95,15 @@ class SendCheck:
         again = "" if self._cache.nodes.row_of(node) is None else " and created again"
         return Status.error(f"node {node} was deleted{again} before the pod was bound")
 
-    def _is_concerned(self, placed: Placed, pod: Pod, seen: DecisionState) -> bool:
+    def _is_affected(self, placed: Placed, pod: Pod, seen: DecisionState) -> bool:
         """Reports whether pods changed on any node that the pod's rules may refer to, or whose rules may refer to the pod."""
-        news = self._cache.news
-        if (news.end if placed.relates else news.demanding) <= seen.news:
+        changes = self._cache.pod_changes
+        if (changes.end if placed.relates else changes.demanding) <= seen.pod_changes_end:
             return False
-        others = news.since(seen.news)
+        others = changes.since(seen.pod_changes_end)
         if others is not None and not placed.relates:
             others = [other for other in others if keeps_away(other)]
-        return others is None or len(others) > NEWS_READ_MAX or seen.cycle.is_concerned(placed, pod, others)
+        return others is None or len(others) > CHANGES_READ_MAX or seen.cycle.is_affected(placed, pod, others)
 
     def _refusal_now(self, pod: Pod, seen: DecisionState, node: Node) -> Status | None:
         before = seen.node

@@ -398,24 +398,29 @@ class Handover:
 
     def _obstacle(self, domain: str, node: Node, version: Version, others: Mapping[str, Holding | None]) -> str:
         """Returns why another leader may still bind to the node; empty: none does."""
-        for group, who, holding in self._unsettled(others):
+        for group, holder, holding in self._unsettled(others):
             claims = self._claims(holding.annotations)
             if claims is None:
-                return f"{who}, which does not publish its node selection"
+                return f"{holder}, which does not publish its node selection"
             if self._groups[domain] not in claims.groups.values():
-                return f"{who}, whose configuration has no lease for domain {domain} and may use the node without waiting for that domain"
+                return (
+                    f"{holder}, whose configuration has no lease for domain {domain} and may use the node without waiting for"
+                    " that domain"
+                )
             if claims.claims(group, node):
-                return f"{who}, whose configuration also claims the node"
+                return f"{holder}, whose configuration also claims the node"
             if not is_covered(version, _seen(holding)):
-                return f"{who}, which has not yet seen that the node left"
+                return f"{holder}, which has not yet seen that the node left"
         return ""
 
     def _ahead(self, others: Mapping[str, Holding | None]) -> list[_Ahead]:
         """Returns the leaders that have seen newer node versions than this process, so that any node may be theirs again."""
         position = version_of(self._nodes.position)
         return [
-            _Ahead(f"{who}, which has seen newer node changes than this process and may claim it again", _seen(holding))
-            for _, who, holding in self._unsettled(others)
+            _Ahead(
+                f"{holder}, which has seen newer node changes than this process and may claim it again", _seen(holding)
+            )
+            for _, holder, holding in self._unsettled(others)
             if not is_covered(_seen(holding), position)
         ]
 

@@ -27,7 +27,7 @@ from multisched.shell.leadership.lease_runner import LeaseRunner
 logger = logging.getLogger(__name__)
 
 FIRST_S: Final = 0.5
-"""How long the first list waits for free leases; if they are held before it, no second list is needed."""
+"""Time that the first list waits for free leases. If this process holds them before the list, no second list is needed."""
 LOOK_MIN_S: Final = 0.05
 LOOK_MAX_S: Final = 1.0
 """Bounds of the interval between checks of a lease that is held but does not allow binds yet."""
@@ -66,7 +66,7 @@ class Leases:
         namespace: str,
         on_lost: Callable[[str], None],
     ) -> None:
-        """`rng`: seeds each keeper. `on_lost`: called with a group whose lease is not held, or no longer."""
+        """`rng`: seeds each keeper. `on_lost`: called with a group at each notification that its lease is not held."""
         self.keepers: dict[str, LeaseKeeper] = {}
         """Group -> keeper of its lease."""
         self._configuration = configuration
@@ -101,12 +101,12 @@ class Leases:
             keeper.address = address
 
     def held(self) -> dict[str, bool]:
-        """Returns name of each Lease -> whether this process holds it."""
+        """Returns whether this process holds each Lease, by the name of the Lease."""
         prefix = self._configuration.lease.name_prefix
         return {f"{prefix}-{group}": keeper.term.is_leading for group, keeper in self.keepers.items()}
 
     def may_be_bound_by(self) -> Iterator[str]:
-        """Returns the groups whose leases allow binds now, if leases that were missing at the start are new."""
+        """Returns the groups whose leases allow binds now, on the assumption that leases which were missing at the start never existed."""
         return (group for group, keeper in self.keepers.items() if keeper.term.may_bind_if_new())
 
     async def run(self) -> None:
@@ -120,7 +120,7 @@ class Leases:
                 await held.wait()
 
     async def until_held(self, domain: str) -> None:
-        """Waits until the lease is held. It may have been lost again before the notification."""
+        """Waits for the notification that the lease is held. The lease may be lost again before the notification."""
         await self._held[self._groups[domain]].wait()
 
     async def until_may_bind(self, domain: str, lease: LeaseTerm) -> None:

@@ -19,7 +19,7 @@ from multisched.framework.runner import Runner
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.queueing.pod_queue import PodQueue
-from multisched.queueing.quarantine import alike
+from multisched.queueing.quarantine import refusal_key
 from multisched.shell.binding.bind import Bind, CancelledBind
 from multisched.shell.scheduling.failure_handler import FailureHandler
 from multisched.shell.scheduling.ports import DomainPorts, Listeners
@@ -96,7 +96,7 @@ class BindOutcomes:
             self._in_progress.done()
             uid, status = one.bind.placed.pod.uid, one.status
             if self._cache.placed(uid) is None:
-                refusal = alike(status.message, one.bind.placed.node) if status.is_denied else ""
+                refusal = refusal_key(status.message, one.bind.placed.node) if status.is_denied else ""
                 self._failures.requeue(_gang_message(one), refusal)
             else:
                 # Another client has bound it to the same node: another attempt would assume a pod that is already placed.

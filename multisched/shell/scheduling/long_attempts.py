@@ -204,7 +204,7 @@ class LongAttempts:
         """Yields to watches and other tasks, and for up to `seconds` to the scheduling of ready pods."""
         ends_s = self._now() + seconds
         await self._ports.steps.rest()
-        await self._ports.news.pause(seconds)
+        await self._ports.event_time_share.pause(seconds)
         for _ in range(TURNS_MAX):
             if not self._queue.has_ready or self._now() >= ends_s:
                 return

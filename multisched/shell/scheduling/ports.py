@@ -24,7 +24,7 @@ class DomainPorts(msgspec.Struct, frozen=True):
     conditions: ConditionWriter
     lease: LeaseHolder
     observer: DomainObserver
-    news: EventTimeShare
+    event_time_share: EventTimeShare
     steps: Steps
     """Step budget of attempts. All domains share it, because they share the event loop."""
 

@@ -100,7 +100,7 @@ class SchedulingLoop:
             slice_left -= await self._decide_next(queued, slice_left)
             took_s = now() - slice_began_s
             if not slice_left or took_s > SLICE_S:
-                await self._ports.news.pause(took_s)
+                await self._ports.event_time_share.pause(took_s)
                 slice_left, slice_began_s = PODS_PER_SLICE, now()
         self._running -= 1
         self._intake.wake()  # passes on a wake-up that this task may have received

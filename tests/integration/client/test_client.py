@@ -100,7 +100,7 @@ async def test_a_reflector_follows_the_cluster_through_drops_expiries_and_deleti
         }
 
 
-async def test_each_bind_answer_means_what_the_pod_says(scene: Scene) -> None:
+async def test_each_bind_response_matches_the_state_of_the_pod(scene: Scene) -> None:
     node = f"node-of-{scene.namespace}"
     await create_node(scene, node)
     uid = await create_pod(scene, "a")

@@ -55,7 +55,7 @@ MIG_SINGLE = {"gpu.count": "7", "mig.strategy": "single", "gpu.product": "A100-M
     ],
     ids=["hami 8 x 10", "time-sliced 2 x 4", "mig single", "whole"],
 )
-def test_of_nine_pods_of_one_gpu_those_run_that_there_are_gpus_for(node: Document, runs: int, why: str) -> None:
+def test_only_as_many_one_gpu_pods_run_as_there_are_gpus(node: Document, runs: int, why: str) -> None:
     loop = SimLoop(1)
 
     async def story() -> None:
@@ -96,7 +96,7 @@ def test_mig_profiles_are_counted_each_for_itself() -> None:
     simulate(story(), loop)
 
 
-def test_a_fraction_is_refused_on_nodes_whose_cards_the_kubelet_alone_knows() -> None:
+def test_fraction_is_refused_on_nodes_where_only_the_kubelet_knows_the_cards() -> None:
     loop = SimLoop(1)
 
     async def story() -> None:

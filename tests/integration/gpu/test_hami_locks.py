@@ -42,7 +42,7 @@ def test_a_lock_names_the_pod_before_it_is_bound_and_the_plugin_removes_it() -> 
     simulate(story(), loop)
 
 
-def test_a_lock_of_another_scheduler_refuses_the_node_and_its_end_wakes_the_pod() -> None:
+def test_lock_of_another_scheduler_refuses_the_node_and_its_release_requeues_the_pod() -> None:
     loop = SimLoop(1)
 
     async def story() -> None:
@@ -139,7 +139,7 @@ def test_the_lock_of_a_refused_bind_is_released_at_once() -> None:
     simulate(story(), loop)
 
 
-def test_without_the_right_to_patch_nodes_the_pod_says_what_to_allow() -> None:
+def test_missing_right_to_patch_nodes_is_reported_on_the_pod() -> None:
     loop = SimLoop(1)
 
     async def story() -> None:
@@ -184,7 +184,7 @@ def test_a_lock_found_only_before_the_bind_sends_the_pod_to_another_node() -> No
     simulate(story(), loop)
 
 
-def test_a_new_leader_removes_the_lock_that_the_killed_one_took_for_an_unbound_pod() -> None:
+def test_new_leader_removes_the_lock_of_a_killed_one_for_an_unbound_pod() -> None:
     loop = SimLoop(1)
 
     async def story() -> None:

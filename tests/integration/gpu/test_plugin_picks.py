@@ -128,7 +128,7 @@ def test_picks_are_right_while_leaders_are_killed_and_others_lock_nodes(seed: in
     simulate(story(), loop)
 
 
-def test_an_answer_of_the_plugin_wakes_one_of_many_equal_pods_and_none_is_forgotten() -> None:
+def test_plugin_response_requeues_one_of_many_equal_pods_and_forgets_none() -> None:
     """Pods are deleted while they wait and right after they were woken: another takes the node."""
     loop = SimLoop(1)
     small = Demand(HAMI, ((1, 1_000),))

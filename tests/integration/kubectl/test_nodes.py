@@ -72,7 +72,7 @@ def test_node_labels_show_roles_and_match_selectors(ctl: Kubectl, node: str) -> 
     assert rows(ctl("get", "nodes", "-l", f"test={node}"))[0]["ROLES"] == "special"
 
 
-def test_a_deleted_node_is_gone(ctl: Kubectl) -> None:
+def test_deleted_node_is_not_listed(ctl: Kubectl) -> None:
     name = f"short-{time.time_ns():x}"
     ctl("create", "-f", "-", stdin={"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
     ctl("delete", "node", name)

@@ -112,7 +112,7 @@ def test_watch_events_and_watch_only(ctl: Kubectl) -> None:
     assert {name for _, name in seen} == {"old"}
 
 
-def test_describe_pod_tells_node_requests_and_events(ctl: Kubectl, node: str) -> None:
+def test_describe_pod_shows_node_requests_and_events(ctl: Kubectl, node: str) -> None:
     ctl("apply", "-f", "-", stdin=pod("a", on=node))
     ctl("wait", "--for=condition=Ready", "pod/a", "--timeout=60s")
     event: Document = {

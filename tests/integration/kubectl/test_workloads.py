@@ -36,7 +36,7 @@ def test_scale_up_and_down(ctl: Kubectl, node: str) -> None:
     )
 
 
-def test_a_rollout_goes_forward_and_back(ctl: Kubectl, node: str) -> None:
+def test_rollout_can_be_applied_and_undone(ctl: Kubectl, node: str) -> None:
     ctl("create", "-f", "-", stdin=deployment("web", on=node))
     rolled_out(ctl)
     ctl("set", "image", "deployment/web", "main=app:2")

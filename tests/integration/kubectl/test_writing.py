@@ -176,7 +176,7 @@ def test_a_failed_test_of_a_json_patch_changes_nothing(ctl: Kubectl) -> None:
     assert ctl.get("configmap", "c")["data"] == {"a": "1"}
 
 
-def test_status_is_a_subresource_of_its_own(ctl: Kubectl) -> None:
+def test_status_is_a_separate_subresource(ctl: Kubectl) -> None:
     ctl("create", "-f", "-", stdin=pod("a"))
     ctl("patch", "pod", "a", "-p", '{"status": {"message": "ignored"}}')
     assert "message" not in ctl.get("pod", "a")["status"]

@@ -138,7 +138,7 @@ def held(house: House) -> set[str]:
     return {pod.name for pod in house.api_checker.pods().values() if pod.uid in uids}
 
 
-def test_late_member_requeues_members_that_gave_up() -> None:
+def test_late_member_requeues_members_that_timed_out() -> None:
     async def story() -> None:
         async with open_house(one_domain(COSCHEDULING)) as house:
             await house.node("n", cpu="3")

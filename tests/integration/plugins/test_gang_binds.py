@@ -101,7 +101,7 @@ def test_member_with_a_refused_bind_is_retried_and_others_stay() -> None:
     play(story, "a")
 
 
-def test_members_that_cannot_recover_and_bound_ones_are_told() -> None:
+def test_unrecoverable_and_bound_members_are_reported() -> None:
     async def story(house: House, keeper: Doorkeeper) -> None:
         async def ask(name: str) -> Response | None:
             return refused(403, "Forbidden", "not yours") if name == "m1" else None

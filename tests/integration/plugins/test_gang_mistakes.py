@@ -75,7 +75,9 @@ async def says(house: House, name: str, words: str, within_s: float = 5.0) -> No
         ),
     ],
 )
-def test_pod_with_contradicting_gang_labels_is_told_and_starts_when_fixed(metadata: dict[str, Any], words: str) -> None:
+def test_contradicting_gang_labels_are_reported_and_the_pod_starts_when_fixed(
+    metadata: dict[str, Any], words: str
+) -> None:
     async def story(house: House) -> None:
         await member(house, "m0", metadata)
         await says(house, "m0", words)
@@ -97,7 +99,7 @@ def test_pod_with_invalid_gang_labels_does_not_count() -> None:
     play(story)
 
 
-def test_members_of_two_schedulers_are_told_both_names() -> None:
+def test_members_of_two_schedulers_are_reported_with_both_names() -> None:
     async def story(house: House) -> None:
         await member(house, "m0", ack("g", 2))
         await member(house, "m1", ack("g", 2), scheduler="gpu-scheduler")
@@ -121,7 +123,7 @@ def test_members_in_two_namespaces_get_no_details_of_each_other() -> None:
     play(story)
 
 
-def test_members_with_different_minimums_are_told_both() -> None:
+def test_different_minimums_of_members_are_reported() -> None:
     async def story(house: House) -> None:
         await member(house, "m0", ack("g", 2))
         await member(house, "m1", ack("g", 3))
@@ -132,7 +134,7 @@ def test_members_with_different_minimums_are_told_both() -> None:
     play(story)
 
 
-def test_group_and_members_with_different_minimums_are_told() -> None:
+def test_different_minimums_of_group_and_members_are_reported() -> None:
     async def story(house: House) -> None:
         await house.post(GROUPS, "g", {}, spec={"minMember": 2})
         both = {"labels": {SP_LABEL: "g", ACK_NAME: "g", ACK_MIN: "3"}}
@@ -144,7 +146,7 @@ def test_group_and_members_with_different_minimums_are_told() -> None:
     play(story)
 
 
-def test_linked_gang_without_a_back_reference_is_told() -> None:
+def test_linked_gang_without_a_back_reference_is_reported() -> None:
     async def story(house: House) -> None:
         await member(house, "m0", koordinator("x", 1, groups='["default/x", "default/y"]'))
         await member(house, "m1", koordinator("y", 1))
@@ -154,7 +156,7 @@ def test_linked_gang_without_a_back_reference_is_told() -> None:
     play(story)
 
 
-def test_linked_gangs_of_two_schedulers_are_told_which() -> None:
+def test_linked_gangs_of_two_schedulers_are_reported() -> None:
     async def story(house: House) -> None:
         groups = '["x", "y"]'
         await member(house, "m0", koordinator("x", 1, groups=groups))

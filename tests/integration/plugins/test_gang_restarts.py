@@ -189,7 +189,7 @@ def test_slowly_ending_member_is_replaced_by_one() -> None:
     in_virtual_time(story)
 
 
-def test_pending_members_are_told_that_deleting_ones_do_not_count() -> None:
+def test_pending_members_report_that_terminating_ones_do_not_count() -> None:
     async def story() -> None:
         async with cluster(n0="4") as house:
             await members(house, ack("g", 2), "m0", "m1")

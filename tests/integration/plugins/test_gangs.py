@@ -108,7 +108,7 @@ def test_gang_larger_than_the_cluster_blocks_no_small_one() -> None:
     in_virtual_time(story)
 
 
-def test_two_gangs_that_need_most_of_the_cluster_go_one_after_the_other() -> None:
+def test_two_gangs_that_need_most_of_the_cluster_run_in_turn() -> None:
     async def story() -> None:
         async with cluster("a", "b") as house:
             for number in range(5):

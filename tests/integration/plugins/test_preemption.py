@@ -80,7 +80,7 @@ def play(story: Callable[[], Awaitable[None]]) -> None:
     in_virtual_time(story)
 
 
-def test_high_priority_pod_preempts_and_all_are_told() -> None:
+def test_high_priority_pod_preempts_and_events_are_written() -> None:
     async def story() -> None:
         async with cluster("n") as house:
             await pod(house, "low", "3", "low", grace_s=30)

@@ -147,7 +147,7 @@ def arguments(api: FaultyApi, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("is_watched", [False, True], ids=["listed", "watched"])
-async def test_malformed_pod_is_told_the_fix_and_blocks_no_pod(is_watched: bool, tmp_path: Path) -> None:
+async def test_malformed_pod_gets_an_event_with_the_fix_and_blocks_no_pod(is_watched: bool, tmp_path: Path) -> None:
     async with FaultyApi.start() as api:
         await api.create("/api/v1/nodes", node_document("n1"))
 
@@ -181,7 +181,7 @@ async def test_malformed_pod_is_told_the_fix_and_blocks_no_pod(is_watched: bool,
         assert len(conditions[name]["message"]) < 1000, name
 
 
-async def test_malformed_node_is_told_the_fix_and_gets_no_pods(tmp_path: Path) -> None:
+async def test_malformed_node_gets_an_event_with_the_fix_and_no_pods(tmp_path: Path) -> None:
     async with FaultyApi.start() as api:
         await api.create("/api/v1/nodes", node_document("healthy"))
         for name, (change, _) in BAD_NODES.items():

@@ -265,7 +265,7 @@ async def _remember_wrong(scene: Scene) -> bool:
     spec = {"nodeName": cache.nodes.node(row).name, "containers": [{"name": "main"}]}
     pod = process.program.decoder.pod(orjson.dumps({"metadata": metadata, "spec": spec}))
     for ledger in cache.ledgers:
-        if ledger.name != FAULTY and not isinstance(ledger, SummingLedger) and ledger.concerns(pod):
+        if ledger.name != FAULTY and not isinstance(ledger, SummingLedger) and ledger.is_used_by(pod):
             ledger.restore(pod, row)
     scene.replicas.was_corrupted = True
     return True

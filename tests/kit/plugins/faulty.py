@@ -154,7 +154,7 @@ class FaultyLedger:
         self._bugs = Bugs()
         self._held: dict[str, int] = {}
 
-    def concerns(self, pod: Pod) -> bool:
+    def is_used_by(self, pod: Pod) -> bool:
         return zlib.crc32(f"Ledger/{pod.uid}".encode()) % ONE_IN == 0
 
     def version(self, row: int) -> int:

@@ -40,7 +40,7 @@ class HeadLedger:
         self._version = 0
         self.counts: Counter[str] = Counter()
 
-    def concerns(self, pod: Pod) -> bool:
+    def is_used_by(self, pod: Pod) -> bool:
         return True
 
     def version(self) -> int:

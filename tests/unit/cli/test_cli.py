@@ -216,7 +216,7 @@ def test_validate_notes_an_unwritable_profiles_file(tmp_path: Path) -> None:
         0,
         (
             f"{path}: forecast: PeakForecast: profilesFile: /nowhere/profiles: there is no folder /nowhere on this machine;"
-            " without it each start learns anew, and scores by requests until then"
+            " without it each start learns again, and scores by requests until then"
         ),
     )
     path.write_text(text.replace("FILE", str(tmp_path / "profiles")))

@@ -115,7 +115,7 @@ def queue_of(domain: str, pods: Mapping[str, float], *, left_out: int = 0) -> Qu
     )
 
 
-def test_leader_response_is_printed_whichever_replica_was_queried(tmp_path: Path) -> None:
+def test_leader_response_is_printed_for_any_queried_replica(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret")
     with pair() as (standby, leader):

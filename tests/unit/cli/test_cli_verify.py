@@ -103,7 +103,7 @@ def test_verify_with_a_configuration_checks_domains(tmp_path: Path) -> None:
     listed = dump(make_node("n1", more={GPU: "4"}), pod)
     assert call("--snapshot", "-", stdin=listed)[0] == 0
     code, text, _ = call("--snapshot", "-", "--config", str(config), stdin=listed)
-    assert (code, "the node is of domain gpu" in text) == (1, True)
+    assert (code, "the node belongs to domain gpu" in text) == (1, True)
 
 
 def test_unreadable_objects_are_listed_without_failing() -> None:

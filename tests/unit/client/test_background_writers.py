@@ -425,7 +425,7 @@ async def test_only_the_newest_changed_condition_is_written() -> None:
     assert (writer.statistics().superseded, writer.statistics().unchanged) == (99, 1)
 
 
-async def test_condition_written_during_an_older_write_comes_second() -> None:
+async def test_newer_condition_is_written_after_an_older_write_in_flight() -> None:
     writer, transport, _ = make_writer()
     async with at_work(writer):
         writer.write(POD, replace(UNSCHEDULABLE, message="old"), LEASE)

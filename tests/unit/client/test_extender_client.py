@@ -212,7 +212,7 @@ async def _fine(request: web.BaseRequest) -> web.Response:
 FINE: Handler = _fine
 
 
-async def test_https_is_verified_unless_told_otherwise(tmp_path: Path) -> None:
+async def test_https_is_verified_unless_disabled(tmp_path: Path) -> None:
     authority = Authority(datetime.now(UTC))
     ca = tmp_path / "ca.crt"
     ca.write_bytes(authority.certificate)

@@ -63,7 +63,7 @@ async def test_released_or_expired_lease_has_no_holder() -> None:
         assert store.document["spec"]["holderIdentity"] == ""
 
 
-async def test_a_holder_that_says_no_address_keeps_none_of_another() -> None:
+async def test_holder_without_an_address_removes_that_of_the_last_one() -> None:
     store = LeaseStore()
     keeper, _ = make_keeper(store, "silent")
     store.write(holderIdentity="", leaseDurationSeconds=15)

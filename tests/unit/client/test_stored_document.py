@@ -137,7 +137,7 @@ async def test_success_without_a_readable_config_map_is_unknown_result() -> None
         assert (await ours.write(b"x")).answer is DocumentAnswer.UNKNOWN
 
 
-async def test_writer_of_a_deleted_document_is_told_and_recreates_it() -> None:
+async def test_writer_of_a_deleted_document_gets_an_error_and_recreates_it() -> None:
     answers = [a_config_map("7", "first"), a_refusal(404, "NotFound", "deleted"), a_config_map("9", "third")]
     transport = ScriptedTransport(respond=lambda _: answers.pop(0))
     kept = keeper(transport)

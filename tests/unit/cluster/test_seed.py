@@ -38,7 +38,7 @@ def fits(free: Counter[str], needs: Counter[str]) -> bool:
     return all(free[resource] >= amount for resource, amount in needs.items())
 
 
-def test_three_hundred_nodes_are_of_three_kinds_with_unique_names_and_hostnames() -> None:
+def test_seed_of_300_nodes_has_three_kinds_with_unique_names_and_hostnames() -> None:
     nodes = demo_nodes(300)
     roles = Counter(str(node["metadata"]["name"]).split("-")[0] for node in nodes)
 
@@ -48,7 +48,7 @@ def test_three_hundred_nodes_are_of_three_kinds_with_unique_names_and_hostnames(
     assert len({node["metadata"]["labels"]["topology.kubernetes.io/zone"] for node in nodes}) == 3
 
 
-def test_virtual_nodes_carry_label_and_taint_and_gpu_nodes_eight_devices() -> None:
+def test_virtual_nodes_have_label_and_taint_and_gpu_nodes_eight_devices() -> None:
     for node in demo_nodes(300):
         kind = node["metadata"]["name"].split("-")[0]
         labels, taints = node["metadata"]["labels"], node["spec"].get("taints", [])
@@ -58,7 +58,7 @@ def test_virtual_nodes_carry_label_and_taint_and_gpu_nodes_eight_devices() -> No
         assert node["status"]["allocatable"].get("nvidia.com/gpu") == ("8" if kind == "gpu" else None)
 
 
-def test_every_node_that_is_a_machine_has_the_volume_driver_and_one_class_is_the_default() -> None:
+def test_every_physical_node_has_the_volume_driver_and_one_class_is_default() -> None:
     nodes = demo_nodes(48)
     kinds: dict[str, list[Document]] = {}
     for document in demo_storage(nodes):
@@ -72,7 +72,7 @@ def test_every_node_that_is_a_machine_has_the_volume_driver_and_one_class_is_the
     assert {c["provisioner"] for c in kinds["StorageClass"]} == {driver["metadata"]["name"]}
 
 
-def test_the_jobs_have_exactly_the_pods_asked_for() -> None:
+def test_jobs_have_exactly_the_requested_number_of_pods() -> None:
     for pods in (0, 1, 99, 100, 1000, 1050):
         jobs = [m for m in demo_workload(pods) if m["kind"] == "Job"]
 
@@ -80,12 +80,12 @@ def test_the_jobs_have_exactly_the_pods_asked_for() -> None:
         assert all(job["spec"]["parallelism"] == job["spec"]["completions"] for job in jobs)
 
 
-def test_without_a_number_the_jobs_grow_with_the_nodes() -> None:
+def test_number_of_job_pods_grows_with_the_nodes_by_default() -> None:
     for nodes, pods in ((3, 10), (300, 1_000), (3_000, 10_000)):
         assert pods_by_scheduler(demo_workload(nodes=nodes))["job-scheduler"] == pods
 
 
-def test_gpu_pods_ask_for_whole_devices_or_for_fractions_but_not_for_both() -> None:
+def test_gpu_pods_request_whole_devices_or_fractions_but_not_both() -> None:
     templates = [template_of(m) for m in demo_workload(0)]
     gpu = [t for t in templates if t["spec"]["schedulerName"] == "gpu-scheduler"]
     fractions = [t for t in gpu if GPU_MILLI_ANNOTATION in t["metadata"].get("annotations", {})]

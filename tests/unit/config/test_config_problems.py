@@ -77,7 +77,7 @@ server: {port: abc}
         ("#" * 1_048_577, "f.yaml:1:1: the file has 1048577 bytes; at most 1048576 are read"),
     ],
 )
-def test_text_that_is_no_plain_document_is_refused(text: str, told: str) -> None:
+def test_text_that_is_not_a_plain_document_is_refused(text: str, told: str) -> None:
     assert problems(text) == [told]
 
 

@@ -232,7 +232,7 @@ def test_narrowest_topology_level_that_fits_is_used() -> None:
     assert len(racks_of(domain, large, "zone")) == 1
 
 
-def test_recovering_gang_goes_to_the_domain_of_its_placed_members() -> None:
+def test_recovering_gang_uses_the_domain_of_its_placed_members() -> None:
     domain = Domain(*racks(3, cpu_milli=4000))
     domain.cache.place(make_pod("standing", cpu_milli=1000, node="r2n1"))
     pods = [make_pod("m", spec=SPEC)]

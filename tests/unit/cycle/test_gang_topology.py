@@ -118,7 +118,7 @@ def test_narrowest_of_two_levels_is_used(cluster: list[Spot], count: int, is_str
 
 
 @given(clusters, counts, st.integers(0, 6))
-def test_later_members_go_to_the_domain_of_placed_members(cluster: list[Spot], count: int, number: int) -> None:
+def test_later_members_use_the_domain_of_placed_members(cluster: list[Spot], count: int, number: int) -> None:
     home = cluster[number % len(cluster)]
     placed = place(cluster, count, RACK_REQUIRED, standing=[number % len(cluster)])
     has_room = bool(home.rack) and rooms(cluster, ["rack"])[home.rack,] >= count

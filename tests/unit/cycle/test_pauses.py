@@ -274,7 +274,7 @@ def record_writes(domain: Domain, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return written
 
 
-def test_first_search_that_takes_too_long_ends_and_goes_on_later(
+def test_first_search_that_takes_too_long_is_resumed_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pods_by_priority, "PODS_AT_ONCE", 2)

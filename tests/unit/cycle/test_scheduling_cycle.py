@@ -147,7 +147,7 @@ def test_volumes_on_another_node_do_not_affect_a_placed_pod(plugin: str) -> None
     pod, others = make_pod("p", spec=spec), [make_pod("other", spec=spec, node="b")]
     placed = domain.schedule(pod)
     assert isinstance(placed, Placed)
-    assert not domain.cycle.is_concerned(placed, pod, others)
+    assert not domain.cycle.is_affected(placed, pod, others)
 
 
 def test_nominated_node_is_tried_first() -> None:

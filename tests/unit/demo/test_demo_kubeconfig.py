@@ -28,14 +28,14 @@ def environment(home: Path) -> dict[str, str]:
     return {"HOME": str(home)}
 
 
-def test_the_file_is_found_while_the_demo_runs(kubeconfig: Path, tmp_path: Path) -> None:
+def test_kubeconfig_is_found_while_the_demo_runs(kubeconfig: Path, tmp_path: Path) -> None:
     with found_by_commands(kubeconfig, environment(tmp_path)):
         assert demo_kubeconfig(environment(tmp_path)) == kubeconfig
     assert demo_kubeconfig(environment(tmp_path)) is None
     assert list(token_folder(environment(tmp_path)).iterdir()) == []
 
 
-def test_the_latest_demo_is_found_and_an_earlier_one_leaves_it_alone(kubeconfig: Path, tmp_path: Path) -> None:
+def test_latest_demo_is_found_after_an_earlier_one_ends(kubeconfig: Path, tmp_path: Path) -> None:
     later = tmp_path / "later"
     later.write_text("{}")
     first = found_by_commands(kubeconfig, environment(tmp_path))
@@ -45,19 +45,19 @@ def test_the_latest_demo_is_found_and_an_earlier_one_leaves_it_alone(kubeconfig:
         assert demo_kubeconfig(environment(tmp_path)) == later
 
 
-def test_a_file_that_has_gone_is_not_found(kubeconfig: Path, tmp_path: Path) -> None:
+def test_deleted_kubeconfig_is_not_found(kubeconfig: Path, tmp_path: Path) -> None:
     with found_by_commands(kubeconfig, environment(tmp_path)):
         kubeconfig.unlink()
         assert demo_kubeconfig(environment(tmp_path)) is None
 
 
-def test_where_nothing_can_be_written_nothing_is_found(kubeconfig: Path, tmp_path: Path) -> None:
+def test_unwritable_cache_directory_gives_no_kubeconfig(kubeconfig: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with found_by_commands(kubeconfig, environment(tmp_path / "file")):
         assert demo_kubeconfig(environment(tmp_path / "file")) is None
 
 
-def test_a_user_without_a_kubeconfig_gets_that_of_the_demo_and_a_word(
+def test_user_without_a_kubeconfig_gets_the_one_of_the_demo_and_a_notice(
     kubeconfig: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert kubeconfig_of(None, None) is None
@@ -68,7 +68,7 @@ def test_a_user_without_a_kubeconfig_gets_that_of_the_demo_and_a_word(
     )
 
 
-def test_whoever_has_or_names_one_is_never_sent_to_the_demo(
+def test_user_with_a_kubeconfig_never_gets_the_one_of_the_demo(
     kubeconfig: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with found_by_commands(kubeconfig, environment(tmp_path)):

@@ -27,16 +27,16 @@ def test_a_gang_waits_for_its_last_member(gang: Gang, said: str) -> None:
         (30, 8, 5, "blue reclaimed 8 of its 20 CPUs: 5 pods of red were evicted"),
     ],
 )
-def test_a_quota_is_borrowed_and_taken_back(borrower_cpu: int, owner_cpu: int, evicted: int, said: str) -> None:
+def test_quota_is_borrowed_and_reclaimed(borrower_cpu: int, owner_cpu: int, evicted: int, said: str) -> None:
     assert Quota("red", "blue", 40, 20, borrower_cpu, owner_cpu, evicted).words() == said
 
 
-def test_a_day_is_a_bar_per_hour() -> None:
+def test_day_is_shown_as_one_bar_per_hour() -> None:
     assert ServicePeak("web", "Mon 20:00", 8.0, (0.0, 1.0, 4.0, 8.0)).bars() == " ▁▄█"
     assert ServicePeak("idle", "Mon 00:00", 0.0, (0.0, 0.0)).bars() == "  "
 
 
-def test_the_document_has_what_can_be_compared() -> None:
+def test_document_has_all_facts_with_rounded_numbers() -> None:
     facts = Facts(
         gang=Gang("llm", 2, 2, 2),
         refused=Refused("default/too-big", "0/3 nodes are available: 3 Insufficient cpu. preemption: none", "less"),
@@ -66,5 +66,5 @@ def test_the_document_has_what_can_be_compared() -> None:
         ([float(n) for n in range(1, 101)], 0.99, 99.0),
     ],
 )
-def test_quantiles_are_nearest_rank(values: list[float], share: float, expected: float) -> None:
+def test_quantiles_use_the_nearest_rank(values: list[float], share: float, expected: float) -> None:
     assert quantile(values, share) == expected

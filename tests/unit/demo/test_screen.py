@@ -41,7 +41,7 @@ def plain(lines: list[Text]) -> list[str]:
     return [line.plain for line in lines]
 
 
-def test_without_a_terminal_only_changes_are_printed() -> None:
+def test_only_changes_are_printed_without_a_terminal() -> None:
     stream = io.StringIO()
     with open_screen(HEADER, stream) as screen:
         for bound in (0, 10, 10, 1000):
@@ -65,7 +65,7 @@ def test_the_screen_fits_the_terminal(columns: int, lines: int) -> None:
     assert max(map(cell_len, found)) <= columns
 
 
-def test_eighty_columns_and_twenty_four_lines_show_all() -> None:
+def test_terminal_of_80_columns_and_24_lines_shows_everything() -> None:
     found = "\n".join(plain(picture(full(), HEADER, 80, 24)))
     for said in (
         "forecast        1     400",
@@ -90,7 +90,7 @@ def test_a_higher_terminal_shows_more_decisions() -> None:
     assert 2 <= shown[0] < shown[1] == 8
 
 
-def test_of_the_services_those_are_shown_that_peak_at_different_hours() -> None:
+def test_shown_services_peak_at_different_hours() -> None:
     found = "\n".join(plain(picture(full(), HEADER, 80, 24)))
     assert re.search(r"^search .*\nreports ", found, re.M)
 
@@ -112,7 +112,7 @@ class Terminal(io.StringIO):
         ({"TERM": "xterm", "LINES": "12"}, False, False),
     ],
 )
-def test_small_terminals_get_lines_and_colour_is_left_away_where_nobody_wants_it(
+def test_small_terminals_get_lines_and_colour_can_be_disabled(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], is_coloured: bool, is_redrawn: bool
 ) -> None:
     for name, value in ({"COLUMNS": "80", "LINES": "24"} | variables).items():
@@ -129,13 +129,13 @@ def test_small_terminals_get_lines_and_colour_is_left_away_where_nobody_wants_it
     assert found.startswith(EXPORT)
 
 
-class Gone(io.StringIO):
+class ClosedPipe(io.StringIO):
     """A pipe whose reader has ended."""
 
     def write(self, text: str) -> int:
         raise BrokenPipeError
 
 
-def test_a_reader_that_has_gone_is_reported_to_the_caller() -> None:
-    with pytest.raises(BrokenPipeError), open_screen(HEADER, Gone()):
+def test_closed_output_is_reported_to_the_caller() -> None:
+    with pytest.raises(BrokenPipeError), open_screen(HEADER, ClosedPipe()):
         pass

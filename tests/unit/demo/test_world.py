@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("nodes", [3, 9, 30, 300, 3000])
-def test_the_gang_is_whole_with_the_last_act_and_fits_beside_the_other_gpu_pods(nodes: int) -> None:
+def test_last_act_completes_the_gang_and_all_gpu_pods_fit(nodes: int) -> None:
     world = world_of(nodes)
     members = [one for one in (*first_act(world), *late_act(world)) if one["metadata"]["name"].startswith(GANG)]
     assert len(members) == world.gang_members
@@ -50,7 +50,7 @@ def test_the_gang_is_whole_with_the_last_act_and_fits_beside_the_other_gpu_pods(
 
 
 @pytest.mark.parametrize("nodes", [3, 30, 300, 3000])
-def test_the_borrower_fills_the_tree_and_the_owner_wants_its_half(nodes: int) -> None:
+def test_borrower_fills_the_tree_and_the_owner_requests_its_half(nodes: int) -> None:
     world = world_of(nodes)
     tree = ground(world)[-1]["spec"]["root"]
     leaves = {leaf["name"]: leaf for leaf in tree["children"]}
@@ -60,7 +60,7 @@ def test_the_borrower_fills_the_tree_and_the_owner_wants_its_half(nodes: int) ->
     assert 2 * world.owners == world.borrowers
 
 
-def test_everything_grows_with_the_nodes() -> None:
+def test_workload_grows_with_the_number_of_nodes() -> None:
     small, large = (sum(feasible_pods(world_of(nodes)).values()) for nodes in (300, 3000))
     assert large == 10 * small
 
@@ -70,13 +70,13 @@ def test_the_refused_pod_is_larger_than_any_work_node() -> None:
     assert largest < REFUSED_CPU
 
 
-def test_the_definition_that_ships_is_that_of_deploy() -> None:
+def test_shipped_custom_resource_definition_equals_that_of_deploy() -> None:
     deployed = (ROOT / "deploy" / "crds" / "elasticquotatrees.yaml").read_bytes()
     assert (ROOT / "multisched" / "demo" / "elasticquotatrees.yaml").read_bytes() == deployed
     assert ground(world_of(3))[0]["spec"]["names"]["kind"] in {kind.name for kind in QUOTA_KINDS} | {"ElasticQuotaTree"}
 
 
-def test_the_history_that_ships_is_what_its_maker_makes() -> None:
+def test_shipped_history_equals_the_generated_one() -> None:
     assert sample_history().read_text() == "".join(f"{line}\n" for line in make_history.lines())
     assert make_history.DAYS == HISTORY_DAYS
 
@@ -92,7 +92,7 @@ def test_every_service_has_a_history() -> None:
     assert known == services
 
 
-def test_the_configuration_learns_from_the_history_and_is_served_on_loopback() -> None:
+def test_configuration_learns_from_the_history_and_serves_on_loopback() -> None:
     configuration = demo_configuration()
     (plugin,) = configuration.domains[0].profile.plugins.enabled
     assert (plugin.name, plugin.args) == (

@@ -41,13 +41,13 @@ def test_alerts_and_pages_match_one_to_one() -> None:
     assert {path.stem for path in PAGES.glob("*.md")} - {"README"} == set(names)
 
 
-def test_the_overview_of_pages_has_each_with_its_severity() -> None:
+def test_overview_lists_each_page_with_its_severity() -> None:
     rows = re.findall(r"^\| \[(\w+)\]\(\1\.md\) \| (\w+) \|", (PAGES / "README.md").read_text("utf-8"), re.MULTILINE)
     assert rows == [(rule["alert"], rule["labels"]["severity"]) for rule in alerts()]
 
 
 @each_alert
-def test_an_alert_says_how_bad_it_is_what_is_wrong_and_where_to_read_on(rule: dict[str, Any]) -> None:
+def test_alert_has_severity_summary_and_runbook_link(rule: dict[str, Any]) -> None:
     assert rule["alert"].startswith("Multisched")
     assert rule["labels"].keys() == {"severity"}
     assert rule["labels"]["severity"] in SEVERITIES
@@ -58,7 +58,7 @@ def test_an_alert_says_how_bad_it_is_what_is_wrong_and_where_to_read_on(rule: di
 
 
 @each_alert
-def test_a_page_says_what_it_means_how_to_look_and_what_to_do(rule: dict[str, Any]) -> None:
+def test_page_has_meaning_diagnosis_and_action(rule: dict[str, Any]) -> None:
     text = (PAGES / f"{rule['alert']}.md").read_text("utf-8")
     assert text.startswith(f"# {rule['alert']}\n\nSeverity: {rule['labels']['severity']}. ")
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == ["What it means", "How to look", "What to do"]
@@ -66,19 +66,19 @@ def test_a_page_says_what_it_means_how_to_look_and_what_to_do(rule: dict[str, An
 
 
 @each_alert
-def test_an_alert_names_metrics_of_the_program(rule: dict[str, Any]) -> None:
+def test_alert_uses_existing_metrics(rule: dict[str, Any]) -> None:
     named = metrics_in(rule["expr"])
     assert named
     assert unknown_metrics(named) == set()
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.json")), ids=lambda path: path.stem)
-def test_a_dashboard_names_metrics_of_the_program(path: Path) -> None:
+def test_dashboard_uses_existing_metrics(path: Path) -> None:
     panels = json.loads(path.read_text("utf-8"))["panels"]
     named = [metrics_in(target["expr"]) for panel in panels for target in panel.get("targets", ())]
     assert len(named) > 5
     assert unknown_metrics(" ".join(named)) == set()
 
 
-def test_a_metric_that_is_none_would_be_seen() -> None:
+def test_unknown_metric_is_found() -> None:
     assert unknown_metrics(metrics_in("sum(multisched_luck_bucket)")) == {"luck"}

@@ -34,30 +34,30 @@ def as_grafana_reads(document: dict[str, Any]) -> dict[str, Any]:
     return read
 
 
-def test_there_is_a_file_for_each_dashboard_and_none_besides() -> None:
+def test_there_is_one_file_per_dashboard_and_no_other() -> None:
     assert {path.name for path in FOLDER.iterdir()} == {f"{board.name}.json" for board in BOARDS}
 
 
 @each_board
-def test_the_files_are_as_their_code_makes_them(board: Board) -> None:
+def test_dashboard_files_equal_the_generated_ones(board: Board) -> None:
     written = (FOLDER / f"{board.name}.json").read_text("utf-8")
     assert written == text_of(board), "run: python -m tests.monitoring.build"
 
 
 @each_board
-def test_grafana_knows_every_field(board: Board) -> None:
+def test_dashboards_have_only_fields_that_grafana_reads(board: Board) -> None:
     document = document_of(board)
     assert as_grafana_reads(document) == document
 
 
-def test_a_field_that_grafana_does_not_know_would_be_seen() -> None:
+def test_unknown_dashboard_field_is_found() -> None:
     document = document_of(BOARDS[0])
     document["panels"][1]["fieldConfig"]["defaults"]["colour"] = "red"
     assert as_grafana_reads(document) != document
 
 
 @each_board
-def test_panels_have_numbers_of_their_own_and_do_not_overlap(board: Board) -> None:
+def test_panels_have_unique_ids_and_do_not_overlap(board: Board) -> None:
     panels = document_of(board)["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     for one, other in combinations([panel["gridPos"] for panel in panels], 2):
@@ -68,7 +68,7 @@ def test_panels_have_numbers_of_their_own_and_do_not_overlap(board: Board) -> No
 
 
 @each_board
-def test_all_jobs_are_those_of_multisched_alone(board: Board) -> None:
+def test_queries_select_only_the_jobs_of_multisched(board: Board) -> None:
     """Grafana puts `allValue` into queries where there is one, and else what the variable's query found."""
     variables = {one["name"]: one for one in document_of(board)["templating"]["list"]}
     assert variables["job"]["query"] == "label_values(multisched_build_info, job)"
@@ -76,6 +76,6 @@ def test_all_jobs_are_those_of_multisched_alone(board: Board) -> None:
 
 
 @each_board
-def test_every_panel_says_what_is_right(board: Board) -> None:
+def test_every_panel_has_a_description(board: Board) -> None:
     panels = [panel for panel in document_of(board)["panels"] if panel["type"] != "row"]
     assert [panel["title"] for panel in panels if not panel["description"].endswith(".")] == []

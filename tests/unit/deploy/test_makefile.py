@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_make_demo_prints_only_what_the_demo_prints(folder: Path) -> None:
+def test_make_demo_prints_only_output_of_the_demo(folder: Path) -> None:
     """Also the first time, when it installs; and without what only tests need: their requirements are not there."""
     command = ["make", "--no-print-directory", "demo", "ARGS=--once -o json"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}

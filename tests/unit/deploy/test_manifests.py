@@ -112,11 +112,11 @@ def test_every_file_belongs_to_the_base_and_parses() -> None:
     assert all({"apiVersion", "kind", "metadata"} <= document.keys() for document in documents())
 
 
-def test_the_cluster_role_is_exactly_what_the_program_uses() -> None:
+def test_cluster_role_has_exactly_the_rights_that_the_program_uses() -> None:
     assert rules(the("ClusterRole")) == CLUSTER_RULES
 
 
-def test_leases_are_granted_by_name_in_the_own_namespace_only() -> None:
+def test_leases_are_granted_by_name_in_one_namespace_only() -> None:
     names = tuple(f"multisched-{domain.name}" for domain in loading.default().domains)
     assert rules(the("Role", "multisched-leases")) == {
         ("coordination.k8s.io", "leases", "create", ()),
@@ -126,7 +126,7 @@ def test_leases_are_granted_by_name_in_the_own_namespace_only() -> None:
     assert loading.default().lease.name_prefix == "multisched"
 
 
-def test_where_a_repair_stands_is_kept_in_the_own_namespace_only() -> None:
+def test_repair_progress_is_granted_by_name_in_one_namespace_only() -> None:
     names = ("multisched-repair-forecast",)
     assert rules(the("Role", "multisched-repair")) == {
         ("", "configmaps", "create", ()),
@@ -135,7 +135,7 @@ def test_where_a_repair_stands_is_kept_in_the_own_namespace_only() -> None:
     }
 
 
-def test_the_tree_in_force_is_kept_in_the_own_namespace_only() -> None:
+def test_tree_in_force_is_granted_by_name_in_one_namespace_only() -> None:
     names = (f"multisched-{ElasticQuota.kept_kind.definition.plural}",)
     assert rules(the("Role", "multisched-quotas")) == {
         ("", "configmaps", "create", ()),
@@ -144,7 +144,7 @@ def test_the_tree_in_force_is_kept_in_the_own_namespace_only() -> None:
     }
 
 
-def test_who_reads_plans_may_not_have_them_carried_out() -> None:
+def test_reader_of_repair_plans_cannot_start_repairs() -> None:
     (rule,) = [r for r in the("ClusterRole", "multisched-reader")["rules"] if "repair" in str(r)]
     assert rule["verbs"] == ["get"]
     assert the("ClusterRole", "multisched-repairer")["rules"] == [
@@ -158,7 +158,7 @@ def test_no_role_has_a_wildcard() -> None:
             assert "*" not in str(role["rules"])
 
 
-def test_readers_are_granted_what_the_server_asks_about() -> None:
+def test_readers_are_granted_the_paths_that_the_server_authorizes() -> None:
     assert the("ClusterRole", "multisched-reader")["rules"] == [
         {
             "nonResourceURLs": [
@@ -172,7 +172,7 @@ def test_readers_are_granted_what_the_server_asks_about() -> None:
     ]
 
 
-def test_the_rights_go_to_the_one_service_account() -> None:
+def test_all_roles_are_bound_to_the_one_service_account() -> None:
     account = {"kind": "ServiceAccount", "name": "multisched", "namespace": kustomization()["namespace"]}
     for kind, name in (
         ("ClusterRoleBinding", "multisched"),
@@ -201,7 +201,7 @@ def test_the_pod_is_hardened() -> None:
     assert container["resources"]["requests"].keys() == {"cpu", "memory"}
 
 
-def test_the_probes_meet_the_server_on_a_port_of_their_own() -> None:
+def test_probes_use_a_separate_port_of_the_server() -> None:
     (container,) = pod_spec()["containers"]
     server = loading.load(BASE / "multisched.yaml").server
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
@@ -212,7 +212,7 @@ def test_the_probes_meet_the_server_on_a_port_of_their_own() -> None:
     assert server.is_authenticating
 
 
-def test_the_policies_guard_every_annotation_that_devices_are_held_by() -> None:
+def test_policies_protect_every_annotation_that_records_held_devices() -> None:
     annotations = the("ValidatingAdmissionPolicy", "multisched-gpu-annotations")["spec"]["validations"]
     bindings = the("ValidatingAdmissionPolicy", "multisched-gpu-bindings")["spec"]["validations"]
 
@@ -227,7 +227,7 @@ def test_the_policies_guard_every_annotation_that_devices_are_held_by() -> None:
             assert validation["reason"] == "Forbidden", "the program takes it for a matter of its rights"
 
 
-def test_a_policy_guards_the_annotations_of_other_gpu_dialects() -> None:
+def test_policy_protects_the_annotations_of_other_gpu_dialects() -> None:
     policy = the("ValidatingAdmissionPolicy", "multisched-gpu-dialects")["spec"]
     expressions = {one["name"]: one["expression"] for one in policy["variables"]}
     written = {key for key in GpuLedger().written if not key.startswith("multisched.io/")}
@@ -237,7 +237,7 @@ def test_a_policy_guards_the_annotations_of_other_gpu_dialects() -> None:
     assert policy["validations"][0]["reason"] == "Forbidden"
 
 
-def test_a_policy_lets_the_scheduler_write_only_locks_of_nodes() -> None:
+def test_policy_allows_the_scheduler_to_write_only_node_locks() -> None:
     policy = the("ValidatingAdmissionPolicy", "multisched-gpu-locks")["spec"]
     locks = [dialect.node_lock.annotation for dialect in DIALECTS if dialect.node_lock and dialect.node_lock.is_taken]
 
@@ -246,7 +246,7 @@ def test_a_policy_lets_the_scheduler_write_only_locks_of_nodes() -> None:
     assert policy["validations"][0]["reason"] == "Forbidden"
 
 
-def test_the_policies_let_the_scheduler_of_the_base_through() -> None:
+def test_policies_exempt_the_service_account_of_the_base() -> None:
     account, namespace = the("ServiceAccount")["metadata"]["name"], kustomization()["namespace"]
     text = (BASE / "admission.yaml").read_text()
 
@@ -255,7 +255,7 @@ def test_the_policies_let_the_scheduler_of_the_base_through() -> None:
     assert bound == {d["metadata"]["name"] for d in documents() if d["kind"] == "ValidatingAdmissionPolicy"}
 
 
-def test_the_embedded_cluster_stores_the_policies_although_it_evaluates_none() -> None:
+def test_embedded_cluster_stores_the_policies() -> None:
     loop = SimLoop(seed=1)
 
     async def store() -> None:
@@ -278,7 +278,7 @@ def overlay(name: str) -> Any:
     return yaml.safe_load((DEPLOY / "webhook" / name).read_text())
 
 
-def test_the_overlay_serves_the_webhook_with_a_certificate_that_is_mounted() -> None:
+def test_overlay_serves_the_webhook_with_a_mounted_certificate() -> None:
     base, own = loading.load(BASE / "multisched.yaml"), loading.load(DEPLOY / "webhook" / "multisched.yaml")
     changes = {"tls": own.server.tls, "quota_webhook": True}
     assert own == replace(base, server=replace(base.server, **changes))
@@ -290,7 +290,7 @@ def test_the_overlay_serves_the_webhook_with_a_certificate_that_is_mounted() -> 
     assert overlay("networkpolicy.yaml")["spec"]["ingress"] == [{"ports": [{"port": "metrics", "protocol": "TCP"}]}]
 
 
-def test_the_webhook_is_asked_of_all_kinds_of_quotas_where_the_program_answers() -> None:
+def test_webhook_covers_all_quota_kinds_and_uses_the_served_path() -> None:
     (webhook,) = overlay("validatingwebhook.yaml")["webhooks"]
     (port,) = the("Service")["spec"]["ports"]
     assert webhook["clientConfig"]["service"] == {
@@ -325,14 +325,14 @@ def test_the_policies_of_quotas_match_the_kinds_that_are_read() -> None:
         assert used == variables
 
 
-def test_a_policy_keeps_the_quota_label_of_bound_pods() -> None:
+def test_policy_forbids_changing_the_quota_label_of_bound_pods() -> None:
     spec = the("ValidatingAdmissionPolicy", "multisched-quota-labels")["spec"]
     (validation,) = spec["validations"]
     assert set(re.findall(r"'([^']+)'", validation["expression"])) == QuotaLedger.fixed_labels
     assert (spec["failurePolicy"], validation["reason"]) == ("Fail", "Forbidden")
 
 
-def test_a_policy_asks_for_the_consent_that_the_scheduler_reads() -> None:
+def test_policy_requires_the_consent_annotation_that_the_scheduler_reads() -> None:
     spec = the("ValidatingAdmissionPolicy", "multisched-quota-deletions")["spec"]
     (rule,), (validation,) = spec["matchConstraints"]["resourceRules"], spec["validations"]
     assert rule["operations"] == ["DELETE"]
@@ -341,13 +341,13 @@ def test_a_policy_asks_for_the_consent_that_the_scheduler_reads() -> None:
     assert f"request.namespace == '{TREE_NAMESPACE}'" in spec["matchConditions"][0]["expression"]
 
 
-def test_nobody_but_the_kubelet_reaches_the_port_of_the_probes() -> None:
+def test_only_the_kubelet_reaches_the_probe_port() -> None:
     (rule,) = the("NetworkPolicy")["spec"]["ingress"]
     assert [port["port"] for port in rule["ports"]] == ["metrics"]
     assert [port["name"] for port in the("Service")["spec"]["ports"]] == ["metrics"]
 
 
-def test_the_namespace_of_prometheus_is_let_in_and_can_be_asked() -> None:
+def test_network_policy_allows_prometheus_in_both_directions() -> None:
     spec = the("NetworkPolicy")["spec"]
     labelled = [{"namespaceSelector": {"matchLabels": {"multisched.io/scrapers": "true"}}}]
     assert [rule["from"] for rule in spec["ingress"]] == [labelled]
@@ -356,12 +356,12 @@ def test_the_namespace_of_prometheus_is_let_in_and_can_be_asked() -> None:
     ]
 
 
-def test_the_configuration_changes_nothing_but_the_server() -> None:
+def test_shipped_configuration_differs_from_the_default_in_server_only() -> None:
     shipped, default = loading.load(BASE / "multisched.yaml"), loading.default()
     assert replace(shipped, server=default.server) == default
 
 
-def test_the_files_the_program_is_started_with_are_mounted() -> None:
+def test_files_named_in_the_arguments_are_mounted() -> None:
     spec = pod_spec()
     (container,) = spec["containers"]
     (generated,) = kustomization()["configMapGenerator"]
@@ -374,7 +374,7 @@ def test_the_files_the_program_is_started_with_are_mounted() -> None:
     assert writable == {"tmp": "/tmp", "state": "/var/lib/multisched"}
 
 
-def test_it_stays_up_through_upgrades_and_node_drains() -> None:
+def test_one_replica_stays_available_during_upgrades_and_node_drains() -> None:
     deployment, budget = the("Deployment"), the("PodDisruptionBudget")
     assert deployment["spec"]["replicas"] == 2
     assert deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
@@ -392,7 +392,7 @@ def test_it_stays_up_through_upgrades_and_node_drains() -> None:
     assert pod_spec()["terminationGracePeriodSeconds"] >= 15
 
 
-def test_the_image_installs_by_hash_and_runs_as_nobody() -> None:
+def test_image_installs_by_hash_and_runs_as_user_nobody() -> None:
     lines = (DEPLOY / "Dockerfile").read_text()
     instructions = lines.replace("\\\n", " ").splitlines()
     installs = [line for line in instructions if "pip install" in line]
@@ -405,13 +405,13 @@ def test_the_image_installs_by_hash_and_runs_as_nobody() -> None:
     assert sum(line.startswith("FROM") for line in instructions) == 2
 
 
-def test_the_image_has_the_python_that_is_tested() -> None:
+def test_image_has_the_tested_python_version() -> None:
     project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]
     tested = project["requires-python"].removeprefix(">=")
     assert f"ARG PYTHON={tested}-slim\n" in (DEPLOY / "Dockerfile").read_text()
 
 
-def test_the_locked_set_is_hashed_and_names_no_index() -> None:
+def test_lock_file_has_hashes_and_names_no_index() -> None:
     text = (DEPLOY / "requirements.txt").read_text()
     pinned = [line for line in text.splitlines() if line and not line.startswith((" ", "#"))]
     assert pinned

@@ -29,7 +29,7 @@ def forecast_args(config: Configuration) -> dict[str, Any]:
     return dict(args or {})
 
 
-def test_the_overlays_are_these() -> None:
+def test_list_of_overlays_is_complete() -> None:
     assert tuple(sorted(path.name for path in OVERLAYS.iterdir())) == NAMES
 
 
@@ -43,7 +43,7 @@ def test_every_file_belongs_to_the_overlay(name: str) -> None:
     assert {path.name for path in folder.iterdir()} == {"kustomization.yaml", *listed}
 
 
-def test_the_forecast_is_the_base_with_a_history() -> None:
+def test_forecast_overlay_adds_a_history_to_the_base() -> None:
     base, own = loading.load(DEPLOY / "base/multisched.yaml"), loading.load(OVERLAYS / "forecast/multisched.yaml")
     assert replace(own, domains=base.domains) == base
     assert [domain.name for domain in own.domains] == [domain.name for domain in base.domains]
@@ -56,7 +56,7 @@ def test_the_forecast_is_the_base_with_a_history() -> None:
     }
 
 
-def test_the_forecast_keeps_its_profiles_where_it_may_write() -> None:
+def test_forecast_overlay_stores_profiles_in_a_writable_directory() -> None:
     spec = parsed(DEPLOY / "base/deployment.yaml")["spec"]["template"]["spec"]
     mounts = {mount["name"]: mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
     file = PurePosixPath(forecast_args(loading.load(OVERLAYS / "forecast/multisched.yaml"))["profilesFile"])

@@ -45,7 +45,7 @@ def pod_templates(domain: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_a_profile_builds_from_what_ships_and_orders_its_queue_by_quality_of_service(domain: str) -> None:
+def test_shipped_profile_builds_and_sorts_its_queue_by_quality_of_service(domain: str) -> None:
     plugins = built(domain)
 
     assert plugins.queue_sort.name == "QOSSort"
@@ -53,7 +53,7 @@ def test_a_profile_builds_from_what_ships_and_orders_its_queue_by_quality_of_ser
     assert [p.name for p in plugins.bind] == ["DefaultBinder"]
 
 
-def test_each_domain_scores_by_what_it_is_best_at() -> None:
+def test_each_domain_has_its_own_score_plugin() -> None:
     scores = {domain: {p.name: built(domain).uses[p.name].weight for p in built(domain).score} for domain in DOMAINS}
 
     default = {
@@ -74,7 +74,7 @@ def test_each_domain_scores_by_what_it_is_best_at() -> None:
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_the_policy_says_the_tolerations_in_the_words_of_the_configuration(domain: str) -> None:
+def test_policy_and_tolerations_of_a_domain_are_equal(domain: str) -> None:
     module = profile_module(domain)
 
     assert from_plain(module.POLICY, Policy).compile() == module.TOLERATIONS
@@ -88,7 +88,7 @@ def test_the_policy_says_the_tolerations_in_the_words_of_the_configuration(domai
         ("gpu", Taint("nvidia.com/gpu", "present", "NoSchedule")),
     ],
 )
-def test_a_domains_pods_tolerate_the_taint_of_its_nodes_and_no_other(domain: str, taint: Taint) -> None:
+def test_pods_of_a_domain_tolerate_only_the_taint_of_its_nodes(domain: str, taint: Taint) -> None:
     tolerations = profile_module(domain).TOLERATIONS
 
     assert any(t.tolerates(taint) for t in tolerations)
@@ -97,14 +97,14 @@ def test_a_domains_pods_tolerate_the_taint_of_its_nodes_and_no_other(domain: str
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_the_example_manifests_name_their_scheduler(domain: str) -> None:
+def test_example_manifests_name_their_scheduler(domain: str) -> None:
     templates = pod_templates(domain)
 
     assert templates
     assert {t["spec"]["schedulerName"] for t in templates} == {profile_module(domain).SCHEDULER_NAME}
 
 
-def test_the_gpu_manifests_ask_for_gpus_in_words_that_are_understood() -> None:
+def test_gpu_manifests_have_valid_gpu_requests() -> None:
     kinds = set()
     for template in pod_templates("gpu"):
         limits = template["spec"]["containers"][0].get("resources", {}).get("limits", {})

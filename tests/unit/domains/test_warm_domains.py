@@ -80,7 +80,7 @@ def random_pod(name: str, rng: random.Random) -> Pod:
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_a_warm_cache_answers_as_a_cold_one_and_no_ledger_refuses_what_passed(domain: str) -> None:
+def test_warm_and_cold_caches_agree_and_feasible_rows_fit_in_ledgers(domain: str) -> None:
     bench, rng = Bench(domain), random.Random(7)
     placed: list[str] = []
     for number in range(PODS):
@@ -108,7 +108,7 @@ def test_a_warm_cache_answers_as_a_cold_one_and_no_ledger_refuses_what_passed(do
 
 
 @pytest.mark.parametrize("mode", ["score", "filter", "both"])
-def test_profiles_that_change_renew_what_is_cached(mode: str) -> None:
+def test_changed_profiles_invalidate_cached_results(mode: str) -> None:
     args = {"mode": mode, "thresholdPercent": 60, "dimensions": ["cpu"]}
     bench, rng, numbers = Bench("forecast", args), random.Random(7), np.random.default_rng(7)
     (plugin,) = bench.forecasts()

@@ -74,7 +74,7 @@ def member(name: str, group: str = "g", size: str = "3", namespace: str = "defau
     return make_pod(name, labels={GROUP: group, SIZE: size}, namespace=namespace)
 
 
-def test_it_fits_in_sixty_lines_and_stands_at_the_points_it_needs() -> None:
+def test_plugin_fits_in_sixty_lines_and_implements_reserve_and_permit() -> None:
     plugin = Bench().plugin
     source = Path(__file__).parents[2] / "examples" / "coscheduling.py"
 
@@ -83,14 +83,14 @@ def test_it_fits_in_sixty_lines_and_stands_at_the_points_it_needs() -> None:
     assert extension_points(plugin) == ["Reserve", "Permit"]
 
 
-def test_members_wait_until_the_group_is_complete_and_then_all_go() -> None:
+def test_members_wait_until_the_group_is_complete_and_are_then_allowed() -> None:
     bench = Bench()
 
     assert [bench.arrives(member(name)) for name in "abc"] == [Code.WAIT, Code.WAIT, Code.SUCCESS]
     assert sorted(bench.held.bound) == ["a", "b", "c"]
 
 
-def test_pods_without_a_group_pass() -> None:
+def test_pods_without_a_group_are_allowed() -> None:
     bench = Bench()
     bench.arrives(member("a"))
 
@@ -105,7 +105,7 @@ def test_groups_of_other_names_and_namespaces_do_not_count() -> None:
     assert [bench.arrives(pod) for pod in pods] == [Code.WAIT] * 3
 
 
-def test_when_one_times_out_the_others_are_rejected_too_and_hold_nothing() -> None:
+def test_timeout_of_one_member_rejects_all_and_releases_their_nodes() -> None:
     bench = Bench()
     stranger = member("z", group="other")
     for pod in (member("a"), member("b"), stranger):
@@ -118,7 +118,7 @@ def test_when_one_times_out_the_others_are_rejected_too_and_hold_nothing() -> No
     assert [entry.pod.name for entry in bench.cache] == ["z"]
 
 
-def test_a_group_that_gave_up_can_complete_later() -> None:
+def test_timed_out_group_can_complete_later() -> None:
     bench = Bench()
     bench.arrives(member("a"))
     bench.held.reject("uid-a", "the framework", "timed out")
@@ -126,7 +126,7 @@ def test_a_group_that_gave_up_can_complete_later() -> None:
     assert [bench.arrives(member(name)) for name in "abc"] == [Code.WAIT, Code.WAIT, Code.SUCCESS]
 
 
-def test_a_replaced_member_of_a_bound_group_joins_at_once() -> None:
+def test_replacement_in_a_bound_group_is_allowed_at_once() -> None:
     bench = Bench()
     for name in "abc":
         bench.arrives(member(name))
@@ -136,7 +136,7 @@ def test_a_replaced_member_of_a_bound_group_joins_at_once() -> None:
 
 
 @pytest.mark.parametrize("size", ["", "three", "-3", "10000000000"])
-def test_a_bad_size_is_told(size: str) -> None:
+def test_invalid_size_is_reported(size: str) -> None:
     bench = Bench()
     result = bench.plugin.permit(bench.view, member("a", size=size), "n")
 

@@ -13,7 +13,7 @@ from multisched.testing.builders import GPU, make_context, make_node
 FILE = Path(__file__).parents[2] / "examples" / "qos.yaml"
 
 
-def test_the_file_makes_a_scheduler_with_the_queue_order_it_names() -> None:
+def test_example_configures_the_named_queue_sort_plugin() -> None:
     configuration = loading.load(FILE)
     qos = configuration.domain("qos")
     plugins = build_profile(resolve_profile(qos, plugin_registry()), plugin_registry(), make_context(domain="qos"))
@@ -23,7 +23,7 @@ def test_the_file_makes_a_scheduler_with_the_queue_order_it_names() -> None:
     assert plugins.queue_sort.name == "QOSSort"
 
 
-def test_it_works_on_the_forecast_domains_nodes_by_loan() -> None:
+def test_example_domain_uses_lent_nodes_of_the_forecast_domain() -> None:
     router = NodeRouter(loading.load(FILE))
     work, gpu = make_node("work", cpu_milli=1000), make_node("gpu", extra={GPU: 8})
 

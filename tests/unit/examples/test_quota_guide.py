@@ -57,13 +57,13 @@ def dump(folder: Path, *running: int) -> str:
     return str(path)
 
 
-def test_nobody_is_evicted_where_each_team_has_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_pod_is_evicted_if_each_team_stays_within_its_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     command = ("quota", "lint", "config/examples/quotas/teams.yaml")
     assert "No pod would be evicted" in call(*command, "--snapshot", dump(tmp_path, 2, 2, 2, 2))
 
 
-def test_a_problem_is_shown_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problem_in_the_guide_equals_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = (EXAMPLES / "teams.yaml").read_text("utf-8")
     assert BROKEN[0] in text
@@ -71,7 +71,7 @@ def test_a_problem_is_shown_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert call("quota", "lint", "broken.yaml", "--offline") == shown("multisched quota lint broken.yaml --offline")
 
 
-def test_the_conversion_is_shown_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conversion_in_the_guide_equals_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     source, target = "config/examples/quotas/kueue.yaml", str(tmp_path / "tree.yaml")
     printed = shown(f"multisched quota convert {source} -o tree.yaml")
@@ -79,7 +79,7 @@ def test_the_conversion_is_shown_as_it_is(tmp_path: Path, monkeypatch: pytest.Mo
     assert call("quota", "lint", target, "--offline").endswith("0 problems, 0 warnings")
 
 
-def test_a_leaf_of_the_guide_is_one_of_the_tree() -> None:
+def test_leaf_in_the_guide_is_in_the_example_tree() -> None:
     (block,) = re.findall(r"^```yaml\n(- name: .*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
     (leaf,) = yaml.safe_load(block)
     assert leaf in document("teams.yaml")["spec"]["root"]["children"][0]["children"]

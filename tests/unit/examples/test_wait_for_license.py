@@ -70,7 +70,7 @@ async def test_a_pod_waits_until_a_licence_is_free() -> None:
     assert server.asked == ["reserve solver uid-p\n"]
 
 
-async def test_no_licence_in_time_is_an_error_that_is_retried() -> None:
+async def test_licence_timeout_is_a_retried_error() -> None:
     async with serving(LicenseServer(free=0).handle) as address:
         plugin = WaitForLicense({"server": address, "timeoutSeconds": 0.05})
         status = await plugin.pre_bind(VIEW, licensed("p"), "n")
@@ -89,7 +89,7 @@ async def test_no_licence_in_time_is_an_error_that_is_retried() -> None:
         (b"x" * 5000, Code.ERROR, "DelimiterNotFound"),
     ],
 )
-async def test_every_answer_has_its_consequence(answer: bytes, code: Code, words: str) -> None:
+async def test_each_response_gives_its_status(answer: bytes, code: Code, words: str) -> None:
     async def handle(stream: SocketStream) -> None:
         async with stream:
             await stream.receive()
@@ -102,7 +102,7 @@ async def test_every_answer_has_its_consequence(answer: bytes, code: Code, words
     assert words in status.message
 
 
-async def test_a_server_that_is_not_there_is_an_error_that_names_it() -> None:
+async def test_unreachable_server_is_an_error_that_names_it() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -112,14 +112,14 @@ async def test_a_server_that_is_not_there_is_an_error_that_names_it() -> None:
     assert address in status.message
 
 
-async def test_a_name_that_would_break_the_line_is_refused() -> None:
+async def test_name_with_a_line_break_is_refused() -> None:
     status = await WaitForLicense({"server": "127.0.0.1:1"}).pre_bind(VIEW, licensed("p", "a b\nreserve c"), "n")
 
     assert status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE
     assert LICENSE in status.message
 
 
-async def test_pods_without_the_annotation_have_nothing_to_wait_for() -> None:
+async def test_pods_without_the_annotation_do_not_wait() -> None:
     plugin = WaitForLicense({"server": "127.0.0.1:1"})
 
     assert plugin.pre_bind_pre_flight(VIEW, make_pod("plain"), "n").code is Code.SKIP

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import weakref
+from _collections_abc import dict_items
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
@@ -49,19 +51,19 @@ def filled(pods: int) -> PodCounts:
 @pytest.mark.parametrize("pods", [10, 500])
 def test_cached_pod_only_costs_later_changes(pods: int) -> None:
     counts, labels = filled(pods), {"app": "web"}
-    counts.concern("victim", labels, NO_LABELS)
+    counts.affinity_entry("victim", labels, NO_LABELS)
     before = counts.demands.terms_looked_at
     counts.account(3, hostile(pods), 1)
-    concern = counts.concern("victim", labels, NO_LABELS)
+    entry = counts.affinity_entry("victim", labels, NO_LABELS)
     assert counts.demands.terms_looked_at - before == TERMS
-    assert sum(int(one.columns()[2].sum()) for one in concern.sums.values()) == TERMS * (pods + 1)
+    assert sum(int(one.columns()[2].sum()) for one in entry.sums.values()) == TERMS * (pods + 1)
 
 
 def test_labels_that_no_term_reads_do_not_split_cached_pods() -> None:
     counts = filled(10)
-    first = counts.concern("victim", {"app": "web", "job": "1"}, NO_LABELS)
+    first = counts.affinity_entry("victim", {"app": "web", "job": "1"}, NO_LABELS)
     before = counts.demands.terms_looked_at
-    assert counts.concern("victim", {"app": "web", "job": "2"}, NO_LABELS) is first
+    assert counts.affinity_entry("victim", {"app": "web", "job": "2"}, NO_LABELS) is first
     assert counts.demands.terms_looked_at == before
 
 
@@ -70,7 +72,7 @@ def test_terms_with_labels_of_no_node_are_skipped() -> None:
     table.set_node(Node("node", "node", 1, labels={"zone": "a"}))
     for number in range(10):
         table.add_pod(0, hostile(number, topology=f"nowhere-{number}"))
-    table.pod_counts.concern("victim", {"app": "web"}, NO_LABELS)
+    table.pod_counts.affinity_entry("victim", {"app": "web"}, NO_LABELS)
     assert table.pod_counts.demands.terms_looked_at == 0
 
 
@@ -159,7 +161,7 @@ def test_small_services_read_no_pods_of_each_other(asked: list[int]) -> None:
         for number, labels in enumerate(OF_SERVICES):
             own = PodQuery((PodScope(LabelSelector((Requirement("app", Operator.IN, (labels["app"],)),))),))
             assert sum(counts.matching(own).held.values()) == replica
-            demanded = counts.concern("tenant", labels, NO_LABELS)
+            demanded = counts.affinity_entry("tenant", labels, NO_LABELS)
             assert sum(one.total for one in demanded.sums.values()) == replica
             counts.account(number % 97, of_service(number, replica), 1)
     assert sum(asked) <= 10 * len(OF_SERVICES)
@@ -178,16 +180,16 @@ def test_cached_sums_stay_within_their_memory_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They are small while nobody demands anything of most nodes; one pod on the last node makes each as long as the table."""
-    monkeypatch.setattr(pod_demands, "CONCERN_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(pod_demands, "ENTRY_BYTES_MAX", 1 << 20)
     rows, counts = 5_000, filled(1)
     askers = [{"app": f"{number}"} for number in range(200)]
     for labels in askers:
-        counts.concern("victim", labels, NO_LABELS)
+        counts.affinity_entry("victim", labels, NO_LABELS)
     counts.account(rows, hostile(1), 1)
-    held = [counts.concern("victim", labels, NO_LABELS) for labels in askers]
-    kept = [concern for concern in held if concern.is_kept]
+    held = [counts.affinity_entry("victim", labels, NO_LABELS) for labels in askers]
+    kept = [entry for entry in held if entry.is_kept]
     assert held[-1] in kept
-    assert sum(concern.size_bytes for concern in kept) <= 1 << 20
+    assert sum(entry.size_bytes for entry in kept) <= 1 << 20
 
 
 def test_dead_terms_count_towards_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +203,7 @@ def test_dead_terms_count_towards_compaction(monkeypatch: pytest.MonkeyPatch) ->
         pod = Pod("tenant", uid, uid, 1, spec=PodSpec(pod_affinity=PodAffinity(anti_required=(term,))))
         counts.account(0, pod, 1)
         counts.account(0, pod, -1)
-    counts.concern("tenant", {"app": "web"}, NO_LABELS)
+    counts.affinity_entry("tenant", {"app": "web"}, NO_LABELS)
     assert counts.demands.terms_looked_at <= 10
 
 
@@ -210,22 +212,56 @@ def test_new_node_label_evaluates_only_terms_with_it() -> None:
     table.set_node(Node("node", "node", 1, labels={"zone": "a"}))
     for number in range(10):
         table.add_pod(0, hostile(number, topology=f"nowhere-{number}"))
-    concern = table.pod_counts.concern("victim", {"app": "web"}, NO_LABELS)
+    entry = table.pod_counts.affinity_entry("victim", {"app": "web"}, NO_LABELS)
     table.set_node(Node("node", "node", 1, labels={"zone": "a", "new": "b"}))
-    assert table.pod_counts.concern("victim", {"app": "web"}, NO_LABELS).number == concern.number
+    assert table.pod_counts.affinity_entry("victim", {"app": "web"}, NO_LABELS).number == entry.number
     table.set_node(Node("node", "node", 1, labels={"zone": "a", "nowhere-3": "b"}))
-    assert table.pod_counts.concern("victim", {"app": "web"}, NO_LABELS).sums
+    assert table.pod_counts.affinity_entry("victim", {"app": "web"}, NO_LABELS).sums
     assert table.pod_counts.demands.terms_looked_at == TERMS
 
 
-def test_labels_of_deleted_groups_count_towards_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_columns, "DEAD_MIN", 10_000)
+@pytest.mark.parametrize("lifetime", [0, 20, 60])
+def test_removed_groups_take_bounded_memory(monkeypatch: pytest.MonkeyPatch, lifetime: int) -> None:
+    """`lifetime`: groups that are added before one is removed."""
+    monkeypatch.setattr(group_columns, "SEGMENT_MAX", 10_000)
     columns = GroupColumns()
-    for number, labels in enumerate({f"{n}-{at}": "x" for at in range(1_000)} for n in range(100)):
-        group = PodGroup("tenant", labels, is_deleting=False)
-        columns.change(group, 0, 1)
-        columns.change(group, 0, -1)
-        assert columns.is_stale == (1_001 * (number + 1) > 10_000)
+    groups = [PodGroup("tenant", {f"{n}-{at}": "x" for at in range(1_000)}, is_deleting=False) for n in range(300)]
+    for number, group in enumerate(groups):
+        columns.add(group)
+        columns.account(group, 0, 1)
+        if number >= lifetime:
+            assert not columns.account(groups[number - lifetime], 0, -1)
+            columns.remove(groups[number - lifetime])
+        assert columns.size <= group_columns.SPARSE_BELOW * 1_001 * (lifetime + 1) + 10_000
+
+
+class CountedLabels(dict[str, str]):
+    """Labels that count how often any labels are read."""
+
+    reads = 0
+
+    def items(self) -> dict_items[str, str]:
+        CountedLabels.reads += 1
+        return super().items()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        CountedLabels.reads += 1
+        return super().get(key, default)
+
+
+def test_first_queries_do_not_read_the_labels_of_all_pods() -> None:
+    """With 100,000 pods that would take half a second of one step."""
+    counts = PodCounts()
+    for number in range(1_000):
+        labels = CountedLabels({"app": str(number)})
+        counts.account(number, Pod("tenant", str(number), str(number), 1, labels=labels), 1)
+    before = CountedLabels.reads
+    exists = LabelSelector((Requirement("app", Operator.EXISTS),))
+    assert counts.matching(PodQuery((PodScope(exists),))).total == 1_000
+    for number in range(100):
+        is_one = LabelSelector((Requirement("app", Operator.IN, (str(number),)),))
+        assert counts.matching(PodQuery((PodScope(is_one),))).total == 1
+    assert CountedLabels.reads - before <= 200
 
 
 class Labels(dict[str, str]):
@@ -244,7 +280,7 @@ def test_deleted_pods_leave_few_labels(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(weakref.ref(labels))
         pod = Pod("tenant", uid, uid, 1, labels=labels)
         counts.account(0, pod, 1)
-        counts.concern(pod.namespace, pod.labels, NO_LABELS)
+        counts.affinity_entry(pod.namespace, pod.labels, NO_LABELS)
         counts.account(0, pod, -1)
         del pod, labels
     gc.collect()

@@ -86,7 +86,7 @@ def test_unconcerned_and_unknown_pods_are_ignored(make: Callable[[], Ledger]) ->
     ledger.set_node(*NODES[0])
     ledger.release("never-heard-of")
 
-    assert ledger.concerns(pod(0))
+    assert ledger.is_used_by(pod(0))
     assert dict(ledger.held()) == {}
     assert ledger.name
 
@@ -100,8 +100,8 @@ class Flawed:
         self._at = at
         self.taken: set[str] = set()
 
-    def concerns(self, pod: Pod) -> bool:
-        return self._answer("concerns", True)
+    def is_used_by(self, pod: Pod) -> bool:
+        return self._answer("is_used_by", True)
 
     def version(self, row: int) -> int:
         return len(self.taken)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from multisched.framework import affinity_group, group_columns, pivots, pod_counts, pod_demands
+from multisched.framework import affinity_group, group_columns, pod_counts, pod_demands
 from multisched.framework.pod_counts import PodCounts, PodCountsView
 from multisched.framework.pod_demands import TermKind, effects_by_kind
 from multisched.framework.row_sums import CHANGES_KEPT
@@ -88,7 +88,7 @@ pods = st.builds(
 steps = st.lists(
     st.builds(
         Step,
-        st.sampled_from(("add", "add", "remove", "relabel", "ask", "concern", "label", "recount")),
+        st.sampled_from(("add", "add", "remove", "relabel", "ask", "entry", "label", "recount")),
         st.integers(0, ROWS - 1),
         pods,
         queries,
@@ -119,8 +119,8 @@ def take(table: NodeTable, step: Step) -> None:
         table.replace_pod(at, after)
     elif step.what == "ask":
         table.pod_counts.matching(step.query)
-    elif step.what == "concern":
-        table.pod_counts.concern(step.pod.namespace, step.pod.labels, NAMESPACE_LABELS[step.pod.namespace])
+    elif step.what == "entry":
+        table.pod_counts.affinity_entry(step.pod.namespace, step.pod.labels, NAMESPACE_LABELS[step.pod.namespace])
     elif step.what == "label":
         table.set_node(replace(table.node(step.row), labels=dict.fromkeys(step.topologies, "x")))
     elif step.what == "recount":
@@ -144,7 +144,7 @@ def demanded(
     found: dict[TermKind, dict[int, tuple[int, int]]] = {}
     for row, pod in pods_on:
         for demand in demands_of(pod.spec.pod_affinity or PodAffinity(), pod.namespace):
-            if demand.concerns(namespace, labels, NAMESPACE_LABELS[namespace]):
+            if demand.matches(namespace, labels, NAMESPACE_LABELS[namespace]):
                 is_against = demand.kind is DemandKind.ANTI_PREFERRED
                 lane = TermKind(DemandKind.PREFERRED if is_against else demand.kind, demand.topology_key)
                 terms, weights = found.setdefault(lane, {}).get(row, (0, 0))
@@ -164,8 +164,8 @@ def assert_true(
         assert counts.matching(query).held == recounted(pods_on, query)
     for namespace in NAMESPACES:
         for labels in LABELS:
-            concern = counts.concern(namespace, labels, NAMESPACE_LABELS[namespace])
-            said, wanted = effects_by_kind(concern), demanded(pods_on, namespace, labels)
+            entry = counts.affinity_entry(namespace, labels, NAMESPACE_LABELS[namespace])
+            said, wanted = effects_by_kind(entry), demanded(pods_on, namespace, labels)
             for lane in said.keys() | wanted.keys():
                 if lane.key in topologies:  # labels that no node has make no domains
                     assert said.get(lane) == wanted.get(lane)
@@ -187,14 +187,14 @@ def test_counts_stay_correct_with_small_caches(taken: list[Step]) -> None:
             patch.setattr(pod_counts, name, 2)
         for name in ("LOG_KEPT", "MATCHES_KEPT", "NARROW_GROUPS_MAX"):
             patch.setattr(pod_counts, name, 1)
-        patch.setattr(pivots, "READERS_MIN", 1)
-        patch.setattr(group_columns, "DEAD_MIN", 1)
+        patch.setattr(group_columns, "SEGMENT_MAX", 3)
+        patch.setattr(group_columns, "BUCKETS", 2)
         for name in (
             "LOG_KEPT",
             "UNKNOWN_MAX",
             "EFFECTS_MAX",
-            "CONCERNS_MIN",
-            "CONCERN_BYTES_MAX",
+            "ENTRIES_MIN",
+            "ENTRY_BYTES_MAX",
             "ASKERS_MAX",
             "PLACES_MAX",
         ):
@@ -243,7 +243,7 @@ def test_reader_catches_up_with_missed_changes(taken: list[Step], query: PodQuer
     assert {row: number for row, number in seen.items() if number} == count.held
 
 
-def test_reader_that_is_too_far_behind_is_told() -> None:
+def test_changes_since_a_dropped_version_are_unknown() -> None:
     counts, query = PodCounts(), PodQuery((PodScope(LabelSelector()),))
     version = counts.matching(query).version
     pod = Pod("a", "p", "p", 1)

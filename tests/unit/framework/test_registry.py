@@ -196,7 +196,7 @@ def test_unbuildable_plugin_is_named_with_the_reason(path: str, args: dict[str, 
         built(path, **args)
 
 
-def test_declared_dependency_limits_what_is_read() -> None:
+def test_dependency_of_a_plugin_is_the_declared_one() -> None:
     assert [dependency_of(built(f"{HERE}:{name}")) for name in ("Plain", "KeepsOne")] == [
         Dependency.ATTEMPT,
         Dependency.ROW,

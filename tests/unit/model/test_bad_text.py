@@ -49,24 +49,24 @@ def rich_pod() -> dict[str, Any]:
     "metadata",
     [{"annotations": {"note": BAD}}, {"annotations": {BAD: "x"}}, {"labels": {"app": BAD}}, {"labels": {BAD: ""}}],
 )
-def test_a_pod_with_bad_text_is_malformed_and_keeps_what_it_holds(metadata: dict[str, Any]) -> None:
+def test_pod_with_invalid_utf_8_is_malformed_and_keeps_its_requests(metadata: dict[str, Any]) -> None:
     pod = Decoder().pod(corrupted(rich_pod() | {"metadata": {"name": "p", "namespace": "d", "uid": "u", **metadata}}))
     assert (pod.key, pod.node, pod.requests[CPU], len(pod.spec.host_ports)) == ("d/p", "n", 2000, 1)
     assert pod.malformed == BAD_TEXT
 
 
-def test_a_bad_name_is_read_with_a_replacement() -> None:
+def test_name_with_invalid_utf_8_is_read_with_replacement_characters() -> None:
     assert Decoder().pod(corrupted(pod_document(metadata={"name": f"p{BAD}"}))).name == "p\ufffd"
 
 
-def test_a_node_with_bad_text_takes_no_pods_and_keeps_its_labels() -> None:
+def test_node_with_invalid_utf_8_is_malformed_and_keeps_its_labels() -> None:
     node = Decoder().node(corrupted(node_document({"labels": {"zone": "a", "x": BAD}}, cpu="4")))
     assert node.labels["zone"] == "a"
     assert node.malformed == BAD_TEXT
 
 
 @pytest.mark.parametrize("kind", ObjectKind)
-def test_any_other_object_with_bad_text_is_malformed_by_its_name(kind: ObjectKind) -> None:
+def test_other_object_with_invalid_utf_8_is_reported_by_name(kind: ObjectKind) -> None:
     document = {"metadata": {"name": "x", "namespace": "d", "uid": "u", "resourceVersion": f"7{BAD}"}, "spec": {}}
     item = kind.definition.decode(corrupted(document))
     assert (item.name, item.uid, item.malformed) == ("x", "u", BAD_TEXT)
@@ -113,7 +113,7 @@ def read(decode: Callable[[bytes], Read], document: bytes) -> Read | None:
 
 
 @given(mutated(_pods))
-def test_whatever_bytes_come_a_pod_is_decoded_or_refused(document: bytes) -> None:
+def test_any_bytes_of_a_pod_are_decoded_or_refused(document: bytes) -> None:
     pod = read(Decoder().pod, document)
     if pod is not None:
         assert pod.uid
@@ -121,17 +121,17 @@ def test_whatever_bytes_come_a_pod_is_decoded_or_refused(document: bytes) -> Non
 
 
 @given(mutated(_nodes))
-def test_whatever_bytes_come_a_node_is_decoded_or_refused(document: bytes) -> None:
+def test_any_bytes_of_a_node_are_decoded_or_refused(document: bytes) -> None:
     node = read(Decoder().node, document)
     assert node is None or all(0 <= amount <= ALLOCATABLE_MAX for amount in node.allocatable.values())
 
 
 @given(st.sampled_from(ObjectKind), mutated(st.just(orjson.dumps(_OBJECT))))
-def test_whatever_bytes_come_an_object_is_decoded_or_refused(kind: ObjectKind, document: bytes) -> None:
+def test_any_bytes_of_an_object_are_decoded_or_refused(kind: ObjectKind, document: bytes) -> None:
     read(kind.definition.decode, document)
 
 
 @pytest.mark.parametrize("decode", [Decoder().pod, Decoder().node, decode_service])
-def test_nesting_without_end_is_refused_in_words(decode: Any) -> None:
+def test_too_deep_nesting_is_refused_with_a_message(decode: Any) -> None:
     with pytest.raises(DecodeError, match="recursion"):
         decode(b'{"metadata":{"name":"x","uid":"u"},"spec":{"x":' + b"[" * 100_000)

@@ -73,7 +73,7 @@ BOMBS: dict[str, tuple[Document, str]] = {
 
 
 @pytest.mark.parametrize("kind", BOMBS)
-def test_a_bomb_is_refused_with_its_field_and_a_bound_one_still_takes_its_room(kind: str) -> None:
+def test_oversized_pod_is_malformed_and_its_requests_still_count(kind: str) -> None:
     document, field = BOMBS[kind]
     document["spec"]["nodeName"] = "n"
     pod = decode_pod(document)
@@ -89,14 +89,14 @@ def test_a_bomb_is_refused_with_its_field_and_a_bound_one_still_takes_its_room(k
     "resources",
     [{"cpu": "a lot"}, {"cpu": ""}, {"cpu": "-1"}, {"memory": "1e99"}, {"nvidia.com/gpu": "-1"}, {"cpu": "1K"}],
 )
-def test_a_pod_that_asks_for_no_amount_is_malformed_and_keeps_its_scheduler(resources: Document) -> None:
+def test_pod_with_an_unreadable_request_is_malformed_and_keeps_its_scheduler(resources: Document) -> None:
     pod = decode_pod(pod_document(container(**resources), schedulerName="job-scheduler"))
     assert next(iter(resources)) in pod.malformed
     assert pod.spec.scheduler_name == "job-scheduler"
     assert not pod.requests
 
 
-def test_extended_resources_are_known_of_each_container() -> None:
+def test_extended_resources_are_read_per_container() -> None:
     two = {"nvidia.com/gpu": "2", "cpu": "1"}
     pod = decode_pod(
         pod_document(
@@ -113,7 +113,7 @@ def test_extended_resources_are_known_of_each_container() -> None:
     assert (pod.spec.container_count, pod.spec.init_container_count) == (2, 1)
 
 
-def test_extended_resources_of_a_bound_pod_with_an_unusable_spec_are_known() -> None:
+def test_extended_resources_of_a_malformed_bound_pod_are_read() -> None:
     document = pod_document(*[container(**{"nvidia.com/gpu": "1"})] * (CONTAINERS_MAX + 1))
     document["spec"]["nodeName"] = "n"
 
@@ -123,7 +123,7 @@ def test_extended_resources_of_a_bound_pod_with_an_unusable_spec_are_known() -> 
     assert sum(one.amounts["nvidia.com/gpu"] for one in pod.spec.extended) == CONTAINERS_MAX + 1
 
 
-def test_a_negative_amount_is_no_discount_on_another_container() -> None:
+def test_negative_request_does_not_reduce_that_of_another_container() -> None:
     pod = decode_pod(pod_document(container(cpu="2"), container("d", cpu="-1")))
     assert "cpu" in pod.malformed
     assert "negative" in pod.malformed
@@ -141,7 +141,7 @@ def test_a_negative_amount_is_no_discount_on_another_container() -> None:
         {"status": []},
     ],
 )
-def test_a_pod_of_the_wrong_shape_is_malformed_by_name(change: Document) -> None:
+def test_pod_with_wrong_types_is_malformed_and_keeps_its_name(change: Document) -> None:
     pod = decode_pod({**pod_document(), **change})
     assert (pod.namespace, pod.name, pod.uid, pod.version) == ("default", "p", "u", 7)
     assert pod.malformed
@@ -163,12 +163,12 @@ def test_a_pod_of_the_wrong_shape_is_malformed_by_name(change: Document) -> None
         b'{"metadata":{"name":"p"},"spec":7}',
     ],
 )
-def test_what_is_no_object_at_all_raises_decode_error(raw: bytes) -> None:
+def test_non_objects_raise_decode_error(raw: bytes) -> None:
     with pytest.raises(DecodeError):
         Decoder().pod(raw)
 
 
-def test_a_document_nested_without_end_is_refused_like_any_other() -> None:
+def test_too_deeply_nested_document_raises_decode_error() -> None:
     deep = b"[" * 200_000 + b"]" * 200_000
     raw = b'{"metadata":{"name":"p","x":' + deep + b"}}"
     for decode in (Decoder().pod, Decoder().node):
@@ -179,7 +179,7 @@ def test_a_document_nested_without_end_is_refused_like_any_other() -> None:
 @pytest.mark.parametrize(
     ("text", "version"), [("", 0), ("7", 7), ("x7", "x7"), ("-1", "-1"), ("٣", "٣"), ("9" * 21, "9" * 21)]
 )
-def test_a_version_that_is_no_number_is_kept_as_text(text: str, version: Version) -> None:
+def test_non_numeric_resource_version_is_kept_as_text(text: str, version: Version) -> None:
     assert decode_pod(pod_document(metadata={"resourceVersion": text})).version == version
 
 
@@ -197,14 +197,14 @@ def test_a_version_that_is_no_number_is_kept_as_text(text: str, version: Version
         {"nvidia.com/gpu": "9" * 40},
     ],
 )
-def test_a_node_of_absurd_capacity_is_malformed_and_offers_nothing(allocatable: Document) -> None:
+def test_node_of_absurd_capacity_is_malformed_without_allocatable(allocatable: Document) -> None:
     node = decode_node(node_document(**allocatable))
     assert node.malformed.startswith("status.allocatable")
     assert next(iter(allocatable)) in node.malformed
     assert not node.allocatable
 
 
-def test_what_is_wrong_with_one_node_takes_nothing_from_others_of_its_kind() -> None:
+def test_malformed_node_does_not_affect_nodes_with_the_same_allocatable() -> None:
     """Nodes of one kind share what they offer; each of them is read by one decoder and the next alike."""
     document = node_document(cpu="4", memory="8Gi")
     labels = {f"l{number}": "" for number in range(LABELS_MAX + 1)}
@@ -215,14 +215,14 @@ def test_what_is_wrong_with_one_node_takes_nothing_from_others_of_its_kind() -> 
     assert decode_node(document).allocatable == before
 
 
-def test_a_node_that_is_going_is_a_node_like_any_other() -> None:
+def test_terminating_node_is_decoded_like_any_other() -> None:
     """kube-scheduler places pods on it, too: only taints and spec.unschedulable say that nothing is to come."""
     staying = node_document(cpu="4")
     going = {**staying, "metadata": {**staying["metadata"], "deletionTimestamp": "2026-01-01T00:00:30Z"}}
     assert msgspec.structs.asdict(decode_node(going)) == msgspec.structs.asdict(decode_node(staying))
 
 
-def test_a_node_without_capacity_is_a_good_node_with_no_room() -> None:
+def test_node_without_capacity_is_valid_and_has_no_allocatable() -> None:
     node = decode_node(node_document())
     assert not node.malformed
     assert node.allocatable == {PODS: 0}
@@ -231,14 +231,14 @@ def test_a_node_without_capacity_is_a_good_node_with_no_room() -> None:
 @pytest.mark.parametrize(
     "change", [{"spec": {"taints": 7}}, {"status": {"allocatable": []}}, {"spec": {"unschedulable": 1}}]
 )
-def test_a_node_of_the_wrong_shape_is_malformed_by_name(change: Document) -> None:
+def test_node_with_wrong_types_is_malformed_and_keeps_its_name(change: Document) -> None:
     node = decode_node({**node_document(), **change})
     assert (node.name, node.uid, node.version) == ("n", "u", 7)
     assert node.malformed
 
 
 @pytest.mark.parametrize(("told", "size"), [(-1, 0), (5, 5), (10**30, IMAGE_BYTES_MAX)])
-def test_an_images_size_is_held_within_reason(told: int, size: int) -> None:
+def test_image_size_is_bounded(told: int, size: int) -> None:
     document = node_document()
     document["status"]["images"] = [{"names": ["app:v1"], "sizeBytes": told}]
     raw = orjson.dumps({**document, "status": {}})[:-3] + b'{"images":[{"names":["app:v1"],"sizeBytes":%d}]}}' % told
@@ -249,7 +249,7 @@ def test_an_images_size_is_held_within_reason(told: int, size: int) -> None:
 # -- what is read ------------------------------------------------------------------------------------------------------
 
 
-def test_a_pod_is_read_with_all_that_scheduling_needs() -> None:
+def test_all_scheduling_fields_of_a_pod_are_read() -> None:
     owners = [{"kind": "Other", "name": "o", "uid": "1"}, {"kind": "Job", "name": "j", "uid": "2", "controller": True}]
     times = {"creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": "2026-01-01T00:00:30Z"}
     annotations = {"kubectl.kubernetes.io/last-applied-configuration": "{}", "kept": "v", "long": "x" * 5000}
@@ -283,23 +283,23 @@ def test_a_pod_is_read_with_all_that_scheduling_needs() -> None:
         ({"type": "Ready", "status": "True", "reason": "PreemptionByScheduler"}, False),
     ],
 )
-def test_a_pod_that_goes_for_another_is_known_by_its_condition(condition: dict[str, str], is_preempted: bool) -> None:
+def test_preempted_pod_is_recognized_by_its_condition(condition: dict[str, str], is_preempted: bool) -> None:
     status = {"conditions": [{"type": "Initialized", "status": "True"}, condition]}
     assert decode_pod(pod_document(ONE_CPU, status=status)).is_preempted is is_preempted
 
 
 @pytest.mark.parametrize(("status", "is_ready"), [("True", True), ("False", False), ("Unknown", False)])
-def test_a_pod_is_ready_when_its_condition_says_so(status: str, is_ready: bool) -> None:
+def test_readiness_of_a_pod_is_read_from_its_condition(status: str, is_ready: bool) -> None:
     conditions = [{"type": "ContainersReady", "status": "True"}, {"type": "Ready", "status": status}]
     assert decode_pod(pod_document(ONE_CPU, status={"conditions": conditions})).is_ready is is_ready
 
 
-def test_the_group_that_a_pod_is_scheduled_with_is_read() -> None:
+def test_scheduling_group_of_a_pod_is_read() -> None:
     grouped = decode_pod(pod_document(ONE_CPU, schedulingGroup={"podGroupName": "training"}))
     assert (grouped.spec.pod_group, decode_pod(pod_document(ONE_CPU)).spec.pod_group) == ("training", "")
 
 
-def test_equal_specs_labels_and_annotations_are_one_object() -> None:
+def test_equal_specs_labels_and_annotations_are_shared() -> None:
     decoder = Decoder()
     metadata = {"labels": {"a": "b"}, "annotations": {"c": "d"}}
     first = decode_pod(pod_document(ONE_CPU, metadata={**metadata, "uid": "1"}), decoder)
@@ -311,7 +311,7 @@ def test_equal_specs_labels_and_annotations_are_one_object() -> None:
     assert other.spec is not first.spec
 
 
-def test_of_many_annotations_those_that_are_needed_and_short_are_kept() -> None:
+def test_only_needed_or_short_annotations_are_kept() -> None:
     decoder = Decoder()
     decoder.keep({"needed"})
     annotations = {f"long-{number}": "x" * 4_000 for number in range(10)} | {"needed": "y" * 4_000, "short": "z"}
@@ -320,7 +320,7 @@ def test_of_many_annotations_those_that_are_needed_and_short_are_kept() -> None:
     assert sum(len(key) + len(value) for key, value in kept.items()) <= ANNOTATIONS_BYTES_MAX
 
 
-def test_constraints_that_are_not_honoured_are_named() -> None:
+def test_unsupported_constraints_are_reported() -> None:
     document = pod_document(resourceClaims=[{"name": "gpu"}])
     found = " ".join(decode_pod(document).spec.unsupported)
     assert "resource claims" in found
@@ -362,7 +362,7 @@ def _put(document: Any, path: str, value: Any) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(FIELDS), json_values), min_size=1, max_size=3))
-def test_any_values_in_any_fields_never_get_past_the_decoder(changes: list[tuple[str, Any]]) -> None:
+def test_any_value_in_any_field_is_decoded_or_malformed(changes: list[tuple[str, Any]]) -> None:
     document = pod_document(ONE_CPU, nodeName="n")
     for path, value in changes:
         try:

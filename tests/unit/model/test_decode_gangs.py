@@ -48,7 +48,7 @@ def read(kind: ObjectKind, spec: Any, **annotations: str) -> PodGroup:
         ),
     ],
 )
-def test_each_group_says_what_its_gang_asks_for(kind: ObjectKind, spec: Any, annotations: Any, found: GangSpec) -> None:
+def test_each_group_kind_is_decoded(kind: ObjectKind, spec: Any, annotations: Any, found: GangSpec) -> None:
     group = read(kind, spec, **annotations)
     assert (group.spec, group.problem, group.malformed) == (found, "", "")
 
@@ -76,13 +76,11 @@ def test_each_group_says_what_its_gang_asks_for(kind: ObjectKind, spec: Any, ann
         ),
     ],
 )
-def test_what_is_wrong_with_a_group_is_said_with_its_mend(
-    kind: ObjectKind, spec: Any, annotations: Any, words: str
-) -> None:
+def test_group_problem_names_the_fix(kind: ObjectKind, spec: Any, annotations: Any, words: str) -> None:
     group = read(kind, spec, **annotations)
     assert group.spec is None
     assert words in group.problem
 
 
-def test_a_group_of_another_shape_is_malformed() -> None:
+def test_group_with_wrong_types_is_malformed() -> None:
     assert "spec.minMember" in read(OURS, {"minMember": "three"}).malformed

@@ -46,13 +46,13 @@ def fields(item: object, *names: str) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("kind", list(ObjectKind))
-def test_an_object_of_metadata_alone_is_read(kind: ObjectKind) -> None:
+def test_object_with_only_metadata_is_read(kind: ObjectKind) -> None:
     spec = {"root": {"name": "root"}} if kind is ObjectKind.ELASTIC_QUOTA_TREE else {}  # which is nothing without one
     item = read(kind, {"metadata": {"namespace": "team"}, "spec": spec})
     assert (item.name, item.uid, item.version, item.malformed) == ("x", "u", 7, "")
 
 
-def test_a_volume() -> None:
+def test_persistent_volume_is_decoded() -> None:
     volume = read(
         ObjectKind.PERSISTENT_VOLUME,
         {
@@ -88,7 +88,7 @@ def test_a_volume() -> None:
     assert fields(volume, "csi_driver", "csi_handle", "migrated", "is_deleting") == ("d", "h", None, True)
 
 
-def test_an_in_tree_volume_is_seen_as_its_driver_sees_it() -> None:
+def test_in_tree_volume_is_decoded_as_its_csi_migration() -> None:
     volume = read(ObjectKind.PERSISTENT_VOLUME, {"spec": {"awsElasticBlockStore": {"volumeID": "aws://z/vol-1"}}})
     assert isinstance(volume, PersistentVolume)
     assert volume.migrated is not None
@@ -99,7 +99,7 @@ def test_an_in_tree_volume_is_seen_as_its_driver_sees_it() -> None:
     )
 
 
-def test_a_claim_and_the_beta_annotation_for_its_class() -> None:
+def test_claim_and_its_beta_class_annotation_are_decoded() -> None:
     claim = read(
         ObjectKind.PERSISTENT_VOLUME_CLAIM,
         {
@@ -136,7 +136,7 @@ def test_a_claim_without_class_differs_from_one_of_the_empty_class() -> None:
     assert without.request_bytes is None
 
 
-def test_the_storage_kinds() -> None:
+def test_storage_kinds_are_decoded() -> None:
     expressions = [{"key": "zone", "values": ["a", "b"]}]
     assert fields(
         read(
@@ -181,13 +181,13 @@ def test_the_storage_kinds() -> None:
         ({"capacity": "2Gi", "maximumVolumeSize": "1Gi"}, GI),
     ],
 )
-def test_the_room_for_one_volume(fields_: dict[str, str], limit: int | None) -> None:
+def test_volume_limit_of_a_capacity_is_its_maximum_or_capacity(fields_: dict[str, str], limit: int | None) -> None:
     capacity = read(ObjectKind.CSI_STORAGE_CAPACITY, {"storageClassName": "fast", **fields_})
     assert isinstance(capacity, CsiStorageCapacity)
     assert (capacity.volume_limit_bytes, capacity.node_topology) == (limit, None)
 
 
-def test_no_selector_an_empty_one_and_a_map() -> None:
+def test_missing_empty_and_map_selectors_are_decoded() -> None:
     nothing = read(ObjectKind.REPLICA_SET, {"spec": {}})
     everything = read(ObjectKind.REPLICA_SET, {"spec": {"selector": {}}})
     assert isinstance(nothing, ReplicaSet)
@@ -204,7 +204,7 @@ def test_no_selector_an_empty_one_and_a_map() -> None:
     assert (budget.selector, budget.disruptions_allowed, budget.disrupted_pods) == (LabelSelector(), 2, frozenset("p"))
 
 
-def test_no_bound_takes_a_budget_from_the_pods_it_protects() -> None:
+def test_oversized_budget_still_protects_its_pods() -> None:
     values = [f"v{number}" for number in range(SELECTOR_VALUES_MAX + 1)]
     wide = {"matchExpressions": [{"key": "app", "operator": "In", "values": [*values, "web"]}]}
     disrupted = {f"p{number}": "2026-01-01T00:00:00Z" for number in range(DISRUPTED_MAX + 1)}
@@ -218,7 +218,7 @@ def test_no_bound_takes_a_budget_from_the_pods_it_protects() -> None:
     assert len(budget.disrupted_pods) == DISRUPTED_MAX
 
 
-def test_a_quota_says_what_is_allowed_and_what_is_used() -> None:
+def test_resource_quota_is_decoded_with_hard_and_used() -> None:
     quota = read(
         ObjectKind.RESOURCE_QUOTA,
         {
@@ -255,14 +255,16 @@ def test_a_quota_says_what_is_allowed_and_what_is_used() -> None:
         (ObjectKind.CSI_STORAGE_CAPACITY, {"capacity": "x"}, "'x' is not a quantity"),
     ],
 )
-def test_a_bad_field_is_named_and_the_name_is_kept(kind: ObjectKind, document: dict[str, Any], words: str) -> None:
+def test_object_with_a_bad_field_is_malformed_and_keeps_its_name(
+    kind: ObjectKind, document: dict[str, Any], words: str
+) -> None:
     item = read(kind, document)
     assert words in item.malformed
     assert (item.name, item.uid, item.version) == ("x", "u", 7)
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"{}", b'{"metadata": {}}', b'{"metadata": {"name": 1}}', b"\xff"])
-def test_what_is_no_object_is_refused(text: bytes) -> None:
+def test_non_objects_are_refused(text: bytes) -> None:
     for kind in ObjectKind:
         with pytest.raises(DecodeError):
             kind.definition.decode(text)
@@ -284,6 +286,6 @@ json_values = st.recursive(
 
 
 @given(st.sampled_from(list(ObjectKind)), json_values, json_values)
-def test_any_values_in_any_fields_never_get_past_the_decoder(kind: ObjectKind, spec: Any, status: Any) -> None:
+def test_any_value_in_any_field_is_decoded_or_malformed(kind: ObjectKind, spec: Any, status: Any) -> None:
     item = read(kind, {"spec": spec, "status": status, "nodeTopology": spec, "allowedTopologies": status})
     assert item.name == "x"

@@ -76,7 +76,7 @@ def test_a_constraint_gets_upstreams_defaults() -> None:
     )
 
 
-def test_a_constraint_with_everything_said() -> None:
+def test_constraint_with_all_fields_is_decoded() -> None:
     pod = with_spread(
         maxSkew=3,
         minDomains=4,
@@ -112,7 +112,7 @@ def test_a_constraint_with_everything_said() -> None:
         ({"matchLabelKeys": [str(n) for n in range(300)]}, "spec.topologySpreadConstraints[0].matchLabelKeys"),
     ],
 )
-def test_a_constraint_that_cannot_be_used_names_its_field(changes: dict[str, Any], path: str) -> None:
+def test_unusable_constraint_names_its_field(changes: dict[str, Any], path: str) -> None:
     assert with_spread(**changes).malformed.startswith(path)
 
 
@@ -125,16 +125,16 @@ def test_a_constraint_that_cannot_be_used_names_its_field(changes: dict[str, Any
         ({PREFERRED: [{"weight": 101}]}, "[0].weight"),
     ],
 )
-def test_a_term_that_cannot_be_used_names_its_field(affinity: dict[str, Any], path: str) -> None:
+def test_unusable_term_names_its_field(affinity: dict[str, Any], path: str) -> None:
     found = with_affinity(podAntiAffinity=affinity).malformed
     assert found.startswith(f"spec.affinity.podAntiAffinity.{next(iter(affinity))}{path}")
 
 
-def test_more_terms_than_are_read_are_refused() -> None:
+def test_too_many_terms_are_refused() -> None:
     assert "more than the 64" in with_affinity(podAffinity={REQUIRED: [{"topologyKey": "a"}] * 65}).malformed
 
 
-def test_a_term_without_namespaces_is_about_the_pods_own() -> None:
+def test_term_without_namespaces_selects_the_namespace_of_the_pod() -> None:
     near = PodAffinityTerm("zone", IS_WEB)
     named = PodAffinityTerm("zone", IS_WEB, frozenset({"a"}))
     selected = PodAffinityTerm("zone", IS_WEB, namespace_selector=LabelSelector())
@@ -143,7 +143,7 @@ def test_a_term_without_namespaces_is_about_the_pods_own() -> None:
     assert selected.named_namespaces("own") == frozenset()
 
 
-def test_demands_look_at_later_pods_by_namespace_or_its_labels() -> None:
+def test_demands_match_later_pods_by_namespace_or_its_labels() -> None:
     of_team = LabelSelector((Requirement("team", Operator.IN, ("x",)),))
     affinity = PodAffinity(
         anti_required=(PodAffinityTerm("host", IS_WEB, namespace_selector=of_team),),
@@ -156,7 +156,7 @@ def test_demands_look_at_later_pods_by_namespace_or_its_labels() -> None:
 
     assert anti == PodDemand(DemandKind.ANTI_REQUIRED, "host", IS_WEB, frozenset(), of_team)
     assert preferred == PodDemand(DemandKind.PREFERRED, "zone", IS_WEB, frozenset({"own"}), None, 6)
-    assert anti.concerns("any", {"app": "web"}, {"team": "x"})
-    assert not anti.concerns("own", {"app": "web"}, {})
-    assert preferred.concerns("own", {"app": "web"}, {})
-    assert not preferred.concerns("own", {"app": "db"}, {})
+    assert anti.matches("any", {"app": "web"}, {"team": "x"})
+    assert not anti.matches("own", {"app": "web"}, {})
+    assert preferred.matches("own", {"app": "web"}, {})
+    assert not preferred.matches("own", {"app": "db"}, {})

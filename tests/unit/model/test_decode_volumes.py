@@ -19,7 +19,7 @@ def volumes(*documents: dict[str, Any]) -> tuple[PodVolume, ...]:
     return decode_pod(pod_document(volumes=list(documents))).spec.volumes
 
 
-def test_volumes_that_no_plugin_reads_leave_no_trace_and_do_not_part_specs() -> None:
+def test_volumes_that_no_plugin_reads_are_dropped_from_the_spec() -> None:
     decoder = Decoder()
     pods = [
         decode_pod(
@@ -39,7 +39,7 @@ def test_volumes_that_no_plugin_reads_leave_no_trace_and_do_not_part_specs() -> 
     assert pods[0].spec.volumes == ()
 
 
-def test_volumes_on_the_node_are_known_beside_those_that_filters_read() -> None:
+def test_node_local_volumes_are_recorded() -> None:
     spec = decode_pod(
         pod_document(
             volumes=[
@@ -56,7 +56,7 @@ def test_volumes_on_the_node_are_known_beside_those_that_filters_read() -> None:
     assert [volume.claim for volume in spec.volumes] == ["data"]
 
 
-def test_claims_keep_their_order_and_ephemeral_ones_are_called_after_the_pod() -> None:
+def test_claims_keep_their_order_and_ephemeral_claims_get_the_pod_name() -> None:
     found = volumes(
         {"name": "late", "persistentVolumeClaim": {"claimName": "zebra"}},
         {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}},
@@ -106,7 +106,7 @@ def test_claims_keep_their_order_and_ephemeral_ones_are_called_after_the_pod() -
         ),
     ],
 )
-def test_inline_disks_are_known_by_what_conflicts_and_by_what_their_driver_sees(
+def test_inline_disks_have_conflict_keys_and_driver_handles(
     document: dict[str, Any], disk: Disk | None, migrated: MigratedDisk | None
 ) -> None:
     assert volumes({"name": "v", **document}) == (PodVolume("v", disk=disk, migrated=migrated),)
@@ -124,7 +124,7 @@ def test_inline_disks_are_known_by_what_conflicts_and_by_what_their_driver_sees(
         (Disk(DiskKind.RBD, "p/i", monitors=frozenset("a")), Disk(DiskKind.RBD, "p/i", monitors=frozenset("b")), False),
     ],
 )
-def test_disks_conflict_as_upstream_says(one: Disk, other: Disk, conflict: bool) -> None:
+def test_disks_conflict_as_upstream(one: Disk, other: Disk, conflict: bool) -> None:
     assert one.conflicts_with(other) is conflict
     assert other.conflicts_with(one) is conflict
 

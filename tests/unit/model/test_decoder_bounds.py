@@ -24,18 +24,21 @@ def term(app: str = "web", **more: Any) -> Document:
     return {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": app}}, **more}
 
 
-def many(count: int) -> list[str]:
+def numbered_values(count: int) -> list[str]:
     return [f"v{number}" for number in range(count)]
 
 
-def wide(count: int) -> Document:
-    return {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web", *many(count)]}]}
+def wide_selector(count: int) -> Document:
+    return {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web", *numbered_values(count)]}]}
 
 
-NODE_TERM = {"matchExpressions": [{"key": "k", "operator": "In", "values": many(SELECTOR_VALUES_MAX + 1)}]}
+NODE_TERM = {"matchExpressions": [{"key": "k", "operator": "In", "values": numbered_values(SELECTOR_VALUES_MAX + 1)}]}
 OVER: dict[str, tuple[Document, str]] = {
-    "tolerations": ({"tolerations": [{"key": k} for k in many(TOLERATIONS_MAX + 1)]}, "spec.tolerations"),
-    "node selector": ({"nodeSelector": dict.fromkeys(many(SELECTOR_VALUES_MAX + 1), "")}, "spec.nodeSelector"),
+    "tolerations": ({"tolerations": [{"key": k} for k in numbered_values(TOLERATIONS_MAX + 1)]}, "spec.tolerations"),
+    "node selector": (
+        {"nodeSelector": dict.fromkeys(numbered_values(SELECTOR_VALUES_MAX + 1), "")},
+        "spec.nodeSelector",
+    ),
     "node affinity": (
         {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [NODE_TERM]}}}},
         "spec.affinity.nodeAffinity",
@@ -45,22 +48,22 @@ OVER: dict[str, tuple[Document, str]] = {
         "spec.affinity.nodeAffinity",
     ),
     "spread": (
-        {"topologySpreadConstraints": [{"topologyKey": k} for k in many(SPREAD_CONSTRAINTS_MAX + 1)]},
+        {"topologySpreadConstraints": [{"topologyKey": k} for k in numbered_values(SPREAD_CONSTRAINTS_MAX + 1)]},
         "spec.topologySpreadConstraints",
     ),
     "resource claims": (
-        {"resourceClaims": [{"name": k} for k in many(RESOURCE_CLAIMS_MAX + 1)]},
+        {"resourceClaims": [{"name": k} for k in numbered_values(RESOURCE_CLAIMS_MAX + 1)]},
         "spec.resourceClaims",
     ),
     "volumes": (
-        {"volumes": [{"name": k, "persistentVolumeClaim": {"claimName": k}} for k in many(VOLUMES_MAX + 1)]},
+        {"volumes": [{"name": k, "persistentVolumeClaim": {"claimName": k}} for k in numbered_values(VOLUMES_MAX + 1)]},
         "spec.volumes",
     ),
-    "labels": ({"labels": dict.fromkeys(many(LABELS_MAX + 1), "")}, "metadata.labels"),
+    "labels": ({"labels": dict.fromkeys(numbered_values(LABELS_MAX + 1), "")}, "metadata.labels"),
 }
 
 
-def standing(**spec: Any) -> Pod:
+def placed_pod(**spec: Any) -> Pod:
     """A pod with something of everything, on a node."""
     labels = {"app": "web", **spec.pop("labels", {})}
     affinity = {"podAntiAffinity": {REQUIRED: [term()]}, **spec.pop("affinity", {})}
@@ -73,8 +76,8 @@ def standing(**spec: Any) -> Pod:
 
 
 @pytest.mark.parametrize(("spec", "field"), OVER.values(), ids=OVER)
-def test_a_placed_pod_over_a_bound_holds_what_it_holds(spec: Document, field: str) -> None:
-    pod = standing(**spec)
+def test_oversized_placed_pod_keeps_its_requests_and_ports(spec: Document, field: str) -> None:
+    pod = placed_pod(**spec)
     assert pod.malformed.startswith(field)
     assert (pod.requests[CPU], pod.requests[MEMORY]) == (2000, 2**30)
     assert pod.spec.host_ports == (HostPort("", "TCP", 80),)
@@ -88,9 +91,9 @@ def test_a_placed_pod_over_a_bound_holds_what_it_holds(spec: Document, field: st
 
 
 @pytest.mark.parametrize("kind", ["podAffinity", "podAntiAffinity"])
-def test_terms_between_pods_over_a_bound_count_all_the_same(kind: str) -> None:
-    anti = {kind: {REQUIRED: [term(app) for app in many(AFFINITY_TERMS_MAX + 1)]}}
-    pod = standing(affinity=anti)
+def test_all_affinity_terms_of_an_oversized_placed_pod_count(kind: str) -> None:
+    anti = {kind: {REQUIRED: [term(app) for app in numbered_values(AFFINITY_TERMS_MAX + 1)]}}
+    pod = placed_pod(affinity=anti)
     assert str(AFFINITY_TERMS_MAX) in pod.malformed
     assert pod.spec.pod_affinity is not None
     terms = pod.spec.pod_affinity.required if kind == "podAffinity" else pod.spec.pod_affinity.anti_required
@@ -100,14 +103,14 @@ def test_terms_between_pods_over_a_bound_count_all_the_same(kind: str) -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"labelSelector": wide(SELECTOR_VALUES_MAX)},
-        {"namespaces": ["default", *many(SELECTOR_VALUES_MAX)]},
-        {"namespaceSelector": wide(SELECTOR_VALUES_MAX)},
+        {"labelSelector": wide_selector(SELECTOR_VALUES_MAX)},
+        {"namespaces": ["default", *numbered_values(SELECTOR_VALUES_MAX)]},
+        {"namespaceSelector": wide_selector(SELECTOR_VALUES_MAX)},
     ],
     ids=lambda changed: next(iter(changed)),
 )
-def test_a_term_over_a_bound_counts_whole(changed: Document) -> None:
-    pod = standing(affinity={"podAntiAffinity": {REQUIRED: [term(**changed)]}})
+def test_oversized_term_of_a_placed_pod_is_kept_unchanged(changed: Document) -> None:
+    pod = placed_pod(affinity={"podAntiAffinity": {REQUIRED: [term(**changed)]}})
     assert str(SELECTOR_VALUES_MAX) in pod.malformed
     assert pod.spec.pod_affinity is not None
     (anti,) = pod.spec.pod_affinity.anti_required
@@ -117,11 +120,11 @@ def test_a_term_over_a_bound_counts_whole(changed: Document) -> None:
     assert (anti.namespace_selector is not None) is ("namespaceSelector" in changed)
 
 
-def test_a_term_that_does_not_parse_takes_nothing_else_along() -> None:
+def test_unparsable_term_drops_only_itself() -> None:
     """As upstream, which passes over what it cannot parse of a placed pod."""
     bad = term() | {"labelSelector": {"matchExpressions": [{"key": "a b", "operator": "In", "values": ["x"]}]}}
     weighted = [{"weight": 5, "podAffinityTerm": term()}, {"weight": 5, "podAffinityTerm": bad}]
-    pod = standing(affinity={"podAntiAffinity": {REQUIRED: [bad, term()]}, "podAffinity": {PREFERRED: weighted}})
+    pod = placed_pod(affinity={"podAntiAffinity": {REQUIRED: [bad, term()]}, "podAffinity": {PREFERRED: weighted}})
     assert "labelSelector" in pod.malformed
     assert pod.spec.pod_affinity is not None
     assert len(pod.spec.pod_affinity.anti_required) == 1
@@ -129,15 +132,15 @@ def test_a_term_that_does_not_parse_takes_nothing_else_along() -> None:
     assert pod.spec.host_ports
 
 
-def test_a_disk_of_many_monitors_is_held() -> None:
-    disk = {"name": "d", "rbd": {"image": "i", "monitors": many(RBD_MONITORS_MAX + 1)}}
-    pod = standing(volumes=[disk])
+def test_disk_with_many_monitors_is_kept() -> None:
+    disk = {"name": "d", "rbd": {"image": "i", "monitors": numbered_values(RBD_MONITORS_MAX + 1)}}
+    pod = placed_pod(volumes=[disk])
     assert str(RBD_MONITORS_MAX) in pod.malformed
     assert pod.spec.volumes[1].disk is not None
     assert len(pod.spec.volumes[1].disk.monitors) == RBD_MONITORS_MAX + 1
 
 
-def test_every_container_counts_however_many() -> None:
+def test_every_container_counts_in_an_oversized_pod() -> None:
     one = container(cpu="1m") | {"ports": [{"hostPort": 80}]}
     pod = decode_pod(pod_document(*[one] * (CONTAINERS_MAX + 1), nodeName="n"))
     assert "spec.containers" in pod.malformed
@@ -145,7 +148,7 @@ def test_every_container_counts_however_many() -> None:
     assert len(pod.spec.host_ports) == CONTAINERS_MAX + 1
 
 
-def test_an_amount_that_cannot_be_read_takes_no_other_along() -> None:
+def test_unreadable_request_drops_no_other_request() -> None:
     main = container(cpu="2", memory="lots") | {"ports": [{"hostPort": 80}]}
     pod = decode_pod(pod_document(main, container("other", memory="1Gi"), nodeName="n", overhead={"cpu": "-1"}))
     assert "memory" in pod.malformed
@@ -153,15 +156,15 @@ def test_an_amount_that_cannot_be_read_takes_no_other_along() -> None:
     assert pod.spec.host_ports
 
 
-def test_a_node_with_too_many_labels_takes_no_pods_and_stays_in_its_zone() -> None:
+def test_node_with_too_many_labels_is_malformed_and_keeps_its_zone() -> None:
     """Else the pods on it would be in no zone, and others be placed against them."""
-    labels = {"zone": "a", **dict.fromkeys(many(LABELS_MAX), "")}
+    labels = {"zone": "a", **dict.fromkeys(numbered_values(LABELS_MAX), "")}
     node = decode_node(node_document({"labels": labels}, cpu="4"))
     assert node.malformed.startswith("metadata.labels")
     assert node.labels["zone"] == "a"
 
 
-def test_what_is_remembered_of_equal_specs_and_labels_is_bounded_in_bytes() -> None:
+def test_cache_of_shared_specs_and_labels_is_bounded_in_bytes() -> None:
     decoder = Decoder()
     tolerations = [{"key": "k" * 200} for _ in range(5_000)]
     labels = {f"k{number}": "v" * 60 for number in range(15_000)}

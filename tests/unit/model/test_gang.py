@@ -67,7 +67,7 @@ ACK = {ACK_NAME: "g", ACK_MIN: "3"}
         ({SP_LABEL: "g"}, koordinator(name="g", min_available="2"), "", None),
     ],
 )
-def test_each_api_is_read(labels: Any, annotations: Any, group: str, found: Membership | None) -> None:
+def test_gang_of_each_api_is_read(labels: Any, annotations: Any, group: str, found: Membership | None) -> None:
     membership = membership_of(pod(labels, annotations, group))
     if found is None and labels.get(SP_LABEL):
         assert membership is not None
@@ -102,7 +102,7 @@ def test_each_api_is_read(labels: Any, annotations: Any, group: str, found: Memb
         ({}, koordinator(name="", min_available="2"), f"annotation {KOORDINATOR}name is ''"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_mend(labels: Any, annotations: Any, words: str) -> None:
+def test_gang_problem_names_the_fix(labels: Any, annotations: Any, words: str) -> None:
     membership = membership_of(pod(labels, annotations))
     assert membership is not None
     assert words in membership.problem
@@ -110,7 +110,7 @@ def test_what_is_wrong_is_told_with_its_mend(labels: Any, annotations: Any, word
 
 @pytest.mark.parametrize("text", ["soon", "10", "10 s", "10S", "-5s", "0"])
 @pytest.mark.parametrize("key", ["waiting_time", "timeout"])
-def test_a_waiting_time_that_is_no_duration_is_reported(key: str, text: str) -> None:
+def test_invalid_waiting_time_is_reported(key: str, text: str) -> None:
     membership = membership_of(pod({}, koordinator(name="g", min_available="2", **{key: text})))
     assert membership is not None
     field = f"annotation {KOORDINATOR}{key.replace('_', '-')}"
@@ -126,13 +126,13 @@ def test_a_waiting_time_that_is_no_duration_is_reported(key: str, text: str) -> 
         ({}, koordinator(name="g", min_available=""), f"annotation {KOORDINATOR}min-available is ''; "),
     ],
 )
-def test_a_missing_minimum_is_told_apart_from_an_empty_one(labels: Any, annotations: Any, words: str) -> None:
+def test_missing_and_empty_minimum_have_different_messages(labels: Any, annotations: Any, words: str) -> None:
     membership = membership_of(pod(labels, annotations))
     assert membership is not None
     assert membership.problem.startswith(words)
 
 
-def test_no_annotation_is_no_level() -> None:
+def test_no_annotations_give_no_topology_levels() -> None:
     assert topology_of({}) == ((), "")
 
 
@@ -153,7 +153,7 @@ def gather(*layers: tuple[str, str]) -> str:
         ),
     ],
 )
-def test_topology_is_read_of_each_annotation(key: str, text: str, levels: Any) -> None:
+def test_topology_is_read_from_each_annotation(key: str, text: str, levels: Any) -> None:
     assert topology_of({key: text}) == (levels, "")
 
 
@@ -170,7 +170,7 @@ def test_topology_is_read_of_each_annotation(key: str, text: str, levels: Any) -
         (ACK_TOPOLOGY, '{"required": {}}', "names no topology; write"),
     ],
 )
-def test_topology_that_cannot_be_honoured_is_said(key: str, text: str, words: str) -> None:
+def test_unsupported_topology_is_reported(key: str, text: str, words: str) -> None:
     levels, problem = topology_of({key: text})
     assert levels == ()
     assert problem.startswith(f"annotation {key}: ")

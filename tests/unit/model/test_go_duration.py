@@ -25,10 +25,10 @@ from multisched.model.go_duration import go_duration, parse_go_duration
         (7200, "2h0m0s"),
     ],
 )
-def test_a_duration_reads_as_in_go(seconds: float, text: str) -> None:
+def test_duration_is_read_as_in_go(seconds: float, text: str) -> None:
     assert go_duration(seconds) == text
 
 
 @given(st.integers(0, 10**13))
-def test_what_is_written_is_read_again(nanoseconds: int) -> None:
+def test_written_duration_reads_back_equal(nanoseconds: int) -> None:
     assert parse_go_duration(go_duration(nanoseconds / 1e9)) == pytest.approx(nanoseconds / 1e9, abs=1e-9)

@@ -26,13 +26,13 @@ from tests.unit.shell.shell_kit import Desk
         ("PriorityClass", "scheduling.k8s.io/v1", "scheduling.k8s.io", "/apis/scheduling.k8s.io/v1/priorityclasses"),
     ],
 )
-def test_name_and_version_say_where_a_kind_is_listed(name: str, api_version: str, group: str, path: str) -> None:
+def test_kind_is_listed_at_its_group_version_and_plural(name: str, api_version: str, group: str, path: str) -> None:
     made_up = KindDefinition(name, api_version, decode_namespace)
     assert (made_up.group, made_up.path) == (group, path)
     assert made_up.path.endswith(f"/{made_up.plural}")
 
 
-def test_no_two_things_that_have_events_go_by_one_name() -> None:
+def test_names_of_event_resources_are_unique() -> None:
     names = [one.value for one in (*ObjectKind, *Resource)]
     assert len(set(names)) == len(names)
 
@@ -44,7 +44,7 @@ class Namesakes(DefinedKind):
     THEIRS = KindDefinition("ResourceQuota", "quota.example.org/v1alpha1", decode_namespace)
 
 
-def test_kinds_of_one_name_from_two_groups_are_two_and_the_first_keeps_its_name() -> None:
+def test_kinds_with_equal_names_in_two_groups_stay_distinct() -> None:
     assert [(kind.value, kind.resource, kind.definition.path) for kind in Namesakes] == [
         ("ResourceQuota", "resourcequotas", "/api/v1/resourcequotas"),
         (
@@ -62,20 +62,20 @@ class TheirsFirst(DefinedKind):
     OURS = KindDefinition("ResourceQuota", "v1", decode_namespace)
 
 
-def test_a_kind_of_the_core_that_comes_second_is_named_after_the_core() -> None:
+def test_core_kind_registered_second_gets_the_core_suffix() -> None:
     assert [(kind.value, kind.resource) for kind in TheirsFirst] == [
         ("ResourceQuota", "resourcequotas"),
         ("ResourceQuota.core", "resourcequotas.core"),
     ]
 
 
-def test_a_plugin_that_waits_for_one_of_two_namesakes_is_not_woken_by_the_other() -> None:
+def test_event_of_a_kind_with_an_equal_name_requeues_no_pod() -> None:
     ours, theirs = (cast(ObjectKind, kind) for kind in Namesakes)
     hints = HintTable([Listening(FIT, EventRegistration(ClusterEvent(theirs, Action.ALL)))], lambda *told: None)
     assert [hints.is_of_interest(ClusterEvent(kind, Action.ADD)) for kind in (ours, theirs)] == [False, True]
 
 
-def test_events_of_namesakes_have_labels_of_their_own() -> None:
+def test_events_of_kinds_with_equal_names_have_distinct_labels() -> None:
     told, store = list[str](), ObjectStore()
     for kind in Namesakes:
         known = cast(ObjectKind, kind)
@@ -85,7 +85,7 @@ def test_events_of_namesakes_have_labels_of_their_own() -> None:
     assert told == ["ResourceQuotaAdd", "ResourceQuota.quota.example.orgAdd"]
 
 
-def test_a_kind_that_is_entered_twice_is_refused() -> None:
+def test_kind_registered_twice_is_refused() -> None:
     with pytest.raises((ValueError, RuntimeError)) as refused:
 
         class Twice(DefinedKind):
@@ -96,7 +96,7 @@ def test_a_kind_that_is_entered_twice_is_refused() -> None:
     assert str(cause) == "Widget of example.org/v2 is defined twice"
 
 
-def test_wildcards_stand_for_what_upstream_unrolls_them_to_and_for_namespaces_and_attachments() -> None:
+def test_wildcard_covers_the_kinds_of_upstream_namespaces_and_attachments() -> None:
     assert {kind for kind in ObjectKind if kind.definition.is_in_wildcard} == {
         ObjectKind.NAMESPACE,
         ObjectKind.PERSISTENT_VOLUME,

@@ -92,7 +92,7 @@ OF_OTHERS = {
         ),
     ],
 )
-def test_key_of_a_pod_without_effect_gets_a_remark(
+def test_pod_key_without_effect_is_reported(
     labels: dict[str, str], annotations: dict[str, str], plugins: tuple[str, ...], remarks: list[str]
 ) -> None:
     assert remarks_of_pod(make_pod("p", labels=labels, annotations=annotations), "work", plugins) == remarks
@@ -122,18 +122,18 @@ def test_key_of_a_pod_without_effect_gets_a_remark(
         ),
     ],
 )
-def test_key_of_a_node_without_effect_gets_a_remark(
+def test_node_key_without_effect_is_reported(
     labels: dict[str, str], annotations: dict[str, str], remarks: list[str]
 ) -> None:
     assert remarks_of_node(make_node("n", labels=labels, annotations=annotations)) == remarks
 
 
-def test_remarks_about_one_object_are_bounded() -> None:
+def test_number_of_key_reports_per_object_is_limited() -> None:
     labels = {f"multisched.io/{at}": "" for at in range(REMARKS_MAX + 1)}
     assert len(remarks_of_pod(make_pod("p", labels=labels), "work", GPU)) == REMARKS_MAX
 
 
-def test_unclear_values_of_others_conventions_are_named() -> None:
+def test_unclear_values_of_foreign_keys_are_reported() -> None:
     key = "cluster-autoscaler.kubernetes.io/safe-to-evict"
     assert unclear_consents(make_pod("p", annotations={key: "true"})) == []
     assert unclear_consents(make_pod("p", annotations={key: "no"})) == [
@@ -141,7 +141,7 @@ def test_unclear_values_of_others_conventions_are_named() -> None:
     ]
 
 
-def test_table_of_keys_has_what_the_sources_read_and_the_reference_lists() -> None:
+def test_table_of_keys_equals_sources_and_reference() -> None:
     read: set[str] = set()
     for folder in ("multisched", "domains"):
         for path in (ROOT / folder).rglob("*.py"):

@@ -28,7 +28,7 @@ inits = st.lists(st.tuples(st.booleans(), amounts), max_size=5)
 
 
 @given(st.lists(amounts, min_size=1, max_size=4), inits, amounts)
-def test_the_largest_phase_of_a_pods_life_counts(
+def test_largest_phase_of_a_pod_counts(
     containers: list[int], init_containers: list[tuple[bool, int]], overhead: int
 ) -> None:
     """Each init container runs beside the sidecars started before it; all containers run beside all sidecars."""
@@ -59,7 +59,7 @@ def test_fractions_of_a_milli_are_summed_before_they_are_rounded(texts: list[str
         ({"resources": {"requests": {"cpu": "3"}}, "overhead": {"cpu": "1"}}, {CPU: 4000, MEMORY: 10 * MEBI}),
     ],
 )
-def test_pod_level_requests_stand_in_the_place_of_the_containers(spec: Document, requests: dict[str, int]) -> None:
+def test_pod_level_requests_replace_those_of_containers(spec: Document, requests: dict[str, int]) -> None:
     assert decode_pod(pod_document(container(cpu="2", memory="10Mi"), **spec)).requests == requests
 
 
@@ -95,7 +95,7 @@ def test_a_pod_being_resized_holds_the_larger_of_spec_and_status(document: Docum
     assert (pod.held is None) == (held == pod.spec.requests[CPU])
 
 
-def test_the_status_of_a_pod_without_a_node_is_not_read() -> None:
+def test_status_of_an_unbound_pod_is_ignored() -> None:
     document = status("1", actuated="2")
     document["spec"]["nodeName"] = ""
     assert decode_pod(document).requests[CPU] == 1000
@@ -160,7 +160,7 @@ def test_pod_level_requests_count_in_scores_once_the_pod_is_placed() -> None:
         ("x" * 64 + ".com/" + "y" * 64, False, False),
     ],
 )
-def test_only_names_that_a_scheduler_counts_are_counted(name: str, is_scalar: bool, is_extended: bool) -> None:
+def test_only_resource_names_that_a_scheduler_counts_are_kept(name: str, is_scalar: bool, is_extended: bool) -> None:
     assert (is_scalar_resource(name), is_extended_resource(name)) == (is_scalar, is_extended)
     pod = decode_pod(pod_document(container(**{name: "2", EPHEMERAL_STORAGE: "1"})))
     assert pod.requests == {EPHEMERAL_STORAGE: 1, **({name: 2} if is_scalar else {})}
@@ -183,12 +183,14 @@ BOTH = {"cpu": "1", "memory": "1Gi"}
         ([{"requests": BOTH, "limits": BOTH}], {"requests": {"cpu": "2"}}, QosClass.BURSTABLE),
     ],
 )
-def test_quality_of_service(blocks: Sequence[Document], pod_level: Document | None, qos: QosClass) -> None:
+def test_quality_of_service_class_is_computed(
+    blocks: Sequence[Document], pod_level: Document | None, qos: QosClass
+) -> None:
     containers = [{"name": f"c{i}", "resources": block} for i, block in enumerate(blocks)]
     assert decode_pod(pod_document(*containers, resources=pod_level)).spec.qos is qos
 
 
-def test_absurd_requests_are_held_so_that_no_sum_can_overflow() -> None:
+def test_absurd_requests_are_capped_so_that_no_sum_overflows() -> None:
     pod = decode_pod(pod_document(*(container(memory="9E", cpu="9E") for _ in range(100))))
     assert not pod.malformed
     assert pod.requests[CPU] == pod.requests[MEMORY] == 2**51

@@ -111,7 +111,7 @@ def expected(sign: str, number: str, suffix: str, unit: Fraction) -> int:
 
 
 @pytest.mark.parametrize(("text", "value", "milli"), RECORDED)
-def test_upstream_reads_the_same(text: str, value: int, milli: int) -> None:
+def test_quantity_is_read_as_upstream(text: str, value: int, milli: int) -> None:
     assert (parse_value(text), parse_milli(text)) == (value, milli)
 
 
@@ -138,7 +138,7 @@ def test_numbers_in_json_are_quantities_too(number: float) -> None:
 
 
 @pytest.mark.parametrize("text", INVALID)
-def test_what_is_no_quantity_is_refused_with_its_text_cut_short(text: str) -> None:
+def test_invalid_quantity_is_refused_with_its_truncated_text(text: str) -> None:
     with pytest.raises(QuantityError) as caught:
         parse_value(text)
     assert len(str(caught.value)) < 400
@@ -155,7 +155,7 @@ def test_any_text_is_a_quantity_or_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["40G", "500M", "8Gi", "1536Mi", "3Ki", "2T", "1Ti", "1001", "0"])
-def test_bytes_are_shown_as_their_author_wrote_them(text: str) -> None:
+def test_bytes_are_shown_in_the_unit_of_the_author(text: str) -> None:
     assert bytes_text(parse_value(text)) == text
 
 

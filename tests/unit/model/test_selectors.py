@@ -51,7 +51,9 @@ A, B = "a", "b"
         (Operator.LT, ("5",), str(INT_MIN - 1), False),
     ],
 )
-def test_a_requirement(operator: Operator, values: tuple[str, ...], value: str | None, matches: bool) -> None:
+def test_requirement_matches_labels(
+    operator: Operator, values: tuple[str, ...], value: str | None, matches: bool
+) -> None:
     assert Requirement("k", operator, values).matches_value(value) is matches
 
 
@@ -124,7 +126,7 @@ def test_a_field_other_than_the_name_reads_as_an_empty_text() -> None:
         (Toleration("", "Equal", "v"), True),
     ],
 )
-def test_a_toleration(toleration: Toleration, tolerated: bool) -> None:
+def test_toleration_matches_taints(toleration: Toleration, tolerated: bool) -> None:
     assert toleration.tolerates(Taint("k", "v", "NoSchedule")) is tolerated
 
 
@@ -149,6 +151,6 @@ def test_a_toleration(toleration: Toleration, tolerated: bool) -> None:
         ("ä", False, False),
     ],
 )
-def test_names_and_values_of_labels(text: str, is_name: bool, is_value: bool) -> None:
+def test_label_names_and_values_are_validated(text: str, is_name: bool, is_value: bool) -> None:
     assert is_qualified_name(text) is is_name
     assert is_label_value(text) is is_value

@@ -19,7 +19,7 @@ FILLERS = "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180f\u3164\ufe00\ufe0f\uffa0\U0
 """Called letters or marks, and shown as nothing."""
 
 
-def test_every_character_of_these_kinds_is_escaped_and_plain_ones_are_not() -> None:
+def test_only_hidden_characters_are_escaped() -> None:
     for code in range(sys.maxunicode + 1):
         character = chr(code)
         if unicodedata.category(character) in NOT_SHOWN or character in FILLERS:
@@ -39,17 +39,17 @@ def test_every_character_of_these_kinds_is_escaped_and_plain_ones_are_not() -> N
         ("\U000e0041", r"\U000e0041"),
     ],
 )
-def test_it_is_named_by_its_number(text: str, shown: str) -> None:
+def test_hidden_character_is_shown_by_its_code(text: str, shown: str) -> None:
     assert escaped(text) == shown
     assert escaped_document({text: [text, 1]}) == {shown: [shown, 1]}
 
 
-def test_text_that_is_put_together_keeps_its_line_ends() -> None:
+def test_escaped_lines_keep_their_line_ends() -> None:
     assert escaped_lines("a\x85b\nc\r\n") == "a\\x85b\nc\\r\n"
 
 
 @given(st.text())
-def test_json_says_the_same(text: str) -> None:
+def test_escaped_json_has_the_same_content(text: str) -> None:
     document = {text: [text, {"k": text}]}
     shown = escaped_json(json.dumps(document, indent=2, ensure_ascii=False))
     assert json.loads(shown) == document
@@ -57,6 +57,6 @@ def test_json_says_the_same(text: str) -> None:
 
 
 @given(st.text())
-def test_double_quoted_yaml_says_the_same(text: str) -> None:
+def test_escaped_double_quoted_yaml_has_the_same_content(text: str) -> None:
     shown = escaped_lines('"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"')
     assert yaml.safe_load(shown) == text

@@ -29,13 +29,13 @@ def test_documents_are_plain_data_and_dates_stay_text() -> None:
         ("a: \x07", "unacceptable character"),
     ],
 )
-def test_anything_else_is_refused_with_its_place(text: str, why: str) -> None:
+def test_other_yaml_is_refused_with_its_position(text: str, why: str) -> None:
     with pytest.raises(NotYamlError) as refused:
         yaml_documents(text)
     assert str(refused.value).startswith(why)
 
 
 @given(st.text(st.sampled_from("!&*[]{}:,-?|>'\"#%@ \nab1.~<=")))
-def test_no_text_makes_the_reader_fail_otherwise(text: str) -> None:
+def test_any_text_is_read_or_refused_with_the_yaml_error(text: str) -> None:
     with suppress(NotYamlError):
         yaml_documents(text)

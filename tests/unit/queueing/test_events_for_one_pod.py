@@ -64,7 +64,7 @@ def test_the_first_parked_pod_of_each_class_is_queued_without_backoff() -> None:
     queue.validate()
 
 
-def test_a_pod_that_is_refused_again_goes_behind_the_others() -> None:
+def test_pod_refused_again_is_queued_behind_the_others() -> None:
     queue = queue_of(Hint.QUEUE_ONE)
     refuse(queue, "a", "b")
     queue.on_event(ASSIGNED_POD_DELETE, GONE, None, 0.1)

@@ -338,7 +338,7 @@ def _half_a_gang_backs_off(house: House) -> None:
     assert sorted(set(house.places().values())) == ["backoff", "gang"]
 
 
-def test_recovering_gang_in_backoff_goes_before_an_unstarted_one() -> None:
+def test_recovering_gang_in_backoff_precedes_an_unstarted_one() -> None:
     house = House()
     _half_a_gang_backs_off(house)
     house.add(member("new1", gang="h"), member("new2", gang="h"))

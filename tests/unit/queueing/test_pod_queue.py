@@ -678,7 +678,7 @@ def test_infeasible_high_priority_namespace_leaves_attempts_to_others() -> None:
     queue.validate()
 
 
-def test_high_priority_retry_goes_before_first_attempts_of_its_namespace() -> None:
+def test_high_priority_retry_precedes_first_attempts_of_its_namespace() -> None:
     queue = make_queue()
     for number in range(100):
         park(queue, make_pod(f"retry-{number}", priority=9))

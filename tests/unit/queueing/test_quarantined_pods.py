@@ -17,7 +17,7 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.queueing.entry import Failure, Moved, QueueOutcome
 from multisched.queueing.pod_queue import PodQueue
-from multisched.queueing.quarantine import REFUSALS_ALIKE_MAX, alike
+from multisched.queueing.quarantine import REFUSALS_ALIKE_MAX, refusal_key
 from multisched.queueing.transitions import QueueState
 from multisched.testing.builders import make_node
 from tests.unit.queueing.builders import ERROR, REFUSED, make_pod, make_queue, pop_uid
@@ -137,5 +137,5 @@ def test_deleted_quarantined_pod_leaves_no_entry() -> None:
     assert (len(queue), queue.statistics().unschedulable_by_plugin) == (0, {})
 
 
-def test_refusals_are_equal_whichever_node_they_name() -> None:
-    assert alike("no GPU on n1", "n1") == alike("no GPU on n2", "n2") != alike("no GPU on n2", "n1")
+def test_refusals_are_equal_for_any_named_node() -> None:
+    assert refusal_key("no GPU on n1", "n1") == refusal_key("no GPU on n2", "n2") != refusal_key("no GPU on n2", "n1")

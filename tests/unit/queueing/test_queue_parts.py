@@ -138,7 +138,7 @@ def test_attempt_gets_all_events_since_its_pop() -> None:
     log.validate()
 
 
-def test_full_event_log_is_dropped_and_attempts_are_told() -> None:
+def test_full_event_log_is_dropped_and_older_attempts_are_marked_incomplete() -> None:
     log = EventsInFlight(limit=2)
     log.begin("old")
     for _ in range(3):

@@ -223,7 +223,7 @@ class House:
         self.preemptor = Preemptor(
             self.desk, self.desk, self.clock, self.domain.nominator, self.removals, self.router.worker_of
         )
-        news = EventTimeShare(lambda: 0, self.clock.monotonic)
+        event_time_share = EventTimeShare(lambda: 0, self.clock.monotonic)
         self.reservations = Reservations(self.domain.nominator)
         self.worker = DomainWorker(
             "ours",
@@ -238,7 +238,9 @@ class House:
             waiting=self.domain.waiting,
             runner=self.domain.runner,
             cache=self.cache,
-            ports=DomainPorts(self.clock, self.desk, self.desk, self.desk, self.desk, self.desk, news, self.steps),
+            ports=DomainPorts(
+                self.clock, self.desk, self.desk, self.desk, self.desk, self.desk, event_time_share, self.steps
+            ),
             sizes=Sizes(cycles=2, binds=bind_workers),
             bind_timeout_s=5.0,
             listeners=self.router,

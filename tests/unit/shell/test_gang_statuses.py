@@ -115,7 +115,7 @@ def test_groups_of_other_apis_have_a_status_too(groups: str, spec: Document, pod
     play(scene)
 
 
-def test_the_phase_goes_from_pending_over_scheduled_and_running_to_finished() -> None:
+def test_phase_changes_from_pending_to_scheduled_running_and_finished() -> None:
     async def scene(cluster: Gangs) -> None:
         await cluster.add_group(3)
         await cluster.add_members("m0")

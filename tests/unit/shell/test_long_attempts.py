@@ -262,7 +262,7 @@ def test_gang_that_held_capacity_and_failed_yields_despite_its_preemption() -> N
     play(scene, "a", "b", plugins=("DefaultPreemption",))
 
 
-def test_other_gang_goes_first_after_a_recovering_gang_was_deleted() -> None:
+def test_other_gang_is_first_after_a_recovering_gang_was_deleted() -> None:
     """As docs/users.md has it. Each holds room that the other needs."""
 
     async def scene(house: House) -> None:

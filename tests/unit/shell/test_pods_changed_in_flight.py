@@ -258,7 +258,7 @@ def test_temporarily_unreadable_bound_pod_is_not_decided_again() -> None:
 
 
 @pytest.mark.parametrize("where", ["permit", "prebind", "queued"])
-def test_pod_with_changed_device_requests_is_decided_again_and_told(where: str) -> None:
+def test_pod_with_changed_device_requests_is_decided_again_with_an_event(where: str) -> None:
     """The ledger holds for it what it asked for before."""
     loop = SimLoop(seed=3)
 

@@ -254,9 +254,7 @@ def test_write_with_unknown_effect_is_retried_and_a_missing_victim_is_no_failure
     ],
     ids=["no answers", "told when", "told to come back soon"],
 )
-def test_write_retry_waits_double_or_as_long_as_the_server_says(
-    answers: list[WriteReply], waits_s: list[float]
-) -> None:
+def test_write_retry_delay_doubles_or_follows_retry_after(answers: list[WriteReply], waits_s: list[float]) -> None:
     async def scene(house: House) -> None:
         two_low(house)
         house.desk.writes[("mark", "low-1")] = list(answers)

@@ -230,7 +230,7 @@ def test_lost_lease_ends_the_program() -> None:
     play(scene)
 
 
-def test_standby_binds_only_after_the_leader_is_gone_and_then_at_once() -> None:
+def test_standby_binds_at_once_after_the_leader_ended_and_not_before() -> None:
     async def scene(site: ProgramSite) -> None:
         (first, _), (second, standby) = site.program("first"), site.program("second")
         leading = site.loop.create_task(first.run())

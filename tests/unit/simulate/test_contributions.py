@@ -46,7 +46,7 @@ def run(path: Path, output: str) -> str:
     return result.stdout
 
 
-def test_a_workload_of_a_domain_replaces_nodes_pods_and_figures(tmp_path: Path) -> None:
+def test_domain_workload_replaces_nodes_pods_and_figures(tmp_path: Path) -> None:
     document = json.loads(run(trace(tmp_path), "json"))
     packing, least = document["policies"]
     assert packing == {"name": "most-allocated", "allocated": {"mean": 1.0, "std": 0.0}, "dropped": 0.0}
@@ -55,7 +55,7 @@ def test_a_workload_of_a_domain_replaces_nodes_pods_and_figures(tmp_path: Path) 
     assert least["dropped"] > 0
 
 
-def test_a_workload_of_a_domain_has_the_table_and_the_page_of_the_engine(tmp_path: Path) -> None:
+def test_domain_workload_uses_the_table_and_page_of_the_engine(tmp_path: Path) -> None:
     path = trace(tmp_path, policies=["most-allocated"])
     assert run(path, "table").splitlines()[0] == "<packed>: 5 pods"
     page = run(path, "html")
@@ -85,7 +85,7 @@ def test_problems_of_a_workloads_section_have_their_position(
     assert any(expected in str(problem) for problem in raised.value.problems), str(raised.value)
 
 
-def test_every_bad_line_of_a_workloads_file_is_told(tmp_path: Path) -> None:
+def test_every_bad_line_of_a_workload_file_is_reported(tmp_path: Path) -> None:
     path = trace(tmp_path)
     (tmp_path / "pods.txt").write_text("4\nmany\n1\n5\n")
     with pytest.raises(ConfigError) as raised:
@@ -96,7 +96,7 @@ def test_every_bad_line_of_a_workloads_file_is_told(tmp_path: Path) -> None:
     ]
 
 
-def test_an_unreadable_file_of_a_workload_is_told(tmp_path: Path) -> None:
+def test_unreadable_workload_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no\.txt:1:1: cannot be read: No such file") as raised:
         load_simulation(trace(tmp_path, trace={"nodes": 0, "pods": "no.txt"}))
     assert "trace.nodes: write at least 1" in str(raised.value)
@@ -113,7 +113,7 @@ def test_policies_of_domains_run_in_scenarios_of_recorded_services(tmp_path: Pat
     )
 
 
-def test_policies_of_workloads_are_no_default_of_recorded_services(tmp_path: Path) -> None:
+def test_policies_of_workloads_are_not_defaults_of_recorded_services(tmp_path: Path) -> None:
     names = [policy.name for policy in load_simulation(write(tmp_path)).policies]
     assert names == ["least-allocated", "realtime", "peak-forecast"]
 

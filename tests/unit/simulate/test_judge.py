@@ -95,7 +95,7 @@ def plain_figures(loads: list[list[float]], capacities: list[float]) -> dict[str
     }
 
 
-def told(found: Figures) -> dict[str, float]:
+def compared_figures(found: Figures) -> dict[str, float]:
     return {
         "cv": found.busiest.cv,
         "max_over_mean": found.busiest.max_over_mean,
@@ -107,7 +107,7 @@ def told(found: Figures) -> dict[str, float]:
 
 
 @given(seed=st.integers(0, 10_000), same_capacity=st.booleans())
-def test_figures_are_those_counted_one_number_at_a_time(seed: int, same_capacity: bool) -> None:
+def test_figures_equal_a_plain_calculation(seed: int, same_capacity: bool) -> None:
     made, rng = scenario(seed, same_capacity=same_capacity), random.Random(seed)
     judged_s = made.judged_from_s
     stays = []
@@ -123,10 +123,12 @@ def test_figures_are_those_counted_one_number_at_a_time(seed: int, same_capacity
     for dimension in range(2):
         loads = plain_load(made, stays, dimension)
         capacities = [node.capacity[dimension] for node in made.nodes]
-        assert told(figures.whole[dimension]) == pytest.approx(plain_figures(loads, capacities), rel=1e-9)
+        assert compared_figures(figures.whole[dimension]) == pytest.approx(plain_figures(loads, capacities), rel=1e-9)
         for day in range(JUDGED_DAYS):
             of_day = [load[day * PER_DAY : (day + 1) * PER_DAY] for load in loads]
-            assert told(figures.days[day][dimension]) == pytest.approx(plain_figures(of_day, capacities), rel=1e-9)
+            assert compared_figures(figures.days[day][dimension]) == pytest.approx(
+                plain_figures(of_day, capacities), rel=1e-9
+            )
 
 
 def test_the_worst_slot_is_named_with_its_node_and_moment() -> None:
@@ -142,7 +144,7 @@ def test_the_worst_slot_is_named_with_its_node_and_moment() -> None:
     assert worst.max_over_mean == pytest.approx(25.0 / ((2 + 2 + 25) / 3))
 
 
-def test_a_pod_counts_from_the_first_step_that_begins_while_it_stands() -> None:
+def test_pod_counts_from_the_first_step_that_begins_after_its_placement() -> None:
     made = scenario(2)
     made.usage.values[:] = 1.0
     begin_s = made.judged_from_s + 3 * STEP_S + 1
@@ -151,7 +153,7 @@ def test_a_pod_counts_from_the_first_step_that_begins_while_it_stands() -> None:
     assert load[1, 0, 4] == 1.0 / 10.0
 
 
-def test_gaps_of_the_judged_days_are_straight_lines_not_zeros() -> None:
+def test_gaps_of_judged_days_are_interpolated() -> None:
     made = scenario(3)
     made.usage.values[0, 0, -3:] = [2.0, np.nan, 4.0]
     assert node_load(made, result_of(PlacementInterval(0, 0, *ALWAYS)))[0, 0, -3:].tolist() == [
@@ -161,7 +163,7 @@ def test_gaps_of_the_judged_days_are_straight_lines_not_zeros() -> None:
     ]
 
 
-def test_nodes_without_any_use_are_even_and_hourly_tops_are_the_highest_of_each_hour() -> None:
+def test_unused_nodes_are_even_and_hourly_peaks_are_maxima() -> None:
     figures = judge(scenario(4), result_of())
     assert figures.whole[0].busiest.cv == 0.0
     assert figures.tops.shape == (2, JUDGED_DAYS * 24)

@@ -25,7 +25,7 @@ def repaired(profile: dict[str, Any] | None = None, **changes: Any) -> dict[str,
     return {"policies": [{"name": "mended", "profile": profile or {"base": "forecast"}, "repair": section}]}
 
 
-def test_a_scenario_holds_what_its_files_say(tmp_path: Path) -> None:
+def test_scenario_has_the_content_of_its_files(tmp_path: Path) -> None:
     scenario = load_scenario(write(tmp_path))
     assert [(s.name, s.replicas, dict(s.requests)) for s in scenario.services] == [
         ("web", 4, {"cpu": "1"}),
@@ -54,14 +54,14 @@ def test_services_may_come_from_a_file_with_their_requests(tmp_path: Path) -> No
     ]
 
 
-def test_services_are_created_in_the_quietest_step_of_the_last_known_day_unless_told_otherwise(tmp_path: Path) -> None:
+def test_services_are_created_by_default_in_the_quietest_step_of_the_last_day(tmp_path: Path) -> None:
     lines = [(*line[:3], "0.1" if line[0] == at(6) else line[3]) for line in usage_lines()]
     assert format_time(load_scenario(write(tmp_path, lines=lines)).create_s) == "2026-01-06 12:00"
     told = load_scenario(write(tmp_path, lines=lines, create={"at": "day 2 18:00"}))
     assert format_time(told.create_s) == "2026-01-06 18:00"
 
 
-def test_a_pods_own_series_goes_before_its_services(tmp_path: Path) -> None:
+def test_series_of_a_pod_takes_precedence_over_that_of_its_service(tmp_path: Path) -> None:
     lines = [(t, "", "web-1" if s == "web" else "", d, v) for t, s, d, v in usage_lines() if s == "web"]
     lines += [(t, s, "", d, v) for t, s, d, v in usage_lines()]
     path = write(tmp_path)
@@ -72,13 +72,13 @@ def test_a_pods_own_series_goes_before_its_services(tmp_path: Path) -> None:
     assert scenario.series == ((1, 2, 1, 1), (0, 0))
 
 
-def test_history_is_the_services_use_or_the_mean_of_its_pods_until_a_step(tmp_path: Path) -> None:
+def test_history_is_the_usage_of_the_service_or_the_mean_of_its_pods(tmp_path: Path) -> None:
     scenario = load_scenario(write(tmp_path))
     own = [float(value) for _, service, dimension, value in usage_lines() if (service, dimension) == ("db", "log")]
     np.testing.assert_array_equal(history_of(scenario, 8)[1, 1], own[:8])
 
 
-def test_events_are_in_order_of_time_and_a_star_means_all(tmp_path: Path) -> None:
+def test_events_are_sorted_by_time_and_star_means_all(tmp_path: Path) -> None:
     events = [{"at": "day 4", "scale": {"web": 6}}, {"at": "day 3 04:00", "release": ["*"]}]
     scenario = load_scenario(write(tmp_path, events=events))
     assert [(format_time(e.at_s), e.release, dict(e.scale)) for e in scenario.events] == [
@@ -88,7 +88,7 @@ def test_events_are_in_order_of_time_and_a_star_means_all(tmp_path: Path) -> Non
     assert [len(own) for own in scenario.series] == [6, 2], "as many replicas as there will ever be"
 
 
-def test_what_was_completed_is_noted(tmp_path: Path) -> None:
+def test_interpolated_and_unused_samples_are_noted(tmp_path: Path) -> None:
     lines = [line for line in usage_lines(("web", "db", "gone")) if line[0] not in (at(3), at(12)) or line[1] != "web"]
     assert load_scenario(write(tmp_path, lines=lines)).notes == (
         "usage of 1 unused names: gone",
@@ -98,7 +98,7 @@ def test_what_was_completed_is_noted(tmp_path: Path) -> None:
     )
 
 
-def test_a_service_without_any_history_is_named(tmp_path: Path) -> None:
+def test_service_without_history_is_reported(tmp_path: Path) -> None:
     lines = [line for line in usage_lines() if line[1] != "db" or line[0] >= at(8)]
     assert load_scenario(write(tmp_path, lines=lines)).notes == (
         "16 samples of the history are missing; policies see the gaps",
@@ -107,7 +107,7 @@ def test_a_service_without_any_history_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_windows_of_repair_are_those_that_open_on_judged_days(tmp_path: Path) -> None:
+def test_only_repair_windows_that_open_on_judged_days_count(tmp_path: Path) -> None:
     """Days 3 and 4 are judged; a window that opened the evening before is not theirs."""
     windows = [NIGHT, {"from": "22:00", "to": "03:00"}]
     scenario = load_scenario(write(tmp_path, **repaired(windows=windows)))
@@ -224,16 +224,14 @@ def test_windows_of_repair_are_those_that_open_on_judged_days(tmp_path: Path) ->
         ({"usage": {"files": []}}, "usage.files: needs at least 1"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_field_and_the_fix(
-    tmp_path: Path, changes: dict[str, Any], problem: str
-) -> None:
+def test_problem_is_reported_with_its_field_and_fix(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
     found = refusals(write(tmp_path, **changes))
     assert len(found) == 1, found
     assert problem in found[0]
     assert found[0].split(":")[1].isdecimal(), "the line"
 
 
-def test_everything_wrong_is_told_in_one_run(tmp_path: Path) -> None:
+def test_all_problems_are_reported_in_one_run(tmp_path: Path) -> None:
     (tmp_path / "services.csv").write_text("service,replicas,cpu_request\nweb,four,1\nDB,1,much\nweb,1\n")
     lines = [*usage_lines(), (at(1), "web", "cpu", "3Gi")]
     path = write(
@@ -253,7 +251,7 @@ def test_everything_wrong_is_told_in_one_run(tmp_path: Path) -> None:
     assert sum("seeds: names a seed twice" in sentence for sentence in found) == 1
 
 
-def test_resources_in_a_services_file_are_checked_like_those_of_a_list(tmp_path: Path) -> None:
+def test_resources_in_a_services_file_are_validated(tmp_path: Path) -> None:
     (tmp_path / "services.csv").write_text("service,replicas,foo bar_request,nvidia.com/gpu_request\nweb,4,1,0.5\n")
     assert refusals(write(tmp_path, services={"file": "services.csv"})) == [
         (
@@ -272,13 +270,13 @@ def test_a_dimension_must_fit_into_the_key_of_an_annotation(tmp_path: Path) -> N
     assert "usage.files: the dimension 'disk io' cannot be in the key of an annotation; rename it" in found
 
 
-def test_a_series_without_any_sample_in_the_judged_days_is_refused_never_taken_for_zero(tmp_path: Path) -> None:
+def test_series_without_samples_on_judged_days_is_refused(tmp_path: Path) -> None:
     lines = [line for line in usage_lines() if line[1:3] != ("db", "log") or line[0] < at(8)]
     (found,) = refusals(write(tmp_path, lines=lines))
     assert "'db' has no sample of 'log' in the judged days; write zeros if it uses none" in found
 
 
-def test_a_policy_may_be_a_configuration_file_of_ones_own(tmp_path: Path) -> None:
+def test_policy_may_be_a_configuration_file_of_the_user(tmp_path: Path) -> None:
     head = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\ndomains:\n- {name: a}\n"
     (tmp_path / "own.yaml").write_text(
         head + "- {name: b, schedulerNames: [mine], nodes: {selector: {matchLabels: {x: y}}}}\n"
@@ -298,5 +296,5 @@ def test_extenders_are_refused_since_virtual_time_cannot_wait_for_them(tmp_path:
     assert "policies[0].configuration: domain a asks HTTP extenders" in found
 
 
-def test_the_fields_of_the_tests_are_good(tmp_path: Path) -> None:
+def test_unchanged_test_fields_are_valid(tmp_path: Path) -> None:
     assert not refusals(write(tmp_path, **fields()))

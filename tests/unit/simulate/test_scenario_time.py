@@ -21,17 +21,17 @@ FIRST_S = 1_767_571_200
         ("2026-01-24T04:00+02:00", "2026-01-24 02:00", "2026-01-24 02:00"),
     ],
 )
-def test_a_moment_is_a_day_of_the_usage_or_a_date_and_a_day_ends_at_its_end(text: str, begin: str, end: str) -> None:
+def test_time_may_be_a_day_of_usage_or_a_date(text: str, begin: str, end: str) -> None:
     moment = parse_time(text)
     assert format_time(moment.begin_s(FIRST_S)) == begin
     assert format_time(moment.end_s(FIRST_S)) == end
 
 
 @pytest.mark.parametrize("text", ["day 0", "day 1 24:00", "day 1 4:00", "tomorrow", "", "day", 20, None, "day 9999"])
-def test_what_is_no_moment_is_refused_with_how_to_write_one(text: object) -> None:
+def test_invalid_time_is_refused_with_the_expected_format(text: object) -> None:
     with pytest.raises(ValueError, match='write for instance "day 20"'):
         parse_time(text)
 
 
-def test_days_are_counted_from_the_first() -> None:
+def test_days_are_numbered_from_the_first() -> None:
     assert parse_time("day 3").begin_s(FIRST_S) - FIRST_S == 2 * DAY_S

@@ -29,7 +29,7 @@ def hourly(*rows: str, hours: int = 3) -> str:
     return "\n".join([HEADER, *good, *rows]) + "\n"
 
 
-def test_lines_in_any_order_become_one_grid_with_nan_where_nothing_was_measured(tmp_path: Path) -> None:
+def test_lines_in_any_order_become_one_grid_with_nan_for_gaps(tmp_path: Path) -> None:
     table, problems = read(tmp_path, hourly("2026-01-05T02:00:00,web,log,7", "1767571200,web,log,5.5"))
     assert not problems
     assert table is not None
@@ -39,7 +39,7 @@ def test_lines_in_any_order_become_one_grid_with_nan_where_nothing_was_measured(
     assert np.isnan(table.values[1, 0]).all()
 
 
-def test_columns_may_stand_in_any_order_and_pods_beside_services(tmp_path: Path) -> None:
+def test_columns_may_be_in_any_order_and_rows_mix_pods_and_services(tmp_path: Path) -> None:
     text = "value,pod,unit,dimension,service,timestamp\n"
     text += "".join(f"{hour + 1},web-0,cores,cpu,,2026-01-05T{hour:02}:00Z\n" for hour in range(2))
     text += "".join(f"9,,cores,cpu,web-0,2026-01-05T{hour:02}:00Z\n" for hour in range(2))
@@ -50,7 +50,7 @@ def test_columns_may_stand_in_any_order_and_pods_beside_services(tmp_path: Path)
     np.testing.assert_array_equal(table.values[:, 0], [[9, 9], [1, 2]])
 
 
-def test_several_files_are_one_table(tmp_path: Path) -> None:
+def test_several_files_become_one_table(tmp_path: Path) -> None:
     table, problems = read(tmp_path, hourly(), hourly("2026-01-05T00:00:00,web,cpu,2").replace("other", "third"))
     assert not problems
     assert table is not None
@@ -75,13 +75,13 @@ def test_several_files_are_one_table(tmp_path: Path) -> None:
         ("2026-01-05T01:00:00,other,cpu,1", "0.csv:8 timestamp: the same service, dimension and time are in line 3"),
     ],
 )
-def test_a_line_that_is_no_sample_is_told_with_file_line_column_and_fix(tmp_path: Path, row: str, problem: str) -> None:
+def test_invalid_line_is_reported_with_file_line_column_and_fix(tmp_path: Path, row: str, problem: str) -> None:
     _, problems = read(tmp_path, hourly(row, hours=6))
     assert len(problems) == 1
     assert problems[0].startswith(problem)
 
 
-def test_all_bad_lines_are_told_at_once_up_to_a_bound(tmp_path: Path) -> None:
+def test_all_invalid_lines_are_reported_together_up_to_a_limit(tmp_path: Path) -> None:
     _, problems = read(tmp_path, hourly(*[f"2026-01-05T01:00:00,web,cpu,{n}x" for n in range(PROBLEMS_MAX + 7)]))
     assert len(problems) == PROBLEMS_MAX + 1
     assert problems[-1] == "0.csv:1 : 7 more lines are not samples"
@@ -97,14 +97,14 @@ def test_all_bad_lines_are_told_at_once_up_to_a_bound(tmp_path: Path) -> None:
         (f"{HEADER}\n0,web,cpu,1\n7,web,cpu,1\n", "0.csv:1 timestamp: samples 7 s apart, which do not divide a day"),
     ],
 )
-def test_a_file_without_a_grid_is_refused_with_the_fix(tmp_path: Path, text: str, problem: str) -> None:
+def test_file_without_a_regular_step_is_refused_with_the_fix(tmp_path: Path, text: str, problem: str) -> None:
     table, problems = read(tmp_path, text)
     assert table is None
     assert len(problems) == 1
     assert problems[0].startswith(problem)
 
 
-def test_two_units_of_a_dimension_are_told_at_the_second(tmp_path: Path) -> None:
+def test_second_unit_of_a_dimension_is_reported(tmp_path: Path) -> None:
     text = "timestamp,service,dimension,value,unit\n0,web,cpu,1,cores\n0,web,log,1,\n3600,web,cpu,900,millicores\n3600,web,log,1,B/s\n"
     _, problems = read(tmp_path, text)
     assert problems == [
@@ -112,7 +112,7 @@ def test_two_units_of_a_dimension_are_told_at_the_second(tmp_path: Path) -> None
     ]
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     problems: list[Problem] = []
     assert read_usage([tmp_path / "none.csv"], problems) is None
     assert [str(p) for p in problems] == [
@@ -120,7 +120,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     ]
 
 
-def test_gaps_become_straight_lines_and_are_counted_and_nothing_at_all_stays_nothing() -> None:
+def test_gaps_are_interpolated_and_counted_and_empty_series_stay_empty() -> None:
     values = np.array([[[np.nan, 2.0, np.nan, np.nan, 8.0, np.nan], [np.nan] * 6, [1.0] * 6]])
     closed, made = filled(values)
     np.testing.assert_allclose(closed[0, 0], [2, 2, 4, 6, 8, 8])

@@ -62,7 +62,7 @@ class Tickets:
         self.nodes: set[int] = set()
         self._versions: dict[int, int] = {}
 
-    def concerns(self, pod: Pod) -> bool:
+    def is_used_by(self, pod: Pod) -> bool:
         return "tickets" in pod.annotations
 
     def version(self, row: int) -> int:
@@ -128,7 +128,7 @@ class NamespaceRoom:
         """uid -> namespace and milli-CPU."""
         self._changes = 0
 
-    def concerns(self, pod: Pod) -> bool:
+    def is_used_by(self, pod: Pod) -> bool:
         return pod.requests.get(CPU, 0) > 0
 
     def version(self) -> int:

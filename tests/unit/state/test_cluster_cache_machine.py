@@ -33,7 +33,7 @@ def make_cache(*ledgers: Ledger | ClusterLedger) -> ClusterCache:
 class RoomOfLarge(NamespaceRoom):
     """Concerned by some of the pods alone."""
 
-    def concerns(self, pod: Pod) -> bool:
+    def is_used_by(self, pod: Pod) -> bool:
         return pod.requests[CPU] == LARGE_MILLI
 
 
@@ -96,7 +96,7 @@ class CacheMachine(RuleBasedStateMachine):
             return
         before, node, state = self.model[uid]
         pod = make_pod(uid, spec, annotations=dict(before.annotations))
-        is_held = "tickets" in pod.annotations or self.room.concerns(before) or self.room.concerns(pod)
+        is_held = "tickets" in pod.annotations or self.room.is_used_by(before) or self.room.is_used_by(pod)
         assert self.cache.revise(pod) is not is_held, "what a ledger holds stays until it is decided anew"
         self.model[uid] = (pod, node, state)
 
@@ -175,7 +175,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_ledger_about_the_cluster_holds_for_every_pod_wherever_its_node_is(self) -> None:
-        large = {uid: (pod.namespace, LARGE_MILLI) for uid, pod in self.counted.items() if self.room.concerns(pod)}
+        large = {uid: (pod.namespace, LARGE_MILLI) for uid, pod in self.counted.items() if self.room.is_used_by(pod)}
         assert self.room.held() == large
         assert self.room.used["default"] == LARGE_MILLI * len(large)
 
@@ -345,7 +345,7 @@ def test_pod_that_needs_nothing_any_more_releases_its_holds() -> None:
     assert tickets.at == {}
 
 
-@pytest.mark.parametrize("point", ["restore", "release", "set_node", "version", "concerns"])
+@pytest.mark.parametrize("point", ["restore", "release", "set_node", "version", "is_used_by"])
 def test_ledger_that_failed_on_an_update_is_skipped_until_repaired(point: str) -> None:
     flaky = FlakyTickets()
     cache = make_cache(flaky)
@@ -360,7 +360,7 @@ def test_ledger_that_failed_on_an_update_is_skipped_until_repaired(point: str) -
     flaky.raises = ""
     cache.validate()
     assert [entry.pod.uid for entry in cache] == ["meanwhile"]
-    told = "version" if point == "concerns" else point  # what was asked of it last
+    told = "version" if point == "is_used_by" else point  # what was asked of it last
     with pytest.raises(
         PluginFailure, match=rf"its state is inconsistent after an error \({told}: ConnectionError: down\)"
     ):

@@ -33,7 +33,7 @@ class Noting:
         self.heard: list[tuple[Any, ...]] = []
         self.fails_at = fails_at
         self.asked = 0
-        """Calls of `concerns`."""
+        """Calls of `is_used_by`."""
         self._is_concerned = is_concerned
         self._reason = reason
 
@@ -42,7 +42,7 @@ class Noting:
         if point == self.fails_at:
             raise RuntimeError("boom")
 
-    def concerns(self, pod: Pod) -> bool:
+    def is_used_by(self, pod: Pod) -> bool:
         assert pod is POD
         self.asked += 1
         return self._is_concerned

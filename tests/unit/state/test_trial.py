@@ -77,7 +77,7 @@ class Town:
             "sums": self.room.sums(),
             "broken": dict(self.cache.ledgers.broken),
             "entries": {e.pod.uid: (e.row, e.state, e.pod, e.annotations) for e in self.cache},
-            "news": self.cache.news.end,
+            "pod_changes": self.cache.pod_changes.end,
             "nominations": {
                 pod.uid: (pod.nominated_node, self.nominator.rank_of(pod)) for pod in self.nominator.pods()
             },

@@ -40,7 +40,7 @@ def test_the_seed_decides_the_order() -> None:
     assert len({tuple(_order(seed)) for seed in range(10)}) > 5
 
 
-def test_a_set_of_tasks_that_is_cancelled_goes_in_the_same_order_each_time() -> None:
+def test_cancelled_set_of_tasks_ends_in_the_same_order_each_time() -> None:
     """A task group walks a set, whose order is that of addresses."""
 
     def run() -> list[int]:
@@ -69,7 +69,7 @@ def test_a_set_of_tasks_that_is_cancelled_goes_in_the_same_order_each_time() -> 
         assert run() == first
 
 
-def test_a_paused_process_stands_still_while_others_go_on() -> None:
+def test_paused_process_does_not_run_while_others_do() -> None:
     loop = SimLoop(seed=1)
     ticks: dict[str, list[float]] = {"a": [], "b": []}
 

@@ -78,7 +78,7 @@ def an_authority(called: str = "authority") -> Pair:
     return pair_of(signed(unsigned(name, name, key, datetime.now(UTC)).add_extension(basic, critical=True), key), key)
 
 
-def test_authorities_with_links_are_found_without_reading_them_all(
+def test_hashed_authorities_are_found_without_reading_the_bundle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, other = an_authority(), an_authority()
@@ -91,13 +91,13 @@ def test_authorities_with_links_are_found_without_reading_them_all(
     assert os.environ["SSL_CERT_FILE"] == str(tmp_path / "bundle.crt")
 
 
-def test_a_bundle_with_more_than_its_links_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundle_without_hash_links_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     system_of(tmp_path, an_authority(), monkeypatch, links=0)
     with authorities_on_demand():
         assert ssl.create_default_context().cert_store_stats()["x509"] == 1
 
 
-def test_a_bundle_with_an_authority_without_a_link_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundle_with_an_unlinked_authority_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     linked, appended = an_authority("linked"), an_authority("appended")
     system_of(tmp_path, linked, monkeypatch, links=2)  # as many links as certificates
     (tmp_path / "bundle.crt").rename(tmp_path / "linked.pem")
@@ -111,7 +111,7 @@ def test_a_bundle_with_an_authority_without_a_link_is_read(tmp_path: Path, monke
     assert is_trusted(context, server_of(linked))
 
 
-def test_a_link_to_several_certificates_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hash_link_to_several_certificates_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     linked, appended = an_authority("linked"), an_authority("appended")
     system_of(tmp_path, linked, monkeypatch, links=2)
     with (tmp_path / "bundle.crt").open("ab") as bundle:
@@ -121,7 +121,7 @@ def test_a_link_to_several_certificates_does_not_count(tmp_path: Path, monkeypat
     assert is_trusted(context, server_of(appended))
 
 
-def test_a_lone_file_without_a_link_in_the_folder_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_certificate_file_without_a_hash_link_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     linked, lone = an_authority("linked"), an_authority("lone")
     system_of(tmp_path, linked, monkeypatch)
     (tmp_path / "lone.pem").write_bytes(lone.certificate)
@@ -131,19 +131,19 @@ def test_a_lone_file_without_a_link_in_the_folder_is_read(tmp_path: Path, monkey
     assert is_trusted(context, server_of(lone))
 
 
-def test_a_certificate_is_good_from_a_little_before_it_was_made() -> None:
+def test_certificate_is_valid_from_shortly_before_its_creation() -> None:
     made = x509.load_pem_x509_certificate(a_pair().certificate)
     assert (made.not_valid_before_utc, made.not_valid_after_utc) == (NOW - BACKDATED, NOW + LIFETIME)
 
 
-def test_files_of_keys_are_their_owners_alone_and_go_with_the_block() -> None:
+def test_key_files_are_private_and_deleted_after_the_block() -> None:
     with pem_files(b"one", b"two") as paths:
         assert [path.read_bytes() for path in paths] == [b"one", b"two"]
         assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o600}
     assert not any(path.exists() for path in paths)
 
 
-def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(tmp_path: Path) -> None:
+def test_encrypted_key_is_refused_without_a_password_prompt(tmp_path: Path) -> None:
     pair = a_pair(b"secret")
     with (
         pem_files(pair.certificate, pair.key) as (certificate, key),
@@ -154,29 +154,29 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(tmp_path: P
         context_of(URL, ExtenderTrust(cert_data=pair.certificate, key_data=pair.key))
 
 
-def test_authorities_may_have_notes_in_any_language() -> None:
+def test_authorities_may_have_comments_in_any_language() -> None:
     context = client_context("# Müller & Söhne\n".encode() + a_pair().certificate)
     assert context.cert_store_stats()["x509"] == 1
     assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
 
 
-def test_bytes_without_any_text_do_not_stand_for_the_systems_authorities() -> None:
+def test_authorities_without_a_certificate_are_refused() -> None:
     with pytest.raises(ValueError, match="no certificate"):
         client_context("äöü".encode())
 
 
-def test_a_client_that_verifies_nothing_takes_any_name() -> None:
+def test_client_without_verification_accepts_any_name() -> None:
     context = client_context(b"", is_verifying=False)
     assert (context.check_hostname, context.verify_mode) == (False, ssl.CERT_NONE)
 
 
-def test_an_empty_file_of_authorities_does_not_stand_for_those_of_the_system(tmp_path: Path) -> None:
+def test_empty_authorities_file_does_not_select_the_system_authorities(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").touch()
     with pytest.raises(ValueError, match=r"ca\.pem is empty"):
         context_of(URL, ExtenderTrust(ca_file=str(tmp_path / "ca.pem")))
 
 
-def test_a_key_may_stand_beside_its_certificate(tmp_path: Path) -> None:
+def test_key_and_certificate_may_be_in_one_file(tmp_path: Path) -> None:
     pair = a_pair()
     (tmp_path / "both.pem").write_bytes(pair.certificate + pair.key)
     assert isinstance(context_of(URL, ExtenderTrust(cert_file=str(tmp_path / "both.pem"))), ssl.SSLContext)

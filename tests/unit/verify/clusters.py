@@ -91,12 +91,12 @@ def found(*objects: Told, domains: tuple[Domain, ...] = ()) -> list[Finding]:
     return judge(objects, domains=domains)
 
 
-def sure(*objects: Told, domains: tuple[Domain, ...] = ()) -> set[tuple[str, str]]:
+def certain(*objects: Told, domains: tuple[Domain, ...] = ()) -> set[tuple[str, str]]:
     """(pod, rule) of what stands wrong for sure."""
     return {(one.pod.removeprefix("default/"), one.rule) for one in found(*objects, domains=domains) if one.is_sure}
 
 
-def maybe(*objects: Told, domains: tuple[Domain, ...] = ()) -> set[tuple[str, str]]:
+def possible(*objects: Told, domains: tuple[Domain, ...] = ()) -> set[tuple[str, str]]:
     return {(one.pod.removeprefix("default/"), one.rule) for one in found(*objects, domains=domains) if not one.is_sure}
 
 

@@ -19,11 +19,11 @@ from tests.unit.verify.clusters import (
     ZONE,
     Told,
     anti_affinity,
+    certain,
     make_node,
     make_pod,
     problems,
     spread,
-    sure,
     term,
     using,
 )
@@ -59,7 +59,7 @@ def test_quantities_are_exact(text: object, amount: Fraction) -> None:
 @pytest.mark.parametrize(
     "text", ["", "m", "1 ", "1mm", "1ki", "0x1", "1e", "1e999999999", "9" * 70, "\u0661", True, None, [], {}]
 )
-def test_what_is_no_quantity_is_refused(text: object) -> None:
+def test_invalid_quantity_is_refused(text: object) -> None:
     with pytest.raises(Unreadable, match="is not a quantity"):
         quantity(text)
 
@@ -112,19 +112,19 @@ NODE = make_node("n1")
         (("Node", {"metadata": []}), "a node without a name", "metadata: [] is not an object"),
     ],
 )
-def test_what_cannot_be_read_is_named_with_its_field(told: Told, name: str, problem: str) -> None:
+def test_unreadable_value_is_reported_with_its_field(told: Told, name: str, problem: str) -> None:
     named = problems(told)
     assert named, "no problem was told"
     assert named[0][0] == name
     assert problem in named[0][1]
 
 
-def test_the_rest_of_a_pod_is_judged_all_the_same() -> None:
+def test_readable_part_of_a_pod_is_judged() -> None:
     odd = patched(make_pod("odd", "n1", second=90, ports=[{"hostPort": 80}]), "spec.tolerations", 7)
-    assert sure(NODE, make_pod("one", "n1", ports=[{"hostPort": 80}]), odd) == {("odd", "hostPorts")}
+    assert certain(NODE, make_pod("one", "n1", ports=[{"hostPort": 80}]), odd) == {("odd", "hostPorts")}
 
 
-def test_a_pod_on_a_node_that_is_not_there_is_named() -> None:
+def test_pod_on_a_missing_node_is_reported() -> None:
     found = report([NODE, make_pod("lost", "n9")])
     assert [tuple(one) for one in found.unreadable] == [
         ("pod default/lost", "spec.nodeName: node n9 is not in the input")
@@ -195,7 +195,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *(place for key, one in items for place in places(one, (*path, key)))]
 
 
-def test_no_value_anywhere_makes_it_fail() -> None:
+def test_no_value_in_any_field_raises() -> None:
     for kind, document in RICH:
         for path in places(document)[1:]:
             for odd in ODD:
@@ -260,13 +260,13 @@ def test_all_forms_of_a_snapshot_are_read(body: bytes) -> None:
         (b"[" * 100 + b"]" * 100, "nested too deeply"),
     ],
 )
-def test_what_is_no_snapshot_is_refused_with_what_to_do(body: bytes, message: str) -> None:
+def test_invalid_snapshot_is_refused_with_the_fix(body: bytes, message: str) -> None:
     with pytest.raises(SnapshotError) as refused:
         Snapshot(body)
     assert message in str(refused.value)
 
 
-def test_items_that_are_no_objects_are_named() -> None:
+def test_items_that_are_not_objects_are_reported() -> None:
     body = b'{"kind": "List", "items": [7, {"metadata": {}}, null, {"kind": "Node", "metadata": {"name": "\xff"}}]}'
     snapshot = Snapshot(body)
     assert list(snapshot.objects()) == []

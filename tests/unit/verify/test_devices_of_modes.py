@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from multisched.verify import Domain
-from tests.unit.verify.clusters import GPU, Told, found, make_node, make_pod, maybe, problems, sure
+from tests.unit.verify.clusters import GPU, Told, certain, found, make_node, make_pod, possible, problems
 
 HAMI_JSON = json.dumps(
     [
@@ -171,45 +171,45 @@ def test_koordinator_card_by_its_device(
         make_pod("early", "n1", **in_koordinator(0, *first)),
         make_pod("late", "n1", second=70, **in_koordinator(0, *second)),
     ]
-    assert sure(node(), device("16Gi"), *pods) == ({("late", "devices")} if is_over else set())
+    assert certain(node(), device("16Gi"), *pods) == ({("late", "devices")} if is_over else set())
 
 
 def test_sharers_of_a_card_are_limited() -> None:
     pods = [make_pod(f"p{at}", "n1", second=at, **in_hami("GPU-a,NVIDIA,1,0:;")) for at in range(4)]
-    assert sure(hami(), *pods) == {("p3", "devices")}
+    assert certain(hami(), *pods) == {("p3", "devices")}
 
 
 def test_init_containers_use_their_cards_before_the_others() -> None:
     init = [{"name": "init"}]
     text = "GPU-a,NVIDIA,8000,100:;GPU-a,NVIDIA,8000,100:;"
-    assert sure(hami(), make_pod("one", "n1", initContainers=init, **in_hami(text))) == set()
-    assert sure(hami(), make_pod("one", "n1", **in_hami(text))) == {("one", "devices")}
+    assert certain(hami(), make_pod("one", "n1", initContainers=init, **in_hami(text))) == set()
+    assert certain(hami(), make_pod("one", "n1", **in_hami(text))) == {("one", "devices")}
 
 
 def test_card_that_the_node_no_longer_publishes_may_have_been_there() -> None:
-    assert maybe(hami(), make_pod("one", "n1", **in_hami("GPU-z,NVIDIA,1,0:;"))) == {("one", "devices")}
-    assert sure(gpushare(), make_pod("one", "n1", **in_gpushare("1", "7"))) == {("one", "devices")}
+    assert possible(hami(), make_pod("one", "n1", **in_hami("GPU-z,NVIDIA,1,0:;"))) == {("one", "devices")}
+    assert certain(gpushare(), make_pod("one", "n1", **in_gpushare("1", "7"))) == {("one", "devices")}
     kind, document = gpushare("1")
     document["status"]["capacity"] = {"aliyun.com/gpu-mem": "32", "aliyun.com/gpu-count": "8"}
-    assert maybe((kind, document), make_pod("one", "n1", **in_gpushare("1", "7"))) == {("one", "devices")}
+    assert possible((kind, document), make_pod("one", "n1", **in_gpushare("1", "7"))) == {("one", "devices")}
 
 
 def test_cards_of_another_node_do_not_count() -> None:
     assert found(hami(), make_pod("one", "n1", **in_hami("GPU-a,NVIDIA,9000,0:;", place="n2"))) == []
 
 
-def test_amounts_that_only_a_plugin_reads_are_not_resources_of_the_node() -> None:
+def test_resources_that_only_a_device_plugin_reads_need_no_allocatable() -> None:
     """The kubelet drops extended resources that its node does not list."""
     requests = {GPU: "1", "nvidia.com/gpumem": "4000", "nvidia.com/gpucores": "30"}
     assert found(hami(), make_pod("one", "n1", requests=requests, **in_hami("GPU-a,NVIDIA,4000,30:;"))) == []
-    assert sure(node(), make_pod("one", "n1", requests={"example.com/other": "1"})) == {("one", "resources")}
+    assert certain(node(), make_pod("one", "n1", requests={"example.com/other": "1"})) == {("one", "resources")}
 
 
 @pytest.mark.parametrize("node", [hami(), volcano(), gpushare(), node({}, {"nvidia.com/gpu.product": "T4"})])
-def test_nodes_of_every_mode_are_of_the_gpu_domain(node: Told) -> None:
+def test_nodes_of_every_mode_belong_to_the_gpu_domain(node: Told) -> None:
     domains = (Domain("gpu", frozenset({"gpu-scheduler"}), "gpu"), Domain("rest", frozenset({"other"}), "rest"))
-    assert sure(node, make_pod("one", "n1", schedulerName="gpu-scheduler"), domains=domains) == set()
-    assert sure(node, make_pod("one", "n1", schedulerName="other"), domains=domains) == {("one", "domain")}
+    assert certain(node, make_pod("one", "n1", schedulerName="gpu-scheduler"), domains=domains) == set()
+    assert certain(node, make_pod("one", "n1", schedulerName="other"), domains=domains) == {("one", "domain")}
 
 
 BAD_NODES = [
@@ -230,13 +230,13 @@ BAD_NODES = [
 def test_unreadable_cards_are_reported_and_judge_nothing(text: str) -> None:
     pod = make_pod("one", "n1", **in_hami("GPU-a,NVIDIA,9000,0:;"))
     assert [one for one, _ in problems(hami(text), pod)] == ["node n1"]
-    assert sure(hami(text), pod) == set()
+    assert certain(hami(text), pod) == set()
 
 
 def test_card_that_appears_twice_is_reported_and_the_others_are_judged() -> None:
     text = f"{HAMI_TEXT}GPU-a,9,99000,100,NVIDIA-T4,0,true:"
     assert "appears twice" in problems(hami(text))[0][1]
-    assert sure(hami(text), make_pod("one", "n1", **in_hami("GPU-a,NVIDIA,9000,0:;"))) == {("one", "devices")}
+    assert certain(hami(text), make_pod("one", "n1", **in_hami("GPU-a,NVIDIA,9000,0:;"))) == {("one", "devices")}
 
 
 BAD_PODS = [
@@ -259,7 +259,7 @@ def test_unreadable_annotation_of_a_pod_is_reported(annotations: dict[str, str])
     pod = make_pod("one", "n1", annotations=annotations)
     assert problems(hami(), pod)[0][0] == "pod default/one"
     assert next(iter(annotations)) in problems(hami(), pod)[0][1]
-    assert sure(hami(), pod) == set()
+    assert certain(hami(), pod) == set()
 
 
 @pytest.mark.parametrize(
@@ -279,6 +279,6 @@ def test_unreadable_device_is_reported(fields: dict[str, Any], problem: str) -> 
     assert problem in problems((kind, document))[0][1]
 
 
-def test_device_of_another_api_is_not_koordinator_s() -> None:
+def test_device_of_another_api_group_is_not_read_as_koordinator() -> None:
     kind, document = device("x")
     assert problems((kind, {**document, "apiVersion": "example.com/v1"})) == []

@@ -41,18 +41,18 @@ def judge(*documents: Told) -> GangJudge:
         ({"schedulingGroup": {"podGroupName": "g"}}, "g", None),
     ],
 )
-def test_each_api_names_the_gang(fields: Document, gang: str, minimum: int | None) -> None:
+def test_gang_name_is_read_from_each_api(fields: Document, gang: str, minimum: int | None) -> None:
     found = read_member(make_pod("p", "", **fields)[1])
 
     assert found is not None
     assert (found.key, found.minimum) == (("default", gang), minimum)
 
 
-def test_a_pod_without_any_of_them_is_of_no_gang() -> None:
+def test_pod_without_gang_fields_belongs_to_no_gang() -> None:
     assert read_member(make_pod("p", "", labels={"app": "web"})[1]) is None
 
 
-def test_annotations_name_a_timeout_and_a_group_of_gangs() -> None:
+def test_timeout_and_gang_group_are_read_from_annotations() -> None:
     annotations = {
         f"{KOORDINATOR}name": "a",
         f"{KOORDINATOR}waiting-time": "1m30s",
@@ -65,7 +65,7 @@ def test_annotations_name_a_timeout_and_a_group_of_gangs() -> None:
     assert (found.timeout_s, found.groups) == (90.0, (("default", "a"), ("default", "b")))
 
 
-def test_two_apis_that_agree_are_one_gang() -> None:
+def test_two_apis_with_equal_content_are_one_gang() -> None:
     labels = {"scheduling.x-k8s.io/pod-group": "g", f"{ACK}name": "g", f"{ACK}min-available": "2"}
 
     found = read_member(make_pod("p", "", labels=labels)[1])
@@ -88,7 +88,7 @@ def test_two_apis_that_agree_are_one_gang() -> None:
         ({"annotations": {f"{KOORDINATOR}name": "g", f"{KOORDINATOR}groups": "[1]"}}, "is not a JSON list of names"),
     ],
 )
-def test_what_cannot_be_read_is_named_and_not_judged(fields: Document, said: str) -> None:
+def test_unreadable_gang_is_reported_and_not_judged(fields: Document, said: str) -> None:
     pod = make_pod("p", "", **fields)
 
     with pytest.raises(Unreadable, match=said.replace("[", r"\[")):
@@ -96,14 +96,14 @@ def test_what_cannot_be_read_is_named_and_not_judged(fields: Document, said: str
     assert said in judge(pod).problems["Pod default/p"]
 
 
-def test_durations_are_read_as_go_writes_them() -> None:
+def test_durations_are_read_in_go_format() -> None:
     assert duration_s("1h2m3.5s") == 3723.5
     assert duration_s("500ms") == 0.5
     with pytest.raises(Unreadable):
         duration_s("1 h")
 
 
-def test_objects_of_both_apis_name_the_minimum() -> None:
+def test_minimum_is_read_from_objects_of_both_apis() -> None:
     upstream = {
         "apiVersion": "scheduling.k8s.io/v1beta1",
         "metadata": {"name": "g"},
@@ -120,7 +120,7 @@ def partial(found: GangJudge, now_s: float) -> list[str]:
     return [state.key[1] for state in found.look(now_s)]
 
 
-def test_a_gang_bound_in_part_has_its_timeout() -> None:
+def test_partially_bound_gang_is_a_fault_only_after_its_timeout() -> None:
     found = judge(group(scheduleTimeoutSeconds=30), member("a", "n1"), member("b"), member("c"))
 
     assert partial(found, 0.0) == []
@@ -132,7 +132,7 @@ def test_a_gang_bound_in_part_has_its_timeout() -> None:
     assert partial(found, 32.0) == []
 
 
-def test_of_several_timeouts_that_members_name_the_longest_counts() -> None:
+def test_longest_timeout_of_the_members_counts() -> None:
     def of(name: str, node: str, wait: str) -> Told:
         said = {"name": "g", "min-available": "3", "waiting-time": wait}
         return make_pod(name, node, annotations={f"{KOORDINATOR}{key}": text for key, text in said.items()})
@@ -142,7 +142,7 @@ def test_of_several_timeouts_that_members_name_the_longest_counts() -> None:
     assert [partial(found, at) for at in (0.0, 30.0, 61.0)] == [[], [], ["g"]]
 
 
-def test_a_gang_that_had_its_minimum_heals() -> None:
+def test_gang_that_reached_its_minimum_may_lose_members() -> None:
     pods = [member(name, "n1") for name in "abc"]
     found = judge(group(scheduleTimeoutSeconds=1), *pods)
 
@@ -158,7 +158,7 @@ def of_job(told: Told, uid: str) -> Told:
     return told
 
 
-def test_members_that_have_succeeded_in_an_earlier_run_do_not_count() -> None:
+def test_members_that_succeeded_in_an_earlier_run_do_not_count() -> None:
     old = [of_job(member(name, "n1", phase="Succeeded"), "run-1") for name in "ab"]
     found = judge(*old, of_job(member("c", "n1"), "run-2"))
     assert found.state(("default", "g")).bound == {"uid-default-c"}
@@ -184,37 +184,37 @@ def test_members_that_are_being_deleted_do_not_count() -> None:
     assert found.state(("default", "g")).waiting == {"uid-default-d"}
 
 
-def test_members_that_have_succeeded_count() -> None:
+def test_succeeded_members_count() -> None:
     found = judge(member("a", "n1", phase="Succeeded"), member("b", "n1"), member("c", "n1"))
 
     assert found.state(("default", "g")).is_whole
 
 
-def test_members_that_have_failed_do_not() -> None:
+def test_failed_members_do_not_count() -> None:
     found = judge(member("a", "n1", phase="Failed"), member("b", "n1"), member("c", "n1"))
 
     assert [partial(found, at) for at in (0.0, 601.0)] == [[], ["g"]]
 
 
-def test_a_gang_that_waits_whole_is_all_right() -> None:
+def test_gang_without_bound_members_is_no_fault() -> None:
     found = judge(member("a"), member("b"), member("c"))
 
     assert [partial(found, at) for at in (0.0, 10_000.0)] == [[], []]
 
 
-def test_a_gang_whose_minimum_nobody_says_is_not_judged() -> None:
+def test_gang_without_a_known_minimum_is_not_judged() -> None:
     found = judge(make_pod("a", "n1", labels={"scheduling.x-k8s.io/pod-group": "g"}))
 
     assert [partial(found, at) for at in (0.0, 10_000.0)] == [[], []]
 
 
-def test_one_name_in_two_namespaces_is_two_gangs() -> None:
+def test_equal_names_in_two_namespaces_are_two_gangs() -> None:
     found = judge(*(member(f"a{n}", "n1", namespace=space) for n, space in enumerate(("x", "x", "y"))))
 
     assert sorted(state.key for state in found.states()) == [("x", "g"), ("y", "g")]
 
 
-def test_a_gang_of_which_all_pods_have_gone_begins_anew() -> None:
+def test_gang_starts_over_after_all_its_pods_were_deleted() -> None:
     pods = [member(name, "n1") for name in "abc"]
     found = judge(*pods)
     for pod in pods:
@@ -243,7 +243,7 @@ def held(found: GangJudge, *names: str) -> list[str]:
     return [state.key[1] for state in found.held_without_start([f"uid-default-{name}" for name in names])]
 
 
-def test_room_is_held_for_a_gang_as_a_whole() -> None:
+def test_resources_are_held_for_the_minimum_of_a_gang_or_not_at_all() -> None:
     found = judge(*(member(name) for name in "abcd"), make_pod("plain", ""))
 
     assert held(found, "a", "b") == ["g"]
@@ -251,13 +251,13 @@ def test_room_is_held_for_a_gang_as_a_whole() -> None:
     assert held(found, "plain") == []
 
 
-def test_members_that_are_bound_or_have_succeeded_count_with_those_that_are_held() -> None:
+def test_bound_and_succeeded_members_count_with_held_ones() -> None:
     found = judge(member("a", "n1"), member("b", "n1", phase="Succeeded"), member("c"), member("d"))
 
     assert held(found, "c") == []
 
 
-def test_a_gang_that_has_started_takes_more_members_one_by_one() -> None:
+def test_started_gang_accepts_single_members() -> None:
     pods = [member(name, "n1") for name in "abc"]
     found = judge(*pods, member("d"))
     found.forget(*pods[0])
@@ -265,7 +265,7 @@ def test_a_gang_that_has_started_takes_more_members_one_by_one() -> None:
     assert held(found, "d") == []
 
 
-def test_a_gang_holds_room_though_one_that_it_starts_with_has_started_and_lost_members() -> None:
+def test_gang_is_judged_alone_after_its_linked_gang_has_started() -> None:
     def of(name: str, gang: str, node: str = "") -> Told:
         said = {"name": gang, "min-available": "2", "groups": '["g", "h"]'}
         return make_pod(name, node, annotations={f"{KOORDINATOR}{key}": text for key, text in said.items()})

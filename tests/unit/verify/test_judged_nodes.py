@@ -11,11 +11,11 @@ from tests.unit.verify.clusters import (
     GPU,
     Told,
     at,
+    certain,
     make_node,
     make_pod,
-    maybe,
     node_affinity,
-    sure,
+    possible,
 )
 
 NODE = make_node("n1")
@@ -63,34 +63,34 @@ def container(cpu: str, **fields: Any) -> dict[str, Any]:
         (asking(**{"hugepages-2Mi": "2Mi"}), "1", True),
     ],
 )
-def test_no_resource_is_given_out_twice(fields: dict[str, Any], cpu_free: str, is_over: bool) -> None:
+def test_node_resources_are_not_overcommitted(fields: dict[str, Any], cpu_free: str, is_over: bool) -> None:
     node = make_node("n1", cpu=cpu_free)
-    assert sure(node, pod("one", **fields)) == ({("one", "resources")} if is_over else set())
+    assert certain(node, pod("one", **fields)) == ({("one", "resources")} if is_over else set())
 
 
-def test_the_latest_pods_are_those_that_are_too_many() -> None:
+def test_latest_pods_of_an_overcommitted_node_are_reported() -> None:
     pods = [
         pod("third", 30, **asking(cpu="2")),
         pod("first", 10, **asking(cpu="2")),
         pod("second", 20, **asking(cpu="2")),
     ]
-    assert sure(NODE, *pods) == {("third", "resources")}
+    assert certain(NODE, *pods) == {("third", "resources")}
 
 
-def test_who_came_too_late_does_not_make_others_late() -> None:
+def test_pod_that_did_not_fit_does_not_count_against_later_pods() -> None:
     pods = [pod("large", 10, **asking(cpu="5")), pod("small", 20, **asking(cpu="1"))]
-    assert sure(NODE, *pods) == {("large", "resources")}
+    assert certain(NODE, *pods) == {("large", "resources")}
 
 
-def test_pods_are_counted_too() -> None:
+def test_number_of_pods_is_limited() -> None:
     pods = [pod("a", 1), pod("b", 2), pod("c", 3)]
-    assert sure(make_node("n1", pods="2"), *pods) == {("c", "resources")}
+    assert certain(make_node("n1", pods="2"), *pods) == {("c", "resources")}
 
 
-def test_pods_that_are_over_take_nothing_and_those_that_are_going_do() -> None:
+def test_finished_pods_use_nothing_and_terminating_pods_still_count() -> None:
     late = pod("late", 90, **asking(cpu="2"))
-    assert sure(NODE, pod("early", **asking(cpu="4"), phase="Succeeded"), late) == set()
-    assert sure(NODE, pod("early", **asking(cpu="4"), is_terminating=True), late) == {("late", "resources")}
+    assert certain(NODE, pod("early", **asking(cpu="4"), phase="Succeeded"), late) == set()
+    assert certain(NODE, pod("early", **asking(cpu="4"), is_terminating=True), late) == {("late", "resources")}
 
 
 def resized(spec: str, allocated: str, *, reason: str = "") -> dict[str, Any]:
@@ -103,23 +103,23 @@ def resized(spec: str, allocated: str, *, reason: str = "") -> dict[str, Any]:
     return {"requests": {"cpu": spec}, "status": status}
 
 
-def test_a_resize_counts_with_the_larger_side_and_blames_nobody_for_sure() -> None:
-    assert sure(NODE, pod("one", **resized("5", "5"))) == {("one", "resources")}
+def test_pending_resize_counts_with_the_larger_size_as_a_possible_violation() -> None:
+    assert certain(NODE, pod("one", **resized("5", "5"))) == {("one", "resources")}
     for spec, allocated in (("5", "1"), ("1", "5")):
         assert (
-            sure(NODE, pod("one", **resized(spec, allocated))),
-            maybe(NODE, pod("one", **resized(spec, allocated))),
+            certain(NODE, pod("one", **resized(spec, allocated))),
+            possible(NODE, pod("one", **resized(spec, allocated))),
         ) == (
             set(),
             {("one", "resources")},
         )
-    assert maybe(NODE, pod("one", **resized("5", "1", reason="Infeasible"))) == set()
+    assert possible(NODE, pod("one", **resized("5", "1", reason="Infeasible"))) == set()
 
 
-def test_failed_devices_may_have_been_there() -> None:
+def test_failed_devices_give_a_possible_violation() -> None:
     node = make_node("n1", more={"example.com/card": "0"}, capacity={"example.com/card": "2"})
     one = pod("one", **asking(**{"example.com/card": "2"}))
-    assert (sure(node, one), maybe(node, one)) == (set(), {("one", "resources")})
+    assert (certain(node, one), possible(node, one)) == (set(), {("one", "resources")})
 
 
 @pytest.mark.parametrize(
@@ -134,10 +134,10 @@ def test_failed_devices_may_have_been_there() -> None:
         ({"hostPort": 80, "hostIP": "0.0.0.0"}, {"hostPort": 80, "hostIP": "10.0.0.2"}, True),
     ],
 )
-def test_host_ports(first: dict[str, Any], second: dict[str, Any], is_taken: bool) -> None:
+def test_host_port_conflicts_are_violations(first: dict[str, Any], second: dict[str, Any], is_taken: bool) -> None:
     for one, other in ((first, second), (second, first)):
         pods = [pod("early", 10, ports=[one]), pod("late", 20, ports=[other])]
-        assert sure(NODE, *pods) == ({("late", "hostPorts")} if is_taken else set())
+        assert certain(NODE, *pods) == ({("late", "hostPorts")} if is_taken else set())
 
 
 @pytest.mark.parametrize(
@@ -172,14 +172,16 @@ def test_host_ports(first: dict[str, Any], second: dict[str, Any], is_taken: boo
         ),
     ],
 )
-def test_taints(taint: dict[str, Any], tolerations: list[dict[str, Any]], is_sure: bool, is_maybe: bool) -> None:
+def test_untolerated_taints_are_violations(
+    taint: dict[str, Any], tolerations: list[dict[str, Any]], is_sure: bool, is_maybe: bool
+) -> None:
     cluster = (make_node("n1", taints=[taint]), pod("one", 60, tolerations=tolerations))
-    assert sure(*cluster) == ({("one", "taints")} if is_sure else set())
-    assert maybe(*cluster) == ({("one", "taints")} if is_maybe else set())
+    assert certain(*cluster) == ({("one", "taints")} if is_sure else set())
+    assert possible(*cluster) == ({("one", "taints")} if is_maybe else set())
 
 
-def test_a_cordon_may_have_come_later() -> None:
-    assert maybe(make_node("n1", unschedulable=True), pod("one")) == {("one", "taints")}
+def test_cordon_is_a_possible_violation() -> None:
+    assert possible(make_node("n1", unschedulable=True), pod("one")) == {("one", "taints")}
 
 
 def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
@@ -202,20 +204,20 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
         ({"affinity": node_affinity({"matchFields": [expression("metadata.name", "NotIn", "n1")]})}, False),
     ],
 )
-def test_node_selector_and_affinity(spec: dict[str, Any], is_right: bool) -> None:
+def test_node_selector_and_affinity_are_judged(spec: dict[str, Any], is_right: bool) -> None:
     node = make_node("n1", labels={"gen": "7"})
-    assert sure(node, pod("one", **spec)) == (set() if is_right else {("one", "nodeAffinity")})
+    assert certain(node, pod("one", **spec)) == (set() if is_right else {("one", "nodeAffinity")})
 
 
-def test_a_node_that_is_younger_than_its_pod_is_another_one() -> None:
+def test_node_younger_than_its_pod_gives_a_possible_violation() -> None:
     cluster = (make_node("n1", created=at(61)), pod("one", 60, nodeSelector={"gen": "8"}))
-    assert (sure(*cluster), maybe(*cluster)) == (set(), {("one", "nodeAffinity")})
+    assert (certain(*cluster), possible(*cluster)) == (set(), {("one", "nodeAffinity")})
 
 
-def test_a_pod_that_its_kubelet_made_is_bound_by_room_alone() -> None:
+def test_mirror_pod_is_judged_by_resources_only() -> None:
     mirror: dict[str, Any] = {"annotations": {"kubernetes.io/config.mirror": "x"}, "nodeSelector": {"gen": "8"}}
-    assert sure(NODE, pod("one", **mirror)) == set()
-    assert sure(NODE, pod("one", **mirror, **asking(cpu="5"))) == {("one", "resources")}
+    assert certain(NODE, pod("one", **mirror)) == set()
+    assert certain(NODE, pod("one", **mirror, **asking(cpu="5"))) == {("one", "resources")}
 
 
 GPUS = {GPU: "2"}
@@ -227,13 +229,13 @@ def sharing(milli: str, devices: str, allocated: str = "") -> dict[str, Any]:
     return {"annotations": annotations | ({"multisched.io/gpu-allocated-milli": allocated} if allocated else {})}
 
 
-def test_devices_that_a_stranger_s_pod_names_are_nobody_s() -> None:
+def test_device_annotations_of_foreign_pods_are_ignored() -> None:
     node = make_node("n1", more=GPUS)
     stranger = pod("stranger", 10, **sharing("1000", "0"), schedulerName="their-scheduler")
     ours = pod("ours", 20, **sharing("1000", "0"), schedulerName="gpu-scheduler")
     domains = (Domain("gpu", frozenset({"gpu-scheduler"}), "gpu"),)
-    assert sure(node, stranger, ours, domains=domains) == set()
-    assert sure(node, stranger, ours) == {("ours", "devices")}
+    assert certain(node, stranger, ours, domains=domains) == set()
+    assert certain(node, stranger, ours) == {("ours", "devices")}
 
 
 def given(milli: str, devices: str, *, asks: str) -> dict[str, Any]:
@@ -284,7 +286,9 @@ def given(milli: str, devices: str, *, asks: str) -> dict[str, Any]:
         (sharing("500", "0"), sharing("500", "x"), {}, False),
     ],
 )
-def test_devices(first: dict[str, Any], second: dict[str, Any], labels: dict[str, str], is_wrong: bool) -> None:
+def test_devices_are_not_overcommitted(
+    first: dict[str, Any], second: dict[str, Any], labels: dict[str, str], is_wrong: bool
+) -> None:
     node = make_node("n1", labels=labels, more=GPUS)
     pods = [pod("early", 10, **first), pod("late", 20, **second)]
-    assert sure(node, *pods) == ({("late", "devices")} if is_wrong else set())
+    assert certain(node, *pods) == ({("late", "devices")} if is_wrong else set())

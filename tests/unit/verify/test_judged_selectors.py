@@ -14,11 +14,11 @@ def document(number: int) -> dict[str, object]:
     return {"labelSelector": {"matchExpressions": [expression]}}
 
 
-def test_equal_selectors_are_one_object() -> None:
+def test_equal_selectors_are_shared() -> None:
     assert label_selector(document(-1), "labelSelector") is label_selector(document(-1), "labelSelector")
 
 
-def test_what_is_remembered_of_a_selector_is_small() -> None:
+def test_cached_selector_uses_little_memory() -> None:
     documents = [document(number) for number in range(SELECTORS)]
     tracemalloc.start()
     try:

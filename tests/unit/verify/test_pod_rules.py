@@ -18,14 +18,14 @@ from tests.unit.verify.clusters import (
     affinity,
     anti_affinity,
     at,
+    certain,
     make_claim,
     make_node,
     make_pod,
     make_volume,
-    maybe,
     node_affinity,
+    possible,
     spread,
-    sure,
     term,
     using,
 )
@@ -62,61 +62,59 @@ def namespace(name: str, **labels: str) -> Told:
         ("a1", term(HOST, namespaceSelector={}), True),
     ],
 )
-def test_anti_affinity_holds_against_who_comes_later_whichever_has_the_term(
-    node: str, rule: dict[str, Any], is_wrong: bool
-) -> None:
+def test_anti_affinity_of_either_pod_applies_to_the_later_one(node: str, rule: dict[str, Any], is_wrong: bool) -> None:
     cluster = (*NODES, namespace("default", team="x"), namespace("other", team="y"))
     owner = {"affinity": anti_affinity(rule), "labels": {}}
     for pods in (
         [web("early", "a1", 10), web("late", node, 20, **owner)],
         [web("early", "a1", 10, **owner), web("late", node, 20)],
     ):
-        assert sure(*cluster, *pods) == ({("late", "podAntiAffinity")} if is_wrong else set())
+        assert certain(*cluster, *pods) == ({("late", "podAntiAffinity")} if is_wrong else set())
 
 
-def test_a_pod_does_not_keep_itself_away() -> None:
-    assert sure(*NODES, web("one", "a1", affinity=anti_affinity(term()))) == set()
+def test_anti_affinity_of_a_pod_ignores_itself() -> None:
+    assert certain(*NODES, web("one", "a1", affinity=anti_affinity(term()))) == set()
 
 
-def test_of_two_of_one_moment_the_one_with_the_term_is_named() -> None:
+def test_pod_with_the_term_is_reported_if_both_were_bound_together() -> None:
     pods = [web("z", "a1", 10), web("a", "a1", 10, affinity=anti_affinity(term()))]
-    assert sure(*NODES, *pods) == {("a", "podAntiAffinity")}
+    assert certain(*NODES, *pods) == {("a", "podAntiAffinity")}
 
 
 # -- affinity ------------------------------------------------------------------------------------------------------------
 
 
-def test_affinity_wants_company_in_its_domain() -> None:
+def test_affinity_needs_a_matching_pod_in_its_domain() -> None:
     db: dict[str, Any] = {"labels": {"app": "db"}, "affinity": affinity(term(ZONE))}
-    assert sure(*NODES, web("web", "a1", 10), make_pod("db", "a2", second=20, **db)) == set()
-    assert sure(*NODES, web("web", "a1", 10), make_pod("db", "b1", second=20, **db)) == {("db", "podAffinity")}
+    assert certain(*NODES, web("web", "a1", 10), make_pod("db", "a2", second=20, **db)) == set()
+    assert certain(*NODES, web("web", "a1", 10), make_pod("db", "b1", second=20, **db)) == {("db", "podAffinity")}
 
 
-def test_company_that_is_nowhere_may_have_left() -> None:
+def test_affinity_without_any_matching_pod_is_a_possible_violation() -> None:
     lonely = make_pod("db", "b1", second=20, affinity=affinity(term(ZONE)))
-    assert (sure(*NODES, lonely), maybe(*NODES, lonely)) == (set(), {("db", "podAffinity")})
+    assert (certain(*NODES, lonely), possible(*NODES, lonely)) == (set(), {("db", "podAffinity")})
     elsewhere = web("web", "a1", 10)
-    assert sure(*NODES, elsewhere, web("was", "b1", 5, phase="Succeeded"), lonely) == set()
-    assert sure(*NODES, elsewhere, lonely) == {("db", "podAffinity")}
+    assert certain(*NODES, elsewhere, web("was", "b1", 5, phase="Succeeded"), lonely) == set()
+    assert certain(*NODES, elsewhere, lonely) == {("db", "podAffinity")}
 
 
-def test_the_first_of_a_group_needs_no_company_and_the_second_does() -> None:
+def test_first_pod_of_a_group_needs_no_affinity_match() -> None:
     own = {"affinity": affinity(term(ZONE))}
-    assert sure(*NODES, web("first", "a1", 10, **own)) == set()
-    assert sure(*NODES, web("first", "a1", 10, **own), web("second", "b1", 20, **own)) == {("second", "podAffinity")}
-    assert sure(*NODES, web("first", "a1", 10, **own), web("second", "a2", 20, **own)) == set()
+    assert certain(*NODES, web("first", "a1", 10, **own)) == set()
+    assert certain(*NODES, web("first", "a1", 10, **own), web("second", "b1", 20, **own)) == {("second", "podAffinity")}
+    assert certain(*NODES, web("first", "a1", 10, **own), web("second", "a2", 20, **own)) == set()
 
 
-def test_a_node_without_the_label_is_no_domain_even_for_the_first() -> None:
-    assert sure(*NODES, web("first", "a1", affinity=affinity(term("none")))) == {("first", "podAffinity")}
+def test_node_without_the_topology_label_violates_affinity() -> None:
+    assert certain(*NODES, web("first", "a1", affinity=affinity(term("none")))) == {("first", "podAffinity")}
 
 
-def test_company_is_who_all_terms_are_about() -> None:
+def test_affinity_match_must_satisfy_all_terms() -> None:
     two = affinity(term(ZONE), term(HOST, labelSelector={"matchLabels": {"tier": "front"}}))
     some = [web("web", "a1", 10), web("front", "a2", 10, labels={"tier": "front"})]
     both = web("both", "a2", 10, labels={**WEB, "tier": "front"})
-    assert sure(*NODES, *some, both, make_pod("db", "a2", second=20, affinity=two)) == set()
-    assert sure(*NODES, *some, both, make_pod("db", "a1", second=20, affinity=two)) == {("db", "podAffinity")}
+    assert certain(*NODES, *some, both, make_pod("db", "a2", second=20, affinity=two)) == set()
+    assert certain(*NODES, *some, both, make_pod("db", "a1", second=20, affinity=two)) == {("db", "podAffinity")}
 
 
 # -- spread --------------------------------------------------------------------------------------------------------------
@@ -139,15 +137,17 @@ def test_company_is_who_all_terms_are_about() -> None:
         (["a1"], spread("none"), ["0"]),
     ],
 )
-def test_spread_names_those_beyond_the_skew(nodes: list[str], rule: list[dict[str, Any]], wrong: list[str]) -> None:
+def test_topology_spread_reports_pods_beyond_the_skew(
+    nodes: list[str], rule: list[dict[str, Any]], wrong: list[str]
+) -> None:
     pods = [
         web(f"{n}", node, 10 + n, labels={**WEB, "rev": str(n)}, topologySpreadConstraints=rule)
         for n, node in enumerate(nodes)
     ]
-    assert sure(*NODES, *pods) == {(name, "topologySpread") for name in wrong}
+    assert certain(*NODES, *pods) == {(name, "topologySpread") for name in wrong}
 
 
-def test_spread_counts_the_nodes_that_the_policies_let_it() -> None:
+def test_topology_spread_counts_the_nodes_selected_by_its_policies() -> None:
     tainted = make_node("d1", zone="d", taints=[{"key": "k", "effect": "NoSchedule", "timeAdded": at(1)}])
     pods = {n: web(f"{n}", node, 10 + n, topologySpreadConstraints=spread()) for n, node in enumerate(["a1", "a2"])}
     own_zone = {"nodeSelector": {ZONE: "a"}}
@@ -155,34 +155,34 @@ def test_spread_counts_the_nodes_that_the_policies_let_it() -> None:
     ignoring = [
         web(f"{n}", "a1", n, topologySpreadConstraints=spread(nodeAffinityPolicy="Ignore"), **own_zone) for n in (1, 2)
     ]
-    assert sure(*NODES, *in_own_zone) == set()
-    assert sure(*NODES, *ignoring) == {("2", "topologySpread")}
+    assert certain(*NODES, *in_own_zone) == set()
+    assert certain(*NODES, *ignoring) == {("2", "topologySpread")}
     honoring = [web(f"{n}", "a1", n, topologySpreadConstraints=spread(nodeTaintsPolicy="Honor")) for n in (1, 2)]
-    assert sure(A1, tainted, *honoring) == set()
-    assert sure(A1, A2, tainted, pods[0], pods[1]) == {("1", "topologySpread")}
+    assert certain(A1, tainted, *honoring) == set()
+    assert certain(A1, A2, tainted, pods[0], pods[1]) == {("1", "topologySpread")}
 
 
-def test_what_left_or_is_leaving_may_have_made_it_level() -> None:
+def test_finished_and_terminating_pods_give_a_possible_spread_violation() -> None:
     rule = {"topologySpreadConstraints": spread()}
     late = [web("1", "a1", 10, **rule), web("2", "a1", 20, **rule)]
     for gone in ({"is_terminating": True}, {"phase": "Succeeded"}):
         others = [web("b", "b1", 5, **gone), web("c", "c1", 5, **gone)]
-        assert (sure(*NODES, *others, *late), maybe(*NODES, *others, *late)) == (set(), {("2", "topologySpread")})
+        assert (certain(*NODES, *others, *late), possible(*NODES, *others, *late)) == (set(), {("2", "topologySpread")})
 
 
-def test_a_zone_that_is_younger_than_the_pod_does_not_count_against_it() -> None:
+def test_zone_younger_than_the_pod_gives_a_possible_spread_violation() -> None:
     rule = {"topologySpreadConstraints": spread()}
     late = [web("1", "a1", 10, **rule), web("2", "a1", 20, **rule)]
     new = make_node("b9", zone="b", created=at(30))
-    assert (sure(A1, new, *late), maybe(A1, new, *late)) == (set(), {("2", "topologySpread")})
+    assert (certain(A1, new, *late), possible(A1, new, *late)) == (set(), {("2", "topologySpread")})
 
 
-def test_nobody_knows_which_nodes_another_scheduler_has() -> None:
+def test_spread_of_a_foreign_scheduler_is_only_a_possible_violation() -> None:
     rule = {"topologySpreadConstraints": spread(), "schedulerName": "my-scheduler"}
     late = [web("1", "a1", 10, **rule), web("2", "a1", 20, **rule)]
-    assert (sure(A1, B1, *late), maybe(A1, B1, *late)) == (set(), {("2", "topologySpread")})
+    assert (certain(A1, B1, *late), possible(A1, B1, *late)) == (set(), {("2", "topologySpread")})
     elsewhere = make_pod("x", "b1", schedulerName="my-scheduler")
-    assert sure(A1, B1, elsewhere, *late) == {("2", "topologySpread")}
+    assert certain(A1, B1, elsewhere, *late) == {("2", "topologySpread")}
 
 
 # -- volumes -------------------------------------------------------------------------------------------------------------
@@ -211,36 +211,36 @@ def in_zone(zone: str) -> dict[str, Any]:
         ([make_claim("c", "v"), make_volume("v", "c", labels={"failure-domain.beta.kubernetes.io/zone": "b"})], True),
     ],
 )
-def test_a_pod_is_where_its_volumes_are(objects: list[Told], is_wrong: bool) -> None:
-    found = sure(*NODES, *objects, make_pod("one", "a1", volumes=using("c")))
+def test_pod_runs_where_its_volumes_are_reachable(objects: list[Told], is_wrong: bool) -> None:
+    found = certain(*NODES, *objects, make_pod("one", "a1", volumes=using("c")))
     assert found == ({("one", "volumes")} if is_wrong else set())
 
 
-def test_a_claim_that_is_gone_may_have_been_there() -> None:
+def test_missing_claim_gives_a_possible_violation() -> None:
     cluster = (*NODES, make_claim("other", "v"), make_pod("one", "a1", volumes=using("c")))
-    assert (sure(*cluster), maybe(*cluster)) == (set(), {("one", "volumes")})
+    assert (certain(*cluster), possible(*cluster)) == (set(), {("one", "volumes")})
 
 
-def test_no_claims_at_all_means_that_nobody_asked_for_them() -> None:
+def test_claims_are_not_judged_if_none_were_listed() -> None:
     cluster = (*NODES, make_pod("one", "a1", volumes=using("c")))
-    assert (sure(*cluster), maybe(*cluster)) == (set(), set())
+    assert (certain(*cluster), possible(*cluster)) == (set(), set())
 
 
-def test_a_claim_for_one_pod_has_one_user() -> None:
+def test_read_write_once_pod_claim_has_one_user() -> None:
     volume = make_volume("v", "c")
     pods = [make_pod("early", "a1", second=1, volumes=using("c")), make_pod("late", "b1", second=2, volumes=using("c"))]
-    assert sure(*NODES, volume, make_claim("c", "v"), *pods) == set()
+    assert certain(*NODES, volume, make_claim("c", "v"), *pods) == set()
     exclusive = make_claim("c", "v", mode="ReadWriteOncePod")
-    assert sure(*NODES, volume, exclusive, *pods) == {("late", "volumes")}
+    assert certain(*NODES, volume, exclusive, *pods) == {("late", "volumes")}
 
 
-def test_a_node_attaches_no_more_volumes_than_it_may() -> None:
+def test_volume_limit_of_a_node_is_kept() -> None:
     storage = [made for n in "12" for made in (make_claim(n, f"v{n}"), _of_driver(f"v{n}", n))]
     pods = [make_pod(n, "a1", second=int(n), volumes=using(n)) for n in "12"]
     sharer = make_pod("3", "a1", second=3, volumes=using("1"))
-    assert sure(*NODES, *storage, limits("a1", "d", 2), *pods, sharer) == set()
-    assert sure(*NODES, *storage, limits("a1", "d", 1), *pods, sharer) == {("2", "volumes")}
-    assert sure(*NODES, *storage, limits("a1", "other", 1), *pods) == set()
+    assert certain(*NODES, *storage, limits("a1", "d", 2), *pods, sharer) == set()
+    assert certain(*NODES, *storage, limits("a1", "d", 1), *pods, sharer) == {("2", "volumes")}
+    assert certain(*NODES, *storage, limits("a1", "other", 1), *pods) == set()
 
 
 def _of_driver(name: str, claim: str) -> Told:
@@ -271,11 +271,11 @@ def _of_driver(name: str, claim: str) -> Told:
         ),
     ],
 )
-def test_a_disk_is_once_on_a_node(first: dict[str, Any], second: dict[str, Any], is_wrong: bool) -> None:
+def test_conflicting_disks_do_not_share_a_node(first: dict[str, Any], second: dict[str, Any], is_wrong: bool) -> None:
     pods = [make_pod("early", "a1", second=1, volumes=[first]), make_pod("late", "a1", second=2, volumes=[second])]
-    assert sure(*NODES, *pods) == ({("late", "volumes")} if is_wrong else set())
+    assert certain(*NODES, *pods) == ({("late", "volumes")} if is_wrong else set())
     apart = [pods[0], make_pod("late", "a2", second=2, volumes=[second])]
-    assert sure(*NODES, *apart) == set()
+    assert certain(*NODES, *apart) == set()
 
 
 # -- domains -------------------------------------------------------------------------------------------------------------
@@ -309,14 +309,14 @@ OWNED = make_node("owned", labels={"multisched.io/domain": "gpu", "pool": "speci
         ("default-scheduler", {"plain", "lent", "cards", "virtual", "special", "owned"}),
     ],
 )
-def test_pods_stand_on_nodes_of_their_domain_and_on_loans(scheduler: str, right: set[str]) -> None:
+def test_pods_run_on_nodes_of_their_domain_or_lent_nodes(scheduler: str, right: set[str]) -> None:
     nodes = (PLAIN, LENT, CARDS, VIRTUAL, SPECIAL, OWNED)
     pods = [make_pod(node["metadata"]["name"], node["metadata"]["name"], schedulerName=scheduler) for _, node in nodes]
     wrong = {node["metadata"]["name"] for _, node in nodes} - right
-    assert sure(*nodes, *pods, domains=DOMAINS) == {(name, "domain") for name in wrong}
+    assert certain(*nodes, *pods, domains=DOMAINS) == {(name, "domain") for name in wrong}
 
 
-def test_a_domains_toleration_is_for_the_pods_that_need_it() -> None:
+def test_limited_toleration_of_a_domain_covers_only_matching_pods() -> None:
     card, rule = Toleration(GPU, "Exists", "", "NoSchedule"), PodRule(frozenset({GPU}), frozenset({"milli"}))
     domains = (Domain("gpu", frozenset({"gpu-scheduler"}), "gpu", limited=((card, rule),)),)
     taint = {"key": GPU, "effect": "NoSchedule", "timeAdded": at(0)}
@@ -324,26 +324,26 @@ def test_a_domains_toleration_is_for_the_pods_that_need_it() -> None:
 
     def told(**fields: Any) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
         cluster = (node, make_pod("one", "cards", schedulerName="gpu-scheduler", **fields))
-        return sure(*cluster, domains=domains), maybe(*cluster, domains=domains)
+        return certain(*cluster, domains=domains), possible(*cluster, domains=domains)
 
     assert told(requests={GPU: "1"}) == (set(), set())
     assert told(annotations={"milli": "250"}) == (set(), set())
     assert told(requests={"cpu": "1"}) == (set(), {("one", "taints")}), "an annotation may have gone"
     by_request = (Domain("gpu", frozenset({"gpu-scheduler"}), "gpu", limited=((card, PodRule(frozenset({GPU}))),)),)
     pod = make_pod("one", "cards", schedulerName="gpu-scheduler", requests={"cpu": "1"})
-    assert sure(node, pod, domains=by_request) == {("one", "taints")}
+    assert certain(node, pod, domains=by_request) == {("one", "taints")}
 
 
-def test_gpus_that_are_away_may_come_back() -> None:
+def test_node_without_allocatable_gpus_gives_a_possible_domain_violation() -> None:
     node = make_node("cards", more={GPU: "0"}, capacity={GPU: "4"})
     cluster = (node, make_pod("one", "cards", schedulerName="gpu-scheduler"))
-    assert (sure(*cluster, domains=DOMAINS), maybe(*cluster, domains=DOMAINS)) == (set(), {("one", "domain")})
+    assert (certain(*cluster, domains=DOMAINS), possible(*cluster, domains=DOMAINS)) == (set(), {("one", "domain")})
 
 
 # -- the order of binds --------------------------------------------------------------------------------------------------
 
 
-def test_told_the_order_each_placement_is_judged_by_what_stood_before_it() -> None:
+def test_each_placement_is_judged_by_earlier_ones_if_the_order_is_given() -> None:
     rule = {"topologySpreadConstraints": spread()}
     pods = [web("x", "a1", 60, **rule), web("y", "a2", 60, **rule), web("z", "b1", 60, **rule), web("w", "c1", 60)]
     uids = {document["metadata"]["name"]: document["metadata"]["uid"] for _, document in pods}
@@ -356,7 +356,7 @@ def test_told_the_order_each_placement_is_judged_by_what_stood_before_it() -> No
     assert wrong("xyzw") == ["default/y"]
 
 
-def test_a_bind_is_judged_as_it_happens_and_a_pod_that_went_no_longer_counts() -> None:
+def test_bind_is_judged_without_deleted_pods() -> None:
     told = Judge()
     for kind, document in NODES:
         told.add(kind, document)

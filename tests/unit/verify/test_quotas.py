@@ -15,7 +15,7 @@ from tests.unit.verify.clusters import Document, make_pod
 from tests.unit.verify.quota_documents import cpus, level, manual, tree, tree_document
 
 
-def test_the_tree_of_the_manual_keeps_every_rule() -> None:
+def test_tree_of_the_manual_is_valid() -> None:
     read = tree(manual())
 
     assert [one.path for one in read.levels_of("namespace3")] == ["root.b.1", "root.b", "root"]
@@ -48,14 +48,14 @@ LEAF = level("a", 1, 2, namespaces=("x",))
         (level("root", 2, 2, {**LEAF, "children": "a"}), "root.a: children: 'a' is not a list"),
     ],
 )
-def test_a_broken_rule_is_named_with_its_place(root: Document, said: str) -> None:
+def test_violation_is_reported_with_its_path(root: Document, said: str) -> None:
     with pytest.raises(Unreadable) as raised:
         read_tree(tree_document(root))
 
     assert said in str(raised.value)
 
 
-def test_a_key_of_queues_is_no_resource() -> None:
+def test_kube_queue_key_is_no_resource() -> None:
     assert "kube-queue/max-jobs" not in tree(level("root", 2, {"cpu": "2", "kube-queue/max-jobs": "3"})).root.max
 
 
@@ -75,7 +75,7 @@ def judge(*documents: tuple[str, Document]) -> QuotaJudge:
     return found
 
 
-def fives(namespace: str, count: int, **fields: Any) -> list[tuple[str, Document]]:
+def pods_of_5_cpu(namespace: str, count: int, **fields: Any) -> list[tuple[str, Document]]:
     return [
         make_pod(f"{namespace}-{number}", "n1", namespace=namespace, requests={"cpu": "5"}, **fields)
         for number in range(count)
@@ -86,7 +86,9 @@ MANUAL = ("ElasticQuotaTree", tree_document(manual()))
 
 
 def test_pods_count_at_every_level_above_them() -> None:
-    found = judge(MANUAL, *fives("namespace1", 3), *fives("namespace2", 2), *fives("other", 9)).usage()
+    found = judge(
+        MANUAL, *pods_of_5_cpu("namespace1", 3), *pods_of_5_cpu("namespace2", 2), *pods_of_5_cpu("other", 9)
+    ).usage()
     assert found is not None
 
     sums = {one.name: found.of(one)["cpu"] for one in found.tree.root.below()}
@@ -96,31 +98,31 @@ def test_pods_count_at_every_level_above_them() -> None:
     )
 
 
-def test_a_level_over_its_max_is_named_with_both_numbers() -> None:
-    found = judge(MANUAL, *fives("namespace1", 5))
+def test_level_over_its_max_is_reported_with_both_amounts() -> None:
+    found = judge(MANUAL, *pods_of_5_cpu("namespace1", 5))
 
     assert [str(one) for one in found.excesses()] == ["root.a.1 holds 25000 of at most 20000 cpu"]
 
 
-def test_a_pod_is_judged_by_what_was_known_before_it() -> None:
-    found = judge(MANUAL, *fives("namespace1", 5))
+def test_placement_is_judged_without_unknown_pods() -> None:
+    found = judge(MANUAL, *pods_of_5_cpu("namespace1", 5))
 
     assert found.placement("uid-namespace1-namespace1-0")
     assert not found.placement("uid-namespace1-namespace1-0", unknown=["uid-namespace1-namespace1-4"])
     assert not found.placement("uid-nobody")
 
 
-def test_a_pod_that_asks_for_nothing_that_is_too_much_is_right() -> None:
+def test_pod_that_requests_no_exceeded_resource_is_no_violation() -> None:
     late = make_pod("late", "n1", namespace="namespace1", requests={"memory": "1Gi"})
-    found = judge(MANUAL, *fives("namespace1", 5), late)
+    found = judge(MANUAL, *pods_of_5_cpu("namespace1", 5), late)
 
     assert not found.placement("uid-namespace1-late")
 
 
-def test_pods_that_wait_or_have_ended_or_are_gone_take_nothing() -> None:
+def test_pending_finished_and_deleted_pods_use_no_quota() -> None:
     waiting = make_pod("waiting", "", namespace="namespace1", requests={"cpu": "5"})
     gone = make_pod("gone", "n1", namespace="namespace1", requests={"cpu": "5"})
-    found = judge(MANUAL, *fives("namespace1", 4), waiting, gone)
+    found = judge(MANUAL, *pods_of_5_cpu("namespace1", 4), waiting, gone)
     found.forget(*gone)
     found.add(*make_pod("namespace1-0", "n1", namespace="namespace1", requests={"cpu": "5"}, phase="Succeeded"))
 
@@ -130,21 +132,21 @@ def test_pods_that_wait_or_have_ended_or_are_gone_take_nothing() -> None:
     assert usage.of(usage.tree.root) == {**cpus(15), "pods": 3}
 
 
-def test_pods_are_a_resource_of_which_each_takes_one() -> None:
+def test_each_pod_uses_one_of_the_resource_pods() -> None:
     root = level("root", {"pods": "2"}, {"pods": "2"}, namespaces=("x",))
-    found = judge(("ElasticQuotaTree", tree_document(root)), *fives("x", 3))
+    found = judge(("ElasticQuotaTree", tree_document(root)), *pods_of_5_cpu("x", 3))
 
     assert [str(one) for one in found.excesses()] == ["root holds 3 of at most 2 pods"]
 
 
-def test_a_pod_that_cannot_be_read_is_named_and_counts_nowhere() -> None:
+def test_unreadable_pod_is_reported_and_not_counted() -> None:
     found = judge(MANUAL, make_pod("odd", "n1", namespace="namespace1", requests={"cpu": "much"}))
 
     assert "'much' is not a quantity" in found.problems["namespace1/odd"]
     assert not found.pods
 
 
-def test_the_last_good_tree_stays_in_force_and_the_bad_one_is_named() -> None:
+def test_invalid_tree_is_reported_and_the_last_valid_one_stays_in_force() -> None:
     found = judge(MANUAL)
     found.add("ElasticQuotaTree", tree_document(level("root", 2, 1)))
 
@@ -157,7 +159,7 @@ def test_the_last_good_tree_stays_in_force_and_the_bad_one_is_named() -> None:
     assert not found.problems
 
 
-def test_whoever_has_not_seen_the_last_good_tree_takes_it_from_the_status_of_the_broken_one() -> None:
+def test_last_valid_tree_is_read_from_the_status_of_an_invalid_one() -> None:
     found, broken = QuotaJudge(), level("root", 2, 2, level("a", 3, 2))
     found.add("ElasticQuotaTree", {**tree_document(broken), "status": {"lastGood": {"root": broken}}})
     assert found.tree is None
@@ -169,7 +171,7 @@ def test_whoever_has_not_seen_the_last_good_tree_takes_it_from_the_status_of_the
     assert found.problems
 
 
-def test_a_tree_counts_in_its_namespace_alone_and_the_first_of_two_counts() -> None:
+def test_only_the_first_tree_in_the_right_namespace_counts() -> None:
     elsewhere, second = tree_document(level("root", 1, 1)), tree_document(level("root", 2, 2), "second")
     elsewhere["metadata"]["namespace"] = "default"
     found = judge(("ElasticQuotaTree", elsewhere))
@@ -184,7 +186,7 @@ def test_a_tree_counts_in_its_namespace_alone_and_the_first_of_two_counts() -> N
     assert found.tree.root.max == cpus(2)
 
 
-def test_who_waits_within_its_min_is_entitled() -> None:
+def test_pending_pod_within_its_min_is_entitled() -> None:
     small = make_pod("small", "", namespace="namespace2", requests={"cpu": "10"})
     large = make_pod("large", "", namespace="namespace2", requests={"cpu": "11"})
     nothing = make_pod("nothing", "", namespace="namespace2", requests={"memory": "1Gi"})
@@ -210,14 +212,14 @@ ROUND = {"root": "20", "root_a": "20", "root_a_1": "20"}
 """What four pods of 5 CPUs in namespace1 make."""
 
 
-def said_of(status: Document, *more: tuple[str, Document]) -> list[str]:
+def faults_of_status(status: Document, *more: tuple[str, Document]) -> list[str]:
     return judge(
-        ("ElasticQuotaTree", tree_document(manual(), status=status)), *fives("namespace1", 4), *more
+        ("ElasticQuotaTree", tree_document(manual(), status=status)), *pods_of_5_cpu("namespace1", 4), *more
     ).status_faults()
 
 
-def test_a_status_that_says_what_the_pods_make_has_no_fault() -> None:
-    assert not said_of(shown(**ROUND))
+def test_correct_status_has_no_fault() -> None:
+    assert not faults_of_status(shown(**ROUND))
 
 
 @pytest.mark.parametrize(
@@ -235,27 +237,30 @@ def test_a_status_is_compared_with_the_sums(path: str, field: str, amount: str, 
     status = shown(**ROUND)
     status["levels"][path][field] = {"cpu": amount}
 
-    assert said_of(status) == [fault]
+    assert faults_of_status(status) == [fault]
 
 
 def test_a_status_has_every_level_and_no_other() -> None:
     status = shown(**ROUND)
     status["levels"]["c"] = status["levels"].pop("root.b.2")
 
-    assert said_of(status) == ["status.levels: c is not a level of the tree", "status.levels: root.b.2 is missing"]
+    assert faults_of_status(status) == [
+        "status.levels: c is not a level of the tree",
+        "status.levels: root.b.2 is missing",
+    ]
 
 
-def test_a_pod_that_waits_is_requested_and_one_with_gates_is_not() -> None:
+def test_pending_pod_counts_as_requested_unless_it_is_gated() -> None:
     gated = make_pod("gated", "", namespace="namespace1", requests={"cpu": "1"}, schedulingGates=[{"name": "g"}])
     waiting = make_pod("waiting", "", namespace="namespace1", requests={"cpu": "1"})
 
-    assert not said_of(shown(**ROUND), gated)
-    assert said_of(shown(**ROUND), waiting) == [
+    assert not faults_of_status(shown(**ROUND), gated)
+    assert faults_of_status(shown(**ROUND), waiting) == [
         f"{path}: status says 20000 cpu requested, it is 21000" for path in ("root", "root.a", "root.a.1")
     ]
 
 
-def test_sums_and_excesses_are_those_of_a_walk_through_everything() -> None:
+def test_sums_and_excesses_equal_brute_force() -> None:
     """Random trees and pods, against twenty lines that know nothing of levels."""
     rng = random.Random(16)
     for _ in range(200):
@@ -290,7 +295,7 @@ def test_sums_and_excesses_are_those_of_a_walk_through_everything() -> None:
     ],
     ids=["waiting", "unreadable", "on a node", "on a node that a stranger chose"],
 )
-def test_parts_of_gpus_count_in_thousandths(annotations: dict[str, str], has_node: bool, thousandths: int) -> None:
+def test_fractions_of_gpus_count_in_thousandths(annotations: dict[str, str], has_node: bool, thousandths: int) -> None:
     found = quota_requests(
         {"cpu": 1}, {f"multisched.io/{key}": text for key, text in annotations.items()}, has_node=has_node
     )

@@ -25,7 +25,7 @@ def claim(namespace: str, size: int = 5) -> QuotaClaim:
 FULL = {"namespace1": [5] * 4, "namespace2": [5] * 4}
 
 
-def test_the_reclaims_of_the_manual_are_right() -> None:
+def test_reclaims_of_the_manual_are_valid() -> None:
     state = usage(**FULL)
 
     assert not reclaim_faults(state, claim("namespace3"), victims("namespace1", 5))
@@ -35,7 +35,7 @@ def test_the_reclaims_of_the_manual_are_right() -> None:
     assert not reclaim_faults(state, claim("namespace3"), victims("namespace2", 5))
 
 
-def test_nobody_reclaims_beyond_its_min() -> None:
+def test_leaf_must_not_reclaim_beyond_its_min() -> None:
     state = usage(namespace1=[5] * 4, namespace2=[5] * 2, namespace3=[5] * 2)
 
     found = reclaim_faults(state, claim("namespace3"), victims("namespace1", 5))
@@ -43,7 +43,7 @@ def test_nobody_reclaims_beyond_its_min() -> None:
     assert found == ["namespace3/claim is not entitled to more in root.b.1, and takes namespace1/v0"]
 
 
-def test_a_leaf_that_has_borrowed_nothing_gives_nothing() -> None:
+def test_leaf_without_borrowed_resources_must_not_lose_pods() -> None:
     state = usage(namespace1=[5, 5], namespace2=[5] * 4, namespace4=[10])
 
     found = reclaim_faults(state, claim("namespace3"), victims("namespace1", 5))
@@ -51,7 +51,7 @@ def test_a_leaf_that_has_borrowed_nothing_gives_nothing() -> None:
     assert found == ["namespace1/v0 is evicted for namespace3/claim, but root.a.1 has borrowed none of its resources"]
 
 
-def test_a_pod_is_borrowed_as_a_whole_and_the_last_one_that_is_goes_last() -> None:
+def test_partly_borrowed_pod_may_be_evicted_only_last() -> None:
     state = usage(namespace1=[6, 6, 1], namespace2=[5] * 4, namespace4=[7])
 
     assert not reclaim_faults(state, claim("namespace3"), victims("namespace1", 6))
@@ -69,7 +69,7 @@ def test_levels_above_the_leaves_count_too() -> None:
     assert found == ["namespace1/v0 is evicted for namespace3/claim, but root.a.1 has borrowed none of its resources"]
 
 
-def test_whoever_shares_a_level_with_the_victim_needs_not_stay_within_that_levels_min() -> None:
+def test_min_of_a_level_shared_with_the_victim_does_not_limit_reclaim() -> None:
     state = usage(namespace1=[5] * 4, namespace3=[5] * 4)
     state.add("namespace2", cpus(1), 1)
     state.add("namespace3", cpus(1), -1)
@@ -77,7 +77,7 @@ def test_whoever_shares_a_level_with_the_victim_needs_not_stay_within_that_level
     assert not reclaim_faults(state, claim("namespace2"), victims("namespace1", 5))
 
 
-def test_who_goes_is_not_entitled_to_come_back() -> None:
+def test_victim_must_not_be_entitled_to_return() -> None:
     """A leaf under its min of CPU takes from one that has borrowed memory alone, for a pod that wants memory too."""
     leaves = (
         level("a", {"cpu": "4", "memory": "4"}, {"cpu": "8", "memory": "8"}, namespaces=("a",)),
@@ -96,7 +96,7 @@ def test_who_goes_is_not_entitled_to_come_back() -> None:
     assert "b/v is evicted for a/c, but is entitled to come back for it" in found
 
 
-def test_who_goes_may_be_entitled_to_come_back_where_the_other_leaf_could_give_nothing() -> None:
+def test_victim_may_return_if_the_reclaiming_leaf_stays_within_min() -> None:
     """With what it takes that leaf has its min, and no more."""
     leaves = [level(name, 4, 8, namespaces=(name,)) for name in "ab"]
     state = tree(level("root", 8, 8, *leaves)).usage([("a", cpus(2)), ("b", cpus(4))])
@@ -115,13 +115,13 @@ def test_who_goes_may_be_entitled_to_come_back_where_the_other_leaf_could_give_n
         ((2, 3), []),
     ],
 )
-def test_a_proper_subset_does_not_do(sizes: tuple[int, ...], said: list[str]) -> None:
+def test_no_proper_subset_of_the_victims_suffices(sizes: tuple[int, ...], said: list[str]) -> None:
     state = usage(namespace1=[20], namespace2=[20])
 
     assert reclaim_faults(state, claim("namespace3"), victims("namespace1", *sizes)) == said
 
 
-def test_nobody_goes_in_vain() -> None:
+def test_victims_must_suffice_for_the_claim() -> None:
     state = usage(namespace1=[4] * 5, namespace2=[5] * 4)
 
     found = reclaim_faults(state, claim("namespace3"), victims("namespace1", 4))
@@ -131,7 +131,7 @@ def test_nobody_goes_in_vain() -> None:
     assert without_a_node == ["evictions of 1 pods for namespace3/claim do not suffice: there is no room for it"]
 
 
-def test_nobody_goes_where_there_is_room() -> None:
+def test_no_pod_is_evicted_if_the_claim_fits_already() -> None:
     state = usage(namespace1=[5] * 4, namespace2=[1])
 
     found = reclaim_faults(state, claim("namespace3"), victims("namespace1", 5))
@@ -139,20 +139,20 @@ def test_nobody_goes_where_there_is_room() -> None:
     assert found == ["1 pods are evicted for namespace3/claim; needed: nobody"]
 
 
-def test_who_goes_for_room_on_a_node_is_needed() -> None:
+def test_victim_needed_for_node_resources_is_valid() -> None:
     state, going = usage(namespace1=[5] * 4, namespace2=[1]), victims("namespace1", 5)
 
     assert not reclaim_faults(state, claim("namespace3"), going, suffices=lambda some: len(some) == 1)
 
 
-def test_a_gang_goes_whole() -> None:
+def test_gang_is_evicted_as_one_unit() -> None:
     state = usage(namespace1=[20], namespace2=[20])
 
     assert not reclaim_faults(state, claim("namespace3"), victims("namespace1", 3, 3, 4, gang="g"))
     assert reclaim_faults(state, claim("namespace3"), victims("namespace1", 3, 3, 4))
 
 
-def test_of_very_many_victims_each_is_needed() -> None:
+def test_each_of_very_many_victims_is_needed() -> None:
     state = usage(namespace1=[20], namespace2=[20])
 
     assert not reclaim_faults(state, claim("namespace3", 10), victims("namespace1", *[1] * 10))
@@ -161,7 +161,7 @@ def test_of_very_many_victims_each_is_needed() -> None:
     assert reclaim_faults(state, claim("namespace3"), many)
 
 
-def test_pods_of_its_own_leaf_are_no_matter_of_reclaims() -> None:
+def test_victims_of_the_same_leaf_are_not_judged_as_reclaim() -> None:
     state = usage(namespace1=[5] * 4, namespace2=[5] * 4)
 
     assert not reclaim_faults(state, claim("namespace1"), victims("namespace1", 5))
@@ -178,7 +178,7 @@ def test_all_that_has_been_borrowed_may_be_reclaimed() -> None:
     assert not may_be_reclaimed(state, claim("namespace1"), standing[:4])
 
 
-def test_what_was_reclaimed_is_not_reclaimed_back() -> None:
+def test_reclaim_must_not_undo_an_earlier_one() -> None:
     history = ReclaimHistory()
 
     assert not history.reclaimed("a", "b", QuotaClaim("a/1", "a", cpus(5)), {})
@@ -202,7 +202,7 @@ def test_a_leaf_reclaims_up_to_its_min_what_others_borrowed_after_a_large_victim
     assert history.reclaimed("b", "a", QuotaClaim("b/2", "b", cpus(5)), {})
 
 
-def test_after_news_it_may_be() -> None:
+def test_reclaim_may_undo_an_earlier_one_after_a_change() -> None:
     history = ReclaimHistory()
     history.reclaimed("a", "b", QuotaClaim("a/1", "a", cpus(5)), {})
 
@@ -211,7 +211,7 @@ def test_after_news_it_may_be() -> None:
     assert not history.reclaimed("b", "a", QuotaClaim("b/1", "b", cpus(5)), {})
 
 
-def test_the_replacement_of_a_victim_is_no_news() -> None:
+def test_replacement_of_a_victim_is_no_change() -> None:
     history = ReclaimHistory()
     history.reclaimed("a", "b", QuotaClaim("a/1", "a", cpus(5)), {})
     history.evicted("b/team")
@@ -223,7 +223,7 @@ def test_the_replacement_of_a_victim_is_no_news() -> None:
     assert not history.reclaimed("a", "b", QuotaClaim("a/1", "a", cpus(5)), {})
 
 
-def test_a_pod_that_nobody_replaces_is_news() -> None:
+def test_pod_that_replaces_no_victim_is_a_change() -> None:
     history = ReclaimHistory()
     history.reclaimed("a", "b", QuotaClaim("a/1", "a", cpus(5)), {})
     history.evicted("")

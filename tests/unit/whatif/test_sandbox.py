@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,16 @@ import yaml
 
 from multisched.config import loading
 from multisched.config.plugins import plugin_registry
+from multisched.framework.pod_group import PodGroup
 from multisched.framework.registry import Registry
 from multisched.framework.status import Status
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.model.wire import ConnectFailedError, Response
 from multisched.observe.explain_view import ExplainQuery
-from multisched.testing.builders import make_pod, node_document
-from multisched.whatif.sandbox import UNREADABLE_SHOWN, ClusterSnapshot, DumpedCluster, SchedulerSandbox
+from multisched.state.cluster_cache import PlacedPod
+from multisched.testing.builders import make_node, make_pod, node_document
+from multisched.whatif.sandbox import UNREADABLE_SHOWN, ClusterSnapshot, DumpedCluster, SchedulerSandbox, trial
 from tests.unit.plugins.quota.trees import leaf
 from tests.unit.plugins.quota.trees import node as level
 from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
@@ -248,3 +251,26 @@ def test_kept_deleted_tree_is_in_force_in_the_copy_as_in_the_program() -> None:
         assert deleted(cluster) == []
 
     play(scene, prepare=prepare)
+
+
+def test_trial_frees_its_pods_without_a_garbage_collection() -> None:
+    """A collection would free them in one go, and stop all threads of the program for as long."""
+    pods = tuple(make_pod(f"p{number}", node="n1", labels={"number": str(number)}) for number in range(50))
+    snapshot = ClusterSnapshot((make_node("n1", pods=100),), pods)
+    gc.collect()
+    before = copies_alive()
+    with trial(configuration(), snapshot, None) as sandbox:
+        assert not gc.isenabled(), "a collection would read the whole copy"
+        assert copies_alive() - before == 2 * len(pods)
+        assert sandbox.cache.placed(pods[0].uid) is not None
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        assert copies_alive() == before
+    finally:
+        gc.enable()
+
+
+def copies_alive() -> int:
+    """Objects that each cache has per pod with labels of its own."""
+    return sum(isinstance(one, PlacedPod | PodGroup) for one in gc.get_objects())

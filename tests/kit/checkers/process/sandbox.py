@@ -73,7 +73,7 @@ class SandboxChecker:
         usable = _usable(self._program.cache.nodes, self._rows)
         if usable != _usable(sandbox.cache.nodes, sandbox.program.router.rows_of(worker)):
             return None  # a node that joins is withheld for a while
-        concerned = [ledger for ledger in self._program.cache.ledgers if ledger.concerns(pod)]
+        concerned = [ledger for ledger in self._program.cache.ledgers if ledger.is_used_by(pod)]
         is_alike = all(_is_alike(self._program, sandbox, ledger) for ledger in concerned)
         return (sandbox, worker) if is_alike else None
 

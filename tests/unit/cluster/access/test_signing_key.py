@@ -9,7 +9,7 @@ from multisched.cluster.access.signing_key import COORDINATE_BYTES, SigningKey
 DATA = b"head.claims"
 
 
-def test_a_key_knows_what_it_has_signed() -> None:
+def test_key_verifies_its_own_signature() -> None:
     key = SigningKey()
     assert key.has_signed(DATA, key.sign(DATA))
     assert len(key.sign(DATA)) == 2 * COORDINATE_BYTES
@@ -20,10 +20,10 @@ def test_a_key_knows_what_it_has_signed() -> None:
     [b"", bytes(2 * COORDINATE_BYTES), bytes(range(200)), SigningKey().sign(DATA)],
     ids=["none", "zeros", "too long", "of another key"],
 )
-def test_a_key_refuses_what_it_has_not_signed(signature: bytes) -> None:
+def test_key_rejects_foreign_signatures(signature: bytes) -> None:
     assert not SigningKey().has_signed(DATA, signature)
 
 
-def test_a_signature_is_of_what_was_signed() -> None:
+def test_signature_does_not_verify_other_data() -> None:
     key = SigningKey()
     assert not key.has_signed(DATA + b"!", key.sign(DATA))

@@ -45,7 +45,7 @@ def patch(server: ApiServer, path: str, document: dict[str, Any]) -> Any:
     return must(server, "PATCH", path, document, MERGE_PATCH)
 
 
-def test_a_write_to_the_object_leaves_its_status_alone() -> None:
+def test_write_to_the_object_keeps_its_status() -> None:
     server = make_things()
     assert "status" not in must(server, "GET", ONE)
     assert "status" not in patch(server, ONE, {"status": {"phase": "Old"}})
@@ -58,7 +58,7 @@ def test_a_write_to_the_object_leaves_its_status_alone() -> None:
 
 
 @pytest.mark.parametrize("method", ["PATCH", "PUT"])
-def test_a_write_to_the_status_changes_nothing_else(method: str) -> None:
+def test_write_to_the_status_changes_only_the_status(method: str) -> None:
     server = make_things()
     before = must(server, "GET", ONE)
     metadata: dict[str, Any] = {"labels": {"c": "d"}, "annotations": {"e": "f"}, "finalizers": ["example.com/x"]}
@@ -74,21 +74,21 @@ def test_a_write_to_the_status_changes_nothing_else(method: str) -> None:
     assert fixed == {key: value for key, value in before["metadata"].items() if key != "resourceVersion"}
 
 
-def test_a_status_that_is_written_as_it_stands_makes_no_new_version() -> None:
+def test_writing_an_equal_status_makes_no_new_version() -> None:
     server = make_things()
     first = patch(server, STATUS, {"status": {"phase": "Ready", "count": 3}})
     again = patch(server, STATUS, {"status": {"count": 3}})
     assert again["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
 
 
-def test_null_takes_a_field_of_the_status_away_or_all_of_it() -> None:
+def test_null_removes_a_field_of_the_status_or_all_of_it() -> None:
     server = make_things()
     patch(server, STATUS, {"status": {"phase": "Ready", "count": 3}})
     assert patch(server, STATUS, {"status": {"count": None}})["status"] == {"phase": "Ready"}
     assert "status" not in patch(server, STATUS, {"status": None})
 
 
-def test_what_the_schema_does_not_have_is_pruned_from_the_status_and_a_wrong_type_refused() -> None:
+def test_status_fields_outside_the_schema_are_pruned_and_wrong_types_refused() -> None:
     server = make_things()
     assert patch(server, STATUS, {"status": {"phase": "Ready", "stranger": 1}})["status"] == {"phase": "Ready"}
     status, answer = ask(server, "PATCH", STATUS, {"status": {"phase": 7}}, MERGE_PATCH)
@@ -96,13 +96,13 @@ def test_what_the_schema_does_not_have_is_pruned_from_the_status_and_a_wrong_typ
 
 
 @pytest.mark.parametrize("precondition", [{"uid": "another"}, {"resourceVersion": "1"}])
-def test_a_precondition_that_does_not_hold_is_a_conflict(precondition: dict[str, str]) -> None:
+def test_failed_precondition_is_a_conflict(precondition: dict[str, str]) -> None:
     server = make_things()
     status, answer = ask(server, "PATCH", STATUS, {"metadata": precondition, "status": {"count": 1}}, MERGE_PATCH)
     assert (status, answer["reason"]) == (409, "Conflict")
 
 
-def test_without_the_subresource_there_is_no_such_path_and_the_status_is_a_part_of_the_object() -> None:
+def test_status_is_part_of_the_object_without_the_subresource() -> None:
     server = make_things(has_status=False)
     status, answer = ask(server, "PATCH", STATUS, {"status": {"count": 1}}, MERGE_PATCH)
     assert (status, answer["message"]) == (404, "the server could not find the requested resource")
@@ -114,7 +114,7 @@ def test_without_the_subresource_there_is_no_such_path_and_the_status_is_a_part_
     assert after["metadata"]["generation"] == 2
 
 
-def test_only_what_is_wanted_raises_the_generation_where_the_status_is_apart() -> None:
+def test_status_writes_do_not_raise_the_generation() -> None:
     server = make_things()
     assert patch(server, STATUS, {"status": {"count": 1}})["metadata"]["generation"] == 1
     assert patch(server, ONE, {"spec": {"size": 2}})["metadata"]["generation"] == 2

@@ -8,7 +8,7 @@ from tests.unit.cluster.server_kit import PODS, add_pod, ask, make_server
 
 
 @pytest.mark.parametrize("subresource", ["log", "exec", "attach", "portforward"])
-def test_there_are_no_containers_to_ask_and_the_answer_says_so(subresource: str) -> None:
+def test_container_subresources_return_a_bad_request_with_the_reason(subresource: str) -> None:
     server = make_server()
     add_pod(server, "a")
 

@@ -15,7 +15,7 @@ from multisched.model.wire import AnswerLostError, Response
 from tests.unit.cluster.server_kit import PODS, add_pod, ask, bind, make_server, must, watch
 
 
-async def test_a_watch_from_before_a_compaction_gets_410_in_its_stream() -> None:
+async def test_watch_from_before_a_compaction_gets_410_in_its_stream() -> None:
     server = make_server()
     version = add_pod(server, "a")["metadata"]["resourceVersion"]
     add_pod(server, "b")
@@ -27,7 +27,7 @@ async def test_a_watch_from_before_a_compaction_gets_410_in_its_stream() -> None
     assert (event["type"], event["object"]["code"], event["object"]["reason"]) == ("ERROR", 410, "Expired")
 
 
-async def test_a_watch_from_the_compacted_version_itself_goes_on() -> None:
+async def test_watch_from_the_compacted_version_continues() -> None:
     server = make_server()
     add_pod(server, "a")
     listed = must(server, "GET", PODS)
@@ -37,7 +37,7 @@ async def test_a_watch_from_the_compacted_version_itself_goes_on() -> None:
     assert orjson.loads((await stream.read())[0])["object"]["metadata"]["name"] == "b"
 
 
-def test_pages_and_exact_lists_of_a_forgotten_version_are_410() -> None:
+def test_pages_and_exact_lists_of_a_compacted_version_return_410() -> None:
     server = make_server()
     versions = [add_pod(server, name)["metadata"]["resourceVersion"] for name in "abc"]
     first = must(server, "GET", f"{PODS}?limit=1")
@@ -61,7 +61,7 @@ def test_history_is_bounded_per_kind() -> None:
     assert pods.events_since(pods.compacted - 1) is None
 
 
-async def test_a_dropped_watch_is_a_lost_connection_and_an_expired_one_is_not() -> None:
+async def test_dropped_watch_loses_its_connection_and_expired_watch_ends_cleanly() -> None:
     server = make_server()
     transport = DirectTransport(server)
     for end, lost in ((server.drop_watches, True), (server.expire_watches, False)):
@@ -76,14 +76,14 @@ async def test_a_dropped_watch_is_a_lost_connection_and_an_expired_one_is_not() 
     assert not server.store.collection("pods").observers
 
 
-async def test_a_silent_watch_is_given_up_by_its_reader() -> None:
+async def test_silent_watch_times_out_at_its_reader() -> None:
     server = make_server()
     async with DirectTransport(server).stream(f"{PODS}?watch=1", idle_timeout_s=0.01) as stream:
         with pytest.raises(AnswerLostError, match="silent"):
             assert [line async for line in stream] == []
 
 
-async def test_a_watcher_that_falls_behind_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_watcher_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_module, "WATCH_BACKLOG_BYTES", 2_000)
     server = make_server()
     stream = watch(server, f"{PODS}?watch=1&resourceVersion=1")
@@ -97,7 +97,7 @@ async def test_a_watcher_that_falls_behind_is_cut_off(monkeypatch: pytest.Monkey
     assert not server.store.collection("pods").observers
 
 
-def test_an_unavailable_server_says_when_to_ask_again() -> None:
+def test_unavailable_server_sends_retry_after() -> None:
     server = make_server()
     server.set_unavailable()
     answer = server.handle(ApiRequest("GET", "/api/v1/pods"))
@@ -119,7 +119,7 @@ class Throttle:
         return Response(500, b"{}") if request.method == "POST" else answer
 
 
-def test_an_interceptor_stands_before_and_after_the_server() -> None:
+def test_interceptor_runs_before_and_after_the_server() -> None:
     server = make_server()
     server.interceptors.append(Throttle())
     assert (
@@ -131,7 +131,7 @@ def test_an_interceptor_stands_before_and_after_the_server() -> None:
     assert "nodeName" not in found["spec"]
 
 
-def test_the_request_log_hears_of_every_request() -> None:
+def test_request_log_gets_every_request() -> None:
     server = make_server()
     heard: list[tuple[str, str, str, int]] = []
     server.request_log = lambda *entry: heard.append(entry)
@@ -174,7 +174,7 @@ def test_one_seed_gives_one_trace() -> None:
         ("POST", f"{PODS}/a/nothing", {}, 404),
     ],
 )
-def test_no_request_brings_the_server_down(method: str, path: str, body: object, status: int) -> None:
+def test_no_request_crashes_the_server(method: str, path: str, body: object, status: int) -> None:
     server = make_server()
     add_pod(server, "a")
     actual, answer = ask(server, method, path, body)
@@ -182,7 +182,7 @@ def test_no_request_brings_the_server_down(method: str, path: str, body: object,
     assert ask(server, "GET", PODS)[0] == 200
 
 
-def test_a_deleted_uid_never_returns_and_versions_only_rise() -> None:
+def test_deleted_uid_never_returns_and_versions_only_increase() -> None:
     server = make_server()
     seen: set[str] = set()
     last = 0

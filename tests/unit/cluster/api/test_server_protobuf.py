@@ -33,7 +33,7 @@ def _post(path: str, body: bytes) -> tuple[int, Any]:
     return ask(make_server(), "POST", path, body, PROTOBUF)
 
 
-def test_a_deployment_is_read_with_its_zero_replicas() -> None:
+def test_deployment_with_zero_replicas_is_read() -> None:
     container = _field(1, b"c") + _field(2, b"nginx") + _field(5, b"") + _field(8, b"")
     labels = _field(1, _field(11, _field(1, b"app") + _field(2, b"x")))
     template = labels + _field(2, _field(2, container) + _field(4, 5))
@@ -60,7 +60,7 @@ def test_quantities_times_and_inlined_volumes_are_read() -> None:
     assert "(-7)" in answer["message"]
 
 
-def test_an_eviction_reads_its_delete_options() -> None:
+def test_delete_options_of_an_eviction_are_read() -> None:
     server = make_server()
     add_pod(server, "a", nodeName="n")
     raw = _field(1, _field(1, b"a")) + _field(2, _field(1, 3))

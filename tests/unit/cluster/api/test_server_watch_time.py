@@ -13,7 +13,7 @@ from tests.unit.cluster.server_kit import PODS, add_pod, make_server, watch
 
 @pytest.mark.asyncio
 @pytest.mark.looptime
-async def test_bookmarks_come_each_minute_and_just_before_the_end(looptime: looptime.LoopTimeProxy) -> None:
+async def test_bookmarks_are_sent_every_minute_and_just_before_the_end(looptime: looptime.LoopTimeProxy) -> None:
     server = make_server()
     stream = watch(server, f"{PODS}?watch=1&resourceVersion=1&allowWatchBookmarks=true&timeoutSeconds=150")
     came = []

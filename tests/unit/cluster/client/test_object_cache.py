@@ -14,7 +14,7 @@ from tests.unit.cluster.cluster_kit import Cluster, a_pod
 pytestmark = pytest.mark.looptime
 
 
-async def test_a_cache_reaches_the_version_of_an_object_that_came_and_went_while_history_was_lost() -> None:
+async def test_cache_reaches_the_version_of_an_object_deleted_before_a_relist() -> None:
     cluster = Cluster(1)
     cache = ObjectCache(cluster.client, PODS, rng=Random(1))
     task = asyncio.create_task(cache.watch.run())

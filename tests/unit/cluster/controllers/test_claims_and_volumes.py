@@ -44,7 +44,7 @@ async def phase_of_claim(cluster: Fleet, name: str) -> str:
     return str(found["status"]["phase"])
 
 
-async def said(cluster: Fleet, name: str) -> list[tuple[str, str]]:
+async def events_of(cluster: Fleet, name: str) -> list[tuple[str, str]]:
     """Reason and message of the events about objects of this name."""
     await asyncio.sleep(1)
     events = await cluster.list_all(EVENTS)
@@ -92,13 +92,13 @@ async def test_two_claims_never_share_a_volume() -> None:
         assert sum(map(is_in("Pending"), claims)) == 5
 
 
-async def test_a_volume_kept_for_a_claim_goes_to_it_and_to_nobody_else() -> None:
+async def test_volume_reserved_for_a_claim_binds_only_to_it() -> None:
     async with a_cluster() as cluster:
         await cluster.create(VOLUMES, a_volume("kept", claimRef={"namespace": "default", "name": "heir"}))
         await cluster.create(CLAIMS, a_claim("greedy"))
         assert await phase_of_claim(cluster, "greedy") == "Pending"
         no_class = "no persistent volumes available for this claim and no storage class is set"
-        assert await said(cluster, "greedy") == [("FailedBinding", no_class)]
+        assert await events_of(cluster, "greedy") == [("FailedBinding", no_class)]
         await cluster.create(CLAIMS, a_claim("heir"))
         claim = await cluster.wait_until(CLAIMS, "heir", is_in("Bound"))
         assert claim["spec"]["volumeName"] == "kept"
@@ -106,24 +106,24 @@ async def test_a_volume_kept_for_a_claim_goes_to_it_and_to_nobody_else() -> None
         assert BOUND_BY_CONTROLLER not in (volume["metadata"].get("annotations") or {})
 
 
-async def test_a_claim_that_names_its_volume_gets_it_if_it_fits_and_learns_why_not() -> None:
+async def test_claim_that_names_its_volume_gets_it_or_the_reason() -> None:
     async with a_cluster() as cluster:
         await cluster.create(VOLUMES, a_volume("v"))
         await cluster.create(CLAIMS, a_claim("big", "2Gi", volumeName="v"))
         assert await phase_of_claim(cluster, "big") == "Pending"
         why = 'Cannot bind to requested volume "v": requested PV is too small'
-        assert await said(cluster, "big") == [("VolumeMismatch", why)]
+        assert await events_of(cluster, "big") == [("VolumeMismatch", why)]
         await cluster.create(CLAIMS, a_claim("right", volumeName="v"))
         await cluster.wait_until(CLAIMS, "right", is_in("Bound"))
         await cluster.create(CLAIMS, a_claim("late", volumeName="v"))
-        assert ("FailedBinding", 'volume "v" already bound to a different claim.') in await said(cluster, "late")
+        assert ("FailedBinding", 'volume "v" already bound to a different claim.') in await events_of(cluster, "late")
         await cluster.create(CLAIMS, a_claim("early", volumeName="not-yet"))
         assert await phase_of_claim(cluster, "early") == "Pending"
         await cluster.create(VOLUMES, a_volume("not-yet"))
         await cluster.wait_until(CLAIMS, "early", is_in("Bound"))
 
 
-async def test_an_immediate_claim_is_provisioned_at_once() -> None:
+async def test_immediate_claim_is_provisioned_at_once() -> None:
     async with a_cluster() as cluster:
         topology = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a", "b"]}]}]
         await cluster.create(STORAGE_CLASSES, a_class("now", allowedTopologies=topology))
@@ -138,17 +138,17 @@ async def test_an_immediate_claim_is_provisioned_at_once() -> None:
         assert volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
         (term,) = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
         assert term == {"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["a", "b"]}]}
-        reasons = [reason for reason, _ in await said(cluster, "c")]
+        reasons = [reason for reason, _ in await events_of(cluster, "c")]
         assert reasons == ["ExternalProvisioning", "Provisioning", "ProvisioningSucceeded"]
 
 
-async def test_a_late_claim_waits_for_its_pod_and_is_provisioned_where_the_pod_goes() -> None:
+async def test_wait_for_first_consumer_claim_is_provisioned_for_the_node_of_its_pod() -> None:
     async with a_cluster(a_node("n", **{ZONE: "b"})) as cluster:
         await cluster.create(STORAGE_CLASSES, a_class("late", volumeBindingMode="WaitForFirstConsumer"))
         await cluster.create(CLAIMS, a_claim("c", storageClassName="late"))
         assert await phase_of_claim(cluster, "c") == "Pending"
         waits = ("WaitForFirstConsumer", "waiting for first consumer to be created before binding")
-        assert await said(cluster, "c") == [waits]
+        assert await events_of(cluster, "c") == [waits]
         await cluster.patch(CLAIMS, "c", {"metadata": {"annotations": {SELECTED_NODE: "n"}}})
         claim = await cluster.wait_until(CLAIMS, "c", is_in("Bound"))
         volume = await cluster.get(VOLUMES, claim["spec"]["volumeName"])
@@ -158,7 +158,7 @@ async def test_a_late_claim_waits_for_its_pod_and_is_provisioned_where_the_pod_g
         assert term == {"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["b"]}]}
 
 
-async def test_a_late_claim_takes_no_free_volume_by_itself() -> None:
+async def test_wait_for_first_consumer_claim_is_not_bound_by_the_controller() -> None:
     async with a_cluster() as cluster:
         late = a_class("late", "kubernetes.io/no-provisioner", volumeBindingMode="WaitForFirstConsumer")
         await cluster.create(STORAGE_CLASSES, late)
@@ -174,7 +174,7 @@ async def test_a_late_claim_takes_no_free_volume_by_itself() -> None:
         assert claim["spec"]["volumeName"] == "v"
 
 
-async def test_a_chosen_node_that_is_gone_is_given_up_so_that_the_scheduler_chooses_again() -> None:
+async def test_deleted_selected_node_is_removed_from_the_claim() -> None:
     async with a_cluster() as cluster:
         await cluster.create(STORAGE_CLASSES, a_class("late", volumeBindingMode="WaitForFirstConsumer"))
         await cluster.create(CLAIMS, a_claim("c", storageClassName="late"))
@@ -184,7 +184,7 @@ async def test_a_chosen_node_that_is_gone_is_given_up_so_that_the_scheduler_choo
         )
         assert claim["status"]["phase"] == "Pending"
         why = ("ProvisioningFailed", 'failed to get target node: nodes "gone" not found')
-        assert why in await said(cluster, "c")
+        assert why in await events_of(cluster, "c")
 
 
 @pytest.mark.parametrize(
@@ -194,17 +194,19 @@ async def test_a_chosen_node_that_is_gone_is_given_up_so_that_the_scheduler_choo
         ("gone", None, 'storageclass.storage.k8s.io "gone" not found'),
     ],
 )
-async def test_a_claim_that_nobody_provisions_says_why(name: str, fields: Document | None, sentence: str) -> None:
+async def test_claim_without_a_provisioner_gets_an_event_with_the_reason(
+    name: str, fields: Document | None, sentence: str
+) -> None:
     async with a_cluster() as cluster:
         if fields is not None:
             await cluster.create(STORAGE_CLASSES, a_class(name, **fields))
         await cluster.create(CLAIMS, a_claim("c", storageClassName=name))
-        ((reason, message),) = await said(cluster, "c")
+        ((reason, message),) = await events_of(cluster, "c")
         assert reason == "ProvisioningFailed"
         assert message.startswith(sentence)
 
 
-async def test_the_default_class_is_for_claims_that_name_none_whenever_it_comes() -> None:
+async def test_default_class_is_set_on_claims_without_one_even_later() -> None:
     async with a_cluster() as cluster:
         await cluster.create(CLAIMS, a_claim("before"))
         await cluster.create(CLAIMS, a_claim("without", storageClassName=""))
@@ -218,7 +220,7 @@ async def test_the_default_class_is_for_claims_that_name_none_whenever_it_comes(
 
 
 @pytest.mark.parametrize("policy", ["Retain", "Delete"])
-async def test_a_released_volume_is_kept_or_deleted_as_its_class_says(policy: str) -> None:
+async def test_released_volume_follows_its_reclaim_policy(policy: str) -> None:
     async with a_cluster() as cluster:
         await cluster.create(STORAGE_CLASSES, a_class("now", reclaimPolicy=policy))
         await cluster.create(CLAIMS, a_claim("c", storageClassName="now"))
@@ -235,7 +237,7 @@ async def test_a_released_volume_is_kept_or_deleted_as_its_class_says(policy: st
         assert again["spec"]["volumeName"] != name
 
 
-async def test_a_static_volume_that_nobody_can_delete_fails_and_says_so() -> None:
+async def test_static_volume_without_a_deleter_fails_with_an_event() -> None:
     async with a_cluster() as cluster:
         await cluster.create(VOLUMES, a_volume("v", persistentVolumeReclaimPolicy="Delete"))
         await cluster.create(CLAIMS, a_claim("c"))
@@ -245,7 +247,7 @@ async def test_a_static_volume_that_nobody_can_delete_fails_and_says_so() -> Non
         assert volume["status"]["message"].endswith("no deletable volume plugin matched")
 
 
-async def test_a_claim_in_use_goes_only_when_its_pods_are_gone() -> None:
+async def test_claim_in_use_is_deleted_only_after_its_pods() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(VOLUMES, a_volume("v"))
         await cluster.create(CLAIMS, a_claim("c"))
@@ -264,7 +266,7 @@ async def test_a_claim_in_use_goes_only_when_its_pods_are_gone() -> None:
         await cluster.wait_until(VOLUMES, "v", is_in("Released"))
 
 
-async def test_a_bound_volume_stays_until_its_claim_is_gone_which_otherwise_is_lost() -> None:
+async def test_bound_volume_is_protected_and_its_removal_makes_the_claim_lost() -> None:
     async with a_cluster() as cluster:
         await cluster.create(VOLUMES, a_volume("v"))
         await cluster.create(CLAIMS, a_claim("c"))
@@ -277,10 +279,10 @@ async def test_a_bound_volume_stays_until_its_claim_is_gone_which_otherwise_is_l
         await cluster.patch(VOLUMES, "v", {"metadata": {"finalizers": None}})
         await cluster.wait_until(CLAIMS, "c", is_in("Lost"))
         text = "Bound claim has lost its PersistentVolume. Data on the volume is lost!"
-        assert ("ClaimLost", text) in await said(cluster, "c")
+        assert ("ClaimLost", text) in await events_of(cluster, "c")
 
 
-async def test_an_ephemeral_volume_has_a_claim_of_its_pod_that_goes_with_it() -> None:
+async def test_claim_of_an_ephemeral_volume_is_deleted_with_its_pod() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(STORAGE_CLASSES, a_class("now"))
         template = {"metadata": {"labels": {"a": "b"}}, "spec": a_claim("", storageClassName="now")["spec"]}
@@ -297,17 +299,17 @@ async def test_an_ephemeral_volume_has_a_claim_of_its_pod_that_goes_with_it() ->
         await cluster.wait_gone(VOLUMES, volume)
 
 
-async def test_somebody_elses_claim_in_the_way_of_an_ephemeral_volume_is_told() -> None:
+async def test_foreign_claim_with_the_name_of_an_ephemeral_volume_is_reported() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(CLAIMS, a_claim("p-scratch"))
         await asyncio.sleep(1)
         scratch = [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": a_claim("")["spec"]}}}]
         await cluster.create(PODS, a_pod("p", node="", volumes=scratch))
         sentence = "PVC default/p-scratch was not created for pod default/p (pod is not owner)"
-        assert ("FailedBinding", f"ephemeral volume scratch: {sentence}") in await said(cluster, "p")
+        assert ("FailedBinding", f"ephemeral volume scratch: {sentence}") in await events_of(cluster, "p")
 
 
-async def test_a_volume_whose_claim_was_bound_elsewhere_is_free_again() -> None:
+async def test_volume_is_released_if_its_claim_was_bound_to_another() -> None:
     async with a_cluster() as cluster:
         await cluster.create(VOLUMES, a_volume("v"))
         await cluster.create(CLAIMS, a_claim("c", volumeName="v"))
@@ -336,7 +338,7 @@ async def test_a_volume_whose_claim_was_bound_elsewhere_is_free_again() -> None:
         (STORAGE_CLASSES, a_class("x", volumeBindingMode="Soon"), 'volumeBindingMode: Unsupported value: "Soon"'),
     ],
 )
-async def test_what_makes_no_sense_is_refused_as_by_the_real_server(
+async def test_invalid_storage_objects_are_refused_as_by_kubernetes(
     resource: Any, document: Document, cause: str
 ) -> None:
     async with a_cluster(controllers=False) as cluster:
@@ -356,7 +358,7 @@ async def test_what_makes_no_sense_is_refused_as_by_the_real_server(
         (STORAGE_CLASSES, {"provisioner": "else.io"}, "provisioner: Invalid value"),
     ],
 )
-async def test_what_is_fixed_cannot_be_changed(resource: Any, change: Document, cause: str) -> None:
+async def test_immutable_fields_cannot_be_changed(resource: Any, change: Document, cause: str) -> None:
     async with a_cluster(controllers=False) as cluster:
         made = {CLAIMS: a_claim("x", storageClassName="s"), VOLUMES: a_volume("x"), STORAGE_CLASSES: a_class("x")}
         await cluster.create(resource, made[resource])
@@ -366,7 +368,7 @@ async def test_what_is_fixed_cannot_be_changed(resource: Any, change: Document, 
         assert cause in answer.message
 
 
-async def test_nodes_are_asked_for_once_chosen() -> None:
+async def test_selected_node_is_read_when_a_volume_is_provisioned() -> None:
     """A node without a zone: its volume can be used from everywhere."""
     async with a_cluster(a_node("n")) as cluster:
         assert await cluster.get(NODES, "n") is not None
@@ -379,7 +381,7 @@ async def test_nodes_are_asked_for_once_chosen() -> None:
         assert "nodeAffinity" not in volume["spec"]
 
 
-async def test_the_provisioner_works_alone_beside_somebody_elses_controllers() -> None:
+async def test_provisioner_works_without_the_other_controllers() -> None:
     async with a_cluster(controllers=False) as cluster:
         await cluster.create(STORAGE_CLASSES, a_class("now"))
         await cluster.create(STORAGE_CLASSES, a_class("theirs", "else.example"))
@@ -397,7 +399,7 @@ async def test_the_provisioner_works_alone_beside_somebody_elses_controllers() -
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_late_claim_names_the_pod_that_it_waits_for() -> None:
+async def test_wait_for_first_consumer_claim_names_its_pending_pods() -> None:
     async with a_cluster() as cluster:
         await cluster.create(STORAGE_CLASSES, a_class("late", volumeBindingMode="WaitForFirstConsumer"))
         volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]
@@ -405,4 +407,4 @@ async def test_a_late_claim_names_the_pod_that_it_waits_for() -> None:
             await cluster.create(PODS, a_pod(name, node="", volumes=volumes))
         await asyncio.sleep(1)
         await cluster.create(CLAIMS, a_claim("c", storageClassName="late"))
-        assert await said(cluster, "c") == [("WaitForPodScheduled", "waiting for pods one,two to be scheduled")]
+        assert await events_of(cluster, "c") == [("WaitForPodScheduled", "waiting for pods one,two to be scheduled")]

@@ -51,7 +51,7 @@ async def roll_out(cluster: Fleet, name: str, replicas: int) -> Document:
     return await cluster.wait_until(DEPLOYMENTS, name, has_rolled_out(replicas))
 
 
-class HighWater:
+class PodExtremes:
     """Watches how many pods of a label there are, and how few of them are Ready, at every change."""
 
     def __init__(self, cluster: Fleet) -> None:
@@ -85,7 +85,7 @@ async def test_a_replica_set_keeps_its_number_of_pods() -> None:
         assert all(p["metadata"]["ownerReferences"][0]["kind"] == "ReplicaSet" for p in pods)
 
 
-async def test_a_replica_set_scaled_down_lets_unassigned_pods_go_first() -> None:
+async def test_replica_set_deletes_unassigned_pods_first() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(REPLICA_SETS, a_replica_set("web", 6, node=""))
         pods = await cluster.wait_listed(PODS, lambda pods: len(pods) == 6)
@@ -100,7 +100,7 @@ async def test_a_replica_set_scaled_down_lets_unassigned_pods_go_first() -> None
         assert sorted(p["metadata"]["name"] for p in left) == sorted(bound)
 
 
-async def test_a_large_replica_set_gets_exactly_its_pods_through_refused_creates() -> None:
+async def test_large_replica_set_reaches_its_size_despite_refused_creates() -> None:
     class RefuseEveryThirdCreate:
         seen = 0
 
@@ -122,7 +122,7 @@ async def test_a_large_replica_set_gets_exactly_its_pods_through_refused_creates
         assert len(await cluster.list_all(PODS)) == 40
 
 
-async def test_a_pod_created_and_gone_while_history_was_lost_is_replaced() -> None:
+async def test_pod_deleted_before_a_relist_is_replaced() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(REPLICA_SETS, a_replica_set("web", 1))
         await cluster.wait_until(REPLICA_SETS, "web", lambda rs: rs["status"].get("readyReplicas") == 1)
@@ -140,11 +140,11 @@ async def test_a_pod_created_and_gone_while_history_was_lost_is_replaced() -> No
         assert {p["metadata"]["name"] for p in pods}.isdisjoint({first, second})
 
 
-async def test_a_deployment_rolls_to_a_new_template_within_surge_and_unavailability() -> None:
+async def test_rolling_update_stays_within_surge_and_unavailability() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(DEPLOYMENTS, a_deployment("web", 8))
         await roll_out(cluster, "web", 8)
-        water = HighWater(cluster)
+        water = PodExtremes(cluster)
         cluster.server.interceptors.append(water)
 
         template = a_deployment("web", 8, image="registry.k8s.io/pause:3.11")["spec"]["template"]
@@ -161,7 +161,7 @@ async def test_a_deployment_rolls_to_a_new_template_within_surge_and_unavailabil
         assert sizes == [0, 8]
 
 
-async def test_a_deployment_that_goes_back_uses_its_old_replica_set_again() -> None:
+async def test_rollback_reuses_the_old_replica_set() -> None:
     async with a_cluster(a_node()) as cluster:
         old, new = (a_deployment("web", 3, image=f"registry.k8s.io/pause:{v}") for v in ("1", "2"))
         await cluster.create(DEPLOYMENTS, old)
@@ -174,11 +174,11 @@ async def test_a_deployment_that_goes_back_uses_its_old_replica_set_again() -> N
         assert deployment["metadata"]["annotations"]["deployment.kubernetes.io/revision"] == "3"
 
 
-async def test_recreate_lets_every_old_pod_go_before_the_first_new_one_comes() -> None:
+async def test_recreate_deletes_all_old_pods_before_it_creates_new_ones() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(DEPLOYMENTS, a_deployment("web", 4, strategy={"type": "Recreate"}))
         await roll_out(cluster, "web", 4)
-        water = HighWater(cluster)
+        water = PodExtremes(cluster)
         cluster.server.interceptors.append(water)
         template = a_deployment("web", 4, image="registry.k8s.io/pause:3.11")["spec"]["template"]
         await cluster.patch(DEPLOYMENTS, "web", {"spec": {"template": template}})
@@ -188,7 +188,7 @@ async def test_recreate_lets_every_old_pod_go_before_the_first_new_one_comes() -
         assert water.most == 4
 
 
-async def test_old_replica_sets_beyond_the_history_limit_go() -> None:
+async def test_old_replica_sets_beyond_the_history_limit_are_deleted() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(DEPLOYMENTS, a_deployment("web", 1, revisionHistoryLimit=1))
         for version in range(4):
@@ -199,7 +199,7 @@ async def test_old_replica_sets_beyond_the_history_limit_go() -> None:
         await cluster.wait_listed(REPLICA_SETS, lambda sets: len(sets) == 2)
 
 
-async def test_a_paused_deployment_keeps_its_old_template_but_can_be_scaled() -> None:
+async def test_paused_deployment_keeps_its_template_but_can_be_scaled() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(DEPLOYMENTS, a_deployment("web", 2))
         await roll_out(cluster, "web", 2)
@@ -226,7 +226,7 @@ async def test_a_deployment_whose_pods_never_start_misses_its_progress_deadline(
 
 async def test_a_job_runs_no_more_than_its_parallelism_and_completes() -> None:
     async with a_cluster(a_node()) as cluster:
-        water = HighWater(cluster)
+        water = PodExtremes(cluster)
         cluster.server.interceptors.append(water)
         await cluster.create(JOBS, a_job("batch", parallelism=3, completions=10))
         job = await cluster.wait_until(JOBS, "batch", lambda j: condition_of(j, "Complete"))
@@ -238,7 +238,7 @@ async def test_a_job_runs_no_more_than_its_parallelism_and_completes() -> None:
         assert timedelta(seconds=4) <= ended - started <= timedelta(seconds=8)  # four waves of one second
 
 
-async def test_a_job_gives_up_past_its_backoff_limit_with_growing_pauses() -> None:
+async def test_job_fails_at_its_backoff_limit_with_growing_delays() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(JOBS, a_job("bad", labels=FAILING, parallelism=1, completions=1, backoffLimit=2))
         job = await cluster.wait_until(JOBS, "bad", lambda j: condition_of(j, "Failed"))
@@ -251,7 +251,7 @@ async def test_a_job_gives_up_past_its_backoff_limit_with_growing_pauses() -> No
         assert timedelta(seconds=19) <= third - second <= timedelta(seconds=22)
 
 
-async def test_a_job_that_is_suspended_loses_its_pods_and_goes_on_when_resumed() -> None:
+async def test_suspended_job_deletes_its_pods_and_recreates_them_when_resumed() -> None:
     async with a_cluster(a_node()) as cluster:
         slow = {"multisched.io/run-seconds": "20"}
         await cluster.create(JOBS, a_job("batch", annotations=slow, parallelism=4, completions=4))
@@ -268,7 +268,7 @@ async def test_a_job_that_is_suspended_loses_its_pods_and_goes_on_when_resumed()
         assert condition_of(job, "Suspended")["status"] == "False"
 
 
-async def test_a_job_past_its_deadline_fails_and_its_pods_go() -> None:
+async def test_job_past_its_deadline_fails_and_its_pods_are_deleted() -> None:
     async with a_cluster(a_node()) as cluster:
         slow = {"multisched.io/run-seconds": "500"}
         await cluster.create(JOBS, a_job("slow", annotations=slow, activeDeadlineSeconds=15))
@@ -289,7 +289,7 @@ async def test_an_indexed_job_runs_each_index_once_to_success() -> None:
         assert job["status"]["completedIndexes"] == "0-4"
 
 
-async def test_a_finished_job_goes_after_its_time_to_live() -> None:
+async def test_finished_job_is_deleted_after_its_time_to_live() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(JOBS, a_job("brief", ttlSecondsAfterFinished=30))
         await cluster.wait_until(JOBS, "brief", lambda j: condition_of(j, "Complete"))
@@ -299,11 +299,11 @@ async def test_a_finished_job_goes_after_its_time_to_live() -> None:
         assert 29 <= cluster.clock.monotonic() - ended <= 33
 
 
-def told(events: list[Document], kind: str) -> list[tuple[str, str]]:
+def events_about(events: list[Document], kind: str) -> list[tuple[str, str]]:
     return [(e["reason"], e["message"]) for e in events if e["involvedObject"]["kind"] == kind]
 
 
-async def test_what_controllers_do_is_told_in_events() -> None:
+async def test_controllers_write_events() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(DEPLOYMENTS, a_deployment("web", 1))
         await roll_out(cluster, "web", 1)
@@ -311,28 +311,28 @@ async def test_what_controllers_do_is_told_in_events() -> None:
         await cluster.patch(DEPLOYMENTS, "web", {"spec": {"replicas": 0}})
         await cluster.wait_until(DEPLOYMENTS, "web", lambda found: not found["status"].get("replicas"))
         await cluster.create(JOBS, a_job("done"))
-        events = await cluster.wait_listed(EVENTS, lambda events: len(told(events, "Job")) == 2)
+        events = await cluster.wait_listed(EVENTS, lambda events: len(events_about(events, "Job")) == 2)
 
         name = replica_set["metadata"]["name"]
-        assert set(told(events, "Deployment")) == {
+        assert set(events_about(events, "Deployment")) == {
             ("ScalingReplicaSet", f"Scaled up replica set {name} from 0 to 1"),
             ("ScalingReplicaSet", f"Scaled down replica set {name} from 1 to 0"),
         }
-        assert {reason for reason, _ in told(events, "ReplicaSet")} == {"SuccessfulCreate", "SuccessfulDelete"}
-        assert ("Completed", "Job completed") in told(events, "Job")
+        assert {reason for reason, _ in events_about(events, "ReplicaSet")} == {"SuccessfulCreate", "SuccessfulDelete"}
+        assert ("Completed", "Job completed") in events_about(events, "Job")
 
 
-async def test_one_object_does_not_fill_the_store_with_events() -> None:
+async def test_number_of_events_per_object_is_limited() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(REPLICA_SETS, a_replica_set("web", 3 * BURST_PER_OBJECT))
         await cluster.wait_until(
             REPLICA_SETS, "web", lambda rs: rs["status"].get("readyReplicas") == 3 * BURST_PER_OBJECT
         )
         await asyncio.sleep(10)
-        assert len(told(await cluster.list_all(EVENTS), "ReplicaSet")) == BURST_PER_OBJECT
+        assert len(events_about(await cluster.list_all(EVENTS), "ReplicaSet")) == BURST_PER_OBJECT
 
 
-async def test_a_change_of_annotations_raises_the_generation_of_deployments_only() -> None:
+async def test_changed_annotations_raise_the_generation_of_deployments_only() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(DEPLOYMENTS, a_deployment("web", 1))
         deployment = await roll_out(cluster, "web", 1)
@@ -344,7 +344,7 @@ async def test_a_change_of_annotations_raises_the_generation_of_deployments_only
         assert (await cluster.patch(REPLICA_SETS, name, note))["metadata"]["generation"] == before
 
 
-async def test_a_replica_set_takes_over_what_matches_and_lives_and_nobody_controls() -> None:
+async def test_replica_set_adopts_matching_live_pods_without_a_controller() -> None:
     async with a_cluster(a_node()) as cluster:
         labels = {"labels": {"app": "web"}}
         theirs = {"apiVersion": "v1", "kind": "Owner", "name": "o", "uid": "elsewhere", "controller": True}
@@ -369,7 +369,7 @@ async def test_a_replica_set_takes_over_what_matches_and_lives_and_nobody_contro
         assert not owners.keys() & {"other", "ended"}
 
 
-async def test_an_owner_that_goes_takes_over_nothing() -> None:
+async def test_terminating_owner_adopts_no_pods() -> None:
     async with a_cluster(a_node()) as cluster:
         made = a_replica_set("web", 1)
         made["metadata"]["finalizers"] = ["tests.example.com/hold"]
@@ -383,7 +383,7 @@ async def test_an_owner_that_goes_takes_over_nothing() -> None:
         assert "ownerReferences" not in orphan["metadata"]
 
 
-async def test_a_pod_that_is_labelled_away_is_let_go_and_replaced() -> None:
+async def test_pod_with_changed_labels_is_released_and_replaced() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(REPLICA_SETS, a_replica_set("web", 2))
         await cluster.wait_until(REPLICA_SETS, "web", lambda found: found["status"].get("readyReplicas") == 2)
@@ -395,7 +395,7 @@ async def test_a_pod_that_is_labelled_away_is_let_go_and_replaced() -> None:
         await cluster.wait_until(REPLICA_SETS, "web", lambda found: found["status"].get("readyReplicas") == 2)
 
 
-async def test_a_job_takes_over_the_pods_of_its_selector() -> None:
+async def test_job_adopts_the_pods_of_its_selector() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(PODS, a_pod("orphan", metadata={"labels": {"run": "it"}}, restartPolicy="Never"))
         selector = {"matchLabels": {"run": "it"}}

@@ -34,7 +34,7 @@ def at(text: str) -> datetime:
         ("@every 1h30m", "2026-01-01T00:00:00+00:00", "2026-01-01T01:30:00+00:00"),
     ],
 )
-def test_the_next_time_after_a_moment(schedule: str, after: str, due: str) -> None:
+def test_next_time_of_a_schedule_is_computed(schedule: str, after: str, due: str) -> None:
     assert parse_schedule(schedule).next_after(at(after)) == at(due)
 
 
@@ -47,11 +47,11 @@ def test_the_next_time_after_a_moment(schedule: str, after: str, due: str) -> No
         pytest.param("0 * * * *", "2012-11-04T01:00:00-05:00", "2012-11-04T02:00:00-05:00", id="and on"),
     ],
 )
-def test_daylight_saving(schedule: str, after: str, due: str) -> None:
+def test_schedule_handles_daylight_saving_changes(schedule: str, after: str, due: str) -> None:
     assert parse_schedule(schedule, zone=NEW_YORK).next_after(at(after)) == at(due)
 
 
-def test_a_day_that_never_comes_is_never_due() -> None:
+def test_schedule_on_an_impossible_day_is_never_due() -> None:
     assert parse_schedule("0 0 30 2 *").next_after(at("2026-01-01T00:00:00+00:00")) is None
 
 
@@ -78,7 +78,7 @@ def test_an_unreadable_schedule_names_its_field(schedule: str, message: str) -> 
     minutes=st.integers(0, 60 * 24 * 40),
     start=st.integers(0, 60 * 24 * 365),
 )
-def test_the_last_time_is_the_one_that_counting_forward_ends_at(schedule: str, minutes: int, start: int) -> None:
+def test_last_time_equals_the_last_of_all_next_times(schedule: str, minutes: int, start: int) -> None:
     after = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=start)
     now = after + timedelta(minutes=minutes)
     parsed = parse_schedule(schedule)

@@ -23,7 +23,7 @@ async def a_cron_job(cluster: Fleet, *, job: Document | None = None, **spec: Any
     return await cluster.create(CRON_JOBS, body)
 
 
-async def test_a_job_is_started_every_minute_and_the_oldest_are_cleared_with_their_pods() -> None:
+async def test_job_starts_every_minute_and_the_oldest_are_deleted_with_their_pods() -> None:
     async with a_cluster(a_node()) as cluster:
         await a_cron_job(cluster)
         await asyncio.sleep(5 * 60 + 10)
@@ -44,7 +44,7 @@ async def test_a_job_is_started_every_minute_and_the_oldest_are_cleared_with_the
     ("policy", "most_active", "started"),
     [("Allow", 3, 4), ("Forbid", 1, 2), ("Replace", 1, 4)],
 )
-async def test_the_concurrency_policy_says_what_becomes_of_a_job_still_running(
+async def test_concurrency_policy_decides_about_a_job_that_still_runs(
     policy: str, most_active: int, started: int
 ) -> None:
     async with a_cluster(a_node()) as cluster:
@@ -61,7 +61,7 @@ async def test_the_concurrency_policy_says_what_becomes_of_a_job_still_running(
         assert (most, len(seen)) == (most_active, started)
 
 
-async def test_a_suspended_cron_job_starts_nothing_and_makes_up_for_one_time_when_resumed() -> None:
+async def test_resumed_cron_job_starts_one_missed_job() -> None:
     async with a_cluster(a_node()) as cluster:
         await a_cron_job(cluster, suspend=True)
         await asyncio.sleep(10 * 60 + 30)
@@ -73,7 +73,7 @@ async def test_a_suspended_cron_job_starts_nothing_and_makes_up_for_one_time_whe
         assert len(await cluster.list_all(JOBS)) == 1
 
 
-async def test_a_time_missed_by_more_than_the_starting_deadline_is_left_out() -> None:
+async def test_time_missed_beyond_the_starting_deadline_is_skipped() -> None:
     async with a_cluster(a_node()) as cluster:
         await a_cron_job(cluster, suspend=True, startingDeadlineSeconds=10)
         await asyncio.sleep(10 * 60 + 30)
@@ -85,7 +85,7 @@ async def test_a_time_missed_by_more_than_the_starting_deadline_is_left_out() ->
         assert len(await cluster.list_all(JOBS)) == 1
 
 
-async def test_failed_jobs_have_a_history_of_their_own() -> None:
+async def test_failed_jobs_have_a_separate_history_limit() -> None:
     async with a_cluster(a_node()) as cluster:
         failing = a_job("x", labels={CHAOS_LABEL: "container-failed"}, backoffLimit=0)
         await a_cron_job(cluster, job=failing, failedJobsHistoryLimit=2)
@@ -96,7 +96,7 @@ async def test_failed_jobs_have_a_history_of_their_own() -> None:
         assert all(condition_of(job, "Failed") for job in jobs)
 
 
-async def test_an_unreadable_schedule_starts_nothing_and_stops_nobody_else() -> None:
+async def test_unreadable_schedule_affects_no_other_cron_job() -> None:
     async with a_cluster(a_node()) as cluster:
         answer = await cluster.client.create(
             CRON_JOBS,
@@ -115,7 +115,7 @@ async def test_an_unreadable_schedule_starts_nothing_and_stops_nobody_else() -> 
         assert [job["metadata"]["name"].split("-")[0] for job in await cluster.list_all(JOBS)] == ["tick"]
 
 
-async def test_a_job_made_by_hand_from_a_cronjob_is_none_of_its_active_ones() -> None:
+async def test_manually_created_job_does_not_count_as_active() -> None:
     async with a_cluster(a_node()) as cluster:
         cron_job = await a_cron_job(cluster, job=a_job("x", annotations=SLOW), concurrencyPolicy="Forbid")
         by_hand = a_job("by-hand", annotations=SLOW)

@@ -76,7 +76,7 @@ def nodes_of(pods: list[Document]) -> list[str]:
     return sorted(p["spec"].get("nodeName") or pinned_to(p) for p in pods if "deletionTimestamp" not in p["metadata"])
 
 
-async def test_every_selected_node_gets_one_pod_that_can_go_nowhere_else() -> None:
+async def test_every_selected_node_gets_one_pod_pinned_to_it() -> None:
     tainted = a_node("c")
     tainted["spec"] = {"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}
     cordoned = a_node("d", disk="ssd")
@@ -102,7 +102,7 @@ async def test_every_selected_node_gets_one_pod_that_can_go_nowhere_else() -> No
         await cluster.wait_listed(PODS, lambda pods: nodes_of(pods) == ["b", "b", "d", "d", "e"])
 
 
-async def test_a_no_execute_taint_sends_the_pod_away_and_a_no_schedule_taint_does_not() -> None:
+async def test_only_a_no_execute_taint_evicts_the_daemon_pod() -> None:
     async with a_cluster(a_node("a"), a_node("b")) as cluster:
         binding = asyncio.create_task(Binder(cluster).run())
         await cluster.create(DAEMON_SETS, a_daemon_set("all"))
@@ -118,7 +118,7 @@ async def test_a_no_execute_taint_sends_the_pod_away_and_a_no_schedule_taint_doe
         binding.cancel()
 
 
-async def test_a_failed_and_a_lost_pod_are_replaced() -> None:
+async def test_failed_and_lost_pods_are_replaced() -> None:
     async with a_cluster(a_node("a"), a_node("b")) as cluster:
         binding = asyncio.create_task(Binder(cluster).run())
         await cluster.create(DAEMON_SETS, a_daemon_set("all"))
@@ -138,7 +138,7 @@ async def test_a_failed_and_a_lost_pod_are_replaced() -> None:
     ("limits", "most", "fewest_ready"),
     [({"maxUnavailable": 1}, 4, 3), ({"maxUnavailable": "50%"}, 4, 2), ({"maxSurge": 1, "maxUnavailable": 0}, 5, 4)],
 )
-async def test_a_rollout_keeps_to_its_limits(limits: Document, most: int, fewest_ready: int) -> None:
+async def test_rolling_update_stays_within_its_limits(limits: Document, most: int, fewest_ready: int) -> None:
     async with a_cluster(*(a_node(name) for name in "abcd")) as cluster:
         binder = Binder(cluster)
         binding = asyncio.create_task(binder.run())
@@ -159,7 +159,7 @@ async def test_a_rollout_keeps_to_its_limits(limits: Document, most: int, fewest
         binding.cancel()
 
 
-async def test_on_delete_changes_no_pod_by_itself() -> None:
+async def test_on_delete_strategy_replaces_no_running_pod() -> None:
     async with a_cluster(a_node("a")) as cluster:
         binding = asyncio.create_task(Binder(cluster).run())
         await cluster.create(DAEMON_SETS, a_daemon_set("all", updateStrategy={"type": "OnDelete"}))
@@ -174,7 +174,7 @@ async def test_on_delete_changes_no_pod_by_itself() -> None:
         binding.cancel()
 
 
-async def test_orphaned_daemons_are_taken_over_and_labelled_strangers_too() -> None:
+async def test_orphaned_and_matching_pods_are_adopted() -> None:
     async with a_cluster(a_node("n1"), a_node("n2")) as cluster, asyncio.TaskGroup() as group:
         binder = group.create_task(Binder(cluster).run())
         await cluster.create(DAEMON_SETS, a_daemon_set("agent"))

@@ -41,7 +41,7 @@ async def evict(cluster: Fleet, pod: str) -> int:
         ({"maxUnavailable": 9}, 0, 5),
     ],
 )
-async def test_a_budget_counts_what_its_deployment_wants(spec: Document, desired: int, allowed: int) -> None:
+async def test_budget_counts_the_desired_replicas_of_its_deployment(spec: Document, desired: int, allowed: int) -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(DEPLOYMENTS, a_deployment("web", 5))
         await cluster.wait_listed(PODS, lambda pods: phases(pods) == ["Running"] * 5)
@@ -54,7 +54,7 @@ async def test_a_budget_counts_what_its_deployment_wants(spec: Document, desired
         assert condition_of(budget, "DisruptionAllowed")["status"] == ("True" if allowed else "False")
 
 
-async def test_evictions_never_take_more_than_allowed_and_are_refilled_by_new_pods() -> None:
+async def test_evictions_stay_within_the_budget_and_new_pods_restore_it() -> None:
     async with a_cluster(a_node(), stages=builtin_stages("general")) as cluster:
         await cluster.create(DEPLOYMENTS, a_deployment("web", 5))
         await cluster.wait_listed(PODS, lambda pods: phases(pods) == ["Running"] * 5)
@@ -83,7 +83,7 @@ async def test_pods_that_are_not_ready_are_not_healthy() -> None:
         assert budget["status"]["disruptionsAllowed"] == 0
 
 
-async def test_a_budget_over_pods_whose_controller_has_no_scale_allows_nothing_and_says_why() -> None:
+async def test_budget_over_pods_without_a_scale_allows_no_disruption() -> None:
     async with a_cluster(a_node()) as cluster:
         slow = {"multisched.io/run-seconds": "500"}
         await cluster.create(JOBS, a_job("batch", annotations=slow, labels={"app": "batch"}, parallelism=2))
@@ -97,7 +97,7 @@ async def test_a_budget_over_pods_whose_controller_has_no_scale_allows_nothing_a
         assert "Job batch" in condition["message"]
 
 
-async def test_a_settled_budget_is_not_written_again() -> None:
+async def test_unchanged_budget_status_is_not_rewritten() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(DEPLOYMENTS, a_deployment("web", 2))
         await a_budget(cluster, {"app": "web"}, minAvailable=1)

@@ -60,7 +60,7 @@ async def a_running_deployment(cluster: Fleet, replicas: int) -> None:
     await cluster.wait_listed(PODS, lambda pods: phases(pods) == ["Running"] * replicas)
 
 
-async def test_a_deployment_deleted_in_the_background_takes_its_replica_sets_and_pods_along() -> None:
+async def test_background_deletion_removes_replica_sets_and_pods() -> None:
     async with a_cluster(a_node()) as cluster:
         await a_running_deployment(cluster, 4)
         await cluster.create(PODS, a_pod("stranger"))
@@ -75,7 +75,7 @@ async def test_a_deployment_deleted_in_the_background_takes_its_replica_sets_and
         assert len(await cluster.list_all(PODS)) == 1
 
 
-async def test_a_deployment_deleted_in_the_foreground_goes_last() -> None:
+async def test_foreground_deletion_removes_the_deployment_last() -> None:
     async with a_cluster(a_node()) as cluster:
         await a_running_deployment(cluster, 4)
         await cluster.delete(DEPLOYMENTS, "web", propagation="Foreground")
@@ -93,7 +93,7 @@ async def test_a_deployment_deleted_in_the_foreground_goes_last() -> None:
         assert await cluster.list_all(PODS) == []
 
 
-async def test_orphaned_pods_stay_and_lose_their_owner() -> None:
+async def test_orphaned_pods_are_kept_without_their_owner() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(REPLICA_SETS, a_replica_set("web", 3))
         await cluster.wait_listed(PODS, lambda pods: phases(pods) == ["Running"] * 3)
@@ -106,7 +106,7 @@ async def test_orphaned_pods_stay_and_lose_their_owner() -> None:
         assert not any(p["metadata"].get("ownerReferences") for p in pods)
 
 
-async def test_a_finished_jobs_pods_go_with_it() -> None:
+async def test_pods_of_a_deleted_job_are_deleted() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(JOBS, a_job("batch", parallelism=5, completions=5))
         await cluster.wait_until(JOBS, "batch", lambda j: condition_of(j, "Complete"))
@@ -115,7 +115,7 @@ async def test_a_finished_jobs_pods_go_with_it() -> None:
         await cluster.wait_listed(PODS, lambda pods: not pods)
 
 
-async def test_an_object_with_two_owners_goes_with_the_last_of_them() -> None:
+async def test_object_with_two_owners_is_deleted_after_the_last_one() -> None:
     async with a_cluster() as cluster:
         first, second = [await a_config_map(cluster, name) for name in ("first", "second")]
         references = [a_reference(CONFIG_MAPS, owner) for owner in (first, second)]
@@ -129,7 +129,7 @@ async def test_an_object_with_two_owners_goes_with_the_last_of_them() -> None:
         await cluster.wait_gone(CONFIG_MAPS, "shared")
 
 
-async def test_an_object_created_under_an_owner_that_is_gone_goes_too() -> None:
+async def test_object_created_with_a_deleted_owner_is_deleted() -> None:
     async with a_cluster() as cluster:
         owner = await a_config_map(cluster, "owner")
         await cluster.delete(CONFIG_MAPS, "owner")
@@ -140,7 +140,7 @@ async def test_an_object_created_under_an_owner_that_is_gone_goes_too() -> None:
         assert await cluster.get(CONFIG_MAPS, "owner") is not None
 
 
-async def test_an_owner_of_a_kind_that_nobody_serves_keeps_its_dependents() -> None:
+async def test_owner_of_an_unserved_kind_keeps_its_dependents() -> None:
     async with a_cluster() as cluster:
         stranger = {"apiVersion": "nobody.example/v1", "kind": "Ghost", "name": "g", "uid": "1-2-3"}
         await a_config_map(cluster, "kept", stranger)
@@ -166,7 +166,7 @@ async def test_foreground_deletion_waits_only_for_dependents_that_block_it() -> 
         assert loose["metadata"]["deletionTimestamp"]
 
 
-async def test_dependents_whose_owner_went_while_history_was_lost_go() -> None:
+async def test_dependents_are_deleted_if_the_owner_was_deleted_before_a_relist() -> None:
     async with a_cluster(a_node()) as cluster:
         owner = await a_config_map(cluster, "owner")
         await a_config_map(cluster, "dependent", a_reference(CONFIG_MAPS, owner))
@@ -178,7 +178,7 @@ async def test_dependents_whose_owner_went_while_history_was_lost_go() -> None:
         await cluster.wait_gone(CONFIG_MAPS, "dependent")
 
 
-async def test_the_lease_of_a_node_goes_with_the_node() -> None:
+async def test_lease_of_a_node_is_deleted_with_the_node() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.wait_until(LEASES, "n", lambda _: True, "kube-node-lease")
         await cluster.delete(NODES, "n")
@@ -186,7 +186,7 @@ async def test_the_lease_of_a_node_goes_with_the_node() -> None:
         await cluster.wait_gone(LEASES, "n", "kube-node-lease")
 
 
-async def test_custom_objects_own_others_from_the_moment_their_kind_is_defined() -> None:
+async def test_custom_objects_can_be_owners_once_their_kind_is_defined() -> None:
     definition = {
         "metadata": {"name": "widgets.example.org"},
         "spec": {
@@ -217,7 +217,7 @@ async def test_custom_objects_own_others_from_the_moment_their_kind_is_defined()
 # --- namespaces --------------------------------------------------------------------------------------------------
 
 
-async def test_a_new_namespace_gets_its_default_service_account_and_gets_it_back() -> None:
+async def test_default_service_account_is_created_and_recreated() -> None:
     async with a_cluster() as cluster:
         await cluster.create(NAMESPACES, {"metadata": {"name": "team"}})
         first = await cluster.wait_until(SERVICE_ACCOUNTS, "default", lambda _: True, "team")
@@ -227,7 +227,7 @@ async def test_a_new_namespace_gets_its_default_service_account_and_gets_it_back
         assert again["metadata"]["uid"] != first["metadata"]["uid"]
 
 
-async def test_a_deleted_namespace_is_emptied_before_it_goes() -> None:
+async def test_deleted_namespace_is_emptied_first() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(NAMESPACES, {"metadata": {"name": "team"}})
         await cluster.wait_until(SERVICE_ACCOUNTS, "default", lambda _: True, "team")
@@ -250,7 +250,7 @@ async def test_a_deleted_namespace_is_emptied_before_it_goes() -> None:
         assert await cluster.get(CONFIG_MAPS, "other") is not None
 
 
-async def test_a_namespace_waits_for_an_object_that_somebody_else_holds() -> None:
+async def test_deleted_namespace_waits_for_an_object_with_a_finalizer() -> None:
     async with a_cluster() as cluster:
         await cluster.create(NAMESPACES, {"metadata": {"name": "team"}})
         held = {"metadata": {"name": "held", "namespace": "team", "finalizers": ["x/hold"]}}

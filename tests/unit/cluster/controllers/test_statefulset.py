@@ -108,7 +108,7 @@ class Steps:
         return answer
 
 
-async def test_pods_come_in_order_each_after_the_one_before_is_ready() -> None:
+async def test_pods_are_created_in_order_after_the_previous_one_is_ready() -> None:
     async with a_cluster(a_node()) as cluster:
         steps = Steps(cluster)
         await cluster.create(STATEFUL_SETS, a_stateful_set("db", 3))
@@ -129,7 +129,7 @@ async def test_pods_come_in_order_each_after_the_one_before_is_ready() -> None:
         assert counts == {"readyReplicas": 3, "currentReplicas": 3, "updatedReplicas": 3}
 
 
-async def test_parallel_pods_wait_for_none_of_the_others() -> None:
+async def test_parallel_pods_are_created_at_once() -> None:
     async with a_cluster(a_node()) as cluster:
         stateful_set = a_stateful_set("db", 4, podManagementPolicy="Parallel", ordinals={"start": 7})
         stateful_set["spec"]["template"]["spec"]["nodeName"] = ""
@@ -142,7 +142,7 @@ async def test_parallel_pods_wait_for_none_of_the_others() -> None:
         await cluster.wait_listed(PODS, lambda pods: names(pods) == ["db-7"])
 
 
-async def test_the_last_pods_go_first_one_at_a_time_and_none_while_another_is_unwell() -> None:
+async def test_scale_down_deletes_last_pods_singly_and_waits_for_unready_ones() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(STATEFUL_SETS, a_stateful_set("db", 4))
         await settle(cluster, "db", 4)
@@ -161,7 +161,7 @@ async def test_the_last_pods_go_first_one_at_a_time_and_none_while_another_is_un
         assert names(await cluster.list_all(PODS)) == ["db-0", "db-1"]
 
 
-async def test_a_lost_and_a_failed_pod_come_back_under_their_names() -> None:
+async def test_lost_and_failed_pods_are_recreated_with_their_names() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(STATEFUL_SETS, a_stateful_set("db", 3))
         await settle(cluster, "db", 3)
@@ -179,7 +179,7 @@ async def test_a_lost_and_a_failed_pod_come_back_under_their_names() -> None:
         await cluster.wait_listed(PODS, all_are_well)
 
 
-async def test_a_rolling_update_goes_down_from_the_last_pod_to_the_partition() -> None:
+async def test_rolling_update_proceeds_from_the_last_pod_to_the_partition() -> None:
     async with a_cluster(a_node()) as cluster:
         strategy = {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}}
         await cluster.create(STATEFUL_SETS, a_stateful_set("db", 4, updateStrategy=strategy))
@@ -214,7 +214,7 @@ async def test_a_rolling_update_goes_down_from_the_last_pod_to_the_partition() -
         assert {image_of(p) for p in await cluster.list_all(PODS)} == {"app:2"}
 
 
-async def test_on_delete_changes_no_pod_by_itself() -> None:
+async def test_on_delete_strategy_replaces_no_running_pod() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(STATEFUL_SETS, a_stateful_set("db", 2, updateStrategy={"type": "OnDelete"}))
         await cluster.wait_until(STATEFUL_SETS, "db", lambda found: found["status"].get("readyReplicas") == 2)
@@ -227,7 +227,7 @@ async def test_on_delete_changes_no_pod_by_itself() -> None:
         await cluster.wait_until(PODS, "db-1", lambda pod: image_of(pod) == "app:2")
 
 
-async def test_going_back_renumbers_the_old_revision_and_old_ones_are_dropped() -> None:
+async def test_rollback_renumbers_the_old_revision_and_drops_the_oldest() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(STATEFUL_SETS, a_stateful_set("db", 1, revisionHistoryLimit=1))
         await settle(cluster, "db", 1)
@@ -248,7 +248,7 @@ async def test_going_back_renumbers_the_old_revision_and_old_ones_are_dropped() 
         assert sorted(r["revision"] for r in await cluster.list_all(CONTROLLER_REVISIONS)) == [5, 6]
 
 
-async def test_every_pod_has_claims_of_its_own_that_outlive_it() -> None:
+async def test_every_pod_has_its_claims_and_they_outlive_it() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(STATEFUL_SETS, a_stateful_set("db", 2, claims=("data", "log")))
         pods = await cluster.wait_listed(PODS, lambda pods: len(pods) >= 1)
@@ -274,7 +274,7 @@ async def test_every_pod_has_claims_of_its_own_that_outlive_it() -> None:
         ("Delete", "Delete", {0}, set()),
     ],
 )
-async def test_claims_go_as_the_retention_policy_says(
+async def test_claims_follow_the_retention_policy(
     when_scaled: str, when_deleted: str, after_scaling: set[int], after_deletion: set[int]
 ) -> None:
     def claims(ordinals: set[int]) -> Callable[[list[Document]], bool]:
@@ -301,7 +301,7 @@ async def test_claims_go_as_the_retention_policy_says(
         await cluster.wait_listed(CLAIMS, claims(after_deletion | ({1} if when_deleted == "Retain" else set())))
 
 
-async def test_orphaned_pods_are_taken_over_and_a_stranger_of_the_name_is_waited_for() -> None:
+async def test_orphaned_pods_are_adopted_and_a_foreign_pod_blocks_its_name() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(STATEFUL_SETS, a_stateful_set("db", 2))
         await settle(cluster, "db", 2)
@@ -321,7 +321,7 @@ async def test_orphaned_pods_are_taken_over_and_a_stranger_of_the_name_is_waited
         await settle(cluster, "db", 3)
 
 
-async def test_what_was_done_is_told_in_events() -> None:
+async def test_stateful_set_writes_events() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(STATEFUL_SETS, a_stateful_set("db", 1, claims=("data",)))
         await settle(cluster, "db", 1)

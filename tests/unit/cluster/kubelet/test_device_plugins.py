@@ -121,7 +121,7 @@ async def test_hami_with_a_malformed_lock_rejects_every_pod() -> None:
         assert not kubelets.plugins.allocations
 
 
-async def test_volcano_picks_the_oldest_pod_of_this_number_whichever_is_admitted_first() -> None:
+async def test_volcano_picks_the_oldest_pod_with_this_number_of_cards() -> None:
     async with a_node_with(VOLCANO) as (cluster, kubelets):
         resource = "volcano.sh/vgpu-number"
         for name, time in (("a", "20"), ("b", "10")):
@@ -133,7 +133,7 @@ async def test_volcano_picks_the_oldest_pod_of_this_number_whichever_is_admitted
         assert {p["metadata"]["annotations"]["volcano.sh/vgpu-time"] for p in served} == {DONE_TIME}
 
 
-async def test_gpushare_gives_the_card_of_the_earliest_pod_of_this_total() -> None:
+async def test_gpushare_gives_the_card_of_the_earliest_pod_with_this_total() -> None:
     async with a_node_with(GPUSHARE, delay_s=(10.0, 10.0)) as (cluster, kubelets):
         resource = "aliyun.com/gpu-mem"
         await cluster.create(PODS, asking("late", 4, resource=resource, **gpushare(0, 3)))
@@ -148,7 +148,7 @@ async def test_gpushare_gives_the_card_of_the_earliest_pod_of_this_total() -> No
         assert assigned == {"late": "false", "early": "true", "other": "true"}
 
 
-async def test_pods_of_a_node_are_admitted_one_at_a_time_and_a_deleted_one_not_at_all() -> None:
+async def test_pods_of_a_node_are_admitted_singly_and_deleted_ones_are_skipped() -> None:
     async with a_node_with(GPUSHARE, delay_s=(10.0, 10.0)) as (cluster, kubelets):
         for number in range(3):
             name = f"p{number}"
@@ -166,7 +166,7 @@ async def test_pods_of_a_node_are_admitted_one_at_a_time_and_a_deleted_one_not_a
         assert {admitted for admitted, _, _ in picks(kubelets, pods)} == {name for name in waiting if name != victim}
 
 
-async def test_a_binding_sets_labels_of_the_pod() -> None:
+async def test_binding_sets_labels_of_the_pod() -> None:
     cluster = Cluster(1)
     await cluster.create(PODS, pod_document("p", container("c"), labels={"app": "a", "zone": "x"}))
     body = {"metadata": {"labels": {"zone": "y", "hami.io/vgpu-node": "n"}}, "target": {"kind": "Node", "name": "n"}}

@@ -53,7 +53,7 @@ async def test_a_pod_beyond_allocatable_is_failed_as_out_of_cpu_and_counted() ->
         assert cluster.kubelets.statistics().rejected == {"OutOfcpu": 1}
 
 
-async def test_the_pod_count_of_a_node_is_a_resource_too() -> None:
+async def test_pods_beyond_the_pod_limit_of_a_node_are_rejected() -> None:
     async with a_cluster(a_node(pods="2"), controllers=False) as cluster:
         for name in ("a", "b", "c"):
             await cluster.create(PODS, a_pod(name))
@@ -62,7 +62,7 @@ async def test_the_pod_count_of_a_node_is_a_resource_too() -> None:
         assert cluster.kubelets.statistics().rejected == {"OutOfpods": 1}
 
 
-async def test_room_of_an_ended_pod_is_given_to_the_next() -> None:
+async def test_resources_of_a_finished_pod_are_reused() -> None:
     async with a_cluster(a_node(cpu="1"), controllers=False) as cluster:
         await cluster.create(
             PODS,
@@ -92,7 +92,7 @@ async def test_a_node_that_shrinks_below_its_pods_is_reported_as_overcommitted()
         assert cluster.kubelets.statistics().overcommitted == 1
 
 
-async def test_a_deleted_running_pod_goes_within_its_grace() -> None:
+async def test_deleted_running_pod_ends_within_its_grace_period() -> None:
     async with a_cluster(a_node(), controllers=False, stages=builtin_stages("general")) as cluster:
         await cluster.create(PODS, a_pod("p", terminationGracePeriodSeconds=4))
         await cluster.wait_until(PODS, "p", lambda p: p["status"]["phase"] == "Running")
@@ -109,7 +109,7 @@ async def test_a_deleted_running_pod_goes_within_its_grace() -> None:
         assert cluster.kubelets.statistics().pods == 0
 
 
-async def test_a_pod_bound_before_its_node_is_there_starts_when_the_node_comes() -> None:
+async def test_pod_bound_before_its_node_exists_starts_after_the_node_is_created() -> None:
     async with a_cluster(controllers=False) as cluster:
         await cluster.create(PODS, a_pod("p", node="late"))
         await asyncio.sleep(5)
@@ -120,7 +120,7 @@ async def test_a_pod_bound_before_its_node_is_there_starts_when_the_node_comes()
         await cluster.wait_until(PODS, "p", lambda p: p["status"]["phase"] == "Running")
 
 
-async def test_pods_that_went_while_the_watch_had_lost_its_history_are_forgotten() -> None:
+async def test_pods_deleted_before_a_relist_are_forgotten() -> None:
     async with a_cluster(a_node(cpu="1"), controllers=False) as cluster:
         await cluster.create(PODS, a_pod("old", cpu="1"))
         await cluster.wait_until(PODS, "old", lambda p: p["status"]["phase"] == "Running")
@@ -137,7 +137,7 @@ async def test_pods_that_went_while_the_watch_had_lost_its_history_are_forgotten
         assert statistics.rejected == {}
 
 
-async def test_an_expired_watch_is_listed_anew_and_goes_on() -> None:
+async def test_expired_watch_is_relisted_and_continues() -> None:
     async with a_cluster(a_node(), controllers=False) as cluster:
         for number in range(5):
             await cluster.create(PODS, a_pod(f"p{number}"))
@@ -162,7 +162,7 @@ async def test_nodes_become_ready_and_their_leases_are_renewed_every_ten_seconds
         assert 18 <= cluster.kubelets.statistics().lease_renewals <= 26
 
 
-async def test_only_the_selected_nodes_are_played() -> None:
+async def test_only_selected_nodes_are_simulated() -> None:
     cluster = Cluster(1)
     for node in (a_node("mine", played="yes"), a_node("other")):
         await cluster.create(NODES, node)
@@ -205,7 +205,7 @@ class RefuseSome:
 
 
 @pytest.mark.parametrize("applied", [False, True])
-async def test_status_writes_that_were_refused_or_whose_answer_was_lost_are_tried_again(applied: bool) -> None:
+async def test_refused_or_unanswered_status_writes_are_retried(applied: bool) -> None:
     async with a_cluster(a_node(), controllers=False) as cluster:
         cluster.server.interceptors.append(RefuseSome(applied=applied))
         for number in range(10):

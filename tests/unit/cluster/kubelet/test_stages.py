@@ -59,7 +59,7 @@ def test_an_unknown_built_in_set_is_refused_with_the_known_ones() -> None:
         (a_stage("  next: {delete: true}") + "\n---\n" + a_stage("  next: {delete: true}"), "used twice"),
     ],
 )
-def test_a_stage_file_is_refused_with_the_place_and_the_fix(text: str, message: str) -> None:
+def test_invalid_stage_file_is_refused_with_position_and_fix(text: str, message: str) -> None:
     with pytest.raises(StageError, match=message) as refused:
         load_stages(text, source="stages.yaml")
 
@@ -92,7 +92,7 @@ def test_a_selector_reads_labels_annotations_fields_and_conditions(selector: str
     assert bool(stages.matching(subject, kind="Pod")) is matches
 
 
-def test_stages_are_chosen_by_weight_and_the_first_if_none_weighs() -> None:
+def test_stages_are_chosen_by_weight_or_else_the_first() -> None:
     heavy, light = a_stage("  weight: 3\n  next: {delete: true}", name="h"), a_stage("  next: {delete: true}", name="l")
     stages = load_stages(heavy + "\n---\n" + light, source="s").pods
     rng = Random(5)

@@ -29,7 +29,7 @@ def _difference(old: Any, new: Any) -> Any:
 
 
 @given(OBJECTS, OBJECTS)
-def test_a_merge_patch_made_of_a_difference_gives_the_new_document(old: dict[str, Any], new: dict[str, Any]) -> None:
+def test_merge_patch_of_a_difference_gives_the_new_document(old: dict[str, Any], new: dict[str, Any]) -> None:
     assert patch.merge(old, _difference(old, new)) == new
 
 
@@ -53,7 +53,7 @@ def test_an_empty_patch_changes_nothing(document: dict[str, Any]) -> None:
         ([{"op": "add", "path": "/x~1y", "value": 1}], {"a": [1, 2], "x/y": 1}),
     ],
 )
-def test_json_patch_operations(operations: list[Any], expected: Any) -> None:
+def test_json_patch_operations_are_applied(operations: list[Any], expected: Any) -> None:
     assert patch.json_patch({"a": [1, 2]}, operations) == expected
 
 
@@ -67,7 +67,7 @@ def test_json_patch_operations(operations: list[Any], expected: Any) -> None:
         [{"op": "add", "path": "/b/c", "value": 1}],
     ],
 )
-def test_an_operation_that_does_not_apply_is_422(operations: list[Any]) -> None:
+def test_inapplicable_json_patch_operation_returns_422(operations: list[Any]) -> None:
     with pytest.raises(ApiError) as refusal:
         patch.json_patch({"a": [1, 2]}, operations)
     assert refusal.value.code == 422
@@ -87,7 +87,9 @@ def _containers(*names: str) -> dict[str, Any]:
         ({"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}]}, [("b", "x"), ("a", "x")]),
     ],
 )
-def test_strategic_merges_containers_by_name(change: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+def test_strategic_merge_patch_merges_containers_by_name(
+    change: dict[str, Any], expected: list[tuple[str, str]]
+) -> None:
     changed = patch.strategic("Pod", _containers("a", "b"), {"spec": change})
     assert sorted((entry["name"], entry["image"]) for entry in changed["spec"]["containers"]) == sorted(expected)
     if "$setElementOrder/containers" in change:
@@ -108,7 +110,7 @@ def test_strategic_merges_containers_by_name(change: dict[str, Any], expected: l
         ("ConfigMap", {"data": {"a": "1", "b": "2"}}, {"data": {"$patch": "replace", "c": "3"}}, {"data": {"c": "3"}}),
     ],
 )  # fmt: skip
-def test_strategic_directives(
+def test_strategic_merge_patch_directives_are_applied(
     kind: str, document: dict[str, Any], change: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     assert patch.strategic(kind, document, change) == expected
@@ -118,7 +120,7 @@ STEPS = st.one_of(st.sampled_from(["f:a", "f:b", "f:c"]), st.sampled_from(['k:{"
 
 
 @given(st.sets(st.lists(STEPS, min_size=1, max_size=4).map(tuple), max_size=6))
-def test_owned_fields_survive_their_encoding(paths: set[tuple[str, ...]]) -> None:
+def test_owned_fields_are_equal_after_encoding_and_decoding(paths: set[tuple[str, ...]]) -> None:
     decoded = paths_of(fields_v1(paths))
     leaves = {path for path in paths if not any(other != path and other[: len(path)] == path for other in paths)}
     assert leaves <= decoded

@@ -63,7 +63,7 @@ def test_pods_with_equal_signatures_share_a_class() -> None:
     assert (classes.hits, classes.misses) == (2, 3)
 
 
-def test_unsigned_pod_gets_a_class_of_its_own_and_is_counted() -> None:
+def test_unsigned_pod_gets_a_separate_class_and_is_counted() -> None:
     cannot_sign = FilterBy("CannotSign", lambda pod, node: "no b" if pod.name == "b" else "", sign=lambda pod: None)
     domain = Domain(make_node("n"), plugins=[cannot_sign], in_tree=())
     assert isinstance(domain.schedule(make_pod("a", spec=SPEC)), Placed)

@@ -223,7 +223,7 @@ def test_node_that_fits_without_victims_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(("allowed", "node"), [({"a": 1}, "a"), ({}, "")])
-def test_remote_refusals_hold_whichever_pods_are_removed(allowed: dict[str, int], node: str) -> None:
+def test_remote_refusals_hold_for_any_removed_pods(allowed: dict[str, int], node: str) -> None:
     """`a` is full, and `b` is refused by the service alone."""
     domain = Domain(
         make_node("a", cpu_milli=1000), make_node("b", cpu_milli=1000), in_tree=IN_TREE, plugins=[Service()]

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from multisched.cycle.results import Unplaced
+from multisched.cycle.results import NO_PAUSE, Pause, Unplaced
 from multisched.framework.extender import ExtenderPlugin, Offer
 from multisched.framework.node_view import Rows, Scores
-from multisched.framework.points import CycleView
+from multisched.framework.points import CycleView, QueuedPod
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Code, Status
 from multisched.model.objects import CPU, Pod, PodSpec
+from multisched.model.placement import PodAffinity, PodAffinityTerm
+from multisched.model.selectors import LabelSelector, Operator, Requirement
 from multisched.testing.builders import make_node, make_pod
 from tests.unit.cycle.cycle_kit import Domain, Waiting
 from tests.unit.state.gang_kit import GANG_LABEL, place, set_minimum
@@ -185,3 +187,56 @@ def test_offer_that_would_break_a_gang_by_now_is_left_out() -> None:
     domain.removals.decide("another plan", [low["b"]])
     refusal = "preemption: no candidate node for preemption"
     assert told(waiting.answer({"Negotiator": ["a"]})) == (None, [], refusal)
+
+
+class Spent:
+    """A `StepBudget` that is spent at each check, and at none if `is_off`."""
+
+    is_off = False
+
+    def begin(self) -> None:
+        pass
+
+    def is_spent(self) -> bool:
+        return not self.is_off
+
+
+def related(nodes: int, judge: Negotiator) -> tuple[Domain, Pod]:
+    """Full nodes, and a pod whose anti-affinity concerns each of their pods, so that each node is tested alone."""
+    in_tree = ("NodeResourcesFit", "InterPodAffinity", "DefaultPreemption")
+    domain = Domain(in_tree=in_tree, plugins=[judge], steps=Spent())
+    for number in range(nodes):
+        domain.cache.set_node(make_node(f"n{number}", cpu_milli=1000, labels={"host": f"n{number}"}))
+        low = make_pod(f"low-{number}", cpu_milli=1000, priority=nodes - number, node=f"n{number}", labels={"app": "x"})
+        domain.cache.place(low)
+    term = PodAffinityTerm("host", LabelSelector((Requirement("app", Operator.IN, ("x",)),)))
+    return domain, make_pod(
+        "urgent", spec=replace(URGENT, priority=99, pod_affinity=PodAffinity(anti_required=(term,)))
+    )
+
+
+def test_search_pauses_before_the_extender_is_asked_once() -> None:
+    """The search for candidates took as long as it needed, in one step."""
+    domain, pod = related(5, Negotiator())
+    running = domain.cycle.attempt(QueuedPod(pod, 0.0, 1))
+    yielded = [next(running)]
+    while isinstance(yielded[-1], Pause):
+        yielded.append(running.send(NO_PAUSE))
+    assert len(yielded) > 4
+    (asked,) = yielded[-1]
+    assert asked.request == {f"n{number}": [f"low-{number}"] for number in range(5)}
+    result, others = ended_after(running, {"Negotiator": {"n3", "n4"}})
+    assert (result.nominated_node, others) == ("n4", [])
+
+
+def ended_after(running: Any, answer: Mapping[str, object]) -> tuple[Any, list[object]]:
+    """The attempt's result, and what it asks after the answer."""
+    asked = list[object]()
+    while True:
+        try:
+            yielded = running.send(answer)
+        except StopIteration as ended:
+            return ended.value, asked
+        answer = NO_PAUSE
+        if not isinstance(yielded, Pause):
+            asked.append(yielded)

@@ -123,7 +123,7 @@ def state_of(domain: Domain) -> object:
         [dict(ledger.held()) for ledger in cache.ledgers],
         dict(cache.ledgers.broken),
         {pod.uid: (pod.nominated_node, nominator.rank_of(pod)) for pod in nominator.pods()},
-        cache.news.end,
+        cache.pod_changes.end,
     )
 
 

@@ -98,7 +98,7 @@ FLAT = "cpu: 1 of 1 services has too few days of samples, and one quantile is us
     ],
     ids=["whole", "unsorted", "a gap", "a week", "a day", "hourly", "no log", "twice", "no time", "stranger"],
 )
-async def test_what_history_lacks_is_told(
+async def test_missing_history_is_reported(
     tmp_path: Path, rows: list[str], dimensions: tuple[str, ...], told: list[str]
 ) -> None:
     found = await notes_of(plugin(tmp_path, rows, dimensions=dimensions))
@@ -107,7 +107,7 @@ async def test_what_history_lacks_is_told(
         assert note.startswith(start.format(file=tmp_path / "use.csv"))
 
 
-async def test_mixed_units_are_told_with_file_and_line_and_left_out(tmp_path: Path) -> None:
+async def test_mixed_units_are_reported_with_file_and_line_and_skipped(tmp_path: Path) -> None:
     rows = [f"{line},cores" for line in WHOLE]
     rows[7] = rows[7].replace(",1,cores", ",900,millicores")
     made = plugin(tmp_path, rows, header=f"{HEADER},unit")
@@ -121,9 +121,7 @@ async def test_mixed_units_are_told_with_file_and_line_and_left_out(tmp_path: Pa
     assert quantized.profiles.peak.max() == pytest.approx(1, rel=0.05)
 
 
-async def test_a_note_is_logged_when_it_is_new_and_not_at_every_refit(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_note_is_logged_only_when_it_is_new(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = plugin(tmp_path, lines(7))
     for _ in range(2):
         await notes_of(made)
@@ -132,7 +130,7 @@ async def test_a_note_is_logged_when_it_is_new_and_not_at_every_refit(
     assert told[0].levelno == logging.WARNING
 
 
-def test_an_empty_folder_of_history_is_told_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_empty_history_directory_is_reported_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache = ClusterCache()
     context = PluginContext("test", cache.nodes, WaitingPodTable(), cache.ledgers, cache.objects)
     peak_forecast({"historyDir": str(tmp_path)}, context)
@@ -150,7 +148,7 @@ SPRING_S, AUTUMN_S = 1_774_746_000.0, 1_792_890_000.0
 
 
 @pytest.mark.parametrize("change_s", [SPRING_S, AUTUMN_S])
-def test_a_peak_at_a_time_of_the_wall_clock_stays_in_its_hour_when_clocks_change(change_s: float) -> None:
+def test_wall_clock_peak_keeps_its_hour_when_clocks_change(change_s: float) -> None:
     """Two weeks on each side: in UTC the evening peak moves by an hour, and would be smeared over two slots."""
     start_s = change_s - change_s % DAY_S - 14 * DAY_S
     at_s = start_s + 300.0 * np.arange(28 * 288)
@@ -171,7 +169,7 @@ def test_a_peak_at_a_time_of_the_wall_clock_stays_in_its_hour_when_clocks_change
     assert (local[:, 22] < 2).all()
 
 
-def test_services_without_a_weight_are_named() -> None:
+def test_services_without_a_weight_are_reported() -> None:
     """Two moved together; one never did."""
     alone = wandering_intervals([10, 10, 10, 0], nodes=12, replicas=3)
     twin = tuple(msgspec.structs.replace(interval, service="twin") for interval in alone if interval.service == "s001")

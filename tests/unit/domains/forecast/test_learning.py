@@ -67,7 +67,7 @@ async def learn(made: Forecast) -> None:
     assert await made._refit.once(ports_at(NOW_S)), made.refit_state()
 
 
-async def test_what_a_refit_learns_is_in_force_for_pods_that_stand_there_already(tmp_path: Path) -> None:
+async def test_learned_profiles_apply_to_placed_pods(tmp_path: Path) -> None:
     cache = ClusterCache()
     made = plugin(settings(tmp_path), cache)
     cache.set_node(make_node("n", cpu_milli=4_000))
@@ -81,7 +81,7 @@ async def test_what_a_refit_learns_is_in_force_for_pods_that_stand_there_already
     assert await known_pods(made._ledger) == {("default", "there"): "web"}
 
 
-async def test_explain_is_told_where_a_node_is_fullest_with_the_pod_counted_once(tmp_path: Path) -> None:
+async def test_explain_shows_the_peak_of_a_node_with_the_pod_counted_once(tmp_path: Path) -> None:
     cache = ClusterCache()
     made = plugin(settings(tmp_path), cache)
     cache.set_node(make_node("n", cpu_milli=4_000))
@@ -94,7 +94,7 @@ async def test_explain_is_told_where_a_node_is_fullest_with_the_pod_counted_once
     assert made.describe(POD, 0).endswith("20:00: 100 % of capacity")
 
 
-async def test_the_next_life_begins_with_the_profiles_of_the_last(tmp_path: Path) -> None:
+async def test_profiles_survive_a_restart(tmp_path: Path) -> None:
     before = plugin(settings(tmp_path), ClusterCache())
     await learn(before)
     cache = ClusterCache()
@@ -111,7 +111,7 @@ async def test_the_next_life_begins_with_the_profiles_of_the_last(tmp_path: Path
     assert again.version == 2
 
 
-async def test_a_process_of_its_own_learns_the_same_and_its_death_is_one_failed_refit(tmp_path: Path) -> None:
+async def test_child_process_learns_the_same_and_its_crash_is_one_failed_refit(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     here, away = plugin(settings(tmp_path / "here"), ClusterCache()), plugin(settings(tmp_path), ClusterCache())
     await learn(here)
@@ -147,7 +147,7 @@ async def test_a_process_of_its_own_learns_the_same_and_its_death_is_one_failed_
             await child.close()
 
 
-async def test_profiles_that_were_exported_do_without_a_source(tmp_path: Path) -> None:
+async def test_exported_profiles_need_no_source(tmp_path: Path) -> None:
     teacher = plugin(settings(tmp_path), ClusterCache())
     await learn(teacher)
     made = plugin({"profilesFile": str(tmp_path / "profiles")}, ClusterCache())
@@ -155,7 +155,7 @@ async def test_profiles_that_were_exported_do_without_a_source(tmp_path: Path) -
     assert made.statistics().services == 1
 
 
-async def test_profiles_that_cannot_be_kept_are_in_force_and_the_log_says_where_and_why(
+async def test_profiles_that_cannot_be_saved_are_in_force_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "nowhere" / "profiles"
@@ -172,7 +172,7 @@ async def test_profiles_that_cannot_be_kept_are_in_force_and_the_log_says_where_
     assert file.exists()
 
 
-async def test_a_spoilt_file_costs_nothing_where_there_is_a_source(tmp_path: Path) -> None:
+async def test_damaged_profiles_file_is_ignored_if_there_is_a_source(tmp_path: Path) -> None:
     (tmp_path / "profiles").write_bytes(b"rubbish")
     made = plugin(settings(tmp_path), ClusterCache())
     await learn(made)
@@ -197,12 +197,12 @@ async def test_a_spoilt_file_costs_nothing_where_there_is_a_source(tmp_path: Pat
         ({"profilesFile": "/nowhere/profiles"}, "args.profilesFile: /nowhere/profiles: No such file"),
     ],
 )
-def test_what_cannot_be_used_is_named(args: dict[str, Any], message: str) -> None:
+def test_unusable_arguments_are_reported(args: dict[str, Any], message: str) -> None:
     with pytest.raises(PluginArgsError, match=message):
         plugin(args, ClusterCache())
 
 
-def test_a_capacity_that_a_query_answers_counts_from_then_on(tmp_path: Path) -> None:
+def test_queried_capacity_counts_after_its_first_result(tmp_path: Path) -> None:
     args = settings(tmp_path)
     args["history"]["dimensions"].append({"name": "log", "query": "q", "capacity": {"query": "c"}})
     args["history"]["sources"].append({"type": "prometheus", "url": "http://127.0.0.1:1"})
@@ -228,7 +228,7 @@ def test_a_capacity_that_a_query_answers_counts_from_then_on(tmp_path: Path) -> 
         ),
     ],
 )
-async def test_without_profiles_a_view_says_why_and_what_to_do(more: dict[str, str], why: str, tmp_path: Path) -> None:
+async def test_view_without_profiles_gives_reason_and_fix(more: dict[str, str], why: str, tmp_path: Path) -> None:
     args = settings(tmp_path) if more else {}
     if more.get("source") == "prometheus":
         args["history"]["sources"] = [{"type": "prometheus", "url": "http://127.0.0.1:1"}]
@@ -239,7 +239,7 @@ async def test_without_profiles_a_view_says_why_and_what_to_do(more: dict[str, s
     assert (str(refused.value), refused.value.status) == (f"no profiles are active yet: {why}", 503)
 
 
-async def test_a_refit_that_failed_is_what_a_view_without_profiles_says(tmp_path: Path) -> None:
+async def test_view_without_profiles_reports_a_failed_refit(tmp_path: Path) -> None:
     args = settings(tmp_path)
     (tmp_path / "use.csv").write_text("no header\n")
     made = plugin(args, ClusterCache())

@@ -47,12 +47,12 @@ class Bench:
         if profiles is not None:
             self.plugin.adopt(profiles)
 
-    def said(self, pod: Pod, view: CycleView | None = None) -> list[str]:
+    def messages(self, pod: Pod, view: CycleView | None = None) -> list[str]:
         codes = self.plugin.filter(view or make_view(self.cache), pod, all_rows(self.cache))
         return [self.plugin.reasons.status(int(code)).message if code else "" for code in codes]
 
 
-def test_a_node_that_would_be_too_full_says_in_what_and_when_and_how_full() -> None:
+def test_refusal_names_dimension_time_and_percentage() -> None:
     bench = Bench(
         CPU_ONLY,
         evening(5.0),
@@ -63,41 +63,41 @@ def test_a_node_that_would_be_too_full_says_in_what_and_when_and_how_full() -> N
     bench.cache.place(web("w", node="a"))
     bench.cache.assume(web("v"), 1)
 
-    assert bench.said(web("next")) == ["node(s) fit now, cpu at Tue 20:00 would be over 110 %", "", ""]
+    assert bench.messages(web("next")) == ["node(s) fit now, cpu at Tue 20:00 would be over 110 %", "", ""]
     worst = bench.plugin.worst(web("next"), 0)
     assert worst is not None
     assert (worst.dimension, worst.slot, round(worst.percent)) == ("cpu", "Tue 20:00", 111)
     assert bench.plugin.worst(web("next"), 2) is None
-    assert bench.said(web("next", service="idle")) == ["", "", ""]
+    assert bench.messages(web("next", service="idle")) == ["", "", ""]
 
 
 @pytest.mark.parametrize(("threshold", "refused"), [(55, True), (56, False), (200, False)])
 def test_the_threshold_is_a_share_of_capacity(threshold: float, refused: bool) -> None:
     bench = Bench(CPU_ONLY | {"thresholdPercent": threshold}, evening(5.0), make_node("a", cpu_milli=9_000))
 
-    assert bool(bench.said(web("next"))[0]) is refused
+    assert bool(bench.messages(web("next"))[0]) is refused
 
 
-def test_without_profiles_nothing_is_refused() -> None:
+def test_no_node_is_refused_without_profiles() -> None:
     bench = Bench(CPU_ONLY, None, make_node("a", cpu_milli=1))
 
-    assert bench.said(make_pod("next", cpu_milli=5_000)) == [""]
+    assert bench.messages(make_pod("next", cpu_milli=5_000)) == [""]
 
 
-def test_nominated_and_removed_pods_count_in_thought_only() -> None:
+def test_nominated_and_removed_pods_count_only_in_their_cycle() -> None:
     bench = Bench(CPU_ONLY, evening(5.0), make_node("a", cpu_milli=12_000))
     bench.cache.place(web("w", node="a"))
     view, pod = make_view(bench.cache), web("next")
-    assert bench.said(pod, view) == [""]
+    assert bench.messages(pod, view) == [""]
 
     bench.plugin.add_pod(view, pod, web("promised"), 0)
-    assert bench.said(pod, view) == ["node(s) fit now, cpu at Tue 20:00 would be over 120 %"]
+    assert bench.messages(pod, view) == ["node(s) fit now, cpu at Tue 20:00 would be over 120 %"]
     bench.plugin.remove_pod(view, pod, web("w"), 0)
-    assert bench.said(pod, view) == [""]
-    assert bench.said(pod) == [""]
+    assert bench.messages(pod, view) == [""]
+    assert bench.messages(pod) == [""]
 
 
-def test_there_are_never_more_sentences_than_a_plugin_may_have() -> None:
+def test_number_of_distinct_messages_is_limited() -> None:
     nodes = [make_node(f"n{number}", cpu_milli=1_000) for number in range(168)]
     bench = Bench(CPU_ONLY, None, *nodes)
     hours = np.arange(168)
@@ -105,10 +105,12 @@ def test_there_are_never_more_sentences_than_a_plugin_may_have() -> None:
         curves: dict[str, Any] = {f"s{hour}": {"cpu": np.where(hours == hour, amount, 0.0)} for hour in range(168)}
         bench.plugin.adopt(make_profiles(("cpu",), **curves))
         for hour in range(0, 168, 2):
-            assert all(bench.said(web("p", service=f"s{hour}")))
+            assert all(bench.messages(web("p", service=f"s{hour}")))
 
     assert SENTENCES_WITH_SLOT_MAX < len(bench.plugin.reasons) < SENTENCES_WITH_SLOT_MAX + 10
-    assert bench.said(web("p", service="s166"))[0] == "node(s) fit now, cpu would be over 100 % at its predicted peak"
+    assert (
+        bench.messages(web("p", service="s166"))[0] == "node(s) fit now, cpu would be over 100 % at its predicted peak"
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,5 +121,5 @@ def test_there_are_never_more_sentences_than_a_plugin_may_have() -> None:
         ("both", ["PreFilter", "Filter", "Score", "PostBind"]),
     ],
 )
-def test_the_mode_says_which_points_the_plugin_has(mode: str, points: list[str]) -> None:
+def test_mode_selects_the_extension_points(mode: str, points: list[str]) -> None:
     assert extension_points(peak_forecast({"mode": mode}, make_context())) == points

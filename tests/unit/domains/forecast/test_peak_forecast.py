@@ -49,7 +49,7 @@ class Bench:
         return [int(score) for score in raw]
 
 
-def test_without_profiles_the_score_is_the_room_that_requests_leave_in_the_worst_dimension() -> None:
+def test_score_without_profiles_uses_free_requests_of_the_worst_dimension() -> None:
     bench = Bench(
         {}, make_node("a", cpu_milli=10_000, memory_bytes=1_000), make_node("b", cpu_milli=4_000, memory_bytes=10_000)
     )
@@ -67,7 +67,7 @@ def test_without_profiles_the_score_is_the_room_that_requests_leave_in_the_worst
     cpu=st.integers(0, 6_000),
     memory=st.integers(0, 2**41),
 )
-def test_rows_scored_one_by_one_have_the_scores_of_all_rows(
+def test_rows_scored_singly_equal_rows_scored_together(
     nodes: list[tuple[int, int, int, int]], cpu: int, memory: int
 ) -> None:
     made = []
@@ -85,7 +85,7 @@ def test_rows_scored_one_by_one_have_the_scores_of_all_rows(
     assert [bench.plugin.score(view, pod, np.array([row], np.intp)).item() for row in range(len(nodes))] == together
 
 
-def test_pods_that_stand_there_and_assumed_ones_count(tmp_path: Path) -> None:
+def test_placed_and_assumed_pods_count(tmp_path: Path) -> None:
     args = history(tmp_path, web={"cpu": 2})
     bench = Bench(
         args, make_node("a", cpu_milli=10_000, memory_bytes=2**40), make_node("b", cpu_milli=10_000, memory_bytes=2**40)
@@ -104,7 +104,7 @@ def test_pods_that_stand_there_and_assumed_ones_count(tmp_path: Path) -> None:
     assert bench.scores(pod_of("web", "next")) == [first, second]
 
 
-def test_services_that_peak_at_different_hours_meet_and_those_that_peak_together_part() -> None:
+def test_services_with_different_peak_hours_are_colocated_and_others_separated() -> None:
     bench = Bench({}, make_node("evening", cpu_milli=10_000), make_node("morning", cpu_milli=10_000))
     hours = np.arange(168) % 24
     bench.plugin.adopt(
@@ -121,7 +121,7 @@ def test_services_that_peak_at_different_hours_meet_and_those_that_peak_together
     assert evening < morning
 
 
-def test_two_services_of_much_log_part_however_little_cpu_they_take() -> None:
+def test_two_services_with_much_logging_are_separated_despite_little_cpu() -> None:
     nodes = [make_node(name, annotations={"multisched.io/capacity-log": "50"}, cpu_milli=10_000) for name in "ab"]
     bench = Bench({}, *nodes)
     flat = np.ones(168)
@@ -142,7 +142,7 @@ def test_two_services_of_much_log_part_however_little_cpu_they_take() -> None:
     assert first > second
 
 
-def test_a_dimension_that_weighs_nothing_does_not_count() -> None:
+def test_dimension_with_zero_weight_does_not_count() -> None:
     nodes = [make_node(name, annotations={"multisched.io/capacity-log": "50"}, cpu_milli=10_000) for name in "ab"]
     flat = np.ones(168)
     profiles = make_profiles(("cpu", "log"), logger={"cpu": 0.1 * flat, "log": 20 * flat})
@@ -162,7 +162,7 @@ def test_a_dimension_that_weighs_nothing_does_not_count() -> None:
     assert first == second == 100
 
 
-def test_new_profiles_are_in_force_at_once_and_make_other_classes() -> None:
+def test_new_profiles_apply_at_once_and_change_signatures() -> None:
     bench = Bench({}, make_node("a", cpu_milli=10_000), make_node("b", cpu_milli=10_000))
     pod = pod_of("web", "next", cpu=1_000)
     bench.cache.place(pod_of("web", "w", cpu=1_000, node="a"))
@@ -185,7 +185,7 @@ def test_new_profiles_are_in_force_at_once_and_make_other_classes() -> None:
     bench.cache.validate()
 
 
-def test_a_domain_built_again_keeps_the_profiles_that_came_meanwhile(tmp_path: Path) -> None:
+def test_rebuilt_domain_keeps_newer_profiles(tmp_path: Path) -> None:
     cache, args = ClusterCache(), history(tmp_path, web={"cpu": 1})
     first = PeakForecast(args, make_context(cache))
     again = PeakForecast(args, make_context(cache))
@@ -197,9 +197,7 @@ def test_a_domain_built_again_keeps_the_profiles_that_came_meanwhile(tmp_path: P
 
 
 @pytest.mark.parametrize("service", ["web", "without-history"])
-def test_scheduler_plugins_797_a_burst_does_not_land_on_the_node_that_looked_idle_last(
-    tmp_path: Path, service: str
-) -> None:
+def test_scheduler_plugins_797_burst_is_spread_over_nodes(tmp_path: Path, service: str) -> None:
     """Known bug of load-aware schedulers: no metric tells of pods assumed a moment ago; nor of a service that is new."""
     nodes = [make_node(name, cpu_milli=20_000, memory_bytes=2**40) for name in "abcd"]
     bench = Bench(history(tmp_path, web={"cpu": 1}), *nodes)
@@ -211,7 +209,7 @@ def test_scheduler_plugins_797_a_burst_does_not_land_on_the_node_that_looked_idl
     assert [len(bench.cache.nodes.pods_by_uid(row_of(bench.cache, name))) for name in "abcd"] == [11] * 4
 
 
-def test_a_dimension_without_a_stated_capacity_still_tells_rows_apart(tmp_path: Path) -> None:
+def test_dimension_without_capacity_still_distinguishes_rows(tmp_path: Path) -> None:
     args = history(tmp_path, logger={"log": 40})
     bench = Bench(args | {"dimensions": ["log"]}, make_node("a"), make_node("b"), make_node("c"))
     for number in range(3):
@@ -221,7 +219,7 @@ def test_a_dimension_without_a_stated_capacity_still_tells_rows_apart(tmp_path: 
     assert two < one < none
 
 
-def test_a_row_without_what_is_needed_is_the_last_choice(tmp_path: Path) -> None:
+def test_row_without_capacity_scores_lowest(tmp_path: Path) -> None:
     args = history(tmp_path, web={"cpu": 4}) | {"dimensions": ["cpu"]}
     bench = Bench(
         args,
@@ -249,7 +247,7 @@ def test_absurd_amounts_stay_in_range(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 10**7)), max_size=8), st.integers(0, 10**7))
-def test_a_score_does_not_depend_on_the_rows_asked_with_it(placed: list[tuple[int, int]], cpu: int) -> None:
+def test_score_is_independent_of_other_requested_rows(placed: list[tuple[int, int]], cpu: int) -> None:
     bench = Bench({}, *(make_node(f"n{n}", cpu_milli=10 ** (n + 4), memory_bytes=2**34) for n in range(3)))
     for number, (row, amount) in enumerate(placed):
         bench.cache.place(pod_of("new", f"p{number}", cpu=amount, node=f"n{row}"))
@@ -261,7 +259,7 @@ def test_a_score_does_not_depend_on_the_rows_asked_with_it(placed: list[tuple[in
     assert all(0 <= score <= 100 for score in together)
 
 
-def test_without_history_requests_decide_and_the_counter_says_why(tmp_path: Path) -> None:
+def test_requests_decide_without_history_and_the_counter_has_the_reason(tmp_path: Path) -> None:
     args = history(tmp_path, web={"cpu": 1, "memory": 1}, half={"cpu": 1})
     bench = Bench(
         args, make_node("a", cpu_milli=10_000, memory_bytes=2**40), make_node("b", cpu_milli=10_000, memory_bytes=2**40)
@@ -284,7 +282,7 @@ def test_without_history_requests_decide_and_the_counter_says_why(tmp_path: Path
     assert (bench.plugin.statistics().services, bench.plugin.statistics().samples) == (2, 3)
 
 
-def test_containers_that_ask_for_nothing_count_by_their_scoring_defaults() -> None:
+def test_containers_without_requests_count_with_scoring_defaults() -> None:
     bench = Bench({}, make_node("a", cpu_milli=1_000, memory_bytes=2**40))
     silent = Pod(namespace="d", name="p", uid="u", version=1, spec=PodSpec(scoring_cpu_milli=100))
 
@@ -298,7 +296,7 @@ def test_pods_of_equal_prediction_share_a_signature(tmp_path: Path) -> None:
     assert plugin.sign(pod_of("new", "a", cpu=1)) != plugin.sign(pod_of("new", "b", cpu=2))
 
 
-def test_two_domains_keep_their_own_sums_and_one_domain_shares_them() -> None:
+def test_domains_have_separate_sums_and_plugins_of_one_share_them() -> None:
     cache = ClusterCache()
     for domain in ("one", "two", "one"):
         PeakForecast({}, make_context(cache, domain=domain))
@@ -323,7 +321,7 @@ def test_bad_lines_are_logged_once_with_the_first_of_them(tmp_path: Path, caplog
     ]
 
 
-def test_setting_of_a_dimension_that_the_files_do_not_have_is_refused_unless_it_is_named(tmp_path: Path) -> None:
+def test_setting_of_a_dimension_missing_in_files_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "history.csv"
     path.write_text(HEADER + "0,web,log,1\n")
     said = {
@@ -374,7 +372,7 @@ def test_setting_of_a_dimension_that_the_files_do_not_have_is_refused_unless_it_
         ({"dimensions": ["log"], "capacities": {"log": None}}, ["capacities.log"]),
     ],
 )
-def test_bad_settings_are_told_by_name_with_a_fix(args: dict[str, Any], words: list[str] | None) -> None:
+def test_invalid_settings_are_reported_by_name_with_a_fix(args: dict[str, Any], words: list[str] | None) -> None:
     registry = Registry()
     registry.add("PeakForecast", peak_forecast, "test")
     context: PluginContext = make_context()

@@ -145,7 +145,7 @@ def test_forged_annotations_of_a_pending_pod_are_ignored_and_reported() -> None:
     play_on(scene, "whole")
 
 
-def test_index_that_does_not_exist_is_reported_and_no_other_pod_is_placed_on_its_cards() -> None:
+def test_unknown_card_index_is_reported_and_blocks_the_cards_of_its_node() -> None:
     """Another scheduler bound a pod with a card that the node does not have; which card it uses is unknown."""
 
     async def scene(gpus: GpuCluster) -> None:
@@ -185,7 +185,7 @@ def test_two_foreign_pods_on_one_slice_are_reported_and_keep_it() -> None:
     play_on(scene, "hami")
 
 
-def test_cards_that_shrink_below_what_is_held_are_reported_once_and_pods_keep_them() -> None:
+def test_cards_smaller_than_their_holds_are_reported_once_and_kept() -> None:
     async def scene(gpus: GpuCluster) -> None:
         for number in range(8):
             await gpus.add(f"whole-{number}", {GPU: 1}, status={"phase": "Running"})

@@ -12,7 +12,7 @@ from domains.gpu.card_arrays import MODEL, MODELS_MAX, CardArrays
 from domains.gpu.card_row import UNCONFIRMED, CardRow, parts_of
 from domains.gpu.cards import NOTHING, WHOLE_CARD, Amount, Card, Mode, NodeCards, Use
 from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part
-from domains.gpu.dialect import Choice, NoStamps
+from domains.gpu.dialect import Choice, NoTimedAnnotations
 from domains.gpu.dialects.whole import WholeDialect
 from domains.gpu.gpu_ledger import GpuLedger
 from domains.gpu.hold import Hold, Share
@@ -27,7 +27,7 @@ MODES = frozenset({Mode.HAMI})
 ASKS, CHOSEN, REPORTED, CARDS, LOCK = "t.io/asks", "t.io/chosen", "t.io/allocated", "t.io/cards", "t.io/lock"
 
 
-class TestedDialect(NoStamps):
+class TestedDialect(NoTimedAnnotations):
     """Its plugin confuses all of its pods. Implements `Dialect`."""
 
     __test__ = False
@@ -137,7 +137,7 @@ demands = st.builds(
     before=st.lists(demands, max_size=4),
     late=demands,
 )
-def test_arrays_and_row_agree_and_what_is_chosen_has_room(
+def test_arrays_and_row_give_equal_results_and_valid_choices(
     cards: list[tuple[int, int, int, str, int, str, bool]], scale: int, before: list[GpuDemand], late: GpuDemand
 ) -> None:
     built = tuple(
@@ -180,7 +180,7 @@ SECOND = NodeCards(Mode.HAMI, (Card(0, 10, model="a"),))
 CONFUSED = {"five": GpuDemand("tested", (Part(1, Amount(memory=5)),), "cards", confusions=frozenset({"any pod"}))}
 
 
-def test_a_pod_waits_until_the_plugin_has_answered_the_one_that_it_could_take_it_for() -> None:
+def test_pod_waits_while_the_plugin_could_confuse_it_with_an_unconfirmed_one() -> None:
     ledger = ledger_of({"n": FIRST, "other": SECOND}, CONFUSED)
     late, rows = asking("late", "five"), np.array([0, 1])
     annotations = ledger.take(asking("first", "five"), 0)
@@ -200,7 +200,7 @@ def test_a_pod_waits_until_the_plugin_has_answered_the_one_that_it_could_take_it
     assert not ledger.arrays.unconfirmed(rows, frozenset({"any pod"})).any()
 
 
-def test_an_answer_confirms_what_is_held_and_changes_nothing_else_of_it() -> None:
+def test_plugin_response_only_confirms_the_hold() -> None:
     ledger = ledger_of({"n": FIRST}, CONFUSED)
     ledger.take(asking("first", "five"), 0, (1,))
 
@@ -211,7 +211,7 @@ def test_an_answer_confirms_what_is_held_and_changes_nothing_else_of_it() -> Non
     assert (hold.devices, hold.awaits) == ((1,), frozenset())
 
 
-def test_a_node_whose_lock_another_scheduler_holds_refuses_pods_that_need_it() -> None:
+def test_node_locked_by_another_scheduler_refuses_pods_that_need_the_lock() -> None:
     ledger = ledger_of({"n": FIRST, "other": SECOND}, CONFUSED)
     node = make_node("n0", labels={CARDS: "n"}, annotations={LOCK: "2026-01-01T00:00:00Z,default,another"})
 
@@ -227,7 +227,7 @@ def test_a_node_whose_lock_another_scheduler_holds_refuses_pods_that_need_it() -
     assert ledger.fits(asking("late", "five"), 0) == ""
 
 
-def test_a_lock_that_names_a_pod_waiting_on_the_node_is_no_lock_of_another() -> None:
+def test_node_lock_naming_a_waiting_pod_does_not_refuse_others() -> None:
     ledger = ledger_of({"n": FIRST}, CONFUSED)
     annotations = ledger.take(asking("first", "five"), 0)
 
@@ -239,7 +239,7 @@ def test_a_lock_that_names_a_pod_waiting_on_the_node_is_no_lock_of_another() -> 
     assert ledger.fits(asking("late", "five"), 0) == LOCKED, "until the plugin removes it"
 
 
-def test_a_rebuilt_ledger_tells_the_same_of_models_that_it_sees_in_another_order() -> None:
+def test_rebuilt_ledger_is_equal_for_any_order_of_models() -> None:
     ledger = ledger_of({"n": FIRST, "other": SECOND}, CONFUSED)
     nodes = [(row, make_node(f"n{row}", labels={CARDS: name})) for row, name in enumerate(("n", "other"))]
 
@@ -258,7 +258,7 @@ def test_a_node_of_another_mode_is_refused_with_both_names() -> None:
     )
 
 
-def test_models_without_cards_lose_their_numbers() -> None:
+def test_numbers_of_models_without_cards_are_reused() -> None:
     arrays, row = CardArrays(), CardRow()
     kept = CardRow()
     kept.set_node(NodeCards(Mode.WHOLE, (Card(0, 1, 1000, model="kept"),)))

@@ -15,21 +15,21 @@ from tests.kit.checkers import plain_fragments
 MODELS = ("", "T4", "V100")
 
 
-def only(*shape: object) -> tuple[TypicalPod, ...]:
+def single_shape(*shape: object) -> tuple[TypicalPod, ...]:
     return (TypicalPod(PodShape(*shape), 1.0),)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("left", "cpu_milli", "typical", "expected"),
     [
-        ([400, 300], 8000, only(4000, 500, 1), 700),  # no card has enough
-        ([400, 600], 8000, only(4000, 500, 1), 400),  # what the second has is of use
-        ([400, 600], 3999, only(4000, 500, 1), 1000),  # CPU is lacking
-        ([400, 600], 8000, only(4000, 0, 0), 1000),  # no card is of use to a pod without GPU
-        ([1000, 600, 1000], 8000, only(4000, 1000, 2), 600),
-        ([1000, 600, 400], 8000, only(4000, 1000, 2), 2000),  # one whole card is too few
-        ([1000, 1000], 8000, only(4000, 500, 1, ("V100",)), 2000),  # another model is wanted
-        ([1000, 1000], 8000, only(4000, 500, 1, ("T4", "V100")), 0),
+        ([400, 300], 8000, single_shape(4000, 500, 1), 700),  # no card has enough
+        ([400, 600], 8000, single_shape(4000, 500, 1), 400),  # what the second has is of use
+        ([400, 600], 3999, single_shape(4000, 500, 1), 1000),  # CPU is lacking
+        ([400, 600], 8000, single_shape(4000, 0, 0), 1000),  # no card is of use to a pod without GPU
+        ([1000, 600, 1000], 8000, single_shape(4000, 1000, 2), 600),
+        ([1000, 600, 400], 8000, single_shape(4000, 1000, 2), 2000),  # one whole card is too few
+        ([1000, 1000], 8000, single_shape(4000, 500, 1, ("V100",)), 2000),  # another model is wanted
+        ([1000, 1000], 8000, single_shape(4000, 500, 1, ("T4", "V100")), 0),
         ([400, 600], 8000, (), 0),
         (
             [400, 600],

@@ -120,7 +120,7 @@ def points_of(row: CardRow, milli: int, devices: tuple[int, ...]) -> int:
     return points + TIGHT_POINTS * (count * CARD_MILLI - left) // (count * CARD_MILLI)
 
 
-def test_the_device_that_score_wanted_is_bound_though_another_would_fit_better() -> None:
+def test_device_chosen_by_score_is_bound_over_a_better_fit() -> None:
     bench = Bench(HighestDevice, gpu_node("n", 4), gpu_node("small", 2))
     assert devices_text_of(bench.schedule(fraction("a", 600))) == "3"
     assert devices_text_of(bench.schedule(fraction("b", 600))) == "2", "the third has no room any more"
@@ -130,14 +130,14 @@ def test_the_device_that_score_wanted_is_bound_though_another_would_fit_better()
     bench.must_be_whole()
 
 
-def test_a_pod_that_is_placed_without_a_score_gets_what_its_plugin_chooses() -> None:
+def test_pod_placed_without_scoring_gets_the_device_of_its_plugin() -> None:
     alone = Bench(HighestDevice, gpu_node("n", 4))
     assert devices_text_of(alone.schedule(fraction("a", 600))) == "3"
     nominated = Bench(HighestDevice, gpu_node("n", 4), gpu_node("m", 8))
     assert devices_text_of(nominated.schedule(fraction("a", 600, nominated_node="n"))) == "3"
 
 
-def test_where_no_plugin_of_the_profile_chooses_the_ledger_picks_the_best_fitting() -> None:
+def test_ledger_picks_the_best_fit_if_no_plugin_chooses() -> None:
     cache = make_cache([gpu_node("n", 2)], GpuLedger())
     assert cache.assume(fraction("a", 600), 0).annotations[GPU_DEVICES] == "0"
     assert cache.assume(fraction("b", 500), 0).annotations[GPU_DEVICES] == "1"
@@ -157,9 +157,7 @@ steps = st.lists(
 
 @pytest.mark.parametrize("make", [packs, HighestDevice])
 @given(history=steps)
-def test_annotations_say_what_score_preferred_also_after_waiting_while_others_took_devices(
-    make: Any, history: list[tuple[str, int, int]]
-) -> None:
+def test_annotations_keep_the_choice_of_score_after_a_wait(make: Any, history: list[tuple[str, int, int]]) -> None:
     bench = Bench(make, gpu_node("a", 2), gpu_node("b", 3))
     waiting: list[tuple[Pod, Waiting]] = []
 
@@ -190,7 +188,7 @@ def test_annotations_say_what_score_preferred_also_after_waiting_while_others_to
         bench.must_be_whole()
 
 
-def test_a_choice_that_others_were_faster_at_is_made_anew_on_the_same_row_or_the_next() -> None:
+def test_outdated_choice_is_repeated_on_the_same_or_next_row() -> None:
     bench = Bench(HighestDevice, gpu_node("a", 2))
     slow = Waiting.begin(bench.domain, fraction("slow", 700))
     assert devices_text_of(bench.schedule(fraction("fast", 700))) == "1"
@@ -200,7 +198,7 @@ def test_a_choice_that_others_were_faster_at_is_made_anew_on_the_same_row_or_the
     assert isinstance(late.answer({"Asks": ""}), Conflicted)
 
 
-class Told(HighestDevice):
+class ExternallyChosen(HighestDevice):
     """Takes the device that somebody outside has named before."""
 
     def choose(self, cycle: CycleView, pod: Pod, row: int) -> tuple[int, ...] | None:
@@ -209,8 +207,8 @@ class Told(HighestDevice):
         return (named[cycle.nodes.node(row).name],)
 
 
-def test_a_choice_from_outside_that_is_outdated_is_a_conflict_and_never_another_device() -> None:
-    bench = Bench(Told, gpu_node("a", 2), gpu_node("b", 1))
+def test_outdated_external_choice_is_a_conflict_instead_of_another_device() -> None:
+    bench = Bench(ExternallyChosen, gpu_node("a", 2), gpu_node("b", 1))
     slow = [Waiting.begin(bench.domain, fraction(f"slow{number}", 700)) for number in range(3)]
     named = {"a": 1, "b": 0}
     first = slow[0].answer({"Asks": named})
@@ -227,7 +225,7 @@ def test_a_choice_from_outside_that_is_outdated_is_a_conflict_and_never_another_
     bench.must_be_whole()
 
 
-def test_pods_of_one_transaction_choose_one_after_the_other_or_not_at_all() -> None:
+def test_pods_of_one_transaction_choose_in_order_or_not_at_all() -> None:
     bench = Bench(HighestDevice, gpu_node("n", 3))
     cache = bench.domain.cache
     view = bench.domain.cycle.classes.find(fraction("x", 1), 1).view
@@ -245,7 +243,7 @@ def test_pods_of_one_transaction_choose_one_after_the_other_or_not_at_all() -> N
     assert [one.annotations[GPU_DEVICES] for one in found] == ["2", "1", "0"]
 
 
-def test_the_ledger_takes_no_choice_that_does_not_fit() -> None:
+def test_ledger_refuses_a_choice_that_does_not_fit() -> None:
     ledger = GpuLedger()
     ledger.set_node(0, gpu_node("n", 2))
     pod = fraction("p", 600)
@@ -264,7 +262,7 @@ def test_the_ledger_takes_no_choice_that_does_not_fit() -> None:
     assert list(ledger.held()) == ["uid-before"]
 
 
-def test_what_a_pod_holds_already_is_taken_again_and_nothing_beside_it() -> None:
+def test_pod_can_take_only_its_held_devices_again() -> None:
     ledger = GpuLedger()
     ledger.set_node(0, gpu_node("n", 2))
     pod = fraction("p", 600)
@@ -275,7 +273,7 @@ def test_what_a_pod_holds_already_is_taken_again_and_nothing_beside_it() -> None
         ledger.take(pod, 0, (0,))
 
 
-class Fails(HighestDevice):
+class FailingChoice(HighestDevice):
     """Chooses in an unusable way."""
 
     answer: Any = None
@@ -293,8 +291,8 @@ class Fails(HighestDevice):
         ("0", "running Ledger \"gpu-devices\": TypeError: '0' is not a tuple of device indices"),
     ],
 )
-def test_a_plugin_that_fails_to_choose_costs_its_pod_the_attempt_and_holds_nothing(answer: Any, message: str) -> None:
-    bench = Bench(Fails, gpu_node("n", 2))
+def test_failed_choice_fails_the_attempt_and_holds_nothing(answer: Any, message: str) -> None:
+    bench = Bench(FailingChoice, gpu_node("n", 2))
     bench.plugin.answer = answer  # type: ignore[attr-defined]
     result = bench.schedule(fraction("p", 600))
     assert isinstance(result, Unplaced)
@@ -322,14 +320,14 @@ class FromTickets:
         return 1
 
 
-def test_a_ledger_that_knows_no_choices_does_not_pass_over_one() -> None:
+def test_ledger_without_choices_raises_on_a_choice() -> None:
     domain = Domain(make_node("n"), factories=[FromTickets])
     result = domain.schedule(make_pod("p", annotations={"tickets": "1"}))
     assert isinstance(result, Unplaced)
     assert result.message.startswith('running Ledger "tickets": TypeError: ')
 
 
-def test_a_profile_has_one_plugin_that_chooses_from_a_ledger() -> None:
+def test_only_one_plugin_per_profile_chooses_from_a_ledger() -> None:
     context = make_context()
     plugins: list[Plugin] = [GpuShare(context), HighestDevice(context)]
     with pytest.raises(PluginSetupError) as refused:

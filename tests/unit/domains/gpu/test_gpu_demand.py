@@ -24,7 +24,7 @@ def test_a_pod_without_gpus_has_no_demand() -> None:
     pod = make_pod("web", cpu_milli=500, annotations={"example.com/gpu-milli": "1"})
 
     assert not demands_of(pod)
-    assert not gpu_keys().concern(pod)
+    assert not gpu_keys().are_used_by(pod)
 
 
 def test_a_request_asks_for_whole_devices() -> None:
@@ -44,10 +44,10 @@ def test_whole_devices_of_every_vendor_are_a_demand(resource: str) -> None:
     demand = demand_of(pod)
 
     assert (demand.resource, demand.count, demand.is_whole) == (resource, 2, True)
-    assert gpu_keys().concern(pod)
+    assert gpu_keys().are_used_by(pod)
 
 
-def test_a_request_of_the_plain_name_is_a_number_of_units_on_nodes_that_share_gpus() -> None:
+def test_gpu_request_counts_units_on_nodes_that_share_gpus() -> None:
     by_mode = demands_of(make_pod("train", extra={GPU: 4})).by_mode
 
     assert {mode for mode, demand in by_mode.items() if demand.is_counted} == {Mode.SHARED, Mode.MIG}
@@ -55,10 +55,10 @@ def test_a_request_of_the_plain_name_is_a_number_of_units_on_nodes_that_share_gp
 
 
 @pytest.mark.parametrize("resource", ["nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"])
-def test_units_with_names_of_their_own_are_no_whole_devices(resource: str) -> None:
+def test_separately_named_units_are_no_whole_devices(resource: str) -> None:
     pod = make_pod("infer", extra={resource: 2})
 
-    assert gpu_keys().concern(pod)
+    assert gpu_keys().are_used_by(pod)
     assert demands_of(pod).by_mode.keys() == {Mode.SHARED, Mode.MIG}
     assert demands_of(pod).first.is_counted
 
@@ -96,7 +96,7 @@ def test_annotations_ask_for_fractions(annotations: dict[str, str], expected: Pa
 
 
 @pytest.mark.parametrize("text", ["", "0", "1001", "-1", "0.5", "half", "1e2", " 100", "٣", "9" * 5000])
-def test_a_bad_fraction_is_refused_by_name_with_a_fix_and_counts_as_a_whole_device(text: str) -> None:
+def test_invalid_fraction_is_refused_with_a_fix_and_counts_as_whole(text: str) -> None:
     demand = demand_of(make_pod("infer", annotations={GPU_MILLI: text}))
 
     assert GPU_MILLI in demand.problem
@@ -126,7 +126,7 @@ WHOLE_TOO = "the pod also requests whole nvidia.com/gpu; remove the annotation o
         ({GPU_COUNT: "2"}, {GPU: 1}, f"annotation multisched.io/gpu-count: {WHOLE_TOO}"),
     ],
 )
-def test_mistakes_are_told_by_the_annotations_name_with_the_fix(
+def test_invalid_annotation_is_reported_by_name_with_the_fix(
     annotations: dict[str, str], requests: dict[str, int], problem: str
 ) -> None:
     demands = demands_of(make_pod("odd", annotations=annotations, extra=requests))
@@ -136,13 +136,13 @@ def test_mistakes_are_told_by_the_annotations_name_with_the_fix(
     assert demands.first.quota_milli == 0
 
 
-def test_an_absurd_number_of_devices_is_bounded() -> None:
+def test_absurd_number_of_devices_is_capped() -> None:
     demand = demand_of(make_pod("odd", extra={GPU: 10**9}))
 
     assert demand.count == CARDS_MAX + 1, "no node takes it, and no array is made for it"
 
 
-def test_a_placed_pod_that_asks_in_both_ways_holds_whole_devices() -> None:
+def test_placed_pod_with_both_kinds_of_request_holds_whole_devices() -> None:
     annotations = {GPU_MILLI: "500", GPU_DEVICES: "0,1"}
     pod = make_pod("odd", annotations=annotations, extra={GPU: 2}, node="n")
 
@@ -153,13 +153,13 @@ def test_a_placed_pod_that_asks_in_both_ways_holds_whole_devices() -> None:
 
 
 @given(st.sets(st.integers(0, 255), min_size=1))
-def test_device_lists_are_read_back_as_written(devices: set[int]) -> None:
+def test_device_lists_read_back_equal(devices: set[int]) -> None:
     ascending = tuple(sorted(devices))
     assert indices_in(indices_text(ascending)) == ascending
 
 
 @pytest.mark.parametrize(("text", "devices"), [("255", (255,)), (" 1, 0 ", (0, 1)), ("0007", (7,))])
-def test_a_device_list_is_read_however_it_is_written(text: str, devices: tuple[int, ...]) -> None:
+def test_device_list_is_read_in_every_notation(text: str, devices: tuple[int, ...]) -> None:
     assert indices_in(text) == devices
 
 

@@ -61,7 +61,7 @@ def as_decoded(pod: Pod, annotations: dict[str, str]) -> Pod:
 
 @pytest.mark.parametrize("changes", TAMPERED.values(), ids=TAMPERED)
 @pytest.mark.parametrize("is_seen", [False, True], ids=["bound here", "seen bound"])
-def test_nothing_written_to_a_running_pod_frees_its_device_or_takes_another(
+def test_annotation_edits_of_a_running_pod_do_not_change_its_devices(
     changes: dict[str, str | None], is_seen: bool
 ) -> None:
     ledger = GpuLedger(SERVED)
@@ -81,7 +81,7 @@ def test_nothing_written_to_a_running_pod_frees_its_device_or_takes_another(
     assert dict(rebuild(ledger, [(0, cache.nodes.node(0))], [(one, 0) for _, one in on_row]).held()) == ledger.held()
 
 
-def test_what_is_settled_is_one_object_for_all_versions_of_a_pod() -> None:
+def test_repeated_versions_of_a_pod_do_not_change_the_row_version() -> None:
     """Else each status update of such a pod would renew the scores of its row."""
     cache = make_cache([make_node("n", extra={GPU: 1})], GpuLedger(SERVED))
     bound = changed(replace(fraction("p", 600), node="n"), {GPU_DEVICES: "0", GPU_ALLOCATED: "600"})
@@ -95,7 +95,7 @@ def test_what_is_settled_is_one_object_for_all_versions_of_a_pod() -> None:
     assert cache.nodes.version(0) == version
 
 
-def test_other_annotations_of_a_running_pod_are_as_its_newest_version_says() -> None:
+def test_other_annotations_of_a_running_pod_follow_its_newest_version() -> None:
     cache = make_cache([make_node("n", extra={GPU: 1})], GpuLedger(SERVED))
     bound = changed(replace(fraction("p", 600), node="n"), {GPU_DEVICES: "0", "note": "old"})
     cache.place(bound)
@@ -106,7 +106,7 @@ def test_other_annotations_of_a_running_pod_are_as_its_newest_version_says() -> 
     assert entry.pod.annotations == {**bound.annotations, "note": "new", "more": "yes"}
 
 
-def test_what_the_author_wrote_in_the_schedulers_place_says_nothing() -> None:
+def test_device_annotations_written_by_the_author_are_ignored() -> None:
     ledger = GpuLedger(SERVED)
     cache = make_cache([make_node("n", extra={GPU: 2})], ledger)
     forged = make_pod("p", annotations={GPU_DEVICES: "0,1", GPU_ALLOCATED: "1000"}, scheduler=OURS)
@@ -117,7 +117,7 @@ def test_what_the_author_wrote_in_the_schedulers_place_says_nothing() -> None:
     assert ledger.cards(0).free_milli == [1000, 1000]
 
 
-def test_annotations_that_a_ledger_goes_by_are_never_dropped() -> None:
+def test_annotations_read_by_a_ledger_are_never_dropped() -> None:
     pod = as_decoded(fraction("p", 600), {**OTHERS, GPU_MILLI: "600", GPU_COUNT: "x" * (ANNOTATION_BYTES_MAX + 1)})
 
     assert pod.annotations == {GPU_MILLI: "600", GPU_COUNT: "x" * ANNOTATION_BYTES_MAX}

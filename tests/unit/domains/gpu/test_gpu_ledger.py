@@ -61,7 +61,7 @@ def has_room(ledger: GpuLedger, row: int, demands: list[GpuDemand]) -> list[bool
     return [bool(ledger.has_room(demand, np.array([row]))[0]) for demand in demands]
 
 
-def test_fractions_share_the_fullest_device_that_still_has_room() -> None:
+def test_fractions_share_the_fullest_device_with_enough_capacity() -> None:
     ledger = make_ledger(make_node("n", extra={GPU: 3}))
 
     taken = [ledger.take(fraction(f"p{i}", milli), 0)[GPU_DEVICES] for i, milli in enumerate([600, 500, 400, 300, 200])]
@@ -77,21 +77,21 @@ def test_a_pod_on_two_devices_gets_two_different_ones() -> None:
     assert ledger.fits(fraction("late", 300, count=2), 0) == ""
 
 
-def test_a_whole_pod_never_joins_fractions_whose_device_the_kubelet_would_hand_out_again() -> None:
+def test_whole_pod_is_refused_where_the_kubelet_ignores_indices_of_fractions() -> None:
     ledger = make_ledger(make_node("n", extra={GPU: 4}))
     ledger.take(fraction("infer", 10), 0)
 
     assert ledger.fits(whole("train"), 0) == "node(s) had GPUs shared by fractional pods"
 
 
-def test_a_fraction_never_joins_whole_pods_since_nobody_knows_their_devices() -> None:
+def test_fraction_is_refused_where_devices_of_whole_pods_are_unknown() -> None:
     ledger = make_ledger(make_node("n", extra={GPU: 4}))
     ledger.take(whole("train"), 0)
 
     assert ledger.fits(fraction("infer", 10), 0) == "node(s) had GPUs taken by whole-GPU pods"
 
 
-def test_fraction_of_several_devices_demands_all_of_them_together() -> None:
+def test_fraction_of_several_devices_needs_all_of_them_together() -> None:
     ledger = make_ledger(make_node("n", extra={GPU: 8}))
     pod = fraction("wide", 250, count=3)
 
@@ -100,7 +100,7 @@ def test_fraction_of_several_devices_demands_all_of_them_together() -> None:
     assert ledger.device_demand(whole("train", 2)) == {}, "the request counts already"
 
 
-def test_both_kinds_share_a_node_that_honours_indices_but_no_device() -> None:
+def test_both_kinds_share_an_index_honouring_node_on_separate_devices() -> None:
     ledger = make_ledger(make_node("n", extra={GPU: 2}, labels={GPU_INDICES: HONOURED}))
 
     assert ledger.take(whole("train"), 0) == {GPU_DEVICES: "0"}
@@ -120,7 +120,7 @@ def test_taking_twice_changes_nothing() -> None:
     assert ledger.fits(fraction("p", 1000), 0) == ""
 
 
-def test_the_bound_pod_that_comes_back_by_the_watch_changes_nothing() -> None:
+def test_bound_pod_confirmed_by_the_watch_changes_nothing() -> None:
     ledger = make_ledger(make_node("n", extra={GPU: 2}))
     pod = fraction("p", 500)
     annotations = ledger.take(pod, 0)
@@ -131,7 +131,7 @@ def test_the_bound_pod_that_comes_back_by_the_watch_changes_nothing() -> None:
     assert (ledger.version(0), ledger.held()) == (version, held)
 
 
-def test_a_pod_that_is_seen_on_another_node_holds_nothing_on_the_first() -> None:
+def test_pod_seen_on_another_node_holds_nothing_on_the_first() -> None:
     ledger = make_ledger(make_node("first", extra={GPU: 1}), make_node("second", extra={GPU: 1}))
     pod = whole("p")
     annotations = ledger.take(pod, 0)
@@ -142,7 +142,7 @@ def test_a_pod_that_is_seen_on_another_node_holds_nothing_on_the_first() -> None
     assert [ledger.fits(whole("late"), row) for row in (0, 1)] == ["", "Insufficient nvidia.com/gpu"]
 
 
-def test_taking_where_it_does_not_fit_is_a_broken_invariant() -> None:
+def test_taking_without_capacity_raises_an_assertion_error() -> None:
     ledger = make_ledger(make_node("n", extra={GPU: 1}))
     ledger.take(whole("first"), 0)
 
@@ -150,7 +150,7 @@ def test_taking_where_it_does_not_fit_is_a_broken_invariant() -> None:
         ledger.take(whole("second"), 0)
 
 
-def test_a_bound_fraction_of_unknown_device_blocks_its_amount_on_every_device() -> None:
+def test_bound_fraction_of_unknown_device_counts_on_every_device() -> None:
     ledger = make_ledger(make_node("n", extra={GPU: 2}))
     ledger.restore(fraction("odd", 300, devices="first"), 0)
 
@@ -158,14 +158,14 @@ def test_a_bound_fraction_of_unknown_device_blocks_its_amount_on_every_device() 
 
 
 @pytest.mark.parametrize("annotation", ["nonsense", "0", "5000"])
-def test_a_bound_pod_with_a_bad_amount_counts_as_a_whole_device(annotation: str) -> None:
+def test_bound_pod_with_an_invalid_amount_counts_as_a_whole_device(annotation: str) -> None:
     ledger = make_ledger(make_node("n", extra={GPU: 2}))
     ledger.restore(make_pod("odd", annotations={GPU_MILLI: annotation, GPU_DEVICES: "1"}), 0)
 
     assert ledger.cards(0).free_milli == [1000, 0]
 
 
-def test_what_was_written_at_bind_counts_and_not_what_the_author_writes_now() -> None:
+def test_annotations_written_at_bind_count_over_later_edits() -> None:
     ledger = make_ledger(make_node("n", extra={GPU: 2}))
     ledger.restore(make_pod("p", annotations={GPU_MILLI: "1", GPU_DEVICES: "1", GPU_ALLOCATED: "600"}), 0)
 
@@ -173,7 +173,7 @@ def test_what_was_written_at_bind_counts_and_not_what_the_author_writes_now() ->
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_whole_devices_are_counted_by_the_request_whatever_the_annotations_say(count: int) -> None:
+def test_whole_devices_are_counted_by_request_despite_annotations(count: int) -> None:
     ledger = make_ledger(make_node("n", extra={GPU: 4}))
     annotations = {GPU_MILLI: "1", GPU_DEVICES: "0,1", GPU_ALLOCATED: "1"}
     ledger.restore(make_pod("p", extra={GPU: count}, annotations=annotations), 0)
@@ -182,7 +182,7 @@ def test_whole_devices_are_counted_by_the_request_whatever_the_annotations_say(c
 
 
 @pytest.mark.parametrize("scheduler", ["gpu-scheduler", "default-scheduler"])
-def test_a_pod_that_requests_no_gpu_and_was_bound_by_somebody_else_takes_none(scheduler: str) -> None:
+def test_foreign_pod_without_a_gpu_request_holds_none(scheduler: str) -> None:
     ledger = GpuLedger(frozenset({"gpu-scheduler"}))
     ledger.set_node(0, make_node("n", extra={GPU: 2}))
     ledger.restore(make_pod("stranger", annotations={GPU_MILLI: "1000", GPU_COUNT: "2"}, scheduler=scheduler), 0)
@@ -191,7 +191,7 @@ def test_a_pod_that_requests_no_gpu_and_was_bound_by_somebody_else_takes_none(sc
     assert dict(ledger.held()) == {}
 
 
-def test_only_pods_of_our_own_schedulers_say_by_annotation_what_they_were_given() -> None:
+def test_device_annotations_count_only_on_pods_of_own_schedulers() -> None:
     ledger = GpuLedger(frozenset({"gpu-scheduler"}))
     ledger.set_node(0, make_node("n", extra={GPU: 2}))
     given = {GPU_DEVICES: "0", GPU_ALLOCATED: "700"}
@@ -204,7 +204,7 @@ def test_only_pods_of_our_own_schedulers_say_by_annotation_what_they_were_given(
 
 
 @pytest.mark.parametrize("annotations", [{}, {GPU_MILLI: "1"}, {GPU_MILLI: "1000", GPU_DEVICES: "1"}])
-def test_a_standing_pods_own_annotations_neither_free_nor_take_a_device(annotations: dict[str, str]) -> None:
+def test_annotations_of_a_placed_pod_do_not_change_its_devices(annotations: dict[str, str]) -> None:
     ledger = make_ledger(make_node("n", extra={GPU: 2}))
     ledger.take(fraction("p", 600), 0)
     version = ledger.version(0)
@@ -215,7 +215,7 @@ def test_a_standing_pods_own_annotations_neither_free_nor_take_a_device(annotati
     assert ledger.version(0) == version
 
 
-def test_whole_pods_of_strangers_count_although_their_devices_are_unknown_or_the_same() -> None:
+def test_foreign_whole_pods_count_with_unknown_or_equal_devices() -> None:
     ledger = make_ledger(make_node("n", extra={GPU: 4}))
     ledger.restore(whole("unknown"), 0)
     for name in ("a", "b"):
@@ -225,7 +225,7 @@ def test_whole_pods_of_strangers_count_although_their_devices_are_unknown_or_the
     assert ledger.fits(whole("two", 2), 0) == "Insufficient nvidia.com/gpu"
 
 
-def test_devices_that_a_node_lost_and_got_back_are_still_held() -> None:
+def test_devices_that_return_to_a_node_are_still_held() -> None:
     ledger = make_ledger(make_node("n", extra={GPU: 2}))
     ledger.take(fraction("p", 800, count=2), 0)
 
@@ -352,7 +352,7 @@ class LedgerMachine(RuleBasedStateMachine):
 TestLedgerMachine = LedgerMachine.TestCase
 
 
-def test_a_ledger_grows_with_rows_and_devices_and_holds_nothing_of_rows_nobody_has_told_of() -> None:
+def test_ledger_grows_with_rows_and_devices() -> None:
     """As a ledger of one row says it, so does one of many."""
     few, many, row = make_ledger(make_node("n", extra={GPU: 20})), GpuLedger(), 700
     many.set_node(row, make_node("n", extra={GPU: 20}))
@@ -384,7 +384,7 @@ def test_a_ledger_grows_with_rows_and_devices_and_holds_nothing_of_rows_nobody_h
         assert GpuLedger().sums(beyond) == GpuLedger().sums(0)
 
 
-def test_who_holds_its_devices_fits_where_it_holds_them_and_nobody_else_does() -> None:
+def test_pod_fits_on_devices_that_it_holds_itself() -> None:
     ledger = make_ledger(make_node("n", extra={GPU: 1}), make_node("other", extra={GPU: 1}))
     for row, name in enumerate(("one", "two")):
         ledger.take(whole(name), row)
@@ -392,14 +392,14 @@ def test_who_holds_its_devices_fits_where_it_holds_them_and_nobody_else_does() -
 
 
 @pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4], [0, 3], [1, 4], [0, 2, 4], [2], [1, 2, 4]])
-def test_whichever_rows_are_asked_about_each_gets_its_own(rows: list[int]) -> None:
+def test_results_of_a_row_are_independent_of_other_requested_rows(rows: list[int]) -> None:
     ledger = make_ledger(*(make_node(f"n{devices}", extra={GPU: devices}) for devices in range(5)))
     assert free_milli(ledger, np.array(rows)) == [[1000] * devices for devices in rows]
     assert ledger.has_room(demand_of(whole("p", 3)), np.array(rows)).tolist() == [devices >= 3 for devices in rows]
 
 
 @pytest.mark.parametrize("devices", [1, CARDS_FIRST, CARDS_FIRST + 1, 4 * CARDS_FIRST])
-def test_room_on_all_devices_is_what_the_last_of_them_has_and_beyond_them_none(devices: int) -> None:
+def test_demand_for_all_devices_fits_and_for_more_does_not(devices: int) -> None:
     ledger = make_ledger(make_node("n", extra={GPU: devices}))
     demands = [demand_of(fraction("wide", 1000, count)) for count in (devices, devices + 1, 8 * devices)]
     assert has_room(ledger, 0, demands) == [True, False, False]

@@ -66,7 +66,7 @@ class Bench:
         return self.plugin.choose(self.view, pod, row_of(self.cache, node))
 
 
-def test_fragmentation_takes_the_card_whose_rest_typical_pods_can_use() -> None:
+def test_fragmentation_chooses_the_card_whose_remainder_typical_pods_can_use() -> None:
     bench = Bench({"n": [600, 750]}, policy="fragmentation", typicalPods=QUARTER_AND_WHOLE)
 
     # 500 of 600 leave 100, which no quarter fits on; 500 of 750 leave 250, which one uses.

@@ -67,7 +67,7 @@ def gpu_pods(draw: st.DrawFn, name: str, priorities: Sequence[int]) -> Pod:
 
 
 @given(st.data())
-def test_rows_at_once_and_one_by_one_displace_the_same(data: st.DataObject) -> None:
+def test_rows_evaluated_together_and_singly_give_the_same_victims(data: st.DataObject) -> None:
     nodes = [gpu_node(name, data.draw(st.integers(0, 3)), honoured=data.draw(st.booleans())) for name in NODES]
     standing = [
         on(data.draw(st.sampled_from(NODES)), data.draw(gpu_pods(f"s{i}", [0, 3, 9])), 1.0 + i, data.draw(DEVICES))
@@ -90,7 +90,7 @@ def test_rows_at_once_and_one_by_one_displace_the_same(data: st.DataObject) -> N
     assert found[0] == found[1]
 
 
-def test_only_rows_where_gpus_are_held_have_to_be_gone_through_one_by_one() -> None:
+def test_only_rows_with_held_gpus_are_evaluated_singly() -> None:
     nodes = [gpu_node(name, 2) for name in NODES]
     plain = [on(name, gpu_pod(f"plain-{name}", cpu=1000)) for name in NODES[2:]]
     held = [on("n0", gpu_pod("shares", cpu=100, milli=500)), on("n1", gpu_pod("owns", cpu=100, whole=2))]

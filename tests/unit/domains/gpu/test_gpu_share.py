@@ -55,7 +55,7 @@ class Bench:
         return max(scores, key=lambda name: scores[name])
 
 
-def test_rows_are_refused_with_the_ledgers_words() -> None:
+def test_rows_are_refused_with_the_message_of_the_ledger() -> None:
     bench = Bench(
         make_node("empty", extra={GPU: 2}),
         make_node("shared", extra={GPU: 2}),
@@ -77,7 +77,7 @@ def test_rows_are_refused_with_the_ledgers_words() -> None:
     }
 
 
-def test_a_bad_annotation_refuses_the_pod_everywhere_and_for_good() -> None:
+def test_invalid_annotation_makes_the_pod_unresolvable() -> None:
     bench = Bench(make_node("n", extra={GPU: 2}))
     status = bench.plugin.pre_filter(bench.view, make_pod("odd", annotations={GPU_MILLI: "half"})).status
 
@@ -92,7 +92,7 @@ def test_pods_without_gpus_are_left_to_the_other_plugins() -> None:
     assert bench.plugin.pre_score(bench.view, make_pod("cpu"), all_rows(bench.cache)).code is Code.SKIP
 
 
-def test_a_fraction_goes_where_it_fills_a_shared_device_best() -> None:
+def test_fraction_prefers_the_shared_device_that_it_fills_best() -> None:
     bench = Bench(*(make_node(name, extra={GPU: 4}) for name in ("untouched", "loose", "tight")))
     bench.cache.assume(fraction("a", 300), row_of(bench.cache, "loose"))
     bench.cache.assume(fraction("b", 700), row_of(bench.cache, "tight"))
@@ -102,14 +102,14 @@ def test_a_fraction_goes_where_it_fills_a_shared_device_best() -> None:
     assert scores["tight"] > scores["loose"] > scores["untouched"]
 
 
-def test_a_fraction_that_needs_a_new_device_takes_it_on_the_fuller_node() -> None:
+def test_fraction_that_needs_an_idle_device_prefers_the_fuller_node() -> None:
     bench = Bench(make_node("untouched", extra={GPU: 2}), make_node("used", extra={GPU: 2}))
     bench.cache.assume(fraction("a", 800), row_of(bench.cache, "used"))
 
     assert bench.best(fraction("late", 500)) == "used"
 
 
-def test_a_whole_pod_goes_where_fewest_whole_devices_stay() -> None:
+def test_whole_pod_prefers_the_node_with_fewest_remaining_devices() -> None:
     bench = Bench(
         make_node("large", extra={GPU: 8}), make_node("small", extra={GPU: 2}), make_node("half", extra={GPU: 8})
     )
@@ -132,7 +132,7 @@ def test_a_demand_for_more_devices_than_any_node_has_scores_nothing() -> None:
     assert bench.refusals(fraction("wide", 10, 200)) == {"n": "Insufficient gpu-milli"}
 
 
-def test_removing_a_victim_in_thought_frees_its_devices_in_that_thought_only() -> None:
+def test_removed_victim_frees_devices_only_in_its_cycle_state() -> None:
     bench = Bench(make_node("n", extra={GPU: 1}))
     victim = fraction("victim", 900)
     bench.cache.assume(victim, 0)
@@ -146,7 +146,7 @@ def test_removing_a_victim_in_thought_frees_its_devices_in_that_thought_only() -
     assert victim.uid in bench.plugin._ledger.held()
 
 
-def test_a_nominated_pod_added_in_thought_takes_devices_there() -> None:
+def test_nominated_pod_takes_devices_in_the_cycle_state() -> None:
     bench = Bench(make_node("n", extra={GPU: 2}))
     late = fraction("late", 600, 2)
     thought = make_view(bench.cache)
@@ -160,7 +160,7 @@ def test_a_nominated_pod_added_in_thought_takes_devices_there() -> None:
     assert bench.plugin.filter(thought, late, all_rows(bench.cache)).tolist() == [0]
 
 
-def test_a_nominated_pod_added_in_thought_counts_as_the_kind_it_is() -> None:
+def test_nominated_pod_counts_as_whole_or_fraction() -> None:
     """Where indices are not honoured, whole and fractional pods never meet."""
     bench = Bench(make_node("n", extra={GPU: 2}))
     for nominated, late, other in (
@@ -175,7 +175,7 @@ def test_a_nominated_pod_added_in_thought_counts_as_the_kind_it_is() -> None:
         assert [code != 0 for code in codes] == [False, True]
 
 
-def test_only_events_about_gpus_wake_a_refused_pod() -> None:
+def test_only_gpu_events_requeue_a_refused_pod() -> None:
     bench = Bench()
     hints = {registration.event.label: registration.hint for registration in bench.plugin.events_to_register()}
     late, held = fraction("late", 1), fraction("held", 1, node="n")
@@ -199,7 +199,7 @@ def test_only_events_about_gpus_wake_a_refused_pod() -> None:
     assert own(late, late, fraction("late", 1)) is Hint.SKIP
 
 
-def test_pods_that_ask_alike_share_a_signature() -> None:
+def test_pods_with_equal_demands_share_a_signature() -> None:
     plugin = Bench().plugin
 
     assert plugin.sign(fraction("a", 5)) == plugin.sign(fraction("b", 5))
@@ -228,7 +228,7 @@ def documented_score(free: list[int], kind: tuple[str, int, int]) -> int:
 
 
 @given(st.lists(st.tuples(pods, st.integers(0, 3)), max_size=12), pods)
-def test_filter_says_what_the_ledger_says_and_scores_are_the_documented_ones(
+def test_filter_equals_the_ledger_and_scores_are_as_documented(
     steps: list[tuple[tuple[str, int, int], int]], last: tuple[str, int, int]
 ) -> None:
     honoured = {GPU_INDICES: HONOURED}
@@ -259,7 +259,7 @@ def test_filter_says_what_the_ledger_says_and_scores_are_the_documented_ones(
 
 
 @pytest.mark.parametrize("pod", [fraction("part", 200), whole("all", 1)], ids=["fraction", "whole"])
-def test_the_first_look_at_many_nodes_without_devices_tells_of_each(pod: Pod) -> None:
+def test_first_filter_over_many_nodes_without_devices_covers_each(pod: Pod) -> None:
     """Found by a mutant: arrays that grew as they were read answered in their old size, and the attempt failed."""
     nodes = [make_node(f"n{row}", extra={GPU: 1 if row == 3 else 0}) for row in range(3 * ROWS_FIRST)]
     names = {node.name for node in nodes}

@@ -19,7 +19,7 @@ from multisched.testing.builders import make_context, make_node, make_pod, make_
 SMALL, LARGE = PodShape(1000, 250, 1), PodShape(4000, 1000, 2)
 
 
-def nobody() -> Sequence[PodShape]:
+def no_pods() -> Sequence[PodShape]:
     return ()
 
 
@@ -27,28 +27,28 @@ def share(mix: PodMix, shape: PodShape) -> float:
     return sum(one.share for one in mix.typical if one.shape == shape)
 
 
-def test_mix_follows_what_is_placed() -> None:
-    mix = PodMix(None, nobody)
+def test_mix_follows_placed_pods() -> None:
+    mix = PodMix(None, no_pods)
     for _ in range(1000):
-        mix.placed(SMALL, nobody)
+        mix.placed(SMALL, no_pods)
 
     for _ in range(HALF_LIFE_PODS):
-        mix.placed(LARGE, nobody)
+        mix.placed(LARGE, no_pods)
 
     assert share(mix, LARGE) > 0.75
     assert share(mix, SMALL) > 0
 
 
 def test_old_pods_lose_half_their_weight_after_the_half_life() -> None:
-    mix = PodMix(None, nobody)
+    mix = PodMix(None, no_pods)
     for shape in (SMALL, LARGE):
         for _ in range(HALF_LIFE_PODS):
-            mix.placed(shape, nobody)
+            mix.placed(shape, no_pods)
 
     assert share(mix, LARGE) == pytest.approx(2 / 3, abs=0.05)
 
 
-def test_pods_that_run_and_pods_that_wait_count() -> None:
+def test_running_and_pending_pods_count() -> None:
     mix = PodMix(None, lambda: [SMALL] * 60)
 
     mix.placed(None, lambda: [LARGE] * 40)
@@ -68,34 +68,34 @@ def test_pods_that_run_and_wait_are_shown_before_one_is_placed() -> None:
 
 def test_small_changes_publish_no_new_mix() -> None:
     mix = PodMix(None, lambda: [SMALL] * 500 + [LARGE] * 500)
-    mix.placed(None, nobody)
+    mix.placed(None, no_pods)
     version = mix.version
 
     for _ in range(90):
-        mix.placed(SMALL, nobody)
+        mix.placed(SMALL, no_pods)
     assert mix.version == version
 
     for _ in range(900):
-        mix.placed(SMALL, nobody)
+        mix.placed(SMALL, no_pods)
     assert mix.version > version
 
 
 def test_a_given_mix_never_changes() -> None:
     given = typical_of({SMALL: 1})
-    mix = PodMix(given, nobody)
+    mix = PodMix(given, no_pods)
 
     for _ in range(100):
-        mix.placed(LARGE, nobody)
+        mix.placed(LARGE, no_pods)
     mix.adopt(typical_of({LARGE: 1}))
 
     assert (mix.typical, mix.version) == (given, 0)
 
 
 def test_number_of_counted_shapes_is_bounded() -> None:
-    mix = PodMix(None, nobody)
+    mix = PodMix(None, no_pods)
 
     for number in range(3 * SHAPES_MAX):
-        mix.placed(PodShape(number, 250, 1), nobody)
+        mix.placed(PodShape(number, 250, 1), no_pods)
 
     assert len(mix._weights) <= SHAPES_MAX + 256
 
@@ -122,7 +122,7 @@ def test_plugin_learns_from_running_placed_and_pending_pods() -> None:
 
 def test_another_instance_adopts_what_was_learned() -> None:
     plugin, other = (GpuShare(make_context(), {"policy": "fragmentation"}) for _ in range(2))
-    plugin.mix.placed(SMALL, nobody)
+    plugin.mix.placed(SMALL, no_pods)
 
     other.import_state(plugin.export_state())
 

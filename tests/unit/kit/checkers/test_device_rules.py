@@ -42,9 +42,7 @@ def pod(
         (pod(count="2"), [], False),
     ],
 )
-def test_a_pod_fits_for_certain_where_enough_devices_are_left_whatever_was_chosen(
-    wanted: Pod, there: list[Pod], fits: bool
-) -> None:
+def test_pod_surely_fits_if_enough_devices_are_free_for_any_choice(wanted: Pod, there: list[Pod], fits: bool) -> None:
     assert fits_for_certain(wanted, FOUR, there) == fits
 
 
@@ -60,7 +58,7 @@ def test_a_pod_fits_for_certain_where_enough_devices_are_left_whatever_was_chose
         ((500,), (0,), False),
     ],
 )
-def test_a_fraction_goes_to_the_fullest_devices_that_have_room(
+def test_fraction_uses_the_fullest_devices_with_enough_capacity(
     free: tuple[int, ...], devices: tuple[int, ...], is_wrong: bool
 ) -> None:
     assert bool(fault_of_choice(free, devices, 250)) is is_wrong

@@ -66,7 +66,7 @@ def fault(preemptor: Pod, *stand: tuple[Pod, Node], volume: dict[str, Any] | Non
         (pod("p", pod_affinity=AWAY), ((pod("other", 1), THERE),), ""),
     ],
 )
-def test_once_the_victims_are_gone_the_node_takes_the_pod_by_all_its_rules(
+def test_pod_must_pass_all_filters_after_its_victims_are_removed(
     preemptor: Pod, stand: tuple[tuple[Pod, Node], ...], said: str
 ) -> None:
     assert fault(preemptor, *stand) == said
@@ -82,7 +82,7 @@ def test_once_the_victims_are_gone_the_node_takes_the_pod_by_all_its_rules(
     ],
     ids=["counted twice", "stays counted once", "not of the constraint", "of another namespace"],
 )
-def test_a_victim_that_was_going_already_counts_twice_for_spreading(victim: Pod, said: str) -> None:
+def test_terminating_victim_counts_twice_for_topology_spread(victim: Pod, said: str) -> None:
     apart = SpreadConstraint(
         1, "kubernetes.io/hostname", True, LabelSelector((Requirement("app", Operator.IN, ("any",)),))
     )
@@ -111,11 +111,11 @@ def affine(zone: str) -> NodeSelector:
         ({"node_affinity": affine("z1")}, False),
     ],
 )
-def test_volumes_that_are_bound_are_within_the_nodes_reach(volume: dict[str, Any], is_reached: bool) -> None:
+def test_bound_volumes_must_be_reachable_from_the_node(volume: dict[str, Any], is_reached: bool) -> None:
     assert fault(with_claim(pod("p")), volume=volume) == ("" if is_reached else "its volume disk is out of reach")
 
 
-def test_a_claim_for_one_pod_alone_is_free_once_its_user_is_among_the_victims() -> None:
+def test_read_write_once_pod_claim_is_free_if_its_user_is_a_victim() -> None:
     user = with_claim(pod("user", 1))
     sole = "its claim data is for one pod alone"
     assert fault(with_claim(pod("p")), (user, THERE), access_modes=("ReadWriteOncePod",)) == sole
@@ -123,7 +123,7 @@ def test_a_claim_for_one_pod_alone_is_free_once_its_user_is_among_the_victims() 
     assert fault(with_claim(pod("p")), (pod("other", 1), THERE), access_modes=("ReadWriteOncePod",)) == ""
 
 
-def test_where_a_node_stands_counts_only_where_it_says_so() -> None:
+def test_node_without_a_zone_label_passes_the_zone_check() -> None:
     nowhere = node("nowhere", zone="")
     objects = ObjectStore()
     objects.set(

@@ -27,7 +27,7 @@ GANG = "gang a/g: 0 of the 4 members that must start together fit; g-1: 0/26 nod
         "0/5 nodes are available: 5 Insufficient cpu.",
     ],
 )
-def test_a_sentence_of_a_quota_that_is_full_is_true(message: str) -> None:
+def test_message_about_a_full_quota_is_no_fault(message: str) -> None:
     assert fault_of_sentences(message, BOUNDS) == ""
 
 
@@ -42,16 +42,16 @@ def test_a_sentence_of_a_quota_that_is_full_is_true(message: str) -> None:
         ("quota root.a: cpu 4 used, 1 requested, max 3; quota root.b: cpu 1 used, 1 requested, max 4", "within"),
     ],
 )
-def test_a_sentence_that_no_tree_makes_true_is_told(message: str, why: str) -> None:
+def test_message_that_no_tree_can_cause_is_a_fault(message: str, why: str) -> None:
     assert why in fault_of_sentences(message, BOUNDS)
 
 
-def test_nothing_of_a_sentence_is_left_to_be_read_otherwise() -> None:
+def test_quota_message_is_removed_completely_before_other_checks() -> None:
     left = without_sentences(f"{GANG} 1 quota root.a: cpu 1 used, 200 requested, max 3, 2 Insufficient cpu.")
     assert left == f"{GANG} 1 a quota, 2 Insufficient cpu."
 
 
-def test_the_words_of_the_ledger_are_read() -> None:
+def test_message_of_the_quota_ledger_is_recognized() -> None:
     """Else nothing would be judged once these change."""
     town = Town([make_node("n", cpu_milli=9000)], TREE)
     town.add("there", "a", 2500, node="n")

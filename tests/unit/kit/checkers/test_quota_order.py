@@ -38,7 +38,7 @@ HALF, GIVEN = {GPU_MILLI: "500"}, {GPU_DEVICES: "0"}
 A, B = many("a", 7), many("b", 5)
 
 
-def test_the_leaf_furthest_over_its_min_gives_first() -> None:
+def test_leaf_furthest_over_its_min_loses_pods_first() -> None:
     assert said_of(A[0], A + B) == ""
     assert said_of(B[0], A + B) == "b/b0 goes, and not a/a0, whose leaf is further over its min"
 
@@ -55,27 +55,27 @@ def test_the_leaf_furthest_over_its_min_gives_first() -> None:
         (replace(standing("other", "a", priority=-1), is_victim=True), ""),
     ],
 )
-def test_within_a_leaf_the_least_urgent_goes_first_and_then_the_newest(other: Pod, why: str) -> None:
+def test_lowest_priority_then_newest_pod_of_a_leaf_is_evicted_first(other: Pod, why: str) -> None:
     pods = [*A, *B[1:], other]
 
     assert said_of(A[0], pods) == (f"a/a0 goes, and not a/other, {why}" if why else "")
 
 
-def test_the_claims_own_leaf_gives_last() -> None:
+def test_leaf_of_the_claim_loses_pods_last() -> None:
     own = standing("own", "c", priority=-1)
 
     assert said_of(own, [*A, *B[1:], own]) == "c/own goes, and not a/a0, whose leaf is further over its min"
     assert said_of(A[0], [*A, *B[1:], own]) == ""
 
 
-def test_who_could_not_have_gone_is_no_matter() -> None:
+def test_pods_that_cannot_be_evicted_do_not_matter_for_the_order() -> None:
     """The leaf b has borrowed nothing."""
     other = standing("other", "b", priority=-1)
 
     assert said_of(A[0], [*many("a", 9), *many("b", 2), other]) == ""
 
 
-def test_one_that_has_borrowed_makes_room_for_an_entitled_pod() -> None:
+def test_borrowing_pod_can_be_evicted_for_an_entitled_one() -> None:
     """Whether the level above is full, or the node."""
     small = make_node("n", cpu_milli=3_000)
 
@@ -85,12 +85,12 @@ def test_one_that_has_borrowed_makes_room_for_an_entitled_pod() -> None:
     assert one_would_do(three(), CLAIM, make_node("n", cpu_milli=5_000), many("a", 5)) == "a/a0"
 
 
-def test_nobody_makes_room_for_a_pod_beyond_its_min_or_where_there_is_room() -> None:
+def test_pod_beyond_its_min_or_that_fits_needs_no_victims() -> None:
     assert one_would_do(three(), CLAIM, NODE, [*many("a", 7), *many("b", 1), *many("c", 4)]) == ""
     assert one_would_do(three(), CLAIM, NODE, many("a", 7)) == ""
 
 
-def test_where_the_node_is_full_only_its_own_pods_could_have_gone() -> None:
+def test_only_pods_of_a_full_node_are_alternatives() -> None:
     other = standing("other", "a", priority=-1, node="elsewhere")
     small = make_node("n", cpu_milli=6_000)
 
@@ -101,7 +101,7 @@ def fellow(number: int, cpu: int = 1) -> Pod:
     return make_pod(f"claim{number}", cpu_milli=cpu * 1_000, namespace="c")
 
 
-def test_what_pods_that_start_together_take_back_is_judged_by_the_amounts_of_all() -> None:
+def test_reclaim_for_a_gang_is_judged_by_the_sum_of_its_members() -> None:
     claims = [(fellow(0), NODE), (fellow(1), NODE)]
 
     assert fault_of_reclaim(three(), claims, [[A[0]], [A[1]]], A + B) == ""
@@ -110,7 +110,7 @@ def test_what_pods_that_start_together_take_back_is_judged_by_the_amounts_of_all
     assert "is not entitled" in fault_of_reclaim(three(), [(fellow(0, 3), NODE), (fellow(1, 2), NODE)], [[A[0]]], A + B)
 
 
-def test_pods_that_start_together_leave_each_other_room_on_a_node() -> None:
+def test_members_of_a_gang_must_fit_together_on_a_node() -> None:
     small, pods = make_node("n", cpu_milli=11_000), [*A[:6], *B]
     claims = [(fellow(0), small), (fellow(1), small)]
 
@@ -118,12 +118,12 @@ def test_pods_that_start_together_leave_each_other_room_on_a_node() -> None:
     assert fault_of_reclaim(three(), claims, [[A[0]], [A[1]]], pods) == ""
 
 
-def test_a_gang_that_goes_whole_is_no_pod_too_many() -> None:
+def test_evicted_gang_counts_as_one_victim() -> None:
     assert fault_of_reclaim(three(), [(CLAIM, NODE)], [A], A + B) == ""
     assert "; needed: " in fault_of_reclaim(three(), [(CLAIM, NODE)], [A, [B[0]]], A + B)
 
 
-def test_who_goes_anyway_is_taken_away_from_nobody() -> None:
+def test_terminating_pod_is_no_victim_of_the_reclaim() -> None:
     """For a pod of no quota, for instance: room comes by it, and it need not be borrowed."""
     going, large = replace(B[0], is_deleting=True), make_pod("claim", cpu_milli=2_000, namespace="c")
     there = [*A, going, *B[1:]]
@@ -134,13 +134,13 @@ def test_who_goes_anyway_is_taken_away_from_nobody() -> None:
     assert "1 pods are evicted" in fault_of_reclaim(three(), [(CLAIM, NODE)], [[A[0]], [going]], there)
 
 
-def test_no_member_of_a_gang_has_to_go_in_the_place_of_a_victim() -> None:
+def test_gang_members_are_no_alternatives_to_a_victim() -> None:
     pods = [*A, *B[1:], standing("other", "a", priority=-1)]
 
     assert fault_of_reclaim(three(), [(CLAIM, NODE)], [[A[0]]], pods, in_gangs={"uid-other"}) == ""
 
 
-def test_nominated_pods_count_with_the_parts_of_devices_that_they_ask_for() -> None:
+def test_nominated_pods_count_with_their_device_fractions() -> None:
     leaves = [level(name, {GPU: "1"}, {GPU: "2"}, namespaces=(name,)) for name in ("a", "c")]
     quotas = tree(level("root", {GPU: "2"}, {GPU: "2"}, *leaves))
     claim, half = make_pod("claim", namespace="c", annotations=HALF), make_pod("half", namespace="c", annotations=HALF)

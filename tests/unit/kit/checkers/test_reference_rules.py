@@ -28,7 +28,7 @@ def holder(name: str, ip: str, protocol: str = "TCP", port: int = 80) -> Pod:
         (holder("a", "", port=81), holder("b", ""), False),
     ],
 )
-def test_two_pods_want_one_port(ours: Pod, theirs: Pod, do_clash: bool) -> None:
+def test_host_ports_conflict_by_address_protocol_and_port(ours: Pod, theirs: Pod, do_clash: bool) -> None:
     assert clash(ours, theirs) == do_clash
 
 
@@ -58,7 +58,7 @@ def test_anti_affinity_of_either_pod_keeps_them_apart(app: str, is_apart: bool) 
 
 
 @pytest.mark.parametrize(("cpu_milli", "fits"), [(500, True), (501, False)])
-def test_room_is_what_the_other_pods_leave(cpu_milli: int, fits: bool) -> None:
+def test_free_resources_are_allocatable_minus_other_pods(cpu_milli: int, fits: bool) -> None:
     node = make_node("node", cpu_milli=2000)
 
     assert has_room(make_pod("new", cpu_milli=cpu_milli), node, [make_pod("there", cpu_milli=1500)]) == fits

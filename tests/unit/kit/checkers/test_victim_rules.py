@@ -53,22 +53,20 @@ def node(name: str, *, is_cordoned: bool = False, taints: tuple[Taint, ...] = ()
         (2, ["kept", "kept"], ""),
     ],
 )
-def test_a_budget_is_broken_where_more_of_its_pods_go_than_it_allows(
-    allowed: int, apps: list[str], broken: str
-) -> None:
+def test_budget_is_violated_if_too_many_of_its_pods_are_evicted(allowed: int, apps: list[str], broken: str) -> None:
     victims = [pod(str(number), app) for number, app in enumerate(apps)]
 
     assert broken_for_certain([budget("kept", allowed)], victims) == broken
 
 
-def test_pods_of_other_namespaces_and_those_that_a_budget_has_counted_are_none_of_its() -> None:
+def test_budget_ignores_other_namespaces_and_already_disrupted_pods() -> None:
     victims = [pod("a", "kept")]
 
     assert broken_for_certain([budget("kept", 0, namespace="other")], victims) == ""
     assert broken_for_certain([budget("kept", 0, disrupted=("a",))], victims) == ""
 
 
-def test_where_a_budget_lacks_room_for_all_its_pods_on_a_node_each_of_them_may_have_to_stay() -> None:
+def test_exhausted_budget_may_spare_each_of_its_pods() -> None:
     kept = [pod(name, "kept") for name in ("a", "b")]
     lower = [*kept, pod("c")]
 
@@ -85,7 +83,7 @@ def test_where_a_budget_lacks_room_for_all_its_pods_on_a_node_each_of_them_may_h
         (["free", "free"], True),
     ],
 )
-def test_a_node_would_do_where_enough_pods_may_go(standing: list[str], does: bool) -> None:
+def test_node_is_a_candidate_if_enough_pods_can_be_evicted(standing: list[str], does: bool) -> None:
     here = node("n")
     placed: list[Standing] = [(pod(str(number), app), here) for number, app in enumerate(standing)]
     urgent = pod("urgent", cpu_milli=1000, priority=URGENT)
@@ -93,14 +91,14 @@ def test_a_node_would_do_where_enough_pods_may_go(standing: list[str], does: boo
     assert would_do(urgent, here, [budget("kept", 0)], [here], placed, lambda node: True) is does
 
 
-def test_room_that_is_promised_to_a_pod_as_urgent_is_no_room() -> None:
+def test_resources_reserved_for_a_pod_of_equal_priority_are_not_free() -> None:
     here = node("n")
     placed: list[Standing] = [(pod("low"), here), (pod("first", cpu_milli=1500, priority=URGENT), here)]
 
     assert not would_do(pod("second", priority=URGENT), here, [], [here], placed, lambda node: True)
 
 
-def test_a_less_urgent_pod_that_room_is_promised_to_first_is_no_victim() -> None:
+def test_lower_priority_pod_with_an_earlier_reservation_is_no_victim() -> None:
     here, urgent = node("n"), pod("urgent", priority=URGENT)
     kept = replace(pod("kept", "kept"), started_s=1.0)
     placed: list[Standing] = [(kept, here)]
@@ -110,7 +108,7 @@ def test_a_less_urgent_pod_that_room_is_promised_to_first_is_no_victim() -> None
     assert fault_of_victims(urgent, here, [kept], [here], placed, lambda node: True, [], promised) == ""
 
 
-def test_a_node_that_is_cordoned_or_not_of_the_domain_would_not_do() -> None:
+def test_cordoned_or_foreign_node_is_no_candidate() -> None:
     here, shut = node("n"), node("shut", is_cordoned=True)
     placed: list[Standing] = [(pod("low"), here), (pod("other"), shut)]
     urgent = pod("urgent", cpu_milli=2000, priority=URGENT)
@@ -120,7 +118,7 @@ def test_a_node_that_is_cordoned_or_not_of_the_domain_would_not_do() -> None:
     assert not would_do(urgent, shut, [], [here, shut], placed, lambda node: True)
 
 
-def test_a_node_would_do_where_each_hard_taint_is_tolerated() -> None:
+def test_node_is_a_candidate_if_all_hard_taints_are_tolerated() -> None:
     preferred, hard = Taint("slow", "", "PreferNoSchedule"), Taint("upkeep", "", "NoSchedule")
     urgent = pod("urgent", cpu_milli=2000, priority=URGENT)
     tolerant = replace(urgent, spec=replace(urgent.spec, tolerations=(Toleration(key="upkeep", operator="Exists"),)))
@@ -134,7 +132,7 @@ def test_a_node_would_do_where_each_hard_taint_is_tolerated() -> None:
     assert does(tolerant, preferred, hard)
 
 
-def test_a_pod_whose_place_hangs_on_more_than_room_is_not_judged() -> None:
+def test_pod_with_other_constraints_than_resources_is_not_judged() -> None:
     assert is_plain(pod("plain"))
     assert not is_plain(Pod("default", "x", "u", 1, PodSpec(), {}, annotations={"multisched.io/gpu-milli": "500"}))
 
@@ -148,7 +146,7 @@ def test_a_pod_whose_place_hangs_on_more_than_room_is_not_judged() -> None:
         ([], "it does not fit"),
     ],
 )
-def test_victims_are_as_many_as_are_needed(victims: list[str], fault: str) -> None:
+def test_number_of_victims_is_minimal(victims: list[str], fault: str) -> None:
     there, lower = node("n"), {name: pod(name) for name in ("a", "b")}
     standing: list[Standing] = [(one, there) for one in lower.values()]
     going = [lower[name] for name in victims]
@@ -172,7 +170,7 @@ def test_victims_are_as_many_as_are_needed(victims: list[str], fault: str) -> No
         (replace(pod("guarded", "kept"), started_s=1.0), replace(pod("young"), started_s=2.0), False),
     ],
 )
-def test_of_two_pods_as_large_the_more_important_stays(victim: Pod, staying: Pod, is_fault: bool) -> None:
+def test_more_important_of_two_equal_pods_is_spared(victim: Pod, staying: Pod, is_fault: bool) -> None:
     there = node("n")
     standing: list[Standing] = [(victim, there), (staying, there)]
     preemptor = pod("urgent", priority=URGENT)
@@ -191,7 +189,7 @@ def test_of_two_pods_as_large_the_more_important_stays(victim: Pod, staying: Pod
         (["a", "bc"], ""),
     ],
 )
-def test_victims_of_several_pods_go_in_units_each_of_which_is_needed(units: list[str], fault: str) -> None:
+def test_each_unit_of_victims_of_several_preemptors_is_needed(units: list[str], fault: str) -> None:
     nodes = {name: node(name) for name in ("m", "n")}
     places = {"a": "m", "b": "n", "c": "n"}
     lower = {name: pod(name, cpu_milli=500 if name == "c" else 1000) for name in places}
@@ -202,7 +200,7 @@ def test_victims_of_several_pods_go_in_units_each_of_which_is_needed(units: list
     assert fault_of_units(preemptors, going, nodes.values(), standing, lambda node: True) == fault
 
 
-def test_preemptors_leave_one_another_room() -> None:
+def test_preemptors_must_fit_together() -> None:
     there = node("n")
     preemptors = [(pod("one", priority=URGENT), there), (pod("two", cpu_milli=1500, priority=URGENT), there)]
     said = fault_of_units(preemptors, [[pod("a")]], [there], [(pod("a"), there)], lambda node: True)

@@ -58,7 +58,7 @@ async def _pod(api: DirectTransport, name: str) -> bytes:
     return orjson.dumps({"metadata": {"name": name, "uid": uid}, "target": {"name": "a"}})
 
 
-def test_a_binding_on_its_way_arrives_though_its_sender_was_killed() -> None:
+def test_binding_in_flight_arrives_after_its_sender_was_killed() -> None:
     loop = SimLoop(seed=1)
 
     async def main() -> None:
@@ -73,7 +73,7 @@ def test_a_binding_on_its_way_arrives_though_its_sender_was_killed() -> None:
     simulate(main(), loop)
 
 
-def test_nothing_arrives_through_a_cut_wire() -> None:
+def test_no_request_arrives_over_a_cut_connection() -> None:
     loop = SimLoop(seed=1)
 
     async def main() -> None:
@@ -91,7 +91,7 @@ def test_nothing_arrives_through_a_cut_wire() -> None:
     simulate(main(), loop)
 
 
-def test_lines_of_an_unheard_pod_are_lost_and_those_of_strangers_never_are() -> None:
+def test_watch_events_are_lost_only_for_the_chosen_pods() -> None:
     loop = SimLoop(seed=1)
 
     async def main() -> list[str]:

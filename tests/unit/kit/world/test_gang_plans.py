@@ -44,7 +44,7 @@ def test_only_gangs_that_never_start_have_too_few_members() -> None:
         assert plan.late < plan.size
 
 
-def test_the_judge_reads_each_member_as_it_is_meant() -> None:
+def test_judge_reads_each_member_as_planned() -> None:
     for plan in PLANS:
         member = read_member(member_manifest(plan, "pod"))
         group = read_group(group_manifest(plan)) if plan.has_group else None
@@ -63,5 +63,5 @@ def test_gangs_that_start_together_name_each_other() -> None:
             assert all(by_name[name].groups == plan.groups for name in plan.groups)
 
 
-def test_a_seed_gives_the_same_gangs() -> None:
+def test_equal_seeds_give_equal_gangs() -> None:
     assert drawn(5) == drawn(5)

@@ -61,9 +61,7 @@ class Scene:
         (NEVER, NAMESPACE, TRUSTED, "yes", 422),
     ],
 )
-def test_a_policy_is_lifted_by_its_own_change_alone(
-    policy: str, path: str, label: str, value: str, status: int
-) -> None:
+def test_policy_ends_only_with_its_own_change(policy: str, path: str, label: str, value: str, status: int) -> None:
     loop = SimLoop(seed=1)
 
     async def main() -> None:
@@ -90,7 +88,7 @@ def _told(answers: list[Response | None], changes: int = 0) -> str:
 
 
 @pytest.mark.parametrize("again", [None, Response(429, b"{}"), Response(503, b"{}"), Response(0, b"")])
-def test_the_attempt_after_the_last_one_is_one_too_many(again: Response | None) -> None:
+def test_attempt_after_the_last_allowed_one_is_a_fault(again: Response | None) -> None:
     enough: list[Response | None] = [REFUSED] * REFUSALS_ALIKE_MAX
 
     assert _told(enough) == ""
@@ -99,17 +97,17 @@ def test_the_attempt_after_the_last_one_is_one_too_many(again: Response | None) 
     assert _told([*enough, again]) == ""
 
 
-def test_other_words_begin_the_row_anew() -> None:
+def test_different_message_restarts_the_count_of_refusals() -> None:
     others = Response(422, b'{"message": "not now"}')
 
     assert _told([*[REFUSED] * REFUSALS_ALIKE_MAX, others, *[REFUSED] * REFUSALS_ALIKE_MAX]) == ""
 
 
-def test_a_refusal_after_a_lost_answer_need_not_count() -> None:
+def test_refusal_after_a_lost_response_is_not_counted() -> None:
     assert _told([*[REFUSED] * REFUSALS_ALIKE_MAX, None, REFUSED]) == ""
 
 
-def test_a_changed_configuration_allows_one_more_attempt_and_a_mistake_allows_none() -> None:
+def test_only_a_valid_configuration_change_allows_another_attempt() -> None:
     """A pod that was set aside is tried once by each profile that is put in force."""
     loop, rng, broken = SimLoop(seed=1), random.Random(0), list[str]()
     server, setting = ApiServer(SimClock(loop), rbac=False), drawn(0, rng_of(0))

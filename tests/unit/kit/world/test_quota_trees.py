@@ -42,7 +42,7 @@ def depth(level: Level) -> int:
     return 1 + max((depth(child) for child in level.get("children", ())), default=0)
 
 
-def test_every_drawn_tree_keeps_every_rule() -> None:
+def test_every_generated_tree_is_valid() -> None:
     trees = [drawn_tree(random.Random(seed), NAMESPACES) for seed in range(SEEDS)]
 
     assert {depth(root) for root in trees} == set(range(DEPTH[0], DEPTH[1] + 1))
@@ -57,7 +57,7 @@ def test_every_drawn_tree_keeps_every_rule() -> None:
         assert all(read(root).leaf_of(namespace) is not None for namespace in NAMESPACES)
 
 
-def test_every_edit_keeps_every_rule_and_all_namespaces() -> None:
+def test_every_edited_tree_is_valid_and_keeps_all_namespaces() -> None:
     is_new = 0
     for seed in range(SEEDS):
         rng = random.Random(seed)
@@ -70,7 +70,7 @@ def test_every_edit_keeps_every_rule_and_all_namespaces() -> None:
     assert is_new > SEEDS * 0.6
 
 
-def test_an_edit_leaves_the_tree_before_it_as_it_was() -> None:
+def test_edit_does_not_change_the_original_tree() -> None:
     for seed in range(SEEDS):
         rng = random.Random(seed)
         root = drawn_tree(rng, NAMESPACES)
@@ -83,7 +83,7 @@ def test_an_edit_leaves_the_tree_before_it_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(BREAKS))
-def test_a_broken_tree_breaks_the_rule_that_it_is_named_after(kind: str) -> None:
+def test_invalid_tree_violates_the_rule_in_its_name(kind: str) -> None:
     for seed in range(SEEDS):
         rng = random.Random(seed)
         root = broken(rng, drawn_tree(rng, NAMESPACES), kind)
@@ -93,11 +93,11 @@ def test_a_broken_tree_breaks_the_rule_that_it_is_named_after(kind: str) -> None
         assert SAID[kind] in str(raised.value)
 
 
-def test_a_seed_gives_one_tree() -> None:
+def test_equal_seeds_give_equal_trees() -> None:
     assert drawn_tree(random.Random(3), NAMESPACES) == drawn_tree(random.Random(3), NAMESPACES)
 
 
-def test_units_are_read_as_they_are_written() -> None:
+def test_written_units_read_back_equal() -> None:
     root = drawn_tree(random.Random(1), NAMESPACES)
 
     for level in levels_of(root):

@@ -25,7 +25,7 @@ def tree(*documents: Json) -> QuotaTree:
     return found.tree
 
 
-def test_labels_make_the_tree() -> None:
+def test_tree_is_built_from_labels() -> None:
     found = tree(
         linked("b", 4, 8, "company"),
         linked("company", 10, 20, is_parent="true", allow_lent_resource="false"),
@@ -50,33 +50,33 @@ def test_labels_make_the_tree() -> None:
 
 
 @pytest.mark.parametrize("other", ["other", "zone"])
-def test_a_quota_of_its_namespaces_name_goes_before_an_annotation(other: str) -> None:
+def test_quota_in_the_namespace_takes_precedence_over_an_annotation(other: str) -> None:
     found = tree(linked("team", 1, 2, namespace="team"), linked(other, 1, 2, namespaces=["team", "web"]))
     assert {name: found.nodes[at].name for name, at in found.leaf_of.items()} == {"team": "team", "web": other}
 
 
-def test_of_several_quotas_that_list_a_namespace_labels_choose() -> None:
+def test_label_chooses_among_quotas_that_list_the_namespace() -> None:
     found = tree(linked("b", 1, 3, namespaces=["x"]), linked("a", 1, 3, namespaces=["x", "y"]), linked("c", 1, 3))
     assert found.nodes[found.leaf_of["x"]].name == "a", "the first by name, for pods without a label"
     assert found.named_in == {"a": frozenset(("x", "y")), "b": frozenset(("x",)), "c": frozenset()}
 
 
-def test_a_tree_has_no_more_than_its_total() -> None:
+def test_total_bounds_the_tree() -> None:
     root = linked("tree", 2, 100, is_root="true", is_parent="true", tree_id="t", total_resource={"cpu": "8"})
     found = tree(root, linked("leaf", 1, 50, "tree", tree_id="t"))
     assert found.nodes[1].max == {"cpu": 8000}
 
 
-def test_a_total_below_what_a_quota_is_sure_of_bounds_it_at_that() -> None:
+def test_total_below_a_min_limits_that_min() -> None:
     assert tree(linked("a", 5, 8, total_resource={"cpu": "3"})).nodes[1].max == {"cpu": 5000}
 
 
-def test_a_weight_may_be_a_part_of_a_device() -> None:
+def test_weight_may_be_a_fraction_of_a_device() -> None:
     found = tree(linked("a", 1, 3, shared_weight={"nvidia.com/gpu": "1.5", "cpu": "0.5"}))
     assert found.nodes[1].weights == {"nvidia.com/gpu": 1500, "cpu": 500}
 
 
-def test_no_quota_is_no_tree() -> None:
+def test_no_quotas_give_no_tree() -> None:
     assert read(linked("koordinator-root-quota", None, None)) == ReadQuotas(None)
 
 
@@ -108,7 +108,7 @@ PARENT: Json = linked("p", 4, 8, is_parent="true")
         ([linked("a", 1, 3) | {"spec": 5}], {"kube-system/a": ["spec"]}),
     ],
 )
-def test_each_rule_that_is_broken_is_told_at_its_object(documents: list[Json], told: Mapping[str, list[str]]) -> None:
+def test_each_violation_is_reported_at_its_object(documents: list[Json], told: Mapping[str, list[str]]) -> None:
     found = read(*documents)
     assert found.tree is None
     places = {key: [one.path for one in problems] for key, problems in found.problems.items()}
@@ -117,7 +117,7 @@ def test_each_rule_that_is_broken_is_told_at_its_object(documents: list[Json], t
     assert all(one.text and one.fix for problems in found.problems.values() for one in problems)
 
 
-def test_a_chain_too_long_is_refused() -> None:
+def test_too_many_levels_are_refused() -> None:
     chain = [linked("n0", 0, 1, is_parent="true")]
     chain += [linked(f"n{at}", 0, 1, f"n{at - 1}", is_parent="true") for at in range(1, DEPTH_MAX + 3)]
     assert read(*chain).tree is None

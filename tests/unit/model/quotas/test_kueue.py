@@ -44,11 +44,11 @@ def nodes(found: Translation) -> dict[str, QuotaNode]:
     return {node.path: node for node in found.tree.nodes}
 
 
-def told(found: Translation) -> list[tuple[str, str]]:
+def lost_fields(found: Translation) -> list[tuple[str, str]]:
     return [(one.key, one.path) for one in found.losses]
 
 
-def test_a_queue_is_sure_of_its_quota_and_borrows_up_to_its_limit() -> None:
+def test_nominal_quota_becomes_min_and_borrowing_limit_becomes_max() -> None:
     first = queue("a", "all", [quota("cpu", 9, 3), quota("memory", "36Gi")])
     found = read_kueue([first, queue("b", "all", [quota("cpu", "500m", 0)]), local("x", "a"), local("y", "b")])
     tree = nodes(found)
@@ -63,13 +63,13 @@ def test_a_queue_is_sure_of_its_quota_and_borrows_up_to_its_limit() -> None:
     assert found.losses == ()
 
 
-def test_what_a_lending_limit_holds_back_is_lent_to_nobody() -> None:
+def test_quota_above_the_lending_limit_becomes_guarantee() -> None:
     found = nodes(read_kueue([queue("a", "all", [quota("cpu", 9, lending=4)]), queue("b", "all", [quota("cpu", 9)])]))
     assert found["root.all.a"].guarantee == {"cpu": 5000}
     assert found["root.all.b"].guarantee == {}
 
 
-def test_a_lending_limit_over_what_there_is_holds_nothing_back() -> None:
+def test_lending_limit_above_the_quota_has_no_effect() -> None:
     found = nodes(read_kueue([queue("a", "all", [quota("cpu", 4, lending=9)])]))
     assert found["root.all.a"].guarantee.get("cpu", 0) == 0
 
@@ -79,7 +79,7 @@ def test_a_queue_without_a_cohort_borrows_nothing() -> None:
     assert (found["root.a"].min, found["root.a"].max, found["root.a"].guarantee) == ({"cpu": 9000}, {"cpu": 9000}, {})
 
 
-def test_a_cohort_has_what_its_members_have_and_its_own() -> None:
+def test_cohort_has_the_sum_of_its_own_and_its_members_quotas() -> None:
     found = nodes(
         read_kueue(
             [
@@ -95,19 +95,19 @@ def test_a_cohort_has_what_its_members_have_and_its_own() -> None:
     assert (team.min, team.max, team.guarantee) == ({"cpu": 11_000}, {"cpu": 14_000}, {"cpu": 7000})
 
 
-def test_a_cohort_that_is_no_object_has_no_limits() -> None:
+def test_cohort_without_an_object_has_no_limits() -> None:
     found = nodes(read_kueue([cohort("team", "company"), queue("a", "team", [quota("cpu", 9)])]))
     assert (found["root.company.team"].min, found["root.company.team"].max) == ({"cpu": 9000}, {})
 
 
-def test_flavors_are_added_up_and_one_without_a_limit_has_none() -> None:
+def test_flavors_are_added_and_one_without_a_limit_removes_the_limit() -> None:
     flavors = [quota("cpu", 9, 3, 4)], [quota("cpu", 1, 2)]
     found = read_kueue([queue("a", "all", *flavors), queue("b", "all", flavors[0], [quota("cpu", 1)])])
     tree = nodes(found)
     assert (tree["root.all.a"].min, tree["root.all.a"].max) == ({"cpu": 10_000}, {"cpu": 15_000})
     assert tree["root.all.a"].guarantee == {"cpu": 5000}
     assert tree["root.all.b"].max == {}
-    assert ("ClusterQueue a", "spec.resourceGroups") in told(found)
+    assert ("ClusterQueue a", "spec.resourceGroups") in lost_fields(found)
 
 
 @pytest.mark.parametrize(
@@ -120,13 +120,13 @@ def test_weights_keep_their_proportions(weights: tuple[str | None, ...], written
     assert (found["root.q0"].weight, found["root.q1"].weight) == written
 
 
-def test_names_of_older_versions_are_read() -> None:
+def test_field_names_of_older_versions_are_read() -> None:
     old, older = queue("a", "", [quota("cpu", 9)]), cohort("team", "", [quota("cpu", 1)])
     old["spec"]["cohort"], older["spec"]["parent"] = "team", "company"
     assert "root.company.team.a" in nodes(read_kueue([old, older]))
 
 
-def test_what_cannot_be_carried_over_is_named_with_its_path() -> None:
+def test_lost_fields_are_reported_with_their_path() -> None:
     spec: Json = {"preemption": {"reclaimWithinCohort": "Any"}, "stopPolicy": "Hold", "queueingStrategy": ""}
     flavor = {"apiVersion": V1BETA2, "kind": "ResourceFlavor", "metadata": {"name": "spot"}}
     flavor |= {"spec": {"nodeLabels": {"a": "b"}}}
@@ -140,7 +140,7 @@ def test_what_cannot_be_carried_over_is_named_with_its_path() -> None:
             flavor,
         ]
     )
-    assert told(found) == [
+    assert lost_fields(found) == [
         ("ClusterQueue a", "spec.resourceGroups"),
         ("ClusterQueue a", "spec.resourceGroups"),
         ("ClusterQueue a", "spec.preemption"),
@@ -182,7 +182,7 @@ def test_a_malformed_document_names_its_field(document: Json, path: str) -> None
     assert all(one.text and one.fix for one in problems)
 
 
-def test_a_circle_of_cohorts_and_a_name_given_twice_are_problems() -> None:
+def test_cohort_cycles_and_duplicate_names_are_problems() -> None:
     circle = read_kueue([cohort("a", "b"), cohort("b", "c"), cohort("c", "a")])
     assert {key: [one.path for one in of] for key, of in circle.problems.items()} == {"Cohort a": ["spec.parentName"]}
     twice = read_kueue([queue("a"), queue("a")])

@@ -27,7 +27,7 @@ def test_the_root_has_the_sum_of_all_min() -> None:
     assert found.tree.leaf_of == {"a": 1, "b": 2}
 
 
-def test_no_quota_is_no_tree() -> None:
+def test_no_quotas_give_no_tree() -> None:
     assert read() == ReadQuotas(None)
 
 
@@ -40,7 +40,7 @@ def test_no_quota_is_no_tree() -> None:
         ([flat("a", 1, 3) | {"spec": 5}], {"a/quota": ["spec"]}),
     ],
 )
-def test_what_is_wrong_is_told_by_object_and_nothing_is_in_force(
+def test_problems_are_reported_by_object_and_no_tree_is_in_force(
     documents: list[Json], told: Mapping[str, list[str]]
 ) -> None:
     found = read(*documents)
@@ -54,7 +54,7 @@ teams = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 
 
 
 @given(teams, st.integers(0, 4), st.integers(1, 9))
-def test_the_tree_refuses_what_scheduler_plugins_refuses(
+def test_tree_refuses_the_same_quotas_as_scheduler_plugins(
     teams: list[tuple[int, int, int]], at: int, asked: int
 ) -> None:
     """There: used + request > max, or the use of all + request > the sum of all min."""

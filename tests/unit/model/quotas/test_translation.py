@@ -40,7 +40,7 @@ each_api = pytest.mark.parametrize("api", QuotaApi, ids=lambda api: api.name)
 
 
 @each_api
-def test_every_document_is_of_the_api_that_reads_it(api: QuotaApi) -> None:
+def test_api_of_every_document_is_found(api: QuotaApi) -> None:
     assert {api_of(one) for one in EXAMPLES[api]} == {api}
 
 
@@ -55,7 +55,7 @@ def test_every_document_is_of_the_api_that_reads_it(api: QuotaApi) -> None:
         {"kind": "ResourceQuota", "apiVersion": "v1"},
     ],
 )
-def test_other_kinds_are_of_none(document: Json) -> None:
+def test_other_kinds_have_no_quota_api(document: Json) -> None:
     assert api_of(document) is None
     assert not is_beside(document)
 
@@ -80,32 +80,32 @@ def test_a_namespace_among_the_documents_is_no_quota(api: QuotaApi) -> None:
     assert (alone.tree, alone.problems) == (both.tree, both.problems)
 
 
-def told(translation: Translation) -> list[tuple[str, str]]:
+def lost_fields(translation: Translation) -> list[tuple[str, str]]:
     return [(one.key, one.path) for one in translation.losses]
 
 
 def test_attributes_and_bounds_of_jobs_of_ack_are_lost() -> None:
     team = leaf("a", 1, 2, attributes={"resourceflavors": ["x"]})
     root = node("root", {"cpu": 4}, {"cpu": 4, "kube-queue/max-jobs": 3}, team)
-    assert told(translate(QuotaApi.ACK, [ack(root)])) == [
+    assert lost_fields(translate(QuotaApi.ACK, [ack(root)])) == [
         ("ElasticQuotaTree kube-system/teams", "root.max.kube-queue/max-jobs"),
         ("ElasticQuotaTree kube-system/teams", "root.a.attributes.resourceflavors"),
     ]
 
 
-def test_what_is_lost_of_a_level_without_a_name_goes_by_its_place() -> None:
+def test_losses_of_an_unnamed_level_have_its_index_in_the_path() -> None:
     nameless = {"min": {"cpu": 1}, "attributes": {"x": "y"}, "children": [leaf("b", 1, 1, attributes={"z": "y"})]}
     root = node("root", {"cpu": 4}, {"cpu": 4}, leaf("a", 1, 2), nameless)
-    assert [path for _, path in told(translate(QuotaApi.ACK, [ack(root)]))] == [
+    assert [path for _, path in lost_fields(translate(QuotaApi.ACK, [ack(root)]))] == [
         "root.children[1].attributes.x",
         "root.children[1].b.attributes.z",
     ]
 
 
-def test_labels_and_annotations_of_koordinator_are_lost_but_for_those_that_are_read() -> None:
+def test_unread_labels_and_annotations_of_koordinator_are_lost() -> None:
     document = linked("web", 2, 8, tree_id="", preemptible="false", allow_lent_resource="false", runtime="{}")
     _, translation = checked(translate(QuotaApi.KOORDINATOR, [document]))
-    assert told(translation) == [
+    assert lost_fields(translation) == [
         ("ElasticQuota kube-system/web", "metadata.labels[quota.scheduling.koordinator.sh/preemptible]"),
         ("", ""),
         ("", "koordinator-root-quota.max.cpu"),
@@ -130,7 +130,7 @@ def test_labels_and_annotations_of_koordinator_are_lost_but_for_those_that_are_r
     ],
     ids=["min over max", "two trees", "no metadata", "koordinator", "flat", "no namespace", "whole"],
 )  # fmt: skip
-def test_a_problem_is_of_an_object_and_a_field(api: QuotaApi, documents: list[Json], key: str, path: str) -> None:
+def test_problem_names_its_object_and_field(api: QuotaApi, documents: list[Json], key: str, path: str) -> None:
     tree, translation = checked(translate(api, documents))
     assert tree is None
     assert path in [one.path for one in translation.problems[key]]
@@ -152,7 +152,7 @@ anything = st.recursive(
 @each_api
 @settings(max_examples=50, deadline=None)
 @given(data=st.data())
-def test_any_document_is_read_or_has_a_problem(api: QuotaApi, data: st.DataObject) -> None:
+def test_every_document_is_read_or_reported_as_a_problem(api: QuotaApi, data: st.DataObject) -> None:
     documents = [
         {**one, **data.draw(st.dictionaries(st.sampled_from(["metadata", "spec"]), anything))} for one in EXAMPLES[api]
     ]

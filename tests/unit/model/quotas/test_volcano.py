@@ -34,11 +34,11 @@ def nodes(found: Translation) -> dict[str, QuotaNode]:
     return {node.path: node for node in found.tree.nodes}
 
 
-def told(found: Translation) -> list[tuple[str, str]]:
+def lost_fields(found: Translation) -> list[tuple[str, str]]:
     return [(one.key, one.path) for one in found.losses]
 
 
-def test_deserved_is_min_capability_max_and_guarantee_what_is_lent_to_nobody() -> None:
+def test_deserved_becomes_min_capability_becomes_max_and_guarantee_stays() -> None:
     amounts: Json = {
         "deserved": {"cpu": 4, "memory": "8Gi"},
         "capability": {"cpu": 8},
@@ -51,7 +51,7 @@ def test_deserved_is_min_capability_max_and_guarantee_what_is_lent_to_nobody() -
     assert found.losses == ()
 
 
-def test_a_queue_without_deserved_is_sure_of_its_guarantee_and_of_what_is_below_it() -> None:
+def test_queue_without_deserved_has_min_of_guarantee_and_child_mins() -> None:
     found = nodes(
         read_volcano(
             [
@@ -66,13 +66,13 @@ def test_a_queue_without_deserved_is_sure_of_its_guarantee_and_of_what_is_below_
     assert found["root"].min == {"cpu": 5000, "memory": 9 * 2**30}
 
 
-def test_the_root_queue_bounds_all() -> None:
+def test_root_queue_bounds_the_whole_tree() -> None:
     found = nodes(read_volcano([queue("root", capability={"cpu": 40}), queue("a", "root", deserved={"cpu": 4})]))
     assert list(found) == ["root", "root.a"]
     assert (found["root"].min, found["root"].max) == ({"cpu": 4000}, {"cpu": 40_000})
 
 
-def test_pod_groups_and_namespaces_say_whom_a_queue_serves() -> None:
+def test_pod_groups_and_namespaces_map_namespaces_to_queues() -> None:
     found = read_volcano(
         [
             queue("parent"),
@@ -88,17 +88,17 @@ def test_pod_groups_and_namespaces_say_whom_a_queue_serves() -> None:
     )
     assert found.tree is not None
     assert found.tree.leaf_of == {"x": 2, "y": 3}
-    assert told(found) == [
+    assert lost_fields(found) == [
         ("PodGroup x/job", "spec.queue"),
         ("PodGroup z/job", "spec.queue"),
         ("PodGroup z/second", "spec.queue"),
     ]
 
 
-def test_what_cannot_be_carried_over_is_named_with_its_path() -> None:
+def test_lost_fields_are_reported_with_their_path() -> None:
     document = queue("a", reclaimable=False, priority=5, affinity={"nodeGroupAffinity": {}})
     document["metadata"]["annotations"] = {"volcano.sh/hierarchy": "root/a"}
-    assert told(read_volcano([document])) == [
+    assert lost_fields(read_volcano([document])) == [
         ("Queue a", "spec.priority"),
         ("Queue a", "spec.affinity"),
         ("Queue a", "spec.reclaimable"),
@@ -134,7 +134,7 @@ def test_a_malformed_document_names_its_field(document: Json, path: str) -> None
     assert all(one.text and one.fix for one in problems)
 
 
-def test_a_circle_of_parents_is_a_problem_of_each() -> None:
+def test_parent_cycle_is_a_problem_of_each_queue_in_it() -> None:
     found = read_volcano([queue("a", "b"), queue("b", "a")])
     assert {key: [one.path for one in of] for key, of in found.problems.items()} == {
         "Queue a": ["spec.parent"],

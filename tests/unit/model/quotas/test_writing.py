@@ -46,7 +46,7 @@ def losses(tree: QuotaTree, **total: int) -> list[tuple[str, str]]:
     ],
     ids=["ack", "weight", "all guaranteed", "some guaranteed", "open root"],
 )  # fmt: skip
-def test_a_good_tree_is_the_same_when_it_is_read_back(root: Json) -> None:
+def test_valid_tree_is_equal_after_writing_and_reading(root: Json) -> None:
     tree, problems = read_tree(root)
     assert tree is not None, problems
     found = written(tree)
@@ -57,19 +57,19 @@ def test_a_good_tree_is_the_same_when_it_is_read_back(root: Json) -> None:
         assert found.losses == ()
 
 
-def test_the_object_is_where_it_has_effect() -> None:
+def test_written_object_is_in_the_namespace_that_is_read() -> None:
     document = written(tree_of(drafted("root")), "teams").document
     assert document["metadata"] == {"name": "teams", "namespace": "kube-system"}
     assert (document["apiVersion"], document["kind"]) == ("scheduling.sigs.k8s.io/v1beta1", "ElasticQuotaTree")
 
 
-def test_a_name_is_there_once() -> None:
+def test_written_names_are_unique() -> None:
     tree = tree_of(drafted("root", 0, 9, drafted("a.b", 0, 9), drafted("a.b", 0, 9), drafted("root", 0, 9)))
     assert [one["name"] for one in root_of(tree)["children"]] == ["a.b", "a.b-2", "root-2"]
     assert [path for path, _ in losses(tree)] == ["root.a.b", "root.root"]
 
 
-def test_a_root_without_a_bound_has_what_its_children_may_hold() -> None:
+def test_unbounded_root_gets_the_sum_of_child_max() -> None:
     tree = tree_of(drafted("root", 0, None, drafted("a", 1000, 3000), drafted("b", 0, 2000)))
     assert (root_of(tree)["min"], root_of(tree)["max"]) == ({"cpu": "5"}, {"cpu": "5"})
     ((path, text),) = losses(tree)
@@ -77,7 +77,7 @@ def test_a_root_without_a_bound_has_what_its_children_may_hold() -> None:
     assert "written with 5: the sum of its children's max; set the cluster's total with --total cpu=AMOUNT" in text
 
 
-def test_a_root_with_a_child_without_a_bound_has_what_its_children_are_sure_of() -> None:
+def test_root_with_an_unbounded_child_gets_the_sum_of_child_min() -> None:
     tree = tree_of(drafted("root", 0, None, drafted("a", 1000), drafted("b", 2000, 5000)))
     assert root_of(tree)["max"] == {"cpu": "3"}
     ((_, text),) = losses(tree)
@@ -85,7 +85,7 @@ def test_a_root_with_a_child_without_a_bound_has_what_its_children_are_sure_of()
     assert root_of(tree)["children"][1]["max"] == {"cpu": "3"}, "more is never reached"
 
 
-def test_what_the_cluster_has_is_the_bound_that_the_root_lacks() -> None:
+def test_unbounded_root_gets_the_capacity_of_the_cluster() -> None:
     tree = tree_of(drafted("root", 0, None, drafted("a", 1000), drafted("b", 2000, 5000)))
     assert root_of(tree, cpu=40_000, pods=110)["max"] == {"cpu": "40", "pods": "110"}
     assert losses(tree, cpu=40_000) == []
@@ -133,7 +133,7 @@ def with_namespaces(root: Draft) -> QuotaTree:
 
 @settings(max_examples=60, deadline=None)
 @given(drafts())
-def test_what_is_written_of_any_tree_has_no_problem_and_loses_no_namespace(root: Draft) -> None:
+def test_every_written_tree_is_valid_and_keeps_all_namespaces(root: Draft) -> None:
     tree = with_namespaces(root)
     again, problems = read_tree(written(tree).document["spec"]["root"])
     assert problems == ()
@@ -147,13 +147,13 @@ def test_what_is_written_of_any_tree_has_no_problem_and_loses_no_namespace(root:
 
 @settings(max_examples=60, deadline=None)
 @given(drafts())
-def test_a_tree_of_ack_written_exactly_is_the_same_tree_in_every_field(root: Draft) -> None:
+def test_exactly_written_ack_tree_is_equal_in_every_field(root: Draft) -> None:
     tree, problems = read_tree(written(with_namespaces(root)).document["spec"]["root"])
     assert tree is not None, problems
     assert read_tree(exact_root(tree)) == (tree, ())
 
 
-def test_a_root_without_a_bound_is_written_exactly_without_one() -> None:
+def test_unbounded_root_is_written_exactly_without_a_bound() -> None:
     tree, _ = read_tree(node("root", {}, {}, leaf("a", 0, 7), node("b", {}, {"memory": "5"})))
     assert tree is not None
     assert read_tree(exact_root(tree)) == (tree, ())

@@ -20,15 +20,16 @@ from multisched.framework.node_view import Int32, Int64, Rows
 from multisched.framework.points import CycleView
 from multisched.framework.ports import ExtenderError
 from multisched.framework.preemption import Candidates, LabelSet
-from multisched.model.objects import Pod
+from multisched.model.objects import Pod, PodSpec
 from multisched.plugins.default_preemption import DefaultPreemption, LowerPriority
 from multisched.plugins.disruption_budgets import DisruptionBudgets
 from multisched.plugins.extender.preemption import (
     WHOLE_PODS_MAX,
-    PodOnNode,
     PreemptionRequest,
     PreemptionVerdict,
     Victims,
+    meta_arguments,
+    read_preemption_answer,
 )
 from multisched.testing.builders import container, decode_pod, node_document, pod_document
 from tests.unit.plugins.extender.extender_kit import extending, hanging
@@ -36,14 +37,20 @@ from tests.unit.plugins.extender.test_http_extender import asking, settings_of
 from tests.unit.plugins.scenes import Scene, context_of
 
 PREEMPTS = {"filter_verb": "", "preempt_verb": "preempt"}
-LOW = {uid: PodOnNode("team", uid, 0) for uid in ("a", "b", "c")}
+
+
+def a_pod(uid: str, priority: int = 0) -> Pod:
+    return Pod("team", uid, uid, 1, spec=PodSpec(priority=priority))
+
+
+LOW = {uid: a_pod(uid) for uid in ("a", "b", "c")}
 REQUEST = PreemptionRequest(
     "team",
     "p",
     frozenset({"cpu"}),
     100,
     {"n1": Victims(("a", "b"), 1), "n2": Victims(("c",), 0)},
-    {"n1": {"a": LOW["a"], "b": LOW["b"], "proud": PodOnNode("team", "proud", 100)}, "n2": {"c": LOW["c"]}},
+    {"n1": [LOW["a"], LOW["b"], a_pod("proud", 100)], "n2": [LOW["c"]]},
 )
 
 
@@ -89,8 +96,8 @@ async def test_other_extenders_get_whole_victims() -> None:
 
 
 async def test_number_of_whole_victims_is_limited() -> None:
-    many = {f"v{number}": PodOnNode("team", f"v{number}", 0) for number in range(WHOLE_PODS_MAX + 1)}
-    request = replace(REQUEST, offered={"n1": Victims(tuple(many), 0)}, pods_on={"n1": many})
+    many = [a_pod(f"v{number}") for number in range(WHOLE_PODS_MAX + 1)]
+    request = replace(REQUEST, offered={"n1": Victims(tuple(pod.uid for pod in many), 0)}, pods_on={"n1": many})
     with pytest.raises(
         ExtenderError, match="needs 1001 complete victims in a request, more than 1000; set nodeCacheCapable"
     ):
@@ -184,10 +191,32 @@ async def test_offers_become_a_request_and_return_with_existing_pods() -> None:
         request = plugin.preemption_request(view, decode_pod(scene.pending), [offer])
         assert request.offered == {"n1": Victims(("uid-old",), 3)}
         assert (request.namespace, request.name, request.priority) == ("default", "p", 7)
-        assert request.pods_on["n1"].keys() == {"uid-old", "uid-older"}
+        assert request.pods_by_uid("n1").keys() == {"uid-old", "uid-older"}
 
         wanted = PreemptionVerdict({"n1": Victims(("uid-older", "uid-gone"), 0), "n2": Victims(("uid-gone",), 0)})
         assert plugin.remaining_offers(view, [offer], wanted) == [Offer("n1", (pods["older"],), 0)]
+
+
+some_uids = st.lists(st.text(max_size=3), max_size=3)
+
+
+@given(st.dictionaries(st.text(max_size=3), st.tuples(some_uids, st.integers(-5, 5))))
+def test_answers_are_read_whatever_the_case_of_their_names(nodes: dict[str, tuple[list[str], int]]) -> None:
+    wanted = {node: Victims(tuple(uids), violations) for node, (uids, violations) in nodes.items()}
+    for change in (str, str.lower, str.upper):
+        victims = {
+            node: {change("Pods"): [{change("UID"): uid} for uid in uids], change("NumPDBViolations"): violations}
+            for node, (uids, violations) in nodes.items()
+        }
+        body = msgspec.json.encode({change("NodeNameToMetaVictims"): victims})
+        assert read_preemption_answer(body) == wanted
+    offered = msgspec.json.decode(meta_arguments(b"{}", wanted))["NodeNameToMetaVictims"]
+    assert read_preemption_answer(msgspec.json.encode({"NodeNameToMetaVictims": offered})) == wanted
+
+
+@pytest.mark.parametrize("body", [b"null", b"{}", b'{"NodeNameToMetaVictims":null}', b'{"nodenametometavictims":{}}'])
+def test_answer_without_nodes_keeps_no_candidate(body: bytes) -> None:
+    assert read_preemption_answer(body) == {}
 
 
 @given(

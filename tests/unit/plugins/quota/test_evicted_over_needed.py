@@ -57,7 +57,7 @@ def test_pod_reports_that_too_many_victims_would_be_needed(cpus: tuple[int, ...]
 
 
 @pytest.mark.parametrize("cpus", [(8,), (20,)], ids=["the node is full", "the quota is full"])
-def test_single_sufficient_pod_is_evicted_whatever_its_size(cpus: tuple[int, ...]) -> None:
+def test_single_sufficient_pod_of_any_size_is_evicted(cpus: tuple[int, ...]) -> None:
     town = cluster(*cpus, full=8, cap=1)
     town.add("far0", "far", 8 * CPU, node="n0")
     assert attempt(town, 1)[0] == ["far0"]
@@ -65,7 +65,7 @@ def test_single_sufficient_pod_is_evicted_whatever_its_size(cpus: tuple[int, ...
     assert counted(town)[0]["8",] == 1
 
 
-def test_single_sufficient_gang_is_evicted_whatever_its_size() -> None:
+def test_single_sufficient_gang_of_any_size_is_evicted() -> None:
     town = cluster(8, full=8, cap=1)
     town.set_minimum("g", "far", 8)
     for number in range(8):

@@ -69,7 +69,7 @@ def test_single_quota_api_is_used() -> None:
         assert desk.paths() == (paths if paths is OF_TREE else [])
 
 
-def test_quota_tree_takes_precedence_over_other_apis_which_are_told() -> None:
+def test_quota_tree_takes_precedence_over_other_apis_and_they_are_reported() -> None:
     desk = Desk()
     desk.apply(flat("team", 1, 2), linked("q", 1, 2), tree())
     assert desk.paths() == OF_TREE

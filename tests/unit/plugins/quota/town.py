@@ -214,7 +214,7 @@ class Town:
                 assert level.used.get(resource, 0) <= most, f"{level.path} holds {level.used}"
         rebuilt = self.ledger.empty_copy()
         for entry in self.domain.cache:
-            if rebuilt.concerns(entry.pod):
+            if rebuilt.is_used_by(entry.pod):
                 rebuilt.restore(entry.pod)
         for gang in self.domain.cache.gangs.gangs():
             assert not gang.placed_count or gang.needs <= 0, f"gang {gang.key} stands below its minimum"

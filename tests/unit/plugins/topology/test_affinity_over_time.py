@@ -198,7 +198,7 @@ class Cluster:
 
     def _demands(self, other: Pod, asker: Pod) -> Iterator[PodDemand]:
         for demand in demands_of(other.spec.pod_affinity or PodAffinity(), other.namespace):
-            if demand.concerns(asker.namespace, asker.labels, {"team": self.team[asker.namespace]}):
+            if demand.matches(asker.namespace, asker.labels, {"team": self.team[asker.namespace]}):
                 yield demand
 
     def _takes(self, term: PodAffinityTerm, asker: Pod, other: Pod) -> bool:
@@ -238,7 +238,7 @@ class Cluster:
 
 @pytest.fixture
 def little_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LOG_KEPT", "UNKNOWN_MAX", "EFFECTS_MAX", "CONCERNS_MIN", "CONCERN_BYTES_MAX", "ASKERS_MAX"):
+    for name in ("LOG_KEPT", "UNKNOWN_MAX", "EFFECTS_MAX", "ENTRIES_MIN", "ENTRY_BYTES_MAX", "ASKERS_MAX"):
         monkeypatch.setattr(pod_demands, name, 2)
     monkeypatch.setattr(pod_demands, "DEAD_MIN", 4)
     for name in ("LOG_KEPT", "MATCHES_KEPT", "NARROW_GROUPS_MAX", "QUERIES_MAX", "QUERY_BYTES_MAX"):

@@ -13,7 +13,7 @@ from multisched.framework.ports import ObjectRef, VolumeAnswer, VolumeReply
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 from multisched.model.version import Version, is_older
-from multisched.plugins.volumes.volume_binder import CONFLICTS_MAX, NEWS_MAX_S
+from multisched.plugins.volumes.volume_binder import CONFLICTS_MAX, NEWER_WAIT_MAX_S
 from multisched.plugins.volumes.volume_binding_args import VolumeBindingArgs
 from multisched.testing.builders import decode_node, node_document
 from multisched.testing.sim_loop import SimLoop, simulate
@@ -452,7 +452,7 @@ def test_unseen_change_is_awaited_for_a_limited_time() -> None:
         bench = Bench(claim("c"))
         bench.desk.replies = [CONFLICT]
         bench.start()
-        await asyncio.sleep(NEWS_MAX_S - 0.2)
+        await asyncio.sleep(NEWER_WAIT_MAX_S - 0.2)
         assert len(bench.desk.written) == 1
         await asyncio.sleep(1.0)
         assert len(bench.desk.written) == 2

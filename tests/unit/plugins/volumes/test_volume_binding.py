@@ -112,7 +112,7 @@ def test_pod_without_claims_is_skipped() -> None:
         plain = decode_pod(pod_document("p", volumes=volumes))
         assert storage.pre_filter(plain) is SKIP
         assert storage.plugin.cache_key(storage.view(), plain) is None
-        assert not storage.ledger.concerns(plain)
+        assert not storage.ledger.is_used_by(plain)
 
 
 # -- bound claims ------------------------------------------------------------------------------------------------------

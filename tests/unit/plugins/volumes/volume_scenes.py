@@ -81,7 +81,7 @@ class Storage:
     def assume(self, pod: Pod, node: str) -> None:
         """As commit does."""
         row = self.row(node)
-        assert self.ledger.concerns(pod)
+        assert self.ledger.is_used_by(pod)
         assert self.ledger.fits(pod, row) == ""
         self.ledger.take(pod, row)
 

@@ -12,8 +12,8 @@ import pytest
 from multisched.framework.ports import BindAnswer, BindReply
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
-from multisched.shell.binding.send_check import NEWS_READ_MAX
-from multisched.state.external_pod_changes import NEWS_MAX
+from multisched.shell.binding.send_check import CHANGES_READ_MAX
+from multisched.state.external_pod_changes import CHANGES_MAX
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.cycle.relations_kit import REQUIRED, ZONE
 from tests.unit.plugins.scenes import put
@@ -108,12 +108,12 @@ CASES = {
     "more comes than is remembered, and somebody who keeps away from it": Case(
         labelled(app="ours"),
         NOTHING,
-        lambda h: [others(h, "x", **AWAY_FROM_US), *(others(h, f"n{number}", "far") for number in range(NEWS_MAX + 1))],
+        lambda h: [others(h, "x", **AWAY_FROM_US), *(others(h, f"n{number}", "far") for number in range(CHANGES_MAX + 1))],
     ),
     "more comes and goes than is remembered": Case(
         AWAY,
         NOTHING,
-        lambda h: [others(h, "x", **LEADER), *(others(h, f"n{number}", "far") for number in range(NEWS_MAX + 1))],
+        lambda h: [others(h, "x", **LEADER), *(others(h, f"n{number}", "far") for number in range(CHANGES_MAX + 1))],
     ),
 }  # fmt: skip
 
@@ -262,7 +262,7 @@ def test_plain_pod_is_checked_only_for_pods_with_anti_affinity() -> None:
         await asyncio.sleep(0.1)
         asked = counting.asked
         others(house, "x", **AWAY)
-        for number in range(NEWS_READ_MAX + 1):
+        for number in range(CHANGES_READ_MAX + 1):
             others(house, f"n{number}", "far")
         house.worker.waiting.allow("uid-permit", "Holding")
         await asyncio.sleep(0.1)
@@ -273,7 +273,7 @@ def test_plain_pod_is_checked_only_for_pods_with_anti_affinity() -> None:
     play(scene, counting)
 
 
-@pytest.mark.parametrize(("count", "is_asked_again"), [(NEWS_READ_MAX, False), (NEWS_READ_MAX + 1, True)])
+@pytest.mark.parametrize(("count", "is_asked_again"), [(CHANGES_READ_MAX, False), (CHANGES_READ_MAX + 1, True)])
 def test_many_external_changes_are_checked_by_running_filters(count: int, is_asked_again: bool) -> None:
     counting = Counting()
 
@@ -309,6 +309,6 @@ def test_own_binds_and_confirmations_are_no_external_changes(rules: Fields) -> N
             written = {**labels, ZONE: "z", "topology.kubernetes.io/region": "r"}
             fields: dict[str, Any] = {"nodeName": house.node_of(pod.name), **rules}
             house.see_pod(pod.name, cpu="100m", phase="Running", metadata={"labels": written}, **fields)
-        assert house.cache.news.end == 0
+        assert house.cache.pod_changes.end == 0
 
     play(scene)

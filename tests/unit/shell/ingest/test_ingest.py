@@ -58,7 +58,7 @@ def test_pending_pod_is_queued_in_its_domain_and_a_foreign_one_is_not(house: Hou
     assert len(house.cache) == 0
 
 
-def test_placed_pod_counts_whichever_scheduler_placed_it(house: House) -> None:
+def test_placed_pod_of_any_scheduler_counts(house: House) -> None:
     house.see_pod("p", scheduler="default-scheduler", nodeName="a")
     row = house.domain.row("a")
     assert house.cache.nodes.requested(CPU)[row] == 1000
@@ -160,7 +160,7 @@ def test_unreadable_bound_pod_still_counts(house: House) -> None:
 @pytest.mark.parametrize(
     "raw", [b"", b"{}", b"[1]", b'{"metadata":{"name":"p"}}', b'{"metadata":{"name":"p"},"spec":7}']
 )
-def test_line_that_is_no_pod_is_counted_only(house: House, raw: bytes) -> None:
+def test_line_without_a_pod_is_only_counted(house: House, raw: bytes) -> None:
     house.pods.upsert("default/p", msgspec.Raw(raw))
     house.pods.delete("default/p", msgspec.Raw(raw))
     assert house.pods.malformed == 2 or raw == b'{"metadata":{"name":"p"}}'

@@ -110,7 +110,7 @@ def test_malformed_object_is_reported_once_per_fault(caplog: pytest.LogCaptureFi
     assert (len(desk.events), ingest.malformed) == (2, 2)
 
 
-def test_line_that_is_no_object_is_counted_only(caplog: pytest.LogCaptureFixture) -> None:
+def test_line_without_an_object_is_only_counted(caplog: pytest.LogCaptureFixture) -> None:
     store, told = ObjectStore(), list[str]()
     ingest = ObjectIngest(KIND, store, lambda event, old, new: told.append(event.label), Desk(), "ours")
     with caplog.at_level(logging.WARNING):

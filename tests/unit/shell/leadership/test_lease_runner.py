@@ -125,7 +125,7 @@ def test_lease_is_renewed_while_the_event_loop_is_busy() -> None:
     play(scene)
 
 
-def test_binds_stop_by_the_clock_whatever_the_thread_does() -> None:
+def test_binds_stop_by_the_clock_despite_a_blocked_thread() -> None:
     """It may be late to say so, or never come to it: the deadline was counted from the last renewal's request (I9)."""
 
     async def scene(stage: Scene) -> None:

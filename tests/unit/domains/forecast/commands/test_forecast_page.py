@@ -60,7 +60,7 @@ async def a_document(**options: Any) -> Document:
     return await fleet.show("report", **options)
 
 
-async def test_the_page_is_whole_and_asks_nobody() -> None:
+async def test_page_is_complete_and_loads_nothing() -> None:
     read = Read(page_of(await a_document()))
     assert read.open == [], "every tag is closed"
     assert not [one for one in read.attributes if one[1] in ("src", "href", "action", "srcset", "data")]
@@ -71,7 +71,7 @@ async def test_the_page_is_whole_and_asks_nobody() -> None:
     assert "innerHTML" not in read.scripts[1]
 
 
-async def test_names_are_text_wherever_they_come_from() -> None:
+async def test_names_are_escaped_in_the_page() -> None:
     document = await a_document()
     page = page_of(document)
     assert "<img" not in page
@@ -81,7 +81,7 @@ async def test_names_are_text_wherever_they_come_from() -> None:
     assert any(EVIL in "".join(row) for row in read.rows)
 
 
-async def test_readers_without_scripts_have_tables_of_nodes_and_services() -> None:
+async def test_page_has_tables_of_nodes_and_services_without_scripts() -> None:
     read = Read(page_of(await a_document()))
     rows = {row[0]: row for row in read.rows if row}
     assert rows["node"][:6] == ["node", "pods", "without a profile", "cpu at its peak", "cpu when", "cpu now"]
@@ -92,7 +92,7 @@ async def test_readers_without_scripts_have_tables_of_nodes_and_services() -> No
     assert "noscript" in read.tags
 
 
-async def test_a_node_that_has_none_of_what_is_used_is_too_full_and_one_that_states_none_is_not_judged() -> None:
+async def test_node_with_zero_capacity_is_full_and_unknown_capacity_is_not_judged() -> None:
     document = await a_document()
     place = next(at for at, one in enumerate(document["nodes"]["nodes"]) if one["node"] == "n1")
     for capacity, told in ((0.0, "> 9999 %"), (None, None)):
@@ -101,7 +101,7 @@ async def test_a_node_that_has_none_of_what_is_used_is_too_full_and_one_that_sta
         assert row[3] == told or (told is None and not row[3].endswith("%"))
 
 
-async def test_without_nodes_and_history_there_are_services_all_the_same() -> None:
+async def test_page_shows_services_without_nodes_and_history() -> None:
     document = await a_document() | {"nodes": None, "history": None, "domain": ""}
     read = Read(page_of(document))
     assert "shop/web" in {row[0] for row in read.rows if row}
@@ -120,7 +120,7 @@ def noise(services: int, dimensions: int, rng: np.random.Generator) -> Profiles:
     return Profiles(1, 0.0, 0.0, names, kinds, peak, low, high, origin, scale, recent=recent)
 
 
-async def test_a_thousand_services_on_five_hundred_nodes_fit_into_some_megabytes() -> None:
+async def test_page_of_1000_services_and_500_nodes_has_few_megabytes() -> None:
     profiles = noise(1_000, 5, np.random.default_rng(0))
     nodes = [
         make_node(f"node-{n}", annotations={f"multisched.io/capacity-dimension-{d}": "20" for d in range(5)})

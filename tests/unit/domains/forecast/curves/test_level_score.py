@@ -28,7 +28,7 @@ def fleet_level(square: float, row: Amounts = ROW) -> FleetLevel:
 
 
 @pytest.mark.parametrize("pod", [0.001, 0.05, 0.5, 2.0])
-def test_a_pod_of_any_size_scores_50_on_the_mean_row(pod: float) -> None:
+def test_pod_of_any_size_scores_50_on_the_mean_row(pod: float) -> None:
     level = 0.5
     anchor = fleet_level(level * level).anchor(flat_curve(pod), WEIGHTS)
 
@@ -38,19 +38,19 @@ def test_a_pod_of_any_size_scores_50_on_the_mean_row(pod: float) -> None:
     assert scores_of(np.array([0.99, 1.01]) * cost, anchor).tolist() == [50, 49]
 
 
-def test_the_dimension_that_the_pod_uses_most_counts_most_and_one_without_weight_not_at_all() -> None:
+def test_most_used_dimension_counts_most_and_zero_weight_not_at_all() -> None:
     fleet, pod = fleet_level(0.25), flat_curve(0.01, 0.4)
 
     assert fleet.anchor(pod, WEIGHTS) == pytest.approx(fleet.anchor(flat_curve(0.0, 0.39), WEIGHTS), rel=0.01)
     assert fleet.anchor(pod, np.array([1.0, 0.0])) == pytest.approx(fleet.anchor(flat_curve(0.01), WEIGHTS))
 
 
-def test_a_pod_that_uses_nothing_and_a_fleet_that_states_nothing_have_the_anchor_of_the_fleet() -> None:
+def test_pod_without_usage_or_fleet_without_capacity_uses_the_fleet_anchor() -> None:
     assert fleet_level(0.25).anchor(flat_curve(0.0), WEIGHTS) == 0.25
     assert fleet_level(0.25, np.zeros((2, 1))).anchor(flat_curve(0.5), WEIGHTS) == 0.25
 
 
-def test_the_anchor_turns_only_when_the_fleet_or_its_mean_row_is_far_off() -> None:
+def test_anchor_changes_only_after_large_changes_of_fleet_or_mean_row() -> None:
     fleet = fleet_level(0.25)
     version = fleet.version
 

@@ -65,7 +65,7 @@ def make_profiles(
     st.sampled_from((3_600, 14_400, 25_200, 604_800)),
     st.sampled_from((1e-9, 1.0, 1e12)),
 )
-def test_profiles_come_back_within_the_stated_error(
+def test_profiles_read_back_within_the_stated_error(
     seed: int, services: int, dimensions: int, slot_s: int, unit: float
 ) -> None:
     kept = make_profiles(seed, services=services, dimensions=dimensions, slot_s=slot_s, unit=unit)
@@ -90,7 +90,7 @@ def test_profiles_come_back_within_the_stated_error(
         assert not getattr(found, name).flags.writeable
 
 
-def test_single_slots_without_a_value_stay_so() -> None:
+def test_single_slots_without_a_value_read_back_so() -> None:
     profiles = make_profiles(1)
     profiles.peak[0, 0, :3] = np.nan
     profiles.low[0, 0, 5] = np.nan
@@ -101,7 +101,7 @@ def test_single_slots_without_a_value_stay_so() -> None:
     np.testing.assert_array_equal(np.isnan(found.low), np.isnan(profiles.low))
 
 
-def test_a_flat_curve_comes_back_as_it_was() -> None:
+def test_flat_curve_reads_back_equal() -> None:
     profiles = make_profiles(2)
     flat = msgspec.structs.replace(
         profiles, **{name: np.full_like(profiles.peak, 7.3) for name in ("peak", "low", "high")}
@@ -113,7 +113,7 @@ def test_a_flat_curve_comes_back_as_it_was() -> None:
         np.testing.assert_array_equal(getattr(found, name), getattr(flat, name))
 
 
-def test_no_profiles_are_a_file_too() -> None:
+def test_empty_profiles_can_be_written_and_read() -> None:
     assert loads(dumps(no_profiles(("cpu",)))).services == ()
 
 
@@ -127,7 +127,7 @@ def test_a_thousand_services_in_five_dimensions_fit_into_a_config_map(services: 
     assert len(dumps(profiles)) < 0.9 * CONFIG_MAP_BYTES * services / 1_000
 
 
-def test_what_the_backtest_found_is_kept_and_old_files_do_without() -> None:
+def test_backtest_results_are_kept_and_old_files_have_none() -> None:
     values = make_series(services=4, step_s=3_600, days=14).reshape(2, 2, -1)
     values[1, 1, : 13 * 24] = np.nan
     profiles = fit(Usage(MONDAY_S, 3_600, ("a", "b"), ("cpu", "log"), values), FitSettings(), 1, 0)
@@ -144,7 +144,7 @@ def test_what_the_backtest_found_is_kept_and_old_files_do_without() -> None:
 
 
 @given(st.data())
-def test_a_truncated_file_is_refused_wherever_it_ends(data: st.DataObject) -> None:
+def test_file_truncated_anywhere_is_refused(data: st.DataObject) -> None:
     whole = dumps(make_profiles(3))
     end = data.draw(st.integers(0, len(whole) - 1))
 
@@ -153,7 +153,7 @@ def test_a_truncated_file_is_refused_wherever_it_ends(data: st.DataObject) -> No
 
 
 @given(st.data())
-def test_one_damaged_byte_is_noticed_wherever_it_is(data: st.DataObject) -> None:
+def test_damaged_byte_anywhere_is_detected(data: st.DataObject) -> None:
     damaged = bytearray(dumps(make_profiles(4)))
     damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= data.draw(st.integers(1, 255))
 
@@ -179,7 +179,7 @@ def packed(header: bytes, body: bytes) -> bytes:
     return struct.pack("<8sHI", MAGIC, 1, len(header)) + header + body
 
 
-def test_a_header_that_inflates_without_end_is_stopped() -> None:
+def test_header_that_decompresses_beyond_the_limit_is_refused() -> None:
     bomb = zlib.compress(bytes(4 * HEADER_BYTES_MAX), 9)
 
     with pytest.raises(ProfilesFileError, match=f"header: more than {HEADER_BYTES_MAX} bytes"):
@@ -200,7 +200,7 @@ def test_a_header_that_inflates_without_end_is_stopped() -> None:
         ({"tested": b"short"}, "header: expected 7 bytes of errors, got 5"),
     ],
 )
-def test_a_header_that_cannot_be_is_refused(header: dict[str, object] | list[object], message: str) -> None:
+def test_impossible_header_is_refused(header: dict[str, object] | list[object], message: str) -> None:
     whole = {
         "version": 1,
         "made_s": 0,
@@ -230,7 +230,7 @@ def test_an_origin_of_a_newer_program_is_refused() -> None:
         loads(dumps(profiles))
 
 
-def test_infinite_values_are_not_written() -> None:
+def test_infinite_values_are_refused_on_writing() -> None:
     profiles = make_profiles(8)
     profiles.high[0, 0, 0] = np.inf
 

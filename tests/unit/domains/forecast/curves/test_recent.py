@@ -16,7 +16,7 @@ HOUR_S = 3_600
 
 
 @pytest.mark.parametrize(("zone", "shift_s"), [("UTC", 0), ("Asia/Kolkata", 1_800), ("Europe/Berlin", 0)])
-def test_each_slot_has_the_mean_and_the_highest_of_its_samples(zone: str, shift_s: int) -> None:
+def test_each_slot_has_the_mean_and_maximum_of_its_samples(zone: str, shift_s: int) -> None:
     values = make_series(services=6, days=20).reshape(2, 3, -1)
     values[0, 0, -24:] = np.nan
     found = recent_of(Usage(MONDAY_S, FIVE_MINUTES_S, ("a", "b"), ("x", "y", "z"), values), zone, HOUR_S)
@@ -35,21 +35,21 @@ def test_each_slot_has_the_mean_and_the_highest_of_its_samples(zone: str, shift_
     assert (found.mean[1] < CODE_NAN).all()
 
 
-def test_a_step_longer_than_a_slot_stands_for_all_of_its_slots() -> None:
+def test_step_longer_than_a_slot_fills_all_its_slots() -> None:
     values = np.arange(1, 8 * 14 + 1, dtype=np.float32).reshape(1, 1, -1)
     found = recent_of(Usage(MONDAY_S, 3 * HOUR_S, ("a",), ("x",), values), "UTC", HOUR_S)
     assert found.start_s == MONDAY_S
     assert (found.mean[0, 0].reshape(-1, 3).std(axis=1) == 0).all()
 
 
-def test_a_history_shorter_than_the_days_that_are_kept_leaves_gaps_and_zero_is_no_gap() -> None:
+def test_short_history_leaves_gaps_and_zero_is_no_gap() -> None:
     values = np.zeros((1, 1, 2 * DAY_S // HOUR_S), np.float32)
     found = recent_of(Usage(MONDAY_S, HOUR_S, ("a",), ("x",), values), "UTC", HOUR_S)
     assert np.count_nonzero(found.mean == CODE_NAN) == 12 * 24
     assert np.count_nonzero(found.top == 0) == 2 * 24
 
 
-def test_what_is_no_measurement_is_none() -> None:
+def test_invalid_measurements_are_dropped() -> None:
     values = np.full((1, 1, 24), 5, np.float32)
     values[0, 0, :3] = (np.nan, -1, np.inf)
     found = recent_of(Usage(MONDAY_S, HOUR_S, ("a",), ("x",), values), "UTC", HOUR_S)
@@ -58,7 +58,7 @@ def test_what_is_no_measurement_is_none() -> None:
     assert found.scale[0, 0] * 254 == pytest.approx(5)
 
 
-def test_profiles_carry_history_and_backtest_out_of_the_process_that_learns() -> None:
+def test_profiles_keep_history_and_backtest_when_pickled() -> None:
     profiles = learned(["a", "b"], ("cpu", "log"))
     found = pickle.loads(pickle.dumps(profiles))
     assert profiles.recent is not None

@@ -30,7 +30,7 @@ def make_grid(start_s: float, steps: int, *, zone: str = "UTC", holidays: tuple[
     st.sampled_from(ZONES),
     st.sampled_from((900, 3_600, 14_400)),
 )
-def test_slots_of_many_moments_are_the_slot_of_each(moments: list[float], zone: str, slot_s: int) -> None:
+def test_slots_of_many_times_equal_those_of_each_time(moments: list[float], zone: str, slot_s: int) -> None:
     profiles = msgspec.structs.replace(no_profiles(slot_s=slot_s), zone=zone)
 
     assert slots_of(np.array(moments), zone, slot_s).tolist() == [profiles.slot_of(moment) for moment in moments]
@@ -43,14 +43,14 @@ def test_a_clock_set_forward_skips_a_slot_and_set_back_repeats_one(change_s: flo
     assert after - before == step
 
 
-def test_the_hour_that_comes_twice_is_one_bin_of_two_hours() -> None:
+def test_repeated_hour_is_one_bin_of_two_hours() -> None:
     grid = make_grid(BERLIN_BACK_S - 2 * 3_600, 60, zone="Europe/Berlin")
 
     assert np.diff(grid.bin_begin, append=60).tolist() == [12, 24, 12, 12]
     assert grid.bin_slot.tolist() == [145, 146, 147, 148]
 
 
-def test_a_holiday_is_the_zones_day_and_not_that_of_utc() -> None:
+def test_holiday_is_a_day_of_the_time_zone() -> None:
     grid = make_grid(MONDAY_S, 2 * 288, zone="America/New_York", holidays=(date(2026, 1, 5),))
 
     left_out = np.flatnonzero(~grid.is_kept)
@@ -58,7 +58,7 @@ def test_a_holiday_is_the_zones_day_and_not_that_of_utc() -> None:
     assert (left_out[0], left_out[-1]) == (5 * 12, 5 * 12 + 287)
 
 
-def test_a_grid_that_ends_earlier_is_the_grid_made_so() -> None:
+def test_shortened_grid_equals_a_shorter_one() -> None:
     whole, part = make_grid(MONDAY_S, 1_000).until(500), make_grid(MONDAY_S, 500)
 
     assert whole.bin_begin.tolist() == part.bin_begin.tolist()
@@ -67,6 +67,6 @@ def test_a_grid_that_ends_earlier_is_the_grid_made_so() -> None:
     assert np.abs(whole.bin_age_days - part.bin_age_days).max() <= 3_600 / DAY_S
 
 
-def test_too_many_steps_are_refused_by_number() -> None:
+def test_too_many_steps_are_refused_with_the_limit() -> None:
     with pytest.raises(ValueError, match=f"more than {STEPS_MAX}"):
         make_grid(MONDAY_S, STEPS_MAX + 1)

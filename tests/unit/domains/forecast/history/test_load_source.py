@@ -20,29 +20,29 @@ from tests.unit.domains.forecast.history.prometheus_kit import in_thread
 STEP_S = 300.0
 
 
-class Looks:
+class PolledMetrics:
     """What the API answers, look by look."""
 
-    def __init__(self, *looks: dict[str, float] | None) -> None:
-        self._looks = list(looks)
+    def __init__(self, *polls: dict[str, float] | None) -> None:
+        self._looks = list(polls)
 
     async def pods(self) -> tuple[PodUse, ...]:
-        look = self._looks.pop(0)
-        if look is None:
+        poll_result = self._looks.pop(0)
+        if poll_result is None:
             raise MeterError("metrics.k8s.io: HTTP 503")
-        return tuple(PodUse("shop", name, cores, cores * 100) for name, cores in look.items())
+        return tuple(PodUse("shop", name, cores, cores * 100) for name, cores in poll_result.items())
 
 
-def source_of(*looks: dict[str, float] | None, aggregation: Aggregation = Aggregation.MEAN) -> LoadSource:
+def source_of(*polls: dict[str, float] | None, aggregation: Aggregation = Aggregation.MEAN) -> LoadSource:
     async def known() -> Mapping[PodName, str]:
         return {("shop", "a"): "web", ("shop", "b"): "web"}
 
     dimensions = [Dimension("cpu", aggregation=aggregation), Dimension("log"), Dimension("memory")]
-    return LoadSource(LoadSettings(60), Looks(*looks), dimensions, known, STEP_S)
+    return LoadSource(LoadSettings(60), PolledMetrics(*polls), dimensions, known, STEP_S)
 
 
 @pytest.mark.parametrize(("aggregation", "cpu"), [(Aggregation.MEAN, 3.0), (Aggregation.MAX, 4.0)])
-async def test_looks_within_a_step_become_one_sample(aggregation: Aggregation, cpu: float) -> None:
+async def test_polls_within_a_step_become_one_sample(aggregation: Aggregation, cpu: float) -> None:
     source = source_of({"a": 1, "b": 3}, {"a": 4}, {"db-0": 7}, aggregation=aggregation)
     assert isinstance(source, PollingSource)
     for now_s in (300.0, 599.0, 900.0):
@@ -55,7 +55,7 @@ async def test_looks_within_a_step_become_one_sample(aggregation: Aggregation, c
     np.testing.assert_array_equal(usage.values[0, 0], [nan, nan, nan, 7])
 
 
-async def test_what_has_left_the_window_is_forgotten() -> None:
+async def test_samples_outside_the_window_are_dropped() -> None:
     source = source_of({"a": 1}, {"a": 2})
     await source.poll(0.0)
     await source.poll(STEP_S)
@@ -65,7 +65,7 @@ async def test_what_has_left_the_window_is_forgotten() -> None:
     assert not covered_by(await source.read(Grid(10 * STEP_S, STEP_S, 2), in_thread))
 
 
-async def test_without_any_look_it_knows_nothing_and_says_why() -> None:
+async def test_source_without_a_poll_is_empty_with_the_reason() -> None:
     source = source_of(None)
     reading = await source.read(Grid(0.0, STEP_S, 2), in_thread)
     assert (reading.usage.services, reading.notes) == ((), ("metrics-api: no poll within the window yet",))
@@ -75,7 +75,7 @@ async def test_without_any_look_it_knows_nothing_and_says_why() -> None:
     assert reading.notes == ("metrics-api: metrics.k8s.io: HTTP 503",)
 
 
-async def test_a_cluster_without_the_api_learns_from_the_sources_beside_it() -> None:
+async def test_cluster_without_the_metrics_api_uses_the_other_sources() -> None:
     values = np.ones((1, 1, 2), np.float32)
     beside = Reading(Usage(0.0, STEP_S, ("shop/web",), ("cpu",), values))
     silent = await source_of().read(Grid(0.0, STEP_S, 2), in_thread)
@@ -86,7 +86,7 @@ async def test_a_cluster_without_the_api_learns_from_the_sources_beside_it() -> 
         refuse_empty(silent, frozenset())
 
 
-async def test_a_look_that_fails_is_told_and_the_others_stay() -> None:
+async def test_failed_poll_is_reported_and_earlier_samples_are_kept() -> None:
     source = source_of({"a": 1}, None)
     await source.poll(0.0)
     with pytest.raises(SourceError, match=r"metrics-api: metrics\.k8s\.io: HTTP 503"):
@@ -94,7 +94,7 @@ async def test_a_look_that_fails_is_told_and_the_others_stay() -> None:
     assert (await source.read(Grid(0.0, STEP_S, 1), in_thread)).usage.values[0, 0, 0] == 1
 
 
-async def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_kept_samples_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load_source, "SAMPLES_MAX", 6)
     source = source_of(*[{"a": float(number)} for number in range(5)])
     for step in range(5):
@@ -103,7 +103,7 @@ async def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(usage.values[0, 0], [np.nan, np.nan, np.nan, 3, 4])
 
 
-async def test_whoever_wants_to_know_of_the_moment_hears_of_each_look() -> None:
+async def test_each_successful_poll_is_passed_to_the_listener() -> None:
     heard: list[tuple[float, int]] = []
 
     async def hear(now_s: float, uses: Sequence[PodUse]) -> None:
@@ -112,8 +112,8 @@ async def test_whoever_wants_to_know_of_the_moment_hears_of_each_look() -> None:
     async def known() -> Mapping[PodName, str]:
         return {}
 
-    looks = Looks({"a": 1, "b": 3}, None)
-    source = LoadSource(LoadSettings(60), looks, [Dimension("cpu")], known, STEP_S, hear)
+    polls = PolledMetrics({"a": 1, "b": 3}, None)
+    source = LoadSource(LoadSettings(60), polls, [Dimension("cpu")], known, STEP_S, hear)
     await source.poll(300.0)
     with pytest.raises(SourceError):
         await source.poll(360.0)

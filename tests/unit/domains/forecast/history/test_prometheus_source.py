@@ -47,7 +47,7 @@ def of(usage: Usage, service: str, dimension: str = "cpu") -> list[float | None]
     return [None if np.isnan(value) else float(value) for value in row]
 
 
-async def test_a_service_is_the_mean_over_its_replicas_in_each_step() -> None:
+async def test_usage_of_a_service_is_the_mean_over_replicas_per_step() -> None:
     server = SmallPrometheus(
         Q=[
             (pod("web-6d4cf56db6-x7k2p"), at_steps(1, 2, None, None).get),
@@ -67,7 +67,7 @@ async def test_a_service_is_the_mean_over_its_replicas_in_each_step() -> None:
     assert reading.notes == (told,)
 
 
-async def test_lies_are_gaps_and_told_and_spikes_are_left_to_the_fit() -> None:
+async def test_impossible_samples_become_reported_gaps_and_spikes_are_kept() -> None:
     server = SmallPrometheus(Q=[(pod("a"), at_steps("NaN", -3, 1, 100).get)])
     server.warnings = ["store-2 is down"]
     async with source_of(server, CPU, known={("shop", "a"): "web"}) as source:
@@ -80,7 +80,7 @@ async def test_lies_are_gaps_and_told_and_spikes_are_left_to_the_fit() -> None:
     )
 
 
-async def test_pods_are_named_by_the_scheduler_then_by_their_owners_then_by_their_names() -> None:
+async def test_service_of_a_pod_comes_from_scheduler_then_owner_then_name() -> None:
     one = at_steps(1, 1, 1, 1).get
     window = f"{GRID.steps * STEP_S:g}s"
 
@@ -106,7 +106,7 @@ async def test_pods_are_named_by_the_scheduler_then_by_their_owners_then_by_thei
     assert reading.named == {"label": 0, "known pod": 1, "owner": 4, "pod name": 2}
 
 
-async def test_owners_are_asked_for_over_a_window_of_weeks_in_a_duration_that_promql_knows() -> None:
+async def test_owner_query_over_weeks_uses_a_valid_promql_duration() -> None:
     weeks = Grid(FIRST * STEP_S, STEP_S, 28 * 288)
     server = SmallPrometheus(Q=[(pod("a"), lambda _: 1)])
     async with source_of(server, CPU, asks_owners=True) as source:
@@ -116,7 +116,7 @@ async def test_owners_are_asked_for_over_a_window_of_weeks_in_a_duration_that_pr
 
 
 @given(st.floats(min_value=0.001, max_value=1e9))
-def test_a_duration_is_written_in_whole_numbers(seconds: float) -> None:
+def test_durations_are_written_as_integers(seconds: float) -> None:
     text = promql_duration(seconds)
     found = re.fullmatch(r"(\d+)(ms|s)", text)
     assert found is not None
@@ -139,11 +139,11 @@ def test_a_duration_is_written_in_whole_numbers(seconds: float) -> None:
         ("kube-proxy", "kube-proxy"),
     ],
 )
-def test_names_without_what_controllers_append(name: str, service: str) -> None:
+def test_suffixes_appended_by_controllers_are_removed_from_names(name: str, service: str) -> None:
     assert stripped(name) == service
 
 
-async def test_a_label_may_name_the_service() -> None:
+async def test_label_can_name_the_service() -> None:
     server = SmallPrometheus(
         Q=[
             ({"namespace": "shop", "pod": "a", "app": "web"}, at_steps(1, 1, 1, 1).get),
@@ -167,7 +167,7 @@ async def test_a_label_may_name_the_service() -> None:
         ),
     ],
 )
-async def test_the_wrong_labels_are_refused_with_series_query_and_fix(labels: list[dict[str, str]], words: str) -> None:
+async def test_wrong_labels_are_refused_with_series_query_and_fix(labels: list[dict[str, str]], words: str) -> None:
     server = SmallPrometheus(Q=[(one, at_steps(1, 1, 1, 1).get) for one in labels])
     async with source_of(server, CPU) as source:
         with pytest.raises(SourceError) as caught:
@@ -177,7 +177,7 @@ async def test_the_wrong_labels_are_refused_with_series_query_and_fix(labels: li
     assert "(query: Q)" in str(caught.value)
 
 
-async def test_a_query_that_does_not_parse_names_its_dimension() -> None:
+async def test_invalid_query_error_names_its_dimension() -> None:
     server = SmallPrometheus()
     server.fail_with = web.Response(
         status=400, body=b'{"status":"error","errorType":"bad_data","error":"parse error: x"}'
@@ -187,7 +187,7 @@ async def test_a_query_that_does_not_parse_names_its_dimension() -> None:
             await source.read(GRID, in_thread)
 
 
-async def test_a_query_that_answers_nothing_is_told_and_the_others_count() -> None:
+async def test_empty_query_result_is_reported_and_other_queries_count() -> None:
     server = SmallPrometheus(Q=[(pod("a"), at_steps(1, 1, 1, 1).get)])
     async with source_of(server, CPU, Dimension("log", "L"), known={("shop", "a"): "web"}) as source:
         reading = await source.read(GRID, in_thread)
@@ -197,7 +197,7 @@ async def test_a_query_that_answers_nothing_is_told_and_the_others_count() -> No
     )
 
 
-async def test_later_readings_ask_for_what_is_new_and_for_the_last_hour_again() -> None:
+async def test_later_reads_query_new_data_and_the_last_hour_again() -> None:
     server = SmallPrometheus(Q=[(pod("a"), lambda time: time)])
     steps, later = 100, 6
     async with source_of(server, CPU, known={("shop", "a"): "web"}) as source:
@@ -212,7 +212,7 @@ async def test_later_readings_ask_for_what_is_new_and_for_the_last_hour_again() 
     assert of(reading.usage, "shop/web") == want
 
 
-async def test_a_reading_that_fails_leaves_what_is_kept() -> None:
+async def test_failed_read_keeps_earlier_data() -> None:
     server = SmallPrometheus(Q=[(pod("a"), lambda _: 1)])
     async with source_of(server, CPU, known={("shop", "a"): "web"}) as source:
         await source.read(GRID, in_thread)
@@ -224,7 +224,7 @@ async def test_a_reading_that_fails_leaves_what_is_kept() -> None:
         assert of((await source.read(later, in_thread)).usage, "shop/web") == [1, 1, 1, 1]
 
 
-async def test_node_totals_come_with_who_stood_where() -> None:
+async def test_node_totals_include_placement_intervals() -> None:
     def placed(name: str, node: str) -> dict[str, str]:
         return {**pod(name), "node": node}
 
@@ -257,7 +257,7 @@ async def test_node_totals_come_with_who_stood_where() -> None:
             ]
 
 
-async def test_capacities_may_be_asked_for() -> None:
+async def test_capacities_can_be_queried() -> None:
     server = SmallPrometheus(
         Q=[(pod("a"), lambda _: 1)], C=[({"node": "n1"}, lambda _: 40e6), ({"node": "n2"}, lambda _: 0)]
     )
@@ -271,7 +271,7 @@ async def test_capacities_may_be_asked_for() -> None:
             await source.read(GRID, in_thread)
 
 
-def test_the_window_of_a_query_is_the_step_or_its_parts() -> None:
+def test_window_of_a_query_is_the_step_or_its_resolution() -> None:
     query = f"rate(x[{WINDOW}])"
     assert Dimension("a", query).promql(300) == "rate(x[300s])"
     highest = Dimension("a", query, aggregation=Aggregation.MAX)
@@ -307,7 +307,7 @@ def cells_of(table: Table) -> dict[tuple[str, int], float]:
 
 
 @given(samples, st.integers(1, 7))
-def test_a_fold_of_pieces_is_the_mean_of_the_samples_of_whole_steps_else_of_all(
+def test_folded_usage_is_the_mean_over_complete_steps_or_all_samples(
     found: list[tuple[int, int, float]], cut: int
 ) -> None:
     """Series 0..5 belong to services 0..2; the grid is cut in two at `cut`."""
@@ -334,7 +334,7 @@ lives = st.lists(st.tuples(st.floats(0, 19.5), st.floats(0.01, 20)), min_size=1,
 
 
 @given(lives, st.floats(0.1, 100))
-def test_pods_that_come_and_go_do_not_change_what_a_replica_uses(lives: list[tuple[float, float]], use: float) -> None:
+def test_usage_per_replica_is_independent_of_pod_churn(lives: list[tuple[float, float]], use: float) -> None:
     """Every pod uses the same while it lives; what is measured of a step is the part of it in which it lived.
 
     So at a release, when a service is scaled from one pod to fifty, and for a pod that comes again under its name.
@@ -359,7 +359,7 @@ def test_pods_that_come_and_go_do_not_change_what_a_replica_uses(lives: list[tup
             assert got[("s0", step)] == pytest.approx(use, rel=1e-5)
 
 
-def test_a_service_that_is_scaled_from_one_to_fifty_keeps_its_use_per_replica() -> None:
+def test_usage_per_replica_is_unchanged_by_scaling_from_1_to_50() -> None:
     """Forty-nine pods begin within step 5, and are seen in a tenth of it."""
     found = [(0, step, 2.0) for step in range(10)]
     found += [(row, step, 0.2 if step == 5 else 2.0) for row in range(1, 50) for step in range(5, 10)]
@@ -372,7 +372,7 @@ def table(first: int, **rows: list[float]) -> Table:
     return Table(first, tuple(rows), np.array(list(rows.values()), np.float32))
 
 
-def test_where_two_tables_reach_the_new_one_counts_alone() -> None:
+def test_newer_table_replaces_the_older_where_they_overlap() -> None:
     found = joined(table(0, a=[1, 2, 3, 4], b=[5, 5, 5, 5]), table(2, a=[9, np.nan, 7], c=[1, 1, 1]), 1, 5)
     assert found.names == ("a", "b", "c")
     nan = np.nan
@@ -380,7 +380,7 @@ def test_where_two_tables_reach_the_new_one_counts_alone() -> None:
     assert joined(table(0, a=[1.0]), table(3, b=[2.0]), 3, 2).names == ("b",)
 
 
-def test_readings_are_laid_over_one_another_and_the_first_counts() -> None:
+def test_first_of_overlapping_readings_counts() -> None:
     def reading(first: int, values: list[list[float]], dimensions: tuple[str, ...], *services: str) -> Reading:
         grid = np.array([[row] for row in values], np.float32)
         return Reading(Usage(first * STEP_S, STEP_S, services, dimensions, grid), notes=(f"from {first}",))
@@ -393,7 +393,7 @@ def test_readings_are_laid_over_one_another_and_the_first_counts() -> None:
     np.testing.assert_array_equal(both.usage.values[:, 0], [[6, 1, 8, 9], [3, 3, 3, 3]])
 
 
-def test_a_replica_set_that_is_nobodys_keeps_its_name_only_if_it_has_no_hash() -> None:
+def test_replica_set_without_owner_keeps_its_name_only_without_a_hash() -> None:
     owners = Owners()
     owners.note(owners.pods, "pod", {**pod("p"), "owner_kind": "ReplicaSet", "owner_name": "standalone"})
     owners.note(owners.pods, "pod", {**pod("q"), "owner_kind": "<none>", "owner_name": "<none>"})
@@ -402,7 +402,7 @@ def test_a_replica_set_that_is_nobodys_keeps_its_name_only_if_it_has_no_hash() -
     assert names.of_pod(("shop", "q")) == "shop/q"
 
 
-async def test_the_moment_is_what_the_pods_of_each_node_use_together_or_the_node_itself() -> None:
+async def test_current_load_is_the_pod_sum_per_node_or_the_node_value() -> None:
     server = SmallPrometheus(
         Q=[(pod("a"), lambda _: 1), (pod("b"), lambda _: 2), (pod("gone"), lambda _: 9), (pod("ill"), lambda _: "NaN")],
         N=[({"instance": "n1:9100"}, lambda _: 7), ({"instance": "n2:9100"}, lambda _: None)],

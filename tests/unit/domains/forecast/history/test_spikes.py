@@ -28,7 +28,7 @@ def days(series: int = 40, seed: int = 0) -> Samples:
 
 
 @pytest.mark.parametrize("share", [0.001, 0.01, 0.02])
-def test_profiles_of_a_series_with_spikes_are_those_of_the_series_without(share: float) -> None:
+def test_spikes_do_not_change_profiles(share: float) -> None:
     true = days()
     is_spike = np.random.default_rng(1).random(true.shape) < share
     lies = np.where(is_spike, 100 * true, true)
@@ -41,7 +41,7 @@ def test_profiles_of_a_series_with_spikes_are_those_of_the_series_without(share:
     assert 0.97 < np.median(ratio) < 1.03
 
 
-def test_true_series_are_the_same_object() -> None:
+def test_series_without_spikes_are_returned_unchanged() -> None:
     usage = usage_of(days())
     cleaned, count = without_spikes(usage)
     assert (cleaned is usage, count) == (True, 0)
@@ -53,7 +53,7 @@ def bursts(*steps: int) -> Samples:
     return values
 
 
-def test_what_comes_again_at_its_time_is_kept_and_what_does_not_is_not() -> None:
+def test_only_recurring_peaks_are_kept() -> None:
     daily = [day * DAY + 36 for day in range(14)]
     late = [day * DAY + 36 + day % 2 for day in range(14)]
     weekly = [100, 100 + 7 * DAY]
@@ -63,7 +63,7 @@ def test_what_comes_again_at_its_time_is_kept_and_what_does_not_is_not() -> None
     assert without_spikes(usage_of(bursts(0, 700, 1_500, STEPS - 1)))[1] == 4
 
 
-def test_a_series_that_is_idle_or_unknown_has_none() -> None:
+def test_idle_or_unknown_series_has_no_spikes() -> None:
     idle = np.zeros((1, STEPS), np.float32)
     idle[0, 17] = 5.0
     unknown = np.full((1, STEPS), np.nan, np.float32)
@@ -71,7 +71,7 @@ def test_a_series_that_is_idle_or_unknown_has_none() -> None:
     assert without_spikes(usage_of(np.full((1, 1), 3.0, np.float32)))[1] == 0
 
 
-def test_gaps_beside_a_spike_do_not_hide_it() -> None:
+def test_spike_next_to_gaps_is_found() -> None:
     values = bursts(1_000)
     values[0, [999, 1_001]] = np.nan
     cleaned, count = without_spikes(usage_of(values))

@@ -38,7 +38,7 @@ def of(reading: Reading, service: str, dimension: str = "cpu") -> list[float | N
     return [None if np.isnan(value) else float(value) for value in row]
 
 
-async def test_lines_in_any_order_land_on_the_window_that_ends_with_the_newest(tmp_path: Path) -> None:
+async def test_lines_in_any_order_fill_a_window_that_ends_with_the_newest(tmp_path: Path) -> None:
     text = f"""timestamp,service,dimension,value
 {at(3)},shop/web,cpu,3
 {at(0)},shop/web,cpu,1
@@ -55,13 +55,13 @@ async def test_lines_in_any_order_land_on_the_window_that_ends_with_the_newest(t
     assert reading.notes == ()
 
 
-async def test_the_highest_of_a_step_counts_where_that_is_asked(tmp_path: Path) -> None:
+async def test_maximum_of_a_step_counts_if_configured(tmp_path: Path) -> None:
     text = f"timestamp,service,dimension,value\n{at(0)},web,cpu,1\n{at(0) + 60},web,cpu,2\n"
     highest = Dimension("cpu", aggregation=Aggregation.MAX)
     assert of(await read(tmp_path, text, dimensions=(highest,)), "web") == [None, None, None, 2]
 
 
-async def test_pods_stand_for_their_services_and_that_is_told(tmp_path: Path) -> None:
+async def test_pod_lines_count_for_their_services_and_are_noted(tmp_path: Path) -> None:
     text = f"""timestamp,pod,dimension,value
 {at(0)},shop/web-6d4cf56db6-x7k2p,cpu,1
 {at(0)},shop/web-6d4cf56db6-zzzz2,cpu,3
@@ -72,7 +72,7 @@ async def test_pods_stand_for_their_services_and_that_is_told(tmp_path: Path) ->
     assert reading.notes == ("the files name pods; their services are guessed from their names",)
 
 
-async def test_a_line_that_is_told_twice_counts_once_and_is_named(tmp_path: Path) -> None:
+async def test_duplicate_line_counts_once_and_is_reported(tmp_path: Path) -> None:
     first = f"timestamp,service,dimension,value\n{at(0)},web,cpu,1\n{at(0)},web,cpu,5\n"
     second = f"timestamp,service,dimension,value\n{at(0)},web,cpu,7\n"
     reading = await read(tmp_path, first, second)
@@ -83,7 +83,7 @@ async def test_a_line_that_is_told_twice_counts_once_and_is_named(tmp_path: Path
     )
 
 
-async def test_mixed_units_are_told_with_file_and_line(tmp_path: Path) -> None:
+async def test_mixed_units_are_reported_with_file_and_line(tmp_path: Path) -> None:
     text = f"""timestamp,service,dimension,value,unit
 {at(0)},web,cpu,1,cores
 {at(1)},web,cpu,900,millicores
@@ -115,7 +115,7 @@ async def test_mixed_units_are_told_with_file_and_line(tmp_path: Path) -> None:
         ("300000,web,gpu,1", "dimensions gpu are in the files and not configured; they are skipped"),
     ],
 )
-async def test_a_bad_line_is_left_out_and_told(tmp_path: Path, line: str, told: str) -> None:
+async def test_bad_line_is_skipped_and_reported(tmp_path: Path, line: str, told: str) -> None:
     reading = await read(tmp_path, f"timestamp,service,dimension,value\n{line}\n{at(3)},web,cpu,2\n")
     assert of(reading, "web")[3] == 2
     assert told in reading.notes[0]
@@ -131,20 +131,20 @@ async def test_a_bad_line_is_left_out_and_told(tmp_path: Path, line: str, told: 
         ("timestamp,service,dimension,value\nx,y,z,1\n", "has no sample; the first bad line: "),
     ],
 )
-async def test_a_file_that_cannot_be_used_is_refused_with_its_name(tmp_path: Path, text: str, told: str) -> None:
+async def test_unusable_file_is_refused_with_its_name(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(SourceError) as caught:
         await read(tmp_path, text)
     assert told in str(caught.value)
     assert f"{tmp_path}/0.csv" in str(caught.value)
 
 
-async def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+async def test_missing_file_is_refused(tmp_path: Path) -> None:
     source = CsvSource(CsvSettings((str(tmp_path / "none.csv"),)), (CPU,))
     with pytest.raises(SourceError, match=r"none\.csv: No such file or directory; name a readable CSV file"):
         await source.read(GRID, in_thread)
 
 
-async def test_only_so_many_lines_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_kept_lines_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage_csv, "SAMPLES_MAX", 2)
     lines = "".join(f"{at(step)},web,cpu,1\n" for step in range(4))
     reading = await read(tmp_path, f"timestamp,service,dimension,value\n{lines}")

@@ -20,7 +20,7 @@ TOTALS = totals_of(wandering_intervals([10, 10, 10, 1], nodes=8, replicas=3), WE
 FOUND = attribute(TOTALS, AttributionSettings())
 
 
-def test_a_weight_becomes_a_curve_of_the_shared_shape_and_the_undetermined_stay_unknown() -> None:
+def test_attributed_weight_scales_the_shared_shape_and_undetermined_services_stay_unknown() -> None:
     profiles = with_attribution(no_profiles(("cpu",)), FOUND)
 
     assert profiles.services == ("s000", "s001", "s002", "s003")
@@ -36,7 +36,7 @@ def test_a_weight_becomes_a_curve_of_the_shared_shape_and_the_undetermined_stay_
     assert profiles.newest_s == END_S - 300
 
 
-def test_an_attributed_profile_carries_the_error_of_its_weight_and_a_band_around_it() -> None:
+def test_attributed_profile_has_the_error_of_its_weight_and_a_band() -> None:
     profiles = with_attribution(no_profiles(("cpu",)), FOUND)
 
     relative = FOUND.standard_error[:3, 0] / WEIGHT[:3]
@@ -49,7 +49,7 @@ def test_an_attributed_profile_carries_the_error_of_its_weight_and_a_band_around
     assert (profiles.low[:3, 1] < profiles.peak[:3, 1]).all()
 
 
-def test_what_is_measured_per_replica_is_kept() -> None:
+def test_profiles_measured_per_replica_are_kept() -> None:
     usage = Usage(MONDAY_S, 300, ("s001", "other"), ("log",), make_series(services=2)[:, None])
     measured = fit(usage, FitSettings(), 3, 0)
 
@@ -62,7 +62,7 @@ def test_what_is_measured_per_replica_is_kept() -> None:
     assert profiles.version == 3
 
 
-def test_slots_of_other_lengths_take_the_shape_of_their_hour() -> None:
+def test_slots_of_other_lengths_use_the_shape_of_their_hour() -> None:
     quarter = with_attribution(no_profiles(slot_s=900), FOUND)
     hour = with_attribution(no_profiles(slot_s=3_600), FOUND)
 

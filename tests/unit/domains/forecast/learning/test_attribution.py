@@ -33,7 +33,7 @@ def z_scores(found: Attribution, weight: np.ndarray) -> np.ndarray:
 
 @sizes
 @pytest.mark.parametrize("cycle", [0.0, 0.5])
-def test_a_fleet_gives_its_weights_back_within_a_tenth(services: int, cycle: float) -> None:
+def test_weights_of_a_fleet_are_recovered_within_a_tenth(services: int, cycle: float) -> None:
     rng = np.random.default_rng(5)
     nodes = services * 3 // 2
     moved = rng.integers(0, 16, services)
@@ -53,7 +53,7 @@ def test_a_fleet_gives_its_weights_back_within_a_tenth(services: int, cycle: flo
 
 @sizes
 @pytest.mark.parametrize("weekends", [False, True])
-def test_services_with_days_of_their_own_give_their_weights_back_too(services: int, weekends: bool) -> None:
+def test_weights_of_services_with_different_cycles_are_recovered(services: int, weekends: bool) -> None:
     rng = np.random.default_rng(5)
     nodes = services * 3 // 2
     moved = rng.integers(0, 16, services)
@@ -70,7 +70,7 @@ def test_services_with_days_of_their_own_give_their_weights_back_too(services: i
 
 
 @pytest.mark.slow
-def test_weights_of_very_different_size_are_right_or_said_to_be_uncertain() -> None:
+def test_weights_of_very_different_size_are_right_or_marked_noisy() -> None:
     """Lognormal: the smallest are lost in a tenth of noise of whole nodes."""
     rng = np.random.default_rng(6)
     weight = rng.lognormal(0, 1, 200)
@@ -88,7 +88,7 @@ def test_weights_of_very_different_size_are_right_or_said_to_be_uncertain() -> N
     assert np.mean(np.abs(z) > 2) < 0.12
 
 
-def test_the_shape_of_each_service_is_found() -> None:
+def test_shape_of_each_service_is_found() -> None:
     own = own_cycles(20)
     intervals = wandering_intervals([12] * 20, nodes=30, replicas=3)
     found = attribute(totals_of(intervals, np.ones(20), nodes=30, noise=0.05, own=own), SETTINGS)
@@ -100,7 +100,7 @@ def test_the_shape_of_each_service_is_found() -> None:
     assert np.abs(found.shape[0] - truth).mean() > 0.25, "what all share says little of them"
 
 
-def test_a_service_seen_to_move_at_noon_only_is_no_certainty() -> None:
+def test_service_that_moves_only_at_noon_stays_undetermined() -> None:
     """Away at 11:00 and back at 13:00: what it uses at night nobody has measured."""
     rng = np.random.default_rng(3)
     away = [
@@ -119,7 +119,7 @@ def test_a_service_seen_to_move_at_noon_only_is_no_certainty() -> None:
     assert found.standard_error[0, 0] > 0.05
 
 
-def test_standard_errors_are_as_large_as_the_errors() -> None:
+def test_standard_errors_match_the_real_errors() -> None:
     weight = np.random.default_rng(1).uniform(0.3, 2, 60)
     totals = totals_of(wandering_intervals([12] * 60, nodes=60, replicas=5), weight, nodes=60, noise=0.1)
 
@@ -129,7 +129,7 @@ def test_standard_errors_are_as_large_as_the_errors() -> None:
     assert 0.7 < ratio.std() < 1.4
 
 
-def test_services_that_always_moved_together_are_named_and_not_guessed() -> None:
+def test_services_that_always_move_together_are_reported_as_confused() -> None:
     alone = wandering_intervals([10] * 6, nodes=20, replicas=3)
     twin = tuple(msgspec.structs.replace(interval, service="s006") for interval in alone if interval.service == "s002")
     weight = np.array([1, 0.5, 0.8, 1.2, 0.7, 0.9, 0.4])
@@ -144,7 +144,7 @@ def test_services_that_always_moved_together_are_named_and_not_guessed() -> None
     assert errors_of(found, weight).max() < 0.1
 
 
-def test_a_service_that_is_always_the_sum_of_two_others_confuses_all_three() -> None:
+def test_service_placed_like_two_others_together_confuses_all_three() -> None:
     first, second = (
         wandering_intervals([8, 8], nodes=10, replicas=2)[:10],
         wandering_intervals([8, 8], nodes=10, replicas=2)[10:],
@@ -157,7 +157,7 @@ def test_a_service_that_is_always_the_sum_of_two_others_confuses_all_three() -> 
     assert found.undetermined[0].confused_with == ("s001", "s002")
 
 
-def test_a_weight_too_small_for_the_noise_is_told_as_noisy_with_its_error() -> None:
+def test_weight_too_small_for_the_noise_is_marked_noisy() -> None:
     weight = np.array([0.002, 2.0, 2.0, 2.0])
     totals = totals_of(wandering_intervals([6] * 4, nodes=4, replicas=4), weight, nodes=4, noise=0.9)
 
@@ -168,7 +168,7 @@ def test_a_weight_too_small_for_the_noise_is_told_as_noisy_with_its_error() -> N
     assert found.standard_error[0, 0] > 0
 
 
-def test_a_service_that_uses_nothing_is_known_to_use_nothing() -> None:
+def test_service_without_usage_gets_a_determined_zero_weight() -> None:
     weight = np.array([0.0, 1.0, 2.0, 1.5])
     totals = totals_of(wandering_intervals([30] * 4, nodes=12, replicas=4), weight, nodes=12, noise=0.05)
 
@@ -178,7 +178,7 @@ def test_a_service_that_uses_nothing_is_known_to_use_nothing() -> None:
     assert 0 <= found.weight[0, 0] < 0.02
 
 
-def test_totals_without_noise_give_the_weights_themselves() -> None:
+def test_totals_without_noise_give_exact_weights() -> None:
     weight = np.array([1.0, 0.5, 2.0, 0.8])
 
     found = attribute(totals_of(wandering_intervals([8] * 4, nodes=6, replicas=3), weight, nodes=6, noise=0), SETTINGS)
@@ -188,7 +188,7 @@ def test_totals_without_noise_give_the_weights_themselves() -> None:
 
 
 @pytest.mark.parametrize("lie", [np.nan, -1.0, 500.0])
-def test_gaps_lies_and_spikes_do_not_bend_the_weights(lie: float) -> None:
+def test_gaps_invalid_samples_and_spikes_do_not_change_the_weights(lie: float) -> None:
     weight = np.random.default_rng(2).uniform(0.5, 2, 30)
     totals = totals_of(wandering_intervals([10] * 30, nodes=30, replicas=4), weight, nodes=30, noise=0.1)
     totals.values[np.random.default_rng(3).random(totals.values.shape) < 0.02] = lie
@@ -230,7 +230,7 @@ def test_several_replicas_in_one_placement_interval_count_each() -> None:
     assert errors_of(found, weight).max() < 0.1
 
 
-def test_blocks_of_nodes_add_up_to_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_nodes_give_the_same_weights_as_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     totals = totals_of(wandering_intervals([9] * 10, nodes=15, replicas=3), np.ones(10), nodes=15, noise=0.1)
     whole = attribute(totals, SETTINGS)
     monkeypatch.setattr(replica_changes, "BLOCK_COUNTS_MAX", 200)
@@ -238,7 +238,7 @@ def test_blocks_of_nodes_add_up_to_the_whole(monkeypatch: pytest.MonkeyPatch) ->
     np.testing.assert_allclose(attribute(totals, SETTINGS).weight, whole.weight, rtol=0.01)
 
 
-def test_the_shape_of_the_day_is_found() -> None:
+def test_shape_of_the_day_is_found() -> None:
     totals = totals_of(wandering_intervals([6] * 4, nodes=8, replicas=4), np.ones(4), nodes=8, noise=0.05, cycle=0.6)
 
     shape = attribute(totals, SETTINGS).shape[0]
@@ -267,7 +267,7 @@ def test_no_placement_intervals_and_no_steps_are_no_error() -> None:
         (PlacementInterval("shop", "n0", 0.0, 5.0, -1), "replicas must be >= 0, got -1"),
     ],
 )
-def test_placement_intervals_that_cannot_be_are_refused(interval: PlacementInterval, message: str) -> None:
+def test_invalid_placement_intervals_are_refused(interval: PlacementInterval, message: str) -> None:
     totals = NodeTotals(0, 300, ("n0",), ("log",), np.zeros((1, 1, 4), np.float32), (interval,))
 
     with pytest.raises(ValueError, match=message):
@@ -275,7 +275,7 @@ def test_placement_intervals_that_cannot_be_are_refused(interval: PlacementInter
 
 
 @pytest.mark.parametrize("field", ["moves_min", "separation_min", "relative_error_max"])
-def test_settings_that_cannot_be_are_refused_by_field(field: str) -> None:
+def test_invalid_settings_are_refused_by_field(field: str) -> None:
     with pytest.raises(ValueError, match=f"^{field}: "):
         AttributionSettings(**{field: 0})  # type: ignore[arg-type]
 

@@ -21,7 +21,7 @@ def backtest_of(usage: Usage) -> Backtest:
 
 
 @pytest.mark.parametrize(("truth", "loss"), [(1.0, 0.0), (3.0, 1.8), (0.0, 0.1)])
-def test_pinball_loss_punishes_what_passes_the_peak(truth: float, loss: float) -> None:
+def test_pinball_loss_weights_samples_above_the_peak_more(truth: float, loss: float) -> None:
     samples = np.array([[truth, np.nan]], np.float32)
 
     found = pinball(samples - np.float32(1), 0.9)
@@ -29,11 +29,11 @@ def test_pinball_loss_punishes_what_passes_the_peak(truth: float, loss: float) -
     assert found[0] == pytest.approx(loss)
 
 
-def test_no_known_sample_is_no_loss_of_zero() -> None:
+def test_loss_without_samples_is_unknown() -> None:
     assert np.isnan(pinball(np.full((1, 2), np.nan, np.float32), 0.9))
 
 
-def test_a_profile_with_slots_beats_one_quantile_where_there_are_cycles() -> None:
+def test_profile_with_slots_beats_one_quantile_if_usage_is_cyclic() -> None:
     judged = backtest_of(make_usage(make_series(services=8)))
 
     assert (judged.slot_quantile < 0.5 * judged.flat_quantile).all()
@@ -56,7 +56,7 @@ def test_a_shorter_history_is_judged_on_fewer_days(days: int, held: float) -> No
     assert np.isnan(judged.regression[0, 0]) == (days < 7)
 
 
-def test_the_last_days_do_not_leak_into_what_is_judged() -> None:
+def test_held_out_days_are_not_learned_from() -> None:
     values = make_series(days=14)
     changed = values.copy()
     changed[:, 7 * 288 :] *= 10

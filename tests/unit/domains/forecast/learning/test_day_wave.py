@@ -34,7 +34,7 @@ def make_day(swing: float, noise: float = 0.1, *, peak: float = 15.0, seed: int 
 
 
 @pytest.mark.parametrize("peak", [3.5, 15.5, 23.5])
-def test_a_weak_day_peaks_when_it_does_and_swings_by_as_much(peak: float) -> None:
+def test_weak_daily_cycle_keeps_its_peak_time_and_amplitude(peak: float) -> None:
     _, found, _ = wave_curves(make_day(0.2, peak=peak), make_grid(), LEVELS)
 
     assert (found.argmax(axis=1) % 24 == int(peak)).all()
@@ -43,7 +43,7 @@ def test_a_weak_day_peaks_when_it_does_and_swings_by_as_much(peak: float) -> Non
     np.testing.assert_allclose(found.mean(axis=1), 2 + 0.1645, atol=0.02)
 
 
-def test_noise_gets_next_to_no_wave() -> None:
+def test_noise_gives_almost_no_daily_wave() -> None:
     values = make_day(0.0, 0.5)
 
     found, flat = wave_curves(values, make_grid(), LEVELS), flat_curves(values, 168, LEVELS)
@@ -51,7 +51,7 @@ def test_noise_gets_next_to_no_wave() -> None:
     np.testing.assert_allclose(found, flat, rtol=0.06)
 
 
-def test_few_absurd_samples_move_nothing() -> None:
+def test_few_absurd_samples_do_not_change_the_wave() -> None:
     values = make_day(0.2)
     spiky = values.copy()
     spiky[:, np.random.default_rng(3).integers(0, spiky.shape[1], 10)] *= 100
@@ -61,7 +61,7 @@ def test_few_absurd_samples_move_nothing() -> None:
     )
 
 
-def test_evenings_that_burst_now_and_then_make_no_wave() -> None:
+def test_occasional_evening_bursts_make_no_wave() -> None:
     values = make_day(0.2, peak=9.0)
     evenings = (HOURS % 24 >= 19) & (HOURS % 24 < 23) & (HOURS // 24 % 5 == 0)
     values[:, evenings] *= 5
@@ -80,7 +80,7 @@ def test_low_quantiles_of_a_wave_end_at_zero() -> None:
     assert (peak > 0).all()
 
 
-def test_times_of_day_without_samples_hardly_move_the_wave() -> None:
+def test_times_of_day_without_samples_hardly_change_the_wave() -> None:
     values = make_day(0.2)
     values[:, (HOURS % 24 >= 4) & (HOURS % 24 < 5)] = np.nan
     values[7] = np.nan

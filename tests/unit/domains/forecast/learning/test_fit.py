@@ -48,7 +48,7 @@ def test_profiles_are_read_only() -> None:
     ("hours", "origin"),
     [(0, Origin.NONE), (0.5, Origin.NONE), (30, Origin.QUANTILE), (72, Origin.SLOT_QUANTILE)],
 )
-def test_a_short_history_falls_back_by_name(hours: float, origin: Origin) -> None:
+def test_short_history_uses_a_named_fallback(hours: float, origin: Origin) -> None:
     values = make_series()
     values[:, : values.shape[1] - round(hours * 12)] = np.nan
 
@@ -62,7 +62,7 @@ def test_a_short_history_falls_back_by_name(hours: float, origin: Origin) -> Non
         assert profiles.peak[0, 0, 0] == pytest.approx(np.nanquantile(values, 0.95), rel=1e-5)
 
 
-def test_the_slot_quantile_is_taken_where_the_regression_loses() -> None:
+def test_slot_quantile_is_chosen_if_the_regression_has_more_loss() -> None:
     # One hour of working days, at a level that no small number of harmonics can follow.
     rng = np.random.default_rng(3)
     slot_of_day = np.arange(14 * PER_DAY) % PER_DAY // 12
@@ -76,7 +76,7 @@ def test_the_slot_quantile_is_taken_where_the_regression_loses() -> None:
     assert profiles.peak[0, 0, 10] == pytest.approx(0.1, rel=0.02)
 
 
-def test_four_weeks_let_slot_quantiles_tell_the_days_apart() -> None:
+def test_slot_quantiles_of_four_weeks_distinguish_days() -> None:
     rng = np.random.default_rng(4)
     days = np.repeat(np.arange(28) % 7, PER_DAY)
     values = (np.where(days == 2, 5.0, 1.0) * rng.uniform(0.9, 1.1, len(days))).astype(np.float32)[None]
@@ -97,7 +97,7 @@ def test_a_history_without_a_weekend_uses_the_working_days_for_it() -> None:
 
 
 @pytest.mark.parametrize("lie", [np.nan, -5.0, np.inf, -np.inf, 1e30])
-def test_samples_that_are_no_measurement_are_left_out(lie: float) -> None:
+def test_invalid_samples_are_left_out(lie: float) -> None:
     values = make_series(services=2)
     values[:, 100:700] = np.nan
     lying = values.copy()
@@ -106,7 +106,7 @@ def test_samples_that_are_no_measurement_are_left_out(lie: float) -> None:
     np.testing.assert_array_equal(fitted(values).peak, fitted(lying).peak)
 
 
-def test_scrapes_a_hundred_times_too_high_hardly_move_the_peak() -> None:
+def test_samples_a_hundred_times_too_high_hardly_change_the_peak() -> None:
     values = make_series(services=3)
     spiky = values.copy()
     spiky[:, np.random.default_rng(5).integers(0, values.shape[1], 40)] *= 100
@@ -117,7 +117,7 @@ def test_scrapes_a_hundred_times_too_high_hardly_move_the_peak() -> None:
     assert (wild.peak / calm.peak).max() < 2
 
 
-def test_nothing_but_lies_is_nothing_known_and_no_zero() -> None:
+def test_series_of_only_invalid_samples_has_no_profile() -> None:
     profiles = fitted(np.full((1, 14 * PER_DAY), -1, np.float32))
 
     assert profiles.origin[0, 0] == Origin.NONE
@@ -136,7 +136,7 @@ def test_holidays_are_left_out() -> None:
     np.testing.assert_array_equal(fitted(closed, FitSettings(holidays=(holiday,))).peak, fitted(gap).peak)
 
 
-def test_a_peak_stays_on_wall_time_over_a_change_of_clocks() -> None:
+def test_peak_keeps_its_wall_clock_time_over_a_clock_change() -> None:
     # Berlin goes forward on 2026-03-29; the service peaks at 20:00 on the wall before and after.
     start_s = MONDAY_S + 11 * 7 * DAY_S - 3_600
     wall_hours = np.arange(14 * PER_DAY) / 12
@@ -164,7 +164,7 @@ def test_no_service_and_no_step_are_no_error() -> None:
     assert fitted(np.zeros((1, 0), np.float32)).origin[0, 0] == Origin.NONE
 
 
-def test_every_chunk_is_fitted() -> None:
+def test_series_beyond_the_first_chunk_are_fitted() -> None:
     values = make_series(services=3)
     many = np.tile(values, (100, 1))
 
@@ -189,13 +189,13 @@ def test_every_chunk_is_fitted() -> None:
         ("rest_days", (7,)),
     ],
 )
-def test_settings_that_cannot_be_are_refused_by_field(field: str, value: object) -> None:
+def test_invalid_settings_are_refused_by_field(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"^{field}: "):
         FitSettings(**{field: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("step_s", "message"), [(0.0, "step_s"), (float("nan"), "step_s")])
-def test_a_grid_that_is_none_is_refused(step_s: float, message: str) -> None:
+def test_invalid_grid_is_refused(step_s: float, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         fitted(make_series(), step_s=step_s)
 

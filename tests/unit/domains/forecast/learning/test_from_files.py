@@ -51,7 +51,7 @@ def test_the_peak_is_the_percentile_per_service_and_resource(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("step_s", [300, 900, 3_600, 21_600])
-def test_profiles_are_learned_as_in_earnest_whatever_the_step_of_the_samples(tmp_path: Path, step_s: int) -> None:
+def test_profiles_are_learned_from_samples_of_any_step(tmp_path: Path, step_s: int) -> None:
     """Three weeks that peak at six in the evening; days told, not samples, decide what is learned of them."""
     day = 86_400
     lines = [f"{s},web,cpu,{9 if s % day // 21_600 == 3 else 1}\n" for s in range(4 * day, 25 * day, step_s)]
@@ -65,12 +65,12 @@ def test_profiles_are_learned_as_in_earnest_whatever_the_step_of_the_samples(tmp
     assert by_hour[:, 9].max() < 3
 
 
-def test_the_fit_of_files_is_configured_as_any_other(tmp_path: Path) -> None:
+def test_fit_settings_apply_to_files(tmp_path: Path) -> None:
     settings = PeakSettings.from_config({"files": ["a.csv"], "percentile": 100, "fit": {"zone": "Europe/Berlin"}})
     assert settings.fit_of_files() == FitSettings(quantile=0.999, zone="Europe/Berlin", known_hours_min=1e-6)
 
 
-def test_the_window_reaches_back_from_the_newest_sample_of_all_files(tmp_path: Path) -> None:
+def test_window_ends_with_the_newest_sample_of_all_files(tmp_path: Path) -> None:
     day = 86_400
     old = write(tmp_path, f"{HEADER}0,web,cpu,9\n0,gone,cpu,9\n{2 * day},web,cpu,1\n", "a.csv")
     new = write(tmp_path, f"{HEADER}{2 * day + 1},api,cpu,2\n", "b.csv")
@@ -80,7 +80,7 @@ def test_the_window_reaches_back_from_the_newest_sample_of_all_files(tmp_path: P
     assert peak(history, "", "gone") is None
 
 
-def test_a_namespaced_service_goes_before_a_plain_one(tmp_path: Path) -> None:
+def test_namespaced_service_takes_precedence_over_a_plain_one(tmp_path: Path) -> None:
     history = load(write(tmp_path, f"{HEADER}0,web,cpu,1\n0,shop/web,cpu,2\n"))
 
     assert peak(history, "shop", "web") == {"cpu": 2_000}
@@ -97,7 +97,7 @@ def test_a_namespaced_service_goes_before_a_plain_one(tmp_path: Path) -> None:
         "timestamp,service,resource,value\n1769882400.5,web,cpu,2",
     ],
 )
-def test_forms_that_tools_write_are_read(tmp_path: Path, text: str) -> None:
+def test_common_csv_variants_are_read(tmp_path: Path, text: str) -> None:
     history = load(write(tmp_path, text))
 
     assert peak(history, "", "web") == {"cpu": 2_000}
@@ -123,9 +123,7 @@ def test_forms_that_tools_write_are_read(tmp_path: Path, text: str) -> None:
         ("0," + "w" * 5000 + ",cpu,1", "", "too long"),
     ],
 )
-def test_a_bad_line_is_told_with_file_line_column_and_fix_and_costs_no_other(
-    tmp_path: Path, line: str, column: str, words: str
-) -> None:
+def test_bad_line_is_reported_with_file_line_column_and_fix(tmp_path: Path, line: str, column: str, words: str) -> None:
     file = write(tmp_path, f"{HEADER}0,web,cpu,1\n{line}\n0,api,cpu,2\n")
     history = load(file)
 
@@ -139,7 +137,7 @@ def test_a_bad_line_is_told_with_file_line_column_and_fix_and_costs_no_other(
     assert len(str(problem)) < len(file) + 200
 
 
-def test_bytes_that_are_no_text_are_one_bad_line(tmp_path: Path) -> None:
+def test_invalid_utf_8_is_one_bad_line(tmp_path: Path) -> None:
     history = load(write(tmp_path, HEADER.encode() + b"0,w\xff\xfeb,cpu,1\n0,api,cpu,2\n"))
 
     assert peak(history, "", "api") == {"cpu": 2_000}
@@ -152,7 +150,7 @@ def test_only_the_first_problems_are_kept_and_all_are_counted(tmp_path: Path) ->
     assert (len(history.problems), history.problem_count) == (50, 250)
 
 
-def test_bounds_keep_what_came_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_keep_the_first_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path, f"{HEADER}0,a,cpu,1\n0,b,cpu,1\n0,c,log,1\n")
     monkeypatch.setattr(usage_csv, "SAMPLES_MAX", 2)
     history = load(file, windowDays=2)
@@ -161,7 +159,7 @@ def test_bounds_keep_what_came_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "exceeds the limit" in history.problems[0].message
 
 
-def test_more_than_memory_should_hold_is_refused_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_history_is_refused_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage_csv, "CELLS_MAX", 100)
     file = write(tmp_path, HEADER + "".join(f"{n * 300},a,cpu,1\n" for n in range(101)))
     with pytest.raises(HistoryError, match="101 steps of 300 s of 1 names in 1 dimensions are more than 100"):
@@ -169,7 +167,7 @@ def test_more_than_memory_should_hold_is_refused_with_the_fix(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("text", ["", "\n", "time,service,resource,value\n0,a,b,1\n", "0,web,cpu,1\n", "x" * 10_000])
-def test_a_file_without_its_columns_is_refused_by_name_with_the_header_to_write(tmp_path: Path, text: str) -> None:
+def test_file_without_its_columns_is_refused_with_the_expected_header(tmp_path: Path, text: str) -> None:
     file = write(tmp_path, text)
 
     with pytest.raises(HistoryError, match="line 1: no column") as error:

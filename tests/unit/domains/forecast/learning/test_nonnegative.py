@@ -10,7 +10,7 @@ from domains.forecast.learning.nonnegative import nonnegative
 
 
 @given(st.integers(0, 10_000), st.integers(1, 25), st.booleans())
-def test_what_it_finds_is_optimal(seed: int, count: int, is_near_singular: bool) -> None:
+def test_nonnegative_solution_is_optimal(seed: int, count: int, is_near_singular: bool) -> None:
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(count, count))
     if is_near_singular and count > 1:
@@ -26,5 +26,5 @@ def test_what_it_finds_is_optimal(seed: int, count: int, is_near_singular: bool)
     assert np.abs(gradient[found > 0]).max(initial=0) < 1e-6
 
 
-def test_without_bounds_to_meet_it_is_the_plain_solution() -> None:
+def test_positive_unconstrained_solution_is_returned_unchanged() -> None:
     np.testing.assert_allclose(nonnegative(np.diag([2.0, 4.0]), np.array([2.0, 2.0])), [1.0, 0.5])

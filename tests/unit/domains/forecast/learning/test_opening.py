@@ -39,7 +39,7 @@ async def test_sources_are_opened_in_their_order() -> None:
     assert refit_settings(settings) == RefitSettings(3_600.0, 300.0, 288)
 
 
-async def test_certificates_that_cannot_be_used_are_refused_at_the_start() -> None:
+async def test_unusable_certificates_are_refused_at_the_start() -> None:
     settings = read_history_settings(document("https://127.0.0.1:1", tls={"caFile": "/nowhere/ca.pem"}))
     measures = NetworkMeasures(DirectTransport(ApiServer(SystemClock())), random.Random(1))
     with pytest.raises(

@@ -53,7 +53,7 @@ def learn(reading: Reading, version: int, now_s: float) -> Profiles:
     return Profiles(version, now_s, newest_s, usage.services, usage.dimensions, peak, peak, peak, origin, error)
 
 
-class InForce:
+class AdoptedProfiles:
     """What placement would go by."""
 
     def __init__(self) -> None:
@@ -67,14 +67,14 @@ class InForce:
 
 @asynccontextmanager
 async def refit_on(
-    server: SmallPrometheus, force: InForce, *dimensions: Dimension, **meter: Any
+    server: SmallPrometheus, force: AdoptedProfiles, *dimensions: Dimension, **meter: Any
 ) -> AsyncIterator[Refit]:
     async with source_of(server, *(dimensions or (CPU,)), known={("shop", "a"): "web"}, **meter) as source:
         yield Refit([source], learn, force.adopt, SETTINGS)
 
 
-async def test_profiles_are_learned_of_the_window_that_has_ended_and_put_in_force() -> None:
-    server, force = SmallPrometheus(Q=[(POD, lambda time: time)]), InForce()
+async def test_profiles_are_learned_from_the_ended_window_and_put_in_force() -> None:
+    server, force = SmallPrometheus(Q=[(POD, lambda time: time)]), AdoptedProfiles()
     async with refit_on(server, force) as refit:
         assert refit.state().detail(NOW_S) == "no profiles yet"
         assert await refit.once(ports_at(NOW_S))
@@ -88,8 +88,8 @@ async def test_profiles_are_learned_of_the_window_that_has_ended_and_put_in_forc
     assert state.detail(newest_s + 7_200) == "profiles 2, 2 h old"
 
 
-def lies(kind: str) -> Callable[[SmallPrometheus], None]:
-    def lie(server: SmallPrometheus) -> None:
+def broken_source(kind: str) -> Callable[[SmallPrometheus], None]:
+    def break_it(server: SmallPrometheus) -> None:
         match kind:
             case "down":
                 server.fail_with = web.Response(status=503, body=b"starting up")
@@ -104,7 +104,7 @@ def lies(kind: str) -> Callable[[SmallPrometheus], None]:
             case "html":
                 server.fail_with = web.Response(status=200, body=b"<html>")
 
-    return lie
+    return break_it
 
 
 @pytest.mark.parametrize(
@@ -115,11 +115,11 @@ def lies(kind: str) -> Callable[[SmallPrometheus], None]:
         ("labels", "without the label 'namespace'"),
     ],
 )
-async def test_the_last_good_profiles_stay_in_force_with_their_age_and_the_reason(kind: str, words: str) -> None:
-    server, force = SmallPrometheus(Q=[(POD, lambda _: 5)]), InForce()
+async def test_last_valid_profiles_stay_in_force_with_age_and_reason(kind: str, words: str) -> None:
+    server, force = SmallPrometheus(Q=[(POD, lambda _: 5)]), AdoptedProfiles()
     async with refit_on(server, force) as refit:
         await refit.once(ports_at(NOW_S))
-        lies(kind)(server)
+        broken_source(kind)(server)
         assert not await refit.once(ports_at(NOW_S + 3_600))
         assert not await refit.once(ports_at(NOW_S + 7_200))
         state = refit.state()
@@ -131,13 +131,13 @@ async def test_the_last_good_profiles_stay_in_force_with_their_age_and_the_reaso
 
 
 @pytest.mark.parametrize("kind", ["empty", "NaN", "negative"])
-async def test_a_dimension_that_has_lost_all_its_samples_takes_nothing_away(kind: str) -> None:
+async def test_dimension_that_lost_all_samples_keeps_its_profiles(kind: str) -> None:
     """A window later, when nothing kept is left of the good samples."""
     later_s = NOW_S + SETTINGS.steps * SETTINGS.step_s + 3_600
-    server, force = SmallPrometheus(Q=[(POD, lambda _: 5)]), InForce()
+    server, force = SmallPrometheus(Q=[(POD, lambda _: 5)]), AdoptedProfiles()
     async with refit_on(server, force) as refit:
         await refit.once(ports_at(NOW_S))
-        lies(kind)(server)
+        broken_source(kind)(server)
         assert not await refit.once(ports_at(later_s))
         assert refit.state().last_error == (
             "dimension cpu had samples before and has none now; its last profiles stay active"
@@ -148,8 +148,8 @@ async def test_a_dimension_that_has_lost_all_its_samples_takes_nothing_away(kind
     assert force.profiles.peak[0, 0, 0] == 7
 
 
-async def test_sources_without_any_sample_are_told_with_what_they_say() -> None:
-    force = InForce()
+async def test_sources_without_samples_are_reported_with_their_notes() -> None:
+    force = AdoptedProfiles()
     async with refit_on(SmallPrometheus(), force) as refit:
         assert not await refit.once(ports_at(NOW_S))
     assert force.adopted == []
@@ -159,8 +159,8 @@ async def test_sources_without_any_sample_are_told_with_what_they_say() -> None:
     )
 
 
-async def test_a_spike_that_cannot_be_true_is_a_gap_and_told() -> None:
-    server, force = SmallPrometheus(Q=[(POD, lambda time: 100 if time == NOW_S // 300 * 300 else 1)]), InForce()
+async def test_impossible_spike_is_a_reported_gap() -> None:
+    server, force = SmallPrometheus(Q=[(POD, lambda time: 100 if time == NOW_S // 300 * 300 else 1)]), AdoptedProfiles()
     async with refit_on(server, force) as refit:
         assert await refit.once(ports_at(NOW_S))
     assert force.profiles.peak[0, 0, 0] == 1
@@ -168,7 +168,7 @@ async def test_a_spike_that_cannot_be_true_is_a_gap_and_told() -> None:
     assert told in refit.state().notes
 
 
-async def test_a_gigabyte_and_a_server_that_never_ends_are_left_in_time() -> None:
+async def test_endless_or_oversized_responses_are_aborted_in_time() -> None:
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
@@ -182,7 +182,7 @@ async def test_a_gigabyte_and_a_server_that_never_ends_are_left_in_time() -> Non
         await reader.read()
 
     for handler, words in ((flood, "an answer of over 1000000 bytes"), (drip, "no answer within 0.2 s")):
-        force = InForce()
+        force = AdoptedProfiles()
         meter = {"answer_bytes_max": 1_000_000, "timeout_s": 0.2 if handler is drip else 60.0}
         async with raw_serving(handler) as url, refit_at(url, force, **meter) as refit:
             assert not await refit.once(ports_at(NOW_S))
@@ -191,7 +191,7 @@ async def test_a_gigabyte_and_a_server_that_never_ends_are_left_in_time() -> Non
 
 
 @asynccontextmanager
-async def refit_at(url: str, force: InForce, **meter: Any) -> AsyncIterator[Refit]:
+async def refit_at(url: str, force: AdoptedProfiles, **meter: Any) -> AsyncIterator[Refit]:
     """Of a server that is none of `SmallPrometheus`."""
 
     async def known() -> Mapping[tuple[str, str], str]:
@@ -202,8 +202,8 @@ async def refit_at(url: str, force: InForce, **meter: Any) -> AsyncIterator[Refi
     yield Refit([PrometheusSource(settings, client, [CPU], known)], learn, force.adopt, SETTINGS)
 
 
-async def test_a_fit_that_fails_or_hangs_leaves_the_last_profiles_in_force() -> None:
-    server, force = SmallPrometheus(Q=[(POD, lambda _: 5)]), InForce()
+async def test_failed_or_hung_fit_keeps_the_last_profiles_in_force() -> None:
+    server, force = SmallPrometheus(Q=[(POD, lambda _: 5)]), AdoptedProfiles()
     ending, loop, hangs = threading.Event(), asyncio.get_running_loop(), asyncio.Event()
     ways = iter(["good", "raise", "hang", "good"])
 
@@ -235,23 +235,23 @@ async def test_a_fit_that_fails_or_hangs_leaves_the_last_profiles_in_force() -> 
     assert force.adopted == [1, 2]
 
 
-class Told:
+class ScriptedSource:
     """A source that says what it is told to, under virtual time."""
 
     name = "told"
 
-    def __init__(self, *says: float | str) -> None:
-        self._says = list(says)
+    def __init__(self, *results: float | str) -> None:
+        self._results = list(results)
         self.asked_s: list[float] = []
         self.polled_s: list[float] = []
         self.interval_s = 600.0
 
     async def read(self, grid: Grid, in_thread: InThread) -> Reading:
         self.asked_s.append(asyncio.get_running_loop().time())
-        says = self._says.pop(0) if len(self._says) > 1 else self._says[0]
-        if isinstance(says, str):
-            raise SourceError(says)
-        values = np.full((1, 1, grid.steps), says, np.float32)
+        results = self._results.pop(0) if len(self._results) > 1 else self._results[0]
+        if isinstance(results, str):
+            raise SourceError(results)
+        values = np.full((1, 1, grid.steps), results, np.float32)
         return Reading(Usage(grid.start_s, grid.step_s, ("web",), ("cpu",), values))
 
     async def poll(self, now_s: float) -> None:
@@ -264,8 +264,8 @@ async def at_once(work: Callable[[], T]) -> T:
     return work()
 
 
-def lived(source: Source, hours: float, loads: NodeLoads | None = None) -> tuple[Refit, InForce]:
-    loop, force = SimLoop(1), InForce()
+def run_for(source: Source, hours: float, loads: NodeLoads | None = None) -> tuple[Refit, AdoptedProfiles]:
+    loop, force = SimLoop(1), AdoptedProfiles()
     refit = Refit([source], learn, force.adopt, SETTINGS, loads=loads)
 
     async def live() -> None:
@@ -278,8 +278,8 @@ def lived(source: Source, hours: float, loads: NodeLoads | None = None) -> tuple
 
 
 def test_refits_follow_the_interval_with_jitter() -> None:
-    source = Told(1.0)
-    _, force = lived(source, 10)
+    source = ScriptedSource(1.0)
+    _, force = run_for(source, 10)
     waits = np.diff(source.asked_s)
     assert force.adopted == list(range(1, len(source.asked_s) + 1))
     assert len(waits) >= 8
@@ -287,9 +287,9 @@ def test_refits_follow_the_interval_with_jitter() -> None:
     assert len(set(waits)) == len(waits)
 
 
-def test_a_failed_refit_is_tried_again_soon_and_then_ever_later_up_to_the_interval() -> None:
-    source = Told(*["down"] * 9, 1.0)
-    refit, force = lived(source, 8)
+def test_failed_refit_is_retried_with_growing_delays_up_to_the_interval() -> None:
+    source = ScriptedSource(*["down"] * 9, 1.0)
+    refit, force = run_for(source, 8)
     waits = np.diff(source.asked_s)
     for number, wait in enumerate(waits[:9]):
         least = min(3_600, RETRY_S * 2**number)
@@ -299,48 +299,48 @@ def test_a_failed_refit_is_tried_again_soon_and_then_ever_later_up_to_the_interv
     assert refit.state().last_error == ""
 
 
-def test_a_source_of_the_moment_is_looked_at_on_its_own_and_may_fail() -> None:
-    source = Told(1.0)
-    refit, _ = lived(source, 2)
+def test_polling_source_is_polled_at_its_own_interval_and_may_fail() -> None:
+    source = ScriptedSource(1.0)
+    refit, _ = run_for(source, 2)
     assert source.polled_s == [600.0 * number for number in range(len(source.polled_s))]
     assert len(source.polled_s) >= 12
     assert refit.state().polls_failed == (len(source.polled_s) + 1) // 2
 
 
-class Looking:
+class LoadQuerySource:
     """Can be asked about any moment, and fails every other time."""
 
     name = "looking"
 
     def __init__(self) -> None:
-        self.looked_s: list[float] = []
+        self.queried_s: list[float] = []
 
     async def read(self, grid: Grid, in_thread: InThread) -> Reading:
-        return await Told(1.0).read(grid, in_thread)
+        return await ScriptedSource(1.0).read(grid, in_thread)
 
     async def look(self, asked: LoadRequest) -> MeasuredLoads:
-        self.looked_s.append(asyncio.get_running_loop().time())
+        self.queried_s.append(asyncio.get_running_loop().time())
         assert asked.row_of_pod == {}
-        if len(self.looked_s) % 2:
+        if len(self.queried_s) % 2:
             raise SourceError("not this time")
         return MeasuredLoads(by_node={"cpu": {"n": 2.0}})
 
 
-def test_a_source_of_any_moment_is_looked_at_once_a_step_and_may_fail() -> None:
+def test_current_load_is_queried_once_per_step_and_may_fail() -> None:
     ledger = PeakLedger("peaks", Predictor(("cpu",)), {})
     ledger.set_node(0, make_node("n", cpu_milli=4_000))
-    loads, source = NodeLoads(ledger, ledger.rows), Looking()
-    refit, _ = lived(source, 1, loads)
-    assert set(np.diff(source.looked_s).tolist()) == {SETTINGS.step_s}
-    assert len(source.looked_s) >= 10
+    loads, source = NodeLoads(ledger, ledger.rows), LoadQuerySource()
+    refit, _ = run_for(source, 1, loads)
+    assert set(np.diff(source.queried_s).tolist()) == {SETTINGS.step_s}
+    assert len(source.queried_s) >= 10
     assert loads.latest()["cpu"].shares.tolist() == [0.5]
-    assert refit.state().polls_failed >= len(source.looked_s) // 2
+    assert refit.state().polls_failed >= len(source.queried_s) // 2
 
 
-def test_profiles_of_an_earlier_life_keep_their_number_and_age() -> None:
+def test_profiles_from_before_a_restart_keep_version_and_age() -> None:
     earlier = no_profiles(("cpu",))
     profiles = Profiles(
         7, 5.0, NOW_S, (), ("cpu",), earlier.peak, earlier.low, earlier.high, earlier.origin, earlier.error
     )
-    refit = Refit([], learn, InForce().adopt, SETTINGS, profiles)
+    refit = Refit([], learn, AdoptedProfiles().adopt, SETTINGS, profiles)
     assert refit.state().detail(NOW_S + 3 * 86_400) == "profiles 7, 3 d old"

@@ -45,7 +45,7 @@ def test_a_sharp_evening_peak_and_a_quieter_weekend_are_found_from_two_weeks() -
 
 
 @pytest.mark.parametrize("kind", ["spikes", "outage"])
-def test_samples_out_of_the_world_hardly_move_the_mean(kind: str) -> None:
+def test_absurd_samples_hardly_change_the_mean(kind: str) -> None:
     values = peaked(1)
     clean = season_mean(values, make_grid(values.shape[1]), SETTINGS)[0]
     if kind == "spikes":
@@ -65,7 +65,7 @@ def test_the_spread_is_wider_in_the_evening_than_at_night() -> None:
     assert high[EVENING] - low[EVENING] > 3 * (high[8] - low[8])
 
 
-def test_the_peak_is_passed_by_about_one_sample_in_twenty_of_a_new_week() -> None:
+def test_about_one_in_twenty_new_samples_exceeds_the_peak() -> None:
     curve = season_curves(peaked(4), make_grid(14 * PER_DAY), SETTINGS, (0.95,))[0, 0]
     new_week = peaked(5, days=7)[0]
 
@@ -74,7 +74,7 @@ def test_the_peak_is_passed_by_about_one_sample_in_twenty_of_a_new_week() -> Non
     assert 0.02 < passed < 0.09
 
 
-def test_series_with_the_same_gaps_and_with_gaps_of_their_own_fit_as_if_alone() -> None:
+def test_series_with_any_gaps_fit_together_as_if_alone() -> None:
     values = make_series(6, services=6)
     values[1:3, 500:800] = np.nan
     values[3, 1_000:1_500] = np.nan
@@ -87,7 +87,7 @@ def test_series_with_the_same_gaps_and_with_gaps_of_their_own_fit_as_if_alone() 
     np.testing.assert_allclose(together, np.stack(alone, axis=1), rtol=2e-4, atol=1e-5)
 
 
-def test_a_gap_is_bridged_by_the_other_days_and_not_taken_for_zero() -> None:
+def test_gap_is_filled_from_other_days_instead_of_zero() -> None:
     values = peaked(7)
     grid = make_grid(values.shape[1])
     whole = season_mean(values, grid, SETTINGS)[0]
@@ -99,7 +99,7 @@ def test_a_gap_is_bridged_by_the_other_days_and_not_taken_for_zero() -> None:
 
 
 @pytest.mark.parametrize(("missing", "begins"), [(0.02, 0), (0.1, 0), (0.4, 0), (0.1, 100)])
-def test_holes_that_are_filled_give_what_a_factorisation_of_its_own_gives(
+def test_filled_gaps_give_the_same_result_as_a_separate_factorisation(
     missing: float, begins: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So near to each other as both are to the fit of the samples that were lost."""
@@ -118,7 +118,7 @@ def test_holes_that_are_filled_give_what_a_factorisation_of_its_own_gives(
     assert np.abs(filled / whole - 1).mean() < 1.3 * np.abs(exact / whole - 1).mean()
 
 
-def test_a_time_of_day_never_measured_still_has_a_curve() -> None:
+def test_unmeasured_time_of_day_has_a_curve() -> None:
     values = peaked(8)
     values[0, (np.arange(values.shape[1]) % PER_DAY) // 12 == 3] = np.nan
 
@@ -128,7 +128,7 @@ def test_a_time_of_day_never_measured_still_has_a_curve() -> None:
     assert curves[1, 0, 3] == pytest.approx(0.22, abs=0.1)
 
 
-def test_old_samples_count_less() -> None:
+def test_older_samples_weigh_less() -> None:
     values = peaked(9, days=28)
     values[0, : 14 * PER_DAY] *= 3
     aged = season_mean(values, make_grid(values.shape[1]), FitSettings(half_life_days=4))[0]
@@ -138,7 +138,7 @@ def test_old_samples_count_less() -> None:
     assert np.abs(aged - true).mean() < 0.4 * np.abs(ageless - true).mean()
 
 
-def test_units_do_not_matter() -> None:
+def test_result_scales_with_the_unit() -> None:
     values = peaked(10)
     grid = make_grid(values.shape[1])
 

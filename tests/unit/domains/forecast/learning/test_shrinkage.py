@@ -60,7 +60,7 @@ def noisy(seed: int, services: int, *, days: int = 21) -> Samples:
     return rng.lognormal(0, 0.3, (services, days * PER_DAY)).astype(np.float32)
 
 
-def test_noise_is_hardly_believed_and_goes_to_the_plainest_day() -> None:
+def test_noise_is_shrunk_towards_the_plain_curve() -> None:
     values = noisy(1, 64)
     kept = shares_of(values)
     curves = slots_of(values)[None]
@@ -71,7 +71,7 @@ def test_noise_is_hardly_believed_and_goes_to_the_plainest_day() -> None:
     assert found.std(axis=2).mean() < 0.4 * curves.std(axis=2).mean()
 
 
-def test_strong_days_are_believed_wholly() -> None:
+def test_strong_daily_cycles_are_kept_completely() -> None:
     values = make_series(services=32, days=21, step_s=STEP_S)
     kept = shares_of(values)
     curves = slots_of(values)[None]
@@ -83,7 +83,7 @@ def test_strong_days_are_believed_wholly() -> None:
 
 
 @pytest.mark.parametrize("share", SHARES)
-def test_days_that_swing_less_than_foretold_are_believed_by_as_much(share: float) -> None:
+def test_kept_share_equals_the_ratio_of_real_to_predicted_amplitude(share: float) -> None:
     swing = np.sin(2 * np.pi * np.arange(168) / 24)
     curve, flat = (2 + swing).astype(np.float32)[None], np.full((1, 168), 2.0, np.float32)
     came = (2 + share * swing).astype(np.float32)[None]
@@ -92,7 +92,7 @@ def test_days_that_swing_less_than_foretold_are_believed_by_as_much(share: float
 
 
 @pytest.mark.parametrize(("more", "share"), [(0.02, 0.0), (0.04, 1.0)])
-def test_the_plainest_day_may_lose_a_little_more_than_the_whole_curve(more: float, share: float) -> None:
+def test_plain_curve_is_preferred_at_slightly_higher_loss(more: float, share: float) -> None:
     spread = np.array([0.5], np.float32)
     losses = np.linspace(1, 1 + more * spread, len(SHARES))
 
@@ -112,7 +112,7 @@ def test_a_weak_day_in_noise_is_learned_as_a_wave(settings_: FitSettings) -> Non
     assert np.sqrt((off**2).mean(axis=1)).mean() < 0.25 * wave.std()
 
 
-def test_of_a_day_that_is_a_wave_nothing_of_the_slots_is_kept() -> None:
+def test_daily_wave_needs_no_slots() -> None:
     hours = np.arange(21 * PER_DAY) / 4
     noise = np.random.default_rng(6).normal(0, 0.3, (16, len(hours)))
     values = (2 + 0.4 * np.cos(2 * np.pi * (hours - 15.5) / 24) + noise).astype(np.float32)
@@ -123,7 +123,7 @@ def test_of_a_day_that_is_a_wave_nothing_of_the_slots_is_kept() -> None:
     assert (judged.regression_share == 0).all()
 
 
-def test_the_error_of_one_quantile_is_not_that_of_the_wave() -> None:
+def test_error_of_the_flat_quantile_is_measured_without_the_wave() -> None:
     hours = np.arange(21 * PER_DAY) / 4
     values = (2 + np.cos(2 * np.pi * hours / 24)).astype(np.float32)[None]
 
@@ -144,7 +144,7 @@ def test_a_constant_series_is_its_flat_quantile() -> None:
         np.testing.assert_allclose(curve[:, 0], expected, rtol=1e-4)
 
 
-def test_a_week_that_is_noise_is_learned_flatter_than_its_slots() -> None:
+def test_noisy_week_is_learned_flatter_than_its_slots() -> None:
     values = noisy(2, 32)
 
     profiles = fit(make_usage(values, step_s=STEP_S), SETTINGS, 1, 0.0)
@@ -154,7 +154,7 @@ def test_a_week_that_is_noise_is_learned_flatter_than_its_slots() -> None:
     assert (profiles.peak <= profiles.high).all()
 
 
-def test_few_absurd_samples_of_the_held_out_days_do_not_bend_the_slope() -> None:
+def test_absurd_held_out_samples_do_not_change_the_kept_share() -> None:
     values = make_series(services=8, days=21, step_s=STEP_S)
     spiky = values.copy()
     spiky[:, np.random.default_rng(3).integers(14 * PER_DAY, 21 * PER_DAY, 10)] *= 100
@@ -163,13 +163,13 @@ def test_few_absurd_samples_of_the_held_out_days_do_not_bend_the_slope() -> None
     assert (shares_of(spiky) == 1).all()
 
 
-def test_the_unit_of_a_series_makes_no_difference() -> None:
+def test_kept_share_is_independent_of_the_unit() -> None:
     values = noisy(4, 8)
 
     np.testing.assert_array_equal(shares_of(values), shares_of(values * np.float32(2.0**40)))
 
 
-def test_what_cannot_be_judged_keeps_its_curve() -> None:
+def test_curve_without_held_out_days_is_kept() -> None:
     values = noisy(5, 3)
     values[0, -WEEK:] = np.nan
     values[1] = 0.0
@@ -185,7 +185,7 @@ SERIES = arrays.arrays(np.float32, (3, 4 * PER_DAY), elements=st.floats(0, 2.0**
 
 @given(SERIES, arrays.arrays(np.float32, 3, elements=st.sampled_from(SHARES)))
 @settings(max_examples=40, deadline=None)
-def test_what_is_shrunk_lies_between_slot_and_plain_curve_and_never_below_zero(values: Samples, kept: Shares) -> None:
+def test_shrunk_curve_lies_between_slot_and_plain_curve(values: Samples, kept: Shares) -> None:
     curves = slots_of(values)[None]
     plain = plain_of(values)
 

@@ -29,7 +29,7 @@ def node(cache: ClusterCache, name: str, log: str | None) -> None:
     cache.set_node(make_node(name, cpu_milli=4_000, annotations={} if log is None else {"example.com/log": log}))
 
 
-def told(made: Forecast, caplog: pytest.LogCaptureFixture) -> list[str]:
+def logged_notes(made: Forecast, caplog: pytest.LogCaptureFixture) -> list[str]:
     """What a look between cycles logs."""
     caplog.clear()
     with caplog.at_level(logging.WARNING):
@@ -67,29 +67,29 @@ def test_each_kind_of_gap_names_count_example_and_fallback(
     made = plugin(cache)
     for name, log in (("n2", stated), ("n1", stated), ("n3", "40M")):
         node(cache, name, log)
-    assert told(made, caplog) == [note]
+    assert logged_notes(made, caplog) == [note]
     assert [gap.nodes for gap in made.statistics().capacity_gaps] == [2]
 
 
-def test_a_gap_is_told_once_and_again_only_when_it_has_doubled_or_was_gone(caplog: pytest.LogCaptureFixture) -> None:
+def test_gap_is_reported_once_and_again_after_doubling_or_recurring(caplog: pytest.LogCaptureFixture) -> None:
     cache = ClusterCache()
     made = plugin(cache)
-    assert told(made, caplog) == []
+    assert logged_notes(made, caplog) == []
     node(cache, "n1", None)
-    assert len(told(made, caplog)) == 1
-    assert told(made, caplog) == []
+    assert len(logged_notes(made, caplog)) == 1
+    assert logged_notes(made, caplog) == []
     node(cache, "n2", "1M")
-    assert told(made, caplog) == []
+    assert logged_notes(made, caplog) == []
     node(cache, "n3", None)
-    assert told(made, caplog)[0].startswith("log: 2 of 3 nodes state none")
+    assert logged_notes(made, caplog)[0].startswith("log: 2 of 3 nodes state none")
     for name in ("n1", "n3"):
         node(cache, name, "1M")
-    assert told(made, caplog) == []
+    assert logged_notes(made, caplog) == []
     node(cache, "n1", None)
-    assert told(made, caplog)[0].startswith("log: 1 of 3 nodes state none")
+    assert logged_notes(made, caplog)[0].startswith("log: 1 of 3 nodes state none")
 
 
-def test_explain_says_that_a_node_has_none_in_place_of_a_percentage() -> None:
+def test_explain_names_missing_capacity_instead_of_a_percentage() -> None:
     cache = ClusterCache()
     made = plugin(cache, mode="both")
     node(cache, "none", "0")

@@ -76,7 +76,7 @@ def pod_of(service: str, name: str, cpu: int = 0, memory: int = 0) -> Pod:
         ({"tier": "t"}, None, ""),
     ],
 )
-def test_a_pod_belongs_to_its_labelled_service_else_its_workload_else_its_app(
+def test_service_of_a_pod_is_its_label_then_workload_then_app(
     labels: dict[str, str], owner: Owner | None, service: str
 ) -> None:
     assert service_of(make_pod("p", labels=labels, owner=owner)) == service
@@ -100,7 +100,7 @@ FULL = {name: np.ones(SLOTS) for name in DIMENSIONS}
         ("shop", "cart", "", 2, ""),
     ],
 )
-def test_what_stands_in_for_a_profile_is_the_class_the_namespace_or_requests(
+def test_fallback_of_a_profile_is_class_then_namespace_then_requests(
     namespace: str, service: str, service_class: str, log: int | None, fallback: str
 ) -> None:
     ofs = {
@@ -127,7 +127,7 @@ def test_what_stands_in_for_a_profile_is_the_class_the_namespace_or_requests(
         ]
 
 
-def test_a_pod_cannot_go_by_the_profile_of_another_namespaces_service() -> None:
+def test_pod_cannot_use_the_profile_of_a_service_in_another_namespace() -> None:
     """The name of an owner is whatever the pod's author writes."""
     ofs = {f"shop/{name}": {one: np.full(SLOTS, 9.0) for one in DIMENSIONS} for name in ("cart", "pay")}
     predictor = make_predictor(ofs)
@@ -136,7 +136,7 @@ def test_a_pod_cannot_go_by_the_profile_of_another_namespaces_service() -> None:
     assert predictor.predict(forged).fallback == "no_history"
 
 
-def test_a_gap_in_a_profile_counts_as_its_peak_and_other_slots_as_they_are() -> None:
+def test_gap_in_a_profile_counts_as_its_peak() -> None:
     curve = np.arange(SLOTS, dtype=np.float64)
     curve[3] = np.nan
     curve[5] = np.inf
@@ -149,7 +149,7 @@ def test_a_gap_in_a_profile_counts_as_its_peak_and_other_slots_as_they_are() -> 
     ]
 
 
-def test_without_profiles_requests_are_one_number() -> None:
+def test_requests_count_as_one_number_without_profiles() -> None:
     ledger = make_ledger({})
     ledger.restore(pod_of("web", "p", cpu=250, memory=2), 2)
     ledger.restore(pod_of("", "q", cpu=1, memory=2), 2)
@@ -159,7 +159,7 @@ def test_without_profiles_requests_are_one_number() -> None:
     assert ledger.predictor.predict(pod_of("", "p")).fallback == "no_service"
 
 
-def test_a_pod_counts_from_its_assumption_on_and_once() -> None:
+def test_pod_counts_once_from_its_assumption() -> None:
     ledger = make_ledger()
     pod = pod_of("web", "p")
 
@@ -171,10 +171,10 @@ def test_a_pod_counts_from_its_assumption_on_and_once() -> None:
     assert curve is not None
     assert load(ledger, 0, 2).tolist() == [np.zeros((3, SLOTS)).tolist(), curve.quanta.tolist()]
     assert ledger.version(2) == version
-    assert (ledger.fits(pod, 2), ledger.concerns(pod)) == ("", True)
+    assert (ledger.fits(pod, 2), ledger.is_used_by(pod)) == ("", True)
 
 
-def test_a_pod_that_changes_its_service_is_counted_anew() -> None:
+def test_pod_that_changes_its_service_is_recounted() -> None:
     ledger = make_ledger()
     ledger.restore(pod_of("web", "p"), 0)
     before, version = load(ledger, 0).tolist(), ledger.version(0)
@@ -189,7 +189,7 @@ def _held(ledger: PeakLedger) -> dict[str, tuple[int, Demand]]:
     return cast("dict[str, tuple[int, Demand]]", ledger.held())
 
 
-def test_capacity_comes_with_the_node_and_goes_with_it() -> None:
+def test_capacity_is_added_and_removed_with_the_node() -> None:
     ledger = make_ledger()
     rows = np.array([1])
     node = make_node("n", annotations={"multisched.io/capacity-log": "40M"}, cpu_milli=4_000, memory_bytes=2**30)
@@ -218,7 +218,7 @@ def test_capacity_comes_with_the_node_and_goes_with_it() -> None:
         (Capacity(Source.NUMBER, milli=9), 9),
     ],
 )
-def test_a_capacity_that_a_node_states_badly_is_unknown(capacity: Capacity, expected: int) -> None:
+def test_invalid_capacity_annotation_is_unknown_capacity(capacity: Capacity, expected: int) -> None:
     labels = {"disk": "5", "odd": "five", "negative": "-1"}
     node = make_node("n", labels=labels, annotations={"net": "10G"}, allocatable={"pods": 7, "cpu": -5})
     assert capacity.of(node) == expected
@@ -229,7 +229,7 @@ steps = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 100), services, st.
 
 
 @given(steps, st.sampled_from(["profiles", "requests", "adopted late", "adopted between"]))
-def test_sums_are_what_the_present_pods_add_up_to(moves: list[tuple[int, int, str, int, bool]], when: str) -> None:
+def test_sums_equal_those_of_the_present_pods(moves: list[tuple[int, int, str, int, bool]], when: str) -> None:
     """Whatever comes and goes in whatever order, and whenever profiles change: nothing is left of what is gone."""
     ledger = make_ledger({} if when in ("requests", "adopted late") else PEAKS)
     present: dict[str, tuple[Pod, int]] = {}
@@ -276,7 +276,7 @@ def test_sums_are_what_the_present_pods_add_up_to(moves: list[tuple[int, int, st
         [[0], [1, 512], [0, 1, 510, 511, 512, 700], list(range(30)), list(range(400, 600)), list(range(701))]
     ),
 )
-def test_what_is_foreseen_of_a_row_does_not_hang_on_the_rows_asked_with_it(
+def test_prediction_of_a_row_is_independent_of_other_requested_rows(
     placed: list[tuple[int, str, int]], asked: list[int]
 ) -> None:
     ledger = make_ledger()
@@ -297,7 +297,7 @@ def test_what_is_foreseen_of_a_row_does_not_hang_on_the_rows_asked_with_it(
     assert (np.abs(together.growth - growth.T) <= 1e-4 * thirds.T).all()
 
 
-def test_new_profiles_are_counted_in_slices_or_when_they_are_read_and_never_look_like_a_difference() -> None:
+def test_new_profiles_are_counted_in_slices_or_on_read() -> None:
     ledger = make_ledger()
     for number in range(2_000):
         ledger.restore(pod_of(("web", "api", "new")[number % 3], f"p{number}", cpu=number % 7), number % 1_000)
@@ -319,7 +319,7 @@ def test_new_profiles_are_counted_in_slices_or_when_they_are_read_and_never_look
     assert load(fresh, *range(1_000)).tolist() == load(ledger, *range(1_000)).tolist()
 
 
-def test_a_ledger_that_nobody_reads_holds_no_curves() -> None:
+def test_unread_ledger_holds_no_curves() -> None:
     ledger = make_ledger()
     for number in range(100):
         ledger.restore(pod_of("web", f"p{number}"), number)
@@ -328,7 +328,7 @@ def test_a_ledger_that_nobody_reads_holds_no_curves() -> None:
     assert ledger.curves.nbytes == 0
 
 
-def test_five_thousand_rows_take_what_is_said() -> None:
+def test_memory_of_5000_rows_is_as_documented() -> None:
     ledger = make_ledger()
     load(ledger, 4_999)
 
@@ -338,7 +338,7 @@ def test_five_thousand_rows_take_what_is_said() -> None:
 
 
 @pytest.mark.parametrize("peaks", [PEAKS, {}], ids=["profiles", "requests"])
-def test_a_promise_counts_until_it_is_withdrawn_and_is_nobodys_pod(
+def test_reservation_counts_until_withdrawn_and_is_no_held_pod(
     peaks: Mapping[str, Mapping[str, NDArray[np.float64]]],
 ) -> None:
     def sums(ledger: PeakLedger) -> list[float]:

@@ -11,7 +11,7 @@ from domains.forecast.repair.case import NO_GANG, Disruptions, Fits, Floats, Mas
 Curve = Sequence[Sequence[float]]
 
 
-def everywhere(nodes: int) -> Fits:
+def fits_any_node(nodes: int) -> Fits:
     """Pods that fit any node."""
 
     def fits(pod: int) -> Mask:

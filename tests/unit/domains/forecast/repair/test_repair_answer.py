@@ -17,7 +17,7 @@ from multisched.testing.builders import row_of
 from tests.unit.domains.forecast.repair.town import Town, node, pod, selector
 
 
-def test_a_namespace_whose_quota_has_no_room_beside_a_pod_keeps_it() -> None:
+def test_pod_is_not_moved_if_its_quota_has_no_room_for_a_replacement() -> None:
     crowd = [pod(f"p{n}", at="a") for n in range(4)]
     town = Town([node("a"), node("b")], crowd)
     town.cache.objects.set(
@@ -30,7 +30,7 @@ def test_a_namespace_whose_quota_has_no_room_beside_a_pod_keeps_it() -> None:
     assert "the quota of its namespace has no room for a replacement before it ends (4 pods)" in plan.unrepaired[0].why
 
 
-def test_each_move_tells_what_it_does_to_both_nodes() -> None:
+def test_each_move_reports_its_effect_on_both_nodes() -> None:
     crowd = [pod(f"p{n}", at="a") for n in range(5)]
     town = Town([node("a"), node("b")], [*crowd, pod("q", "batch", "b")])
     town.cache.objects.set(
@@ -51,7 +51,7 @@ def test_each_move_tells_what_it_does_to_both_nodes() -> None:
     assert (round(plan.worst_before.percent), plan.least_moves, plan.repaired) == (150, 2, ("a",))
 
 
-def test_auto_tells_the_thresholds_that_the_moves_reach_and_a_question_goes_before_it() -> None:
+def test_auto_threshold_is_what_moves_reach_and_a_request_overrides_it() -> None:
     crowd = [pod(f"p{n}", at="a") for n in range(3)]
     town = Town([node("a"), node("b")], crowd)
     settings_ = read_repair({"thresholdPercent": "auto"})
@@ -82,7 +82,7 @@ crowds = st.lists(
 
 @settings(deadline=None)
 @given(crowds, st.sampled_from((60.0, 95.0, 130.0)))
-def test_what_is_foretold_is_what_the_ledger_says_once_the_moves_are_made(
+def test_predicted_peaks_equal_those_of_the_ledger_after_the_moves(
     crowd: list[tuple[str, str]], threshold: float
 ) -> None:
     town = Town([node("a"), node("b"), node("c")], [pod(f"p{n}", *place) for n, place in enumerate(crowd)])

@@ -9,20 +9,20 @@ import pytest
 from domains.forecast.repair.case import Disruptions, Fits, Mask, RepairCase
 from domains.forecast.repair.plan import Plan, _homeless, plan_repair
 from domains.forecast.settings.repair_limits import RepairLimits
-from tests.unit.domains.forecast.repair.cases import everywhere, make_case
+from tests.unit.domains.forecast.repair.cases import fits_any_node, make_case
 
 LIMITS = RepairLimits((0.8,))
 
 
 def plan(case: RepairCase, limits: RepairLimits = LIMITS, fits: Fits | None = None) -> Plan:
-    return plan_repair(case, limits, fits or everywhere(len(case.nodes.names)))
+    return plan_repair(case, limits, fits or fits_any_node(len(case.nodes.names)))
 
 
 def moves(found: Plan) -> list[tuple[int, int, int]]:
     return [(step.move.pod, step.move.source, step.move.target) for step in found.steps]
 
 
-def only(case: RepairCase, allowed: dict[int, list[int]]) -> Fits:
+def fits_only(case: RepairCase, allowed: dict[int, list[int]]) -> Fits:
     """Pods named here fit these nodes, others any."""
 
     def fits(pod: int) -> Mask:
@@ -33,14 +33,14 @@ def only(case: RepairCase, allowed: dict[int, list[int]]) -> Fits:
     return fits
 
 
-def test_nothing_moves_where_no_node_passes_its_threshold() -> None:
+def test_no_pod_moves_if_no_node_exceeds_its_threshold() -> None:
     found = plan(make_case([[0.4, 0.4], [0.1]]))
     assert found.steps == ()
     assert found.unrepaired == ()
     assert found.fits_checked == 0
 
 
-def test_the_fewest_pods_leave_and_the_emptiest_node_takes_them() -> None:
+def test_fewest_pods_move_and_the_emptiest_node_is_the_target() -> None:
     found = plan(make_case([[0.1, 0.3, 0.1, 0.1, 0.5], [0.4], [0.1]]))
     assert moves(found) == [(4, 0, 2)]
     step = found.steps[0]
@@ -55,18 +55,18 @@ def test_the_fewest_pods_leave_and_the_emptiest_node_takes_them() -> None:
     assert found.least_moves == 1
 
 
-def test_of_two_pods_that_would_do_the_one_that_starts_faster_moves() -> None:
+def test_faster_starting_of_two_suitable_pods_moves() -> None:
     found = plan(make_case([[0.5, 0.5], [0.1]], cold_start=[2, 0, 0]))
     assert moves(found) == [(1, 0, 1)]
 
 
-def test_complementary_pods_meet_though_their_peaks_alone_would_pass_the_threshold() -> None:
+def test_complementary_pods_share_a_node_if_their_sum_stays_below_the_threshold() -> None:
     morning, evening = [[0.6, 0.1]], [[0.1, 0.6]]
     found = plan(make_case([[morning, morning], [evening]]))
     assert moves(found) == [(0, 0, 1)]
 
 
-def test_a_chain_is_found_where_no_single_move_does() -> None:
+def test_chain_is_found_if_no_single_move_suffices() -> None:
     # 0.5 fits nowhere until 0.3 leaves node 1, for node 2 which has room for 0.3 only.
     found = plan(make_case([[0.5, 0.5], [0.3, 0.2], [0.45]], fixed=[0, 0, 0, 1, 1]))
     assert moves(found) == [(2, 1, 2), (0, 0, 1)]
@@ -74,7 +74,7 @@ def test_a_chain_is_found_where_no_single_move_does() -> None:
     assert found.steps[0].repairs == "node-0"
 
 
-def test_two_pods_change_places_where_nothing_else_does() -> None:
+def test_two_pods_are_swapped_if_nothing_else_suffices() -> None:
     case = make_case([[0.6, 0.3], [0.4, 0.3]], fixed=[0, 1, 0, 1])
     limits = msgspec.structs.replace(LIMITS, swell=0.5)
     # 0.6 cannot join 0.7; 0.4 leaves for node 0 (0.9 to 1.3 for the time between), then 0.6 comes: 0.7 and 0.9.
@@ -87,7 +87,7 @@ def test_two_pods_change_places_where_nothing_else_does() -> None:
     assert moves(plan(case, msgspec.structs.replace(LIMITS, swell=0.3))) == []
 
 
-def test_a_budget_that_allows_nothing_keeps_its_pods_and_the_plan_says_so() -> None:
+def test_exhausted_budget_keeps_its_pods_and_the_plan_reports_it() -> None:
     case = make_case([[0.5, 0.5], [0.1]], disruptions=[Disruptions("ns/api", 0, (0, 1))])
     found = plan(case)
     assert moves(found) == []
@@ -112,19 +112,19 @@ def test_a_pod_that_two_budgets_select_is_never_evicted() -> None:
     assert moves(plan(make_case([[0.5, 0.5], [0.1]], disruptions=twice))) == [(1, 0, 1)]
 
 
-def test_gangs_stay_together_unless_members_beyond_the_minimum_may_move() -> None:
+def test_only_gang_members_beyond_the_minimum_may_move() -> None:
     case = make_case([[0.5, 0.5], [0.1]], gang=[0, 1, -1], gang_spare=[0, 1])
     assert plan(case).unrepaired[0].why == "none of its 2 pods may move: it belongs to a gang (2 pods)"
     assert moves(plan(case, msgspec.structs.replace(LIMITS, move_gangs=True))) == [(1, 0, 1)]
 
 
-def test_a_quota_needs_room_for_a_replacement_beside_its_pod() -> None:
+def test_quota_must_allow_pod_and_replacement_together() -> None:
     full = make_case([[0.5, 0.5], [0.1]], quota_room=[0])
     assert "quota" in plan(full).unrepaired[0].why
     assert len(plan(make_case([[0.5, 0.5], [0.1]], quota_room=[1])).steps) == 1
 
 
-def test_pods_that_cannot_move_stay_with_their_reason() -> None:
+def test_unmovable_pods_are_reported_with_their_reason() -> None:
     found = plan(make_case([[0.5, 0.5], [0.1]], fixed=[1, 1, 0]))
     assert found.unrepaired[0].why == "none of its 2 pods may move: it has local storage (2 pods)"
     found = plan(make_case([[0.2, 0.9], [0.1]], fixed=[0, 1, 0]))
@@ -139,20 +139,20 @@ def test_requests_of_pods_moved_before_count_on_the_target() -> None:
     assert sorted(step.target for step in found.steps) == ["node-2", "node-3"]
 
 
-def test_a_pod_goes_only_where_it_fits() -> None:
+def test_pod_moves_only_to_a_node_where_it_fits() -> None:
     case = make_case([[0.5, 0.5], [0.0], [0.3]], fixed=[0, 1, 1, 1])
-    assert moves(plan(case, fits=only(case, {0: [2]}))) == [(0, 0, 2)]
-    found = plan(case, fits=only(case, {0: []}))
+    assert moves(plan(case, fits=fits_only(case, {0: [2]}))) == [(0, 0, 2)]
+    found = plan(case, fits=fits_only(case, {0: []}))
     assert "it fits no other node by its rules" in found.unrepaired[0].why
 
 
-def test_no_other_node_is_made_to_pass() -> None:
+def test_no_move_pushes_another_node_over_its_threshold() -> None:
     found = plan(make_case([[0.5, 0.5], [0.45], [0.45]]))
     assert moves(found) == []
     assert "find no node: 2 would push each over its threshold, or find no room" in found.unrepaired[0].why
 
 
-def test_budgets_bind_and_the_node_left_says_which() -> None:
+def test_budgets_limit_moves_and_unrepaired_nodes_name_the_budget() -> None:
     case = make_case([[0.5, 0.5], [0.5, 0.5], [0.1], [0.1]])
     found = plan(case, msgspec.structs.replace(LIMITS, moves_per_window=1))
     assert len(found.steps) == len(found.unrepaired) == 1
@@ -166,13 +166,13 @@ def test_budgets_bind_and_the_node_left_says_which() -> None:
     assert len(plan(shared, msgspec.structs.replace(LIMITS, moves_per_service=2)).steps) == 2
 
 
-def test_as_many_nodes_as_the_budget_allows_are_mended() -> None:
+def test_as_many_nodes_as_the_budget_allows_are_repaired() -> None:
     case = make_case([[0.5, 0.5, 0.5], [0.45, 0.45], [0.45, 0.45], [0.1], [0.1], [0.1]])
     found = plan(case, msgspec.structs.replace(LIMITS, moves_per_window=2))
     assert set(found.repaired) == {"node-1", "node-2"}
 
 
-def test_feasibility_is_asked_about_so_many_pods_and_no_more() -> None:
+def test_number_of_feasibility_checks_is_limited() -> None:
     case = make_case([[0.5, 0.5], [0.1]])
     found = plan(case, msgspec.structs.replace(LIMITS, fits_max=0))
     assert moves(found) == []
@@ -195,7 +195,7 @@ def test_a_node_without_any_capacity_takes_no_pod_that_needs_it() -> None:
     assert moves(plan(msgspec.structs.replace(case, nodes=nodes))) == [(0, 0, 2)]
 
 
-def test_the_case_is_not_written_to() -> None:
+def test_case_is_not_modified() -> None:
     case = make_case([[0.5, 0.5], [0.1]])
     before = case.nodes.loads.copy(), case.nodes.free.copy()
     for array in (case.nodes.loads, case.nodes.free, case.curves):
@@ -215,7 +215,7 @@ def test_the_case_is_not_written_to() -> None:
         ({"fixed_reasons": ()}, "pods.fixed: 0 is not a number"),
     ],
 )
-def test_a_wrong_case_names_its_field(change: dict[str, object], message: str) -> None:
+def test_invalid_case_names_its_field(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         msgspec.structs.replace(make_case([[0.5, 0.5], [0.1]]), **change).__post_init__()
 
@@ -224,12 +224,12 @@ def test_a_wrong_case_names_its_field(change: dict[str, object], message: str) -
     ("limits", "message"),
     [({"threshold": ()}, "threshold"), ({"threshold": (0.0,)}, "threshold"), ({"swell": -1.0}, "swell: -1.0 is below")],
 )
-def test_wrong_limits_name_their_field(limits: dict[str, object], message: str) -> None:
+def test_invalid_limits_name_their_field(limits: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         RepairLimits(**{"threshold": (0.8,), **limits})  # type: ignore[arg-type]
 
 
-def test_thresholds_go_with_the_dimensions() -> None:
+def test_number_of_thresholds_must_match_the_dimensions() -> None:
     with pytest.raises(ValueError, match="threshold: 2 numbers; write one, or one for each of"):
         plan(make_case([[0.5, 0.5], [0.1]]), RepairLimits((0.8, 0.9)))
 
@@ -251,5 +251,5 @@ def test_thresholds_go_with_the_dimensions() -> None:
         ),
     ],
 )
-def test_pods_without_a_node_are_counted_in_plain_words(movable: int, homeless: int, fitting: int, text: str) -> None:
+def test_pods_without_a_target_are_counted_in_the_reason(movable: int, homeless: int, fitting: int, text: str) -> None:
     assert _homeless(movable, homeless, fitting) == text

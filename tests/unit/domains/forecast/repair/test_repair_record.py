@@ -43,7 +43,7 @@ moved = st.lists(st.builds(Moved, names, names, names), max_size=8).map(tuple)
 
 
 @given(moves, moved, st.sampled_from(State), st.integers(0, 3))
-def test_a_record_reads_back_as_it_was_written(
+def test_record_reads_back_equal(
     found: tuple[RepairMove, ...], spent: tuple[Moved, ...], state: State, peers: int
 ) -> None:
     record = Record(
@@ -58,12 +58,12 @@ def test_a_record_reads_back_as_it_was_written(
 
 
 @pytest.mark.parametrize("document", [None, b"", b"{", b"[]", b'{"run": 3}', b'{"format": 99}'])
-def test_what_cannot_be_read_is_as_good_as_nothing(document: bytes | None) -> None:
+def test_unreadable_record_is_ignored(document: bytes | None) -> None:
     assert loaded(document) == Record()
 
 
 @given(moves, moved, st.integers(0, 8), st.integers(0, 5), st.integers(0, 5))
-def test_a_plan_is_cut_where_a_budget_ends(
+def test_plan_is_truncated_at_the_end_of_a_budget(
     found: tuple[RepairMove, ...], spent: tuple[Moved, ...], window: int, node: int, service: int
 ) -> None:
     budget = Budget(window, node, service)
@@ -78,7 +78,7 @@ def test_a_plan_is_cut_where_a_budget_ends(
             assert sum((one.source == name) + (one.target == name) for one in total) <= node
 
 
-def test_a_pod_that_left_is_counted_once_whatever_the_answer_was() -> None:
+def test_evicted_pod_is_counted_once_for_any_response() -> None:
     record = Record(tasks=(Task.of(move(1)),), run=Run(1, state=State.EVICTING))
     left = record.advanced(Run(1, state=State.LEAVING))
     assert left.moved == (Moved("ns/web", "a", "b"),)
@@ -88,19 +88,19 @@ def test_a_pod_that_left_is_counted_once_whatever_the_answer_was() -> None:
     assert unknown.advanced(Run(1, state=State.LEAVING)).moved == left.moved
 
 
-def test_another_window_has_a_budget_of_its_own() -> None:
+def test_each_window_has_a_new_budget() -> None:
     spent = Record(opened_s=10.0, moved=(Moved("s", "a", "b"),), stops=2)
     assert spent.in_window(Span(10.0, 20.0)) == spent
     fresh = spent.in_window(Span(30.0, 40.0))
     assert (fresh.opened_s, fresh.moved, fresh.stops) == (30.0, (), 0)
 
 
-def test_a_dimension_of_which_the_plan_says_nothing_is_not_looked_at() -> None:
+def test_dimension_outside_the_plan_is_not_checked() -> None:
     told = Task.of(move(1)).prediction(("cpu", "log"))
     assert (told.source_peaks, told.target_peaks) == ((0.5, float("inf")), (0.6, 0.1))
 
 
-def test_carrying_out_is_off_unless_it_is_switched_on() -> None:
+def test_repair_is_off_by_default() -> None:
     assert read_repair({}).execution.mode is RepairMode.OFF
     assert read_repair({"mode": False}).execution.mode is RepairMode.OFF  # a bare off, in YAML 1.1
     windows = [{"from": "01:00", "to": "05:00"}, {"from": "13:00", "to": "14:00", "zone": "UTC"}]
@@ -122,7 +122,7 @@ def test_carrying_out_is_off_unless_it_is_switched_on() -> None:
         ({"window": []}, "args.repair.window: unknown field; did you mean windows?"),
     ],
 )
-def test_what_is_wrong_is_named_with_the_fix(section: dict[str, object], words: str) -> None:
+def test_problem_is_reported_with_the_fix(section: dict[str, object], words: str) -> None:
     with pytest.raises(PluginArgsError) as refused:
         read_repair(section)
     assert words in str(refused.value)

@@ -33,7 +33,7 @@ def with_spec(annotations: dict[str, str] | None = None, **changes: Any) -> Pod:
     return pod(spec=msgspec.structs.replace(GOOD.spec, **changes), annotations=annotations or {})
 
 
-def noted(name: str, value: str) -> Pod:
+def annotated(name: str, value: str) -> Pod:
     return pod(annotations={name: value})
 
 
@@ -51,15 +51,15 @@ def noted(name: str, value: str) -> Pod:
         (pod(owner=Owner("DaemonSet", "agent", "d")), rules.DAEMON),
         (pod(owner=Owner("Job", "report-1", "j")), rules.JOB),
         (pod(owner=Owner("Node", "n", "n")), rules.STATIC),
-        (noted(rules.MIRROR, "hash"), rules.STATIC),
+        (annotated(rules.MIRROR, "hash"), rules.STATIC),
         (with_spec(scheduler_name="default-scheduler"), rules.FOREIGN),
         (with_spec(priority=2_000_000_000), rules.CRITICAL),
-        (noted(rules.REPAIR_ANNOTATION, "false"), rules.forbidden_by(rules.REPAIR_ANNOTATION)),
-        (noted(rules.SAFE_TO_EVICT, "false"), rules.forbidden_by(rules.SAFE_TO_EVICT)),
-        (noted(rules.SAFE_TO_EVICT, "true"), ""),
-        (noted(rules.EVICT, "false"), rules.forbidden_by(rules.EVICT)),
-        (noted(rules.PREFER_NO_EVICTION, "true"), rules.forbidden_by(rules.PREFER_NO_EVICTION)),
-        (noted(rules.PREFER_NO_EVICTION, "false"), ""),
+        (annotated(rules.REPAIR_ANNOTATION, "false"), rules.forbidden_by(rules.REPAIR_ANNOTATION)),
+        (annotated(rules.SAFE_TO_EVICT, "false"), rules.forbidden_by(rules.SAFE_TO_EVICT)),
+        (annotated(rules.SAFE_TO_EVICT, "true"), ""),
+        (annotated(rules.EVICT, "false"), rules.forbidden_by(rules.EVICT)),
+        (annotated(rules.PREFER_NO_EVICTION, "true"), rules.forbidden_by(rules.PREFER_NO_EVICTION)),
+        (annotated(rules.PREFER_NO_EVICTION, "false"), ""),
         (with_spec(local_volumes=(SCRATCH,)), rules.EMPTY_DIR),
         (with_spec(local_volumes=(SCRATCH, LOGS)), rules.HOST_PATH),
         (with_spec({rules.SAFE_TO_EVICT: "true"}, local_volumes=(SCRATCH, LOGS)), ""),
@@ -70,19 +70,19 @@ def noted(name: str, value: str) -> Pod:
         (with_spec({rules.SAFE_VOLUMES: "tmp"}, local_volumes=(SCRATCH,)), rules.EMPTY_DIR),
     ],
 )
-def test_what_is_written_on_a_pod_decides_first(given: Pod, why: str) -> None:
+def test_annotation_of_a_pod_decides_first(given: Pod, why: str) -> None:
     assert why_fixed(given, NODE, ObjectStore(), OURS) == why
 
 
 @pytest.mark.parametrize("name", rules.CONSENTS)
 @pytest.mark.parametrize("value", ["False", "no", "0", "", "TRUE", "true "])
-def test_only_true_consents_and_an_unclear_value_keeps_the_pod(name: str, value: str) -> None:
+def test_unclear_consent_annotation_keeps_the_pod(name: str, value: str) -> None:
     for volumes in ((), (SCRATCH,)):
         given = with_spec({name: value}, local_volumes=volumes)
         assert why_fixed(given, NODE, ObjectStore(), OURS) == f'its annotation {name} is neither "true" nor "false"'
 
 
-def test_pods_of_any_scheduler_may_move_where_that_is_configured() -> None:
+def test_pods_of_other_schedulers_may_move_if_configured() -> None:
     assert why_fixed(with_spec(scheduler_name="default-scheduler"), NODE, ObjectStore(), None) == ""
 
 
@@ -95,7 +95,7 @@ def test_pods_of_any_scheduler_may_move_where_that_is_configured() -> None:
         (make_node(taints=(Taint("team", "search", "NoSchedule"),)), ""),
     ],
 )
-def test_a_node_that_somebody_empties_or_nobody_hears_of_is_left_alone(node: Node, why: str) -> None:
+def test_cordoned_or_unready_nodes_are_left_alone(node: Node, why: str) -> None:
     assert why_fixed(GOOD, node, ObjectStore(), OURS) == why
 
 
@@ -108,7 +108,7 @@ def test_a_node_that_somebody_empties_or_nobody_hears_of_is_left_alone(node: Nod
         ((NodeTerm((Requirement("topology.kubernetes.io/zone", Operator.IN, ("z",)),)),), ""),
     ],
 )
-def test_a_volume_that_is_on_one_node_keeps_its_pod_there(terms: tuple[NodeTerm, ...], why: str) -> None:
+def test_node_local_volume_keeps_its_pod(terms: tuple[NodeTerm, ...], why: str) -> None:
     store = ObjectStore()
     affinity = NodeSelector(terms) if terms else None
     store.set(ObjectKind.PERSISTENT_VOLUME, PersistentVolume(name="v", node_affinity=affinity))
@@ -129,5 +129,5 @@ def test_a_volume_that_is_on_one_node_keeps_its_pod_there(terms: tuple[NodeTerm,
         (pod(annotations={KOORDINATOR_NAME: "koordinator"}), "koordinator"),
     ],
 )
-def test_a_gang_is_known_by_the_labels_in_use(given: Pod, group: str) -> None:
+def test_gang_is_recognized_by_its_labels(given: Pod, group: str) -> None:
     assert group_of(given) == group

@@ -20,7 +20,7 @@ from domains.forecast.repair.run import (
     should_stop,
 )
 from domains.forecast.settings.repair_limits import RepairLimits
-from tests.unit.domains.forecast.repair.cases import everywhere, make_case
+from tests.unit.domains.forecast.repair.cases import fits_any_node, make_case
 
 STEPS = 3
 
@@ -159,7 +159,7 @@ def play(world: World, what: list[tuple[str, int]]) -> None:
 
 
 @given(st.integers(3, 6), st.integers(0, 6), happenings)
-def test_no_history_makes_us_evict_below_the_budget_or_twice_at_once(
+def test_no_event_order_causes_an_eviction_below_the_budget_or_two_together(
     replicas: int, spare: int, what: list[tuple[str, int]]
 ) -> None:
     world = World(replicas, max(0, replicas - spare))
@@ -193,7 +193,7 @@ def test_an_undisturbed_run_carries_out_every_step_in_order() -> None:
     assert world.evicted == [0, 1, 2]
 
 
-def test_a_budget_that_never_allows_stops_the_run_after_so_many_looks() -> None:
+def test_budget_that_never_allows_stops_the_run_after_limited_checks() -> None:
     run, _ = advance(Run(1), Event.BEGIN)
     run, _ = advance(run, Event.RESERVED)
     for _ in range(REFUSALS_MAX):
@@ -204,7 +204,7 @@ def test_a_budget_that_never_allows_stops_the_run_after_so_many_looks() -> None:
     assert actions == (Action.RELEASE,)
 
 
-def test_a_reservation_granted_after_the_end_is_given_back() -> None:
+def test_reservation_granted_after_the_end_is_released() -> None:
     run, _ = advance(Run(1), Event.BEGIN)
     run, actions = advance(run, Event.WINDOW_CLOSED)
     assert (run.state, actions) == (State.STOPPED, (Action.RELEASE,))
@@ -212,7 +212,7 @@ def test_a_reservation_granted_after_the_end_is_given_back() -> None:
 
 
 @pytest.mark.parametrize("state", [State.EVICTING, State.RESOLVING, State.LEAVING, State.CHECKING])
-def test_a_window_that_closes_lets_the_step_under_way_end_and_no_other_begin(state: State) -> None:
+def test_closing_window_ends_the_current_step_and_starts_no_other(state: State) -> None:
     run, actions = advance(Run(2, state=state), Event.WINDOW_CLOSED)
     assert (run.state, actions) == (state, ())
     ended, actions = advance(msgspec.structs.replace(run, state=State.CHECKING), Event.CHECK_PASSED)
@@ -220,14 +220,14 @@ def test_a_window_that_closes_lets_the_step_under_way_end_and_no_other_begin(sta
     assert ended.reason == "step 1 of 2: the window closed"
 
 
-def test_only_a_look_leads_to_an_eviction() -> None:
+def test_eviction_follows_only_from_a_check() -> None:
     assert [(at, on) for (at, on), (_, actions) in TABLE.items() if Action.EVICT in actions] == [
         (State.LOOKING, Event.MAY_LEAVE)
     ]
 
 
 def step() -> Step:
-    return plan_repair(make_case([[0.5, 0.5], [0.1]]), RepairLimits((0.8,)), everywhere(2)).steps[0]
+    return plan_repair(make_case([[0.5, 0.5], [0.1]]), RepairLimits((0.8,)), fits_any_node(2)).steps[0]
 
 
 BEFORE = StepState("node-0", 3, (1.0,), (0.1,), (0.1,))
@@ -250,11 +250,13 @@ AFTER = StepState("node-1", 3, (0.5,), (0.6,), (0.3,))
         ({}, {"target_load": (0.85,)}, "the target node-1 is at 85% now, past its threshold of 80%"),
     ],
 )
-def test_a_run_stops_when_reality_differs(before: dict[str, object], after: dict[str, object], reason: str) -> None:
+def test_run_stops_if_the_cluster_differs_from_the_plan(
+    before: dict[str, object], after: dict[str, object], reason: str
+) -> None:
     found = (msgspec.structs.replace(BEFORE, **before), msgspec.structs.replace(AFTER, **after))
     assert should_stop(step(), *found, threshold=(0.8,)) == reason
 
 
-def test_a_check_over_other_dimensions_is_refused() -> None:
+def test_check_with_other_dimensions_is_refused() -> None:
     with pytest.raises(ValueError, match="one number for each of 1 dimensions"):
         should_stop(step(), BEFORE, msgspec.structs.replace(AFTER, source_peaks=(0.1, 0.1)), threshold=(0.8,))

@@ -33,7 +33,7 @@ placements = st.lists(
 
 
 @given(placements, st.lists(st.tuples(st.sampled_from(("web", "batch")), st.sampled_from(("a", "b"))), max_size=3))
-def test_loads_are_the_ledgers_curves_and_the_sum_of_what_pods_add(
+def test_loads_equal_the_ledger_and_the_sum_of_pods(
     placed: list[tuple[str, str, int]], nominated: list[tuple[str, str]]
 ) -> None:
     pods = [pod(f"p{i}", service, at, cpu=cpu) for i, (service, at, cpu) in enumerate(placed)]
@@ -80,7 +80,7 @@ def test_pods_of_other_domains_and_schedulers_count_and_stay() -> None:
     assert float(found.case.nodes.loads[0, 1].max()) == pytest.approx(0.6, rel=1e-3)
 
 
-def test_room_is_what_requests_leave_the_number_of_pods_among_them() -> None:
+def test_free_amounts_include_the_number_of_pods() -> None:
     town = Town([node("a"), node("b")], [pod("p", at="a", cpu=3_000), pod("q", at="a", cpu=1_000)])
 
     case = town.snapshot(nominated=[(pod("n", cpu=500), "b")]).case
@@ -89,7 +89,7 @@ def test_room_is_what_requests_leave_the_number_of_pods_among_them() -> None:
     assert case.pods.requests.tolist() == [[1, 3_000], [1, 1_000]]
 
 
-def test_a_node_without_any_of_a_dimension_is_over_as_soon_as_it_is_used() -> None:
+def test_node_with_zero_capacity_is_over_with_any_usage() -> None:
     town = Town([node("a", log="0"), node("b", log="0")], [pod("p", at="a")])
 
     loads = town.snapshot().case.nodes.loads[:, 1].max(axis=1)
@@ -99,7 +99,7 @@ def test_a_node_without_any_of_a_dimension_is_over_as_soon_as_it_is_used() -> No
     assert loads[1] == 0.0
 
 
-def test_what_is_known_of_a_pod_goes_into_its_columns() -> None:
+def test_pod_data_is_written_to_its_columns() -> None:
     grouped = pod("g", at="a", labels={"app": "web", "scheduling.x-k8s.io/pod-group": "team"})
     town = Town(
         [node("a")], [pod("p", at="a"), grouped, pod("x", at="a", owner=None), pod("y", at="a", is_ready=False)]
@@ -114,12 +114,12 @@ def test_what_is_known_of_a_pod_goes_into_its_columns() -> None:
     assert [one.uid for one in found.pods] == ["uid-p", "uid-g", "uid-x", "uid-y"]
 
 
-def test_a_dimension_whose_capacity_some_nodes_do_not_state_is_told() -> None:
+def test_dimension_with_unknown_capacity_on_some_nodes_is_reported() -> None:
     notes = Town([node("a"), node("b", log="")], [pod("p", at="a")]).snapshot().notes
     assert notes == ("log: 1 of 2 nodes do not state their capacity; the dimension is ignored there",)
 
 
-def test_without_profiles_nodes_or_budgets_no_plan_is_made() -> None:
+def test_no_plan_is_made_without_profiles_nodes_or_budgets() -> None:
     with pytest.raises(RepairRefusedError, match="no profiles are active yet"):
         Town([node("a")], ledger=make_ledger(has_profiles=False)).snapshot()
     with pytest.raises(RepairRefusedError, match="the domain has no nodes"):
@@ -149,7 +149,7 @@ def test_without_profiles_nodes_or_budgets_no_plan_is_made() -> None:
         (PodDisruptionBudget(name="b", namespace="shop", selector=selector(app="web"), disruptions_allowed=2), [3]),
     ],
 )
-def test_a_budget_covers_whom_its_selector_names_in_its_namespace(
+def test_budget_covers_pods_of_its_selector_in_its_namespace(
     budget: PodDisruptionBudget, members: list[int] | None
 ) -> None:
     store = ObjectStore()
@@ -162,7 +162,7 @@ def test_a_budget_covers_whom_its_selector_names_in_its_namespace(
     assert told == ([] if members is None else [(budget.key, 2, members)])
 
 
-def test_a_budget_that_cannot_be_read_keeps_the_pods_of_its_namespace() -> None:
+def test_unreadable_budget_keeps_all_pods_of_its_namespace() -> None:
     town = Town([node("a")], [pod("p", at="a"), pod("q", at="a", namespace="shop")])
     town.cache.objects.set(
         ObjectKind.POD_DISRUPTION_BUDGET, PodDisruptionBudget(name="b", namespace="shop", malformed="x")
@@ -203,11 +203,11 @@ def quota(name: str = "q", *, used: Mapping[str, int] | None = None, **hard: int
         ([ResourceQuota(name="q", namespace="other", hard={"pods": 0})], []),
     ],
 )
-def test_the_room_that_quotas_leave(quotas: list[ResourceQuota], left: list[int]) -> None:
+def test_free_quota_per_namespace_is_computed(quotas: list[ResourceQuota], left: list[int]) -> None:
     assert room(*quotas) == left
 
 
-def test_quotas_that_are_not_judged_are_told() -> None:
+def test_ignored_quotas_are_reported() -> None:
     store = ObjectStore()
     store.set(ObjectKind.RESOURCE_QUOTA, ResourceQuota(name="q", namespace="shop", is_scoped=True))
     assert list(Quotas(store).notes(("shop",))) == ["1 ResourceQuotas with scopes are not evaluated, such as shop/q"]

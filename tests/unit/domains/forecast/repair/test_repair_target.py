@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from domains.forecast.repair.case import Floats, RepairCase
 from domains.forecast.repair.target import STEP, LowestPlan, plan_lowest
 from domains.forecast.settings.repair_limits import RepairLimits
-from tests.unit.domains.forecast.repair.cases import everywhere, make_case
+from tests.unit.domains.forecast.repair.cases import fits_any_node, make_case
 
 GOAL = (0.01,)
 
 
 def lowest(case: RepairCase, moves: int, goal: tuple[float, ...] = GOAL) -> LowestPlan:
-    return plan_lowest(case, RepairLimits(goal, moves_per_window=moves), everywhere(len(case.nodes.names)))
+    return plan_lowest(case, RepairLimits(goal, moves_per_window=moves), fits_any_node(len(case.nodes.names)))
 
 
 def loads_after(case: RepairCase, found: LowestPlan) -> Floats:
@@ -35,7 +35,7 @@ def test_one_move_evens_two_nodes() -> None:
     assert 0.6 <= found.threshold[0] <= 0.6 + STEP
 
 
-def test_without_moves_the_thresholds_are_the_peaks_of_today() -> None:
+def test_thresholds_without_moves_equal_the_current_peaks() -> None:
     found = lowest(make_case([[0.5, 0.4], [0.1]]), moves=0)
     assert (found.threshold, found.plan.steps, found.plan.unrepaired) == ((0.9,), (), ())
 
@@ -44,14 +44,14 @@ def test_an_even_cluster_is_left_alone() -> None:
     assert lowest(make_case([[0.5], [0.5], [0.5]]), moves=5).plan.steps == ()
 
 
-def test_below_the_goal_nothing_is_moved() -> None:
+def test_no_pod_moves_below_the_goal() -> None:
     case = make_case([[0.3, 0.3, 0.3], [0.3]])
     assert lowest(case, moves=5, goal=(0.95,)).plan.steps == ()
     found = lowest(make_case([[0.2, 0.2, 0.2, 0.3], [0.1]]), moves=5, goal=(0.8,))
     assert (len(found.plan.steps), found.threshold) == (1, (0.8,))
 
 
-def test_a_dimension_that_no_move_helps_does_not_hinder_the_other() -> None:
+def test_unfixable_dimension_does_not_block_another() -> None:
     """One pod alone is the log peak; cpu can still be halved."""
     big, small = [[0.0], [0.9]], [[0.4], [0.0]]
     found = lowest(make_case([[big], [small, small], [[[0.0], [0.0]]]]), moves=1)
@@ -60,7 +60,7 @@ def test_a_dimension_that_no_move_helps_does_not_hinder_the_other() -> None:
     assert [step.source for step in found.plan.steps] == ["node-1"]
 
 
-def test_replicas_of_a_service_do_not_come_closer() -> None:
+def test_replicas_of_a_service_are_not_moved_together() -> None:
     """By the forecast the third node is the emptiest, but the other replica stands there."""
     placed = [[0.3, 0.3, 0.3], [0.3, 0.2], [0.1]]
     alone = lowest(make_case(placed), moves=1)
@@ -82,7 +82,7 @@ PODS = st.lists(st.floats(0.02, 0.3), max_size=4)
 
 @settings(max_examples=60, deadline=None)
 @given(placed=st.lists(PODS, min_size=2, max_size=5).filter(lambda nodes: any(nodes)), moves=st.integers(0, 4))
-def test_never_more_moves_never_worse_and_every_node_within_what_is_told(placed: list[list[float]], moves: int) -> None:
+def test_plan_respects_moves_and_reported_thresholds(placed: list[list[float]], moves: int) -> None:
     case = make_case(placed)
     found = lowest(case, moves)
     before, after = case.nodes.loads.max(), loads_after(case, found).max()
@@ -96,13 +96,13 @@ def test_never_more_moves_never_worse_and_every_node_within_what_is_told(placed:
 
 @settings(max_examples=40, deadline=None)
 @given(placed=st.lists(PODS, min_size=2, max_size=4).filter(lambda nodes: any(nodes)), moves=st.integers(0, 3))
-def test_a_larger_budget_reaches_as_low(placed: list[list[float]], moves: int) -> None:
+def test_larger_budget_reaches_at_least_as_low(placed: list[list[float]], moves: int) -> None:
     case = make_case(placed)
     worst = float(case.nodes.loads.max())
     assert lowest(case, moves + 1).threshold[0] <= lowest(case, moves).threshold[0] + STEP * worst
 
 
-def test_thresholds_are_within_a_fifth_of_what_trying_everything_reaches() -> None:
+def test_thresholds_are_within_a_fifth_of_brute_force() -> None:
     """Six pods on three nodes, two moves."""
     for seed in range(12):
         rng = np.random.default_rng(seed)

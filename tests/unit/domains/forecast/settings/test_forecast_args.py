@@ -96,12 +96,12 @@ CPU = {"name": "cpu", "ready": "cadvisor-cpu"}
         (history(CPU, stepSecond=5), "history.stepSecond: unknown field; did you mean stepSeconds?"),
     ],
 )  # fmt: skip
-def test_a_wrong_setting_is_told_at_its_field(args: dict[str, Any], told: str) -> None:
+def test_invalid_setting_is_reported_at_its_field(args: dict[str, Any], told: str) -> None:
     (found,) = refusals(args)
     assert told in found
 
 
-def test_all_that_is_wrong_with_history_is_told_at_once() -> None:
+def test_all_problems_of_history_are_reported_together() -> None:
     found = refusals(history(CPU | {"capacity": 0}, {"name": "log", "query": "rate(x"}, windowDays=0))
     assert [line.partition(":")[0] for line in found] == [
         "history.dimensions[0].capacity",
@@ -110,7 +110,7 @@ def test_all_that_is_wrong_with_history_is_told_at_once() -> None:
     ]
 
 
-def test_all_that_is_wrong_with_the_args_is_told_at_once() -> None:
+def test_all_problems_of_the_args_are_reported_together() -> None:
     windows = [{"from": "1", "to": "02:00"}, {"from": "01:00"}]
     found = refusals(
         history(CPU | {"capacity": 0}, {"name": "log"})
@@ -140,7 +140,7 @@ def test_all_that_is_wrong_with_the_args_is_told_at_once() -> None:
     ]
 
 
-def test_what_is_wrong_elsewhere_does_not_hide_a_dimension_that_nothing_measures() -> None:
+def test_unmeasured_dimension_is_reported_despite_other_problems() -> None:
     found = refusals(history(CPU, {"name": "log"}) | {"percentile": 0})
     assert "history.dimensions[1]: log is measured by no source; write ready or query" in found
 
@@ -152,5 +152,5 @@ def test_what_is_wrong_elsewhere_does_not_hide_a_dimension_that_nothing_measures
         'sum(x{a="it \\" is ("} or y{a=`\\(`}) # a comment with a ( of its own\n + 1',
     ],
 )
-def test_brackets_in_texts_and_comments_close_nothing(query: str) -> None:
+def test_brackets_in_strings_and_comments_are_ignored(query: str) -> None:
     assert refusals(history({"name": "log", "query": query})) == []

@@ -14,13 +14,13 @@ from multisched.framework.repair import ALL_DIMENSIONS, RepairRefusedError, Repa
 DIMENSIONS = ("cpu", "log")
 
 
-def test_nothing_said_is_the_defaults() -> None:
+def test_empty_settings_are_the_defaults() -> None:
     assert read_repair({}) == RepairSettings()
     assert PeakSettings.from_config({}).repair is None
     assert PeakSettings.from_config({"repair": {}}).repair == RepairSettings()
 
 
-def test_every_word_is_read() -> None:
+def test_every_field_is_read() -> None:
     document = {
         "thresholdPercent": {"cpu": 90, "log": 80.5},
         "movesPerWindow": 5,
@@ -62,13 +62,13 @@ def test_every_word_is_read() -> None:
         ({"pods": "foreign"}, "args.repair.pods: 'foreign' is not known; write one of own, all"),
     ],
 )
-def test_bad_settings_are_named_with_the_fix(document: Any, words: str) -> None:
+def test_invalid_settings_are_reported_with_the_fix(document: Any, words: str) -> None:
     with pytest.raises(PluginArgsError) as caught:
         PeakSettings.from_config({"repair": document})
     assert words in str(caught.value)
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     with pytest.raises(PluginArgsError) as caught:
         read_repair({"movesPerWindow": "many", "pods": 7})
     assert len(str(caught.value).splitlines()) == 2
@@ -86,14 +86,14 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
         ({"": 90.0, "log": 80.0}, {"": 60.0, "cpu": 50.0}, (0.5, 0.6)),
     ],
 )
-def test_a_question_goes_before_the_settings(
+def test_request_overrides_the_settings(
     stated: dict[str, float], asked: dict[str, float], shares: tuple[float, ...]
 ) -> None:
     limits = limits_of(RepairSettings(threshold_percent=stated), RepairRequest(threshold_percent=asked), DIMENSIONS)
     assert limits.threshold == pytest.approx(shares)
 
 
-def test_budgets_and_swell_come_from_the_settings_unless_asked() -> None:
+def test_budgets_and_swell_come_from_the_settings_by_default() -> None:
     settings = RepairSettings(moves_per_window=9, moves_per_node=8, moves_per_service=7, swell_percent=5.0)
     limits = limits_of(settings, RepairRequest(moves=0, moves_per_service=3), DIMENSIONS)
     assert (limits.moves_per_window, limits.moves_per_node, limits.moves_per_service) == (0, 8, 3)
@@ -117,13 +117,13 @@ def test_budgets_and_swell_come_from_the_settings_unless_asked() -> None:
         (RepairRequest(moves_per_node=20_000), "moves per node: 20000 is not within"),
     ],
 )
-def test_a_question_that_cannot_be_meant_is_refused(asked: RepairRequest, words: str) -> None:
+def test_invalid_request_is_refused(asked: RepairRequest, words: str) -> None:
     with pytest.raises(RepairRefusedError) as caught:
         limits_of(RepairSettings(), asked, DIMENSIONS)
     assert words in str(caught.value)
     assert caught.value.status == 422
 
 
-def test_thresholds_of_dimensions_that_no_profile_has_are_found() -> None:
+def test_thresholds_of_unknown_dimensions_are_found() -> None:
     settings = RepairSettings(threshold_percent={"": 90.0, "log": 80.0, "gpu": 70.0})
     assert unknown_dimensions(settings, DIMENSIONS) == ("gpu",)

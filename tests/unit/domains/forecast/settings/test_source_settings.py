@@ -61,7 +61,7 @@ def document(text: str) -> dict[str, Any]:
     return found
 
 
-def test_everything_can_be_said() -> None:
+def test_every_field_is_read() -> None:
     found = read_history_settings(document(FULL))
     assert (found.step_s, found.window_days, found.refresh_s, found.steps) == (60, 7, 1800, 7 * 1440)
     assert found.sources == (
@@ -97,7 +97,7 @@ def test_everything_can_be_said() -> None:
     assert own.capacity == Capacity(Source.ANNOTATION, "multisched.io/capacity-own")
 
 
-def test_the_example_in_the_docstring_can_be_read() -> None:
+def test_example_in_the_docstring_is_valid() -> None:
     text = (source_settings.__doc__ or "").split("```yaml\nhistory:")[1].split("```")[0]
     found = read_history_settings(document(text))
     assert len(found.sources) == 3
@@ -147,13 +147,13 @@ GOOD = "sources: [{type: csv, files: [a.csv]}]\ndimensions: [{name: cpu}]\n"
         ("dimensions: [{name: a, capacity: lots}]", "dimensions[0].capacity: "),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_with_its_path_and_the_fix(text: str, told: str) -> None:
+def test_problem_is_reported_with_its_path_and_fix(text: str, told: str) -> None:
     with pytest.raises(PluginArgsError) as caught:
         read_history_settings({**document(GOOD), **document(text)})
     assert told in str(caught.value)
 
 
-def test_a_source_that_cannot_be_used_is_told_once() -> None:
+def test_unusable_source_is_reported_once() -> None:
     with pytest.raises(PluginArgsError) as caught:
         read_history_settings({**document(GOOD), "sources": [{"type": "influx"}]})
     assert str(caught.value).splitlines() == [
@@ -183,12 +183,12 @@ def test_a_token_is_not_sent_unencrypted_to_another_host(host: str) -> None:
 @pytest.mark.parametrize(
     "url", ["https://10.0.0.7", "http://127.0.0.1:9090/x", "http://localhost", "http://[::1]:9090"]
 )
-def test_a_token_goes_encrypted_or_to_this_machine(url: str) -> None:
+def test_token_is_sent_encrypted_or_to_this_host(url: str) -> None:
     sources = [{"type": "prometheus", "url": url, "tokenFile": "/var/run/token"}]
     assert read_history_settings({"sources": sources, "dimensions": [{"name": "cpu", "ready": "cadvisor-cpu"}]})
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     with pytest.raises(PluginArgsError) as caught:
         read_history_settings(
             {"sources": [{"type": "prometheus", "url": "p", "tries": 0}], "dimensions": [{"wait": 1}]}
@@ -201,6 +201,6 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     ]
 
 
-def test_something_else_than_a_mapping_is_refused() -> None:
+def test_non_mapping_is_refused() -> None:
     with pytest.raises(PluginArgsError, match=r"args\.history: is a text; write a mapping with stepSeconds"):
         read_history_settings("prometheus")

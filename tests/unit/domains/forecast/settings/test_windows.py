@@ -63,13 +63,13 @@ def test_a_window_that_crosses_midnight_belongs_to_the_day_on_which_it_opens() -
         ("02:00", "04:00", "2026-03-29 01:00", "2026-03-29 02:00"),
     ],
 )
-def test_the_hour_that_does_not_exist_is_passed_at_the_jump(begins: str, ends: str, opens: str, closes: str) -> None:
+def test_skipped_hour_ends_at_the_clock_change(begins: str, ends: str, opens: str, closes: str) -> None:
     trough = windows(f'{{days: [sun], from: "{begins}", to: "{ends}", zone: {BERLIN}}}')
     assert trough.next_open(utc("2026-03-28 12:00")) == utc(opens)
     assert trough.closes(utc(opens)) == utc(closes)
 
 
-def test_a_window_wholly_inside_the_hour_that_does_not_exist_waits_for_the_next_week() -> None:
+def test_window_inside_a_skipped_hour_opens_next_week() -> None:
     trough = windows(f'{{days: [sun], from: "02:10", to: "02:50", zone: {BERLIN}}}')
     assert trough.next_open(utc("2026-03-28 12:00")) == at("2026-04-05 02:10")
 
@@ -83,19 +83,19 @@ def test_a_window_wholly_inside_the_hour_that_does_not_exist_waits_for_the_next_
         ("02:10", "02:50", "2026-10-25 00:10", "2026-10-25 00:50"),
     ],
 )
-def test_the_hour_that_comes_twice_opens_a_window_once(begins: str, ends: str, opens: str, closes: str) -> None:
+def test_repeated_hour_opens_a_window_once(begins: str, ends: str, opens: str, closes: str) -> None:
     trough = windows(f'{{days: [sun], from: "{begins}", to: "{ends}", zone: {BERLIN}}}')
     assert trough.next_open(utc("2026-10-24 12:00")) == utc(opens)
     assert trough.closes(utc(opens)) == utc(closes)
     assert trough.next_open(utc(closes)) == at(f"2026-11-01 {begins}")
 
 
-def test_a_day_that_a_zone_left_out_opens_nothing() -> None:
+def test_day_skipped_by_a_time_zone_opens_no_window() -> None:
     trough = windows('{days: [fri], from: "01:00", to: "05:00", zone: Pacific/Apia}')
     assert trough.next_open(at("2011-12-29 12:00", "Pacific/Apia")) == at("2012-01-06 01:00", "Pacific/Apia")
 
 
-def test_windows_that_touch_close_together_but_count_one_budget_each() -> None:
+def test_adjacent_windows_close_together_with_separate_budgets() -> None:
     trough = windows('[{days: [mon], from: "20:00", to: "24:00"}, {days: [tue], from: "00:00", to: "04:00"}]')
     monday, midnight = utc("2026-06-01 21:00"), utc("2026-06-02 00:00")
     assert trough.closes(monday) == utc("2026-06-02 04:00")
@@ -126,7 +126,7 @@ def reading(epoch_s: float, zone: str) -> int:
 
 
 @given(minutes, minutes, zones, changes, st.sets(st.sampled_from(DAYS), min_size=1), st.integers(-24, 48))
-def test_while_open_the_clock_reads_inside_the_window(
+def test_open_window_contains_the_local_time(
     begins: int, ends: int, zone: str, change: date, days: set[str], hour: int
 ) -> None:
     if begins == ends:
@@ -152,7 +152,7 @@ def test_while_open_the_clock_reads_inside_the_window(
 
 
 @given(minutes, st.integers(1, 1439), zones, changes)
-def test_each_day_opens_once_at_most_and_an_hour_longer_or_shorter_at_most(
+def test_each_day_opens_at_most_once_for_its_length_within_an_hour(
     begins: int, length: int, zone: str, change: date
 ) -> None:
     ends = (begins + length) % 1440
@@ -193,14 +193,14 @@ def test_each_day_opens_once_at_most_and_an_hour_longer_or_shorter_at_most(
         ('{from: "01:00", to: "02:00", zone: 2}', "windows[0].zone: 2 is not text"),
     ],
 )
-def test_a_wrong_window_is_told_which_field_and_what_to_write(text: str, message: str) -> None:
+def test_invalid_window_is_reported_with_field_and_fix(text: str, message: str) -> None:
     with pytest.raises(PluginArgsError) as error:
         windows(text)
     assert str(error.value).startswith(message)
     assert ";" in str(error.value)
 
 
-def test_a_moment_in_milliseconds_is_refused() -> None:
+def test_time_in_milliseconds_is_refused() -> None:
     trough = windows('{from: "01:00", to: "02:00"}')
     with pytest.raises(ValueError, match="milliseconds"):
         trough.is_open(1.7e12)

@@ -79,7 +79,7 @@ class Scene:
             pass
 
 
-def test_pods_are_counted_by_what_speaks_for_them_on_the_nodes_of_the_domain() -> None:
+def test_pods_are_counted_by_profile_origin_on_nodes_of_the_domain() -> None:
     scene = Scene()
     assert implements(scene.plugin, MetricsPlugin)
     assert implements(scene.plugin, HealthPlugin)
@@ -92,7 +92,7 @@ def test_pods_are_counted_by_what_speaks_for_them_on_the_nodes_of_the_domain() -
     assert scene.values("pods")["own",] == 2
 
 
-def test_nodes_are_told_by_quantiles_of_their_predicted_peak_and_when_the_fullest_is() -> None:
+def test_node_peak_metrics_have_quantiles_and_the_time_of_the_highest() -> None:
     scene = Scene()
     scene.plugin.adopt(profiles())
     scene.catch_up()
@@ -105,7 +105,7 @@ def test_nodes_are_told_by_quantiles_of_their_predicted_peak_and_when_the_fulles
     assert scene.values("node_expected_ratio", tuesday_evening_s)["cpu", "100"] == pytest.approx(6 / 4, rel=1e-3)
 
 
-def test_what_is_still_to_be_counted_takes_the_last_whole_snapshot_away_from_nobody() -> None:
+def test_last_complete_snapshot_is_shown_while_new_profiles_are_counted() -> None:
     scene = Scene()
     scene.plugin.adopt(profiles())
     assert scene.values("catch_up_rows") == {(): 3}
@@ -120,7 +120,7 @@ def test_what_is_still_to_be_counted_takes_the_last_whole_snapshot_away_from_nob
     assert scene.values("node_peak_ratio") == before
 
 
-def test_profiles_are_told_by_age_origin_and_backtest_error() -> None:
+def test_profile_metrics_have_age_origin_and_backtest_error() -> None:
     scene = Scene()
     assert "profiles_age_seconds" not in scene.figures()
     scene.plugin.adopt(profiles())
@@ -139,7 +139,7 @@ def test_profiles_are_told_by_age_origin_and_backtest_error() -> None:
     }
 
 
-async def test_what_nodes_really_use_is_told_once_a_source_has_looked() -> None:
+async def test_measured_node_usage_is_shown_after_the_first_query() -> None:
     scene = Scene()
     scene.plugin.adopt(profiles())
     ledger = scene.plugin._ledger
@@ -159,7 +159,7 @@ async def test_what_nodes_really_use_is_told_once_a_source_has_looked() -> None:
     assert scene.values("node_load_time_seconds")["memory",] == MONDAY_S + 60
 
 
-def test_refits_are_told_and_no_number_is_shown_that_there_is_not() -> None:
+def test_refit_metrics_are_shown_only_with_known_values() -> None:
     scene = Scene()
     assert "refits" not in scene.figures()
     assert scene.plugin.health(MONDAY_S) == ""

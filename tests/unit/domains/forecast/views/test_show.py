@@ -58,7 +58,7 @@ def of_file(profiles: Profiles, what: str, **options: str) -> Document:
     return document_of(ViewQuery(what, options))(ForecastSnapshot(profiles, NOW.timestamp()))
 
 
-async def test_nodes_come_fullest_first_with_the_moment_that_placement_fears() -> None:
+async def test_nodes_are_sorted_by_peak_and_show_its_time() -> None:
     fleet = small_fleet()
     found = await fleet.show("nodes")
     assert [one["node"] for one in found["nodes"]] == ["n1", "n2", "bare"]
@@ -74,14 +74,14 @@ async def test_nodes_come_fullest_first_with_the_moment_that_placement_fears() -
     assert worst.percent == pytest.approx(100 * cpu["share"])
 
 
-async def test_pods_without_a_profile_of_their_own_are_counted_and_a_node_without_capacity_has_amounts_only() -> None:
+async def test_pods_on_fallbacks_are_counted_and_unknown_capacity_shows_amounts_only() -> None:
     found = {one["node"]: one for one in (await small_fleet().show("nodes"))["nodes"]}
     assert (found["n2"]["pods"], found["n2"]["unknown"]) == (2, 1)
     log = found["bare"]["dimensions"][1]
     assert (log["capacity"], log["share"], log["peak"]) == (None, None, 0)
 
 
-async def test_what_if_a_pod_left_is_what_then_happens() -> None:
+async def test_peak_without_a_pod_equals_the_peak_after_its_removal() -> None:
     fleet = ShownFleet(
         make_node("n1", cpu_milli=4_000, annotations={"multisched.io/capacity-log": "9"}),
         args={"dimensions": ["cpu", "log"]},
@@ -110,7 +110,7 @@ async def test_what_if_a_pod_left_is_what_then_happens() -> None:
         fleet.cache.place(entry.pod)
 
 
-async def test_a_moment_shows_nodes_and_services_then() -> None:
+async def test_view_of_a_time_shows_nodes_and_services_then() -> None:
     fleet = small_fleet()
     found = await fleet.show("at", moment="Tue 20:30")
     assert [one["node"] for one in found["nodes"]] == ["n1", "n2", "bare"]
@@ -122,12 +122,12 @@ async def test_a_moment_shows_nodes_and_services_then() -> None:
 
 
 @pytest.mark.parametrize("moment", ["noon", "24:00", "20:60", "Tuesday 20:00", "\u0662\u0660:\u0660\u0660"])
-async def test_what_is_no_moment_is_told(moment: str) -> None:
+async def test_invalid_time_is_reported(moment: str) -> None:
     with pytest.raises(NoViewError, match=r'is not a time of the week; write "20:00"'):
         await small_fleet().show("at", moment=moment)
 
 
-async def test_the_namespace_of_a_service_may_be_left_out_where_only_one_has_it() -> None:
+async def test_namespace_of_a_service_is_optional_if_unambiguous() -> None:
     assert (await small_fleet().show("service", name="web"))["service"] == "shop/web"
     two = learned(["a/web", "b/web", "c/cart"], ("cpu",))
     with pytest.raises(NoViewError, match=r"no profile of web; did you mean [ab]/web or [ab]/web"):
@@ -135,7 +135,7 @@ async def test_the_namespace_of_a_service_may_be_left_out_where_only_one_has_it(
     assert of_file(two, "service", name="cart")["service"] == "c/cart"
 
 
-async def test_what_is_not_there_is_told_with_a_fix() -> None:
+async def test_missing_names_are_reported_with_a_fix() -> None:
     fleet = small_fleet()
     for what, options, message in (
         ("node", {"name": "n11"}, "domain shop has no node n11; did you mean n1"),
@@ -155,14 +155,14 @@ async def test_what_is_not_there_is_told_with_a_fix() -> None:
         of_file(learned(["a"], ("cpu",)), "nodes")
 
 
-async def test_a_node_that_is_gone_is_not_shown_though_its_pods_still_are_counted_off() -> None:
+async def test_deleted_node_is_not_shown_while_its_pods_are_removed() -> None:
     fleet = small_fleet()
     fleet.cache.remove_node("n2")
     assert [one["node"] for one in (await fleet.show("nodes"))["nodes"]] == ["n1", "bare"]
 
 
 @pytest.mark.parametrize("turns", range(8))
-async def test_a_snapshot_is_of_one_set_of_profiles_whenever_others_come_into_force(turns: int) -> None:
+async def test_snapshot_uses_one_set_of_profiles_despite_changes(turns: int) -> None:
     fleet = ShownFleet(
         *(make_node(f"n{number}", cpu_milli=10_000) for number in range(1_100)), args={"dimensions": ["cpu"]}
     )
@@ -177,7 +177,7 @@ async def test_a_snapshot_is_of_one_set_of_profiles_whenever_others_come_into_fo
     assert {round(one["dimensions"][0]["peak"], 3) for one in found["nodes"]} == {float(found["version"])}
 
 
-async def test_profiles_that_never_stand_still_are_told() -> None:
+async def test_constantly_changing_profiles_are_an_error() -> None:
     fleet = ShownFleet(make_node("n1", cpu_milli=10_000))
     shown = asyncio.create_task(fleet.show("nodes"))
     while not shown.done():
@@ -187,7 +187,7 @@ async def test_profiles_that_never_stand_still_are_told() -> None:
         await shown
 
 
-def test_the_backtest_says_what_was_chosen_and_why_worst_first() -> None:
+def test_backtest_view_shows_choices_with_reasons_worst_first() -> None:
     profiles = learned([f"shop/s{number}" for number in range(12)], ("cpu", "log"))
     found = of_file(profiles, "backtest")
     errors = [row["error"] for row in found["series"]]
@@ -223,7 +223,7 @@ def test_each_choice_has_its_reason(origin: Origin, model: float, quantile: floa
     assert row["why"] == why
 
 
-def test_profiles_that_do_not_tell_how_they_did_say_so() -> None:
+def test_profiles_without_backtest_results_are_an_error() -> None:
     with pytest.raises(NoViewError, match="contain no backtest results; a refit"):
         of_file(make_profiles(("cpu",), a={"cpu": FLAT}), "backtest")
 
@@ -233,7 +233,7 @@ def unpacked(data: str, *shape: int) -> np.ndarray:
     return np.cumsum(lessened, axis=-1, dtype=np.uint8)
 
 
-async def test_the_report_holds_curves_history_and_loads_within_its_steps() -> None:
+async def test_report_has_curves_history_and_loads_of_its_steps() -> None:
     fleet = small_fleet()
     profiles = learned(["shop/web", "shop/cart"], ("cpu", "log"))
     fleet.plugin.adopt(profiles)
@@ -255,7 +255,7 @@ async def test_the_report_holds_curves_history_and_loads_within_its_steps() -> N
     assert standing == {"n1": [[0, 2]], "n2": [[1, 1]], "bare": []}
 
 
-def test_the_report_stays_within_its_bound_and_says_how_many_services_it_leaves_out() -> None:
+def test_report_size_is_limited_and_the_omitted_services_are_counted() -> None:
     services, slots = 200, 2_016
     peak = np.ones((services, 5, slots), np.float32)
     peak[7] *= 50
@@ -271,7 +271,7 @@ def test_the_report_stays_within_its_bound_and_says_how_many_services_it_leaves_
     assert "s7" in {one["service"] for one in found["services"]}
 
 
-def test_a_history_of_other_services_and_dimensions_is_laid_beside_what_is_known() -> None:
+def test_history_of_other_services_and_dimensions_is_ignored() -> None:
     profiles = msgspec.structs.replace(learned(["a", "b"], ("cpu", "log")), recent=None)
     found = of_file(profiles, "report")
     assert found["history"] is None
@@ -284,7 +284,7 @@ def test_a_history_of_other_services_and_dimensions_is_laid_beside_what_is_known
     assert np.count_nonzero(past != 255) == 2 * 336
 
 
-def test_the_plugin_is_found_by_what_it_shows_and_hands_over() -> None:
+def test_plugin_implements_views_and_state_export() -> None:
     plugin = small_fleet().plugin
     assert implements(plugin, ViewedPlugin)
     assert implements(plugin, StateExportPlugin)

@@ -68,14 +68,14 @@ def write(folder: Path, *pods: Document, **changes: Document) -> Path:
     return file
 
 
-def said(*arguments: object, code: int = 0) -> str:
+def output_of(*arguments: object, code: int = 0) -> str:
     result = CliRunner().invoke(app, ["gpu", *map(str, arguments)])
     assert result.exit_code == code, result.output
     return result.output
 
 
 def document(*arguments: object) -> Document:
-    found: Document = json.loads(said(*arguments, "-o", "json"))
+    found: Document = json.loads(output_of(*arguments, "-o", "json"))
     return found
 
 
@@ -100,7 +100,7 @@ def test_nodes_of_every_mode_are_listed(dump: Path) -> None:
 
 
 def test_cards_are_bars_and_unconfirmed_holds_have_an_age(dump: Path) -> None:
-    lines = {line.split()[0]: line for line in said("nodes", "--snapshot", dump).splitlines() if line}
+    lines = {line.split()[0]: line for line in output_of("nodes", "--snapshot", dump).splitlines() if line}
     assert "▂······" in lines["hami-000"]
     assert "7 of 8" in lines["hami-000"]
     assert " min" in lines["hami-000"]
@@ -120,16 +120,16 @@ def test_fragments_are_what_the_pods_of_the_cluster_cannot_use_on_average(tmp_pa
     assert [card["fragmentMilli"] for card in found["node"]["cards"]] == [150, 267, *[0] * 6]
     assert found["node"]["fragmentMilli"] == 417
     assert row(dump, "whole-000")["fragmentMilli"] == 417
-    assert "what typical pods cannot use (2 kinds of pods)" in said("node", "whole-000", "--snapshot", dump)
+    assert "what typical pods cannot use (2 kinds of pods)" in output_of("node", "whole-000", "--snapshot", dump)
 
 
-def test_node_says_which_pod_holds_what(dump: Path) -> None:
+def test_node_shows_which_pod_holds_which_card(dump: Path) -> None:
     found = document("node", "hami-000", "--snapshot", dump)["node"]
     [hold] = found["holds"]
     assert hold["cards"] == [{"card": 0, "milli": 250, "memory": 20_480, "unit": "MiB", "cores": 30}]
     assert not hold["isConfirmed"]
     assert found["cards"][0]["freeMemory"] == 81_920 - 20_480
-    text = said("node", "hami-000", "--snapshot", dump)
+    text = output_of("node", "hami-000", "--snapshot", dump)
     assert "20480 MiB and 30 % of the cores of card 0" in text
     assert "█████···············   25 %" in text
 
@@ -141,7 +141,7 @@ def test_held_card_that_is_not_published_is_named(tmp_path: Path) -> None:
         "status.allocatable[nvidia.com/gpu]: card 9 is held by pods and not published; the pods keep"
     )
     assert problem.endswith("Restore the cards, or delete the pods")
-    assert "card 9, not published now" in said("node", "whole-000", "--snapshot", dump)
+    assert "card 9, not published now" in output_of("node", "whole-000", "--snapshot", dump)
 
 
 def test_lock_shows_its_pod_and_age(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_lock_shows_its_pod_and_age(tmp_path: Path) -> None:
     broken = {"metadata": {"annotations": {"hamivgpu": "yesterday"}}}
     dump = write(tmp_path, hami=lock, volcano_vgpu=broken)
     assert row(dump, "hami-000")["lock"]["pod"] == "team/train"
-    assert "team/train" in said("node", "hami-000", "--snapshot", dump)
+    assert "team/train" in output_of("node", "hami-000", "--snapshot", dump)
     assert row(dump, "volcano-vgpu-000")["lock"] == {"text": "yesterday", "pod": "", "ageSeconds": None}
 
 
@@ -184,8 +184,8 @@ def test_truncated_cards_are_a_problem_with_field(tmp_path: Path) -> None:
         (("nodes", "--fit", "/none.yaml"), "/none.yaml cannot be read"),
     ],
 )
-def test_what_is_not_there_is_told(dump: Path, arguments: tuple[str, ...], message: str) -> None:
-    assert message in said(*arguments, "--snapshot", dump, code=2)
+def test_missing_names_are_reported(dump: Path, arguments: tuple[str, ...], message: str) -> None:
+    assert message in output_of(*arguments, "--snapshot", dump, code=2)
 
 
 def manifest(folder: Path, **fields: Any) -> Path:
@@ -207,7 +207,7 @@ def test_fit_counts_by_node_and_in_all_by_trial(tmp_path: Path) -> None:
     assert found["fit"]["total"] == 46
     assert not found["fit"]["isLimit"]
     assert "Insufficient nvidia.com/gpumem" in found["fit"]["nextMessage"]
-    text = said("node", "hami-000", "--snapshot", dump, "--fit", file)
+    text = output_of("node", "hami-000", "--snapshot", dump, "--fit", file)
     assert "46 more of default/more fit; 46 of them on hami-000" in text
 
 
@@ -219,9 +219,9 @@ def test_fit_counts_every_filter(tmp_path: Path) -> None:
     assert set(found["fit"]["otherNodes"].values()) == {2}
 
 
-def test_fit_says_why_no_pod_fits_while_a_plugin_has_not_answered(dump: Path, tmp_path: Path) -> None:
+def test_fit_names_an_unanswered_device_plugin_as_the_reason(dump: Path, tmp_path: Path) -> None:
     file = manifest(tmp_path, **{GPU: 1, "nvidia.com/gpumem": 10_000})
-    text = said("node", "hami-000", "--snapshot", dump, "--fit", file)
+    text = output_of("node", "hami-000", "--snapshot", dump, "--fit", file)
     assert "0 more of default/more fit" in text
     assert "1 node(s) had a pod whose GPUs the device plugin has not allocated yet" in text
 
@@ -229,7 +229,7 @@ def test_fit_says_why_no_pod_fits_while_a_plugin_has_not_answered(dump: Path, tm
 def test_fit_takes_one_manifest(dump: Path, tmp_path: Path) -> None:
     file = manifest(tmp_path, cpu="1")
     file.write_text(f"{file.read_text()}\n---\n{file.read_text()}")
-    assert "give one Pod or one workload" in said("nodes", "--snapshot", dump, "--fit", file, code=2)
+    assert "give one Pod or one workload" in output_of("nodes", "--snapshot", dump, "--fit", file, code=2)
 
 
 def explained(dump: Path, *arguments: str) -> str:
@@ -238,7 +238,7 @@ def explained(dump: Path, *arguments: str) -> str:
     return result.output
 
 
-def test_explain_says_why_this_card_with_what_is_free_before_and_after(dump: Path) -> None:
+def test_explain_names_the_reason_for_the_card_and_its_free_amounts(dump: Path) -> None:
     assert (
         "GpuShare about whole-000: it holds card 0: free 750 milli without it, 150 with it; fragments of the node (what"
         " typical pods cannot use): 0 milli without it, 150 with it; free of the other cards with room for it: 1 (1000 milli),"
@@ -246,7 +246,7 @@ def test_explain_says_why_this_card_with_what_is_free_before_and_after(dump: Pat
     ) in explained(dump, "b")
 
 
-def test_explain_says_which_card_a_pending_pod_would_get(tmp_path: Path) -> None:
+def test_explain_shows_which_card_a_pending_pod_would_get(tmp_path: Path) -> None:
     pending = own("new", "300", "0")
     del pending["spec"]["nodeName"]
     pending["metadata"]["annotations"] = {"multisched.io/gpu-milli": "300"}

@@ -90,7 +90,7 @@ def hami_pod(name: str, count: int = 1, **amounts: int) -> Pod:
     return make_pod(name, extra={GPU: count, **{names[key]: amount for key, amount in amounts.items()}})
 
 
-def test_hami_pod_waits_until_the_plugin_has_emptied_the_entries_of_the_pod_before() -> None:
+def test_hami_pod_waits_until_the_plugin_emptied_entries_of_the_previous_pod() -> None:
     node = hami_node()
     ledger = make_ledger(node)
     first = hami_pod("a", memory=3000, cores=30)
@@ -102,7 +102,7 @@ def test_hami_pod_waits_until_the_plugin_has_emptied_the_entries_of_the_pod_befo
         hami.ALLOCATED: "GPU-0,NVIDIA,3000,30:;",
         hami.BIND_PHASE: "allocating",
     }
-    assert ledger.stamps(answer, NOW) == {hami.TIME: "1795867200", hami.BIND_TIME: "1795867200"}
+    assert ledger.timed_annotations(answer, NOW) == {hami.TIME: "1795867200", hami.BIND_TIME: "1795867200"}
     assert "has not allocated yet" in refusal(ledger, hami_pod("b", memory=1))
     done = bound(first, answer, **{hami.TO_ALLOCATE: ";", hami.BIND_PHASE: "success"})
     ledger.restore(done, 0)
@@ -110,7 +110,7 @@ def test_hami_pod_waits_until_the_plugin_has_emptied_the_entries_of_the_pod_befo
     holds_again(ledger, node, done)
 
 
-def test_hami_node_of_two_cards_and_ten_slots_each_runs_two_pods_that_name_no_amount() -> None:
+def test_hami_pod_without_amounts_uses_a_whole_card_despite_ten_slots() -> None:
     ledger = make_ledger(hami_node())
     for name in "ab":
         pod = hami_pod(name)
@@ -210,7 +210,7 @@ def test_node_keeps_its_last_good_cards_while_its_data_cannot_be_read() -> None:
     assert copied.sums(0) == ledger.sums(0)
 
 
-def test_cards_that_vanish_and_come_back_stay_held() -> None:
+def test_cards_that_disappear_and_return_stay_held() -> None:
     ledger = make_ledger(hami_node(2))
     pod = hami_pod("a", memory=20_000)
     ledger.restore(bound(pod, {hami.ALLOCATED: "GPU-1,NVIDIA,20000,0:;", hami.NODE: "n"}), 0)
@@ -283,7 +283,7 @@ def test_gpushare_pods_with_the_same_total_wait_for_each_other() -> None:
         gpushare.CARD_SIZE: "24",
         gpushare.ASSIGNED: "false",
     }
-    assert ledger.stamps(answer, NOW) == {gpushare.ASSUME_TIME: "1795867200250000000"}
+    assert ledger.timed_annotations(answer, NOW) == {gpushare.ASSUME_TIME: "1795867200250000000"}
     assert "has not allocated yet" in refusal(ledger, share("b", 10))
     assert refusal(ledger, share("b", 11)) == ""
     done = bound(pod, answer, **{gpushare.ASSIGNED: "true"})
@@ -303,7 +303,7 @@ def test_gpushare_label_spreads_memory_over_cards() -> None:
     holds_again(ledger, node, bound(pod, answer))
 
 
-def test_a_deleted_gpushare_pod_holds_its_memory_until_it_is_gone() -> None:
+def test_gpushare_memory_is_free_after_the_pod_was_released() -> None:
     ledger = make_ledger(gpushare_node(1))
     pod = share("a", 24)
     ledger.restore(bound(pod, ledger.take(pod, 0), **{gpushare.ASSIGNED: "true"}), 0)

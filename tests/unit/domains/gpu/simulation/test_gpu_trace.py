@@ -79,7 +79,7 @@ def test_table_and_page_name_the_policies(tmp_path: Path) -> None:
     assert "Allocated GPUs in percent" in run(path, "html")
 
 
-def test_policies_learn_the_mix_if_the_scenario_says_so(tmp_path: Path) -> None:
+def test_policies_learn_the_mix_if_the_scenario_enables_it(tmp_path: Path) -> None:
     trace = {"nodes": "nodes.csv", "pods": "pods.csv", "typicalPods": "learned"}
     (policy,) = load_simulation(scenario(tmp_path, policies=["fragmentation"], gpuTrace=trace)).policies
     (use,) = [one for one in policy.configuration.domains[0].profile.plugins.enabled if one.name == "GpuShare"]
@@ -112,7 +112,7 @@ def shapes(pods: Sequence[tuple[int, int, int]]) -> tuple[TracePod, ...]:
 
 
 @pytest.mark.parametrize(("load", "least", "most"), [(0.5, 0.5, 0.6), (2.0, 2.0, 2.14)])
-def test_pods_arrive_once_each_and_then_again_until_the_load_is_reached(load: float, least: float, most: float) -> None:
+def test_every_pod_arrives_once_before_any_is_repeated(load: float, least: float, most: float) -> None:
     pods, nodes = shapes(SHAPES), tuple(TraceNode("n", cpu, 0, gpus, model) for cpu, gpus, model in NODES)
     trace = Trace(nodes, pods, load, typical_pods(pods))
 

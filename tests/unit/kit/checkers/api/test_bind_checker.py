@@ -273,7 +273,7 @@ async def _tell_while_binding(stand: Stand) -> None:
     ],
     ids=lambda value: value.__name__.strip("_") if callable(value) else "",
 )
-def test_a_forbidden_step_is_told_by_its_invariant(step: Callable[[Stand], Any], invariant: str) -> None:
+def test_violation_is_reported_with_its_invariant(step: Callable[[Stand], Any], invariant: str) -> None:
     loop = SimLoop(seed=1)
 
     async def main() -> list[str]:
@@ -291,7 +291,7 @@ def test_a_forbidden_step_is_told_by_its_invariant(step: Callable[[Stand], Any],
     assert broken[0].startswith(invariant)
 
 
-def test_who_believes_in_a_lease_no_longer_than_it_holds_is_not_complained_of() -> None:
+def test_process_that_stops_trusting_its_lease_in_time_is_no_violation() -> None:
     loop = SimLoop(seed=1)
 
     async def main() -> list[str]:
@@ -308,7 +308,7 @@ def test_who_believes_in_a_lease_no_longer_than_it_holds_is_not_complained_of() 
     assert simulate(main(), loop) == []
 
 
-def test_what_is_allowed_is_not_complained_of() -> None:
+def test_allowed_steps_are_no_violations() -> None:
     """The same node again while the outcome is unknown, another one when it no longer is, in time and within bounds."""
     loop = SimLoop(seed=1)
 
@@ -353,7 +353,7 @@ def complaints(scene: Callable[[Stand], Coroutine[Any, Any, None]]) -> list[str]
 
 
 @pytest.mark.parametrize("is_heard", [False, True])
-def test_a_pod_that_was_resized_on_the_wire_counts_as_it_was_decided(is_heard: bool) -> None:
+def test_pod_resized_during_its_bind_counts_with_the_decided_size(is_heard: bool) -> None:
     """Of two that take effect the other way round than they were decided, the second grows; once heard of, it counts so."""
 
     async def scene(stand: Stand) -> None:
@@ -376,7 +376,7 @@ def test_a_pod_that_was_resized_on_the_wire_counts_as_it_was_decided(is_heard: b
 
 
 @pytest.mark.parametrize("is_last", [False, True])
-def test_a_late_bind_is_judged_by_the_room_of_those_decided_after_it(is_last: bool) -> None:
+def test_late_bind_is_judged_without_pods_decided_after_it(is_last: bool) -> None:
     """The node was larger when the other one was decided on; whoever comes after that, and after it shrank, has no such room."""
 
     async def scene(stand: Stand) -> None:
@@ -396,7 +396,7 @@ def test_a_late_bind_is_judged_by_the_room_of_those_decided_after_it(is_last: bo
 
 
 @pytest.mark.parametrize("is_last", [False, True])
-def test_a_late_bind_is_judged_by_what_those_decided_after_it_were_told(is_last: bool) -> None:
+def test_late_bind_is_judged_by_deliveries_before_later_decisions(is_last: bool) -> None:
     """Nobody told of one pod when the other was decided on; whoever comes after that, and after it was told, knows all."""
 
     async def scene(stand: Stand) -> None:
@@ -418,7 +418,7 @@ def test_a_late_bind_is_judged_by_what_those_decided_after_it_were_told(is_last:
 @pytest.mark.parametrize(
     ("is_restored", "is_heard", "is_told"), [(True, False, False), (True, True, True), (False, False, True)]
 )
-def test_a_line_from_before_a_restore_excuses_a_bind_until_the_pod_is_heard_of(
+def test_deletion_from_before_a_restore_excuses_a_bind_until_the_pod_is_delivered(
     is_restored: bool, is_heard: bool, is_told: bool, has_ended: bool
 ) -> None:
     """The pod went after the backup was made. The line that says so comes after the restore, which brought the pod back."""
@@ -448,7 +448,7 @@ def test_a_line_from_before_a_restore_excuses_a_bind_until_the_pod_is_heard_of(
 
 
 @pytest.mark.parametrize(("phase", "told"), [("Succeeded", 0), ("Running", 1)])
-def test_who_never_heard_of_a_lease_is_told_of_it_by_pods_that_stand_alone(phase: str, told: int) -> None:
+def test_process_without_the_old_lease_must_wait_only_for_running_pods(phase: str, told: int) -> None:
     """They may have ended before it lists."""
 
     async def scene(stand: Stand) -> None:
@@ -467,7 +467,7 @@ def test_who_never_heard_of_a_lease_is_told_of_it_by_pods_that_stand_alone(phase
 
 
 @pytest.mark.parametrize(("gives_back", "told"), [(True, 0), (False, 1)])
-def test_who_made_its_deleted_lease_anew_and_gave_it_back_is_waited_for_no_more(gives_back: bool, told: int) -> None:
+def test_successor_need_not_wait_after_a_recreated_lease_is_released(gives_back: bool, told: int) -> None:
     async def scene(stand: Stand) -> None:
         await stand.add_pod("first")
         stand.bind_checker.lease_read("another", f"{LEASES}/multisched-forecast")
@@ -485,7 +485,7 @@ def test_who_made_its_deleted_lease_anew_and_gave_it_back_is_waited_for_no_more(
 
 
 @pytest.mark.parametrize(("begins", "told"), [(False, 0), (True, 1)])
-def test_who_makes_its_deleted_lease_anew_in_time_leads_on_unless_another_has_begun(begins: bool, told: int) -> None:
+def test_leader_that_recreates_its_lease_in_time_continues_unless_another_began(begins: bool, told: int) -> None:
     """Another process has made the lease meanwhile, and it was deleted again."""
 
     async def scene(stand: Stand) -> None:

@@ -112,7 +112,7 @@ def play(scene: Callable[[Stand], Coroutine[Any, Any, None]]) -> None:
         (1, "rack:required", False),
     ],
 )
-def test_a_gang_could_start_where_one_domain_of_what_it_requires_has_room(
+def test_gang_is_feasible_if_one_required_topology_domain_has_capacity(
     minimum: int, topology: str, could_start: bool
 ) -> None:
     async def scene(stand: Stand) -> None:
@@ -125,7 +125,7 @@ def test_a_gang_could_start_where_one_domain_of_what_it_requires_has_room(
     play(scene)
 
 
-def test_a_member_that_comes_later_could_go_only_where_the_others_stand() -> None:
+def test_later_member_is_feasible_only_in_the_domain_of_the_others() -> None:
     async def scene(stand: Stand) -> None:
         await stand.build(2, "zone:required")
         await stand.add_members(2, "b1")
@@ -145,7 +145,7 @@ def test_a_member_that_comes_later_could_go_only_where_the_others_stand() -> Non
         ("none", "which has no label zone, and its gang requires one domain of it"),
     ],
 )
-def test_a_node_of_another_domain_is_held_against_a_process_that_knows_of_the_others(node: str, fault: str) -> None:
+def test_node_in_another_topology_domain_is_a_fault_after_delivery_of_members(node: str, fault: str) -> None:
     async def scene(stand: Stand) -> None:
         await stand.build(2, "zone:required")
         await stand.add_members(1, "a1")
@@ -157,7 +157,7 @@ def test_a_node_of_another_domain_is_held_against_a_process_that_knows_of_the_ot
     play(scene)
 
 
-def test_two_members_assumed_in_two_domains_are_a_fault() -> None:
+def test_members_assumed_in_two_required_domains_are_a_fault() -> None:
     async def scene(stand: Stand) -> None:
         await stand.build(2, "zone:required")
         await stand.add_members(2)
@@ -171,7 +171,7 @@ def test_two_members_assumed_in_two_domains_are_a_fault() -> None:
     play(scene)
 
 
-def test_a_member_that_has_succeeded_counts_when_another_one_is_to_go() -> None:
+def test_succeeded_member_counts_when_another_one_is_evicted() -> None:
     """The watch of running pods has handed it on as gone."""
 
     async def scene(stand: Stand) -> None:
@@ -197,7 +197,7 @@ def test_a_member_that_has_succeeded_counts_when_another_one_is_to_go() -> None:
     play(scene)
 
 
-def test_a_status_tells_how_many_members_have_nodes_and_that_a_gang_is_late() -> None:
+def test_status_has_the_number_of_bound_members_and_the_timeout() -> None:
     async def scene(stand: Stand) -> None:
         await stand.build(2)
         await stand.add_members(1)
@@ -221,7 +221,7 @@ def test_a_status_tells_how_many_members_have_nodes_and_that_a_gang_is_late() ->
     ],
     ids=["told the truth", "told that it is bound", "the audit has found out", "its process has ended"],
 )
-def test_a_gang_is_not_late_while_a_process_takes_its_last_member_for_bound_as_it_was_told(
+def test_gang_is_not_late_while_its_process_trusts_a_false_bind_response(
     is_told: bool, is_held: bool, is_running: bool, is_late: bool
 ) -> None:
     async def scene(stand: Stand) -> None:

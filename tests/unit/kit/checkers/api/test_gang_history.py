@@ -80,7 +80,7 @@ def test_a_gang_is_judged_by_its_history(story: Story, said: list[str]) -> None:
     assert story.rest() == said
 
 
-def test_an_eviction_below_the_minimum_is_found_when_the_others_have_had_their_time() -> None:
+def test_eviction_below_the_minimum_is_reported_after_the_grace_time() -> None:
     story = Story().tell("abcd").evict("cd")
 
     story.now_s = TOGETHER_S
@@ -91,11 +91,11 @@ def test_an_eviction_below_the_minimum_is_found_when_the_others_have_had_their_t
     assert story.broken == [EVICTED.format(2)]
 
 
-def test_what_a_killed_process_left_half_done_is_excused() -> None:
+def test_partial_gang_of_a_killed_process_is_excused() -> None:
     assert Story().tell("abcd").evict("cd").rest(interrupted=SENDER) == []
 
 
-def test_a_refused_bind_excuses_a_part() -> None:
+def test_refused_bind_excuses_a_partial_gang() -> None:
     story = Story().tell("ab").tell("c", "")
 
     story.history.bind_answered(SENDER, "uid-default-c", is_bound=False)

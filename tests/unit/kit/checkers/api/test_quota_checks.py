@@ -70,7 +70,7 @@ def play(scene: Callable[[Stand], Coroutine[Any, Any, None]]) -> None:
 
 
 @pytest.mark.parametrize("node", ["n", "gone"])
-def test_pods_count_for_their_quota_whether_their_node_is_there_or_not(node: str) -> None:
+def test_pods_count_for_their_quota_even_without_their_node(node: str) -> None:
     async def scene(stand: Stand) -> None:
         await stand.add_pod("first", "a", node)
         await stand.add_pod("late", "a")
@@ -81,7 +81,7 @@ def test_pods_count_for_their_quota_whether_their_node_is_there_or_not(node: str
     play(scene)
 
 
-def test_an_entitled_pod_may_not_wait_for_one_that_borrows() -> None:
+def test_entitled_pod_must_not_wait_while_others_borrow() -> None:
     async def scene(stand: Stand) -> None:
         for name in ("one", "two"):
             await stand.add_pod(name, "a", "n")
@@ -92,7 +92,7 @@ def test_an_entitled_pod_may_not_wait_for_one_that_borrows() -> None:
     play(scene)
 
 
-def test_a_tree_has_a_status_at_rest() -> None:
+def test_tree_without_a_status_is_a_fault_in_the_end() -> None:
     async def scene(stand: Stand) -> None:
         assert stand.checker.quotas.status_faults() == [
             f"I14: status.levels: {path} is missing" for path in ("root", "root.a", "root.b")
@@ -102,7 +102,7 @@ def test_a_tree_has_a_status_at_rest() -> None:
 
 
 @pytest.mark.parametrize("namespace", ["a", "default"])
-def test_a_reclaim_is_undone_by_another_unless_something_came_that_counts_between(namespace: str) -> None:
+def test_reclaim_that_undoes_another_is_a_fault_unless_usage_changed(namespace: str) -> None:
     async def scene(stand: Stand) -> None:
         mine, theirs = (make_pod(name, namespace=name, uid=f"uid-{name}", cpu_milli=1000) for name in ("a", "b"))
         staying = [make_pod("staying", namespace="b", cpu_milli=1000)]  # b keeps its min

@@ -44,7 +44,7 @@ class Store:
             self.history.look()
 
 
-def test_turn_in_vain_and_the_next_after_a_pause_are_right() -> None:
+def test_unsuccessful_reservation_and_another_after_a_pause_are_valid() -> None:
     store = Store()
     store.wait(5.0)
     for gang in "ab":
@@ -56,7 +56,7 @@ def test_turn_in_vain_and_the_next_after_a_pause_are_right() -> None:
     assert store.history.count == 2
 
 
-def test_turn_without_a_pause_is_complained_of_unless_the_gang_started() -> None:
+def test_reservation_without_a_pause_is_a_fault_unless_the_gang_started() -> None:
     for is_started in (True, False):
         store = Store()
         store.nominate("a", "n")
@@ -70,7 +70,7 @@ def test_turn_without_a_pause_is_complained_of_unless_the_gang_started() -> None
         assert bool(store.broken) is not is_started
 
 
-def test_reservation_that_lasts_is_complained_of_once() -> None:
+def test_reservation_that_lasts_too_long_is_reported_once() -> None:
     store = Store()
     store.nominate("a", "n")
     store.wait(FOR_S + LATE_S - 1.0)
@@ -79,7 +79,7 @@ def test_reservation_that_lasts_is_complained_of_once() -> None:
     assert store.broken == ["I13: room is reserved for gang team/a for longer than 20 s"]
 
 
-def test_two_reservations_at_once_are_complained_of() -> None:
+def test_two_reservations_at_once_are_a_fault() -> None:
     store = Store()
     store.nominate("a", "n")
     store.nominate("b", "n")
@@ -87,14 +87,14 @@ def test_two_reservations_at_once_are_complained_of() -> None:
     assert store.broken == ["I13: room is reserved at once for gangs team/a and team/b"]
 
 
-def test_reservation_for_a_gang_that_cannot_start_is_complained_of() -> None:
+def test_reservation_for_a_gang_that_cannot_start_is_a_fault() -> None:
     store = Store()
     store.nominate("a", "n", minimum=3)
     store.wait(SETTLED_S + 1.0)
     assert store.broken == ["I13: room is reserved for gang team/a, which has 2 of 3 members"]
 
 
-def test_new_leader_is_not_held_to_the_time_of_the_one_before() -> None:
+def test_reservation_time_starts_over_for_a_new_leader() -> None:
     store = Store()
     store.nominate("a", "n")
     store.wait(FOR_S)
@@ -103,7 +103,7 @@ def test_new_leader_is_not_held_to_the_time_of_the_one_before() -> None:
     assert not store.broken
 
 
-def test_new_leader_owes_no_pause_after_a_reservation_of_the_one_before() -> None:
+def test_new_leader_needs_no_pause_after_a_reservation_of_the_old_one() -> None:
     store = Store()
     store.nominate("a", "n")
     store.wait(5.0)

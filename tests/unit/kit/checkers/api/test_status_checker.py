@@ -43,7 +43,7 @@ class Judged:
         return list(self.checker.faults())
 
 
-def test_a_status_is_written_by_the_leader_of_the_first_domain_alone() -> None:
+def test_status_written_by_another_than_the_first_leader_is_a_fault() -> None:
     judged = Judged()
     judged.checker.sent("process", f"{BUDGETS}/team/status?timeout=5000ms")
     assert judged.broken == []
@@ -53,14 +53,14 @@ def test_a_status_is_written_by_the_leader_of_the_first_domain_alone() -> None:
     ]
 
 
-def test_a_status_is_not_written_after_the_deadline() -> None:
+def test_status_written_after_the_deadline_is_a_fault() -> None:
     judged = Judged()
     judged.now_s = 10.5
     judged.checker.sent("process", f"{BUDGETS}/team/status")
     assert "after it renewed the lease" in judged.broken[0]
 
 
-def test_where_no_plugin_says_any_none_is_written() -> None:
+def test_status_written_without_a_status_plugin_is_a_fault() -> None:
     judged = Judged(ASKING.replace("headcount:Headcount", "faulty:Faulty"))
     judged.checker.sent("process", f"{BUDGETS}/team/status")
     assert "no plugin says any" in judged.broken[0]
@@ -68,7 +68,7 @@ def test_where_no_plugin_says_any_none_is_written() -> None:
 
 
 @pytest.mark.parametrize(("said", "is_true"), [(sentence(1), True), (sentence(2), False), ("", False)])
-def test_at_rest_each_budget_says_how_many_pods_stand(said: str, is_true: bool) -> None:
+def test_status_of_each_budget_must_have_its_pod_count_in_the_end(said: str, is_true: bool) -> None:
     judged = Judged()
     must(judged.server, "POST", BUDGETS, {"metadata": {"name": "team"}, "spec": {"maxUnavailable": 1}})
     for name in ("placed", "waiting"):

@@ -20,7 +20,7 @@ def watched(queue: PodQueue, *, initial_s: float = 1.0) -> list[str]:
     return broken
 
 
-def test_a_queue_that_keeps_its_order_and_its_times_is_not_complained_of() -> None:
+def test_correct_order_and_backoff_are_no_violations() -> None:
     queue = make_queue()
     broken = watched(queue)
     for number in range(3 * TURNS_EVERY):
@@ -44,7 +44,7 @@ class BackToFront:
         return entry.pod.spec.priority, entry.queued_s
 
 
-def test_who_is_popped_before_somebody_in_front_of_it_is_told() -> None:
+def test_pod_popped_out_of_order_is_reported() -> None:
     queue = PodQueue(BackToFront(), on_error=lambda plugin, point, error: None)
     broken = watched(queue)
     for number in range(TURNS_EVERY + 1):
@@ -57,7 +57,7 @@ def test_who_is_popped_before_somebody_in_front_of_it_is_told() -> None:
 
 
 @pytest.mark.parametrize(("initial_s", "is_told"), [(1.0, False), (2.0, True)])
-def test_who_backs_off_for_another_time_than_was_configured_is_told(initial_s: float, is_told: bool) -> None:
+def test_wrong_backoff_duration_is_reported(initial_s: float, is_told: bool) -> None:
     queue = make_queue()
     broken = watched(queue, initial_s=initial_s)
     queue.add(make_pod("a"), 0.0)

@@ -21,7 +21,7 @@ WHOLE = "0/5 nodes are available:"
         f"gang a/g: g-1: {WHOLE} quota root.0: cpu 1 used, 200 requested, max 4. reclaim: nobody",
     ],
 )
-def test_counts_within_the_nodes_are_true(message: str) -> None:
+def test_counts_up_to_the_number_of_nodes_are_no_fault(message: str) -> None:
     assert fault_of_counts(message) == ""
 
 
@@ -33,5 +33,5 @@ def test_counts_within_the_nodes_are_true(message: str) -> None:
         f"{WHOLE} 5 Insufficient cpu. preemption: {WHOLE} 6 No preemption victims found.",
     ],
 )
-def test_a_node_too_many_is_told(message: str) -> None:
+def test_counts_above_the_number_of_nodes_are_a_fault(message: str) -> None:
     assert "of 5 nodes" in fault_of_counts(message)

@@ -84,7 +84,7 @@ IN_VAIN = ["I13: room is held for 1 of 2 members of gang default/g, which does n
     ],
     ids=", ".join,
 )
-def test_a_member_that_has_succeeded_counts_for_its_gang_as_long_as_its_process_hears_of_it(
+def test_succeeded_member_counts_for_its_gang_until_its_deletion_is_delivered(
     steps: list[str], faults: list[str]
 ) -> None:
     process = Process()

@@ -29,5 +29,5 @@ def cost_of_a_class(*, is_judged: bool) -> int:
     return cost.highest
 
 
-def test_what_a_judge_asks_anew_costs_a_process_nothing() -> None:
+def test_plugin_calls_of_a_checker_are_not_counted_as_step_cost() -> None:
     assert cost_of_a_class(is_judged=True) == cost_of_a_class(is_judged=False) > 0
