@@ -5,29 +5,31 @@ A mirror of the card rows, written by `GpuLedger` alone, after each change of a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from domains.gpu.card_row import CardRow
-from domains.gpu.cards import CARD_MILLI, CARD_PERCENT, SHARERS_MAX, Mode
+from domains.gpu.cards import CARD_MILLI, CARD_PERCENT, NOTHING, SHARERS_MAX, Mode
 from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part
-from multisched.framework.node_view import Bools, Int64, Rows
+from multisched.framework.node_view import Bools, Int64, Rows, all_true
 from multisched.model.objects import Pod
 
 ROWS_FIRST, CARDS_FIRST = 64, 8
 """Initial sizes of the arrays; both double when needed."""
 
-MEMORY, CORES, SHARERS, FREE_MILLI, FITS_MILLI, SIZE, TOTAL_CORES, MODEL = range(8)
+MEMORY, CORES, SHARERS, FREE_MILLI, FITS_MILLI, SIZE, TOTAL_CORES, MODEL, LINK, NUMA = range(10)
 """Layers of the array over cards, ABSENT beyond the last card: what is free, also in thousandths; the largest number of thousandths
-that fits, see `Amount.of`; the card's totals and the number of its model."""
+that fits, see `Amount.of`; the card's totals and the number of its model; the numbers of its link group and NUMA node on this node,
+from 0, ABSENT if unknown."""
 CHANGING = slice(MEMORY, SIZE)
 """The layers that change with what pods hold."""
 VERSION, MODE, SCALE, IS_HELD, BARS_WHOLE, BARS_FRACTIONS, IS_LOCKED, MOST_MILLI, IDLE, UNUSED = range(10)
 """Layers of the array over rows. MOST_MILLI: the largest FITS_MILLI of its cards; IDLE: cards on which a whole one fits;
 UNUSED: cards that no pod uses."""
 ABSENT = -1
+ALL = slice(None)
 MODELS_MAX = 1024
 """Models with a number before those that no card has are dropped."""
 SHARERS_FEW = SHARERS_MAX // 2
@@ -49,13 +51,22 @@ class CardArrays:
         self._models_max = MODELS_MAX
         self._accepted_by: dict[CardFilter, tuple[tuple[str, ...], Bools]] = {}
         """Filter -> `models`, and which of them it accepts."""
-        self._cards: Int64 = np.full((8, CARDS_FIRST, 0), ABSENT, np.int64)
+        self._cards: Int64 = np.full((10, CARDS_FIRST, 0), ABSENT, np.int64)
         self._sums: Int64 = np.zeros((10, 0), np.int64)
         self._grow(ROWS_FIRST, 0)
+        self._groups_max = {LINK: 0, NUMA: 0}
+        """The most link groups and NUMA nodes that a node has had."""
         self._has_few_sharers = False
         """Some card has had so few sharers left that their number may decide."""
         self._awaiting: dict[int, frozenset[str]] = {}
         """Row -> the confusions of its unconfirmed holds."""
+
+    def alone(self, cards: CardRow) -> CardArrays:
+        """Returns arrays of these cards as the only row, 0, with the same numbers of models."""
+        found = CardArrays()
+        found._models, found.models = self._models, self.models
+        found.write(0, cards)
+        return found
 
     # -- updates ---------------------------------------------------------------------------------------------------
 
@@ -86,7 +97,7 @@ class CardArrays:
             cards.is_locked,
             max(fitting, default=0),
             sum(milli >= CARD_MILLI for milli in fitting),
-            sum(free == card.total and card.is_healthy for card, free in zip(node.cards, cards.free, strict=True)),
+            sum(free == total != NOTHING for total, free in zip(cards.totals, cards.free, strict=True)),
         )
         awaiting = [hold.awaits for hold in cards.holds.values() if hold.awaits]
         if awaiting:
@@ -97,9 +108,19 @@ class CardArrays:
     def _write_totals(self, row: int, cards: CardRow) -> None:
         count = len(cards.node.cards)
         self._cards[:, count:, row] = ABSENT
+        links: dict[str, int] = {"": ABSENT}
+        numas: dict[int, int] = {-1: ABSENT}
         for place, card in enumerate(cards.node.cards):
             total = card.total
-            self._cards[SIZE:, place, row] = (total.memory, total.cores, self._number(card.model))
+            self._cards[SIZE:, place, row] = (
+                total.memory,
+                total.cores,
+                self._number(card.model),
+                links.setdefault(card.link, len(links) - 1),
+                numas.setdefault(card.numa, len(numas) - 1),
+            )
+        for layer, known in ((LINK, links), (NUMA, numas)):
+            self._groups_max[layer] = max(self._groups_max[layer], len(known) - 1)
 
     def _number(self, model: str) -> int:
         """Returns the model's number. Models that no card has any more lose theirs when there are too many."""
@@ -170,6 +191,15 @@ class CardArrays:
         """Returns int64[len(rows)]: the number of each row's mode, see `MODE_NUMBER`."""
         return self._sum(MODE, rows)
 
+    def by_mode(self, rows: Rows) -> Iterator[tuple[Mode, Int64 | slice]]:
+        """Yields each mode of the rows, and the positions of its rows."""
+        modes = self.modes(rows)
+        if len(modes) and all_true(modes == modes.item(0)):
+            yield MODES[modes.item(0)], ALL
+            return
+        for number in np.unique(modes).tolist():
+            yield MODES[number], np.flatnonzero(modes == number)
+
     def scales(self, rows: Rows) -> Int64:
         """Returns int64[len(rows)]: `Card.scale` of the row's cards."""
         return self._sum(SCALE, rows)
@@ -210,24 +240,42 @@ class CardArrays:
         """Returns bool[cards, len(rows)]: the cards that have room for the part, if it is the pod's first."""
         at, amount = self._at(rows), part.amount
         cards = self._cards
-        memory, size = cards[MEMORY][:, at], cards[SIZE][:, at]
-        fits: NDArray[np.bool_] = size > 0
-        if amount.milli or amount.percent:  # memory >= needed, without a division for each card
-            portion, whole = (amount.milli, CARD_MILLI) if amount.milli else (amount.percent, CARD_PERCENT)
-            fits &= whole * memory + (whole - 1) >= portion * size
+        fits: NDArray[np.bool_]
+        if amount.milli:
+            fits = cards[FITS_MILLI][:, at] >= amount.milli
+        elif amount.percent:  # memory >= needed, without a division for each card
+            memory, size = cards[MEMORY][:, at], cards[SIZE][:, at]
+            fits = (size > 0) & (CARD_PERCENT * memory + (CARD_PERCENT - 1) >= amount.percent * size)
         else:
-            fits &= memory >= amount.memory * self._sums[SCALE, at]
+            memory, size = cards[MEMORY][:, at], cards[SIZE][:, at]
+            fits = (size > 0) & (memory >= amount.memory * self._sums[SCALE, at])
         if self._has_few_sharers:
             fits &= cards[SHARERS][:, at] >= amount.sharers
         if amount.cores:
             fits &= cards[CORES][:, at] >= amount.cores
         if part.needs_unused:
-            fits &= (memory == size) & (cards[CORES][:, at] == cards[TOTAL_CORES][:, at])
+            fits &= cards[MEMORY][:, at] == cards[SIZE][:, at]
+            fits &= cards[CORES][:, at] == cards[TOTAL_CORES][:, at]
         if part.needs_cores:
             fits &= cards[CORES][:, at] > 0
         if demand.filter is not ANY_CARD:
             fits &= self._accepted(demand.filter)[cards[MODEL][:, at]]
         return fits
+
+    @property
+    def has_groups(self) -> bool:
+        """True once the link group or NUMA node of a card is known."""
+        return any(self._groups_max.values())
+
+    def closeness(self, demand: GpuDemand, part: Part, rows: Rows) -> Int64:
+        """Returns int64[len(rows)]: 2 if enough cards of one link group have room for the part, 1 if of one NUMA node, else 0."""
+        fits = self.fitting(demand, part, rows)
+        found = np.zeros(len(rows), np.int64)
+        for points, layer in ((1, NUMA), (2, LINK)):
+            group = self.layer(layer, rows)
+            for number in range(self._groups_max[layer]):
+                found[np.add.reduce(fits & (group == number), axis=0) >= part.count] = points
+        return found
 
     def _accepted(self, wanted: CardFilter) -> Bools:
         """Returns bool[models + 1]: whether each model is accepted; the last one is for missing cards (ABSENT)."""

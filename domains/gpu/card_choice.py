@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from domains.gpu.card_row import CardRow
+from domains.gpu.card_row import CardOrder, CardRow
 from domains.gpu.cards import Mode
+from domains.gpu.demand import GpuDemand
 from domains.gpu.gpu_ledger import GpuLedger
-from domains.gpu.held_cards import fragment_milli, places_of, smallest_usual_milli
+from domains.gpu.held_cards import fragments_of, places_of
 from domains.gpu.hold import Hold
-from multisched.model.objects import Pod
+from domains.gpu.typical_pods import Typical
+from multisched.model.objects import CPU, Pod
 
 CARDS_SHOWN: Final = 4
 
 
-def described(ledger: GpuLedger, pod: Pod, row: int) -> str:
-    """Returns the pod's cards on the row, held or to be chosen now; why it gets none; empty for a pod or a node without GPUs."""
+def described(
+    ledger: GpuLedger,
+    pod: Pod,
+    row: int,
+    order: Callable[[GpuDemand], CardOrder],
+    typical: Typical,
+    idle_milli: int,
+) -> str:
+    """Returns the pod's cards on the row, held or to be chosen now; why it gets none; empty for a pod or a node without GPUs.
+
+    `order`: in which the policy takes the cards. `typical`: the policy's typical pods. `idle_milli`: idle CPU of the node now.
+    """
     cards, demands = ledger.cards(row), ledger.demands(pod)
     held = ledger.hold(pod.uid, row)
     if held is None and (not demands or demands.problem or cards.node.mode is Mode.NONE):
@@ -25,21 +37,24 @@ def described(ledger: GpuLedger, pod: Pod, row: int) -> str:
     if held is not None:
         before, after, hold = cards.copy(), cards, held
         before.give(pod.uid)
+        idle = idle_milli + pod.requests.get(CPU, 0), idle_milli
     elif demand is None or demand.is_counted:
         return ""
     elif refusal := cards.refusal(demand, modes):
         return f"it would get no card: {refusal}"
     else:
-        found = ledger.expected_hold(pod, demand, cards)
+        found = ledger.expected_hold(pod, demand, cards, order(demand))
         assert found is not None, "a demand that fits holds cards"
         before, after, hold = cards, cards.copy(), found
         after.hold(pod.uid, hold)
-    smallest = smallest_usual_milli(one for _, _, one in ledger.rows_with_cards())
+        idle = idle_milli, max(0, idle_milli - pod.requests.get(CPU, 0))
     verb = "holds" if held is not None else "would get"
-    return _sentence(verb, before, after, hold, smallest)
+    without, with_it = (sum(cards) for cards in fragments_of((before, after), idle, typical))
+    fragments = f"fragments of the node (what typical pods cannot use): {without} milli without it, {with_it} with it"
+    return _sentence(verb, before, after, hold, fragments)
 
 
-def _sentence(verb: str, before: CardRow, after: CardRow, hold: Hold, smallest: int) -> str:
+def _sentence(verb: str, before: CardRow, after: CardRow, hold: Hold, fragments: str) -> str:
     places = places_of(after, hold)
     if not places:
         return f"it {verb} {hold.count} cards, and their indices are unknown"
@@ -50,15 +65,8 @@ def _sentence(verb: str, before: CardRow, after: CardRow, hold: Hold, smallest: 
     ]
     if len(places) > len(shown):
         changes.append(f"and {len(places) - len(shown)} more cards")
-    fragments = (
-        f"fragments of the node: {_fragments(before, smallest)} milli without it, {_fragments(after, smallest)} with it"
-    )
     others = _others(before, after, places)
-    return f"it {verb} {'; '.join(changes)}; {fragments} (free parts below {smallest} milli){others}"
-
-
-def _fragments(cards: CardRow, smallest: int) -> int:
-    return sum(fragment_milli(cards, place, smallest) for place in range(len(cards.node.cards)))
+    return f"it {verb} {'; '.join(changes)}; {fragments}{others}"
 
 
 def _others(before: CardRow, after: CardRow, places: Sequence[int]) -> str:

@@ -7,7 +7,7 @@ holds and never updated incrementally, so they cannot become inconsistent.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from domains.gpu.cards import CARD_MILLI, NO_CARDS, NOTHING, Amount, Card, Mode, NodeCards, Use
 from domains.gpu.demand import ANY_CARD, GpuDemand, Part
@@ -55,7 +55,18 @@ class CardRow:
     wrote the annotation. They still count as one card each.
     """
 
-    __slots__ = ("_changed", "_row", "_uses", "free", "has_fractions", "has_whole", "holds", "is_locked", "node")
+    __slots__ = (
+        "_changed",
+        "_row",
+        "_uses",
+        "free",
+        "has_fractions",
+        "has_whole",
+        "holds",
+        "is_locked",
+        "node",
+        "totals",
+    )
 
     def __init__(self) -> None:
         self.node: NodeCards = NO_CARDS
@@ -65,8 +76,10 @@ class CardRow:
         self._changed: set[int] | None = None
         self._row = -1
         """The row that `written` was last called for."""
+        self.totals: tuple[Use, ...] = ()
+        """`Card.total` of each card, in the order of `node.cards`."""
         self.free: list[Use] = []
-        """What is free of each card, in the order of `node.cards`."""
+        """What is free of each card, in the same order."""
         self.has_whole = False
         self.has_fractions = False
         self.is_locked = False
@@ -74,13 +87,15 @@ class CardRow:
 
     def copy(self) -> CardRow:
         copied = CardRow()
-        copied.node, copied.holds, copied.free = self.node, dict(self.holds), list(self.free)
+        copied.node, copied.totals = self.node, self.totals
+        copied.holds, copied.free = dict(self.holds), list(self.free)
         copied._uses = dict(self._uses)
         copied.has_whole, copied.has_fractions, copied.is_locked = self.has_whole, self.has_fractions, self.is_locked
         return copied
 
     def set_node(self, node: NodeCards) -> None:
         self.node = node
+        self.totals = tuple(card.total for card in node.cards)
         self._uses.clear()
         self._changed = None
         self.renew()
@@ -143,9 +158,11 @@ class CardRow:
             if not all(place >= 0 and self._has_room(place, demand, part, taken.get(place)) for place in places):
                 return self._room_refusal(demand) or CHOSEN_WITHOUT_ROOM
             is_bound = part.count > 1 and (demand.one_numa or demand.one_link)
-            if is_bound and not any(len(group) == part.count for group in self._groups(places, demand)):
+            groups = (group for tier in self._groups(places, demand) for group in tier) if is_bound else ()
+            if is_bound and not any(len(group) == part.count for group in groups):
                 return CHOSEN_WITHOUT_ROOM
-            self._take(part, places, taken)
+            if len(demand.parts) > 1:
+                self._take(part, places, taken)
         return barred
 
     def choose(self, demand: GpuDemand, order: CardOrder = least_free_first) -> Choice | None:
@@ -158,7 +175,8 @@ class CardRow:
             places = self._best(demand, part, taken, order)
             if len(places) < part.count:
                 return None
-            self._take(part, places, taken)
+            if len(demand.parts) > 1:
+                self._take(part, places, taken)
             found += sorted(self.node.cards[place].index for place in places)
         return tuple(found)
 
@@ -168,20 +186,23 @@ class CardRow:
         places = [place for place, _ in fitting]
         if part.count == 1:
             return places[:1]
-        groups = [group for group in self._groups(places, demand) if len(group) >= part.count]
-        if groups:
-            return min(groups, key=len)[: part.count]
+        for tier in self._groups(places, demand):
+            groups = [group for group in tier if len(group) >= part.count]
+            if groups:
+                return min(groups, key=len)[: part.count]
         return [] if demand.one_numa or demand.one_link else places[: part.count]
 
-    def _groups(self, places: list[int], demand: GpuDemand) -> Iterator[list[int]]:
-        """Yields the places of each link group, then of each NUMA node, in the given order within each."""
+    def _groups(self, places: list[int], demand: GpuDemand) -> Iterator[list[list[int]]]:
+        """Yields groups of places, the closest first: of one link group and NUMA node, of one link group, of one NUMA node."""
         cards = self.node.cards
-        for name in sorted({cards[place].link for place in places if cards[place].link}):
-            yield [place for place in places if cards[place].link == name]
-        if demand.one_link:
-            return
-        for numa in sorted({cards[place].numa for place in places if cards[place].numa >= 0}):
-            yield [place for place in places if cards[place].numa == numa]
+        linked = [place for place in places if cards[place].link]
+        on_numa = [place for place in places if cards[place].numa >= 0]
+        both = [place for place in linked if cards[place].numa >= 0]
+        yield _grouped(both, [(cards[place].link, cards[place].numa) for place in both])
+        if not demand.one_numa:
+            yield _grouped(linked, [cards[place].link for place in linked])
+        if not demand.one_link:
+            yield _grouped(on_numa, [cards[place].numa for place in on_numa])
 
     def _fitting(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken]) -> Iterator[tuple[int, int]]:
         """Yields the place and free memory of each card that has room for the part, beside the earlier parts of the pod."""
@@ -195,7 +216,7 @@ class CardRow:
         if not card.is_healthy or (demand.filter is not ANY_CARD and not demand.filter.accepts(card)):
             return False
         extra = NOTHING if before is None else before.use
-        if part.needs_unused and (free != card.total or extra != NOTHING):
+        if part.needs_unused and (free != self.totals[place] or extra != NOTHING):
             return False
         if part.needs_cores and free.cores <= extra.cores:
             return False
@@ -252,7 +273,7 @@ class CardRow:
                 cores[at] += use.cores
                 sharers[at] += use.sharers
         used = zip(memory, cores, sharers, strict=True)
-        free = [_minus(card.total, use) for card, use in zip(cards, used, strict=True)]
+        free = [_minus(total, use) for total, use in zip(self.totals, used, strict=True)]
         for place in self._freest_first(free)[:whole_anywhere] if whole_anywhere else ():
             free[place] = NOTHING
         if self._changed is not None:
@@ -310,6 +331,11 @@ class _Taken:
             self.init = _most(self.init, use)
         else:
             self.main = _plus(self.main, use)
+
+
+def _grouped(places: Sequence[int], keys: Sequence[Any]) -> list[list[int]]:
+    """Returns the places with equal keys together, by key, in the given order within each."""
+    return [[place for place, key in zip(places, keys, strict=True) if key == one] for one in sorted(set(keys))]
 
 
 def parts_of(demand: GpuDemand, choice: Choice) -> Iterator[tuple[Part, Choice]]:

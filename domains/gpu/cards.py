@@ -115,8 +115,12 @@ class Amount(msgspec.Struct, frozen=True):
 
     def of(self, card: Card) -> Use:
         """Returns the amount on this card."""
-        size = card.size
-        memory = self.milli * size // CARD_MILLI + self.memory * card.scale + self.percent * size // CARD_PERCENT
+        if self.milli:
+            memory = self.milli * card.memory * card.scale // CARD_MILLI
+        elif self.percent:
+            memory = self.percent * card.memory * card.scale // CARD_PERCENT
+        else:
+            memory = self.memory * card.scale
         return Use(memory, self.cores, self.sharers)
 
 

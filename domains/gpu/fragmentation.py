@@ -52,14 +52,14 @@ class Fragmentation:
             left, model, idle = candidates.left, candidates.models, candidates.cpu_milli
             rest = np.maximum(idle - cpu_milli, 0)
             return _points(fragments.of(left, idle, model), fragments.of(left, rest, model))
-        part, arrays = demand.parts[0], candidates.arrays
-        scores = np.zeros(len(candidates.rows), np.int64)
-        fitting = np.flatnonzero(arrays.has_room(demand, part, candidates.rows))
+        part, scores = demand.parts[0], np.zeros(len(candidates.rows), np.int64)
+        fits = candidates.arrays.fitting(demand, part, candidates.rows)
+        fitting = np.flatnonzero(np.add.reduce(fits, axis=0) >= part.count)
         if not len(fitting):
             return scores
         some = candidates.at(fitting)
         left, model, idle = some.left, some.models, some.cpu_milli
-        at, after = _placed(left, arrays.fitting(demand, part, some.rows), some.needed_milli(part), part)
+        at, after = _placed(left, fits.take(fitting, axis=1), some.needed_milli(part), part)
         rest = np.maximum(idle - cpu_milli, 0)
         found = fragments.of(
             np.concatenate((left, after), axis=1),
@@ -72,21 +72,23 @@ class Fragmentation:
         return scores
 
     def order(self, candidate: Candidates, demand: GpuDemand, pod: Pod) -> CardOrder:
-        """Orders cards by score, the best first; by what is left, the least first, if several are needed."""
+        """Orders cards by score, the best first; by what is left, the least first, if several are needed or no pods are typical yet."""
         part = demand.parts[0]
         places = np.flatnonzero(candidate.arrays.fitting(demand, part, candidate.rows)[:, 0])
         left = candidate.left
         is_one = len(demand.parts) == 1 and part.count == 1
-        if not is_one or len(set(left[places, 0].tolist())) < 2:
+        if not is_one or not self._current() or len(set(left[places, 0].tolist())) < 2:
             return least_free_first
         fragments = self.fragments(candidate.arrays.models)
         model, idle = candidate.models, candidate.cpu_milli
-        after = np.repeat(left, len(places), axis=1)
-        after[places, np.arange(len(places))] -= candidate.needed_milli(part)
-        np.maximum(after, 0, out=after)
-        rows = np.zeros(len(places), np.intp)
-        then = fragments.of(after, np.maximum(idle - pod.requests.get(CPU, 0), 0)[rows], model[rows])
-        points = _points(fragments.of(left, idle, model), then).tolist()
+        states = np.repeat(left, 1 + len(places), axis=1)  # the first one without the pod
+        with_pod = np.arange(1, 1 + len(places))
+        states[places, with_pod] -= candidate.needed_milli(part)
+        np.maximum(states, 0, out=states)
+        rest = np.repeat(idle, states.shape[1])
+        rest[1:] = np.maximum(idle - pod.requests.get(CPU, 0), 0)
+        found = fragments.of(states, rest, np.repeat(model, states.shape[1]))
+        points = _points(found[0], found[1:]).tolist()
         score = dict(zip(places.tolist(), points, strict=True))
         return lambda place, free: -score.get(place, 0)
 
@@ -94,26 +96,23 @@ class Fragmentation:
 def _placed(left: Int64, fits: Bools, needed: Int64, part: Part) -> tuple[Int64, Int64]:
     """Returns int64[states], the column of each state, and int64[cards, states], what would be left: the ways to place the part.
 
-    For one card a way per column and different amount left on cards that fit; for several cards the lowest of them.
+    For one card, a way for each card that fits, but for cards with as much left as the one before: they make the same state, but
+    for the order of the cards. For several cards the lowest of them.
     """
     if part.count > 1:
-        at = np.flatnonzero(fits.sum(axis=0) >= part.count)
+        at = np.flatnonzero(np.add.reduce(fits, axis=0) >= part.count)
         after = left[:, at]
         chosen = lowest(np.where(fits[:, at], after, _FULL), part.count)
         np.put_along_axis(after, chosen, np.take_along_axis(after, chosen, axis=0) - needed[at], axis=0)
         return at, np.maximum(after, 0)
-    # A card with as much left as one before it makes the same state, but for the order of the cards.
-    ordered = np.sort(np.where(fits, left, -1), axis=0)
-    is_way = ordered >= 0
-    is_way[1:] &= ordered[1:] != ordered[:-1]
-    places, at = np.nonzero(is_way)
-    amounts = ordered[places, at]
-    after = left[:, at]
-    card = ((after == amounts) & fits[:, at]).argmax(axis=0)
-    after[card, np.arange(len(at))] = np.maximum(amounts - needed[at], 0)
-    return at, after
+    is_way = fits.copy()
+    is_way[1:] &= ~(fits[:-1] & (left[1:] == left[:-1]))
+    card, at = np.nonzero(is_way)
+    after = left.take(at, axis=1)
+    after[card, np.arange(len(at))] -= needed.take(at)
+    return at, np.maximum(after, 0, out=after)
 
 
-def _points(before: Float64, after: Float64) -> Scores:
+def _points(before: Float64 | np.float64, after: Float64) -> Scores:
     sigmoid = MAX_SCORE / (1 + np.exp((after - before) / CARD_MILLI))
-    return np.round(sigmoid, _DIGITS).astype(np.int64)
+    return sigmoid.round(_DIGITS).astype(np.int64)

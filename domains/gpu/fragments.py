@@ -63,5 +63,16 @@ class Fragments:
         found: Float64 = np.add.reduce(small, axis=0) - np.einsum("sk,ks->s", shares, usable)
         return found
 
+    def by_card(self, left: Int64, cpu_milli: Int64, model: Int64) -> Float64:
+        """Returns float64[cards, states]: the part of `of` that is on each card. For display: it computes more than `of`."""
+        if not self._is_known:
+            return np.zeros(left.shape)
+        usable = (left >= self._milli).take(self._amount_of, axis=0)
+        for kind, _, count in self._several:
+            usable[kind] &= np.add.reduce(usable[kind], axis=0) >= count
+        shares = self._shares[model, self._cpu_milli.searchsorted(cpu_milli, "right")]
+        found: Float64 = left * (1 - np.einsum("sk,kcs->cs", shares, usable))
+        return found
+
 
 _NOTHING = np.int32(0)

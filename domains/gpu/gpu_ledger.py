@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from domains.gpu.card_arrays import CardArrays
-from domains.gpu.card_row import CardRow
+from domains.gpu.card_row import CardOrder, CardRow
 from domains.gpu.cards import NO_CARDS, Mode, NodeCards
 from domains.gpu.demand import GpuDemand, indices_text
 from domains.gpu.dialect import Choice, Dialect
@@ -272,8 +272,8 @@ class GpuLedger:
         """Returns bool[len(rows)]: whether the cards have room, on rows whose mode serves the demand."""
         if demand.is_counted:
             return np.ones(len(rows), np.bool_)
-        found: Bools = np.ones(len(rows), np.bool_)
-        for part in demand.parts:
+        found = self.arrays.has_room(demand, demand.parts[0], rows)
+        for part in demand.parts[1:]:
             found &= self.arrays.has_room(demand, part, rows)
         is_simple = len(demand.parts) == 1 and not (demand.one_numa or demand.one_link)
         if is_simple and not (demand.filter.ids or demand.filter.ids_without):
@@ -285,12 +285,12 @@ class GpuLedger:
     def dialect(self, demand: GpuDemand) -> Dialect:
         return dialect_named(demand.dialect, self._dialects)
 
-    def expected_hold(self, pod: Pod, demand: GpuDemand, cards: CardRow) -> Hold | None:
-        """Returns what a pod without a node would hold on these cards; unknown cards if it does not fit."""
+    def expected_hold(self, pod: Pod, demand: GpuDemand, cards: CardRow, order: CardOrder) -> Hold | None:
+        """Returns what a pod without a node would hold of these cards, taken in this order; unknown cards if it does not fit."""
         if demand.problem or demand.is_counted:
             return None
         modes = self.dialect(demand).modes
-        chosen = None if cards.barred(demand, modes) else cards.choose(demand)
+        chosen = None if cards.barred(demand, modes) else cards.choose(demand, order)
         if chosen is None:
             return Hold(demand.dialect, demand.count, demand.amount, is_whole=demand.is_whole, modes=modes)
         answer = self.dialect(demand).answer(pod, demand, "", cards.node, chosen)

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from domains.gpu.card_arrays import MODES
 from domains.gpu.card_row import (
     FRACTION_BESIDE_WHOLE,
     UNCONFIRMED,
     WHOLE_BESIDE_FRACTIONS,
+    CardOrder,
     CardRow,
     too_little,
     wrong_mode,
@@ -66,7 +66,6 @@ GPUS_CONFIRMED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OT
 
 LOCK_MAX_S: Final = 60.0
 """Timeout of PreBind: the writes of a lock, with their retries."""
-ALL: Final = slice(None)
 NO_ARGS: Final[Mapping[str, Any]] = {}
 DESCRIBING_KINDS: Final = tuple({kind: None for dialect in DIALECTS for kind in dialect.reads_objects})
 """Kinds whose objects describe the cards of nodes."""
@@ -98,6 +97,7 @@ class GpuShare:
             if settings.policy == Fragmentation.name
             else SIMPLE_POLICIES[settings.policy]()
         )
+        self._is_learning = settings.policy == Fragmentation.name and settings.typical is None
         self.traits = Traits(
             reads_objects=DESCRIBING_KINDS,
             pre_bind_timeout_s=LOCK_MAX_S,
@@ -121,22 +121,11 @@ class GpuShare:
         codes = np.zeros(len(rows), np.uint8)
         if not demands:
             return codes
-        for mode, where, demand in self._by_mode(demands, rows):
-            codes[where] = self._codes(mode, rows[where], demand, demands)
+        for mode, where in self._ledger.arrays.by_mode(rows):
+            codes[where] = self._codes(mode, rows[where], demands.on(mode)[0], demands)
         for row, cards in (cycle.state.find(_TRIAL_ROWS) or {}).items():
             codes[rows == row] = self._code(cards.refusal(*demands.on(cards.node.mode)))
         return codes
-
-    def _by_mode(self, demands: PodDemands, rows: Rows) -> Iterator[tuple[Mode, Int64 | slice, GpuDemand]]:
-        """Yields each mode of the rows, the positions of its rows, and the pod's demand there."""
-        modes = self._ledger.arrays.modes(rows)
-        if len(modes) and (modes == modes[0]).all():
-            mode = MODES[int(modes[0])]
-            yield mode, ALL, demands.on(mode)[0]
-            return
-        for number in np.unique(modes).tolist():
-            mode = MODES[number]
-            yield mode, np.flatnonzero(modes == number), demands.on(mode)[0]
 
     def _codes(self, mode: Mode, rows: Rows, demand: GpuDemand, demands: PodDemands) -> Codes:
         if mode not in demands.by_mode:
@@ -163,7 +152,7 @@ class GpuShare:
         """Adds `other` to the overlay's row, on the cards that it holds or would get."""
         if self._ledger.is_used_by(other):
             cards = _trial_row(cycle.state, self._ledger, row)
-            hold = self._ledger.hold(other.uid, row) or self._expected_hold(other, cards)
+            hold = self._ledger.hold(other.uid, row) or self._expected_hold(other, cards, cycle.nodes, row)
             if hold is not None:
                 cards.hold(other.uid, hold)
         return SUCCESS
@@ -173,13 +162,20 @@ class GpuShare:
             _trial_row(cycle.state, self._ledger, row).give(other.uid)
         return SUCCESS
 
-    def _expected_hold(self, other: Pod, cards: CardRow) -> Hold | None:
+    def _expected_hold(self, other: Pod, cards: CardRow, nodes: NodeView, row: int) -> Hold | None:
         """Returns the future hold of an unbound pod; None for a pod on a node, whose hold is only in the ledger."""
         demands = self._ledger.demands(other)
         if other.node or not demands:
             return None
         demand, _ = demands.on(cards.node.mode)
-        return self._ledger.expected_hold(other, demand, cards)
+        return self._ledger.expected_hold(other, demand, cards, self._order(other, demand, cards, nodes, row))
+
+    def _order(self, pod: Pod, demand: GpuDemand, cards: CardRow, nodes: NodeView, row: int) -> CardOrder:
+        """Returns the order in which the policy takes the row's cards, which may be those of an overlay."""
+        arrays, rows = self._ledger.arrays, np.array([row], np.intp)
+        if cards is self._ledger.cards(row):
+            return self.policy.order(Candidates(arrays, rows, nodes), demand, pod)
+        return self.policy.order(Candidates(arrays.alone(cards), np.zeros(1, np.intp), nodes, rows), demand, pod)
 
     # -- scoring ---------------------------------------------------------------------------------------------------
 
@@ -195,15 +191,16 @@ class GpuShare:
                 return np.zeros(len(rows), np.int64)
             return self.policy.score(self._candidates(cycle.nodes, rows), None, cpu_milli)
         scores = np.zeros(len(rows), np.int64)
-        for mode, where, demand in self._by_mode(demands, rows):
-            if mode in demands.by_mode and not demand.is_counted:
+        for mode, where in self._ledger.arrays.by_mode(rows):
+            demand = demands.by_mode.get(mode)
+            if demand is not None and not demand.is_counted:
                 scores[where] = self.policy.score(self._candidates(cycle.nodes, rows[where]), demand, cpu_milli)
         return scores
 
     def fragments(self, nodes: NodeView, rows: Rows, typical: Typical | None = None) -> Float64:
-        """Returns float64[rows]: idle thousandths that typical pods could not use, by default those of the policy."""
+        """Returns float64[rows]: idle thousandths that typical pods could not use, by default `typical()`."""
         candidates = self._candidates(nodes, rows)
-        found = Fragments(self.mix.typical if typical is None else typical, self._ledger.arrays.models)
+        found = Fragments(self.typical() if typical is None else typical, self._ledger.arrays.models)
         return found.of(candidates.left, candidates.cpu_milli, candidates.models)
 
     def _candidates(self, nodes: NodeView, rows: Rows) -> Candidates:
@@ -216,9 +213,8 @@ class GpuShare:
         demand, modes = demands.on(cards.node.mode) if demands else (None, frozenset[Mode]())
         found = None
         if demand is not None and not demand.is_counted and not cards.barred(demand, modes):
-            candidate = self._candidates(cycle.nodes, np.array([row], np.intp))
-            found = cards.choose(demand, self.policy.order(candidate, demand, pod))
-        if self.policy.name == Fragmentation.name:  # last: the choice is by the typical pods of the score
+            found = cards.choose(demand, self._order(pod, demand, cards, cycle.nodes, row))
+        if self._is_learning:  # last: the choice is by the typical pods of the score
             memory = max((card.memory for card in cards.node.cards), default=0)
             self.mix.placed(shape_of(demand, pod.requests.get(CPU, 0), memory), self._waiting)
         return found
@@ -228,6 +224,10 @@ class GpuShare:
     def _running(self) -> Iterator[PodShape]:
         """Yields the shapes of the pods that hold GPUs. Amounts of memory are left out: the card is not known here."""
         return self._shapes(pod for pod in self._context.hold.pods() if self._ledger.is_used_by(pod))
+
+    def typical(self) -> Typical:
+        """Returns the typical pods against which fragments are shown: those of the policy's scores, if it has any."""
+        return self.mix.shown(self._waiting)
 
     def _waiting(self) -> Iterator[PodShape]:
         """Yields the shapes of pending pods that request GPUs, like `_running`."""
@@ -254,8 +254,9 @@ class GpuShare:
         if not demands or demands.problem:
             return {}
         found: dict[str, Int64] = {}
-        for mode, where, demand in self._by_mode(demands, rows):
-            if mode not in demands.by_mode or demand.is_counted:
+        for mode, where in self._ledger.arrays.by_mode(rows):
+            demand = demands.by_mode.get(mode)
+            if demand is None or demand.is_counted:
                 continue
             for name, amounts in self._ledger.arrays.takes_at_most(pod, demand, rows[where]).items():
                 found.setdefault(name, np.zeros(len(rows), np.int64))[where] = amounts
@@ -269,14 +270,20 @@ class GpuShare:
 
         make = node_documents.document_of(query)
         now = ports.clock.now()
-        snapshot = await node_documents.take(self._ledger, self._context.nodes, ports.rows, self._context.domain, now)
+        typical, domain = self.typical(), self._context.domain
+        snapshot = await node_documents.take(self._ledger, self._context.nodes, ports.rows, domain, now, typical)
         return lambda: make(snapshot)
 
     def describe(self, pod: Pod, row: int) -> str:
         """See `framework.introspection.ExplainPlugin`: why these cards, and what is free before and after."""
         from domains.gpu.card_choice import described
 
-        return described(self._ledger, pod, row)
+        nodes = self._context.nodes
+        idle = int(self._candidates(nodes, np.array([row], np.intp)).cpu_milli[0])
+        cards = self._ledger.cards(row)
+        return described(
+            self._ledger, pod, row, lambda demand: self._order(pod, demand, cards, nodes, row), self.typical(), idle
+        )
 
     def remarks_of_pod(self, pod: Pod) -> Sequence[str]:
         """See `framework.introspection.RemarkPlugin`: annotations that only a binding may carry are ignored on a pending pod."""

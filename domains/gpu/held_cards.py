@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+import numpy as np
+
 from domains.gpu.card_row import CardRow
-from domains.gpu.cards import CARD_MILLI
+from domains.gpu.fragments import Fragments
 from domains.gpu.hold import CardName, Hold
+from domains.gpu.typical_pods import Typical
 
 NAMED_MAX: Final = 8
 """Cards named in one problem."""
@@ -60,19 +63,15 @@ def _exceeded(row: CardRow, holds: Iterable[Hold]) -> list[int]:
     ]
 
 
-def smallest_usual_milli(rows: Iterable[CardRow]) -> int:
-    """Returns the smallest part of a card that a placed pod holds, in thousandths; a whole card if no pod holds less."""
-    found = CARD_MILLI
-    for row in rows:
-        for hold in row.holds.values():
-            for place, share in zip(places_of(row, hold), hold.shares, strict=False):
-                card = row.node.cards[place]
-                held = CARD_MILLI if hold.is_whole else CARD_MILLI * share.amount.of(card).memory // card.size
-                found = min(found, max(held, 1))
-    return found
-
-
-def fragment_milli(row: CardRow, place: int, smallest_milli: int) -> int:
-    """Returns the fragment of a card, in thousandths of it: what is free, if a request for `smallest_milli` cannot use it."""
-    milli = row.free_milli[place]
-    return 0 if milli >= smallest_milli and row.free[place].sharers > 0 else milli
+def fragments_of(rows: Sequence[CardRow], idle_milli: Sequence[int], typical: Typical) -> list[list[int]]:
+    """Returns the fragment of each card of each node, in thousandths of the card, rounded. `idle_milli`: idle CPU of the nodes."""
+    if not rows:
+        return []
+    model_of = [row.node.cards[0].model if row.node.cards else "" for row in rows]
+    models = sorted(set(model_of))
+    left = np.zeros((max(len(row.node.cards) for row in rows), len(rows)), np.int64)
+    for at, row in enumerate(rows):
+        left[: len(row.node.cards), at] = row.free_milli
+    numbers = np.array([models.index(model) for model in model_of], np.int64)
+    found = Fragments(typical, models).by_card(left, np.array(idle_milli, np.int64), numbers)
+    return [found[: len(row.node.cards), at].round().astype(np.int64).tolist() for at, row in enumerate(rows)]

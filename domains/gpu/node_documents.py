@@ -17,12 +17,13 @@ from domains.gpu.cards import CARD_MILLI, Amount, Card, Mode
 from domains.gpu.dialects import gpushare, hami, volcano
 from domains.gpu.dialects.whole import WHOLE_GPUS, is_counted_unit
 from domains.gpu.gpu_ledger import GpuLedger
-from domains.gpu.held_cards import fragment_milli, places_of, smallest_usual_milli
+from domains.gpu.held_cards import fragments_of, places_of
 from domains.gpu.hold import Hold
+from domains.gpu.typical_pods import Typical
 from multisched.framework.node_view import NodeView, Rows
 from multisched.framework.views import Document, NoViewError, ViewQuery, unknown_parameter
 from multisched.model.near_names import did_you_mean
-from multisched.model.objects import Node, Pod
+from multisched.model.objects import CPU, Node, Pod
 
 ROWS_PER_PIECE: Final = 256
 """Rows copied before yielding to the event loop."""
@@ -55,6 +56,8 @@ class NodeCopy(msgspec.Struct, frozen=True):
     pods: Mapping[str, Pod]
     """uid -> pod, of those that request or hold GPUs."""
     problems: tuple[str, ...]
+    idle_milli: int
+    """Idle CPU."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -66,9 +69,13 @@ class Snapshot(msgspec.Struct, frozen=True):
     """By name."""
     others: Sequence[str]
     """The domain's nodes without GPUs."""
+    typical: Typical
+    """The typical pods, against which fragments are measured."""
 
 
-async def take(ledger: GpuLedger, nodes: NodeView, rows: Rows, domain: str, now: datetime) -> Snapshot:
+async def take(
+    ledger: GpuLedger, nodes: NodeView, rows: Rows, domain: str, now: datetime, typical: Typical
+) -> Snapshot:
     """Copies what is known of the domain's nodes, in pieces."""
     copies: list[NodeCopy] = []
     others: list[str] = []
@@ -81,8 +88,9 @@ async def take(ledger: GpuLedger, nodes: NodeView, rows: Rows, domain: str, now:
             others.append(node.name)
             continue
         pods = {pod.uid: pod for pod in nodes.pods_on(row) if ledger.is_used_by(pod)}
-        copies.append(NodeCopy(node, ledger.cards(row).copy(), pods, tuple(ledger.problems(row))))
-    return Snapshot(domain, now, sorted(copies, key=lambda one: one.node.name), others)
+        idle = max(0, int(nodes.allocatable(CPU)[row]) - int(nodes.requested(CPU)[row]))
+        copies.append(NodeCopy(node, ledger.cards(row).copy(), pods, tuple(ledger.problems(row)), idle))
+    return Snapshot(domain, now, sorted(copies, key=lambda one: one.node.name), others, typical)
 
 
 def document_of(query: ViewQuery) -> Callable[[Snapshot], Document]:
@@ -96,11 +104,12 @@ def document_of(query: ViewQuery) -> Callable[[Snapshot], Document]:
 
 
 def _nodes(snapshot: Snapshot) -> Document:
-    smallest = smallest_usual_milli(copy.row for copy in snapshot.copies)
-    return {
-        **_head(snapshot, smallest, snapshot.copies),
-        "nodes": [_row(copy, snapshot.now, smallest) for copy in snapshot.copies],
-    }
+    return {**_head(snapshot, snapshot.copies), "nodes": _rows(snapshot, snapshot.copies)}
+
+
+def _rows(snapshot: Snapshot, copies: Sequence[NodeCopy]) -> list[Document]:
+    fragments = fragments_of([copy.row for copy in copies], [copy.idle_milli for copy in copies], snapshot.typical)
+    return [_row(copy, snapshot.now, of_cards) for copy, of_cards in zip(copies, fragments, strict=True)]
 
 
 def _node(snapshot: Snapshot, name: str) -> Document:
@@ -111,28 +120,29 @@ def _node(snapshot: Snapshot, name: str) -> Document:
         near = did_you_mean(name, [*names, *snapshot.others], "multisched gpu nodes lists its nodes with GPUs")
         raise NoViewError(f"domain {snapshot.domain} has no node {name}; {near}")
     copy = snapshot.copies[names.index(name)]
-    smallest = smallest_usual_milli(one.row for one in snapshot.copies)
+    [row] = _rows(snapshot, [copy])
     holds = sorted((_hold(copy, uid, hold, snapshot.now) for uid, hold in copy.row.holds.items()), key=_by_card)
-    return {**_head(snapshot, smallest, [copy]), "node": {**_row(copy, snapshot.now, smallest), "holds": holds}}
+    return {**_head(snapshot, [copy]), "node": {**row, "holds": holds}}
 
 
 def _by_card(hold: Document) -> tuple[list[str], str]:
     return [f"{card['card']:>4}" for card in hold["cards"]], hold["pod"]
 
 
-def _head(snapshot: Snapshot, smallest: int, copies: Sequence[NodeCopy]) -> Document:
+def _head(snapshot: Snapshot, copies: Sequence[NodeCopy]) -> Document:
     """`copies`: the nodes that the document shows."""
     return {
         "domain": snapshot.domain,
         "now": snapshot.now.isoformat(timespec="seconds"),
-        "smallestUsualMilli": smallest,
+        "typicalPods": len(snapshot.typical),
         "notes": [NOTES[mode] for mode in NOTES if any(copy.row.node.mode is mode for copy in copies)],
     }
 
 
-def _row(copy: NodeCopy, now: datetime, smallest: int) -> Document:
+def _row(copy: NodeCopy, now: datetime, fragments: Sequence[int]) -> Document:
+    """`fragments`: of each card."""
     row = copy.row
-    cards = [_card(copy, place, smallest) for place in range(len(row.node.cards))]
+    cards = [_card(copy, place, fragment) for place, fragment in enumerate(fragments)]
     waiting = [
         {"pod": _name(copy, uid), "ageSeconds": _age_s(copy.pods.get(uid), now)}
         for uid, hold in row.holds.items()
@@ -146,12 +156,12 @@ def _row(copy: NodeCopy, now: datetime, smallest: int) -> Document:
         "units": _units(copy),
         "unconfirmed": sorted(waiting, key=lambda one: (-(one["ageSeconds"] or 0), one["pod"])),
         "lock": _lock(copy.node, now),
-        "fragmentMilli": sum(card["fragmentMilli"] for card in cards),
+        "fragmentMilli": sum(fragments),
         "problems": list(copy.problems),
     }
 
 
-def _card(copy: NodeCopy, place: int, smallest: int) -> Document:
+def _card(copy: NodeCopy, place: int, fragment: int) -> Document:
     row, mode = copy.row, copy.row.node.mode
     card, free = row.node.cards[place], row.free[place]
     unit = _unit(mode, card)
@@ -168,7 +178,7 @@ def _card(copy: NodeCopy, place: int, smallest: int) -> Document:
         "freeMilli": row.free_milli[place],
         "freeMemory": free.memory // card.scale if unit else None,
         "freeCores": free.cores,
-        "fragmentMilli": fragment_milli(row, place, smallest),
+        "fragmentMilli": fragment,
         "pods": sum(place in places_of(row, hold) for hold in row.holds.values()),
     }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import chain, islice
 from typing import Final
 
 from domains.gpu.typical_pods import PodShape, Typical, distance, typical_of
@@ -16,7 +18,7 @@ MOVED: Final = 0.1
 SHAPES_MAX: Final = 1024
 """Shapes that are counted; at a review the rarest ones beyond are forgotten."""
 WAITING_MAX: Final = 4096
-"""Waiting pods that a review counts."""
+"""Waiting pods that a review counts, and pods that are counted for display."""
 
 
 class PodMix:
@@ -50,6 +52,10 @@ class PodMix:
         if self._placed >= self._review_every:
             self._placed, self._review_every = 0, min(2 * self._review_every, REVIEW_MAX_PODS)
             self._review(waiting())
+
+    def shown(self, waiting: Callable[[], Iterable[PodShape]]) -> Typical:
+        """Returns the typical pods; as long as there are none, those that the pods that run and wait would give."""
+        return self.typical or typical_of(Counter(islice(chain(self._seen(), waiting()), WAITING_MAX)))
 
     def adopt(self, typical: Typical) -> None:
         """Takes over a mix that another instance has learned."""

@@ -38,6 +38,8 @@ class Candidates(msgspec.Struct):
     rows: Rows
     """Ascending."""
     nodes: NodeView
+    table_rows: Rows | None = None
+    """The rows in the table of nodes; None: `rows`."""
 
     def at(self, positions: Rows) -> Candidates:
         """Returns some of the rows, by position."""
@@ -48,8 +50,8 @@ class Candidates(msgspec.Struct):
     @property
     def cpu_milli(self) -> Int64:
         """int64[rows]: idle CPU, without the pod."""
-        read = self.nodes.amounts
-        found: Int64 = read(Amount.ALLOCATABLE, _CPU, self.rows)[0] - read(Amount.REQUESTED, _CPU, self.rows)[0]
+        read, rows = self.nodes.amounts, self.rows if self.table_rows is None else self.table_rows
+        found: Int64 = read(Amount.ALLOCATABLE, _CPU, rows)[0] - read(Amount.REQUESTED, _CPU, rows)[0]
         idle: Int64 = np.maximum(found, 0)
         return idle
 

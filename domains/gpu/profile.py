@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from domains.gpu.dialects import fgd, gpushare, hami, kai, koordinator, own, volcano
 from domains.gpu.dialects.whole import GPU
 from domains.gpu.gpu_share import GpuShare
+from domains.gpu.gpu_topology import GpuTopology
 from domains.gpu.settings import gpu_settings
 from multisched.framework.default_profile import default_with
 from multisched.framework.plugin_args import ArgsReader
@@ -47,7 +48,7 @@ POLICY: Mapping[str, object] = {
 }
 """The domain's policy, in the form of the configuration file."""
 
-PLUGINS: Mapping[str, Factory] = {GpuShare.name: GpuShare}
+PLUGINS: Mapping[str, Factory] = {GpuShare.name: GpuShare, GpuTopology.name: GpuTopology}
 
 ARGS_READERS: Mapping[str, ArgsReader] = {GpuShare.name: gpu_settings}
 
@@ -57,6 +58,10 @@ NOT_LISTED_BY_NODES = (hami.MEMORY, hami.MEMORY_PERCENT, hami.CORES, volcano.MEM
 PROFILE = default_with(
     # CPU and memory only filter: on the openb trace their scores cost five of the points that GpuShare's policy gains.
     PluginUse("NodeResourcesFit", weight=0, args={"ignoredResources": list(NOT_LISTED_BY_NODES)}),
-    before={"DynamicResources": PluginUse("GpuShare", weight=10)},
+    # One clique for a gang outweighs all that GpuShare can say, one link group nearly all, one NUMA node less than half.
+    before={
+        "DynamicResources": PluginUse("GpuShare", weight=10),
+        "ElasticQuota": PluginUse("GpuTopology", weight=20),
+    },
     without=("NodeResourcesBalancedAllocation",),
 )

@@ -15,7 +15,7 @@ VIEW: Final = "gpu"
 
 def answer(source: Any, name: str, query: dict[str, str], fit: Path | None, output: str, render: Any) -> str:
     """Returns the document `name` as text. `fit`: a manifest; adds how many of its pods fit."""
-    found = document_of(source, VIEW, ViewQuery(name, query), fields=("smallestUsualMilli",))
+    found = document_of(source, VIEW, ViewQuery(name, query), fields=("typicalPods",))
     if fit is not None:
         _add_fit(found, source, fit)
     if output in ("json", "yaml"):

@@ -182,6 +182,7 @@ def _cards(milli: int) -> str:
 
 def _footer(found: Document) -> str:
     legend = f"{EMPTY} unused, {BARS[0]}{BARS[-1]} partly to fully used, {UNHEALTHY} unhealthy"
-    usual = f"fragments: free parts of cards smaller than {found['smallestUsualMilli']} milli"
+    kinds = found["typicalPods"]
+    fragments = f"fragments: what typical pods cannot use ({kinds} kind{'' if kinds == 1 else 's'} of pods)"
     notes = [f"{escaped(note)}\n" for note in found.get("notes", ())]
-    return f"{''.join(notes)}domain {escaped(found['domain'])}; cards: {legend}; {usual}; it is {found['now']}"
+    return f"{''.join(notes)}domain {escaped(found['domain'])}; cards: {legend}; {fragments}; it is {found['now']}"

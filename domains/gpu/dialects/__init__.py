@@ -44,6 +44,8 @@ class PodDemands(msgspec.Struct, frozen=True):
     """A pod's demand in each mode of nodes that serves it. False if the pod requests no GPU."""
 
     by_mode: Mapping[Mode, GpuDemand] = {}
+    modes: Mapping[str, frozenset[Mode]] = {}
+    """Dialect -> the modes of nodes that serve the pod by it."""
     number: int = 0
     """Equal for equal demands that one ledger has read, for signatures: hashing demands in each attempt costs more."""
 
@@ -62,7 +64,7 @@ class PodDemands(msgspec.Struct, frozen=True):
     def on(self, mode: Mode) -> tuple[GpuDemand, frozenset[Mode]]:
         """Returns the demand on nodes of this mode, or else that for whole cards, with the modes that serve its dialect."""
         demand = self.by_mode.get(mode) or self.by_mode.get(Mode.WHOLE) or self.first
-        return demand, frozenset(one for one, other in self.by_mode.items() if other.dialect == demand.dialect)
+        return demand, self.modes[demand.dialect]
 
     def thousandths(self, pod: Pod, hold: Hold | None) -> Mapping[str, int]:
         """See `framework.ledger.DeviceLedger.device_demand`. `hold`: of a placed pod."""
@@ -100,7 +102,10 @@ def demands_of(pod: Pod, dialects: tuple[Dialect, ...] = DIALECTS) -> PodDemands
         found = [(specific[0][0], demands[0] if demands else invalid(names, problem))]
     elif specific:
         found = specific
-    return PodDemands({mode: demand for dialect, demand in found for mode in sorted(dialect.modes)})
+    by_mode = {mode: demand for dialect, demand in found for mode in sorted(dialect.modes)}
+    used = {demand.dialect for demand in by_mode.values()}
+    modes = {name: frozenset(mode for mode, demand in by_mode.items() if demand.dialect == name) for name in used}
+    return PodDemands(by_mode, modes)
 
 
 def node_cards(node: Node, objects: ObjectsView | None, dialects: Sequence[Dialect] = DIALECTS) -> NodeCards:

@@ -68,7 +68,8 @@ def test_each_domain_has_its_own_score_plugin() -> None:
     by_requests = {"NodeResourcesFit", "NodeResourcesBalancedAllocation"}
     even = {"PeakForecast": 10, "PodTopologySpread": 1}
     assert scores["forecast"] == {name: default[name] for name in default.keys() - by_requests} | even
-    assert scores["gpu"] == {name: default[name] for name in default.keys() - by_requests} | {"GpuShare": 10}
+    by_cards = {"GpuShare": 10, "GpuTopology": 20}
+    assert scores["gpu"] == {name: default[name] for name in default.keys() - by_requests} | by_cards
     assert scores["job"] == {"TaintToleration": 3, "NodeAffinity": 2, "NodeResourcesFit": 1}
 
 

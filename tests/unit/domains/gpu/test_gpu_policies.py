@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from msgspec.structs import replace
 from domains.gpu.dialects.fgd import MILLI
 from domains.gpu.dialects.whole import FGD_COUNT, FGD_MODEL
 from domains.gpu.gpu_share import GpuShare
+from domains.gpu.settings import POLICIES
 from domains.gpu.typical_pods import PodShape, TypicalPod
 from multisched.framework.plugin_args import PluginArgsError
 from multisched.framework.status import SKIP
@@ -26,6 +29,7 @@ QUARTER_AND_WHOLE = [
     {"cpu": "1", "gpuMilli": 250, "gpuCount": 1, "share": 3},
     {"cpu": "4", "gpuMilli": 1000, "gpuCount": 1, "share": 1},
 ]
+WITH_TYPICAL: dict[str, Any] = {"fragmentation": {"typicalPods": QUARTER_AND_WHOLE}}
 
 
 def pod_of(name: str, milli: int, count: int = 1, *, cpu_milli: int = 1000, models: str = "") -> Pod:
@@ -130,6 +134,43 @@ def test_fragmentation_equals_plain_arithmetic(
     for name, (score, places) in expected.items():
         if score and wanted.count:
             assert bench.card(pod, name) == tuple(sorted(places))
+
+
+@given(
+    policy=st.sampled_from(POLICIES),
+    left=st.lists(st.sampled_from((200, 300, 550, 750, 1000)), min_size=2, max_size=6),
+    milli=st.sampled_from((100, 200, 500, 750)),
+    count=st.sampled_from((1, 1, 2)),
+)
+def test_explain_and_overlays_name_the_cards_that_are_taken(
+    policy: str, left: list[int], milli: int, count: int
+) -> None:
+    bench = Bench({"n": left, "other": [1000]}, policy=policy, **WITH_TYPICAL.get(policy, {}))
+    pod = pod_of("p", milli, count)
+    row = row_of(bench.cache, "n")
+    taken = bench.card(pod, "n")
+    bench.plugin.add_pod(bench.view, pod_of("q", 10), pod, row)
+
+    described = bench.plugin.describe(pod, row)
+    refused = bool(bench.plugin.filter(bench.view, pod_of("r", 1000, left.count(1000) or 1), np.array([row]))[0])
+
+    if taken is None:
+        assert "would get no card" in described
+    else:
+        assert [int(one) for one in re.findall(r"card (\d+): free", described)] == list(taken)
+        assert refused == (1000 not in left or any(left[card] == 1000 for card in taken))
+
+
+def test_an_overlay_takes_cards_by_what_is_left_in_it() -> None:
+    bench = Bench({"n": [750, 600]}, policy="fragmentation", typicalPods=QUARTER_AND_WHOLE)
+    row = row_of(bench.cache, "n")
+    # 500 of 750 leave 250, which a quarter uses. After that, 100 of 250 would leave 150, which no pod uses.
+    for name, milli in (("first", 500), ("second", 100)):
+        bench.plugin.add_pod(bench.view, pod_of("q", 10), pod_of(name, milli), row)
+
+    refused = [bool(bench.plugin.filter(bench.view, pod_of("r", milli), np.array([row]))[0]) for milli in (500, 501)]
+
+    assert refused == [False, True]
 
 
 def test_best_fit_weighs_cpu_and_gpu_that_are_left() -> None:

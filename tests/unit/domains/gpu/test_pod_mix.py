@@ -57,6 +57,15 @@ def test_running_and_pending_pods_count() -> None:
     assert share(mix, LARGE) == pytest.approx(0.4)
 
 
+def test_pods_that_run_and_wait_are_shown_before_one_is_placed() -> None:
+    mix = PodMix(None, lambda: [SMALL] * 60)
+
+    shown = mix.shown(lambda: [LARGE] * 40)
+
+    assert {one.shape: one.share for one in shown} == pytest.approx({SMALL: 0.6, LARGE: 0.4})
+    assert mix.typical == ()
+
+
 def test_small_changes_publish_no_new_mix() -> None:
     mix = PodMix(None, lambda: [SMALL] * 500 + [LARGE] * 500)
     mix.placed(None, no_pods)

@@ -110,10 +110,17 @@ def test_cards_are_bars_and_unconfirmed_holds_have_an_age(dump: Path) -> None:
     assert waiting["ageSeconds"] > 0
 
 
-def test_fragment_is_smaller_than_the_smallest_usual_request(dump: Path) -> None:
+def test_fragments_are_what_the_pods_of_the_cluster_cannot_use_on_average(tmp_path: Path) -> None:
+    dump = write(tmp_path, own("a", "250", "0"), own("b", "600", "0"), own("c", "600", "1"))
+
     found = document("node", "whole-000", "--snapshot", dump)
-    assert found["smallestUsualMilli"] == 250
-    assert [card["fragmentMilli"] for card in found["node"]["cards"]] == [150, *[0] * 7]
+
+    assert found["typicalPods"] == 2
+    # No pod can use the 150 left of card 0; two of three pods request 600, and cannot use the 400 of card 1.
+    assert [card["fragmentMilli"] for card in found["node"]["cards"]] == [150, 267, *[0] * 6]
+    assert found["node"]["fragmentMilli"] == 417
+    assert row(dump, "whole-000")["fragmentMilli"] == 417
+    assert "what typical pods cannot use (2 kinds of pods)" in output_of("node", "whole-000", "--snapshot", dump)
 
 
 def test_node_shows_which_pod_holds_which_card(dump: Path) -> None:
@@ -233,8 +240,8 @@ def explained(dump: Path, *arguments: str) -> str:
 
 def test_explain_names_the_reason_for_the_card_and_its_free_amounts(dump: Path) -> None:
     assert (
-        "GpuShare about whole-000: it holds card 0: free 750 milli without it, 150 with it; fragments of the node: 0 milli"
-        " without it, 150 with it (free parts below 250 milli); free of the other cards with room for it: 1 (1000 milli),"
+        "GpuShare about whole-000: it holds card 0: free 750 milli without it, 150 with it; fragments of the node (what"
+        " typical pods cannot use): 0 milli without it, 150 with it; free of the other cards with room for it: 1 (1000 milli),"
         " 2 (1000 milli), 3 (1000 milli), 4 (1000 milli) and 3 more"
     ) in explained(dump, "b")
 
@@ -245,8 +252,8 @@ def test_explain_shows_which_card_a_pending_pod_would_get(tmp_path: Path) -> Non
     pending["metadata"]["annotations"] = {"multisched.io/gpu-milli": "300"}
     pending["status"]["phase"] = "Pending"
     pending["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "whole-000"}
-    dump = write(tmp_path, own("a", "250", "3"), pending)
-    assert "it would get card 3: free 750 milli without it, 450 with it" in explained(dump, "new")
+    dump = write(tmp_path, own("a", "700", "3"), pending)
+    assert "it would get card 3: free 300 milli without it, 0 with it" in explained(dump, "new")
     assert "GpuShare about hami-000: it would get no card: node(s) shared GPUs in mode hami" in explained(
         dump, "new", "--node", "hami-000"
     )
