@@ -156,15 +156,22 @@ class CommitStep:
         for plugin in self._plugins.reserve:
             status = self._runner.reserve(plugin, placed.view, pod, node)
             if not status.is_success:
-                return self.give_up(placed, status)
+                return self._refused(placed, status)
         waits: dict[str, float] = {}
         for gate in self._plugins.permit:
             permit = self._runner.permit(gate, placed.view, pod, node)
             if permit.status.code is Code.WAIT:
                 waits[gate.name] = permit.timeout_s
             elif not permit.status.is_success:
-                return self.give_up(placed, permit.status)
+                return self._refused(placed, permit.status)
         return msgspec.structs.replace(placed, waits=waits) if waits else placed
+
+    def _refused(self, placed: Placed, status: Status) -> Unplaced:
+        """Gives up a pod that Reserve or Permit refused. Its nomination stays until the refusal is applied, which tells other pods."""
+        refused = self.give_up(placed, status)
+        if placed.nominated_node:
+            self._nominator.nominate(placed.pod, placed.nominated_node)
+        return refused
 
     def give_up(self, placed: Placed, status: Status) -> Unplaced:
         """Unreserves in reverse order, forgets the assumption, and returns the reason."""

@@ -396,6 +396,17 @@ def test_a_refused_permit_reads_as_upstream(
     assert len(domain.cache) == 0
 
 
+def test_nomination_of_a_refused_pod_ends_when_the_refusal_is_applied() -> None:
+    """Pods that were refused because of it are told then."""
+    permit = PermitResult(Status.unschedulable("not today"))
+    domain = Domain(make_node("a"), plugins=[Reserves("Gate", [], permit=permit)])
+    pod = make_pod("p", spec=ONE_CPU, nominated_node="a")
+    domain.nominator.set(pod)
+    result = domain.schedule(pod)
+    assert isinstance(result, Unplaced)
+    assert (result.nominated_node, domain.nominator.node_of(pod.uid)) == ("", "a")
+
+
 def test_waiting_permits_are_returned_with_timeouts() -> None:
     wait = Status(Code.WAIT)
     plugins = [
