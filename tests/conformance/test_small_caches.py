@@ -14,7 +14,7 @@ import pytest
 
 from multisched.cycle.classes import cache, shared_results, shared_scores, signatures, topology_groups
 from multisched.cycle.preemption import dry_run_parts, victim_cache
-from multisched.framework import affinity_group, pivots, pod_counts, pod_demands, row_sums
+from multisched.framework import affinity_group, pod_counts, pod_demands, row_sums
 from multisched.model.decode import Decoder
 from multisched.plugins import columns, disruption_budgets, node_matching, node_resources_fit, resource_scoring
 from multisched.plugins.topology import affinity_rules, default_selector, domain_tally, spread_eligibility, spread_rules
@@ -74,7 +74,6 @@ SHORTCUTS: Bounds = {
     (node_matching, "ISIN_FROM"): 1,
     (node_resources_fit, "TABLE_BITS_MAX"): 0,
     (resource_scoring, "QUOTIENTS_EXACT_BELOW"): 0,
-    (pivots, "READERS_MIN"): 1,
     (affinity_group, "TAGS_MAX"): 0,
     (topology_groups, "ROWS_PER_GROUP_MIN"): 1,
     (row_sums, "SPARSE_BELOW"): 0,
