@@ -37,6 +37,7 @@ def test_pod_refused_by_quota_loses_its_nomination(where: str) -> None:
             house.see_pod("high", cpu="500m", metadata=TEAM, priority=10, status={"nominatedNodeName": "a"})
             await asyncio.sleep(5.0)
             assert house.domain.nominator.node_of("uid-high") == ""
+            assert next(condition.nominated_node for pod, condition in house.desk.conditions if pod == "high") == ""
             house.see_pod("low-1", metadata={"namespace": "free"})
             house.see_pod("low-2", metadata={"namespace": "other"})
             await asyncio.sleep(30.0)
