@@ -40,6 +40,8 @@ class Trial:
         """Row -> its pods in their original order."""
         self._nominations: list[tuple[Pod, int]] = []
         """Pods whose nominations are ignored within the block, with their ranks."""
+        self.changes = 0
+        """Number of pauses during which a row changed on which the block had placed or removed a pod."""
 
     def __enter__(self) -> Self:
         return self
@@ -57,9 +59,11 @@ class Trial:
         removed, placements = list(self._removed.values()), list(self._placements.values())
         lifted = [pod for pod, _ in self._nominations]
         self._undo()
-        versions = {placement.row: nodes.version(placement.row) for placement in placements}
+        rows = {placement.row for placement in placements} | {entry.row for entry in removed if entry.row != NO_ROW}
+        versions = {row: nodes.version(row) for row in rows}
         yield
         moved = {row for row, version in versions.items() if nodes.version(row) != version}
+        self.changes += bool(moved)
         self.ignore_nominations(lifted)
         self.remove(removed)
         lost = []

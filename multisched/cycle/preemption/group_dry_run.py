@@ -134,10 +134,10 @@ class GroupAttemptDryRun:
             if pool.is_empty:
                 return None  # the attempt has shown that they do not fit with the remaining pods in place
             is_cleared = yield from self._clear(pool, group_trial, trial)
-            found = (yield from self._spare(pool.away(), group_trial)) if is_cleared else None
+            found = (yield from self._spare_until_current(pool.away(), group_trial, trial)) if is_cleared else None
             placements = yield from self._member_placements(found, group_trial)
-        if found is None or placements is None:
-            return None
+        if found is None or placements is None or (trial.changes and not found.victims):
+            return None  # without victims: they fit by now, and what made room for them requeues them
         return self._victims(rule, self._still_there(found), placements, is_minimal=not group_trial.is_exhausted)
 
     def _learned(self, rule: DisplacementRule, rows: Rows, group_trial: GroupTrial) -> Search[None]:
@@ -163,9 +163,10 @@ class GroupAttemptDryRun:
                 served.add(pod.uid)
                 trial.remove(entries)
                 away += entries
-            left = yield from self._spare(_in_order(self._units(self._placed(away)), found), group_trial)
+            units = _in_order(self._units(self._placed(away)), found)
+            left = yield from self._spare_until_current(units, group_trial, trial)
             placements = yield from self._member_placements(left, group_trial)
-        if left is None or placements is None:
+        if left is None or placements is None or (trial.changes and not left.victims):
             return None
         left = self._still_there(left)
         costs = np.array(found.cost([one.pod for one in left.victims]), np.float64)
@@ -242,6 +243,19 @@ class GroupAttemptDryRun:
             trial.remove(pool.take(count))
             count *= 2
         return True
+
+    def _spare_until_current(
+        self, away: Sequence[Unit], group_trial: GroupTrial, trial: Trial
+    ) -> Search[Needed | None]:
+        """Restores units that are not needed, once more if a pause meanwhile changed rows that matter: pods may have ended there."""
+        while True:
+            changes = trial.changes
+            found = yield from self._spare(away, group_trial)
+            if found is None or trial.changes == changes or group_trial.is_exhausted:
+                return found
+            left = {one.pod.uid for one in found.victims}
+            away = [unit for unit in away if not left.isdisjoint(one.pod.uid for one in unit.members)]
+            trial.remove(one for unit in away for one in unit.members if one.pod.uid not in left)
 
     @staticmethod
     def _spare(away: Sequence[Unit], group_trial: GroupTrial) -> Search[Needed | None]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from itertools import count, takewhile
+from functools import partial
+from itertools import combinations, count, takewhile
 from typing import Any
 
 import msgspec
@@ -248,6 +249,36 @@ def test_failed_domain_search_restores_its_victims() -> None:
         assert end is not None
         victims, there = end
         assert victims <= there
+
+
+def ended_meanwhile(ended: Sequence[int], at: int) -> int | None:
+    """A search for three pods on a full node of six, in whose pause `at` some of these six end.
+
+    Returns the number of victims; None: it ended before.
+    """
+    domain = town({"a": 6}, [standing(f"a{number}", "a") for number in range(6)])
+    search = domain.cycle.group_post_filters.run(group_of(3), Effort(CountedSteps(1), pauses_max=1_000_000))
+    for _ in range(at):
+        try:
+            next(search)
+        except StopIteration:
+            return None
+    for number in ended:
+        domain.cache.remove(f"uid-a{number}")
+    while True:
+        try:
+            next(search)
+        except StopIteration as result:
+            preemption = result.value.preemption
+            return 0 if preemption is None else len(preemption.every_victim)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_pods_that_ended_during_a_pause_leave_fewer_victims(size: int) -> None:
+    for ended in combinations(range(6), size):
+        found = list(takewhile(lambda one: one is not None, map(partial(ended_meanwhile, ended), count(1))))
+        assert len(found) > 5
+        assert found == [3 - size] * len(found), ended
 
 
 def test_budgets_are_violated_only_as_the_last_resort() -> None:
