@@ -172,13 +172,13 @@ class ClusterCache:
         """
         if pod.uid in self._placed:
             raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) is assumed while {self._placed[pod.uid].state.name}")
-        node = self.nodes.node(row)
+        node = self.nodes.node(row).name
         annotations = self.ledgers.take(pod, row, choices, pod_ledgers)
-        pod = self._binding_labels.on_node(self.bound_with(pod, annotations), node)
+        pod = self.bound_with(pod, annotations, row)
         self.nodes.add_pod(row, pod)
-        self._placed[pod.uid] = PlacedPod(pod, node.name, row, PodState.ASSUMED, annotations=annotations)
-        self.gangs.set_member_node(pod.uid, node.name, is_tentative=is_tentative)
-        return Assumption(node.name, annotations)
+        self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED, annotations=annotations)
+        self.gangs.set_member_node(pod.uid, node, is_tentative=is_tentative)
+        return Assumption(node, annotations)
 
     def revise(self, pod: Pod) -> bool:
         """Updates an assumed pod to the version that the watch shows, whether it still fits or not.
@@ -186,10 +186,7 @@ class ClusterCache:
         Returns False if a ledger holds something for it based on its old version, which only a new decision can change.
         """
         entry = self._placed[pod.uid]
-        pod = self.bound_with(pod, entry.annotations)
-        if entry.row != NO_ROW:
-            pod = self._binding_labels.on_node(pod, self.nodes.node(entry.row))
-        before, entry.pod = entry.pod, _with_mark_of(entry.pod, pod)
+        before, entry.pod = entry.pod, _with_mark_of(entry.pod, self.bound_with(pod, entry.annotations, entry.row))
         if entry.row != NO_ROW:
             self._changed(before, entry.pod, entry.row)
             self.nodes.remove_pod(entry.row, pod.uid)
@@ -307,8 +304,13 @@ class ClusterCache:
         self.nodes.add_pod(row, pod)
         self.ledgers.restore(pod, row)
 
-    def bound_with(self, pod: Pod, annotations: Mapping[str, str]) -> Pod:
-        """Returns the pod with its binding's annotations, replacing values that others wrote for keys that only bindings write."""
+    def bound_with(self, pod: Pod, annotations: Mapping[str, str], row: int) -> Pod:
+        """Returns the pod as a bind to the row's node will leave it: with the binding's annotations and the labels copied from the node.
+
+        Values that others wrote for annotations that only bindings write are replaced. `row`: NO_ROW for an unknown node.
+        """
+        if row != NO_ROW:
+            pod = self._binding_labels.on_node(pod, self.nodes.node(row))
         if not annotations and not pod.annotations:
             return pod
         written = self.ledgers.written

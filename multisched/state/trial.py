@@ -121,7 +121,7 @@ class Trial:
             return None
         self._note(row)
         annotations = cache.ledgers.take(pod, row, choices, pod_ledgers)
-        cache.nodes.add_pod(row, cache.bound_with(pod, annotations))
+        cache.nodes.add_pod(row, cache.bound_with(pod, annotations, row))
         found = self._placements[pod.uid] = TrialPlacement(pod, row, choices)
         return found
 
