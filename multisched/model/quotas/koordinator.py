@@ -78,12 +78,6 @@ class LinkedQuotas:
         if len(named) > 1:
             named.sort(key=lambda other: other.key)
 
-    def remove(self, one: KoordinatorQuota) -> None:
-        """Removes a quota that was added."""
-        if one.name not in BUILT_IN:
-            self._named[one.name].remove(one)
-            self._choose(one.name)
-
     def problems(self) -> Problems:
         """Returns the current problems by object."""
         for name in self._dirty:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import combinations, count, takewhile
 from typing import Any
@@ -192,28 +192,34 @@ def test_group_without_displaceable_pods_is_refused_before_any_placement() -> No
     assert "No preemption victims" in run(town({"a": 1}, [high]), group_of(1)).sentence
 
 
-def interrupted(at: int) -> PostFilterOutcome | None:
-    """A search for two pods, in whose pause `at` another plan takes the surplus of gang g on node b; None: it ended before."""
-    pods = [member(f"g{number}", "ab"[number % 2]) for number in range(6)]
-    domain = town({"a": 3, "b": 3}, pods, minimums={"g": 4})
-    search = domain.cycle.group_post_filters.run(group_of(2), Effort(CountedSteps(1), pauses_max=1_000_000))
-    for _ in range(at):
-        try:
-            next(search)
-        except StopIteration:
-            return None
-    for uid in ("uid-g1", "uid-g3"):
-        domain.cache.set_victim(uid, is_victim=True)
-    while True:
+def interrupted(domain: Domain, group: GroupOfPods, at: int, change: Callable[[], object]) -> PostFilterOutcome | None:
+    """A search that pauses after each evaluation, in whose pause `at` the cluster changes; None: it ended before."""
+    search = domain.cycle.group_post_filters.run(group, Effort(CountedSteps(1), pauses_max=1_000_000))
+    for pauses in count(1):
         try:
             next(search)
         except StopIteration as ended:
             found: PostFilterOutcome = ended.value
-            return found
+            return found if pauses > at else None
+        if pauses == at:
+            change()
+    raise AssertionError("the search does not end")
+
+
+def taken_meanwhile(at: int) -> PostFilterOutcome | None:
+    """A search for two pods, during which another plan takes the surplus of gang g on node b."""
+    pods = [member(f"g{number}", "ab"[number % 2]) for number in range(6)]
+    domain = town({"a": 3, "b": 3}, pods, minimums={"g": 4})
+
+    def take() -> None:
+        for uid in ("uid-g1", "uid-g3"):
+            domain.cache.set_victim(uid, is_victim=True)
+
+    return interrupted(domain, group_of(2), at, take)
 
 
 def test_victims_decided_during_a_pause_count_against_the_surplus() -> None:
-    ends = list(takewhile(lambda one: one is not None, map(interrupted, count(1))))
+    ends = list(takewhile(lambda one: one is not None, map(taken_meanwhile, count(1))))
     assert len(ends) > 5
     for end in ends:
         taken = {pod.name for pod in end.preemption.every_victim} if end and end.preemption else set[str]()
@@ -221,25 +227,16 @@ def test_victims_decided_during_a_pause_count_against_the_surplus() -> None:
 
 
 def left_meanwhile(at: int) -> tuple[set[str], set[str]] | None:
-    """A search for one of two topology domains, in whose pause `at` a pod ends. Victims, and pods that are there; None: it ended before."""
+    """A search for one of two topology domains, during which a pod ends. Returns the victims, and the pods that are there."""
     pods = [standing(f"{node}{number}", node, priority=int(node == "b")) for node in "ab" for number in range(2)]
     domain = town({"a": 2, "b": 2}, pods)
     masks = tuple(np.array([row == at for row in range(len(domain.cache.nodes.pod_count))]) for at in range(2))
     group = msgspec.structs.replace(group_of(2), domains=masks)
-    search = domain.cycle.group_post_filters.run(group, Effort(CountedSteps(1), pauses_max=1_000_000))
-    for _ in range(at):
-        try:
-            next(search)
-        except StopIteration:
-            return None
-    domain.cache.remove("uid-a0")
-    while True:
-        try:
-            next(search)
-        except StopIteration as ended:
-            preemption = ended.value.preemption
-            assert preemption is not None
-            return {pod.uid for pod in preemption.every_victim}, set(domain.cache.uids())
+    found = interrupted(domain, group, at, partial(domain.cache.remove, "uid-a0"))
+    if found is None:
+        return None
+    assert found.preemption is not None
+    return {pod.uid for pod in found.preemption.every_victim}, set(domain.cache.uids())
 
 
 def test_failed_domain_search_restores_its_victims() -> None:
@@ -252,25 +249,17 @@ def test_failed_domain_search_restores_its_victims() -> None:
 
 
 def ended_meanwhile(ended: Sequence[int], at: int) -> int | None:
-    """A search for three pods on a full node of six, in whose pause `at` some of these six end.
-
-    Returns the number of victims; None: it ended before.
-    """
+    """A search for three pods on a full node of six, during which some of these six end. Returns the number of victims."""
     domain = town({"a": 6}, [standing(f"a{number}", "a") for number in range(6)])
-    search = domain.cycle.group_post_filters.run(group_of(3), Effort(CountedSteps(1), pauses_max=1_000_000))
-    for _ in range(at):
-        try:
-            next(search)
-        except StopIteration:
-            return None
-    for number in ended:
-        domain.cache.remove(f"uid-a{number}")
-    while True:
-        try:
-            next(search)
-        except StopIteration as result:
-            preemption = result.value.preemption
-            return 0 if preemption is None else len(preemption.every_victim)
+
+    def end() -> None:
+        for number in ended:
+            domain.cache.remove(f"uid-a{number}")
+
+    found = interrupted(domain, group_of(3), at, end)
+    if found is None:
+        return None
+    return 0 if found.preemption is None else len(found.preemption.every_victim)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
