@@ -167,7 +167,10 @@ class CommitStep:
         return msgspec.structs.replace(placed, waits=waits) if waits else placed
 
     def _refused(self, placed: Placed, status: Status) -> Unplaced:
-        """Gives up a pod that Reserve or Permit refused. Its nomination stays until the refusal is applied, which tells other pods."""
+        """Gives up a pod that Reserve or Permit refused.
+
+        Its nomination ends when the refusal is applied, with an event for waiting pods.
+        """
         refused = self.give_up(placed, status)
         if placed.nominated_node:
             self._nominator.nominate(placed.pod, placed.nominated_node)

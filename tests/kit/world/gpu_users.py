@@ -86,7 +86,7 @@ class GpuUsers:
         self.demands: dict[str, CardDemand] = {}
         """Name of each pod that there has been -> what it asks for."""
         self.stolen: list[str] = []
-        """Locks of the other scheduler that somebody else removed or overwrote while it used them."""
+        """Locks of the other scheduler that were removed or overwritten while it used them."""
         self.kubelets = Kubelets(
             PatientTransport(server),
             clock=clock,
@@ -156,7 +156,7 @@ class GpuUsers:
     # -- agents of nodes -----------------------------------------------------------------------------------------------
 
     async def _change_cards(self, struck: Counter[str]) -> None:
-        """Cards vanish, fall ill, or are registered in a text that nobody can read; for some seconds."""
+        """Cards vanish, fall ill, or are registered in a malformed text, for some seconds."""
         registered = [node for node in self.nodes.values() if node.mode in REGISTERS]
         for _ in range(self._rng.randint(*CHANGES)):
             await asyncio.sleep(self._rng.uniform(*CHANGED_S))
@@ -175,7 +175,7 @@ class GpuUsers:
     # -- another scheduler ---------------------------------------------------------------------------------------------
 
     async def _lock_nodes(self, struck: Counter[str]) -> None:
-        """Locks nodes for a pod that it tries, and leaves locks that nobody will remove."""
+        """Locks nodes for a pod that it tries, and leaves abandoned locks."""
         names = [node.name for node in self.nodes.values() if node.mode == HAMI]
         while True:
             await asyncio.sleep(self._rng.uniform(*LOCK_EVERY_S))

@@ -1,4 +1,4 @@
-"""What one process takes for unconfirmed and for locked, beside what it has observed; and its ledger beside one made anew from that."""
+"""Holds of cards in one process, compared with the pods that it has received: what each takes, and whether it awaits a device plugin."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What is free of each GPU of a node, in plain arithmetic over what pods hold, beside what the ledger shows (I1).
 
 Of nodes that count thousandths of whole cards by their number. A pod whose cards are not all there holds the node's cards as
-one whose cards nobody knows: a fraction counts on each of them.
+one whose cards are unknown: a fraction counts on each of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def fault_of_cards(ledger: GpuLedger) -> str:
 
 
 def _left_of(numbers: Sequence[int], holds: Mapping[str, Hold]) -> dict[CardName, int] | None:
-    """Number of each card -> thousandths that are free; None where a pod with whole cards that nobody knows may have any of them."""
+    """Number of each card -> thousandths that are free; None if a pod holds whole cards that are unknown."""
     left: dict[CardName, int] = dict.fromkeys(numbers, CARD_MILLI)
     for hold in holds.values():
         if Mode.WHOLE not in hold.modes or not all(isinstance(share.card, int) for share in hold.shares):

@@ -94,7 +94,7 @@ class GangWaits:
         return popped
 
     def add(self, pod: Pod, now_s: float) -> QueueOutcome:
-        """Stands before `PodQueue.add`: a member that comes while its gang is parked has the gang tried anew."""
+        """Stands before `PodQueue.add`: a member that comes while its gang is parked causes another attempt of the gang."""
         is_new = pod.uid not in self._worker.queue
         outcome = self._add(pod, now_s)
         if is_new and outcome.state is QueueState.GANG and (key := self._roster.key_of(pod.uid)) is not None:

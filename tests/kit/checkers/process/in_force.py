@@ -30,7 +30,7 @@ def fault_of_plugins(program: Program) -> str:
             return f"I12: the cycle of {worker.name} has another profile than its domain"
     for kind, plugin in says.items():
         if program.statuses._sources[kind].plugin is not plugin:
-            return f"I12: statuses of {kind.value} are said by a plugin that is not in force"
+            return f"I12: statuses of {kind.value} come from a plugin that is not in force"
     for name, plugin in counts.items():
         if program.statuses._of_pending[name][0] is not plugin:
             return f"I12: pending pods are counted by a plugin {name} that is not in force"
