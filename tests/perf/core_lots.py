@@ -3,13 +3,14 @@
     PYTHONPATH=TREE python -P tests/perf/core_lots.py INPUTS PROFILE
 
 Runs with another commit's tree first on the path. Of `tests.perf.core_bench` it therefore uses only what all commits since the
-reference commit (docs/figures.md) have: `Core`, and the function `disable_gc`, whose module was renamed. The
-pods come from the file INPUTS, so that both trees get the same bytes. Each line on stdin names a number of pods; the reply
-is a JSON list: CPU seconds to admit, to decide and to confirm them, and a hash of the chosen nodes.
+reference commit (docs/figures.md) have: `Core`. The pods come from the file INPUTS, so that both trees get the same bytes.
+Each line on stdin names a number of pods; the reply is a JSON list: CPU seconds to admit, to decide and to confirm them, and
+a hash of the chosen nodes.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import sys
 import time
@@ -19,7 +20,6 @@ from pathlib import Path
 import orjson
 
 from multisched.model.decode import Decoder
-from tests.perf import core_bench
 from tests.perf.core_bench import Core
 
 
@@ -64,7 +64,8 @@ def main() -> None:
     for line in sys.stdin:
         figures = play(core, decoder, [next(pending) for _ in range(int(line))])
         if not is_warm:
-            core_bench.__dict__["disable_gc"]()  # as the program does once its caches are filled
+            gc.freeze()  # as the program does once its caches are filled (`shell.garbage`)
+            gc.set_threshold(50_000, 20, 50)
             is_warm = True
         sys.stdout.buffer.write(orjson.dumps(figures) + b"\n")
         sys.stdout.buffer.flush()
