@@ -85,7 +85,7 @@ FIRST: dict[str, int] = {
     "memory_not_counted": 1,
     "mistakes_are_in_force_in_name": 221,
     "new_processes_take_all_for_served": 300,
-    "newcomers_leave_the_lead_parked": 204,
+    "newcomers_leave_the_lead_parked": 227,
     "no_forget_after_failure": 1,
     "no_gang_gets_a_turn": 448,
     "no_list_before_leading": 9,
@@ -96,7 +96,6 @@ FIRST: dict[str, int] = {
     "nobody_reclaims": 122,
     "nodes_are_not_locked": 300,
     "nodes_never_go": 3,
-    "nodes_that_others_may_have_again_used_at_once": 227,
     "nodes_that_go_wake_no_spread": 22,
     "nominated_pods_count_nowhere": 122,
     "not_found_is_bound": 1,
@@ -135,7 +134,7 @@ FIRST: dict[str, int] = {
     "resized_pods_not_recounted": 0,
     "resizes_count_when_they_are_requested": 1,
     "roles_left_out_of_the_signature": 1,
-    "room_for_one_member_more": 204,
+    "room_for_one_member_more": 241,
     "rows_not_checked_at_commit": 24,
     "second_containers_hold_nothing": 300,
     "selectors_not_looked_at": 0,
@@ -214,6 +213,7 @@ UNSHOWN = frozenset(
         "members_that_leave_are_always_news",
         "members_that_stand_bind_to_no_domain",
         "news_marked_before_it_is_counted",
+        "nodes_that_others_may_have_again_used_at_once",  # tests/unit/shell/leadership/test_handover_edge_cases.py catches it
         "places_of_reclaims_end_unheard",  # tests/unit/shell/ingest/test_ingest.py catches it
         "ports_of_other_addresses_wake_nobody",
         "preemptors_not_held",
