@@ -265,6 +265,8 @@ class GangAttempts:
         """Groups identical members, with the rows feasible for one now; `is_loose`: all rows, as other pods may change that."""
         by_signature: dict[Hashable, list[QueuedPod]] = {}
         for entry in members:
+            if effort.is_pause_due():
+                yield Pause()
             try:
                 signature = self._classes.signature(entry.pod)
             except PluginFailure:

@@ -25,6 +25,7 @@ from multisched.framework.events import ATTEMPT_UNDONE, FLUSH, FORCED, Action, C
 from multisched.framework.gangs import ReservePolicy, ReservingPlugin
 from multisched.framework.points import Plugin, PreEnqueuePlugin, Queued, QueuedPod, QueueSortPlugin
 from multisched.framework.registry import PluginSet, implementing
+from multisched.framework.step_budget import UNLIMITED, StepBudget
 from multisched.model.objects import Pod, PodSpec
 from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods, BackoffPolicy
@@ -233,14 +234,18 @@ class PodQueue:
             return self.gangs.queued(entries)
         return QueuedPod(entry.pod, entry.queued_s, entry.attempts)
 
-    def fail(self, uid: str, failure: Failure, now_s: float) -> QueueOutcome:
-        """Ends an attempt without a bind: requeues the pod according to the failure and the events during the attempt."""
+    def fail(self, uid: str, failure: Failure, now_s: float, budget: StepBudget = UNLIMITED) -> QueueOutcome:
+        """Ends an attempt without a bind: requeues the pod according to the failure and the events during the attempt.
+
+        `budget`: limits how many of these events are checked; those that are left count as one that may help.
+        """
         self._now_s = now_s
         entry = self._attempted(uid)
         if entry.state is QueueState.LEAVING:
             self._states.move(entry, QueueState.ABSENT, FAILED, now_s)
             return _placement(entry)
-        how = self._judge.after_failure(entry, failure, now_s)
+        may_wake = not self._back.follows_queued_lead(entry)
+        how = self._judge.after_failure(entry, failure, now_s, budget, may_wake=may_wake)
         entry.queued_s, entry.order, entry.sort_key, entry.is_recovering = now_s, next(self._order), None, False
         entry.message, entry.was_flushed = failure.message, False
         self.gangs.refused(entry, failure.message)

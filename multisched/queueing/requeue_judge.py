@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from multisched.framework.events import ATTEMPT_UNDONE, ClusterEvent
+from multisched.framework.step_budget import StepBudget
 from multisched.model.objects import Pod
 from multisched.queueing.backoff import BackoffPolicy
 from multisched.queueing.entry import NO_PLUGINS, Entry, Failure
@@ -20,6 +21,9 @@ from multisched.queueing.transitions import QueueState
 
 CONFLICTS_IN_A_ROW = 3
 """Consecutive commit conflicts after which a pod is requeued to active at once; the next one counts as any other failure."""
+
+EVENTS_PER_CHECK: Final = 64
+"""Events that are checked for an entry before the budget of the step is looked at: a millisecond or two."""
 
 BY_SERVER: Final = frozenset({API_SERVER})
 """The rejectors of a quarantined entry."""
@@ -38,8 +42,14 @@ class RequeueJudge:
         self.policy = policy
         """For failures from now on."""
 
-    def after_failure(self, entry: Entry, failure: Failure, now_s: float) -> Requeue:
-        """Counts the failure, sets the backoff, and checks the events since the pop."""
+    def after_failure(
+        self, entry: Entry, failure: Failure, now_s: float, budget: StepBudget, *, may_wake: bool = True
+    ) -> Requeue:
+        """Counts the failure, sets the backoff, and checks the events since the pop.
+
+        `budget`: when it is spent, the events that are left count as one that may help. `may_wake`: False if the result
+        makes no difference, as the entry will follow a lead that is tried again anyway; events are not checked then.
+        """
         entry.rejectors = entry.pending = NO_PLUGINS
         if failure.without_backoff and entry.conflicts < CONFLICTS_IN_A_ROW:
             entry.conflicts += 1
@@ -55,7 +65,9 @@ class RequeueJudge:
             entry.errors, entry.refusals = 0, entry.refusals + 1
             entry.rejectors, entry.pending = failure.rejectors, failure.pending
         entry.backoff_until_s = now_s + self.policy.duration_s(entry.errors or entry.refusals)
-        return Requeue.AFTER_BACKOFF if is_error else self._missed(entry)
+        if is_error or not may_wake:
+            return Requeue.AFTER_BACKOFF
+        return self._missed(entry, budget)
 
     def after_update(self, entry: Entry, event: ClusterEvent, known: Pod) -> Requeue:
         """Decides after an update of a parked entry's pod; `known` is the old version. For a gated entry the gates always run again."""
@@ -68,7 +80,7 @@ class RequeueJudge:
         """Reports whether the undone attempt was that of the entry's own gang."""
         return isinstance(undone.old, Pod) and undone.old.uid in self._gangs.uids_with(entry.uid)
 
-    def _missed(self, entry: Entry) -> Requeue:
+    def _missed(self, entry: Entry, budget: StepBudget) -> Requeue:
         """Returns the strongest result of the hints for all events since the pop; an overflow of the log counts as an event.
 
         If only another attempt's undone assumptions may have helped, a gang waits until its backoff ends: otherwise two
@@ -83,12 +95,16 @@ class RequeueJudge:
         strongest = Requeue.AT_ONCE if pending else Requeue.AFTER_BACKOFF
         listeners: dict[int, Any] = {}
         is_undone = False
-        for happened in since.events:
+        for number, happened in enumerate(since.events, 1):
             if how is strongest:
                 break
+            if number % EVENTS_PER_CHECK == 0 and budget.is_spent():
+                how = max(how, Requeue.AFTER_BACKOFF)
+                break
             event = happened.event
-            if event is ATTEMPT_UNDONE and self._is_own(entry, happened):
-                continue
+            is_of_undone = event.label == ATTEMPT_UNDONE.label  # by label: another domain's event is another object
+            if is_of_undone and (is_undone or (event is ATTEMPT_UNDONE and self._is_own(entry, happened))):
+                continue  # one is enough, and an attempt of hundreds of members that is undone causes hundreds of events
             if is_wildcard(event):
                 how = max(how, Requeue.AFTER_BACKOFF)
                 continue
@@ -96,8 +112,8 @@ class RequeueJudge:
                 heard = listeners[id(event)] = self._hints.listeners(event, plugins)
             if heard:
                 answer = self._hints.decide(event, heard, pending, entry.pod, happened.old, happened.new)
-                if event.label == ATTEMPT_UNDONE.label:  # by label: another domain's event is another object
-                    is_undone |= answer is not Requeue.SKIP
+                if is_of_undone:
+                    is_undone = answer is not Requeue.SKIP
                 else:
                     how = max(how, answer)
         if how is not Requeue.SKIP or not is_undone:

@@ -263,9 +263,9 @@ def conflicted_pods_dropped() -> None:
     """A conflict is counted, and its pod forgotten."""
     genuine = ResultApplier.apply
 
-    def settle(self: ResultApplier, entry: Any, result: Any, seconds: float, cycle: Any, **charged: float) -> None:
+    def settle(self: ResultApplier, entry: Any, result: Any, seconds: float, cycle: Any, **more: Any) -> None:
         if not isinstance(result, Conflicted):
-            genuine(self, entry, result, seconds, cycle, **charged)
+            genuine(self, entry, result, seconds, cycle, **more)
 
     put(ResultApplier, "apply", settle)
 

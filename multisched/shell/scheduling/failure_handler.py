@@ -11,6 +11,7 @@ from multisched.cycle.preemption.post_filter import CLEARED
 from multisched.cycle.results import Unplaced
 from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.ports import Condition, Event, pod_ref
+from multisched.framework.step_budget import UNLIMITED, StepBudget
 from multisched.model.objects import Pod
 from multisched.queueing.entry import NO_PLUGINS, Failure, Moved, QueueOutcome
 from multisched.queueing.pod_queue import PodQueue
@@ -39,17 +40,18 @@ class FailureHandler:
         self._members: dict[str, float] = {}
         """uid -> time at which its condition is due, the earliest first."""
 
-    def requeue(self, result: Unplaced, refusal: str = "") -> None:
+    def requeue(self, result: Unplaced, refusal: str = "", budget: StepBudget = UNLIMITED) -> None:
         """Requeues a refused pod and reports the reason.
 
-        `refusal`: for a bind that the API server denied, the message without the node's name; else empty.
+        `refusal`: for a bind that the API server denied, the message without the node's name; else empty. `budget`: as for
+        `PodQueue.fail`.
         """
         self.refused += 1
         pod = result.pod
         failure = Failure(
             result.rejectors, result.pending, is_error=result.is_error, message=result.message, refusal=refusal
         )
-        placement, nominated = self._fail(result, failure)
+        placement, nominated = self._fail(result, failure, budget)
         if placement.state is QueueState.ABSENT:
             return  # deleted in the meantime: there is no condition to write
         reason = result.condition_reason or ("SchedulerError" if result.is_error else UNSCHEDULABLE)
@@ -75,12 +77,14 @@ class FailureHandler:
             self.report(pod, condition_reason or UNSCHEDULABLE, why, nominated)
         self._intake.wake()
 
-    def _fail(self, result: Unplaced, failure: Failure) -> tuple[QueueOutcome, str | None]:
+    def _fail(
+        self, result: Unplaced, failure: Failure, budget: StepBudget = UNLIMITED
+    ) -> tuple[QueueOutcome, str | None]:
         """Updates the nomination and requeues the pod. Returns the placement and the nominated node to write (None: no write)."""
         pod = result.pod
         nominated_before = self._nominations.node_of(pod.uid)
         nominated = self._nominations.nominate(result)
-        placement = self._queue.fail(pod.uid, failure, self._ports.clock.monotonic())
+        placement = self._queue.fail(pod.uid, failure, self._ports.clock.monotonic(), budget)
         if nominated_before and nominated_before != self._nominations.node_of(pod.uid):
             self._nominations.nomination_ended(pod, nominated_before)
         return placement, nominated

@@ -285,7 +285,9 @@ class LongAttempts:
         self._release(attempt, {one.pod.uid: None for one in placed})
         if attempt.has_held and not placed:
             self._queue.gangs.note_failed_while_holding(attempt.entries[0].pod.uid)
-        self._results.apply(attempt.queued, result, attempt.seconds, attempt.cycle, charged_s=attempt.seconds)
+        seconds, steps = attempt.seconds, self._ports.steps
+        steps.begin()
+        self._results.apply(attempt.queued, result, seconds, attempt.cycle, charged_s=seconds, budget=steps)
         await self._announce(attempt)
 
     async def _undo(self, attempt: _LongAttempt, why: str) -> None:

@@ -12,6 +12,7 @@ from multisched.cycle.results import Conflicted, GangResult, Placed, Result, Unp
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.framework.points import Queued, QueuedPod
 from multisched.framework.status import Status
+from multisched.framework.step_budget import UNLIMITED, StepBudget
 from multisched.model.objects import have_equal_demands
 from multisched.queueing.active_pods import UNIT_S
 from multisched.queueing.entry import Moved
@@ -51,8 +52,12 @@ class ResultApplier:
         cycle: SchedulingCycle,
         *,
         charged_s: float = 0.0,
+        budget: StepBudget = UNLIMITED,
     ) -> None:
-        """Applies a result. `seconds`: duration of the attempt. `charged_s`: part of it already charged to the namespace."""
+        """Applies a result. `seconds`: duration of the attempt. `charged_s`: part of it already charged to the namespace.
+
+        `budget`: as for `PodQueue.fail`; an attempt that paused may have missed thousands of events.
+        """
         if isinstance(queued, QueuedPod):
             assert not isinstance(result, GangResult), "one pod has one result"
             if seconds - charged_s > UNIT_S:
@@ -60,7 +65,7 @@ class ResultApplier:
             gangs = self._queue.gangs
             if gangs.are_any and isinstance(result, Placed) and gangs.must_start_together(queued.pod.uid):
                 result = cycle.give_up(result, NOT_SCHEDULED_HERE)
-            self._apply_one(queued, result, seconds, cycle)
+            self._apply_one(queued, result, seconds, cycle, budget)
             return
         assert isinstance(result, GangResult), "a gang has a result of its own"
         entries, each_s = {entry.pod.uid: entry for entry in queued.members}, seconds / len(queued.members)
@@ -69,9 +74,11 @@ class ResultApplier:
         self._binding.expect(result.placed, queued.gang_of)
         results: list[Result] = [*result.placed, *result.unplaced]
         for one in results:
-            self._apply_one(entries[one.pod.uid], one, each_s, cycle)
+            self._apply_one(entries[one.pod.uid], one, each_s, cycle, budget)
 
-    def _apply_one(self, entry: QueuedPod, result: Result, seconds: float, cycle: SchedulingCycle) -> None:
+    def _apply_one(
+        self, entry: QueuedPod, result: Result, seconds: float, cycle: SchedulingCycle, budget: StepBudget
+    ) -> None:
         match result:
             case Placed():
                 self._observer.attempt_ended(entry.pod, "scheduled", seconds)
@@ -93,7 +100,7 @@ class ResultApplier:
                 )
             case Unplaced():
                 self._observer.attempt_ended(entry.pod, "error" if result.is_error else "unschedulable", seconds)
-                self._failures.requeue(result)
+                self._failures.requeue(result, budget=budget)
 
     def requeue_stale(self, entries: Sequence[QueuedPod], why: str, seconds: float) -> None:
         """Requeues the pods of an attempt whose inputs have changed."""

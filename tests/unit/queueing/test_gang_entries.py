@@ -405,6 +405,21 @@ def test_gang_that_only_an_undone_attempt_helps_waits_out_its_backoff(*, is_in_f
         assert sorted(gang_queue.pop()) == popped
 
 
+@pytest.mark.parametrize("event", [ATTEMPT_UNDONE, ASSIGNED_POD_DELETE])
+def test_events_during_an_attempt_are_checked_until_one_requeues_the_gang(event: ClusterEvent) -> None:
+    """A paused attempt of hundreds of members misses thousands of events, and must not ask about each of both."""
+    gang_queue = GangQueue()
+    gang_queue.add(*(member(name, least=4) for name in "abcd"))
+    gang_queue.pop()
+    for number in range(100):
+        gang_queue.queue.on_event(event, replace(make_pod(f"freed-{number}"), node="a"), None, 0.0)
+
+    gang_queue.fail(*"abcd")
+
+    assert sorted(gang_queue.places().values()) == ["backoff", "gang", "gang", "gang"]
+    assert gang_queue.queue.statistics().hint_calls == 1
+
+
 def test_gang_that_held_capacity_without_success_yields_to_others() -> None:
     gang_queue = GangQueue()
     gang_queue.add(

@@ -14,6 +14,7 @@ from multisched.config.schema import Queue
 from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.points import Queued, QueuedGang, QueuedPod
 from multisched.framework.registry import PluginSet
+from multisched.framework.step_budget import UNLIMITED, StepBudget
 from multisched.model.objects import Pod, PodSpec
 from multisched.queueing.entry import Failure, QueueEntry, QueueOutcome
 from multisched.queueing.pod_queue import PodQueue
@@ -122,8 +123,8 @@ class AttemptChecker:
                 self._turns.firsts += max(seconds / UNIT_S - 1.0, 0.0)
             took(uid, seconds)
 
-        def watched_fail(uid: str, failure: Failure, now_s: float) -> QueueOutcome:
-            placement = fail(uid, failure, now_s)
+        def watched_fail(uid: str, failure: Failure, now_s: float, budget: StepBudget = UNLIMITED) -> QueueOutcome:
+            placement = fail(uid, failure, now_s, budget)
             self._ended(uid, failure, placement, now_s)
             return placement
 

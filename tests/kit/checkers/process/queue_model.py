@@ -26,11 +26,13 @@ from multisched.framework.events import (
 )
 from multisched.framework.points import EnqueueExtensions, Queued, QueuedGang
 from multisched.framework.registry import implementing
+from multisched.framework.step_budget import UNLIMITED, StepBudget
 from multisched.model.objects import Pod, PodSpec
 from multisched.queueing.entry import EVERY_POD, Entry, Failure, Moved, ParkedPodFilter, QueueOutcome
 from multisched.queueing.parked_pods import class_of
 from multisched.queueing.pod_changes import own_event
 from multisched.queueing.quarantine import API_SERVER
+from multisched.queueing.requeue_judge import EVENTS_PER_CHECK
 from multisched.queueing.transitions import QueueState
 from multisched.shell.domain import DomainWorker
 from multisched.state.gang_roster import GangRoster
@@ -140,13 +142,13 @@ class QueueModel:
         self._missed.pop(uid, None)
         return self._done(uid)
 
-    def fail(self, uid: str, failure: Failure, now_s: float) -> QueueOutcome:
+    def fail(self, uid: str, failure: Failure, now_s: float, budget: StepBudget = UNLIMITED) -> QueueOutcome:
         """Stands before `PodQueue.fail`: whatever has happened meanwhile counts now."""
         missed, queue = self._missed.pop(uid, []), self._worker.queue
         pod, is_back = queue.pod(uid), queue.where(uid) is QueueState.IN_FLIGHT
         is_refusal = bool(failure.rejectors or failure.pending) and not (failure.is_error or failure.without_backoff)
         wakes = self._strongest(pod, failure, missed) if pod is not None and is_back and is_refusal else None
-        outcome = self._fail(uid, failure, now_s)
+        outcome = self._fail(uid, failure, now_s, budget)
         if wakes is None or pod is None or API_SERVER in queue._entries[uid].rejectors:
             return outcome
         is_parked = outcome.state is QueueState.UNSCHEDULABLE
@@ -154,7 +156,8 @@ class QueueModel:
         if is_parked and wakes is not Wakes.NOBODY:
             self._complain(f"I3: {pod.key} was refused by {by} and parked, and an event during its attempt helps it")
         is_tried_again = outcome.state not in (QueueState.UNSCHEDULABLE, QueueState.GATED)
-        if is_tried_again and wakes is Wakes.NOBODY and self._gangs.key_of(uid) is None:
+        is_checked_whole = budget is UNLIMITED or len(missed) < EVENTS_PER_CHECK
+        if is_tried_again and wakes is Wakes.NOBODY and is_checked_whole and self._gangs.key_of(uid) is None:
             self._complain(f"I3: {pod.key} was refused by {by} and is tried again, and nothing has happened for it")
         return outcome
 

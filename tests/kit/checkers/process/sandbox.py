@@ -17,6 +17,7 @@ from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.framework.ledger import Ledger, SummingLedger
 from multisched.framework.points import Queued
 from multisched.framework.runner import PluginFailure
+from multisched.framework.step_budget import UNLIMITED, StepBudget
 from multisched.model.objects import Pod
 from multisched.plugins.image_locality import normalized
 from multisched.shell.domain import DomainWorker
@@ -49,13 +50,14 @@ class SandboxChecker:
         cycle: SchedulingCycle,
         *,
         charged_s: float = 0.0,
+        budget: StepBudget = UNLIMITED,
     ) -> None:
         """Stands before `ResultApplier.apply`."""
         if isinstance(result, Unplaced) and not result.is_error:
             self._refused += 1
             if not self._refused % REFUSALS_EVERY:
                 self._compare_refusals(result)
-        self._settle(queued, result, seconds, cycle, charged_s=charged_s)
+        self._settle(queued, result, seconds, cycle, charged_s=charged_s, budget=budget)
 
     @property
     def is_in_trial(self) -> bool:
