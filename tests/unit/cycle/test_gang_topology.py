@@ -117,6 +117,15 @@ def test_narrowest_of_two_levels_is_used(cluster: list[Spot], count: int, is_str
     assert bool(placed) == (not is_strict and sum(spot.room for spot in cluster) >= count)
 
 
+@given(clusters, counts)
+def test_required_rack_is_kept_whatever_a_wider_level_has_room_for(cluster: list[Spot], count: int) -> None:
+    zones, racks = (len({getattr(spot, key) for spot in cluster} - {""}) for key in ("zone", "rack"))
+    assume(zones <= racks)  # else racks are the wider level
+    placed = [cluster[at] for at in place(cluster, count, ZONE, RACK_REQUIRED)]
+    inside = rooms(cluster, ["zone", "rack"])
+    assert len({(spot.zone, spot.rack) for spot in placed}) == any(room >= count for room in inside.values())
+
+
 @given(clusters, counts, st.integers(0, 6))
 def test_later_members_use_the_domain_of_placed_members(cluster: list[Spot], count: int, number: int) -> None:
     home = cluster[number % len(cluster)]

@@ -62,6 +62,7 @@ def test_reservation_turn_begins_and_ends_with_an_immediate_attempt() -> None:
     gang_queue.now_s += FOR_S
     gang_queue.queue.flush(gang_queue.now_s)
     assert sorted(gang_queue.pop()) == ["a", "b"]
+    assert gang_queue.roster.reserving("team/g") is Reserving.ENDED, "the attempt drops the nominations"
 
 
 def test_most_important_gang_reserves_first_and_equal_ones_take_turns() -> None:
