@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from multisched.cycle.results import GangResult
@@ -117,6 +117,7 @@ def test_narrowest_of_two_levels_is_used(cluster: list[Spot], count: int, is_str
     assert bool(placed) == (not is_strict and sum(spot.room for spot in cluster) >= count)
 
 
+@example([Spot(1, "z0", "r0"), Spot(1, "z0", "r1")], 2)
 @given(clusters, counts)
 def test_required_rack_is_kept_whatever_a_wider_level_has_room_for(cluster: list[Spot], count: int) -> None:
     zones, racks = (len({getattr(spot, key) for spot in cluster} - {""}) for key in ("zone", "rack"))
