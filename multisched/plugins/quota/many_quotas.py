@@ -184,8 +184,9 @@ class _Attempt:
         """Returns what has to stay out of `without`, if as many changes of `keys` as possible take effect, the first of them first."""
         if self._reads >= READS_MAX:
             return without
-        tried = frozenset(keys)
-        fewer = {key: why for key, why in without.items() if key not in tried}
+        fewer = dict(without)
+        for key in keys:
+            fewer.pop(key, None)
         problems = self._problems_without(fewer)
         if not problems:
             return fewer
