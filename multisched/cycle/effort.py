@@ -126,6 +126,11 @@ class RowResults:
             self._searches = 0
             raise PauseDue
 
+    @property
+    def has_paused(self) -> bool:
+        """Whether the attempt has paused."""
+        return self._pauses > 0
+
     def is_old(self, key: Hashable) -> bool:
         """Reports whether the result stems from before the latest pause."""
         known = self._known.get(key)

@@ -21,7 +21,8 @@ class CatchUpPlugin(Plugin, Protocol):
     """A plugin that counts incrementally what many events may change at once: the first lists, a relist, a rollout.
 
     The shell calls `catch_up` while no cycle runs, so that no single pod's attempt pays for all of it. Filter and the
-    other points must be correct at any time even without it.
+    other points must be correct at any time even without it; of a change that is not counted yet, they may answer as before it.
+    Such a plugin announces the end of the count with `PluginContext.notify`.
     """
 
     def catch_up(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 
 from multisched.framework.device_demand import DeviceDemands
+from multisched.framework.events import ClusterEvent
 from multisched.framework.gangs import GangView, NoGangs
 from multisched.framework.ledger import ClusterLedger, Ledger
 from multisched.framework.measures import Measures
@@ -95,6 +96,10 @@ class NoNominations:
         return ""
 
 
+def _no_queues(event: ClusterEvent) -> None:
+    """The default of `PluginContext.notify`: does nothing."""
+
+
 class PluginContext(msgspec.Struct, frozen=True):
     """What a plugin gets when it is built: read views, and the ways to act on other pods."""
 
@@ -126,5 +131,7 @@ class PluginContext(msgspec.Struct, frozen=True):
     """Where a `StatusPlugin` marks objects whose status may have changed."""
     pending: Callable[[], Iterable[Pod]] = tuple
     """Returns the pods of all domains without a node in the API server, including gated pods and pods being bound."""
+    notify: Callable[[ClusterEvent], None] = _no_queues
+    """Passes an event to the queues of all domains. For a plugin that applies a change later than the change's own event."""
     node_locks: Callable[[], NodeLocks] | None = None
     """Returns the writer of GpuShare's PreBind, made at the first call; None if nothing may be written (what-if, conformance)."""

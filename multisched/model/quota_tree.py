@@ -155,6 +155,8 @@ class _Reader:
         """Position of a node -> its resources with an unreadable amount; ALL means any. They are not compared."""
         self._amounts: dict[tuple[tuple[str, int], ...], Requests] = {}
         """Nodes with equal amounts share them: a tree has far fewer distinct amounts than nodes."""
+        self._written: dict[tuple[tuple[str, str | int], ...], Requests] = {}
+        """As users have written them -> the amounts, if all could be read."""
 
     def is_read(self, resource: str, *places: int) -> bool:
         """Reports whether all amounts of the resource at these nodes could be read."""
@@ -194,12 +196,22 @@ class _Reader:
         return at
 
     def _read_amounts(self, amounts: Any, path: str, at: int) -> Requests:
+        key = None
+        if isinstance(amounts, dict) and all(type(one) in (str, int) for one in amounts.values()):
+            key = tuple(amounts.items())
+            known = self._written.get(key)
+            if known is not None:
+                return known
         found = read_amounts(amounts, path, self.problem)
+        missing = set[str]()
         if amounts is not None:
             missing = {ALL} if not isinstance(amounts, dict) else set(map(str, amounts)) - found.keys() - {MAX_JOBS}
-            if missing:
-                self.unread.setdefault(at, set()).update(missing)
-        return self._amounts.setdefault(tuple(found.items()), found)
+        found = self._amounts.setdefault(tuple(found.items()), found)
+        if missing:
+            self.unread.setdefault(at, set()).update(missing)
+        elif key is not None:
+            self._written[key] = found
+        return found
 
     def _name(self, name: Any, above: str, place: str) -> tuple[str, str]:
         """Returns the name and the path. For a node without a name, the path is `place`."""

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from multisched.framework.node_view import Bools, Int64, Rows
 from multisched.framework.objects_view import ObjectsView
@@ -25,8 +27,10 @@ from multisched.model.selectors import LabelSelector, Operator
 
 KNOWN_MAX = 4_096
 """Budgets whose matches are cached, or twice the number of budgets if that is more."""
-LABEL_SETS_AT_ONCE = 4_096
-"""Label sets that are compared in one part: about 10 ms."""
+LABEL_SETS_AT_ONCE = 2_048
+"""Label sets that are compared in one part: about 5 ms."""
+PER_BUDGET = 8
+"""Label sets that take as long to compare as the rest of the work for one budget."""
 
 MANY = 256
 """Label sets, or pods, of one budget from which on they are compared in one pass over all pods."""
@@ -78,22 +82,29 @@ class DisruptionBudgets:
         if not budgets:
             return violating
         self._matches.renew(pods, len(budgets))
-        selecting = list[tuple[PodDisruptionBudget, Int64]]()
+        used, limits = self._used_by_victims(), list[_Limit]()
         for budget in budgets:
             assert isinstance(budget, PodDisruptionBudget)
             selected = self._matches.of(budget, pods)
             if len(selected):
-                selecting.append((budget, selected))
-        placed = _PlacedVictims(
-            pods, victims, {name for budget, _ in selecting for name in self._counted_already(budget)}
-        )
-        for budget, selected in selecting:
-            placed.mark_beyond(violating, self.allowed(budget), selected, self._counted_already(budget))
+                ours = used.get(budget.key, frozenset())
+                allowed = max(0, budget.disruptions_allowed - len(ours))
+                limits.append(_Limit(allowed, selected, budget.disrupted_pods | ours))
+        if limits:
+            pods.pause()
+            _PlacedVictims(pods, victims, limits).mark_beyond(violating)
         return violating
 
-    def _counted_already(self, budget: PodDisruptionBudget) -> frozenset[str]:
-        """Returns the names of pods that take no disruption from the budget, as they have taken one."""
-        return budget.disrupted_pods | self._used_by_victims().get(budget.key, frozenset())
+
+class _Limit(NamedTuple):
+    """What one budget allows on any row."""
+
+    allowed: int
+    """Number of pods that may be evicted."""
+    label_sets: Int64
+    """Numbers of the label sets that it selects, ascending; at least one."""
+    counted: frozenset[str]
+    """Names of pods that take no disruption from it, as they have taken one."""
 
 
 class _Selected(msgspec.Struct):
@@ -102,6 +113,8 @@ class _Selected(msgspec.Struct):
     selector: LabelSelector | None
     compared: int = 0
     """Number of label sets that were compared, of those that the budget may select."""
+    complete_at: int = -1
+    """Number of all label sets when all of those were compared."""
     numbers: Int64 = msgspec.field(default_factory=lambda: np.zeros(0, np.int64))
 
 
@@ -149,16 +162,21 @@ class _Matches:
 
         A budget without a selector or with an empty one selects no pod, and no budget selects a pod without labels.
         """
-        key, here = (budget.namespace, budget.name), self._may_select(budget, pods)
+        key, total = (budget.namespace, budget.name), len(self._label_sets)
         found = self._selected.get(key)
         if found is None or found.selector != budget.selector:
             found = self._selected[key] = _Selected(budget.selector)
+        if found.complete_at == total:
+            return found.numbers
+        here = self._may_select(budget, pods)
         while found.compared < len(here):
             part = here[found.compared : found.compared + LABEL_SETS_AT_ONCE]
-            self._note(len(part), pods)
+            self._note(len(part) + PER_BUDGET, pods)
             more = [number for number in part if _is_selected(budget, self._label_sets[number])]
-            found.numbers = np.concatenate((found.numbers, np.array(more, np.int64)))
+            if more:
+                found.numbers = np.concatenate((found.numbers, np.array(more, np.int64)))
             found.compared += len(part)
+        found.complete_at = total
         return found.numbers
 
     def _may_select(self, budget: PodDisruptionBudget, pods: PlacedPods) -> Sequence[int]:
@@ -190,51 +208,56 @@ class _Matches:
 class _PlacedVictims:
     """Victims on some rows, found by their label sets."""
 
-    def __init__(self, pods: PlacedPods, victims: Bools, names: Collection[str]) -> None:
-        """`names`: of pods that some budget does not count."""
+    def __init__(self, pods: PlacedPods, victims: Bools, limits: Sequence[_Limit]) -> None:
         self._pods = pods
         self._victims = victims
-        self._names = names
+        self._limits = limits
 
-    def mark_beyond(self, violating: Bools, allowed: int, label_sets: Int64, counted: Collection[str]) -> None:
-        """Sets `violating` for victims with these label sets, on each row all but the `allowed` most important ones.
+    def mark_beyond(self, violating: Bools) -> None:
+        """Sets `violating` for victims beyond a limit: on each row, all but the most important ones that it allows.
 
-        `counted`: names of pods that are left out. Reads few pods one by one, and many in one pass over all rows.
+        Victims of limits that select few are found by their label sets, for all these limits at once; for each of the other limits
+        all rows are read.
         """
-        found = self._few(label_sets)
-        if found is None:
-            self._mark_many(violating, allowed, label_sets, counted)
-            return
-        k, row = found
-        if len(k) <= allowed:
-            return
-        if counted:
-            names = [self._pods.pod(*at).name for at in zip(k.tolist(), row.tolist(), strict=True)]
-            is_counted = np.array([name not in counted for name in names], np.bool_)
-            k, row = k[is_counted], row[is_counted]
-        is_beyond = _numbers_within(row) >= allowed
-        violating[k[is_beyond], row[is_beyond]] = True
+        few = [one for one in self._limits if len(one.label_sets) <= MANY]
+        for one in (*(one for one in self._limits if len(one.label_sets) > MANY), *self._mark_few(violating, few)):
+            self._mark_many(violating, one)
 
-    def _mark_many(self, violating: Bools, allowed: int, label_sets: Int64, counted: Collection[str]) -> None:
+    def _mark_many(self, violating: Bools, limit: _Limit) -> None:
         is_selected = np.zeros(len(self._pods.label_sets), np.bool_)
-        is_selected[label_sets] = True
+        is_selected[limit.label_sets] = True
         chosen = self._victims & is_selected.take(self._pods.label_set, mode="clip")  # other entries have any number
-        for name in counted:
+        for name in limit.counted:
             for k, row in self._named.get(name, ()):
                 chosen[k, row] = False
-        violating |= chosen & (chosen.cumsum(axis=0, dtype=np.int32) > allowed)
+        violating |= chosen & (chosen.cumsum(axis=0, dtype=np.int32) > limit.allowed) if limit.allowed else chosen
 
-    def _few(self, label_sets: Int64) -> tuple[Rows, Rows] | None:
-        """Returns k and row of each victim with one of these label sets, by row, the most important first; None if they are many."""
-        if len(label_sets) > MANY:
-            return None
+    def _mark_few(self, violating: Bools, limits: Sequence[_Limit]) -> Sequence[_Limit]:
+        """Returns the limits that select more than MANY victims; they are left out."""
+        if not limits:
+            return ()
         ks, rows, order, numbers = self._sorted
-        starts, ends = numbers.searchsorted(label_sets, "left"), numbers.searchsorted(label_sets, "right")
-        if (ends - starts).sum() > MANY:
-            return None
-        at = [order[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True) if start < end]
-        positions = np.sort(np.concatenate(at)) if at else order[:0]
-        return ks[positions], rows[positions]
+        label_sets = np.concatenate([one.label_sets for one in limits])
+        which = np.repeat(np.arange(len(limits)), [len(one.label_sets) for one in limits])
+        starts = numbers.searchsorted(label_sets, "left")
+        counts = numbers.searchsorted(label_sets, "right") - starts
+        totals = np.bincount(which, counts, len(limits))
+        allowed = np.array([one.allowed for one in limits])
+        counts[((totals > MANY) | (totals <= allowed))[which]] = 0
+        which = np.repeat(which, counts)
+        victim = order[np.arange(len(which)) + np.repeat(starts - counts.cumsum() + counts, counts)]
+        by_row = np.lexsort((victim, which))
+        which, victim = which[by_row], victim[by_row]
+        has_counted = np.array([bool(one.counted) for one in limits])[which]
+        if has_counted.any():
+            is_left = np.ones(len(which), np.bool_)
+            for at in np.flatnonzero(has_counted).tolist():
+                name = self._pods.pod(int(ks[victim[at]]), int(rows[victim[at]])).name
+                is_left[at] = name not in limits[which[at]].counted
+            which, victim = which[is_left], victim[is_left]
+        beyond = victim[_numbers_within(which, rows[victim]) >= allowed[which]]
+        violating[ks[beyond], rows[beyond]] = True
+        return [limits[at] for at in np.flatnonzero(totals > MANY).tolist()]
 
     @cached_property
     def _sorted(self) -> tuple[Rows, Rows, Rows, Int64]:
@@ -247,20 +270,21 @@ class _PlacedVictims:
     @cached_property
     def _named(self) -> Mapping[str, Sequence[tuple[int, int]]]:
         """Name -> k and row of the victims with that name, for the names that some budget does not count."""
+        names = frozenset[str]().union(*(one.counted for one in self._limits))
         found: dict[str, list[tuple[int, int]]] = {}
         for i in np.flatnonzero(self._victims.any(axis=0)).tolist():
             for k in np.flatnonzero(self._victims[:, i]).tolist():
                 name = self._pods.pod(k, i).name
-                if name in self._names:
+                if name in names:
                     found.setdefault(name, []).append((k, i))
         return found
 
 
-def _numbers_within(rows: Rows) -> Int64:
-    """Returns, for ascending rows, how many earlier entries have the same row."""
-    at = np.arange(len(rows))
-    begins = np.ones(len(rows), np.bool_)
-    begins[1:] = rows[1:] != rows[:-1]
+def _numbers_within(*keys: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Returns, for entries that are sorted by these keys, how many earlier entries have the same keys."""
+    at = np.arange(len(keys[0]))
+    begins = np.ones(len(at), np.bool_)
+    begins[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)
     return at - np.maximum.accumulate(np.where(begins, at, 0))
 
 

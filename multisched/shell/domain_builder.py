@@ -236,6 +236,7 @@ class DomainBuilder:
             scheduler_names=self._configuration.served,
             statuses=shared.statuses,
             pending=shared.pending,
+            notify=lambda event: shared.router.notify(event, None, None, shared.clock.monotonic()),
             node_locks=cache(lambda: shared.node_locks(shared.leases.holder_of(domain.name))),
         )
 

@@ -201,7 +201,7 @@ class Program:
         self._reload = self._reloader(domains)
         self.repairs = _repairs_of(self)
         self.kept_objects = _kept_objects_of(self)
-        self._takeover = Takeover(self.leases, self.handover, self.lists, ports.clock, self.kept_objects.read)
+        self._takeover = Takeover(self.leases, self.handover, self.lists, ports.clock, self._before_opening)
         self.catch_up = CatchUp(lambda: [(worker.plugins, worker.runner) for worker in self.router.workers()])
         self.audit = self._audit()
         self.judge = _judge_of(self, reporter)
@@ -462,6 +462,10 @@ class Program:
         await self.leases.until_lost(worker.name)
         if not self._closing.is_set():
             raise LeaseLostError(f"the lease of domain {worker.name} was lost")
+
+    async def _before_opening(self, worker: DomainWorker) -> None:
+        await self.kept_objects.read(worker)  # may bring a quota tree, under which all pods are then counted
+        await self.catch_up.once()
 
     async def _run_background(self, worker: DomainWorker) -> None:
         """Runs background tasks once the caches have synced: a result computed earlier would be in use until the next one."""

@@ -44,26 +44,29 @@ class ColumnOverlay(Overlay):
         self._candidates = pods
         self._removed_mask = removed.copy()
 
-    def restore(self, k: int, at: Rows) -> None:
-        """Restores the k-th pods of the rows at these positions."""
-        self._move(k, at, 1)
+    def restore(self, first: int, at: Rows, restored: Bools) -> None:
+        """Restores removed pods of the rows at these positions. `restored`: bool[k, len(at)], of the k-th pods from `first` on."""
+        self._move(first, at, restored, 1)
 
-    def remove_again(self, k: int, at: Rows) -> None:
-        self._move(k, at, -1)
+    def remove_again(self, first: int, at: Rows, removed: Bools) -> None:
+        """Undoes `restore`."""
+        self._move(first, at, removed, -1)
 
-    def _move(self, k: int, at: Rows, sign: int) -> None:
-        assert self._candidates is not None
-        assert self._removed_mask is not None
-        self._removed_mask[k, at] = sign < 0
-        rows = self._candidates.rows[at]
+    def _move(self, first: int, at: Rows, moved: Bools, sign: int) -> None:
+        pods, mask = self._candidates, self._removed_mask
+        assert pods is not None
+        assert mask is not None
+        ks = slice(first, first + len(moved))
+        mask[ks, at] ^= moved
+        rows = pods.rows[at]
         for resource, column in self._columns.items():
             if resource == PODS:
-                column[rows] += sign
+                column[rows] += sign * np.count_nonzero(moved, axis=0)
             elif resource in self._amounts:
-                column[rows] += sign * self._amounts[resource][k].take(at)
+                column[rows] += sign * (self._amounts[resource][ks].take(at, axis=1) * moved).sum(axis=0)
         if self._users:
-            for i in at[self._candidates.has_ports[k].take(at)].tolist():
-                self._account_ports(int(self._candidates.rows[i]), self._candidates.pod(k, i), sign, self._users)
+            for k, i in np.argwhere(moved & pods.has_ports[ks].take(at, axis=1)).tolist():
+                self._account_ports(int(rows[i]), pods.pod(first + k, int(at[i])), sign, self._users)
 
     # -- NodeView --------------------------------------------------------------------------------------------------
 

@@ -23,11 +23,13 @@ from multisched.config.options import DUMP_COMMAND
 from multisched.config.schema import Configuration
 from multisched.cycle.attempt_record import AttemptRecord
 from multisched.cycle.results import GangResult, Pause, Placed, RemoteRequest, Result, Unplaced
+from multisched.framework.background import CatchUpPlugin
 from multisched.framework.introspection import StateExportPlugin
 from multisched.framework.points import QueuedGang, QueuedPod
 from multisched.framework.registry import Registry, implements
 from multisched.framework.runner import Runner
 from multisched.framework.status import SUCCESS, Status
+from multisched.framework.traits import traits_of
 from multisched.model.cluster_objects import ClusterObject, ElasticQuotaTree
 from multisched.model.decode import DecodeError, Decoder
 from multisched.model.object_kinds import ObjectKind
@@ -321,7 +323,7 @@ class SchedulerSandbox:
         for kind, item in snapshot.removed:
             self.cache.objects.set_last_removed(kind, item)
         for kind, item in snapshot.objects:
-            self.add_object(kind, item)
+            self._set_object(kind, item)
         for node in snapshot.nodes:
             self.cache.set_node(node)
         for pod in {pod.uid: pod for pod in snapshot.placed}.values():
@@ -492,8 +494,20 @@ class SchedulerSandbox:
 
     def add_object(self, kind: ObjectKind, item: ClusterObject) -> None:
         """Adds the object permanently."""
+        self._set_object(kind, item)
+        self._catch_up(kind)
+
+    def _set_object(self, kind: ObjectKind, item: ClusterObject) -> None:
         self.cache.objects.set(kind, item)
         note_gang(self.cache.gangs, kind, None, item)
+
+    def _catch_up(self, kind: ObjectKind) -> None:
+        """Lets the plugins that read the kind count everything, as a running program does in the background."""
+        for worker in self.program.router.workers():
+            for built in worker.plugins.built:
+                if implements(built.plugin, CatchUpPlugin) and kind in traits_of(built.plugin).reads_objects:
+                    while built.plugin.catch_up():
+                        pass
 
     @contextmanager
     def with_object(self, kind: ObjectKind, item: ClusterObject) -> Iterator[None]:
@@ -501,10 +515,12 @@ class SchedulerSandbox:
         before = self.cache.objects.get(kind, item.namespace, item.name)
         assert before is not None, f"{kind.value} {item.key} is not there to be changed"
         self.cache.objects.set(kind, item)
+        self._catch_up(kind)
         try:
             yield
         finally:
             self.cache.objects.set(kind, before)
+            self._catch_up(kind)
 
     @contextmanager
     def without_pod(self, pod: Pod) -> Iterator[None]:

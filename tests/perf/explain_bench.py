@@ -148,6 +148,8 @@ def main() -> int:
     for step, longest_ms in kept_ms.items():
         print(f"event loop, {step}: {longest_ms:.1f} ms, the bar is {LOOP_MAX_MS:.0f} ms")
     is_missed = percent > RECORDS_MAX_PERCENT or max(kept_ms.values()) > LOOP_MAX_MS
+    if is_missed:
+        print("MISSED")
     return 1 if options.check and is_missed else 0
 
 

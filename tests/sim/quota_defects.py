@@ -75,14 +75,12 @@ def resized_pods_keep_their_quota() -> None:
 def edited_trees_count_nobody() -> None:
     """When another tree comes into force, pods that stand already are forgotten."""
 
-    def renew(self: QuotaLedger) -> None:
-        counted_by = (0 if self._source is None else self._source.renew()), self.amounts.demands.sequence
-        if self._source is not None and counted_by != self._counted_by:
-            self._counted_by = counted_by
-            self._generation += 1
-            self._put_in_force(self._source.tree)
+    def begin_count(self: QuotaLedger, source: QuotaSource) -> None:
+        fresh = QuotaLedger(None, tuple, self.amounts.demands)
+        fresh._put_in_force(source.tree)
+        self._adopt(fresh, source.in_force)
 
-    put(QuotaLedger, "renew", renew)
+    put(QuotaLedger, "_begin_count", begin_count)
 
 
 @defect

@@ -26,6 +26,10 @@ from multisched.state.pods_by_priority import PodColumns
 STATUSES_MAX = 1_024
 """Distinct refusals that one cache stores before it is cleared."""
 
+SPARED_PARTS = 4
+"""Parts into which pods are divided that cannot all be restored. With more parts, few victims are found in more steps; with
+fewer, many victims are."""
+
 Blocks = Callable[[Rows], Sequence[PodColumns]]
 """Returns the current pods on some rows."""
 RunFilter = Callable[[FilterPlugin, ColumnOverlay, Rows], Codes]
@@ -167,16 +171,36 @@ class Displacement:
         self._update_costs(cache, kept[cache.has_victims[kept]], rule)
 
     def _spare(self, pods: PodColumns, displaceable: Bools, first: Bools, overlay: ColumnOverlay) -> Bools:
+        """Returns which pods stay victims. The others are restored: those in `first` before the rest, in their order.
+
+        Adding a pod never makes a refused row pass, so all are restored together where they fit together. Where they do not, they
+        are divided and restored part by part.
+        """
         victims = displaceable.copy()
         for turn in (displaceable & first, displaceable & ~first):
-            for k in np.flatnonzero(turn.any(axis=1)).tolist():
-                at = np.flatnonzero(turn[k])
-                overlay.restore(k, at)
-                refused = self._refused(overlay, pods.rows[at])
-                if any_true(refused):
-                    overlay.remove_again(k, at[refused])
-                victims[k, at[~refused]] = False
+            self._spare_of(pods.rows, turn, range(len(turn)), np.flatnonzero(has_any(turn)), overlay, victims)
         return victims
+
+    def _spare_of(self, rows: Rows, turn: Bools, ks: range, at: Rows, overlay: ColumnOverlay, victims: Bools) -> None:
+        """Restores pods of `turn` that are among the k-th, on the rows at these positions, and takes them out of `victims`."""
+        restored = turn[ks.start : ks.stop].take(at, axis=1)
+        is_concerned = has_any(restored)
+        if not is_concerned.all():
+            at, restored = at[is_concerned], restored[:, is_concerned]
+        if not len(at):
+            return
+        overlay.restore(ks.start, at, restored)
+        refused = self._refused(overlay, rows[at])
+        if not any_true(refused):
+            victims[ks.start : ks.stop, at] &= ~restored
+            return
+        victims[ks.start : ks.stop, at[~refused]] &= ~restored[:, ~refused]
+        at, restored = at[refused], restored[:, refused]
+        overlay.remove_again(ks.start, at, restored)
+        at = at[np.count_nonzero(restored, axis=0) > 1]
+        step = -(-len(ks) // SPARED_PARTS)
+        for start in ks[::step] if len(at) else ():
+            self._spare_of(rows, turn, range(start, min(start + step, ks.stop)), at, overlay, victims)
 
     def _refused(self, overlay: ColumnOverlay, rows: Rows) -> Bools:
         refused = np.zeros(len(rows), np.bool_)

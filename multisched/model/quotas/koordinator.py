@@ -30,11 +30,7 @@ BUILT_IN: Final = frozenset({ROOT, "koordinator-system-quota", "koordinator-defa
 
 def read_linked(quotas: Iterable[KoordinatorQuota]) -> ReadQuotas:
     """Returns the tree of all quotas; no tree if there are none."""
-    forest = LinkedQuotas(quotas)
-    problems = forest.problems()
-    if problems or not forest.quotas:
-        return ReadQuotas(None, problems)
-    return ReadQuotas(forest.tree())
+    return LinkedQuotas(quotas).read()
 
 
 class LinkedQuotas:
@@ -104,21 +100,24 @@ class LinkedQuotas:
         self._dirty.add(name)
         if now is before:
             return
+        is_in_place = before is not None and now is not None and _links(before) == _links(now)
         if before is not None:
             self._count(before, -1)
-            del self._children[_parent(before)][name], self.quotas[name]
+            if not is_in_place:
+                del self._children[_parent(before)][name], self.quotas[name]
         if now is not None:
             self._count(now, 1)
             self._children.setdefault(_parent(now), {})[name] = now
             self.quotas[name] = now
-        if name in self._children and (before is None or now is None or _links(before) != _links(now)):
+        if not is_in_place and name in self._children:
             self._note_below(name)
 
     def _count(self, one: KoordinatorQuota, sign: int) -> None:
-        sums = self._sums.setdefault(_parent(one), {})
+        parent = _parent(one)
+        sums = self._sums.setdefault(parent, {})
         for resource, amount in one.min.items():
             sums[resource] = sums.get(resource, 0) + sign * amount
-        self._dirty.add(_parent(one))
+        self._dirty.add(parent)
 
     def _note_below(self, name: str) -> None:
         """Has everything below the quota checked again: it may be in a cycle or too deep now, or no longer."""
@@ -132,6 +131,8 @@ class LinkedQuotas:
     def _problems_of(self, name: str) -> Iterator[_Found]:
         first = self.quotas.get(name)
         for one in self._named.get(name, ()):
+            if one is first and not one.malformed and not one.problems:
+                continue
             said = [TreeProblem("spec", one.malformed, "rewrite it")] if one.malformed and not one.problems else []
             said += one.problems
             if one is not first and first is not None:
@@ -139,8 +140,8 @@ class LinkedQuotas:
                 said.append(TreeProblem("metadata.name", what, "give each quota a unique name"))
             yield from (_Found(0, name, one.key, problem) for problem in said)
         if first is not None:
-            related = (*self._problems_of_place(first), *self._problems_of_sums(first))
-            yield from (_Found(1, name, first.key, problem) for problem in related)
+            for problem in (*self._problems_of_place(first), *self._problems_of_sums(first)):
+                yield _Found(1, name, first.key, problem)
             if first.is_parent and first.namespaces:
                 place, what = annotation_path("namespaces"), "only leaves have pods, and it is a parent"
                 yield _Found(2, name, first.key, TreeProblem(place, what, "list them in a child of it"))
@@ -149,19 +150,20 @@ class LinkedQuotas:
         name = _parent(one)
         if not name:
             return
-        place, parent = label_path("parent"), self.quotas.get(name)
+        parent = self.quotas.get(name)
         if parent is None:
-            yield TreeProblem(place, f"there is no quota {name}", "name an existing one, or remove the label")
+            what = f"there is no quota {name}"
+            yield TreeProblem(label_path("parent"), what, "name an existing one, or remove the label")
             return
         if not parent.is_parent:
-            yield TreeProblem(place, f"{name} is not a parent", f"label {name} is-parent: true")
+            yield TreeProblem(label_path("parent"), f"{name} is not a parent", f"label {name} is-parent: true")
         if parent.tree_id != one.tree_id:
             what = f"{one.tree_id or '(none)'} is not {parent.tree_id or '(none)'} of its parent {name}"
             yield TreeProblem(label_path("tree-id"), what, "write the same in all quotas of a tree")
         for number, above in enumerate(self._above(one)):
             if above is one or number >= DEPTH_MAX:
                 what = f"it is below itself, or below more than {DEPTH_MAX} others"
-                yield TreeProblem(place, what, "name a parent that leads to the root")
+                yield TreeProblem(label_path("parent"), what, "name a parent that leads to the root")
                 return
 
     def _above(self, one: KoordinatorQuota) -> Iterator[KoordinatorQuota]:
@@ -172,13 +174,19 @@ class LinkedQuotas:
             above = self.quotas.get(_parent(above))
 
     def _problems_of_sums(self, one: KoordinatorQuota) -> Iterator[TreeProblem]:
-        for resource, total in sorted(self._sums.get(one.name, {}).items()):
+        sums = self._sums.get(one.name)
+        for resource, total in sorted(sums.items()) if sums else ():
             own = one.min.get(resource, 0)
             if total > own:
                 what = f"min of its children is {shown_amount(resource, total)} in all, over its own {shown_amount(resource, own)}"
                 yield TreeProblem(f"spec.min.{resource}", what, "raise it, or lower that of its children")
 
-    def tree(self) -> QuotaTree:
+    def read(self) -> ReadQuotas:
+        """Returns the tree; no tree if there are problems, or no quotas."""
+        problems = self.problems()
+        return ReadQuotas(None if problems or not self.quotas else self._tree(), problems)
+
+    def _tree(self) -> QuotaTree:
         """Builds the tree, if there are no problems: parents before children, siblings by name."""
         quotas = [self.quotas[name] for name in sorted(self.quotas)]
         children = {name: [below[each] for each in sorted(below)] for name, below in self._children.items()}

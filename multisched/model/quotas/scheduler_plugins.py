@@ -20,11 +20,7 @@ ROOT: Final = "root"
 
 def read_flat(quotas: Iterable[ElasticQuota]) -> ReadQuotas:
     """Returns the tree of all quotas; no tree if there are none."""
-    flat = FlatQuotas(quotas)
-    problems = flat.problems()
-    if problems or not flat.quotas:
-        return ReadQuotas(None, problems)
-    return ReadQuotas(_tree(sorted(flat.quotas.values(), key=lambda one: one.key)))
+    return FlatQuotas(quotas).read()
 
 
 class FlatQuotas:
@@ -65,6 +61,13 @@ class FlatQuotas:
         for key, problem in sorted((one for some in self._problems.values() for one in some), key=itemgetter(0)):
             problems.add(key, problem)
         return problems.by_object()
+
+    def read(self) -> ReadQuotas:
+        """Returns the tree; no tree if there are problems, or no quotas."""
+        problems = self.problems()
+        if problems or not self.quotas:
+            return ReadQuotas(None, problems)
+        return ReadQuotas(_tree(sorted(self.quotas.values(), key=lambda one: one.key)))
 
     def _choose(self, namespace: str) -> None:
         there = self._in[namespace]

@@ -254,12 +254,16 @@ class HTTPExtenders:
     ) -> Mapping[str, Victims]:
         verb = client.settings.preempt_verb
         if client.settings.is_node_cache_capable:
-            body = meta_arguments(pod, left)
+            body = await meta_arguments(pod, left)
         else:
             body = whole_arguments(pod, left, await self._whole(client, left, request))
-        found = _read(client, verb, read_preemption_answer, await self._post(client, verb, body))
+        answer = await self._post(client, verb, body)
         try:
-            return checked(found, left, request, is_ignorable=client.settings.is_ignorable)
+            found = await read_preemption_answer(answer)
+        except ValueError as error:
+            raise ExtenderError(_named(client, verb, str(error))) from error
+        try:
+            return await checked(found, left, request, is_ignorable=client.settings.is_ignorable)
         except ExtenderError as error:
             raise ExtenderError(_named(client, verb, str(error))) from error
 

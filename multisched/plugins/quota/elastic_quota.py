@@ -6,7 +6,8 @@ tree applies to all of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Hashable, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Sequence
+from functools import partial
 from itertools import chain
 from typing import Final
 
@@ -32,7 +33,7 @@ from multisched.plugins.quota.evicted_over_needed import EvictionLimit, ReclaimC
 from multisched.plugins.quota.gang_reclaim import GangReclaim
 from multisched.plugins.quota.node_search import Borrowers, LabelSetLeaves, NodeSearch, ReclaimPlan
 from multisched.plugins.quota.pod_amounts import Items
-from multisched.plugins.quota.quota_ledger import EXCEEDED, QUOTA, Level, QuotaLedger
+from multisched.plugins.quota.quota_ledger import EXCEEDED, QUOTA, Level, ObjectStatuses, QuotaLedger
 from multisched.plugins.quota.quota_source import QUOTA_KINDS, QuotaSource
 from multisched.plugins.quota.quota_status import QuotaStatuses
 from multisched.plugins.quota.reclaim import Reclaim
@@ -52,6 +53,9 @@ RANK: Final = ABOVE_EVERY_PRIORITY - 1
 
 OVER_MIN: Final = "the quota would exceed its min and can borrow only idle capacity"
 NO_BORROWER: Final = "evicting pods that borrow would not free enough quota"
+COUNTED: Final = ClusterEvent(ObjectKind.ELASTIC_QUOTA_TREE, Action.UPDATE, "ElasticQuotaCounted")
+"""Quotas have come into force after the events of their objects."""
+
 SEVERAL: Final = "pods of several quotas that must start together cannot evict other pods"
 NO_NODE: Final = "no node would have room even if pods that borrow were evicted"
 
@@ -67,12 +71,14 @@ class ElasticQuota:
 
     def __init__(self, context: PluginContext, args: ElasticQuotaArgs | None = None) -> None:
         source = QuotaSource(context.objects)
-        ledger = context.hold.register(QuotaLedger(source, context.hold.pods, context.hold.demands))
+        hold = context.hold
+        ledger = hold.register(QuotaLedger(source, hold.pods, hold.demands, hold.placed))
         assert isinstance(ledger, QuotaLedger)
         self._ledger = ledger
         self._leaves = LabelSetLeaves(ledger)
         if ledger.statuses is None:  # else another domain's plugin has registered the ledger with its source
             ledger.statuses = QuotaStatuses(ledger, source, context.objects, context.statuses, context.pending)
+            ledger.on_counted = partial(_announce, ledger.statuses, context.notify)
         self._statuses = ledger.statuses
         self._placed = context.hold.placed
         self._nominations = context.nominations
@@ -92,6 +98,10 @@ class ElasticQuota:
     def health(self, now_s: float) -> str:
         """Returns a text about quotas without effect; empty if there are none."""
         return self._statuses.trouble_text()
+
+    def catch_up(self) -> bool:
+        """Counts the next pods under changed quotas; returns True if they are not in force yet."""
+        return self._ledger.catch_up()
 
     # -- statuses --------------------------------------------------------------------------------------------------
 
@@ -364,6 +374,12 @@ class ElasticQuota:
             at = victim.node or node
             by_node[at] = (*by_node.get(at, ()), victim)
         return PostFilterResult(SUCCESS, node, Preemption(by_node, (Nomination(pod, node),), self.name, RANK))
+
+
+def _announce(statuses: ObjectStatuses, notify: Callable[[ClusterEvent], None]) -> None:
+    """Has statuses written again, and pods retried that the previous quotas refused."""
+    statuses.mark_all()
+    notify(COUNTED)
 
 
 def _refused(why: str) -> Status:

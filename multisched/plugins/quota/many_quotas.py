@@ -155,19 +155,26 @@ class _Attempt:
         for key, why in (malformed | dict(without)).items():
             self._leave_out(key, why)
         self._relink()
-        return read_quotas(self._kind, list(self.chosen.values()))
+        tried = self._try(without)
+        return read_quotas(self._kind, list(self.chosen.values())) if tried.lacks_parents else tried.read()
 
     def _problems_without(self, without: Mapping[str, str]) -> Problems:
-        """Returns `_read_without(without).problems`, but reads only what is related to the differences from the previous call."""
-        if self._tried is None:
-            self._tried = _Tried(self._kind, (self._version(key, ()) for key in self._now))
-        for key in self._tried.without ^ without.keys():
-            self._tried.exchange(self._version(key, self._tried.without), self._version(key, without))
-        self._tried.without = without.keys()
-        if self._tried.lacks_parents:
+        """Returns `_read_without(without).problems`."""
+        tried = self._try(without)
+        if tried.lacks_parents:
             return self._read_without(without).problems
         self._reads += 1
-        return self._tried.problems()
+        return tried.problems()
+
+    def _try(self, without: Mapping[str, str]) -> _Tried:
+        """Chooses all objects without these changes; only what is related to the differences from the previous try is read again."""
+        tried = self._tried
+        if tried is None:
+            tried = self._tried = _Tried(self._kind, (self._version(key, ()) for key in self._now))
+        for key in tried.without ^ without.keys():
+            tried.exchange(self._version(key, tried.without), self._version(key, without))
+        tried.without = without.keys()
+        return tried
 
     def _version(self, key: str, without: Container[str]) -> ClusterObject | None:
         now = self._now[key]
@@ -177,8 +184,9 @@ class _Attempt:
         """Returns what has to stay out of `without`, if as many changes of `keys` as possible take effect, the first of them first."""
         if self._reads >= READS_MAX:
             return without
-        tried = frozenset(keys)
-        fewer = {key: why for key, why in without.items() if key not in tried}
+        fewer = dict(without)
+        for key in keys:
+            fewer.pop(key, None)
         problems = self._problems_without(fewer)
         if not problems:
             return fewer
@@ -293,12 +301,13 @@ class _Tried:
         if not self._is_linked:
             self._flat.exchange(*(one if isinstance(one, ElasticQuota) else None for one in (before, now)))
             return
-        versions = [one if isinstance(one, KoordinatorQuota) else None for one in (before, now)]
-        self._linked.exchange(*versions)
-        if len({None if one is None else (one.name, one.parent) for one in versions}) > 1:
-            for one, sign in zip(versions, (-1, 1), strict=True):
-                if one is not None:
-                    self._count_names(one, sign)
+        left, came = (one if isinstance(one, KoordinatorQuota) else None for one in (before, now))
+        self._linked.exchange(left, came)
+        if left is not None and came is not None and (left.name, left.parent) == (came.name, came.parent):
+            return
+        for one, sign in ((left, -1), (came, 1)):
+            if one is not None:
+                self._count_names(one, sign)
 
     @property
     def lacks_parents(self) -> bool:
@@ -308,6 +317,10 @@ class _Tried:
     def problems(self) -> Problems:
         """Returns the problems of the chosen objects."""
         return self._linked.problems() if self._is_linked else self._flat.problems()
+
+    def read(self) -> ReadQuotas:
+        """Reads the chosen objects. Valid unless it lacks parents."""
+        return self._linked.read() if self._is_linked else self._flat.read()
 
     def _count_names(self, one: KoordinatorQuota, sign: int) -> None:
         self._names[one.name] += sign

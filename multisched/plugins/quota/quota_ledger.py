@@ -1,8 +1,10 @@
 """QuotaLedger: usage per level of the quota tree, checked by the commits of all domains so that no max is exceeded.
 
 Owns the usage of every level of the tree in force, and the set of pods of each leaf. Pods of one leaf with the same amounts
-share one holding, so that a pod costs no more memory than its uid. When another tree comes into force, all placed pods
-are recounted.
+share one holding, so that a pod costs no more memory than its uid.
+
+Before another tree comes into force, all placed pods are counted under it, in a ledger of its own. If they are many, that takes
+several steps (`catch_up`). The previous tree stays in force meanwhile, and changes of pods go to both ledgers.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from copy import copy
 from itertools import pairwise
 from typing import Final, Protocol
 
+from multisched.framework.context import Placed
 from multisched.framework.device_demand import DeviceDemands
 from multisched.framework.object_status import ObjectStatus
 from multisched.model.decode_quotas import annotation_key
@@ -21,13 +24,16 @@ from multisched.model.objects import Pod
 from multisched.model.quota_tree import QuotaNode, QuotaTree, shown_amount
 from multisched.model.quotas.koordinator import POD_LABEL
 from multisched.plugins.quota.pod_amounts import Items, PodAmounts
-from multisched.plugins.quota.quota_source import QuotaSource
+from multisched.plugins.quota.quota_source import InForce, QuotaSource
 
 QUOTA: Final = "ElasticQuota"
 """Name of the plugin and of its ledger."""
 
 EXCEEDED: Final = "QuotaExceeded"
 """Reason in PodScheduled for a pod that exceeds a max. It is not Unschedulable, so cluster autoscalers add no useless nodes."""
+
+PODS_AT_ONCE: Final = 1_000
+"""Pods that are counted under another tree in one step: about ten milliseconds."""
 
 LEFT_MAX: Final = 256
 """Number of recently removed pods kept for `left_since`: as many as may be removed during one attempt."""
@@ -51,6 +57,8 @@ class ObjectStatuses(Protocol):
     def trouble_text(self) -> str: ...
 
     def pending_changed(self, pod: Pod) -> None: ...
+
+    def mark_all(self) -> None: ...
 
     def kept_tree(self) -> bytes: ...
 
@@ -87,11 +95,6 @@ class Level:
         """Reports whether the level has a min or a max of the resource."""
         return resource in self.min or resource in self.max
 
-    def add(self, items: Items, sign: int) -> None:
-        used = self.used
-        for resource, amount in items:
-            used[resource] = used.get(resource, 0) + sign * amount
-
     def held(self, resource: str) -> int:
         """Returns the unavailable amount: used, or reserved by a guarantee below."""
         return self.used.get(resource, 0) + self.reserved_below.get(resource, 0)
@@ -115,12 +118,13 @@ class Level:
 
     def refusal(self, items: Items, nominated: Mapping[str, int]) -> str:
         """Returns why the request would exceed the level's max; empty if it would not."""
+        bounds, used, reserved = self.max, self.used, self.reserved_below
         for resource, amount in items:
-            most = self.max.get(resource)
+            most = bounds.get(resource)
             if most is None or not amount:
                 continue
-            others = nominated.get(resource, 0)
-            if self.held(resource) + others + amount > most:
+            others = nominated.get(resource, 0) if nominated else 0
+            if used.get(resource, 0) + reserved.get(resource, 0) + others + amount > most:
                 return self._sentence(resource, others, amount)
         return ""
 
@@ -133,10 +137,12 @@ class Level:
         return f"quota {self.path}: {resource} {' and '.join(parts)}, {asked} requested, max {most}"
 
 
-def account(levels: Sequence[Level], items: Items, sign: int, *, has_guarantees: bool) -> None:
-    """Adds (`sign` 1) or subtracts (-1) the amounts at a leaf and all levels above it (`levels`)."""
+def account(levels: Sequence[Level], items: Items, count: int, *, has_guarantees: bool) -> None:
+    """Adds the amounts of `count` pods at a leaf and all levels above it (`levels`); subtracts them if it is negative."""
     for level in levels:
-        level.add(items, sign)
+        used = level.used
+        for resource, amount in items:
+            used[resource] = used.get(resource, 0) + count * amount
     if has_guarantees:
         for lower, upper in pairwise(levels):
             for resource, _ in items:
@@ -159,6 +165,19 @@ NO_AMOUNTS: Final[Mapping[str, int]] = {}
 NOTHING: Final[Mapping[int, Mapping[str, int]]] = {}
 
 
+class _NextTree:
+    """A tree that comes into force once all placed pods are counted under it."""
+
+    __slots__ = ("in_force", "ledger", "left")
+
+    def __init__(self, in_force: InForce | None, ledger: QuotaLedger, left: list[str]) -> None:
+        self.in_force = in_force
+        self.ledger = ledger
+        """The pods that are counted so far. It follows each change of a pod, whether the count has reached that pod or not."""
+        self.left = left
+        """uids of the other pods that were placed when the count began; some may be counted already, or deleted."""
+
+
 class QuotaLedger:
     """Implements `framework.ledger.ClusterLedger`."""
 
@@ -168,19 +187,31 @@ class QuotaLedger:
     condition_reason = EXCEEDED
 
     def __init__(
-        self, source: QuotaSource | None, placed: Callable[[], Iterable[Pod]], demands: DeviceDemands | None = None
+        self,
+        source: QuotaSource | None,
+        placed: Callable[[], Iterable[Pod]],
+        demands: DeviceDemands | None = None,
+        find: Callable[[str], Placed | None] | None = None,
     ) -> None:
         """`placed`: returns all placed pods. `source`: None for a copy, whose tree does not change.
 
         `demands`: device demands of pods in addition to their requests; None: no such demands.
+        `find`: returns a placed pod by its uid. With it, a count of over PODS_AT_ONCE pods is left to `catch_up`; without it,
+        every count takes one step.
         """
         self.amounts = PodAmounts(demands or DeviceDemands())
+        self._choices = self._demands_sequence = 0
+        """Number of choices of the source, and sequence of the demands, at the last look."""
         self._counted_by = (0, 0)
-        """Generation of the source and sequence of the demands at the last count."""
+        """Generation of the source, and sequence of the demands, at the last count."""
         self._source = source
         self._placed = placed
+        self._find = find
+        self._next: _NextTree | None = None
         self._generation = 0
         self._version = 0
+        self.in_force: InForce | None = None
+        """The tree in force with its origin; None for a copy, too."""
         self.tree: QuotaTree | None = None
         self.levels: list[Level] = []
         self.paths: list[tuple[Level, ...]] = []
@@ -201,37 +232,77 @@ class QuotaLedger:
         """The statuses of quota objects, shared by the plugins of all domains."""
         self.on_change: Callable[[tuple[Level, ...]], None] = _ignore
         """Called with the levels whose usage changed, from the leaf upward."""
+        self.on_counted: Callable[[], None] = _nothing
+        """Called when a tree has come into force later than the event of its object."""
 
     # -- the tree --------------------------------------------------------------------------------------------------
 
     def renew(self) -> None:
-        """Recounts all pods if another tree is in force or the device demands are read differently."""
-        if self._source is None:
-            return
-        counted_by = self._source.renew(), self.amounts.demands.sequence
-        if counted_by != self._counted_by:
-            self._counted_by = counted_by
-            self._generation += 1
-            self._put_in_force(self._source.tree)
-            self._count_all()
+        """Puts another tree in force, or counts again because device demands are read differently: see `catch_up` for many pods.
 
-    def _count_all(self) -> None:
-        """Registers all placed pods, then computes the sums once."""
-        for pod in self._placed():
-            levels = self.levels_of(pod)
-            if levels:
-                self._hold(pod, levels)
-                if pod.is_leaving:
-                    self._terminating.add(pod.uid)
-        self.recount()
+        Cheap if nothing changed. A tree that comes while others are counted waits until these are in force, so that frequent
+        edits delay none forever.
+        """
+        source, demands = self._source, self.amounts.demands
+        if source is None or self._next is not None:
+            return
+        choices = source.renew()
+        if choices == self._choices and demands.sequence == self._demands_sequence:
+            return
+        self._choices, self._demands_sequence = choices, demands.sequence
+        counted_by = source.generation, demands.sequence
+        if counted_by == self._counted_by:
+            self.in_force = source.in_force
+            return
+        self._counted_by = counted_by
+        self._begin_count(source)
+
+    def _begin_count(self, source: QuotaSource) -> None:
+        counted = QuotaLedger(None, tuple, self.amounts.demands)
+        counted._put_in_force(source.tree)
+        pods = [] if source.tree is None else list(self._placed())
+        if self._find is not None and len(pods) > PODS_AT_ONCE:
+            self._next = _NextTree(source.in_force, counted, [pod.uid for pod in pods])
+            return
+        for pod in pods:
+            counted.restore(pod)
+        self._adopt(counted, source.in_force)
+
+    def catch_up(self) -> bool:
+        """Counts the next PODS_AT_ONCE pods under another tree, and puts it in force after the last; returns True if there is more."""
+        self.renew()
+        following = self._next
+        if following is None or self._find is None:
+            return False
+        for _ in range(min(PODS_AT_ONCE, len(following.left))):
+            found = self._find(following.left.pop())
+            if found is not None:
+                following.ledger.restore(found.pod)
+        if not following.left:
+            self._next = None
+            self._adopt(following.ledger, following.in_force)
+            self.on_counted()
+            self.renew()
+        return self._next is not None
+
+    def _adopt(self, counted: QuotaLedger, in_force: InForce | None) -> None:
+        """Takes over the tree of another ledger and its counts."""
+        self.in_force = in_force
+        self.tree, self.levels, self.paths = counted.tree, counted.levels, counted.paths
+        self.has_guarantees, self.guaranteed = counted.has_guarantees, counted.guaranteed
+        self._levels_of, self._levels_named = counted._levels_of, counted._levels_named
+        self._held, self._holdings, self._terminating = counted._held, counted._holdings, counted._terminating
+        self._left.clear()
+        self._generation += 1
+        self._version += 1
         for leaf in self._holdings:
             self.on_change(self.paths[leaf])
 
     def _put_in_force(self, tree: QuotaTree | None) -> None:
+        """Begins with this tree and without pods."""
         self.tree = tree
         self._version += 1
         self._held, self._holdings, self._terminating = {}, {}, set()
-        self._left.clear()
         nodes = () if tree is None else tree.nodes
         self.levels = [Level(at, node) for at, node in enumerate(nodes)]
         self.has_guarantees = any(node.guarantee for node in nodes)
@@ -291,7 +362,8 @@ class QuotaLedger:
     # -- ClusterLedger ---------------------------------------------------------------------------------------------
 
     def is_used_by(self, pod: Pod) -> bool:
-        return bool(self.levels_of(pod))
+        """Reports whether the pod has a quota, in the tree in force or in the one that is to follow."""
+        return bool(self.levels_of(pod)) or (self._next is not None and self._next.ledger.is_used_by(pod))
 
     def version(self) -> int:
         return self._version
@@ -343,23 +415,35 @@ class QuotaLedger:
         return uid in self._held
 
     def take(self, pod: Pod) -> None:
-        if pod.uid not in self._held:
-            self._take(pod, self.levels_of(pod))
+        if self._next is not None:
+            self._next.ledger.restore(pod)
+        levels = self.levels_of(pod)
+        if levels and pod.uid not in self._held:
+            self._take(pod, levels, self.amounts.items(pod))
 
     def restore(self, pod: Pod) -> None:
-        levels = self.levels_of(pod)
+        if self._next is not None:
+            self._next.ledger.restore(pod)
+        levels, items = self.levels_of(pod), self.amounts.items(pod)
         holding = self._held.get(pod.uid)
-        if holding is not None and not (holding.levels is levels and holding.items == self.amounts.items(pod)):
-            self.release(pod.uid)
+        if holding is not None and not (holding.levels is levels and holding.items == items):
+            self._release(pod.uid)
             holding = None
+        if not levels:  # it has a quota only in the tree that is to follow
+            return
         if holding is None:
-            self._take(pod, levels)
+            self._take(pod, levels, items)
         if pod.is_leaving:
             self._terminating.add(pod.uid)
         else:
             self._terminating.discard(pod.uid)
 
     def release(self, uid: str) -> None:
+        if self._next is not None:
+            self._next.ledger.release(uid)
+        self._release(uid)
+
+    def _release(self, uid: str) -> None:
         holding = self._held.pop(uid, None)
         if holding is None:
             return
@@ -418,9 +502,7 @@ class QuotaLedger:
         for level in self.levels:
             level.used = {}
         for holding in [one for of_leaf in self._holdings.values() for one in of_leaf.values()]:
-            together = tuple((resource, amount * len(holding.uids)) for resource, amount in holding.items)
-            for level in holding.levels:
-                level.add(together, 1)
+            account(holding.levels, holding.items, len(holding.uids), has_guarantees=False)
         if self.tree is not None:
             self._keep_guarantees(self.tree)
 
@@ -431,22 +513,21 @@ class QuotaLedger:
 
     # -- internal --------------------------------------------------------------------------------------------------
 
-    def _take(self, pod: Pod, levels: tuple[Level, ...]) -> None:
-        holding = self._hold(pod, levels)
-        account(levels, holding.items, 1, has_guarantees=self.has_guarantees)
-        self._version += 1
-        self.on_change(levels)
-
-    def _hold(self, pod: Pod, levels: tuple[Level, ...]) -> _Holding:
-        """Adds the pod to a holding and returns it; does not update the sums."""
-        items, of_leaf = self.amounts.items(pod), self._holdings.setdefault(levels[0].at, {})
+    def _take(self, pod: Pod, levels: tuple[Level, ...], items: Items) -> None:
+        of_leaf = self._holdings.setdefault(levels[0].at, {})
         holding = of_leaf.get(items)
         if holding is None:
             holding = of_leaf[items] = _Holding(items, levels)
         holding.uids.add(pod.uid)
         self._held[pod.uid] = holding
-        return holding
+        account(levels, items, 1, has_guarantees=self.has_guarantees)
+        self._version += 1
+        self.on_change(levels)
 
 
 def _ignore(levels: tuple[Level, ...]) -> None:
     """The default of `on_change`: does nothing."""
+
+
+def _nothing() -> None:
+    """The default of `on_counted`: does nothing."""

@@ -48,8 +48,11 @@ class QuotaSource:
         self._seen: tuple[int, ...] = ()
         self._many = {kind: ManyQuotas(kind) for kind in (ObjectKind.KOORDINATOR_QUOTA, ObjectKind.ELASTIC_QUOTA)}
         self.in_force: InForce | None = None
+        """The chosen tree. It limits pods once the ledger has counted them (`QuotaLedger.in_force`)."""
+        self.choices = 0
+        """Number of times that changed objects were read."""
         self.generation = 0
-        """Increases whenever another tree comes into force."""
+        """Increases whenever another tree is chosen."""
         self.trouble: dict[str, str] = {}
         """Key of an object without effect -> why. Logged when it is new and when the reason changes."""
         self._logged: Mapping[str, str] = {}
@@ -68,7 +71,7 @@ class QuotaSource:
         return "" if self.in_force is None else self.in_force.name
 
     def renew(self) -> int:
-        """Reads the objects if they changed. Returns the current generation. Cheap if nothing changed."""
+        """Reads the objects if they changed. Returns how often that has happened. Cheap if nothing changed."""
         if self._objects.sequence != self._sequence:
             self._sequence = self._objects.sequence
             versions = self._objects.versions(*QUOTA_KINDS)
@@ -76,7 +79,7 @@ class QuotaSource:
                 self._seen = versions
                 if not self._is_hidden():
                     self._choose()
-        return self.generation
+        return self.choices
 
     def _is_hidden(self) -> bool:
         """Reports whether the kind in force, or one of higher precedence, is unreadable; the tree in force then stays."""
@@ -84,6 +87,7 @@ class QuotaSource:
         return any(self._objects.unreadable(kind) for kind in QUOTA_KINDS[: until + 1])
 
     def _choose(self) -> None:
+        self.choices += 1
         self._logged, self.trouble = self.trouble, {}
         found: InForce | None = None
         for kind in QUOTA_KINDS:

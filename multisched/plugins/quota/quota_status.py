@@ -83,7 +83,7 @@ class QuotaStatuses:
         self._kept_of: InForce | None = None
         """The tree that `_kept` shows."""
         ledger.on_change = self.changed
-        source.on_choice = self._chosen
+        source.on_choice = self.mark_all
 
     def trouble_text(self) -> str:
         """See `QuotaSource`."""
@@ -114,7 +114,7 @@ class QuotaStatuses:
     def changed(self, levels: tuple[Level, ...]) -> None:
         """Marks the objects of levels whose usage or pending requests changed."""
         self._sequence += 1
-        in_force = self._source.in_force
+        in_force = self._ledger.in_force
         if in_force is None:
             return
         if in_force is not self._mapped:
@@ -130,7 +130,7 @@ class QuotaStatuses:
         if levels:
             self.changed(levels)
 
-    def _chosen(self) -> None:
+    def mark_all(self) -> None:
         """Marks all quota objects: the tree in force or the objects without effect may have changed."""
         self._sequence += 1
         for kind in QUOTA_KINDS:
@@ -156,7 +156,7 @@ class QuotaStatuses:
         one = self._objects.get(kind, namespace, name)
         if one is None:
             return None
-        in_force = self._source.in_force
+        in_force = self._ledger.in_force
         if in_force is not None and in_force is not self._mapped:
             self._map(in_force)
         key = (kind, namespace, name)
@@ -200,7 +200,7 @@ class QuotaStatuses:
                 self._marks.mark(*key)
 
     def _condition(self, kind: ObjectKind, one: ClusterObject) -> ObjectCondition:
-        trouble, in_force = self._source.trouble_of(kind, one.key), self._source.in_force
+        trouble, in_force = self._source.trouble_of(kind, one.key), self._ledger.in_force
         if not trouble:
             return self._good_condition(kind, in_force)
         is_broken = isinstance(one, ElasticQuotaTree | ElasticQuota | KoordinatorQuota) and bool(one.problems)

@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from multisched.cluster.api.direct import DirectTransport
+from multisched.plugins.quota import quota_ledger
 from multisched.shell.kept_objects import RENEW_S
 from tests.integration.plugins.house import HEAD, House, controlled, in_virtual_time, open_house
 from tests.integration.plugins.test_quotas import TREES, becomes, quota, replicas, town, tree, two
@@ -179,7 +180,12 @@ async def full_house(house: House) -> None:
     await becomes(house, [4])
 
 
-def test_deleted_tree_stays_in_force_after_all_replicas_restart(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("pods_at_once", [1, quota_ledger.PODS_AT_ONCE])
+def test_deleted_tree_stays_in_force_after_all_replicas_restart(
+    pods_at_once: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(quota_ledger, "PODS_AT_ONCE", pods_at_once)
+
     async def story() -> None:
         async with town(2) as first:
             await full_house(first)

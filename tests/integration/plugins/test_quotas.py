@@ -8,8 +8,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import orjson
+import pytest
+
+from multisched.cluster.api.direct import DirectTransport
 from multisched.model.gang import ACK_MIN, ACK_NAME
 from multisched.model.quotas.koordinator import POD_LABEL
+from multisched.plugins.quota import quota_ledger
 from tests.integration.plugins.house import HEAD, House, controlled, in_virtual_time, install_definitions, open_house
 from tests.unit.model.quotas.quota_documents import flat, linked
 from tests.unit.plugins.quota.trees import Json, acks_example, leaf, node
@@ -104,6 +109,27 @@ def test_raised_tree_requeues_blocked_pods_and_consented_deletion_frees_all() ->
             await house.delete(f"{TREES}/tree")
             await becomes(house, [5])
             await house.at_rest()
+
+    in_virtual_time(story)
+
+
+def test_tree_that_is_counted_in_steps_requeues_blocked_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota_ledger, "PODS_AT_ONCE", 1)
+
+    async def story() -> None:
+        async with town(2) as house:
+            await tree(house, two((2, 2), (1, 1), 3))
+            await replicas(house, "namespace1", 6, "1")
+            await becomes(house, [2])
+            await house.patch(f"{TREES}/tree", {"spec": {"root": two((4, 4), (1, 1), 5)}})
+            await house.until(lambda: running(house) == [4], 5.0)
+            await becomes(house, [4])
+            answer = await DirectTransport(house.server).request("GET", f"{TREES}/tree")
+            shown = orjson.loads(answer.body)["status"]["levels"]["root.q1"]
+            assert (shown["max"], shown["used"]) == ({"cpu": "4"}, {"cpu": "4"})
+            await house.at_rest()
+        async with open_house(HEAD, server=house.server) as house, controlled(house):
+            await becomes(house, [4])
 
     in_virtual_time(story)
 

@@ -153,16 +153,24 @@ def test_column_overlay_equals_moving_pods_one_by_one(seed: int, reads_first: bo
     if reads_first:
         assert room(columns) == room(plain)
     for _ in range(6):
-        k = rng.randrange(len(away))
+        first = rng.randrange(len(away))
+        some = slice(first, rng.randint(first + 1, len(away)))
         for move, are_away in ((columns.restore, True), (columns.remove_again, False)):
-            at = np.flatnonzero(stands[k] & (away[k] == are_away) & (np.array([rng.random() < 0.5 for _ in ROWS])))
-            move(k, at)
-            away[k, at] = not are_away
-            for row in at.tolist():
+            at = np.flatnonzero([rng.random() < 0.5 for _ in ROWS])
+            chosen = (
+                stands[some]
+                & (away[some] == are_away)
+                & (np.array([[rng.random() < 0.5 for _ in ROWS] for _ in away[some]]))
+            )
+            moved = chosen[:, at]
+            move(first, at, moved)
+            for k, i in np.argwhere(moved).tolist():
+                row = int(at[i])
+                away[first + k, row] = not are_away
                 if are_away:
-                    plain.add_pod(row, pods.pod(k, row))
+                    plain.add_pod(row, pods.pod(first + k, row))
                 else:
-                    plain.remove_pod(row, pods.pod(k, row).uid)
+                    plain.remove_pod(row, pods.pod(first + k, row).uid)
             if reads_first:
                 assert room(columns) == room(plain)
     assert room(columns) == room(plain)

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from multisched.config import loading
 from multisched.config.schema import Configuration
 from multisched.observe.explain_view import ExplainQuery, Fix, PodView
 from multisched.observe.explain_words import pod_text
+from multisched.plugins.quota import quota_ledger
 from multisched.testing.builders import Document
 from multisched.whatif.explain_trial import DumpExplanations
 from multisched.whatif.sandbox import DumpedCluster
@@ -68,6 +70,13 @@ def test_quota_level_numbers_and_smallest_fix_are_shown() -> None:
     assert view.fixes is not None
     assert [fix.kind for fix in view.fixes] == ["quota"]
     assert view.fixes[0].change == {"object": "ElasticQuotaTree kube-system/teams", "max": {"root.a": {"cpu": "45"}}}
+
+
+def test_edit_of_a_quota_with_many_pods_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = [node(), quota_tree(halves(80, 40)), *pods("a", 8, 1)]
+    (expected,) = fixes_of(*cluster, name="a/pod-8")
+    monkeypatch.setattr(quota_ledger, "PODS_AT_ONCE", 1)
+    assert fixes_of(*cluster, name="a/pod-8") == [expected]
 
 
 def test_pod_does_not_count_against_itself() -> None:

@@ -62,7 +62,7 @@ def test_exchanged_quotas_have_the_problems_of_a_fresh_reading(most: int, taken:
             assert list(many.problems().items()) == list(fresh.problems.items())
             assert list(single.problems().items()) == list(fresh_flat.problems.items())
             if fresh.tree is not None:
-                assert many.tree() == fresh.tree
+                assert many.read().tree == fresh.tree
 
 
 def numbered(document: Any, version: int) -> Any:

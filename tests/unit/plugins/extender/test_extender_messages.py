@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +32,12 @@ from multisched.plugins.extender.preemption import (
 POD = b'{"metadata":{"name":"p"}}'
 LONG = "x" * 600
 OFFERED = {"n1": Victims(("a", "b"), 1), "n2": Victims(("c", "gone"), 0)}
+
+
+def read_preemption(body: bytes) -> dict[str, Victims]:
+    return asyncio.run(read_preemption_answer(body))
+
+
 CASES: list[Callable[[str], str]] = [str, str.lower, str.upper]
 
 
@@ -61,7 +68,7 @@ def named(document: Any, case: Callable[[str], str]) -> Any:
             {"PodName": "p", "PodNamespace": "team", "PodUID": "uid-p", "Node": "n1"},
         ),
         (
-            meta_arguments(POD, OFFERED),
+            asyncio.run(meta_arguments(POD, OFFERED)),
             {
                 "Pod": {"metadata": {"name": "p"}},
                 "NodeNameToVictims": None,
@@ -157,15 +164,15 @@ def test_binding_and_preemption_responses_are_decoded(case: Callable[[str], str]
     assert read_binding_answer(b"{}") == read_binding_answer(b"null") == ""
     victims = {"n1": {"Pods": [{"UID": "a"}, {}], "NumPDBViolations": 2}, "n1b": {"Pods": None}, "n1c": None}
     document = named({"NodeNameToMetaVictims": victims}, case)
-    assert read_preemption_answer(orjson.dumps(document)) == {
+    assert read_preemption(orjson.dumps(document)) == {
         "n1": Victims(("a", ""), 2),
         "n1b": Victims((), 0),
         "n1c": Victims((), 0),
     }
-    assert read_preemption_answer(b"null") == read_preemption_answer(b"{}") == {}
+    assert read_preemption(b"null") == read_preemption(b"{}") == {}
 
 
-@pytest.mark.parametrize("read", [read_filter_answer, read_priorities, read_binding_answer, read_preemption_answer])
+@pytest.mark.parametrize("read", [read_filter_answer, read_priorities, read_binding_answer, read_preemption])
 def test_invalid_response_is_reported(read: Callable[[bytes], object]) -> None:
     with pytest.raises(ValueError, match=r"^sent a response that cannot be decoded: "):
         read(b"<html>")

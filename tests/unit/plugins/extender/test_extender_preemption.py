@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,7 @@ from multisched.framework.preemption import Candidates, LabelSet
 from multisched.model.objects import Pod, PodSpec
 from multisched.plugins.default_preemption import DefaultPreemption, LowerPriority
 from multisched.plugins.disruption_budgets import DisruptionBudgets
+from multisched.plugins.extender import preemption
 from multisched.plugins.extender.preemption import (
     WHOLE_PODS_MAX,
     PreemptionRequest,
@@ -209,14 +211,45 @@ def test_answers_are_read_whatever_the_case_of_their_names(nodes: dict[str, tupl
             for node, (uids, violations) in nodes.items()
         }
         body = msgspec.json.encode({change("NodeNameToMetaVictims"): victims})
-        assert read_preemption_answer(body) == wanted
-    offered = msgspec.json.decode(meta_arguments(b"{}", wanted))["NodeNameToMetaVictims"]
-    assert read_preemption_answer(msgspec.json.encode({"NodeNameToMetaVictims": offered})) == wanted
+        assert asyncio.run(read_preemption_answer(body)) == wanted
+
+
+@given(
+    st.dictionaries(st.text(max_size=3), st.tuples(some_uids, st.integers(-5, 5)), min_size=2),
+    st.integers(1, 9),
+    st.integers(1, 200),
+)
+def test_many_candidates_are_written_and_read_in_steps(
+    nodes: dict[str, tuple[list[str], int]], pods_at_once: int, bytes_at_once: int
+) -> None:
+    wanted = {node: Victims(tuple(uids), violations) for node, (uids, violations) in nodes.items()}
+
+    async def sent_and_read() -> tuple[dict[str, Victims], int]:
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        running = asyncio.create_task(others())
+        offered = msgspec.json.decode(await meta_arguments(b"{}", wanted))["NodeNameToMetaVictims"]
+        found = await read_preemption_answer(msgspec.json.encode({"NodeNameToMetaVictims": offered}))
+        running.cancel()
+        return found, turns
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preemption, "PODS_AT_ONCE", pods_at_once)
+        patch.setattr(preemption, "BYTES_AT_ONCE", bytes_at_once)
+        found, turns = asyncio.run(sent_and_read())
+    assert found == wanted
+    assert turns >= sum(1 + len(one.uids) for one in wanted.values()) // (pods_at_once + 3) - 1
 
 
 @pytest.mark.parametrize("body", [b"null", b"{}", b'{"NodeNameToMetaVictims":null}', b'{"nodenametometavictims":{}}'])
 def test_answer_without_nodes_keeps_no_candidate(body: bytes) -> None:
-    assert read_preemption_answer(body) == {}
+    assert asyncio.run(read_preemption_answer(body)) == {}
 
 
 @given(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import orjson
 import pytest
 
-from multisched.model.cluster_objects import ClusterObject
 from multisched.model.object_kinds import ObjectKind
-from multisched.model.quotas.reading import ReadQuotas
-from multisched.plugins.quota import many_quotas
+from multisched.model.quotas.koordinator import LinkedQuotas
+from multisched.model.quotas.reading import Problems
 from multisched.plugins.quota.quota_source import QuotaSource
 from multisched.state.object_store import ObjectStore
 from tests.unit.model.quotas.quota_documents import Json, flat, kind_of, linked
@@ -476,14 +474,14 @@ def test_status_write_does_not_renew_a_left_out_change() -> None:
 
 
 def test_one_contradiction_among_many_quotas_needs_few_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    genuine, readings = many_quotas.read_quotas, 0
+    genuine, readings = LinkedQuotas.problems, 0
 
-    def counted(kind: ObjectKind, quotas: Sequence[ClusterObject]) -> ReadQuotas:
+    def counted(self: LinkedQuotas) -> Problems:
         nonlocal readings
         readings += 1
-        return genuine(kind, quotas)
+        return genuine(self)
 
-    monkeypatch.setattr(many_quotas, "read_quotas", counted)
+    monkeypatch.setattr(LinkedQuotas, "problems", counted)
     desk = Desk()
     desk.apply(version(linked("p", 199, 999, is_parent="true"), 1))
     desk.apply(*(version(linked(f"c{number:03}", 1, 8, "p"), 2 + number) for number in range(200)))
