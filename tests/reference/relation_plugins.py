@@ -216,10 +216,11 @@ class InterPodAffinity(Silent):
 
     def prepare(self, world: World, pod: PodState) -> Any:
         state = AffinityState({}, {}, {})
+        has_terms = pod.terms("podAffinity", "required") or pod.terms("podAntiAffinity", "required")
         for node in world.nodes:
             for other in world.on(node):
-                state = self.moved(state, world, pod, other, node, 1)
-        has_terms = pod.terms("podAffinity", "required") or pod.terms("podAntiAffinity", "required")
+                if has_terms or other.terms("podAntiAffinity", "required"):
+                    state = self.moved(state, world, pod, other, node, 1)
         return state if has_terms or state.existing else SKIP
 
     def moved(self, state: Any, world: World, pod: PodState, other: PodState, node: str, sign: int) -> Any:

@@ -90,12 +90,15 @@ class DeliveredState:
     unknowable: set[str] = field(default_factory=set)
     """uids of pods of which a line was lost without a word, or that a restored backup has changed, and nothing came since."""
     changes: int = 0
-    """Moves with whatever `standing` goes by."""
+    """Moves with whatever `standing` and `placed` go by."""
     _standing: list[Standing] = field(default_factory=list)
     _on: dict[str, list[Pod]] = field(default_factory=dict)
     """Node -> the pods that stand there."""
     _standing_at: int = -1
     """The changes by which both were counted."""
+    _placed: list[Pod] = field(default_factory=list)
+    _placed_at: int = -1
+    """The changes by which it was listed."""
     quotas: QuotaJudge = field(default_factory=LinkedQuotaJudge)
     """The trees of quotas that were observed, and no pods."""
     quota_bounds: set[Bound] = field(default_factory=set)
@@ -206,13 +209,16 @@ class DeliveredState:
         self._count_standing()
         return self._standing
 
-    def placed(self) -> list[Pod]:
+    def placed(self) -> Sequence[Pod]:
         """Pods that it knows on nodes, whether it knows these or not, and its own on their way, each with its node."""
-        return [
-            pod if pod.node else replace(pod, node=self.held[uid], annotations=_as_bound(pod.annotations))
-            for uid, pod in self.pods.items()
-            if pod.node or uid in self.held
-        ]
+        if self._placed_at != self.changes:
+            self._placed_at = self.changes
+            self._placed = [
+                pod if pod.node else replace(pod, node=self.held[uid], annotations=_as_bound(pod.annotations))
+                for uid, pod in self.pods.items()
+                if pod.node or uid in self.held
+            ]
+        return self._placed
 
     def standing_on(self, node: str) -> Sequence[Pod]:
         """Those of one node."""

@@ -134,8 +134,9 @@ class GangWorkloads:
                 if pod.uid in self._ended and pod.is_deleting:
                     await self.end(pod)  # a restored backup has the finalizer again
             for workload in self._workloads:
-                own = [pod for pod in self._pods() if workload.owns(pod)]
-                await self._remove_finalizers([pod for pod in self._pods() if _is_of(pod, workload)], workload.ends_s)
+                pods = list(self._pods())
+                own = [pod for pod in pods if workload.owns(pod)]
+                await self._remove_finalizers([pod for pod in pods if _is_of(pod, workload)], workload.ends_s)
                 counted = [pod for pod in own if not (pod.is_deleting or pod.phase == "Failed")]
                 there = [pod for pod in counted if workload.is_job or not pod.is_terminal]
                 is_kept = self.is_kept and workload.is_kept and workload.created < MEMBERS_MAX

@@ -115,8 +115,8 @@ class DomainNodes:
         """A node that takes the pod, by its name; empty if there is none, or if that cannot be said."""
         delivered = self._feasible.delivered
         pod = delivered.pods.get(pod.uid, pod)
-        placed = [*delivered.placed(), *self._thought]
-        is_held = quota_excess(delivered.quotas.tree, pod, placed + self._nominated(pod))
+        placed = [*delivered.placed(), *self._thought, *self._nominated(pod)]
+        is_held = quota_excess(delivered.quotas.tree, pod, placed)
         nodes = self._nodes if is_judged(pod) and not is_held else ()
         relations = Relations(pod, delivered.nodes.values(), self._standing, self._is_usable)
         return next(

@@ -14,7 +14,7 @@ from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 from multisched.state.ledgers import RowlessLedger
 from multisched.state.reservations import is_stand_in
-from multisched.verify.quota_tree import QuotaTree
+from multisched.verify.quota_tree import QuotaTree, Usage
 from tests.kit.checkers.delivered_state import DeliveredState
 from tests.kit.checkers.linked_quotas import misnamed
 from tests.kit.checkers.quota_rules import counted, quota_excess, usage_of
@@ -33,6 +33,9 @@ class ProcessQuotas:
         """uid of each pod in its attempt -> what quotas and nominations were when it began."""
         self._waiting: dict[str, dict[str, tuple[float, int]]] = {}
         """Domain -> uid of a pod that its quota refused -> since when it is parked, and how many looks have found it so."""
+        self._used: Usage | None = None
+        self._used_at = -1
+        """The changes by which it was added up."""
 
     # -- decisions -------------------------------------------------------------------------------------------------
 
@@ -86,13 +89,19 @@ class ProcessQuotas:
         here = cast(Mapping[str, Mapping[str, int]], ledger.sums())
         if tree is None:
             return f"I14: quotas have sums for {sorted(here)}, and there is no tree" if here else ""
-        usage = usage_of(tree, self._delivered.placed())
+        usage = self._usage(tree)
         for level in tree.root.below():
             for resource in sorted(level.min.keys() | level.max.keys()):
                 shown, used = here.get(level.path, {}).get(resource, 0), usage.of(level)[resource]
                 if shown != used:
                     return f"I14: {level.path} has {shown} {resource} by its ledger, and {used} by its pods"
         return self._fault_of_pods(tree, ledger)
+
+    def _usage(self, tree: QuotaTree) -> Usage:
+        """Of all placed pods; added up once for each state that was observed."""
+        if self._used is None or self._used.tree is not tree or self._used_at != self._delivered.changes:
+            self._used, self._used_at = usage_of(tree, self._delivered.placed()), self._delivered.changes
+        return self._used
 
     def _fault_of_pods(self, tree: QuotaTree, ledger: QuotaLedger) -> str:
         """The first pod that belongs to another leaf than that of its namespace, or that counts as terminating or not as it does."""
@@ -119,8 +128,10 @@ class ProcessQuotas:
         if tree is None or not worker.is_leading or worker.queue._parked.has_overdue:
             return ""
         found = ""
-        for entry in worker.queue.entries(QueueState.UNSCHEDULABLE):
-            if LEDGER not in entry.plugins or not {LEDGER, GANG_PLUGIN}.issuperset(entry.plugins):
+        for uid, kept in worker.queue._entries.items():
+            is_refused = kept.state is QueueState.UNSCHEDULABLE and LEDGER in kept.rejectors | kept.pending
+            entry = worker.queue.entry(uid) if is_refused else None
+            if entry is None or not {LEDGER, GANG_PLUGIN}.issuperset(entry.plugins):
                 continue
             since_s, looks = before.get(entry.uid, (entry.since_s, 0))
             looks = looks + 1 if since_s == entry.since_s else 1
@@ -139,8 +150,10 @@ class ProcessQuotas:
     def _has_room(self, tree: QuotaTree, pods: Collection[Pod]) -> bool:
         """Beside all that stand, and all that have a node nominated."""
         uids = {pod.uid for pod in pods}
-        promised = [one for one in self._nominated() if one.uid not in uids]
-        usage = usage_of(tree, [*self._delivered.placed(), *promised])
+        usage = self._usage(tree).copy()
+        for one in self._nominated():
+            if one.uid not in uids:
+                usage.add(one.namespace, counted(one))
         for pod in pods:
             if misnamed(tree, pod) or usage.excesses_with(pod.namespace, counted(pod)):
                 return False

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 from multisched.cycle.classes.cache import ClassCache
@@ -109,13 +110,16 @@ class RequeueChecker:
 
     def _check_relations(self) -> None:
         self._are_relations_changed = False
-        found = [
-            entry
-            for entry in self._worker.queue.entries(QueueState.UNSCHEDULABLE)
-            if RELATING.intersection(entry.plugins) and self._may_ask_about(entry)
+        queue = self._worker.queue
+        related = [
+            uid
+            for uid, kept in queue._entries.items()
+            if kept.state is QueueState.UNSCHEDULABLE and not RELATING.isdisjoint(kept.rejectors | kept.pending)
         ]
+        entries = (entry for uid in related if (entry := queue.entry(uid)) is not None and self._may_ask_about(entry))
+        found = list(islice(entries, ASKED_MAX))
         if found:
-            self._ask_about(found[:ASKED_MAX])
+            self._ask_about(found)
 
     def _check_changed(self) -> None:
         names, self._changed = self._changed, set()

@@ -1,16 +1,19 @@
 """Answers and refusals beside those of a whole program that is made anew of what this one knows (I12).
 
 `ClassChecker` asks the same plugins again, and what a plugin keeps from one attempt to the next is the same then. Here the plugins,
-their indexes and the class are new, and go by the same nodes, pods and objects.
+their indexes and the class are new, and go by the same nodes, pods and objects. No program is asked about two pods: what one
+leaves behind would be the same on both sides. Masks and scores of one pod in one step are compared with one program.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
 
+from multisched.cycle.classes.cache import ClassCache
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.results import GangResult, Result, Unplaced
 from multisched.cycle.scheduling_cycle import SchedulingCycle
@@ -24,6 +27,7 @@ from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 from multisched.state.domain_rows import DomainRows
 from multisched.state.node_table import NodeTable
+from multisched.testing.sim_loop import SimLoop
 from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
 
 REFUSALS_EVERY: Final = 192
@@ -39,6 +43,8 @@ class SandboxChecker:
         self._rows = program.router.rows_of(worker)
         self._complain = complain
         self._refused = 0
+        self._made: tuple[object, SchedulerSandbox] | None = None
+        """The latest program of `compare`, with the moment that it was made at."""
         self._settle = worker.results.apply  # the moment at which nothing has come of the result yet
         worker.results.apply = self.settle  # type: ignore[method-assign]
 
@@ -66,11 +72,26 @@ class SandboxChecker:
         placed = {entry.pod.uid: entry.row for entry in cache if entry.row >= 0}
         return placed != {uid: row for row, _ in cache.nodes.live_rows() for uid in cache.nodes.pods_by_uid(row)}
 
-    def _made_anew(self, pod: Pod) -> tuple[SchedulerSandbox, DomainWorker] | None:
+    def _sandbox(self, _pod: Pod) -> SchedulerSandbox:
+        return SchedulerSandbox(self._program.configuration, ClusterSnapshot.of(self._program))
+
+    def _sandbox_for(self, pod: Pod) -> SchedulerSandbox:
+        """Returns the latest one again for the same pod in the same step of a task, unless something was placed or nominated since."""
+        loop, cache = asyncio.get_running_loop(), self._program.cache
+        assert isinstance(loop, SimLoop), "a simulation"
+        step = loop.iteration, asyncio.current_task(loop)
+        moment = step, pod, cache.nodes.row_log.sequence, self._program.nominator.sequence
+        if self._made is None or self._made[0] != moment:
+            self._made = moment, self._sandbox(pod)
+        return self._made[1]
+
+    def _made_anew(
+        self, pod: Pod, make: Callable[[Pod], SchedulerSandbox]
+    ) -> tuple[SchedulerSandbox, DomainWorker] | None:
         """The program, and the domain in it; None where the two need not answer alike."""
         if not _have_one_size(pod, self._program.cache.nodes):
             return None
-        sandbox = SchedulerSandbox(self._program.configuration, ClusterSnapshot.of(self._program))
+        sandbox = make(pod)
         worker = next(one for one in sandbox.program.router.workers() if one.name == self._worker.name)
         usable = _usable(self._program.cache.nodes, self._rows)
         if usable != _usable(sandbox.cache.nodes, sandbox.program.router.rows_of(worker)):
@@ -81,7 +102,7 @@ class SandboxChecker:
 
     def _compare_refusals(self, result: Unplaced) -> None:
         """The same pod is refused in the same words, and would remove as many pods that are as important."""
-        made = self._made_anew(result.pod)
+        made = self._made_anew(result.pod, self._sandbox)
         if made is None:
             return
         sandbox, worker = made
@@ -92,12 +113,13 @@ class SandboxChecker:
 
     def compare(self, entry: EquivalenceClass, pod: Pod) -> None:
         """`entry`: just found for the pod, or just scored, maybe on some of its rows only."""
-        made = self._made_anew(pod)
+        made = self._made_anew(pod, self._sandbox_for)
         if made is None:
             return
         sandbox, worker = made
         table, others = self._program.cache.nodes, sandbox.cache.nodes
-        classes = worker.cycle.classes
+        rows = sandbox.program.router.rows_of(worker)
+        classes = ClassCache(worker.cycle.plugins, worker.runner, others, rows)
         try:
             fresh = classes.find(pod, 1)
             if entry.is_scored and entry.refusal is None and fresh.refusal is None:

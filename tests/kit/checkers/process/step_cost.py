@@ -56,7 +56,11 @@ class StepCost:
         call = runner.call
 
         def counted(plugin: Any, point: str, function: Callable[..., R], *args: Any) -> R:
-            self._add(1 + sum(len(one) for one in args if isinstance(one, np.ndarray)))
+            cost = 1
+            for one in args:
+                if isinstance(one, np.ndarray):
+                    cost += len(one)
+            self._add(cost)
             return call(plugin, point, function, *args)
 
         runner.call = counted  # type: ignore[method-assign]

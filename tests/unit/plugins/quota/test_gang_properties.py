@@ -97,50 +97,53 @@ def test_histories_end_and_no_gang_is_placed_below_its_minimum(story: Story) -> 
 
 @given(GANGS)
 @settings(max_examples=EXAMPLES)
-def test_gang_loses_only_its_surplus_or_all_members(story: Story) -> None:
-    for town, _, preemption in reclaims(story):
-        roster = town.domain.cache.gangs
-        going = Counter(key for pod in preemption.every_victim if (key := roster.key_of(pod.uid)) is not None)
-        for key, count in going.items():
-            gang = roster.gang(key)
-            assert gang is not None
-            assert gang.spec is not None
-            left = len(gang.members) - sum(not one.node for one in gang.members.values()) - count
-            assert left >= gang.spec.min_members or left == 0, f"{left} of {key} would stand"
-
-
-@given(GANGS)
-@settings(max_examples=EXAMPLES)
-def test_reclaim_passes_the_judge_and_its_units_are_minimal(story: Story) -> None:
+def test_reclaims_of_gangs_are_whole_minimal_and_final(story: Story) -> None:
+    """A story takes half a second: each of its reclaims is put to all properties."""
     tree = tree_of(story)
     for taken in reclaims(story):
-        usage = usage_of(tree, taken.town)
-        claim = QuotaClaim("claim", taken.claimants[0].namespace, together(taken.claimants))
-        victims = [
-            Victim(pod.key, pod.namespace, amounts(pod), f"unit {number}" if len(unit) > 1 else "")
-            for number, unit in enumerate(taken.units())
-            for pod in unit
-        ]
-        suffices = Rooms(taken).suffice
-        assert suffices(victims), "they make room on nodes"
-        assert reclaim_faults(usage, claim, victims, suffices) == []
+        check_members_left(taken)
+        check_judge_agrees(tree, taken)
+        check_nobody_comes_back(tree, taken)
 
 
-@given(GANGS)
-@settings(max_examples=EXAMPLES)
-def test_evicted_gangs_could_not_reclaim_again(story: Story) -> None:
-    tree = tree_of(story)
-    for taken in reclaims(story):
-        after = usage_of(tree, taken.town, without=taken.victims)
-        after.add(taken.claimants[0].namespace, together(taken.claimants))
-        for unit in taken.units():
-            if unit[0].namespace == taken.claimants[0].namespace:
-                continue
-            roster = taken.town.domain.cache.gangs
-            key = roster.key_of(unit[0].uid)
-            least = len(unit) - roster.surplus(key) if key is not None and len(unit) > 1 else 1
-            for some in combinations(unit, max(least, 1)):
-                assert not after.is_entitled(unit[0].namespace, together(some)), f"{unit[0].name} would come back"
+def check_members_left(taken: Taken) -> None:
+    """A gang loses only its surplus, or all members."""
+    roster = taken.town.domain.cache.gangs
+    going = Counter(key for pod in taken.preemption.every_victim if (key := roster.key_of(pod.uid)) is not None)
+    for key, count in going.items():
+        gang = roster.gang(key)
+        assert gang is not None
+        assert gang.spec is not None
+        left = len(gang.members) - sum(not one.node for one in gang.members.values()) - count
+        assert left >= gang.spec.min_members or left == 0, f"{left} of {key} would stand"
+
+
+def check_judge_agrees(tree: QuotaTree, taken: Taken) -> None:
+    """The reclaim passes the judge, and its units are minimal."""
+    usage = usage_of(tree, taken.town)
+    claim = QuotaClaim("claim", taken.claimants[0].namespace, together(taken.claimants))
+    victims = [
+        Victim(pod.key, pod.namespace, amounts(pod), f"unit {number}" if len(unit) > 1 else "")
+        for number, unit in enumerate(taken.units())
+        for pod in unit
+    ]
+    suffices = Rooms(taken).suffice
+    assert suffices(victims), "they make room on nodes"
+    assert reclaim_faults(usage, claim, victims, suffices) == []
+
+
+def check_nobody_comes_back(tree: QuotaTree, taken: Taken) -> None:
+    """Evicted gangs and pods could not reclaim again."""
+    after = usage_of(tree, taken.town, without=taken.victims)
+    after.add(taken.claimants[0].namespace, together(taken.claimants))
+    for unit in taken.units():
+        if unit[0].namespace == taken.claimants[0].namespace:
+            continue
+        roster = taken.town.domain.cache.gangs
+        key = roster.key_of(unit[0].uid)
+        least = len(unit) - roster.surplus(key) if key is not None and len(unit) > 1 else 1
+        for some in combinations(unit, max(least, 1)):
+            assert not after.is_entitled(unit[0].namespace, together(some)), f"{unit[0].name} would come back"
 
 
 class Rooms:
