@@ -23,6 +23,7 @@ from multisched.state.gang_roster import Gang, GangRoster
 
 STARTED: Final = "started"
 """In place of a reason why members wait: the gang has started."""
+_TRIED: Final = (QueueState.IN_FLIGHT, QueueState.LEAVING)
 
 
 class _Waiting(msgspec.Struct):
@@ -226,6 +227,16 @@ class GangEntries:
             if waiting is not None and waiting.lead is not None:
                 return waiting.lead
         return None
+
+    def other_lead_of(self, entry: Entry) -> Entry | None:
+        """Returns the lead of the entry's gang if it is another member that is not being tried; else None."""
+        lead = self.lead_of(entry)
+        return None if lead is None or lead is entry or lead.state in _TRIED else lead
+
+    def follows_queued_lead(self, entry: Entry) -> bool:
+        """Reports whether the entry, when its attempt fails, follows a lead that is tried again without any event."""
+        lead = self.other_lead_of(entry) if self.must_start_together(entry.uid) else None
+        return lead is not None and lead.state in (QueueState.ACTIVE, QueueState.BACKOFF)
 
     def lead(self, entry: Entry, now_s: float) -> None:
         """Makes the entry the lead of its gang, with the sort key of the most important member."""

@@ -235,17 +235,13 @@ class PodQueue:
         return QueuedPod(entry.pod, entry.queued_s, entry.attempts)
 
     def fail(self, uid: str, failure: Failure, now_s: float, budget: StepBudget = UNLIMITED) -> QueueOutcome:
-        """Ends an attempt without a bind: requeues the pod according to the failure and the events during the attempt.
-
-        `budget`: limits how many of these events are checked; those that are left count as one that may help.
-        """
+        """Ends an attempt without a bind: requeues the pod by the failure and the events meanwhile, checked within `budget`."""
         self._now_s = now_s
         entry = self._attempted(uid)
         if entry.state is QueueState.LEAVING:
             self._states.move(entry, QueueState.ABSENT, FAILED, now_s)
             return _placement(entry)
-        may_wake = not self._back.follows_queued_lead(entry)
-        how = self._judge.after_failure(entry, failure, now_s, budget, may_wake=may_wake)
+        how = self._judge.after_failure(entry, failure, now_s, budget)
         entry.queued_s, entry.order, entry.sort_key, entry.is_recovering = now_s, next(self._order), None, False
         entry.message, entry.was_flushed = failure.message, False
         self.gangs.refused(entry, failure.message)

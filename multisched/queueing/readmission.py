@@ -109,22 +109,10 @@ class Readmission:
         """Reports, after a failed attempt of its gang, whether another member leads. If not, this entry becomes the lead."""
         if not self._gangs.must_start_together(entry.uid):
             return False
-        if self._other_lead(entry) is not None:
+        if self._gangs.other_lead_of(entry) is not None:
             return True
         self._gangs.lead(entry, now_s)
         return False
-
-    def follows_queued_lead(self, entry: Entry) -> bool:
-        """Reports whether the entry, when its attempt fails, follows a lead that will be tried again without any event."""
-        if not self._gangs.must_start_together(entry.uid):
-            return False
-        lead = self._other_lead(entry)
-        return lead is not None and lead.state in (QueueState.ACTIVE, QueueState.BACKOFF)
-
-    def _other_lead(self, entry: Entry) -> Entry | None:
-        """Returns another member of the entry's gang that leads it and is not being tried; None if there is none."""
-        lead = self._gangs.lead_of(entry)
-        return None if lead is None or lead is entry or lead.state in POPPED else lead
 
     def regroup(self, now_s: float, tally: MovedCounts) -> None:
         """Sorts the entries of changed gangs: separate entries if the gang has started, else one lead with followers."""

@@ -42,13 +42,10 @@ class RequeueJudge:
         self.policy = policy
         """For failures from now on."""
 
-    def after_failure(
-        self, entry: Entry, failure: Failure, now_s: float, budget: StepBudget, *, may_wake: bool = True
-    ) -> Requeue:
+    def after_failure(self, entry: Entry, failure: Failure, now_s: float, budget: StepBudget) -> Requeue:
         """Counts the failure, sets the backoff, and checks the events since the pop.
 
-        `budget`: when it is spent, the events that are left count as one that may help. `may_wake`: False if the result
-        makes no difference, as the entry will follow a lead that is tried again anyway; events are not checked then.
+        `budget`: when it is spent, the events that are left count as one that may help.
         """
         entry.rejectors = entry.pending = NO_PLUGINS
         if failure.without_backoff and entry.conflicts < CONFLICTS_IN_A_ROW:
@@ -65,7 +62,7 @@ class RequeueJudge:
             entry.errors, entry.refusals = 0, entry.refusals + 1
             entry.rejectors, entry.pending = failure.rejectors, failure.pending
         entry.backoff_until_s = now_s + self.policy.duration_s(entry.errors or entry.refusals)
-        if is_error or not may_wake:
+        if is_error or self._gangs.follows_queued_lead(entry):
             return Requeue.AFTER_BACKOFF
         return self._missed(entry, budget)
 

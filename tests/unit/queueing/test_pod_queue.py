@@ -18,13 +18,11 @@ from multisched.framework.events import (
 )
 from multisched.framework.points import QueuedPod
 from multisched.framework.status import Code, Status
-from multisched.framework.step_budget import UnlimitedSteps
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.model.selectors import Toleration
 from multisched.queueing.backoff import BackoffPolicy
 from multisched.queueing.entry import Failure, QueueOutcome
 from multisched.queueing.pod_queue import PodQueue
-from multisched.queueing.requeue_judge import EVENTS_PER_CHECK
 from multisched.queueing.transitions import QueueInvariantError, QueueState
 from multisched.testing.builders import make_node
 from tests.unit.queueing.builders import (
@@ -325,29 +323,6 @@ def test_equal_pods_share_one_hint_call_and_an_unregistered_event_needs_none() -
     queue.on_event(NODE_ADD, None, make_node(labels={"zone": "b"}), 1)
     assert hint.asked == queue.statistics().hint_calls == 1
     queue.validate()
-
-
-class SpentSteps(UnlimitedSteps):
-    def is_spent(self) -> bool:
-        return True
-
-
-def test_events_that_are_left_when_the_budget_is_spent_count_as_one_that_may_help() -> None:
-    hint = AffinityHint()
-    queue = make_queue(plugins=profile(hint), in_flight_events_max=1_000)
-    for uid in ("limited", "unlimited"):
-        queue.add(make_pod(uid, labels={"zone": "a"}), 0)
-        pop_uid(queue, 0)
-    for _ in range(2 * EVENTS_PER_CHECK):
-        queue.on_event(NODE_ADD, None, make_node(labels={"zone": "b"}), 0)
-
-    placements = [
-        queue.fail("limited", refused_by(AFFINITY), 0, SpentSteps()),
-        queue.fail("unlimited", refused_by(AFFINITY), 0),
-    ]
-
-    assert [one.state for one in placements] == [QueueState.BACKOFF, QueueState.UNSCHEDULABLE]
-    assert hint.asked == EVENTS_PER_CHECK - 1 + 2 * EVENTS_PER_CHECK
 
 
 def test_hints_are_called_separately_for_different_labels() -> None:

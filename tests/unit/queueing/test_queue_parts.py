@@ -18,17 +18,20 @@ from multisched.framework.events import (
     EventRegistration,
     Resource,
 )
+from multisched.framework.step_budget import UnlimitedSteps
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Owner, PodSpec
 from multisched.model.selectors import Toleration
 from multisched.queueing.backoff import BackoffPods, BackoffPolicy
-from multisched.queueing.entry import Entry
+from multisched.queueing.entry import Entry, Failure
 from multisched.queueing.events_in_flight import EventsInFlight
 from multisched.queueing.hints import HintTable
 from multisched.queueing.pod_changes import own_event
+from multisched.queueing.requeue_judge import EVENTS_PER_CHECK
 from multisched.queueing.transitions import QueueInvariantError, QueueState
 from multisched.queueing.uid_heap import GARBAGE_MIN_ITEMS, UidHeap
-from tests.unit.queueing.builders import Listening, make_pod
+from multisched.testing.builders import make_node
+from tests.unit.queueing.builders import AFFINITY, AffinityHint, Listening, make_pod, make_queue, pop_uid, profile
 
 
 @pytest.mark.parametrize(
@@ -339,3 +342,26 @@ def test_event_outside_the_wildcard_does_not_affect_rejectors_without_registrati
     assert (log.since("p").anything, len(log.since("p").events)) == (False, 1)
     log.record(NODE_ADD, None, None, is_of_interest=False)
     assert log.since("p").anything
+
+
+class SpentSteps(UnlimitedSteps):
+    def is_spent(self) -> bool:
+        return True
+
+
+def test_events_that_are_left_when_the_budget_is_spent_count_as_one_that_may_help() -> None:
+    hint = AffinityHint()
+    queue = make_queue(plugins=profile(hint), in_flight_events_max=1_000)
+    for uid in ("limited", "unlimited"):
+        queue.add(make_pod(uid, labels={"zone": "a"}), 0)
+        pop_uid(queue, 0)
+    for _ in range(2 * EVENTS_PER_CHECK):
+        queue.on_event(NODE_ADD, None, make_node(labels={"zone": "b"}), 0)
+
+    placements = [
+        queue.fail("limited", Failure(rejectors=frozenset({AFFINITY})), 0, SpentSteps()),
+        queue.fail("unlimited", Failure(rejectors=frozenset({AFFINITY})), 0),
+    ]
+
+    assert [one.state for one in placements] == [QueueState.BACKOFF, QueueState.UNSCHEDULABLE]
+    assert hint.asked == EVENTS_PER_CHECK - 1 + 2 * EVENTS_PER_CHECK
