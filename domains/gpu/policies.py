@@ -41,12 +41,6 @@ class Candidates(msgspec.Struct):
     table_rows: Rows | None = None
     """The rows in the table of nodes; None: `rows`."""
 
-    def at(self, positions: Rows) -> Candidates:
-        """Returns some of the rows, by position."""
-        return (
-            self if len(positions) == len(self.rows) else Candidates(self.arrays, self.rows.take(positions), self.nodes)
-        )
-
     @property
     def cpu_milli(self) -> Int64:
         """int64[rows]: idle CPU, without the pod."""
@@ -64,7 +58,7 @@ class Candidates(msgspec.Struct):
     @property
     def models(self) -> Int64:
         """int64[rows]: number of the model of the first card, see `CardArrays.models`."""
-        found: Int64 = np.maximum(self.arrays.layer(MODEL, self.rows)[0], 0)
+        found: Int64 = np.maximum(self.arrays.first(MODEL, self.rows), 0)
         return found
 
     def needed_milli(self, part: Part) -> Int64:
