@@ -204,8 +204,8 @@ class CardArrays:
         if len(modes) and texts == texts[: modes.itemsize] * len(modes):
             yield MODES[modes.item(0)], ALL
             return
-        for number in np.unique(modes).tolist():
-            yield MODES[number], np.flatnonzero(modes == number)
+        for number in np.bincount(modes).nonzero()[0].tolist():
+            yield MODES[number], (modes == number).nonzero()[0]
 
     def scales(self, rows: Rows) -> Int64:
         """Returns int64[len(rows)]: `Card.scale` of the row's cards."""
@@ -225,7 +225,10 @@ class CardArrays:
 
     def unconfirmed(self, rows: Rows, confusions: frozenset[str]) -> Bools:
         """Returns bool[len(rows)]: whether a pod waits there for its device plugin, which could confuse the two."""
-        found = [row for row, awaited in self._awaiting.items() if not confusions.isdisjoint(awaited)]
+        awaiting = self._awaiting
+        if len(rows) < len(awaiting):
+            return np.array([not confusions.isdisjoint(awaiting.get(row, ())) for row in rows.tolist()], np.bool_)
+        found = [row for row, awaited in awaiting.items() if not confusions.isdisjoint(awaited)]
         return np.isin(rows, found) if found else np.zeros(len(rows), np.bool_)
 
     # -- what would fit --------------------------------------------------------------------------------------------

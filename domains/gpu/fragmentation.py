@@ -73,19 +73,23 @@ class Fragmentation:
     def order(self, candidate: Candidates, demand: GpuDemand, pod: Pod) -> CardOrder:
         """Orders cards by score, the best first; by what is left, the least first, if several are needed or no pods are typical yet."""
         part = demand.parts[0]
-        places = candidate.arrays.fitting(demand, part, candidate.rows)[:, 0].nonzero()[0]
-        left = candidate.left
-        is_one = len(demand.parts) == 1 and part.count == 1
-        if not is_one or not self._current() or len(set(left[places, 0].tolist())) < 2:
+        if len(demand.parts) > 1 or part.count > 1 or not self._current():
             return least_free_first
-        fragments = self.fragments(candidate.arrays.models)
-        model, idle = candidate.models, candidate.cpu_milli
-        at = np.zeros(len(places), np.intp)
-        rest = np.maximum(idle - pod.requests.get(CPU, 0), 0)
-        rises = fragments.rises(left, (idle, rest), model, at, places, candidate.needed_milli(part))
-        points = _points(rises).tolist()
-        score = dict(zip(places.tolist(), points, strict=True))
-        return lambda place, free: -score.get(place, 0)
+        fits = candidate.arrays.fitting(demand, part, candidate.rows)[:, 0]
+        cards = candidate.left[:, 0].tolist()
+        lefts = list(dict.fromkeys(cards[place] for place in fits.nonzero()[0].tolist()))
+        if len(lefts) < 2:
+            return least_free_first
+        fragments, model = self.fragments(candidate.arrays.models), candidate.models.item()
+        idle, needed = candidate.cpu_milli.item(), candidate.needed_milli(part).item()
+        rest, before = max(idle - pod.requests.get(CPU, 0), 0), fragments.of_one(cards, idle, model)
+        rises = []
+        for left in lefts:
+            after = cards.copy()
+            after[cards.index(left)] = max(left - needed, 0)
+            rises.append(fragments.of_one(after, rest, model) - before)
+        score = dict(zip(lefts, _points(np.array(rises)).tolist(), strict=True))
+        return lambda place, free: -score.get(cards[place], 0)
 
 
 def _ways(left: Int64, fits: Bools) -> tuple[Rows, Rows]:

@@ -10,6 +10,7 @@ the mean over the typical pods by their shares.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,7 +31,7 @@ class Fragments:
     def __init__(self, typical: Typical, models: Sequence[str]) -> None:
         """`models`: number of a model in the arrays of `of` -> its name."""
         pods = [one for one in typical if one.shape.count]
-        levels = sorted({one.shape.cpu_milli for one in pods})
+        self._levels = levels = sorted({one.shape.cpu_milli for one in pods})
         self._cpu_milli = np.array(levels, np.int64)
         self._states = len(levels) + 1
         """Amounts of idle CPU that differ for the typical pods."""
@@ -59,6 +60,17 @@ class Fragments:
         number of the model of the cards. Without typical pods nothing is a fragment.
         """
         found: Float64 = np.add.reduce(self.by_card(left, cpu_milli, model), axis=0)
+        return found
+
+    def of_one(self, left: Sequence[int], cpu_milli: int, model: int) -> float:
+        """Returns `of` one state, in Python numbers: for so few, numpy would take longer."""
+        state = model * self._states + bisect_right(self._levels, cpu_milli)
+        place, useless, first = self._place.item, self._useless.item, state * self._width
+        found = sum([amount * useless(first + place(amount)) for amount in left])
+        for milli, count, shares in self._several:
+            enough = [amount for amount in left if amount >= milli]
+            if len(enough) >= count:
+                found -= shares.item(state) * sum(enough)
         return found
 
     def by_card(self, left: Int64, cpu_milli: Int64, model: Int64) -> Float64:

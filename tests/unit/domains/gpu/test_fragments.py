@@ -73,6 +73,8 @@ def test_arrays_equal_plain_arithmetic(counts: dict[PodShape, int], states: list
     assert found.tolist() == pytest.approx(
         [plain_fragments.fragments(cards, idle, MODELS[number], typical) for cards, idle, number in states]
     )
+    one_by_one = [Fragments(typical, MODELS).of_one(*state) for state in states]
+    assert one_by_one == pytest.approx(found.tolist())
     by_card = Fragments(typical, MODELS).by_card(left.T, cpu_milli, model)
     assert by_card.sum(axis=0).tolist() == pytest.approx(found.tolist(), abs=1e-6)
     assert (by_card >= -1e-6).all()
