@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from domains.gpu.card_row import CardRow
 from domains.gpu.cards import CARD_MILLI, CARD_PERCENT, NOTHING, SHARERS_MAX, Mode
 from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part
-from multisched.framework.node_view import Bools, Int64, Rows, all_true
+from multisched.framework.node_view import Bools, Int64, Rows
 from multisched.model.objects import Pod
 
 ROWS_FIRST, CARDS_FIRST = 64, 8
@@ -30,6 +30,7 @@ VERSION, MODE, SCALE, IS_HELD, BARS_WHOLE, BARS_FRACTIONS, IS_LOCKED, MOST_MILLI
 UNUSED: cards that no pod uses."""
 ABSENT = -1
 ALL = slice(None)
+_NO_RUN = slice(0, 0)
 MODELS_MAX = 1024
 """Models with a number before those that no card has are dropped."""
 SHARERS_FEW = SHARERS_MAX // 2
@@ -96,8 +97,8 @@ class CardArrays:
             cards.has_whole and is_exclusive,
             cards.is_locked,
             max(fitting, default=0),
-            sum(milli >= CARD_MILLI for milli in fitting),
-            sum(free == total != NOTHING for total, free in zip(cards.totals, cards.free, strict=True)),
+            len([milli for milli in fitting if milli >= CARD_MILLI]),
+            len([free for total, free in zip(cards.totals, cards.free, strict=True) if free == total != NOTHING]),
         )
         awaiting = [hold.awaits for hold in cards.holds.values() if hold.awaits]
         if awaiting:
@@ -169,23 +170,28 @@ class CardArrays:
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
-    def _at(self, rows: Rows) -> Rows | slice:
-        """Returns the index of these rows: a slice, which avoids copies, if they are contiguous. May enlarge the arrays."""
+    def _run(self, rows: Rows) -> slice | None:
+        """Returns the rows as a slice, which avoids copies, if they are contiguous; otherwise None. May enlarge the arrays."""
         if not len(rows):
-            return rows
-        first, last = int(rows[0]), int(rows[-1])
-        self._grow(last + 1, 0)
-        return slice(first, last + 1) if last - first + 1 == len(rows) else rows
+            return _NO_RUN
+        first, last = rows.item(0), rows.item(-1)
+        if last >= self._sums.shape[1]:
+            self._grow(last + 1, 0)
+        return slice(first, last + 1) if last - first + 1 == len(rows) else None
 
     def layer(self, which: int, rows: Rows) -> Int64:
         """Returns int64[cards, len(rows)]: one layer of the array over cards, ABSENT beyond the last card."""
-        at = self._at(rows)
-        found: Int64 = self._cards[which][:, at]
-        return found
+        run = self._run(rows)
+        return self._cards[which].take(rows, axis=1) if run is None else self._cards[which, :, run]
+
+    def first(self, which: int, rows: Rows) -> Int64:
+        """Returns int64[len(rows)]: the layer of each row's first card."""
+        run = self._run(rows)
+        return self._cards[which, 0].take(rows) if run is None else self._cards[which, 0, run]
 
     def _sum(self, which: int, rows: Rows) -> Int64:
-        at = self._at(rows)
-        return self._sums[which, at]
+        run = self._run(rows)
+        return self._sums[which].take(rows) if run is None else self._sums[which, run]
 
     def modes(self, rows: Rows) -> Int64:
         """Returns int64[len(rows)]: the number of each row's mode, see `MODE_NUMBER`."""
@@ -194,11 +200,12 @@ class CardArrays:
     def by_mode(self, rows: Rows) -> Iterator[tuple[Mode, Int64 | slice]]:
         """Yields each mode of the rows, and the positions of its rows."""
         modes = self.modes(rows)
-        if len(modes) and all_true(modes == modes.item(0)):
+        texts = modes.tobytes()
+        if len(modes) and texts == texts[: modes.itemsize] * len(modes):
             yield MODES[modes.item(0)], ALL
             return
-        for number in np.unique(modes).tolist():
-            yield MODES[number], np.flatnonzero(modes == number)
+        for number in np.bincount(modes).nonzero()[0].tolist():
+            yield MODES[number], (modes == number).nonzero()[0]
 
     def scales(self, rows: Rows) -> Int64:
         """Returns int64[len(rows)]: `Card.scale` of the row's cards."""
@@ -218,7 +225,10 @@ class CardArrays:
 
     def unconfirmed(self, rows: Rows, confusions: frozenset[str]) -> Bools:
         """Returns bool[len(rows)]: whether a pod waits there for its device plugin, which could confuse the two."""
-        found = [row for row, awaited in self._awaiting.items() if not confusions.isdisjoint(awaited)]
+        awaiting = self._awaiting
+        if len(rows) < len(awaiting):
+            return np.array([not confusions.isdisjoint(awaiting.get(row, ())) for row in rows.tolist()], np.bool_)
+        found = [row for row, awaited in awaiting.items() if not confusions.isdisjoint(awaited)]
         return np.isin(rows, found) if found else np.zeros(len(rows), np.bool_)
 
     # -- what would fit --------------------------------------------------------------------------------------------
@@ -238,28 +248,27 @@ class CardArrays:
 
     def fitting(self, demand: GpuDemand, part: Part, rows: Rows) -> NDArray[np.bool_]:
         """Returns bool[cards, len(rows)]: the cards that have room for the part, if it is the pod's first."""
-        at, amount = self._at(rows), part.amount
-        cards = self._cards
+        layer, amount = self.layer, part.amount
         fits: NDArray[np.bool_]
         if amount.milli:
-            fits = cards[FITS_MILLI][:, at] >= amount.milli
+            fits = layer(FITS_MILLI, rows) >= amount.milli
         elif amount.percent:  # memory >= needed, without a division for each card
-            memory, size = cards[MEMORY][:, at], cards[SIZE][:, at]
+            memory, size = layer(MEMORY, rows), layer(SIZE, rows)
             fits = (size > 0) & (CARD_PERCENT * memory + (CARD_PERCENT - 1) >= amount.percent * size)
         else:
-            memory, size = cards[MEMORY][:, at], cards[SIZE][:, at]
-            fits = (size > 0) & (memory >= amount.memory * self._sums[SCALE, at])
+            memory, size = layer(MEMORY, rows), layer(SIZE, rows)
+            fits = (size > 0) & (memory >= amount.memory * self.scales(rows))
         if self._has_few_sharers:
-            fits &= cards[SHARERS][:, at] >= amount.sharers
+            fits &= layer(SHARERS, rows) >= amount.sharers
         if amount.cores:
-            fits &= cards[CORES][:, at] >= amount.cores
+            fits &= layer(CORES, rows) >= amount.cores
         if part.needs_unused:
-            fits &= cards[MEMORY][:, at] == cards[SIZE][:, at]
-            fits &= cards[CORES][:, at] == cards[TOTAL_CORES][:, at]
+            fits &= layer(MEMORY, rows) == layer(SIZE, rows)
+            fits &= layer(CORES, rows) == layer(TOTAL_CORES, rows)
         if part.needs_cores:
-            fits &= cards[CORES][:, at] > 0
+            fits &= layer(CORES, rows) > 0
         if demand.filter is not ANY_CARD:
-            fits &= self._accepted(demand.filter)[cards[MODEL][:, at]]
+            fits &= self._accepted(demand.filter)[layer(MODEL, rows)]
         return fits
 
     @property

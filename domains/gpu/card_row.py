@@ -58,6 +58,7 @@ class CardRow:
     __slots__ = (
         "_changed",
         "_row",
+        "_used",
         "_uses",
         "free",
         "has_fractions",
@@ -73,6 +74,8 @@ class CardRow:
         self.holds: dict[str, Hold] = {}
         self._uses: dict[str, tuple[tuple[int, Use], ...] | None] = {}
         """uid -> what its hold takes of the node's present cards, kept while neither changes."""
+        self._used: Sequence[tuple[int, int, int] | None] = ()
+        """What holds took of each card at the last `renew`; None: `free` does not follow from it."""
         self._changed: set[int] | None = None
         self._row = -1
         """The row that `written` was last called for."""
@@ -89,7 +92,7 @@ class CardRow:
         copied = CardRow()
         copied.node, copied.totals = self.node, self.totals
         copied.holds, copied.free = dict(self.holds), list(self.free)
-        copied._uses = dict(self._uses)
+        copied._uses, copied._used = dict(self._uses), self._used
         copied.has_whole, copied.has_fractions, copied.is_locked = self.has_whole, self.has_fractions, self.is_locked
         return copied
 
@@ -97,6 +100,7 @@ class CardRow:
         self.node = node
         self.totals = tuple(card.total for card in node.cards)
         self._uses.clear()
+        self._used, self.free = [None] * len(self.totals), list(self.totals)
         self._changed = None
         self.renew()
 
@@ -155,7 +159,7 @@ class CardRow:
             if barred:
                 continue
             places = [self._place_of(index) for index in chosen]
-            if not all(place >= 0 and self._has_room(place, demand, part, taken.get(place)) for place in places):
+            if not all(place >= 0 and self._takes(place, demand, part, taken.get(place)) for place in places):
                 return self._room_refusal(demand) or CHOSEN_WITHOUT_ROOM
             is_bound = part.count > 1 and (demand.one_numa or demand.one_link)
             groups = (group for tier in self._groups(places, demand) for group in tier) if is_bound else ()
@@ -182,10 +186,11 @@ class CardRow:
 
     def _best(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken], order: CardOrder) -> list[int]:
         """Returns the places of the part's cards, fewer if too few fit: from one link group or NUMA node if possible."""
+        if part.count == 1:
+            best = min(self._fitting(demand, part, taken), key=lambda one: (order(*one), one[0]), default=None)
+            return [] if best is None else [best[0]]
         fitting = sorted(self._fitting(demand, part, taken), key=lambda one: (order(*one), one[0]))
         places = [place for place, _ in fitting]
-        if part.count == 1:
-            return places[:1]
         for tier in self._groups(places, demand):
             groups = [group for group in tier if len(group) >= part.count]
             if groups:
@@ -206,22 +211,31 @@ class CardRow:
 
     def _fitting(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken]) -> Iterator[tuple[int, int]]:
         """Yields the place and free memory of each card that has room for the part, beside the earlier parts of the pod."""
-        for place, free in enumerate(self.free):
-            if self._has_room(place, demand, part, taken.get(place)):
-                yield place, free.memory
+        like, use = None, NOTHING
+        for place, (card, free) in enumerate(zip(self.node.cards, self.free, strict=True)):
+            if like is None or card.memory != like.memory or card.scale != like.scale:
+                like, use = card, part.amount.of(card)
+            if self._has_room(place, demand, part, use, taken.get(place)):
+                yield place, free[0]
 
-    def _has_room(self, place: int, demand: GpuDemand, part: Part, before: _Taken | None) -> bool:
-        """Reports whether a card has room for the part. `before`: what earlier parts of the pod take of it."""
-        card, free = self.node.cards[place], self.free[place]
-        if not card.is_healthy or (demand.filter is not ANY_CARD and not demand.filter.accepts(card)):
+    def _has_room(self, place: int, demand: GpuDemand, part: Part, use: Use, before: _Taken | None) -> bool:
+        """Reports whether a card has room for the part. `use`: the part's amount on it; `before`: what earlier parts of the pod take."""
+        free_memory, free_cores, free_sharers = free = self.free[place]
+        if before is None:
+            extra, (memory, cores, sharers) = NOTHING, use
+        else:
+            extra, (memory, cores, sharers) = before.use, before.with_part(part, use)
+        if memory > free_memory or cores > free_cores or sharers > free_sharers:
             return False
-        extra = NOTHING if before is None else before.use
         if part.needs_unused and (free != self.totals[place] or extra != NOTHING):
             return False
-        if part.needs_cores and free.cores <= extra.cores:
+        if part.needs_cores and free_cores <= extra.cores:
             return False
-        use = part.amount.of(card) if before is None else before.with_part(part, part.amount.of(card))
-        return use.memory <= free.memory and use.cores <= free.cores and use.sharers <= free.sharers
+        card = self.node.cards[place]
+        return card.is_healthy and (demand.filter is ANY_CARD or demand.filter.accepts(card))
+
+    def _takes(self, place: int, demand: GpuDemand, part: Part, before: _Taken | None) -> bool:
+        return self._has_room(place, demand, part, part.amount.of(self.node.cards[place]), before)
 
     def _take(self, part: Part, places: Sequence[int], taken: dict[int, _Taken]) -> None:
         for place in places:
@@ -246,8 +260,8 @@ class CardRow:
         Processes holds in the order of uids if that matters, so that equal holds give equal results.
         """
         cards, holds = self.node.cards, self.holds
-        self.has_whole = any(hold.is_whole for hold in holds.values())
-        self.has_fractions = not all(hold.is_whole for hold in holds.values())
+        kinds = {hold.is_whole for hold in holds.values()}
+        self.has_whole, self.has_fractions = True in kinds, False in kinds
         memory, cores, sharers = ([0] * len(cards) for _ in range(3))
         everywhere: list[Hold] = []
         whole_anywhere = 0
@@ -258,10 +272,10 @@ class CardRow:
             uses = self._uses[uid]
             is_counted = hold.is_whole and not self.node.is_indexed
             if uses is not None and not (is_counted and any(memory[at] or cores[at] or sharers[at] for at, _ in uses)):
-                for at, use in uses:
-                    memory[at] += use.memory
-                    cores[at] += use.cores
-                    sharers[at] += use.sharers
+                for at, (of_memory, of_cores, of_sharers) in uses:
+                    memory[at] += of_memory
+                    cores[at] += of_cores
+                    sharers[at] += of_sharers
             elif is_counted or self.node.mode not in hold.modes:
                 whole_anywhere += hold.count
             else:
@@ -272,13 +286,14 @@ class CardRow:
                 memory[at] += use.memory
                 cores[at] += use.cores
                 sharers[at] += use.sharers
-        used = zip(memory, cores, sharers, strict=True)
-        free = [_minus(total, use) for total, use in zip(self.totals, used, strict=True)]
+        used, before = list(zip(memory, cores, sharers, strict=True)), self.free
+        known = zip(self.totals, used, self._used, before, strict=True)
+        free = [was if use == use_before else _minus(total, use) for total, use, use_before, was in known]
         for place in self._freest_first(free)[:whole_anywhere] if whole_anywhere else ():
             free[place] = NOTHING
         if self._changed is not None:
-            self._changed.update(place for place, amounts in enumerate(free) if amounts != self.free[place])
-        self.free = free
+            self._changed.update([at for at, one in enumerate(free) if one is not before[at] and one != before[at]])
+        self.free, self._used = free, [None] * len(cards) if whole_anywhere else used
 
     def _uses_of(self, hold: Hold) -> tuple[tuple[int, Use], ...] | None:
         """Returns place and use of each present card of the hold; None if its cards are unknown, or one without an id is missing.

@@ -26,6 +26,9 @@ MEMORY_MAX: Final = 1 << 44
 class Mode(StrEnum):
     """The sharing system of a node, which decides how its device plugin reads pods. A node has exactly one."""
 
+    __hash__ = str.__hash__
+    """Enum's own is a Python function, and modes are looked up several times a decision."""
+
     DRA = "dra"
     KOORDINATOR = "koordinator"
     HAMI = "hami"

@@ -9,11 +9,11 @@ import numpy as np
 
 from domains.gpu.card_row import CardOrder, least_free_first
 from domains.gpu.cards import CARD_MILLI
-from domains.gpu.demand import GpuDemand, Part
+from domains.gpu.demand import GpuDemand
 from domains.gpu.fragments import Fragments
 from domains.gpu.policies import Candidates, lowest
 from domains.gpu.typical_pods import Typical
-from multisched.framework.node_view import Bools, Float64, Int64, Scores
+from multisched.framework.node_view import Bools, Float64, Int64, Rows, Scores
 from multisched.framework.normalize import MAX_SCORE
 from multisched.model.objects import CPU, Pod
 
@@ -51,68 +51,68 @@ class Fragmentation:
         if demand is None:
             left, model, idle = candidates.left, candidates.models, candidates.cpu_milli
             rest = np.maximum(idle - cpu_milli, 0)
-            return _points(fragments.of(left, idle, model), fragments.of(left, rest, model))
+            return _points(fragments.of(left, rest, model) - fragments.of(left, idle, model))
         part, scores = demand.parts[0], np.zeros(len(candidates.rows), np.int64)
         fits = candidates.arrays.fitting(demand, part, candidates.rows)
-        fitting = np.flatnonzero(np.add.reduce(fits, axis=0) >= part.count)
+        fitting = (np.add.reduce(fits, axis=0) >= part.count).nonzero()[0]
         if not len(fitting):
             return scores
-        some = candidates.at(fitting)
-        left, model, idle = some.left, some.models, some.cpu_milli
-        at, after = _placed(left, fits.take(fitting, axis=1), some.needed_milli(part), part)
+        left, model = candidates.left.take(fitting, axis=1), candidates.models.take(fitting)
+        idle, needed = candidates.cpu_milli.take(fitting), candidates.needed_milli(part).take(fitting)
         rest = np.maximum(idle - cpu_milli, 0)
-        found = fragments.of(
-            np.concatenate((left, after), axis=1),
-            np.concatenate((idle, rest.take(at))),
-            np.concatenate((model, model.take(at))),
-        )
+        if part.count > 1:
+            after = _on_lowest(left, fits.take(fitting, axis=1), needed, part.count)
+            scores[fitting] = _points(fragments.of(after, rest, model) - fragments.of(left, idle, model))
+            return scores
+        card, at = _ways(left, fits.take(fitting, axis=1))
         best = np.zeros(len(fitting), np.int64)
-        np.maximum.at(best, at, _points(found.take(at), found[len(fitting) :]))
+        np.maximum.at(best, at, _points(fragments.rises(left, (idle, rest), model, at, card, needed)))
         scores[fitting] = best
         return scores
 
     def order(self, candidate: Candidates, demand: GpuDemand, pod: Pod) -> CardOrder:
         """Orders cards by score, the best first; by what is left, the least first, if several are needed or no pods are typical yet."""
         part = demand.parts[0]
-        places = np.flatnonzero(candidate.arrays.fitting(demand, part, candidate.rows)[:, 0])
-        left = candidate.left
-        is_one = len(demand.parts) == 1 and part.count == 1
-        if not is_one or not self._current() or len(set(left[places, 0].tolist())) < 2:
+        if len(demand.parts) > 1 or part.count > 1 or not self._current():
             return least_free_first
-        fragments = self.fragments(candidate.arrays.models)
-        model, idle = candidate.models, candidate.cpu_milli
-        states = np.repeat(left, 1 + len(places), axis=1)  # the first one without the pod
-        with_pod = np.arange(1, 1 + len(places))
-        states[places, with_pod] -= candidate.needed_milli(part)
-        np.maximum(states, 0, out=states)
-        rest = np.repeat(idle, states.shape[1])
-        rest[1:] = np.maximum(idle - pod.requests.get(CPU, 0), 0)
-        found = fragments.of(states, rest, np.repeat(model, states.shape[1]))
-        points = _points(found[0], found[1:]).tolist()
-        score = dict(zip(places.tolist(), points, strict=True))
-        return lambda place, free: -score.get(place, 0)
+        fits = candidate.arrays.fitting(demand, part, candidate.rows)[:, 0]
+        cards = candidate.left[:, 0].tolist()
+        lefts = list(dict.fromkeys(cards[place] for place in fits.nonzero()[0].tolist()))
+        if len(lefts) < 2:
+            return least_free_first
+        fragments, model = self.fragments(candidate.arrays.models), candidate.models.item()
+        idle, needed = candidate.cpu_milli.item(), candidate.needed_milli(part).item()
+        rest, before = max(idle - pod.requests.get(CPU, 0), 0), fragments.of_one(cards, idle, model)
+        rises = []
+        for left in lefts:
+            after = cards.copy()
+            after[cards.index(left)] = max(left - needed, 0)
+            rises.append(fragments.of_one(after, rest, model) - before)
+        score = dict(zip(lefts, _points(np.array(rises)).tolist(), strict=True))
+        return lambda place, free: -score.get(cards[place], 0)
 
 
-def _placed(left: Int64, fits: Bools, needed: Int64, part: Part) -> tuple[Int64, Int64]:
-    """Returns int64[states], the column of each state, and int64[cards, states], what would be left: the ways to place the part.
+def _ways(left: Int64, fits: Bools) -> tuple[Rows, Rows]:
+    """Returns intp[ways], card and column of each way to place a part of one card.
 
-    For one card, a way for each card that fits, but for cards with as much left as the one before: they make the same state, but
-    for the order of the cards. For several cards the lowest of them.
+    These are the cards that fit, but for cards with as much left as the one before: they make the same state, but for the order
+    of the cards.
     """
-    if part.count > 1:
-        at = np.flatnonzero(np.add.reduce(fits, axis=0) >= part.count)
-        after = left[:, at]
-        chosen = lowest(np.where(fits[:, at], after, _FULL), part.count)
-        np.put_along_axis(after, chosen, np.take_along_axis(after, chosen, axis=0) - needed[at], axis=0)
-        return at, np.maximum(after, 0)
     is_way = fits.copy()
     is_way[1:] &= ~(fits[:-1] & (left[1:] == left[:-1]))
-    card, at = np.nonzero(is_way)
-    after = left.take(at, axis=1)
-    after[card, np.arange(len(at))] -= needed.take(at)
-    return at, np.maximum(after, 0, out=after)
+    card, at = is_way.nonzero()
+    return card, at
 
 
-def _points(before: Float64 | np.float64, after: Float64) -> Scores:
-    sigmoid = MAX_SCORE / (1 + np.exp((after - before) / CARD_MILLI))
+def _on_lowest(left: Int64, fits: Bools, needed: Int64, count: int) -> Int64:
+    """Returns int64[cards, columns]: what would be left of the cards if the lowest ones that fit are taken."""
+    after = left.copy()
+    chosen = lowest(np.where(fits, after, _FULL), count)
+    np.put_along_axis(after, chosen, np.take_along_axis(after, chosen, axis=0) - needed, axis=0)
+    return np.maximum(after, 0, out=after)
+
+
+def _points(rise: Float64) -> Scores:
+    """Returns int64[states]: the score of a pod that lets the fragments rise so much."""
+    sigmoid = MAX_SCORE / (1 + np.exp(rise / CARD_MILLI))
     return sigmoid.round(_DIGITS).astype(np.int64)

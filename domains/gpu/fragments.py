@@ -10,11 +10,12 @@ the mean over the typical pods by their shares.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from domains.gpu.cards import CARD_MILLI
 from domains.gpu.typical_pods import Typical
 from multisched.framework.node_view import Float64, Int64, Rows
 
@@ -22,29 +23,35 @@ from multisched.framework.node_view import Float64, Int64, Rows
 class Fragments:
     """The typical pods as arrays. Immutable.
 
-    Of a typical pod that can run, the cards with enough left are no fragments. So with w(g) the share of the pods of kind g that
-    accept the model and have the CPU, fragments = idle - sum over g of w(g) * (left of cards with enough for g, if they are enough).
+    Of a typical pod that can run, the cards with enough left are no fragments. A pod of one card finds enough on each such card. So
+    with w(x) the share of the pods of one card that accept the model, have the CPU and need at most x of it, the fragment of a card
+    with x left is x * (1 - w(x)), minus x times the share of each kind of several cards that finds enough of them.
     """
 
     def __init__(self, typical: Typical, models: Sequence[str]) -> None:
         """`models`: number of a model in the arrays of `of` -> its name."""
         pods = [one for one in typical if one.shape.count]
-        kinds = sorted({(one.shape.milli, one.shape.count) for one in pods})
-        levels = sorted({one.shape.cpu_milli for one in pods})
-        self._is_known = bool(typical)
+        self._levels = levels = sorted({one.shape.cpu_milli for one in pods})
         self._cpu_milli = np.array(levels, np.int64)
-        amounts = sorted({milli for milli, _ in kinds})
-        self._milli: NDArray[np.int32] = np.array(amounts, np.int32)[:, None, None]
-        self._amount_of: Rows = np.array([amounts.index(milli) for milli, _ in kinds], np.intp)
-        """Kind -> place of its amount in `_milli`."""
-        self._several = [(at, amounts.index(milli), count) for at, (milli, count) in enumerate(kinds) if count > 1]
-        """Kinds of more than one card: kind, place of its amount, and count."""
-        self._shares: Float64 = np.zeros((len(models), len(levels) + 1, len(kinds)))
-        """Share of the pods of each kind that accept the model and need at most the CPU of the level before."""
-        for one in pods:
-            accepted = [not one.shape.models or name in one.shape.models for name in models]
-            level = levels.index(one.shape.cpu_milli) + 1
-            self._shares[accepted, level:, kinds.index((one.shape.milli, one.shape.count))] += one.share
+        self._states = len(levels) + 1
+        """Amounts of idle CPU that differ for the typical pods."""
+        amounts = sorted({one.shape.milli for one in pods if one.shape.count == 1})
+        self._place: Rows = np.searchsorted(np.array(amounts, np.int64), np.arange(CARD_MILLI + 1), "right")
+        """intp[thousandths + 1]: the number of amounts that a card with so much left has room for."""
+        self._width = len(amounts) + 1
+        shares = np.zeros((len(models), self._states, self._width))
+        several: dict[tuple[int, int], Float64] = {}
+        for pod in pods:
+            accepted = [not pod.shape.models or name in pod.shape.models for name in models]
+            level, kind = levels.index(pod.shape.cpu_milli) + 1, (pod.shape.milli, pod.shape.count)
+            if pod.shape.count == 1:
+                shares[accepted, level:, amounts.index(pod.shape.milli) + 1 :] += pod.share
+            else:
+                several.setdefault(kind, np.zeros((len(models), self._states)))[accepted, level:] += pod.share
+        self._useless: Float64 = (1 - shares if typical else shares).ravel()
+        """1 - w for each model, level of CPU and place, so that one `take` reads them; 0 without typical pods."""
+        self._several = [(milli, count, several[milli, count].ravel()) for milli, count in sorted(several)]
+        """Kinds of several cards: thousandths, number of cards, and shares by model and level."""
 
     def of(self, left: Int64, cpu_milli: Int64, model: Int64) -> Float64:
         """Returns float64[states]: fragments in thousandths of a card.
@@ -52,27 +59,64 @@ class Fragments:
         `left`: int64[cards, states], thousandths left of each card, 0 for a missing one; `cpu_milli`: idle CPU; `model`: the
         number of the model of the cards. Without typical pods nothing is a fragment.
         """
-        if not self._is_known:
-            return np.zeros(len(cpu_milli))
-        small = left.astype(np.int32)
-        enough = small >= self._milli
-        usable = np.add.reduce(np.where(enough, small, _NOTHING), axis=1).take(self._amount_of, axis=0)
-        for kind, amount, count in self._several:  # of one card, nothing is usable if it is lacking
-            usable[kind, np.add.reduce(enough[amount], axis=0, dtype=np.int32) < count] = 0
-        shares = self._shares[model, self._cpu_milli.searchsorted(cpu_milli, "right")]
-        found: Float64 = np.add.reduce(small, axis=0) - np.einsum("sk,ks->s", shares, usable)
+        found: Float64 = np.add.reduce(self.by_card(left, cpu_milli, model), axis=0)
+        return found
+
+    def of_one(self, left: Sequence[int], cpu_milli: int, model: int) -> float:
+        """Returns `of` one state, in Python numbers: for so few, numpy would take longer."""
+        state = model * self._states + bisect_right(self._levels, cpu_milli)
+        place, useless, first = self._place.item, self._useless.item, state * self._width
+        found = sum([amount * useless(first + place(amount)) for amount in left])
+        for milli, count, shares in self._several:
+            enough = [amount for amount in left if amount >= milli]
+            if len(enough) >= count:
+                found -= shares.item(state) * sum(enough)
         return found
 
     def by_card(self, left: Int64, cpu_milli: Int64, model: Int64) -> Float64:
-        """Returns float64[cards, states]: the part of `of` that is on each card. For display: it computes more than `of`."""
-        if not self._is_known:
-            return np.zeros(left.shape)
-        usable = (left >= self._milli).take(self._amount_of, axis=0)
-        for kind, _, count in self._several:
-            usable[kind] &= np.add.reduce(usable[kind], axis=0) >= count
-        shares = self._shares[model, self._cpu_milli.searchsorted(cpu_milli, "right")]
-        found: Float64 = left * (1 - np.einsum("sk,kcs->cs", shares, usable))
+        """Returns float64[cards, states]: the part of `of` that is on each card."""
+        state = self._state(cpu_milli, model)
+        found = self._alone(left, state)
+        for milli, count, shares in self._several:
+            enough = left >= milli
+            runs = np.add.reduce(enough, axis=0) >= count
+            found -= left * enough * (shares.take(state) * runs)
         return found
 
+    def rises(
+        self, left: Int64, cpu_milli: tuple[Int64, Int64], model: Int64, at: Rows, card: Rows, needed: Int64
+    ) -> Float64:
+        """Returns float64[steps]: how much larger `of` is once a pod has taken something of one card.
 
-_NOTHING = np.int32(0)
+        `left`, `model`: as for `of`; `cpu_milli`: idle CPU of the states without and with the pod; `at`, `card`: intp[steps], state
+        and card of each step; `needed`: int64[states], what a step takes of its card, at most all that is left.
+        """
+        before = left[card, at]
+        after = np.maximum(before - needed.take(at), 0)
+        if self._several:
+            states = left.take(at, axis=1)
+            states[card, np.arange(len(at))] = after
+            return self.of(states, cpu_milli[1].take(at), model.take(at)) - self.of(left, cpu_milli[0], model).take(at)
+        # Only one card changes, and where the pod takes CPU that typical pods need, all of them.
+        without, with_pod = self._state(cpu_milli[0], model), self._state(cpu_milli[1], model)
+        of_step = with_pod.take(at)
+        found = self._alone(after, of_step)
+        found -= self._alone(before, of_step)
+        moved = (without != with_pod).nonzero()[0]
+        if len(moved):
+            cards, rises = left.take(moved, axis=1), np.zeros(len(model))
+            rises[moved] = np.add.reduce(
+                self._alone(cards, with_pod.take(moved)) - self._alone(cards, without.take(moved)), axis=0
+            )
+            found += rises.take(at)
+        return found
+
+    def _state(self, cpu_milli: Int64, model: Int64) -> Int64:
+        """Returns int64[states]: a number for the model and for which typical pods the idle CPU is enough."""
+        found: Int64 = model * self._states + self._cpu_milli.searchsorted(cpu_milli, "right")
+        return found
+
+    def _alone(self, left: Int64, state: Int64) -> Float64:
+        """Returns the fragments of cards, in the shape of `left`, if all typical pods of several cards lack cards."""
+        found: Float64 = left * self._useless.take(state * self._width + self._place.take(left))
+        return found

@@ -8,7 +8,7 @@ the same. Written only by the cache and commit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -23,18 +23,14 @@ from domains.gpu.dialect import Choice, Dialect
 from domains.gpu.dialects import (
     CARDS_FIELDS,
     DIALECTS,
-    NO_DEMANDS,
-    PodDemands,
     all_keys,
-    demands_of,
-    dialect_named,
-    gpu_keys,
     node_cards,
     sources_problem,
 )
 from domains.gpu.held_cards import excess_of
 from domains.gpu.hold import Hold
 from domains.gpu.node_lock import NodeLock, NodeLockKey
+from domains.gpu.pod_reader import PodReader
 from domains.gpu.row_locks import RowLocks
 from multisched.framework.device_demand import NO_DEMAND
 from multisched.framework.node_view import Bools, Rows
@@ -43,8 +39,6 @@ from multisched.model.cluster_objects import ClusterObject
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 
-DEMANDS_MAX: Final = 1024
-"""Different demands, and kinds of pods, that are kept: one attempt reads them several times."""
 NO_ANSWER: Final[Mapping[str, str]] = {}
 LABEL_MAX: Final = 63
 """Characters of a label's value."""
@@ -68,14 +62,13 @@ class GpuLedger:
         self.annotations = (requested | written) - reported
         self.node_annotations = frozenset().union(*(dialect.node_annotations for dialect in dialects))
         self.lock_annotations = frozenset(one.node_lock.annotation for one in dialects if one.node_lock)
-        self._keys = gpu_keys(dialects)
         self._served = served
         self._objects = objects
         self._dialects = dialects
-        self._demands: dict[tuple[int, int, int], tuple[Pod, PodDemands]] = {}
-        """Ids of spec, annotations and labels, which the pods of a workload share -> a pod with these, and its demands."""
-        self._numbers: dict[Hashable, int] = {}
-        self._given = 0
+        self._pods = PodReader(served, dialects)
+        self.is_used_by, self.demands, self.dialect = self._pods.uses_gpus, self._pods.demands, self._pods.dialect
+        self._fits: tuple[Pod, int, object, int] | None = None
+        """Pod, row and choice that `fits` accepted last or `choose` found last, and the version of the row."""
         self.reads_objects = tuple({kind: None for dialect in dialects for kind in dialect.reads_objects})
         self._rows: dict[int, CardRow] = {}
         self._row_of: dict[str, int] = {}
@@ -89,9 +82,6 @@ class GpuLedger:
 
     # -- Ledger ----------------------------------------------------------------------------------------------------
 
-    def is_used_by(self, pod: Pod) -> bool:
-        return self._keys.are_used_by(pod)
-
     def version(self, row: int) -> int:
         return self.arrays.version(row)
 
@@ -100,13 +90,17 @@ class GpuLedger:
         demands = self.demands(pod)
         if not demands:
             return ""
-        held = self.hold(pod.uid, row)
-        if held is not None:
-            names = tuple(self._index_of(row, name) for name in held.devices)
+        if self._row_of.get(pod.uid) == row:
+            names = tuple(self._index_of(row, name) for name in self._rows[row].holds[pod.uid].devices)
             return "" if choice in (None, names) else f"the pod holds GPUs {indices_text(names)} there"
+        known, version = self._fits, self.version(row)
+        if known is not None and known[0] is pod and known[1:] == (row, choice, version):
+            return ""  # `choose`, `fits` and `take` follow one another in one step
         cards = self.cards(row)
         demand, modes = demands.on(cards.node.mode)
-        return cards.refusal(demand, modes) if choice is None else cards.refusal_of(demand, _indices(choice), modes)
+        refusal = cards.refusal(demand, modes) if choice is None else cards.refusal_of(demand, _indices(choice), modes)
+        self._fits = None if refusal else (pod, row, choice, version)
+        return refusal
 
     def take(self, pod: Pod, row: int, choice: object = None) -> Mapping[str, str]:
         """Takes the chosen cards, by default the best-fitting ones, and returns the annotations with them, and an empty text for
@@ -128,7 +122,7 @@ class GpuLedger:
         if not demand.is_counted:
             chosen = cards.choose(demand) or () if choice is None else _indices(choice)
             annotations = {**annotations, **self._answer(pod, demand, row, cards, chosen)}
-        hold = self._hold_of(_with(pod, annotations, self.written))
+        hold = self._pods.hold_with(pod, annotations)
         if hold is not None:
             self._hold(pod, row, hold)
             self._answers[pod.uid] = annotations
@@ -148,7 +142,7 @@ class GpuLedger:
 
     def restore(self, pod: Pod, row: int) -> None:
         """Adds a bound pod's hold, from its spec and annotations. Of an existing hold on this row only the confirmation changes."""
-        hold = self._hold_of(pod)
+        hold = self._pods.hold_of(pod)
         held = self.hold(pod.uid, row)
         if held is not None and (hold is None or hold.awaits == held.awaits):
             return
@@ -211,35 +205,9 @@ class GpuLedger:
         """See `framework.ledger.DeviceLedger`. Whole devices are in the pod's requests already; an invalid demand counts as none."""
         if not self.is_used_by(pod):
             return NO_DEMAND
-        return self.demands(pod).thousandths(pod, self._hold_of(pod) if pod.node else None)
+        return self.demands(pod).thousandths(pod, self._pods.hold_of(pod) if pod.node else None)
 
     # -- reading ---------------------------------------------------------------------------------------------------
-
-    def demands(self, pod: Pod) -> PodDemands:
-        """Returns the pod's demand in each mode of nodes; false if it requests no GPU."""
-        key = id(pod.spec), id(pod.annotations), id(pod.labels)
-        known = self._demands.get(key)
-        if known is not None and pod.held is None:
-            return known[1]
-        if not self.is_used_by(pod):
-            return NO_DEMANDS
-        found = demands_of(pod, self._dialects)
-        found = msgspec.structs.replace(found, number=self._number(tuple(found.by_mode.items())))
-        if pod.held is None:
-            if len(self._demands) >= DEMANDS_MAX:
-                self._demands.clear()
-            self._demands[key] = pod, found
-        return found
-
-    def _number(self, demands: Hashable) -> int:
-        """Returns a number for equal demands. No number is ever reused."""
-        number = self._numbers.get(demands)
-        if number is None:
-            if len(self._numbers) >= DEMANDS_MAX:
-                self._numbers.clear()
-            self._given += 1
-            number = self._numbers[demands] = self._given
-        return number
 
     def cards(self, row: int) -> CardRow:
         """Returns the row's cards, read only; use `copy()` for an overlay."""
@@ -282,8 +250,17 @@ class GpuLedger:
             found[place] = self.cards(int(rows[place])).choose(demand) is not None
         return found
 
-    def dialect(self, demand: GpuDemand) -> Dialect:
-        return dialect_named(demand.dialect, self._dialects)
+    def choose(self, pod: Pod, row: int, order_of: Callable[[GpuDemand, CardRow], CardOrder]) -> Choice | None:
+        """Returns the first cards of the row in this order that the pod may have; None if it does not fit, or takes no cards."""
+        demands, cards = self.demands(pod), self.cards(row)
+        if not demands:
+            return None
+        demand, modes = demands.on(cards.node.mode)
+        if demand.is_counted or cards.barred(demand, modes):
+            return None
+        found = cards.choose(demand, order_of(demand, cards))
+        self._fits = None if found is None else (pod, row, found, self.version(row))
+        return found
 
     def expected_hold(self, pod: Pod, demand: GpuDemand, cards: CardRow, order: CardOrder) -> Hold | None:
         """Returns what a pod without a node would hold of these cards, taken in this order; unknown cards if it does not fit."""
@@ -294,13 +271,13 @@ class GpuLedger:
         if chosen is None:
             return Hold(demand.dialect, demand.count, demand.amount, is_whole=demand.is_whole, modes=modes)
         answer = self.dialect(demand).answer(pod, demand, "", cards.node, chosen)
-        return self.dialect(demand).hold(_with(pod, answer, self.written), is_ours=True)
+        return self.dialect(demand).hold(self._pods.bound(pod, answer), is_ours=True)
 
     def confirmed_by(self, before: Pod, after: Pod) -> frozenset[str]:
         """Returns the confusions that the newer version of a placed pod ends; none while its node is locked: that end is an event, too."""
         if self.reported.isdisjoint(after.annotations) and self.written.isdisjoint(after.annotations):
             return frozenset()
-        old, new = self._hold_of(before), self._hold_of(after)
+        old, new = self._pods.hold_of(before), self._pods.hold_of(after)
         row = self._row_of_node.get(after.node)
         if old is None or (row is not None and self.cards(row).is_locked):
             return frozenset()
@@ -365,16 +342,6 @@ class GpuLedger:
         self.locks.renew(row, self._rows[row])
         self.arrays.write(row, self._rows[row])
 
-    def _hold_of(self, pod: Pod) -> Hold | None:
-        if not self.is_used_by(pod):
-            return None
-        is_ours = self._served is None or pod.spec.scheduler_name in self._served
-        for dialect in self._dialects:
-            hold = dialect.hold(pod, is_ours=is_ours)
-            if hold is not None:
-                return hold
-        return None
-
     def _hold(self, pod: Pod, row: int, hold: Hold) -> None:
         uid = pod.uid
         if self._row_of.get(uid, row) != row:
@@ -397,12 +364,6 @@ class GpuLedger:
         cards = self._rows[row]
         if not cards.holds and cards.node == NO_CARDS and not cards.is_locked:
             del self._rows[row]
-
-
-def _with(pod: Pod, annotations: Mapping[str, str], written: frozenset[str]) -> Pod:
-    """Returns the pod as it will be once it is bound with these annotations."""
-    own = {key: text for key, text in pod.annotations.items() if key not in written}
-    return msgspec.structs.replace(pod, annotations={**own, **annotations})
 
 
 def _emptied(pod: Pod, written: frozenset[str]) -> Mapping[str, str]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from domains.gpu.card_arrays import ALL
 from domains.gpu.card_row import (
     FRACTION_BESIDE_WHOLE,
     UNCONFIRMED,
@@ -46,7 +47,7 @@ from multisched.framework.events import (
     Hint,
     Resource,
 )
-from multisched.framework.node_view import Codes, Float64, Int64, NodeView, Rows, Scores
+from multisched.framework.node_view import Codes, Float64, Int64, NodeView, Rows, Scores, any_true
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.sensitivity import PodSensitivity
@@ -122,20 +123,25 @@ class GpuShare:
         if not demands:
             return codes
         for mode, where in self._ledger.arrays.by_mode(rows):
-            codes[where] = self._codes(mode, rows[where], demands.on(mode)[0], demands)
+            if where is ALL:
+                codes = self._codes(mode, rows, demands)
+            else:
+                codes[where] = self._codes(mode, rows[where], demands)
         for row, cards in (cycle.state.find(_TRIAL_ROWS) or {}).items():
             codes[rows == row] = self._code(cards.refusal(*demands.on(cards.node.mode)))
         return codes
 
-    def _codes(self, mode: Mode, rows: Rows, demand: GpuDemand, demands: PodDemands) -> Codes:
-        if mode not in demands.by_mode:
-            return np.full(len(rows), self._code(wrong_mode(mode, demand)), np.uint8)
+    def _codes(self, mode: Mode, rows: Rows, demands: PodDemands) -> Codes:
+        demand = demands.by_mode.get(mode)
+        if demand is None:
+            return np.full(len(rows), self._code(wrong_mode(mode, demands.on(mode)[0])), np.uint8)
         ledger = self._ledger
-        insufficient = self._code(too_little(demand.resource))
-        codes = np.where(ledger.has_room(demand, rows), np.uint8(0), np.uint8(insufficient))
+        codes: Codes = np.logical_not(ledger.has_room(demand, rows)).view(np.uint8)
+        codes *= self._code(too_little(demand.resource))
         if mode is Mode.WHOLE:
-            mixed_refusal = WHOLE_BESIDE_FRACTIONS if demand.is_whole else FRACTION_BESIDE_WHOLE
-            codes[ledger.arrays.bars(rows, is_whole=demand.is_whole)] = self._code(mixed_refusal)
+            barred = ledger.arrays.bars(rows, is_whole=demand.is_whole)
+            if any_true(barred):
+                codes[barred] = self._code(WHOLE_BESIDE_FRACTIONS if demand.is_whole else FRACTION_BESIDE_WHOLE)
         if demand.confusions:
             codes[ledger.arrays.locked(rows)] = self._code(LOCKED)
             codes[ledger.arrays.unconfirmed(rows, demand.confusions)] = self._code(UNCONFIRMED)
@@ -193,8 +199,11 @@ class GpuShare:
         scores = np.zeros(len(rows), np.int64)
         for mode, where in self._ledger.arrays.by_mode(rows):
             demand = demands.by_mode.get(mode)
-            if demand is not None and not demand.is_counted:
-                scores[where] = self.policy.score(self._candidates(cycle.nodes, rows[where]), demand, cpu_milli)
+            if demand is None or demand.is_counted:
+                continue
+            if where is ALL:
+                return self.policy.score(self._candidates(cycle.nodes, rows), demand, cpu_milli)
+            scores[where] = self.policy.score(self._candidates(cycle.nodes, rows[where]), demand, cpu_milli)
         return scores
 
     def fragments(self, nodes: NodeView, rows: Rows, typical: Typical | None = None) -> Float64:
@@ -209,13 +218,11 @@ class GpuShare:
     def choose(self, cycle: CycleView, pod: Pod, row: int) -> tuple[int, ...] | None:
         """Returns the cards that the policy takes, for which `score` was computed; None if the demand does not fit. Counts the pod
         for the typical pods."""
-        demands, cards = self._ledger.demands(pod), self._ledger.cards(row)
-        demand, modes = demands.on(cards.node.mode) if demands else (None, frozenset[Mode]())
-        found = None
-        if demand is not None and not demand.is_counted and not cards.barred(demand, modes):
-            found = cards.choose(demand, self._order(pod, demand, cards, cycle.nodes, row))
+        found = self._ledger.choose(pod, row, lambda demand, cards: self._order(pod, demand, cards, cycle.nodes, row))
         if self._is_learning:  # last: the choice is by the typical pods of the score
-            memory = max((card.memory for card in cards.node.cards), default=0)
+            demands, cards = self._ledger.demands(pod), self._ledger.cards(row).node
+            demand = demands.on(cards.mode)[0] if demands else None
+            memory = max((card.memory for card in cards.cards), default=0)
             self.mix.placed(shape_of(demand, pod.requests.get(CPU, 0), memory), self._waiting)
         return found
 

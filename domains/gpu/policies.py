@@ -41,12 +41,6 @@ class Candidates(msgspec.Struct):
     table_rows: Rows | None = None
     """The rows in the table of nodes; None: `rows`."""
 
-    def at(self, positions: Rows) -> Candidates:
-        """Returns some of the rows, by position."""
-        return (
-            self if len(positions) == len(self.rows) else Candidates(self.arrays, self.rows.take(positions), self.nodes)
-        )
-
     @property
     def cpu_milli(self) -> Int64:
         """int64[rows]: idle CPU, without the pod."""
@@ -64,14 +58,14 @@ class Candidates(msgspec.Struct):
     @property
     def models(self) -> Int64:
         """int64[rows]: number of the model of the first card, see `CardArrays.models`."""
-        found: Int64 = np.maximum(self.arrays.layer(MODEL, self.rows)[0], 0)
+        found: Int64 = np.maximum(self.arrays.first(MODEL, self.rows), 0)
         return found
 
     def needed_milli(self, part: Part) -> Int64:
         """Returns int64[rows]: thousandths that the part takes of the row's largest card, rounded up."""
         if part.amount.milli:
             return np.full(len(self.rows), part.amount.milli)
-        size = np.maximum(self.arrays.layer(SIZE, self.rows).max(axis=0), 1)
+        size = np.maximum(np.maximum.reduce(self.arrays.layer(SIZE, self.rows), axis=0), 1)
         needed: Int64 = -(-CARD_MILLI * _needed(part, size, self.arrays.scales(self.rows)) // size)
         return needed
 
@@ -222,10 +216,10 @@ def lowest(amounts: Int64, count: int) -> NDArray[np.intp]:
 
 
 def _needed(part: Part, sizes: Int64, scales: Int64) -> Int64:
-    """Returns int64 in the shape of `sizes`: memory that the part needs of cards of these sizes, see `Amount.of`."""
+    """Returns int64 that broadcasts to the shape of `sizes`: memory that the part needs of cards of these sizes, see `Amount.of`."""
     amount = part.amount
     if amount.milli:
         return amount.milli * sizes // CARD_MILLI
     if amount.percent:
         return amount.percent * sizes // CARD_PERCENT
-    return np.broadcast_to(amount.memory * scales, sizes.shape)
+    return amount.memory * scales

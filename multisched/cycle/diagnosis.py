@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
-from multisched.framework.node_view import Int32, NodeView, Rows, any_true
+from multisched.framework.node_view import PASSES, Int32, NodeView, Rows
 from multisched.framework.status import Code, Status
 
 NO_NODES = "no nodes available to schedule pods"
@@ -85,19 +85,20 @@ def diagnose(
     counts: list[tuple[Status, int]] = []
     names: list[tuple[str, Status]] = []
     for column in entry.filters:
-        refused = unsettled & (column.codes != 0)
-        if not any_true(refused):
+        refused = (unsettled & (column.codes != PASSES)).nonzero()[0]
+        if not len(refused):
             continue
-        tally = np.bincount(column.codes[refused])
+        codes = column.codes.take(refused)
+        tally = np.bincount(codes)
+        place = np.zeros(len(tally), np.int32)
         for code in tally.nonzero()[0].tolist():
             status = column.plugin.reasons.status(code)
-            if with_verdicts:
-                which[refused & (column.codes == code)] = len(counts)
+            place[code] = len(counts)
             counts.append((status, tally.item(code)))
             if with_names:
-                at = np.flatnonzero(refused & (column.codes == code))
-                names.extend((nodes.node(int(row)).name, status) for row in entry.rows[at])
-        unsettled &= ~refused
+                names.extend((nodes.node(int(row)).name, status) for row in entry.rows[refused[codes == code]])
+        which[refused] = place.take(codes)
+        unsettled[refused] = False
     for status, count in Counter(blocked.values()).items():
         which[[at for at, one in blocked.items() if one is status or one == status]] = len(counts)
         counts.append((status, count))

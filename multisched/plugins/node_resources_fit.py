@@ -11,7 +11,7 @@ import numpy as np
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
-from multisched.framework.node_view import Amount, Codes, Int64, Rows, Scores, any_true
+from multisched.framework.node_view import Amount, Bools, Codes, Int64, Rows, Scores, any_true
 from multisched.framework.plugin_args import Fields
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
@@ -29,8 +29,10 @@ NATIVE = (CPU, MEMORY, EPHEMERAL_STORAGE)
 BITS_MAX = 62
 """Maximum number of resources with a separate reason per row; all further ones share the last bit."""
 
-TABLE_BITS_MAX = 10
-"""Up to this many bits, codes are looked up in a table; with more, the distinct combinations are sorted."""
+PACKED_MAX = 7
+"""Up to this many resources, pods included, what a row lacks is one byte, and codes are looked up in a table."""
+
+_BITS = 1 << np.arange(8, dtype=np.uint8)
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -39,6 +41,8 @@ class Wanted(msgspec.Struct, frozen=True):
     resources: tuple[str, ...]
     amounts: Int64
     """int64[resources, 1]"""
+    codes: Codes = msgspec.field(default_factory=lambda: np.zeros(256, np.uint8))
+    """uint8[256]: the code of each combination of lacking resources that was found so far; 0: not found yet."""
 
 
 _WANTED: StateKey[Wanted] = StateKey("NodeResourcesFit.wanted")
@@ -99,25 +103,36 @@ class NodeResourcesFit:
         short = allocatable - cycle.nodes.amounts(Amount.REQUESTED, wanted.resources, rows) < wanted.amounts
         if not any_true(short):
             return zeros(rows)
-        lacking = np.zeros(len(rows), np.int64)
+        return (
+            self._packed_codes(short, allocatable, wanted)
+            if len(short) <= PACKED_MAX
+            else self._many_codes(short, allocatable, wanted)
+        )
+
+    def _packed_codes(self, short: Bools, allocatable: Int64, wanted: Wanted) -> Codes:
+        """Returns uint8[rows]. `short`: bool[resources, rows], with the resources that each row lacks."""
+        too_small = np.logical_or.reduce(allocatable[1:] < wanted.amounts[1:], axis=0, keepdims=True)
+        lacking = _BITS[: 1 + len(short)] @ np.concatenate((too_small, short)).view(np.uint8)
+        codes = wanted.codes.take(lacking)
+        if codes.tobytes().count(0) != lacking.tobytes().count(0):
+            for kind in np.flatnonzero(np.bincount(lacking)).tolist():
+                wanted.codes[kind] = self._code(kind, wanted.resources[1:])
+            codes = wanted.codes.take(lacking)
+        return codes
+
+    def _many_codes(self, short: Bools, allocatable: Int64, wanted: Wanted) -> Codes:
+        """Like `_packed_codes`, for any number of resources."""
+        lacking = np.zeros(short.shape[1], np.int64)
         for index in np.flatnonzero(short.any(axis=1)).tolist():
             lacking |= short[index].astype(np.int64) << min(index + 1, BITS_MAX)
             if index:
                 lacking |= allocatable[index] < wanted.amounts[index]
-        return self._codes(lacking, wanted.resources[1:])
-
-    def _codes(self, lacking: Int64, wanted: tuple[str, ...]) -> Codes:
-        """Returns the codes of `lacking`: bit 0 if the empty node is too small, bit 1 for too many pods, then a bit per resource."""
-        if len(wanted) <= TABLE_BITS_MAX - 2:
-            table = np.zeros(1 << len(wanted) + 2, np.uint8)
-            for kind in np.flatnonzero(np.bincount(lacking)).tolist():
-                table[kind] = self._code(kind, wanted)
-            return table.take(lacking)
         kinds, position = np.unique(lacking, return_inverse=True)
-        codes = np.array([self._code(kind, wanted) for kind in kinds.tolist()], np.uint8)
+        codes = np.array([self._code(kind, wanted.resources[1:]) for kind in kinds.tolist()], np.uint8)
         return codes.take(position)
 
     def _code(self, lacking: int, wanted: tuple[str, ...]) -> int:
+        """Returns the code for `lacking`: bit 0 if the empty node is too small, bit 1 for too many pods, then a bit per resource."""
         if not lacking:
             return 0
         code = Code.UNSCHEDULABLE_AND_UNRESOLVABLE if lacking & 1 else Code.UNSCHEDULABLE

@@ -72,7 +72,7 @@ SHORTCUTS: Bounds = {
     (domain_tally, "SPARSE_ABOVE"): 0,
     (domain_tally, "SPARSE_MAX"): 1,
     (node_matching, "ISIN_FROM"): 1,
-    (node_resources_fit, "TABLE_BITS_MAX"): 0,
+    (node_resources_fit, "PACKED_MAX"): 0,
     (resource_scoring, "QUOTIENTS_EXACT_BELOW"): 0,
     (affinity_group, "TAGS_MAX"): 0,
     (topology_groups, "ROWS_PER_GROUP_MIN"): 1,

@@ -131,10 +131,6 @@ def sources_problem(node: Node, objects: ObjectsView | None, dialects: Sequence[
     return f"{names[0]} and {' and '.join(others)} describe the same cards; only those of {names[0]} count. Let one program serve the node"
 
 
-def dialect_named(name: str, dialects: Sequence[Dialect] = DIALECTS) -> Dialect:
-    return next(dialect for dialect in dialects if dialect.name == name)
-
-
 class GpuKeys(msgspec.Struct, frozen=True):
     """The names by which a pod may request or hold GPUs."""
 

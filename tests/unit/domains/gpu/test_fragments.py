@@ -52,7 +52,7 @@ SHAPES = st.builds(
     PodShape,
     st.sampled_from((0, 1000, 2000, 4000)),
     st.sampled_from((0, 100, 250, 500, 999, 1000)),
-    st.just(1),
+    st.sampled_from((1, 1, 2)),
     st.sampled_from(((), ("T4",), ("T4", "V100"), ("other",))),
 ).map(lambda one: one if one.milli else replace(one, count=0, models=()))
 COUNTS = st.dictionaries(SHAPES, st.integers(1, 50), max_size=8)
@@ -73,10 +73,33 @@ def test_arrays_equal_plain_arithmetic(counts: dict[PodShape, int], states: list
     assert found.tolist() == pytest.approx(
         [plain_fragments.fragments(cards, idle, MODELS[number], typical) for cards, idle, number in states]
     )
+    one_by_one = [Fragments(typical, MODELS).of_one(*state) for state in states]
+    assert one_by_one == pytest.approx(found.tolist())
     by_card = Fragments(typical, MODELS).by_card(left.T, cpu_milli, model)
     assert by_card.sum(axis=0).tolist() == pytest.approx(found.tolist(), abs=1e-6)
     assert (by_card >= -1e-6).all()
     assert (by_card <= left.T).all()
+
+
+@given(COUNTS, STATES, st.integers(1, 1000), st.integers(0, 5000))
+def test_rises_equal_the_differences_of_fragments(
+    counts: dict[PodShape, int], states: list[tuple[list[int], int, int]], milli: int, pod_cpu_milli: int
+) -> None:
+    left, idle, model = (np.array(part) for part in zip(*states, strict=True))
+    left, rest = left.T, np.maximum(idle - pod_cpu_milli, 0)
+    fragments = Fragments(typical_of(counts), MODELS)
+    card, at = np.nonzero(left >= milli)
+
+    rises = fragments.rises(left, (idle, rest), model, at, card, np.full(len(idle), milli))
+
+    for step, (place, state) in enumerate(zip(card.tolist(), at.tolist(), strict=True)):
+        after = left[:, [state]].copy()
+        after[place] -= milli
+        of_state = model[[state]]
+        expected = fragments.of(after, rest[[state]], of_state) - fragments.of(
+            left[:, [state]], idle[[state]], of_state
+        )
+        assert rises[step] == pytest.approx(expected[0], abs=1e-6)
 
 
 def test_typical_pods_are_the_most_frequent_ones_with_95_percent() -> None:
