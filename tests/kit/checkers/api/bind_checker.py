@@ -89,6 +89,7 @@ class BindChecker(ApiChecker):
         uid, node = decision_of(body)
         is_first = self.in_flight.is_first(sender, uid)
         self.in_flight.sent(sender, key, uid, node, timeout_s)
+        self.gangs.history.bind_sent(uid)
         self.in_flight.check_alone(sender, key, node, self.bound)
         pod = self.pods().get(key)
         if pod is None or pod.uid != uid:

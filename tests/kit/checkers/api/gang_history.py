@@ -80,8 +80,11 @@ class GangHistory:
         """uid of each pod that a process of ours asked to go -> that process."""
         self._sender: dict[str, str] = {}
         """uid -> the process that sent its bind last."""
+        self._unanswered: set[str] = set()
+        """uids of pods whose bind was sent and has not been answered."""
         self._misled: set[str] = set()
-        """uids of pods whose bind was not answered with success, or about which a process has missed news."""
+        """uids of pods whose bind was not answered with success, or was sent before the minimum was raised, or about which a
+        process has missed news."""
 
     # -- what processes send ---------------------------------------------------------------------------------------
 
@@ -89,8 +92,12 @@ class GangHistory:
         """The process is about to ask the pod to go."""
         self._evicted[uid] = sender
 
+    def bind_sent(self, uid: str) -> None:
+        self._unanswered.add(uid)
+
     def bind_answered(self, sender: str, uid: str, *, is_bound: bool) -> None:
         self._sender[uid] = sender
+        self._unanswered.discard(uid)
         if not is_bound:
             self._misled.add(uid)
 
@@ -137,6 +144,7 @@ class GangHistory:
     def _counted(self, course: _Course, minimum: int | None) -> None:
         if minimum is None or minimum > (course.minimum or minimum):
             course.disturbed_s = self._now_s()
+            self._misled |= course.there & self._unanswered
         course.minimum = minimum
         if not course.running:
             course.was_whole, course.disturbed_s, course.below = False, -1.0, None

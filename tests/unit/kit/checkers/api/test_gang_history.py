@@ -103,6 +103,22 @@ def test_refused_bind_excuses_a_partial_gang() -> None:
     assert story.rest() == []
 
 
+@pytest.mark.parametrize(("is_sent_before", "said"), [(True, []), (False, [PARTIAL.format(2)])])
+def test_minimum_raised_after_the_binds_were_sent_excuses_a_partial_gang(
+    *, is_sent_before: bool, said: list[str]
+) -> None:
+    story = Story()
+    for name in "ab":
+        story.history.pod_changed(KEY, 2, f"uid-default-{name}", make_pod(name, "")[1])
+    if not is_sent_before:
+        story.history.minimum_changed(KEY, 3)
+    for name in "ab":
+        story.history.bind_sent(f"uid-default-{name}")
+    story.history.minimum_changed(KEY, 3)
+
+    assert story.tell("ab").rest() == said
+
+
 def test_a_gang_that_cannot_start_has_no_nominated_node() -> None:
     story = Story().tell("ab", "", status={"nominatedNodeName": "n1"})
 
