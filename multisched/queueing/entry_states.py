@@ -20,7 +20,7 @@ from multisched.queueing.gang_entries import GangEntries
 from multisched.queueing.parked_pods import ParkedPods
 from multisched.queueing.quarantine import API_SERVER
 from multisched.queueing.sort_keys import SortKeys
-from multisched.queueing.transitions import ALLOWED, QueueInvariantError, QueueState, check
+from multisched.queueing.transitions import ALLOWED, POPPED, QueueInvariantError, QueueState, check
 
 BACKOFF_COMPLETE, POP_FROM_BACKOFF = "BackoffComplete", "PopFromBackoffQ"
 
@@ -33,7 +33,6 @@ _IN_FLIGHT: Final = QueueState.IN_FLIGHT
 _UNSCHEDULABLE: Final = QueueState.UNSCHEDULABLE
 
 PARKED: Final = frozenset({_UNSCHEDULABLE, _GATED})
-POPPED: Final = frozenset({_IN_FLIGHT, QueueState.LEAVING})
 _COUNTED: Final = frozenset({_ACTIVE, _BACKOFF, _UNSCHEDULABLE, _GATED, _GANG})
 
 

@@ -18,12 +18,11 @@ from multisched.framework.gangs import Reserving
 from multisched.framework.points import QueuedGang, QueuedPod
 from multisched.model.gang import TopologyLevel
 from multisched.queueing.entry import Entry
-from multisched.queueing.transitions import QueueState
+from multisched.queueing.transitions import POPPED, QueueState
 from multisched.state.gang_roster import Gang, GangRoster
 
 STARTED: Final = "started"
 """In place of a reason why members wait: the gang has started."""
-_TRIED: Final = (QueueState.IN_FLIGHT, QueueState.LEAVING)
 
 
 class _Waiting(msgspec.Struct):
@@ -231,7 +230,7 @@ class GangEntries:
     def other_lead_of(self, entry: Entry) -> Entry | None:
         """Returns the lead of the entry's gang if it is another member that is not being tried; else None."""
         lead = self.lead_of(entry)
-        return None if lead is None or lead is entry or lead.state in _TRIED else lead
+        return None if lead is None or lead is entry or lead.state in POPPED else lead
 
     def follows_queued_lead(self, entry: Entry) -> bool:
         """Reports whether the entry, when its attempt fails, follows a lead that is tried again without any event."""

@@ -40,7 +40,7 @@ from multisched.queueing.entry import (
     QueueOutcome,
     QueueStatistics,
 )
-from multisched.queueing.entry_states import PARKED, POPPED, EntryStates
+from multisched.queueing.entry_states import PARKED, EntryStates
 from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX, EventsInFlight
 from multisched.queueing.gang_entries import GangEntries
 from multisched.queueing.gating import Gates
@@ -51,7 +51,7 @@ from multisched.queueing.quarantine import ServerRefusals, sentence
 from multisched.queueing.readmission import MovedCounts, Readmission
 from multisched.queueing.requeue_judge import BY_SERVER, RequeueJudge
 from multisched.queueing.sort_keys import SortKeys
-from multisched.queueing.transitions import QueueInvariantError, QueueState
+from multisched.queueing.transitions import POPPED, QueueInvariantError, QueueState
 from multisched.state.gang_roster import GangRoster
 
 LEFTOVER_S = 300.0

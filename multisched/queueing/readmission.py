@@ -13,12 +13,12 @@ from multisched.framework.events import ATTEMPT_UNDONE
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.queueing.entry import NOTHING_MOVED, Entry, Moved
-from multisched.queueing.entry_states import PARKED, POPPED, EntryStates
+from multisched.queueing.entry_states import PARKED, EntryStates
 from multisched.queueing.gang_entries import STARTED, GangEntries
 from multisched.queueing.gang_reservations import GangReservations
 from multisched.queueing.gating import Gates
 from multisched.queueing.hints import Requeue
-from multisched.queueing.transitions import QueueState
+from multisched.queueing.transitions import POPPED, QueueState
 
 GATHERED, JOINED, SORTED, OVERDUE, RESERVES = (
     "GangGathered",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import Final
 
 
 class QueueState(StrEnum):
@@ -27,6 +28,9 @@ class QueueState(StrEnum):
     LEAVING = "leaving"
     """Removed while in flight. Kept until the attempt ends, so that a pod added again meanwhile is not tried twice (I2)."""
 
+
+POPPED: Final = frozenset({QueueState.IN_FLIGHT, QueueState.LEAVING})
+"""The states of a pod whose attempt has not ended."""
 
 Step = tuple[QueueState, QueueState]
 

@@ -26,7 +26,7 @@ from multisched.observe.readings import (
     ReflectorReading,
     RequestReading,
 )
-from multisched.queueing.transitions import QueueState
+from multisched.queueing.transitions import POPPED, QueueState
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 
@@ -130,7 +130,7 @@ class ProgramQueues:
 
 
 def _state(place: QueueState, *, is_at_permit: bool) -> str:
-    if place not in (QueueState.IN_FLIGHT, QueueState.LEAVING):
+    if place not in POPPED:
         return place.value
     return "permit" if is_at_permit else "binding"
 

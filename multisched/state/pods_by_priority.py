@@ -273,7 +273,7 @@ class PodsByPriority:
         pods = list(chain.from_iterable(self._table.pods_by_uid(row).values() for row in rows.tolist()))
         counts = self._counts[rows]
         priority = np.fromiter([pod.spec.priority for pod in pods], np.int64, len(pods))
-        started = np.fromiter([pod.started_s or np.inf for pod in pods], np.float64, len(pods))
+        started = np.fromiter(map(_started, pods), np.float64, len(pods))
         # The most important first. Source: kube-scheduler 1.36, util.MoreImportantPod.
         order = np.lexsort((started, -priority, np.repeat(np.arange(len(rows)), counts)))
         pods = [pods[i] for i in order.tolist()]

@@ -24,7 +24,7 @@ from multisched.observe.explain_attempt import AttemptReader
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView, Step, Wake
 from multisched.queueing.entry import QueueEntry
 from multisched.queueing.quarantine import API_SERVER, ServerRefusals
-from multisched.queueing.transitions import QueueState
+from multisched.queueing.transitions import POPPED, QueueState
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 
@@ -236,7 +236,7 @@ def _changed(view: PodView, **changes: object) -> PodView:
 def _state(worker: DomainWorker, entry: QueueEntry) -> str:
     if entry.is_quarantined:
         return "quarantined"
-    if entry.state not in (QueueState.IN_FLIGHT, QueueState.LEAVING):
+    if entry.state not in POPPED:
         return entry.state.value
     return "permit" if worker.waiting.holders(entry.uid) else "binding"
 
