@@ -1,4 +1,4 @@
-"""A seed of each kind of run of the whole program; `make sim` plays forty of each kind but the packed ones."""
+"""A seed of each kind of run of the whole program; `make sim` plays 40 of each kind but the packed ones."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from multisched.config import loading
 from tests.kit.run.seeded_run import run_seed
-from tests.kit.settings.setting import LINKED_FROM, OWNED_FROM, RELOADED_FROM, TEAMED_FROM, drawn, rng_of
+from tests.kit.settings.setting import EDITED_FROM, LINKED_FROM, OWNED_FROM, RELOADED_FROM, TEAMED_FROM, drawn, rng_of
 from tests.kit.world.gang_plans import PACKED_FROM
 from tests.sim.run import FAULTS_MIN, played
 
-SEEDS = (1, TEAMED_FROM, PACKED_FROM, RELOADED_FROM + 1, OWNED_FROM, LINKED_FROM)
+SEEDS = (1, TEAMED_FROM, PACKED_FROM, RELOADED_FROM + 1, OWNED_FROM, LINKED_FROM, EDITED_FROM)
 """One of each kind; those with an even number run the default configuration."""
 
 
@@ -31,15 +31,16 @@ def test_every_invariant_holds_under_faults(seed: int) -> None:
 
 
 def test_a_run_of_many_seeds_has_each_kind() -> None:
-    seeds = played(200)
+    seeds = played(240)
 
-    assert len(set(seeds)) == 200
+    assert len(set(seeds)) == 240
     ends = {
         0: TEAMED_FROM,
         TEAMED_FROM: PACKED_FROM,
         RELOADED_FROM: OWNED_FROM,
         OWNED_FROM: LINKED_FROM,
-        LINKED_FROM: LINKED_FROM + 40,
+        LINKED_FROM: EDITED_FROM,
+        EDITED_FROM: EDITED_FROM + 40,
     }
     for first, end in ends.items():
         assert sum(first <= seed < end for seed in seeds) == 40

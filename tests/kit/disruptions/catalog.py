@@ -16,6 +16,8 @@ LIGHT_KINDS = 10
 """Disruptions of a run that leave the processes alone."""
 HEAVY_KINDS = 2
 """Those that make a process lose its lease, give it back, or come back late."""
+EDITED_LIGHT_KINDS, EDITED_HEAVY_KINDS = 3, 1
+"""The same in runs with edits, which are the longer part of these."""
 RARE_SHARE = 0.25
 """Of all runs: one rare disruption strikes in them."""
 EARLY_SHARE = 0.25
@@ -49,10 +51,11 @@ def drawn_kinds(seed: int, rng: random.Random, setting: Setting) -> Sequence[str
     Rare ones are drawn apart, so that the other runs stay as they are when one more is thought of.
     """
     is_alone = not setting.configuration.lease.enabled
+    light, heavy = (EDITED_LIGHT_KINDS, EDITED_HEAVY_KINDS) if setting.is_edited else (LIGHT_KINDS, HEAVY_KINDS)
     elsewhere = Where.ASKING if setting.is_shipped else Where.SHIPPED
     found = [
-        *_sample(rng, [one for one in LIGHT if one.where is not elsewhere], LIGHT_KINDS),
-        *_sample(rng, [one for one in HEAVY if one.where is not elsewhere], 0 if is_alone else HEAVY_KINDS),
+        *_sample(rng, [one for one in LIGHT if one.where is not elsewhere], light),
+        *_sample(rng, [one for one in HEAVY if one.where is not elsewhere], 0 if is_alone else heavy),
     ]
     rng.shuffle(found)
     apart = random.Random(f"{seed}/rare")

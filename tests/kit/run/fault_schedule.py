@@ -14,6 +14,7 @@ from tests.kit.disruptions.catalog import BY_NAME
 from tests.kit.disruptions.scene import Scene
 from tests.kit.processes.configuration_files import LATE_MAX_S, FileFollower
 from tests.kit.run.endings import NotSetAside, end
+from tests.kit.scenarios.edits import play_edits
 from tests.kit.scenarios.gang_turns import play_turns
 from tests.kit.settings import changed_files
 from tests.kit.world.gang_acts import ACTS
@@ -60,7 +61,7 @@ class FaultSchedule:
         for kind in kinds:
             await asyncio.sleep(self._rng.uniform(0.1, 2 * FAULTS_S / max(len(kinds), LULL)))
             tasks.append(asyncio.ensure_future(self._strike(kind)))
-        if self._setting.is_reloaded:
+        if self._setting.is_reloaded and not self._setting.is_edited:
             tasks.append(asyncio.ensure_future(self._change_file()))
         clearing = asyncio.ensure_future(self._clear())
         try:
@@ -70,6 +71,7 @@ class FaultSchedule:
                 self._scene.faults.is_on = False
                 await self._act_on_gangs(world.gang_workloads, ACTS_ALONE)
             await play_turns(self._scene, self.struck)
+            await play_edits(self._scene, self.struck)
             await end(self._scene, self.struck, self._not_quarantined)
         finally:
             for task in [*tasks, clearing]:

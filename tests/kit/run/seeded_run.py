@@ -58,7 +58,7 @@ class Run:
         policies.flushes = lambda: int(loop.time() / flush_s)
         self._bind_checker = BindChecker(
             server,
-            setting.configuration,
+            setting.judged,
             loop.time,
             self._broken,
             policies,

@@ -44,6 +44,11 @@ OWNED_FROM: Final = 300
 """From this seed on there are gangs that controllers own, and quotas with fractions of devices. Seeds below keep their traces."""
 LINKED_FROM: Final = 400
 """From this seed on quotas are ElasticQuotas, one object per level, and pods name them by a label."""
+EDITED_FROM: Final = 500
+"""From this seed on the shipped configuration alone runs, disruptions are fewer, and edits follow (`scenarios.edits`)."""
+EDITED_TAINT: Final = "sim/edited"
+"""The taint that the domain forecast tolerates when its file has been edited."""
+EDITED_DOMAIN: Final = "forecast"
 RESERVING = 0.5
 """Of the runs with ElasticQuotas whose arguments are not drawn: gangs of RESERVING_DOMAIN may reserve capacity."""
 RESERVING_DOMAIN: Final = "gpu"
@@ -129,6 +134,8 @@ class Setting:
     """Every second process has another configuration: its lease is shorter."""
     is_reloaded: bool
     """The configuration file changes, and each process sees that at another time."""
+    is_edited: bool
+    """Edits of objects and of the configuration file are played at the end; other changes of the file are not."""
 
     def configuration_of(self, number: int) -> Configuration:
         """Of the first process, the second and so on."""
@@ -140,6 +147,17 @@ class Setting:
         if self.is_rollout and not number % 2:
             lease = replace(lease, **SHORT_LEASE)
         return replace(configuration, lease=lease)
+
+    @property
+    def judged(self) -> Configuration:
+        """By which binds are judged: with the tolerations that an edit of the file adds. Nothing else has that taint."""
+        if not self.is_edited:
+            return self.configuration
+        domains = list(self.configuration.domains)
+        (at,) = (at for at, domain in enumerate(domains) if domain.name == EDITED_DOMAIN)
+        policy = loading.parse(text_of(edited_document(self.document)), "edited").domains[at].policy
+        domains[at] = replace(domains[at], policy=policy)
+        return replace(self.configuration, domains=domains)
 
     @property
     def has_faulty_plugin(self) -> bool:
@@ -155,16 +173,18 @@ def rng_of(seed: int) -> random.Random:
 
 def drawn(seed: int, rng: random.Random) -> Setting:
     """The setting of a seed. `rng`: as `rng_of` makes it."""
-    is_shipped, is_drawn = seed % 2 == 0, seed % 4 == 3
+    is_edited = seed >= EDITED_FROM
+    is_shipped, is_drawn = seed % 2 == 0 or is_edited, seed % 4 == 3 and not is_edited
     document = SHIPPED if is_shipped else _asking(rng, is_drawn=is_drawn)
-    reserve = None if seed < LINKED_FROM or is_drawn else _drawn_reserve(random.Random(f"{seed}/reserving"))
+    has_links = LINKED_FROM <= seed < EDITED_FROM
+    reserve = None if not has_links or is_drawn else _drawn_reserve(random.Random(f"{seed}/reserving"))
     if reserve is not None:
         document = _with_reserve(document, reserve)
     is_default = is_shipped and reserve is None
     configuration = loading.default() if is_default else loading.parse(text_of(document), "scenario")
     is_alone = not configuration.lease.enabled
     teams = random.Random(f"{seed}/teamed").random()
-    has_quotas = seed >= TEAMED_FROM and teams < QUOTAS
+    has_quotas = is_edited or (seed >= TEAMED_FROM and teams < QUOTAS)
     is_owned = seed >= OWNED_FROM
     has_cards = OWNED_FROM <= seed < LINKED_FROM and random.Random(f"{seed}/shared GPUs").random() < CARDS
     has_gangs = is_owned or (seed >= TEAMED_FROM and teams >= 1 - GANGS)
@@ -183,12 +203,22 @@ def drawn(seed: int, rng: random.Random) -> Setting:
         has_quotas=has_quotas,
         has_gangs=has_gangs,
         has_gang_workloads=is_owned,
-        has_linked_quotas=seed >= LINKED_FROM,
+        has_linked_quotas=has_links,
         has_card_nodes=has_cards,
         reserve=reserve,
         is_rollout=not is_alone and random.Random(f"{seed}/rollout").random() < ROLLOUTS,
-        is_reloaded=seed >= RELOADED_FROM and (not is_owned or random.Random(f"{seed}/files").random() < RELOADED),
+        is_reloaded=is_edited
+        or (seed >= RELOADED_FROM and (not is_owned or random.Random(f"{seed}/files").random() < RELOADED)),
+        is_edited=is_edited,
     )
+
+
+def edited_document(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A configuration by which EDITED_DOMAIN tolerates EDITED_TAINT."""
+    found = copy.deepcopy(dict(document))
+    (domain,) = (one for one in found["domains"] if one["name"] == EDITED_DOMAIN)
+    domain["policy"] = {"tolerations": [{"key": EDITED_TAINT, "operator": "Exists"}]}
+    return found
 
 
 def text_of(document: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 from multisched.model.objects import Pod
-from multisched.model.wire import JSON_PATCH
+from multisched.model.wire import JSON_PATCH, MERGE_PATCH
 from tests.kit.world import quota_trees
 from tests.kit.world.api_user import ApiUser
 from tests.kit.world.definitions import QUOTA_TREE, install
@@ -36,6 +36,9 @@ BROKEN_S: Final = (1.0, 5.0)
 """How long a broken document, a second one or none stands."""
 REPLACED_S: Final = 1.0
 """Between the deletion of a tree and the creation of the one that replaces it, at most."""
+LIFT: Final = "multisched.io/lift-quotas"
+LIFTED_S: Final = 2.0
+"""Until the annotation is known."""
 AWAY_S: Final = (4.0, 10.0)
 """How long a team leaves to others what is its own."""
 
@@ -156,6 +159,21 @@ class Quotas:
         await asyncio.sleep(self._rng.uniform(0.0, REPLACED_S))
         await self._create(TREE, self._root)
         return "quotas replaced"
+
+    # -- what scenarios do -----------------------------------------------------------------------------------------
+
+    async def put(self, root: Level) -> None:
+        """This tree takes the place of the one before, or is created."""
+        self.is_kept, self._root = False, root
+        await self._create(TREE, root)
+        await self._write(TREE, root)
+
+    async def lift(self) -> None:
+        """Deletes the tree with the consent that lifts its limits."""
+        path = QUOTA_TREE.path(TREE_NAMESPACE, TREE)
+        await self._user.send("PATCH", path, {"metadata": {"annotations": {LIFT: "true"}}}, MERGE_PATCH)
+        await asyncio.sleep(LIFTED_S)
+        await self._user.send("DELETE", path)
 
     async def _create(self, name: str, root: Level) -> None:
         metadata = {"name": name, "namespace": TREE_NAMESPACE}

@@ -33,6 +33,7 @@ class CustomObjects:
         }
         if delivered.gangs is not None:
             self._judges[POD_GROUP.storage] = delivered.gangs
+        self._known = program.cache.objects
         self._set, self._remove = program.cache.objects.set, program.cache.objects.remove
         program.cache.objects.set = self.set  # type: ignore[method-assign]
         program.cache.objects.remove = self.remove  # type: ignore[method-assign]
@@ -50,8 +51,9 @@ class CustomObjects:
 
     def remove(self, kind: ObjectKind, namespace: str, name: str) -> ClusterObject | None:
         """Stands before `ObjectStore.remove`."""
-        judge = self._judges.get(f"{kind.definition.plural}.{kind.definition.group}")
-        if judge is not None:
-            judge.forget(kind.definition.name, {"metadata": {"name": name, "namespace": namespace}})
+        storage = f"{kind.definition.plural}.{kind.definition.group}"
+        judge, item = self._judges.get(storage), self._known.get(kind, namespace, name)
+        if judge is not None and item is not None:
+            judge.forget(kind.definition.name, self._documents[storage][str(item.version)])
             self._delivered.quota_bounds |= bounds_of(self._delivered.quotas.tree)
         return self._remove(kind, namespace, name)
