@@ -15,9 +15,9 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from tests.kit.run.seeded_run import run_seed
-from tests.kit.settings.setting import OWNED_FROM, RELOADED_FROM, TEAMED_FROM
+from tests.kit.settings.setting import EDITED_FROM, OWNED_FROM, RELOADED_FROM, TEAMED_FROM
 from tests.kit.world.gang_plans import PACKED_FROM
-from tests.sim import card_defects, gang_defects, quota_defects, reload_defects
+from tests.sim import card_defects, edit_defects, gang_defects, quota_defects, reload_defects
 from tests.sim.recent_defects import DEFECTS
 from tests.sim.run import quiet
 
@@ -244,6 +244,8 @@ def hunt(name: str, seeds_max: int = SEEDS_MAX) -> tuple[str, int | None, str, f
         start = RELOADED_FROM
     if DEFECTS[name].__module__ == card_defects.__name__:
         start = OWNED_FROM
+    if DEFECTS[name].__module__ == edit_defects.__name__:
+        start = EDITED_FROM
     seeds = range(start, start + seeds_max)
     first = FIRST.get(name, start)
     for seed in [first, *(seed for seed in seeds if seed != first)]:
@@ -269,7 +271,7 @@ def main() -> int:
     began = time.monotonic()
     # Each defect breaks a process of its own, forked from one that has imported the program: importing takes half a second.
     forks = multiprocessing.get_context("forkserver")
-    defects = [one.__name__ for one in (card_defects, gang_defects, quota_defects, reload_defects)]
+    defects = [one.__name__ for one in (card_defects, edit_defects, gang_defects, quota_defects, reload_defects)]
     forks.set_forkserver_preload([quiet.__module__, run_seed.__module__, *defects])
     with ProcessPoolExecutor(options.jobs, forks, initializer=quiet, max_tasks_per_child=1) as pool:
         for name, seed, said, seconds in pool.map(partial(hunt, seeds_max=options.seeds), names):

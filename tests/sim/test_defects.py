@@ -10,7 +10,7 @@ from inspect import Parameter
 
 import pytest
 
-from tests.sim import card_defects, defects, gang_defects, quota_defects, recent_defects, reload_defects
+from tests.sim import card_defects, defects, edit_defects, gang_defects, quota_defects, recent_defects, reload_defects
 from tests.sim.mutants import FIRST, UNSHOWN
 
 
@@ -24,6 +24,7 @@ def test_defect_has_the_signature_of_the_replaced_function(name: str, monkeypatc
     monkeypatch.setattr(defects, "put", note)
     monkeypatch.setattr(recent_defects, "put", note)
     monkeypatch.setattr(card_defects, "put", note)
+    monkeypatch.setattr(edit_defects, "put", note)
     monkeypatch.setattr(gang_defects, "put", note)
     monkeypatch.setattr(quota_defects, "put", note)
     monkeypatch.setattr(reload_defects, "put", note)

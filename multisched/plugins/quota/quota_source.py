@@ -186,11 +186,11 @@ class QuotaSource:
     def _chosen_tree(self, trees: Sequence[ClusterObject]) -> InForce | None:
         """Returns the tree in force, else the oldest that is or was valid, else the oldest; None if none has ever been valid.
 
-        When a process starts, the status of an invalid tree tells it which version was in force.
+        When a process starts, the status of an invalid tree tells it which version was in force, or else the kept version of it.
         """
         kind, before = ObjectKind.ELASTIC_QUOTA_TREE, self.in_force
         known = [one for one in trees if before is not None and before.kind is kind and before.uid == one.uid]
-        chosen = known[0] if known else min(trees, key=_rank)
+        chosen = known[0] if known else min(trees, key=self._rank)
         assert isinstance(chosen, ElasticQuotaTree)
         for other in trees:
             if other is not chosen:
@@ -199,9 +199,26 @@ class QuotaSource:
         if chosen.tree is not None and _is_good(chosen):
             return InForce(kind, chosen.tree, chosen.key, chosen.uid)
         self._trouble(kind, chosen.key, f"not in force: {chosen.malformed}")
-        if known or chosen.last_good is None:
+        last_good = self._last_good(chosen)
+        if known or last_good is None:
             return before if known else None
-        return InForce(kind, chosen.last_good, chosen.key, chosen.uid)
+        return InForce(kind, last_good, chosen.key, chosen.uid)
+
+    def _last_good(self, one: ClusterObject) -> QuotaTree | None:
+        """Returns the last valid version of an invalid tree.
+
+        Its status may lack it: the process that had it in force ended before it wrote that status.
+        """
+        kept = self._objects.last_removed(ObjectKind.ELASTIC_QUOTA_TREE)
+        assert isinstance(one, ElasticQuotaTree)
+        if one.last_good is None and isinstance(kept, ElasticQuotaTree) and kept.uid == one.uid:
+            return kept.tree
+        return one.last_good
+
+    def _rank(self, one: ClusterObject) -> tuple[bool, str, str]:
+        """Returns the sort key of trees: those that can be in force first, then the oldest."""
+        assert isinstance(one, ElasticQuotaTree)
+        return not _is_good(one) and self._last_good(one) is None, one.created, one.key
 
     def _made_of(self, kind: ObjectKind, quotas: Sequence[ClusterObject]) -> InForce | None:
         """Returns the tree of many objects, without invalid changes; the previous one if there is none."""
@@ -211,12 +228,6 @@ class QuotaSource:
         if found.tree is not None:
             return InForce(kind, found.tree, "")
         return self.in_force if self.in_force is not None and self.in_force.kind is kind else None
-
-
-def _rank(one: ClusterObject) -> tuple[bool, str, str]:
-    """Returns the sort key of trees: those that can be in force first, then the oldest."""
-    assert isinstance(one, ElasticQuotaTree)
-    return not _is_good(one) and one.last_good is None, one.created, one.key
 
 
 def _is_good(one: ClusterObject) -> bool:

@@ -96,17 +96,19 @@ class ObjectIngest:
     def restore_deleted(self, raw: bytes) -> None:
         """Handles an object that may have been deleted before this process started, and stays in effect.
 
-        Ignored if it still exists, or if this process has seen a deletion itself: that is as new. Neither logged nor
-        recorded: the process before has done that, and if the kind cannot be listed yet, the object may still exist.
+        Ignored if this process has seen a deletion itself: that is as new. Neither logged nor recorded: the process before
+        has done that, and if the kind cannot be listed yet, the object may still exist. If it exists, it is the version that
+        was in effect last, which counts if the present one is invalid.
         """
         try:
             item = self._decode(raw)
         except DecodeError as error:
             logger.warning("kept object cannot be read", extra={"kind": self.kind.value, "error": str(error)})
             return
-        is_known = any(one.uid == item.uid for one in self._store.all(self.kind))
-        if not is_known and self._store.last_removed(self.kind) is None:
-            self._store.set_last_removed(self.kind, item)
+        if self._store.last_removed(self.kind) is not None:
+            return
+        self._store.set_last_removed(self.kind, item)
+        if not any(one.uid == item.uid for one in self._store.all(self.kind)):
             self._notify(self._events[Action.DELETE], item, None)
 
     def replaced(self, version: str) -> None:

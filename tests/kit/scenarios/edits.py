@@ -36,6 +36,8 @@ STAYS_S: Final = 6.0
 """For so long a pod is watched that must not be bound, or must not be evicted."""
 COUNTED_S: Final = 4.0
 """Until an edited tree is in force."""
+LED_S: Final = 40.0
+"""Until a process leads after all others were killed: their lease expires first."""
 MANY: Final = 18
 """Members of a gang that is not tried anew for every event."""
 NAMESPACES: Final = ("edits-a", "edits-b")
@@ -78,6 +80,7 @@ class Stage:
         priority: str = "",
         gang: tuple[str, int] | None = None,
         annotations: Mapping[str, str] | None = None,
+        claim: str = "",
         has_finalizer: bool = False,
     ) -> str:
         """The name of a new pod for the pool. `gang`: name and minimum."""
@@ -87,6 +90,8 @@ class Stage:
         spec["tolerations"] = [{"key": POOL, "operator": "Equal", "value": self.pool, "effect": "NoSchedule"}]
         if priority:
             spec["priorityClassName"] = priority
+        if claim:
+            spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]
         labels = {"gang": gang[0], f"{ACK}name": gang[0], f"{ACK}min-available": str(gang[1])} if gang else {}
         metadata = {
             "name": name,
@@ -248,6 +253,19 @@ async def _node_grows(stage: Stage) -> None:
         await stage.comes("its node has room for all members", *members)
 
 
+async def _member_deleted(stage: Stage) -> None:
+    """Two members of a gang, which are enough, wait for a third one, whose volume does not arrive; the third one is deleted."""
+    await stage.node(3)
+    gang = (f"{stage.pool}-gang", 2)
+    claim = await stage.gangs.claim()
+    first = [await stage.pod("1", gang=gang) for _ in range(2)]
+    third = await stage.pod("1", gang=gang, claim=claim)
+    if await stage.gangs.until(lambda: all(_is_assumed(stage, name) for name in (*first, third)), REFUSED_S):
+        await stage.scene.pause(0.5, 1.0)
+        await stage.scene.world.user.delete_named(third)
+        await stage.comes("the member was deleted whose volume had not arrived", *first)
+
+
 async def _lost_bind(stage: Stage) -> None:
     """A pod is deleted while its bind is on its way; another one waits for what it had."""
     node = await stage.node(1)
@@ -350,6 +368,23 @@ async def _quota_and_nomination(stage: Stage) -> None:
     await stage.comes("it was created, with its quota unused", other)
 
 
+async def _quota_broken(stage: Stage) -> None:
+    """All processes are replaced while the tree has a mistake: the last good tree limits pods all the same."""
+    quotas, replicas = stage.scene.world.quotas, stage.scene.replicas
+    assert quotas is not None
+    await stage.use_tree((NAMESPACES[0], 1), (NAMESPACES[1], 1))
+    await stage.node(4)
+    await quotas.spoil()
+    await stage.scene.pause(COUNTED_S, COUNTED_S)
+    for process in list(replicas.running):
+        await replicas.kill(process)
+        replicas.start()
+    if await stage.gangs.until(lambda: stage.leader() is not None, LED_S):
+        name = await stage.pod("2", namespace=NAMESPACES[0])
+        await stage.stays("a pod exceeds the last good tree", lambda: not stage.is_bound(name), invariant="I14")
+    await stage.use_tree((NAMESPACES[0], 1), (NAMESPACES[1], 1))
+
+
 # -- the configuration file --------------------------------------------------------------------------------------------
 
 
@@ -373,6 +408,8 @@ EDITS: Final[Mapping[str, Edit]] = {
     "gang of several priorities in a full quota": _mixed_gang,
     "node grows for a large gang": _node_grows,
     "pod deleted during its bind": _lost_bind,
+    "member deleted that its gang waits for": _member_deleted,
+    "processes replaced beside a broken quota": _quota_broken,
     "quota deleted": _quota_goes,
     "quota used up by a resize": _quota_and_resize,
     "quotas change places beside a nominated pod": _quota_and_nomination,

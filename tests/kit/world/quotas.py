@@ -168,6 +168,10 @@ class Quotas:
         await self._create(TREE, root)
         await self._write(TREE, root)
 
+    async def spoil(self) -> None:
+        """The tree has a mistake from now on."""
+        await self._write(TREE, quota_trees.broken(self._rng, self._root, "unreadable amount"))
+
     async def lift(self) -> None:
         """Deletes the tree with the consent that lifts its limits."""
         path = QUOTA_TREE.path(TREE_NAMESPACE, TREE)

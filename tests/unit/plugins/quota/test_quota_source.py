@@ -11,9 +11,11 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.quotas.koordinator import LinkedQuotas
 from multisched.model.quotas.reading import Problems
 from multisched.plugins.quota.quota_source import QuotaSource
+from multisched.shell.ingest.objects import ObjectIngest
 from multisched.state.object_store import ObjectStore
 from tests.unit.model.quotas.quota_documents import Json, flat, kind_of, linked
 from tests.unit.plugins.quota.trees import leaf, node
+from tests.unit.shell.shell_kit import Desk as EventDesk
 
 SCHEDULER_PLUGINS = "elasticquotas.scheduling.x-k8s.io"
 KOORDINATOR = "elasticquotas.scheduling.sigs.k8s.io"
@@ -167,6 +169,24 @@ def test_new_process_restores_the_last_good_tree_from_a_status() -> None:
     desk.apply(good)
     assert desk.paths() == OF_TREE
     assert (desk.source.trouble, desk.source.generation) == ({}, generation)
+
+
+@pytest.mark.parametrize("is_kept_first", [True, False])
+def test_new_process_restores_the_last_good_tree_from_the_kept_one(*, is_kept_first: bool) -> None:
+    """The leader before it ended before it wrote a status of the mistake."""
+    kind = ObjectKind.ELASTIC_QUOTA_TREE
+    desk = Desk()
+    ingest = ObjectIngest(kind, desk.store, lambda event, old, new: None, EventDesk(), "ours")
+    for is_kept in (is_kept_first, not is_kept_first):
+        if is_kept:
+            ingest.restore_deleted(orjson.dumps(tree(most=3)))
+        else:
+            desk.apply(tree(least=9))
+    assert desk.paths() == OF_TREE
+    assert desk.source.tree is not None
+    assert desk.source.tree.nodes[1].max == {"cpu": 3000}
+    assert "over max" in desk.source.trouble["kube-system/tree"]
+    assert not desk.source.is_deleted
 
 
 def test_malformed_status_puts_nothing_in_force() -> None:
