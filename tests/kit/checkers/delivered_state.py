@@ -30,7 +30,7 @@ from tests.kit.checkers.card_rules import listed
 from tests.kit.checkers.device_rules import fraction_wanted
 from tests.kit.checkers.linked_quotas import LinkedQuotaJudge
 from tests.kit.checkers.quota_messages import Bound
-from tests.kit.checkers.reference_rules import Standing, wants
+from tests.kit.checkers.reference_rules import PodOnNode, wants
 from tests.kit.world.labels import GPU_DEVICES
 from tests.kit.world.store_view import Reader
 
@@ -90,11 +90,11 @@ class DeliveredState:
     unknowable: set[str] = field(default_factory=set)
     """uids of pods of which a line was lost without a word, or that a restored backup has changed, and nothing came since."""
     changes: int = 0
-    """Moves with whatever `standing` and `placed` go by."""
-    _standing: list[Standing] = field(default_factory=list)
+    """Moves with whatever `pods_on_nodes` and `placed` go by."""
+    _pods_on_nodes: list[PodOnNode] = field(default_factory=list)
     _on: dict[str, list[Pod]] = field(default_factory=dict)
     """Node -> the pods that stand there."""
-    _standing_at: int = -1
+    _indexed_at: int = -1
     """The changes by which both were counted."""
     _placed: list[Pod] = field(default_factory=list)
     _placed_at: int = -1
@@ -204,10 +204,10 @@ class DeliveredState:
         self.changes += 1
         self.held.pop(uid, None)
 
-    def standing(self) -> Sequence[Standing]:
+    def pods_on_nodes(self) -> Sequence[PodOnNode]:
         """Pods that it knows on nodes that it knows, its own on their way among them."""
-        self._count_standing()
-        return self._standing
+        self._index_pods()
+        return self._pods_on_nodes
 
     def placed(self) -> Sequence[Pod]:
         """Pods that it knows on nodes, whether it knows these or not, and its own on their way, each with its node."""
@@ -220,19 +220,19 @@ class DeliveredState:
             ]
         return self._placed
 
-    def standing_on(self, node: str) -> Sequence[Pod]:
+    def pods_on(self, node: str) -> Sequence[Pod]:
         """Those of one node."""
-        self._count_standing()
+        self._index_pods()
         return self._on.get(node, ())
 
-    def _count_standing(self) -> None:
-        if self._standing_at == self.changes:
+    def _index_pods(self) -> None:
+        if self._indexed_at == self.changes:
             return
-        self._standing, self._on, self._standing_at = [], {}, self.changes
+        self._pods_on_nodes, self._on, self._indexed_at = [], {}, self.changes
         for uid, pod in self.pods.items():
             node = self.nodes.get(pod.node or self.held.get(uid, ""))
             if node is not None:
-                self._standing.append((pod, node))
+                self._pods_on_nodes.append((pod, node))
                 self._on.setdefault(node.name, []).append(pod)
 
     def ground(self, sender: str, pod: Pod, node: str) -> Ground:
@@ -272,7 +272,7 @@ class DeliveredState:
 
         With a pod, of what that pod asks for alone: devices that have gone are the business of who wants devices.
         """
-        here = {one.uid: one for one in self.standing_on(node.name)}
+        here = {one.uid: one for one in self.pods_on(node.name)}
         sums = Counter({PODS: 0})
         for one in (here | {pod.uid: pod} if pod is not None else here).values():
             sums.update({**listed(one.requests), PODS: 1})
@@ -305,7 +305,7 @@ class DeliveredState:
         for label in () if state is None else state.required:
             if label not in node.labels:
                 return f"which has no label {label}, and its gang requires one domain of it"
-            for other, there in self.standing():
+            for other, there in self.pods_on_nodes():
                 is_member = self.gangs is not None and self.gangs.gang_of(other.uid) == key and other.uid != pod.uid
                 if is_member and not other.is_deleting and there.labels.get(label) != node.labels[label]:
                     return f"in another domain of {label} than {other.key}, and its gang requires one"

@@ -79,17 +79,17 @@ def _node_differences(cache: ClusterCache, nodes: Mapping[str, Node], pods: Mapp
     if rows.keys() != nodes.keys():
         return [f"I4: nodes differ: {sorted(rows.keys() ^ nodes.keys())}"]
     found = []
-    standing: dict[str, list[Pod]] = {name: [] for name in nodes}
+    pods_on_nodes: dict[str, list[Pod]] = {name: [] for name in nodes}
     for pod in pods.values():
-        if pod.node in standing and not pod.is_terminal:
-            standing[pod.node].append(pod)
+        if pod.node in pods_on_nodes and not pod.is_terminal:
+            pods_on_nodes[pod.node].append(pod)
     for name, node in nodes.items():
         known = table.node(rows[name])
         labels = node.labels if known.malformed else known.labels  # of one that cannot be read nothing more is known
         if (known.uid, known.version, labels) != (node.uid, node.version, node.labels):
             found.append(f"I4: cache has node {name} at {known.version}, the API at {node.version}")
-        sums = {**dict.fromkeys(table.resources, 0), PODS: len(standing[name])}
-        for pod in standing[name]:
+        sums = {**dict.fromkeys(table.resources, 0), PODS: len(pods_on_nodes[name])}
+        for pod in pods_on_nodes[name]:
             for resource, amount in pod.requests.items():
                 if table.has_column(resource):  # no row counts what no node ever had
                     sums[resource] = sums.get(resource, 0) + amount

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from multisched.framework.objects_view import ObjectsView
 from multisched.model.cluster_objects import PersistentVolumeClaim
 from multisched.model.objects import Node, Pod
-from tests.kit.checkers.reference_rules import Relations, Standing, clash, has_room, reaches
+from tests.kit.checkers.reference_rules import Relations, PodOnNode, clash, has_room, reaches
 
 SOLE = "ReadWriteOncePod"
 
@@ -28,13 +28,13 @@ def fault_of_preemption(
     node: Node,
     victims: Collection[Pod],
     nodes: Collection[Node],
-    standing: Collection[Standing],
+    pods_on_nodes: Collection[PodOnNode],
     is_usable: Callable[[Node], bool],
     objects: ObjectsView,
 ) -> str:
-    """What keeps the pod off the node though its victims are gone; empty for nothing. `standing`: every pod that is on a node."""
+    """What keeps the pod off the node though its victims are gone; empty for nothing. `pods_on_nodes`: every pod that is on a node."""
     going = {victim.uid for victim in victims}
-    left = [(one, there) for one, there in standing if one.uid not in going]
+    left = [(one, there) for one, there in pods_on_nodes if one.uid not in going]
     here = [one for one, there in left if there.name == node.name]
     if not has_room(pod, node, here):
         return "it has no room"
@@ -45,7 +45,7 @@ def fault_of_preemption(
     return _fault_of_claims(pod, node, left, objects)
 
 
-def _fault_of_claims(pod: Pod, node: Node, left: Collection[Standing], objects: ObjectsView) -> str:
+def _fault_of_claims(pod: Pod, node: Node, left: Collection[PodOnNode], objects: ObjectsView) -> str:
     for claim in _claims(pod, objects):
         users = [one for one, _ in left if one.uid != pod.uid and claim in _claims(one, objects)]
         if SOLE in claim.access_modes and users:

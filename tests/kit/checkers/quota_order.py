@@ -24,12 +24,12 @@ def fault_of_order(
     asked: Requests,
     usage: Usage,
     victims: Sequence[Pod],
-    standing: Iterable[Pod],
+    pods_on_nodes: Iterable[Pod],
     speaks_against: Speaks,
 ) -> str:
     """A pod that should have gone before one of the victims; empty for none. `usage`: before they go."""
     own, going = tree.leaf_of(pod.namespace), {victim.uid for victim in victims}
-    others = [one for one in standing if one.uid not in going and not one.is_leaving and tree.leaf_of(one.namespace)]
+    others = [one for one in pods_on_nodes if one.uid not in going and not one.is_leaving and tree.leaf_of(one.namespace)]
     for victim in (one for one in victims if not one.is_leaving):
         for other in (one for one in others if _counts_as(one) == _counts_as(victim)):
             if other.node != victim.node and wants_devices(pod):

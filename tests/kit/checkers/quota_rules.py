@@ -39,18 +39,18 @@ def quota_claim(pods: Sequence[Pod]) -> QuotaClaim:
     return QuotaClaim(pods[0].key, pods[0].namespace, _together(pods))
 
 
-def usage_of(tree: QuotaTree, standing: Iterable[Pod]) -> Usage:
-    return tree.usage((pod.namespace, counted(pod)) for pod in standing)
+def usage_of(tree: QuotaTree, pods_on_nodes: Iterable[Pod]) -> Usage:
+    return tree.usage((pod.namespace, counted(pod)) for pod in pods_on_nodes)
 
 
-def quota_excess(tree: QuotaTree | None, pod: Pod, standing: Iterable[Pod]) -> str:
+def quota_excess(tree: QuotaTree | None, pod: Pod, pods_on_nodes: Iterable[Pod]) -> str:
     """The first level that the pod would take over its max beside these, or the quota that it may not name; empty for none."""
     name = misnamed(tree, pod)
     if name:
         return f"it names the quota {name} of others"
     if tree is None or tree.leaf_of(pod.namespace) is None:
         return ""
-    found = usage_of(tree, standing).excesses_with(pod.namespace, counted(pod))
+    found = usage_of(tree, pods_on_nodes).excesses_with(pod.namespace, counted(pod))
     return str(found[0]) if found else ""
 
 
@@ -58,7 +58,7 @@ def fault_of_reclaim(
     tree: QuotaTree,
     claims: Sequence[Claimant],
     units: Sequence[Sequence[Pod]],
-    standing: Collection[Pod],
+    pods_on_nodes: Collection[Pod],
     nominated: Sequence[Claimant] = (),
     in_gangs: Collection[str] = (),
 ) -> str:
@@ -71,13 +71,13 @@ def fault_of_reclaim(
     """
     leaving = {victim.uid for unit in units for victim in unit if victim.is_leaving}
     units = [[victim for victim in unit if victim.uid not in leaving] for unit in units]
-    standing = [one for one in standing if one.uid not in leaving]
+    pods_on_nodes = [one for one in pods_on_nodes if one.uid not in leaving]
     if leaving and not any(units):
         return ""
     found = ""
     # Those of one leaf, priority and size share what they are nominated for: the next of them may count on it, or not.
     for others in (nominated, [one for one in nominated if not _is_like_each(tree, one[0], claims)]):
-        found = _fault_beside(tree, claims, units, standing, others, in_gangs)
+        found = _fault_beside(tree, claims, units, pods_on_nodes, others, in_gangs)
         if not found:
             break
     return found
@@ -94,28 +94,28 @@ def _fault_beside(
     tree: QuotaTree,
     claims: Sequence[Claimant],
     units: Sequence[Sequence[Pod]],
-    standing: Collection[Pod],
+    pods_on_nodes: Collection[Pod],
     nominated: Sequence[Claimant],
     in_gangs: Collection[str],
 ) -> str:
     victims = [victim for unit in units for victim in unit]
-    staying = [one for one in standing if not one.is_leaving]
+    staying = [one for one in pods_on_nodes if not one.is_leaving]
     usage = usage_of(tree, [*staying, *(pod for pod, _ in nominated)])
     waiting = [replace(pod, node=node.name) for pod, node in nominated if node is not None]
     unit_of = {victim.uid: unit[0].uid for unit in units if len(unit) > 1 for victim in unit}
 
     def fault_of(chosen: Sequence[Pod]) -> str:
-        return _fault(usage, claims, chosen, [*standing, *waiting], unit_of)
+        return _fault(usage, claims, chosen, [*pods_on_nodes, *waiting], unit_of)
 
-    asked, singles = _together([one for one, _ in claims]), [one for one in standing if one.uid not in in_gangs]
+    asked, singles = _together([one for one, _ in claims]), [one for one in pods_on_nodes if one.uid not in in_gangs]
     return fault_of(victims) or fault_of_order(tree, claims[0][0], asked, usage, victims, singles, fault_of)
 
 
-def one_would_do(tree: QuotaTree, pod: Pod, node: Node, standing: Collection[Pod]) -> str:
+def one_would_do(tree: QuotaTree, pod: Pod, node: Node, pods_on_nodes: Collection[Pod]) -> str:
     """A pod of another leaf that may go for the pod, and makes all the room that it lacks; empty for none."""
     if misnamed(tree, pod):
         return ""
-    own, staying = tree.leaf_of(pod.namespace), [one for one in standing if not one.is_leaving]
+    own, staying = tree.leaf_of(pod.namespace), [one for one in pods_on_nodes if not one.is_leaving]
     usage = usage_of(tree, staying)
     if own is None or not usage.is_entitled(pod.namespace, counted(pod)):
         return ""
@@ -127,25 +127,25 @@ def _fault(
     usage: Usage,
     claims: Sequence[Claimant],
     victims: Sequence[Pod],
-    standing: Collection[Pod],
+    pods_on_nodes: Collection[Pod],
     unit_of: Mapping[str, str] = NO_UNITS,
 ) -> str:
 
     def has_room_without(some: Collection[Victim]) -> bool:
-        return _have_room(claims, standing, {victim.key for victim in some})
+        return _have_room(claims, pods_on_nodes, {victim.key for victim in some})
 
     claim = quota_claim([pod for pod, _ in claims])
     going = [Victim(one.uid, one.namespace, counted(one), unit_of.get(one.uid, "")) for one in victims]
     return next(iter(reclaim_faults(usage, claim, going, has_room_without)), "")
 
 
-def _have_room(claims: Sequence[Claimant], standing: Collection[Pod], gone: Collection[str]) -> bool:
+def _have_room(claims: Sequence[Claimant], pods_on_nodes: Collection[Pod], gone: Collection[str]) -> bool:
     """Each on its node, beside those before it, once these have gone."""
     before: list[Pod] = []
     for pod, node in claims:
         if node is None:
             continue
-        here = [one for one in standing if one.node == node.name and one.uid not in gone]
+        here = [one for one in pods_on_nodes if one.node == node.name and one.uid not in gone]
         if not has_room(pod, node, [*here, *(one for one in before if one.node == node.name)]):
             return False
         before.append(replace(pod, node=node.name))
@@ -163,14 +163,14 @@ def node_by_reclaim(
     tree: QuotaTree,
     pod: Pod,
     nodes: Iterable[Node],
-    standing: Collection[Pod],
+    pods_on_nodes: Collection[Pod],
     would_take: WouldTake,
 ) -> str:
     """A node that takes the pod once all that may be reclaimed for it have gone; empty if there is none."""
-    usage, claim = usage_of(tree, standing), QuotaClaim(pod.key, pod.namespace, counted(pod))
-    lent = [Victim(one.uid, one.namespace, counted(one)) for one in standing if tree.leaf_of(one.namespace) is not None]
+    usage, claim = usage_of(tree, pods_on_nodes), QuotaClaim(pod.key, pod.namespace, counted(pod))
+    lent = [Victim(one.uid, one.namespace, counted(one)) for one in pods_on_nodes if tree.leaf_of(one.namespace) is not None]
     going = {victim.key for victim in may_be_reclaimed(usage, claim, lent)}
-    left = [one for one in standing if one.uid not in going]
+    left = [one for one in pods_on_nodes if one.uid not in going]
     if not going or misnamed(tree, pod) or usage_of(tree, left).excesses_with(pod.namespace, claim.requests):
         return ""
     for node in nodes:

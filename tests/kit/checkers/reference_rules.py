@@ -25,7 +25,7 @@ from tests.reference.world import SKIP, NodeState, PodState, World
 
 Json = dict[str, Any]
 CLAIM: Final = {"name": "data", "persistentVolumeClaim": {"claimName": "claim"}}
-Standing = tuple[Pod, Node]
+PodOnNode = tuple[Pod, Node]
 """A pod and the node it is on."""
 STATES_MAX: Final = 20_000
 """Rendered pods, and nodes, that are kept: each version of each for the length of a run."""
@@ -38,11 +38,11 @@ class Relations:
     """Whether affinity, anti-affinity and hard spread constraints let a pod onto nodes."""
 
     def __init__(
-        self, pod: Pod, nodes: Iterable[Node], standing: Collection[Standing], is_usable: Callable[[Node], bool]
+        self, pod: Pod, nodes: Iterable[Node], pods_on_nodes: Collection[PodOnNode], is_usable: Callable[[Node], bool]
     ) -> None:
-        """`nodes`: all. `standing`: every pod that has not ended, with its node. `is_usable`: whether a node is of the pod's
+        """`nodes`: all. `pods_on_nodes`: every pod that has not ended, with its node. `is_usable`: whether a node is of the pod's
         domain; spreading counts only these nodes."""
-        self._pod, self._nodes, self._standing, self._is_usable = pod, tuple(nodes), standing, is_usable
+        self._pod, self._nodes, self._pods_on_nodes, self._is_usable = pod, tuple(nodes), pods_on_nodes, is_usable
         self._prepared: list[tuple[InterPodAffinity | PodTopologySpread, Any]] | None = None
         self._world = world_of((), ())
 
@@ -54,9 +54,9 @@ class Relations:
 
     def _prepare(self) -> list[tuple[InterPodAffinity | PodTopologySpread, Any]]:
         state = pod_state(self._pod)
-        self._world = world_of(self._nodes, self._standing, state.namespace)
+        self._world = world_of(self._nodes, self._pods_on_nodes, state.namespace)
         found: list[tuple[InterPodAffinity | PodTopologySpread, Any]] = []
-        if self._pod.spec.pod_affinity is not None or any(pod.spec.pod_affinity for pod, _ in self._standing):
+        if self._pod.spec.pod_affinity is not None or any(pod.spec.pod_affinity for pod, _ in self._pods_on_nodes):
             affinity = InterPodAffinity({})
             found.append((affinity, affinity.prepare(self._world, state)))
         if self._pod.spec.spread:
@@ -134,12 +134,12 @@ def _only_anti_affinity(pod: Pod) -> Pod:
 # -- worlds --------------------------------------------------------------------------------------------------------
 
 
-def world_of(nodes: Iterable[Node], standing: Iterable[Standing], *namespaces: str) -> World:
+def world_of(nodes: Iterable[Node], pods_on_nodes: Iterable[PodOnNode], *namespaces: str) -> World:
     """Returns the reference's view of these nodes and pods, and of the pods' namespaces."""
     states = {node.name: node_state(node) for node in nodes}
     pods: dict[str, list[PodState]] = {}
     known = set(namespaces)
-    for pod, node in standing:
+    for pod, node in pods_on_nodes:
         states.setdefault(node.name, node_state(node))
         pods.setdefault(node.name, []).append(pod_state(pod))
         known.add(pod.namespace)

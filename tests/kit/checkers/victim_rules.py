@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.objects import Node, Pod
-from tests.kit.checkers.reference_rules import Relations, Standing, has_room, is_tolerated, wants
+from tests.kit.checkers.reference_rules import Relations, PodOnNode, has_room, is_tolerated, wants
 
 
 def broken_for_certain(budgets: Collection[PodDisruptionBudget], victims: Collection[Pod]) -> str:
@@ -52,23 +52,23 @@ def would_do(
     node: Node,
     budgets: Collection[PodDisruptionBudget],
     nodes: Collection[Node],
-    standing: Collection[Standing],
+    pods_on_nodes: Collection[PodOnNode],
     is_usable: Callable[[Node], bool],
-    promised: Collection[Standing] = (),
+    promised: Collection[PodOnNode] = (),
 ) -> bool:
     """A plain pod would fit on the node if the less urgent pods went there that no budget might hold back.
 
-    `standing`: pods that are on nodes. `promised`: pods that nodes are promised to before this one; nobody takes these
+    `pods_on_nodes`: pods that are on nodes. `promised`: pods that nodes are promised to before this one; nobody takes these
     away, however little urgent they are. Each pod comes with its node.
     """
     if node.is_unschedulable or not is_usable(node) or not is_tolerated(pod, node):
         return False
     if not wants(pod, node):
         return False
-    lower = [one for one, there in standing if there.name == node.name and one.spec.priority < pod.spec.priority]
+    lower = [one for one, there in pods_on_nodes if there.name == node.name and one.spec.priority < pod.spec.priority]
     spared = {one.uid for one in spared_for_certain(budgets, lower)}
     going = {one.uid for one in lower} - spared
-    left = [*((one, there) for one, there in standing if one.uid not in going), *promised]
+    left = [*((one, there) for one, there in pods_on_nodes if one.uid not in going), *promised]
     here = [one for one, there in left if there.name == node.name]
     return bool(going) and has_room(pod, node, here) and Relations(pod, nodes, left, is_usable).allow(node)
 
@@ -78,19 +78,19 @@ def fault_of_victims(
     node: Node,
     victims: Collection[Pod],
     nodes: Collection[Node],
-    standing: Collection[Standing],
+    pods_on_nodes: Collection[PodOnNode],
     is_usable: Callable[[Node], bool],
     budgets: Collection[PodDisruptionBudget] = (),
-    promised: Collection[Standing] = (),
+    promised: Collection[PodOnNode] = (),
 ) -> str:
     """What is wrong with taking these pods from the node for a plain pod; empty for nothing.
 
-    `standing`, `promised`: as for `would_do`.
+    `pods_on_nodes`, `promised`: as for `would_do`.
     """
     going = {victim.uid for victim in victims}
 
     def fits_without(uids: Collection[str]) -> bool:
-        left = [*((one, there) for one, there in standing if one.uid not in uids), *promised]
+        left = [*((one, there) for one, there in pods_on_nodes if one.uid not in uids), *promised]
         here = [one for one, there in left if there.name == node.name]
         return has_room(pod, node, here) and Relations(pod, nodes, left, is_usable).allow(node)
 
@@ -99,16 +99,16 @@ def fault_of_victims(
     spared = next((victim for victim in victims if fits_without(going - {victim.uid})), None)
     if spared is not None:
         return f"{spared.key} might as well stay"
-    left = [one for one, there in standing if there.name == node.name and one.uid not in going]
+    left = [one for one, there in pods_on_nodes if there.name == node.name and one.uid not in going]
     free, staying = ([one for one in some if not any(_holds(b, one) for b in budgets)] for some in (victims, left))
     return next((fault for victim in free for one in staying if (fault := _fault_of_choice(pod, victim, one))), "")
 
 
 def fault_of_units(
-    preemptors: Sequence[Standing],
+    preemptors: Sequence[PodOnNode],
     units: Sequence[Collection[Pod]],
     nodes: Collection[Node],
-    standing: Collection[Standing],
+    pods_on_nodes: Collection[PodOnNode],
     is_usable: Callable[[Node], bool],
 ) -> str:
     """What is wrong with taking these pods away for plain pods, each with its node; empty for nothing.
@@ -118,7 +118,7 @@ def fault_of_units(
 
     def fit_without(gone: Collection[Collection[Pod]]) -> bool:
         uids = {victim.uid for unit in gone for victim in unit}
-        left = [(one, there) for one, there in standing if one.uid not in uids]
+        left = [(one, there) for one, there in pods_on_nodes if one.uid not in uids]
         for pod, node in preemptors:
             here = [one for one, there in left if there.name == node.name]
             if not (has_room(pod, node, here) and Relations(pod, nodes, left, is_usable).allow(node)):

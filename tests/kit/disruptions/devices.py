@@ -80,16 +80,16 @@ async def _fill(scene: Scene) -> bool:
 
 async def _edit(scene: Scene, changes: dict[str, str | None]) -> bool:
     """Somebody edits running pods that share devices; then more come that want their room."""
-    standing = [pod for pod in scene.world.pods() if pod.node and GPU_MILLI in pod.annotations]
-    if not standing:
+    placed = [pod for pod in scene.world.pods() if pod.node and GPU_MILLI in pod.annotations]
+    if not placed:
         node = f"node-{scene.rng.choice(GPU_NODES)}"
         await scene.world.add_fractions(node, ["500"] * 8)
         await scene.until(lambda: any(p.node == node and GPU_MILLI in p.annotations for p in scene.world.pods()))
-        standing = [pod for pod in scene.world.pods() if pod.node and GPU_MILLI in pod.annotations]
-    if not standing:
+        placed = [pod for pod in scene.world.pods() if pod.node and GPU_MILLI in pod.annotations]
+    if not placed:
         return False
-    node = scene.rng.choice(standing).node
-    for pod in [pod for pod in standing if pod.node == node][:4]:
+    node = scene.rng.choice(placed).node
+    for pod in [pod for pod in placed if pod.node == node][:4]:
         await scene.world.patch_pod(pod, {"metadata": {"annotations": changes}})
     await scene.pause(0.2, 1.5)
     await scene.world.add_fractions(node, ["500", "500", "600", "1000"])

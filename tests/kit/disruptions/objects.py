@@ -109,8 +109,8 @@ async def _relabel_namespace(scene: Scene) -> bool:
         was_heard = _is_heard(scene, named, label)
         guests = [await _place(scene, node, guest_spec, guests_in, GUEST) for _ in range(2)]
         await scene.pause(2.0, 4.0)
-        standing = {pod.name for pod in world.pods() if pod.node == node}
-        beside = sorted(standing.intersection(guests)) if host in standing else []
+        placed = {pod.name for pod in world.pods() if pod.node == node}
+        beside = sorted(placed.intersection(guests)) if host in placed else []
         if beside and label and was_heard:
             scene.bind_checker.complain(
                 f"I1: {beside[0]} was bound beside {host} against a rule about namespace {named}"

@@ -79,21 +79,21 @@ async def _recreate_while_decided(scene: Scene) -> bool:
 
 async def _resize_down(scene: Scene) -> bool:
     """Bound pods take less than before: their room must come free, and nothing more."""
-    standing = [p for p in scene.world.pods() if p.node and not p.is_deleting and 100 < p.requests.get(CPU, 0) <= 500]
-    for pod in scene.rng.sample(standing, min(3, len(standing))):
+    placed = [p for p in scene.world.pods() if p.node and not p.is_deleting and 100 < p.requests.get(CPU, 0) <= 500]
+    for pod in scene.rng.sample(placed, min(3, len(placed))):
         await scene.world.kubelets.resize(pod, f"{pod.requests[CPU] // 2}m")
-    return bool(standing)
+    return bool(placed)
 
 
 async def _resize_up(scene: Scene) -> bool:
     """Bound pods take more than before; more pods want to go where they are."""
-    standing = [p for p in scene.world.pods() if p.node and not p.is_deleting and 0 < p.requests.get(CPU, 0) <= 500]
-    scene.rng.shuffle(standing)
-    for pod in standing[:4]:
+    placed = [p for p in scene.world.pods() if p.node and not p.is_deleting and 0 < p.requests.get(CPU, 0) <= 500]
+    scene.rng.shuffle(placed)
+    for pod in placed[:4]:
         await scene.world.kubelets.resize(pod, f"{pod.requests[CPU] + 700}m")
-    for node in sorted({pod.node for pod in standing[:4]}):
+    for node in sorted({pod.node for pod in placed[:4]}):
         await scene.world.crowds.add(node, 3)
-    return bool(standing)
+    return bool(placed)
 
 
 async def _resize_waiting(scene: Scene) -> bool:
@@ -384,8 +384,8 @@ async def _mark_mistaken(scene: Scene) -> bool:
 
 async def _complete(scene: Scene) -> bool:
     """Pods end by themselves, as those of jobs do: their room comes free, and they stay on record."""
-    standing = [pod for pod in scene.world.pods() if is_ours_to_lose(pod) and not pod.is_deleting]
-    ended = scene.rng.sample(standing, min(len(standing), ENDED))
+    placed = [pod for pod in scene.world.pods() if is_ours_to_lose(pod) and not pod.is_deleting]
+    ended = scene.rng.sample(placed, min(len(placed), ENDED))
     for pod in ended:
         await scene.world.kubelets.end_pod(pod, scene.rng.choice(("Succeeded", "Succeeded", "Failed")))
         await scene.pause(0.0, 0.3)

@@ -91,17 +91,17 @@ class Restless:
         if found is None or (await mover.read() is None and rng.random() < GIVES_UP):
             return
         pod, node = found
-        standing = mover.placed_pod(pod.uid)
-        if standing is None or standing.owner is None or not mover.has_node(node) or mover.budget_refusal(pod):
+        placed = mover.placed_pod(pod.uid)
+        if placed is None or placed.owner is None or not mover.has_node(node) or mover.budget_refusal(pod):
             return
         handed: list[str] = []
-        if mover.reserve(pod.uid, standing, node, on_assigned=lambda: handed.append(pod.uid)):
+        if mover.reserve(pod.uid, placed, node, on_assigned=lambda: handed.append(pod.uid)):
             return
         regarding = pod_ref(pod)
         await mover.write((f"{pod.key} to {node}" * (LONG if rng.random() < LONG_SHARE else 1)).encode())
         if not await mover.still_exists(regarding) or not mover.is_reserved():
             return
-        known = frozenset(peer.uid for peer in mover.peers(pod.namespace, standing.owner.uid))
+        known = frozenset(peer.uid for peer in mover.peers(pod.namespace, placed.owner.uid))
         reply = await mover.evict(regarding, timeout_s=mover.write_timeout_s)
         if reply.answer not in (EvictAnswer.EVICTED, EvictAnswer.UNKNOWN):
             return
@@ -122,8 +122,8 @@ class Restless:
         with contextlib.suppress(RepairRefusedError):
             plan = await mover.plan(RepairRequest())
             for move in plan.moves:
-                if (standing := mover.placed_pod(move.uid)) is not None:
-                    return standing, move.to_node
+                if (placed := mover.placed_pod(move.uid)) is not None:
+                    return placed, move.to_node
         return None
 
     def plan_repair(self, scene: RepairInput, asked: RepairRequest) -> RepairPlan:

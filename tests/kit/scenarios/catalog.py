@@ -17,7 +17,7 @@ from tests.kit.scenarios import (
     waiting,
     wakeups,
 )
-from tests.kit.scenarios.steps import LED_MAX_S, Scenarios, place, standing
+from tests.kit.scenarios.steps import LED_MAX_S, Scenarios, place, bound_pods
 
 RUNS_EACH: Final = 3
 """One at least of the configuration as it ships (`Setting.is_shipped`)."""
@@ -44,6 +44,6 @@ async def play_one(scene: Scene, struck: Counter[str]) -> None:
         return
     name, act = SCENARIOS[scene.seed // RUNS_EACH % len(SCENARIOS)]
     first = await place(scene, "", 10)
-    await scene.until(lambda: bool(standing(scene, [first])), LED_MAX_S)
-    if standing(scene, [first]):
+    await scene.until(lambda: bool(bound_pods(scene, [first])), LED_MAX_S)
+    if bound_pods(scene, [first]):
         struck[name] += await act(scene)

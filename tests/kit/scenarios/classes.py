@@ -13,7 +13,7 @@ from tests.kit.disruptions.scene import Scene
 from tests.kit.scenarios.rooms import Rooms
 from tests.kit.scenarios.steps import (
     Scenarios,
-    all_stand,
+    are_bound,
     closely,
     emptiest,
     must_come,
@@ -77,7 +77,7 @@ async def _find_company(scene: Scene) -> bool:
         await must_come(scene, node, first, "it is the first of its kind")
         await must_come(scene, node, stranger, "somebody of the kind that it wants is there")
         others = [await place(scene, "", 15 + at, spec=spec, labels=kin) for at in range(2)]
-        await scene.until(lambda: all_stand(scene, others))
+        await scene.until(lambda: are_bound(scene, others))
         await scene.world.user.delete_named(first)
         for name in others:
             await scene.world.user.delete_named(name)
@@ -95,8 +95,8 @@ async def _fill_zones(scene: Scene) -> bool:
     nodes = {number % 3: f"node-{number}" for number in CROWDED if f"node-{number}" in scene.bind_checker.nodes()}
     with closely(scene):
         there = {zone: await place(scene, node, 10, spec=spec, labels=kin) for zone, node in nodes.items()}
-        await scene.until(lambda: all_stand(scene, [*there.values()]))
-        if not all_stand(scene, [*there.values()]):
+        await scene.until(lambda: are_bound(scene, [*there.values()]))
+        if not are_bound(scene, [*there.values()]):
             return False
         zone = scene.rng.choice(sorted(nodes))
         late = await place(scene, nodes[zone], 10, spec=spec, labels=kin)
@@ -118,7 +118,7 @@ async def _prefer(scene: Scene) -> bool:
     nodes = [f"node-{number}" for number in CROWDED if f"node-{number}" in scene.bind_checker.nodes()]
     kinds = [{KIN: f"{key}-{at}"} for at in range(len(WEIGHTS))]
     company = [await place(scene, node, 10, labels=kind) for node, kind in zip(nodes, kinds * 2, strict=False)]
-    await scene.until(lambda: all_stand(scene, company))
+    await scene.until(lambda: are_bound(scene, company))
     weighed = [
         {"weight": weight, "podAffinityTerm": _term(kind, HOSTNAME if at % 2 else ZONE)}
         for at, (weight, kind) in enumerate(zip(WEIGHTS, kinds, strict=True))
@@ -134,7 +134,7 @@ async def _prefer(scene: Scene) -> bool:
                 await scene.world.user.delete_named(name)
                 await scene.pause(0.1, 0.3)
             names = [await _new(scene, milli=25, spec=spec, labels=kinds[0]) for spec in specs]
-            await scene.until(partial(all_stand, scene, names), 2.0)
+            await scene.until(partial(are_bound, scene, names), 2.0)
         await _spread_service(scene, f"app-{key}")
     return True
 
@@ -147,7 +147,7 @@ async def _spread_service(scene: Scene, app: str) -> None:
             await change(app)
             await scene.pause(0.2, 0.4)
         names = [await _new(scene, milli=26, labels=labels) for _ in range(2)]
-        await scene.until(partial(all_stand, scene, names), 2.0)
+        await scene.until(partial(are_bound, scene, names), 2.0)
 
 
 async def _fill_preferred(scene: Scene) -> bool:
@@ -163,7 +163,7 @@ async def _fill_preferred(scene: Scene) -> bool:
     with closely(scene):
         for _ in nodes:
             names.append(await rooms.pod("preferred", spec, milli=FILLING_MILLI))
-            await scene.until(partial(all_stand, scene, names), 2.0)
+            await scene.until(partial(are_bound, scene, names), 2.0)
     for name in names:
         await scene.world.user.delete_named(name)
     return True
@@ -178,11 +178,11 @@ async def _pull(scene: Scene) -> bool:
     with closely(scene):
         for node in nodes:
             name = await rooms.pod("pull", {"containers": [main]})
-            await scene.until(partial(all_stand, scene, [name]), 2.0)
+            await scene.until(partial(are_bound, scene, [name]), 2.0)
             await scene.world.nodes.patch(node, pulled)
             await scene.pause(0.2, 0.4)
         name = await rooms.pod("pull", {"containers": [main]})
-        await scene.until(partial(all_stand, scene, [name]), 2.0)
+        await scene.until(partial(are_bound, scene, [name]), 2.0)
     return True
 
 

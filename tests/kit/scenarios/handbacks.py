@@ -23,7 +23,7 @@ from tests.kit.scenarios.rooms import (
     leader,
     wake_up,
 )
-from tests.kit.scenarios.steps import Scenarios, named, nominated, place, standing
+from tests.kit.scenarios.steps import Scenarios, named, nominated, place, bound_pods
 from tests.kit.world.labels import HOSTNAME
 
 HALF_MILLI: Final = 2_500
@@ -54,7 +54,7 @@ async def _lose_bind(scene: Scene, *, lose: Loss) -> bool:
         await wake_up(scene, sleeper.wake, [sleeper])
     finally:
         slow.discard(node)
-    await scene.until(lambda: bool(standing(scene, [sleeper.pod])))
+    await scene.until(lambda: bool(bound_pods(scene, [sleeper.pod])))
     return True
 
 
@@ -81,8 +81,8 @@ async def _nominate_elsewhere(scene: Scene) -> bool:
     await scene.until(lambda: asleep(scene, waiting.pod), ENDED_S)
     before = leader(scene)
     await rooms.patch(second, spec={"unschedulable": None})
-    await scene.until(lambda: bool(standing(scene, [pressing])), 2 * ENDED_S)
-    is_elsewhere = any(pod.node == second for pod in standing(scene, [pressing]))
+    await scene.until(lambda: bool(bound_pods(scene, [pressing])), 2 * ENDED_S)
+    is_elsewhere = any(pod.node == second for pod in bound_pods(scene, [pressing]))
 
     def is_alone() -> bool:
         """Nothing else has helped yet."""
@@ -91,7 +91,7 @@ async def _nominate_elsewhere(scene: Scene) -> bool:
     await scene.until(lambda: not asleep(scene, waiting.pod) or not is_alone(), ENDED_S)
     if is_elsewhere and is_alone():
         await check_awake(scene, [waiting], before)
-    await scene.until(lambda: bool(standing(scene, [waiting.pod])))
+    await scene.until(lambda: bool(bound_pods(scene, [waiting.pod])))
     return True
 
 
@@ -111,11 +111,11 @@ async def _turn_away(scene: Scene) -> bool:
     await scene.until(lambda: bool(scene.replicas.on_their_way([held])))
     urgent = {"tolerations": [TOLERATED], "nodeSelector": {HOSTNAME: first}}
     pressing = await place(scene, "", HALF_MILLI, spec=urgent, is_urgent=True)
-    await scene.until(lambda: bool(standing(scene, [pressing])))
+    await scene.until(lambda: bool(bound_pods(scene, [pressing])))
     sleeper = Sleeper(held, "room elsewhere, after it was displaced", partial(rooms.send_off, full))
     await fall_asleep(scene, [sleeper])
     await wake_up(scene, sleeper.wake, [sleeper])
-    await scene.until(lambda: bool(standing(scene, [held])))
+    await scene.until(lambda: bool(bound_pods(scene, [held])))
     return True
 
 

@@ -9,12 +9,12 @@ from multisched.queueing.quarantine import REFUSALS_ALIKE_MAX
 from tests.kit.disruptions.scene import Scene
 from tests.kit.scenarios.steps import (
     Scenarios,
-    all_stand,
+    are_bound,
     is_led_by,
     leading,
     place,
     several,
-    standing,
+    bound_pods,
     steady_leader,
 )
 from tests.kit.wire.faults import FORBIDDEN
@@ -55,8 +55,8 @@ async def _cut_line_short(scene: Scene) -> bool:
         process.transport.cut_short.add(name)
     await place(scene, "", 10, name=name)
     second = await place(scene, "", 10)
-    await scene.until(lambda: all_stand(scene, [name, second]), REOPENED_S)
-    if is_led_by(scene, before) and standing(scene, [second]) and not standing(scene, [name]):
+    await scene.until(lambda: are_bound(scene, [name, second]), REOPENED_S)
+    if is_led_by(scene, before) and bound_pods(scene, [second]) and not bound_pods(scene, [name]):
         scene.bind_checker.complain(f"I3: {name} is not heard of, whose line was cut short")
     for one in (name, second):
         await scene.world.user.delete_named(one)

@@ -15,14 +15,14 @@ from tests.kit.scenarios.rooms import Rooms
 from tests.kit.scenarios.steps import (
     PLAIN_MILLI,
     Scenarios,
-    all_stand,
+    are_bound,
     emptiest,
     is_led_by,
     named,
     nominated,
     place,
     several,
-    standing,
+    bound_pods,
     steady_leader,
     used,
 )
@@ -49,12 +49,12 @@ async def _nominate_for_port(scene: Scene) -> bool:
     node = emptiest(scene)
     free = PLAIN_MILLI - used(scene)[node]
     fillers = [await place(scene, node, FILLED_MILLI) for _ in range(max(free // FILLED_MILLI, 1))]
-    await scene.until(lambda: all_stand(scene, fillers))
+    await scene.until(lambda: are_bound(scene, fillers))
     left = PLAIN_MILLI - used(scene)[node]
     pressing = await place(scene, node, 10, spec=_wants_port(left + FILLED_MILLI - SPARE_MILLI), is_urgent=True)
     await scene.until(lambda: nominated(scene, pressing))
     eager = [await place(scene, node, 10, spec=_wants_port(5)) for _ in range(2)]
-    await scene.until(lambda: bool(standing(scene, [pressing])), HELPED_S)
+    await scene.until(lambda: bool(bound_pods(scene, [pressing])), HELPED_S)
     for name in (*eager, pressing, *fillers):
         await scene.world.user.delete_named(name)
     return True
@@ -66,7 +66,7 @@ async def _bear_with_the_urgent(scene: Scene) -> bool:
     term = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": labels}}
     spec = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
     averse = await place(scene, node, 10, spec=spec)
-    await scene.until(lambda: bool(standing(scene, [averse])))
+    await scene.until(lambda: bool(bound_pods(scene, [averse])))
     pressing = await place(scene, node, 10, is_urgent=True, labels=labels)
     await scene.until(lambda: nominated(scene, pressing), HELPED_S)
     for name in (pressing, averse):
@@ -79,10 +79,10 @@ async def _fill_exactly(scene: Scene) -> bool:
     rooms, before = Rooms(scene), steady_leader(scene)
     node = await rooms.room("exact")
     lowly = await rooms.pod("exact", milli=LARGE_MILLI)
-    await scene.until(lambda: bool(standing(scene, [lowly])))
+    await scene.until(lambda: bool(bound_pods(scene, [lowly])))
     pressing = await rooms.pod("exact", milli=PLAIN_MILLI, is_urgent=True)
     await scene.until(lambda: nominated(scene, pressing), HELPED_S)
-    if is_led_by(scene, before) and standing(scene, [lowly]) and not nominated(scene, pressing):
+    if is_led_by(scene, before) and bound_pods(scene, [lowly]) and not nominated(scene, pressing):
         scene.bind_checker.complain(f"I3: {pressing} preempts nobody, and would fill {node}")
     await _clear(scene, [node], [pressing, lowly])
     return True
@@ -93,7 +93,7 @@ async def _nominate_twice(scene: Scene) -> bool:
     rooms, before = Rooms(scene), steady_leader(scene)
     node = await rooms.room("twice", cpu="8")
     lowly = [await rooms.pod("twice", milli=LARGE_MILLI) for _ in range(3)]
-    await scene.until(partial(all_stand, scene, lowly))
+    await scene.until(partial(are_bound, scene, lowly))
     first = await rooms.pod("twice", milli=LARGE_MILLI, is_urgent=True)
     await scene.until(lambda: nominated(scene, first), HELPED_S)
     was_nominated = nominated(scene, first)
@@ -101,7 +101,7 @@ async def _nominate_twice(scene: Scene) -> bool:
     await scene.until(lambda: nominated(scene, second), HELPED_S)
     if is_led_by(scene, before) and was_nominated and nominated(scene, second) and not nominated(scene, first):
         scene.bind_checker.complain(f"I7: {first} has lost its promise to {second}, which is as urgent")
-    await scene.until(partial(all_stand, scene, [first, second]), HELPED_S)
+    await scene.until(partial(are_bound, scene, [first, second]), HELPED_S)
     await _clear(scene, [node], [first, second, *lowly])
     return True
 
@@ -118,14 +118,14 @@ async def _start_meanwhile(scene: Scene) -> bool:
         nodes = [await rooms.room(bed) for _ in range(2)]
         large = [await rooms.pod(bed, _on(node), milli=LARGE_MILLI) for node in nodes]
         small = [await rooms.pod(bed, _on(node), milli=SMALL_MILLI) for node in nodes]
-        await scene.until(partial(all_stand, scene, [*large, *small]))
+        await scene.until(partial(are_bound, scene, [*large, *small]))
         pressing: list[str] = []
         for started in ([], large if is_large else small):
             for pod in named(scene, started):
                 await scene.world.kubelets.start_pod(pod)
             await scene.pause(0.2, 0.4)
             pressing.append(await rooms.pod(bed, milli=LARGE_MILLI, is_urgent=True))
-            await scene.until(partial(all_stand, scene, pressing), HELPED_S)
+            await scene.until(partial(are_bound, scene, pressing), HELPED_S)
         await _clear(scene, nodes, [*pressing, *large, *small])
     return True
 

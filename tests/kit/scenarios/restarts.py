@@ -10,7 +10,7 @@ from tests.kit.disruptions.scene import Scene
 from tests.kit.processes.process import Process
 from tests.kit.scenarios.steps import (
     Scenarios,
-    all_stand,
+    are_bound,
     emptiest,
     is_led_by,
     leading,
@@ -18,7 +18,7 @@ from tests.kit.scenarios.steps import (
     named,
     parked,
     place,
-    standing,
+    bound_pods,
     steady_leader,
 )
 from tests.kit.world.disks import NOBODYS
@@ -83,7 +83,7 @@ async def _recreate_unseen(scene: Scene) -> bool:
     names = [f"stateful-{scene.mark()}-{at}" for at in range(3)]
     for name in names:
         await place(scene, node, 1_200, name=name)
-    await scene.until(lambda: all_stand(scene, names))
+    await scene.until(lambda: are_bound(scene, names))
     for process in scene.replicas.running:
         process.transport.stalled_until_s = scene.now_s() + UNSEEN_S
     for name in names:
@@ -120,8 +120,8 @@ async def _lose_node(scene: Scene) -> bool:
     await disks.unselect_node(claim)
     await scene.world.nodes.add(number)
     second = await place(scene, node, 10)
-    await scene.until(lambda: has_node() and bool(standing(scene, [second])), WRITTEN_S)
-    if is_led_by(scene, before) and standing(scene, [second]) and parked(scene, [name]):
+    await scene.until(lambda: has_node() and bool(bound_pods(scene, [second])), WRITTEN_S)
+    if is_led_by(scene, before) and bound_pods(scene, [second]) and parked(scene, [name]):
         scene.bind_checker.complain(f"I3: {name} is not decided anew, and {node} is there again")
     await scene.world.user.delete_named(second)
     await scene.world.user.delete_named(name)
@@ -174,7 +174,7 @@ async def _take_over_one(scene: Scene) -> bool:
         await scene.world.take_lease(scene.rng.choice(others))
         names += [await place(scene, node, 300) for _ in range(6)]
         await scene.until(lambda: holder not in scene.replicas.running, LED_AGAIN_S)
-        await scene.until(lambda: len(standing(scene, names)) + len(parked(scene, names)) == len(names))
+        await scene.until(lambda: len(bound_pods(scene, names)) + len(parked(scene, names)) == len(names))
     return True
 
 

@@ -14,7 +14,7 @@ from multisched.queueing.transitions import QueueState
 from multisched.shell.program import Program
 from tests.kit.disruptions.scene import Scene
 from tests.kit.processes.process import Process
-from tests.kit.scenarios.steps import all_stand, leaders, leading, named, place
+from tests.kit.scenarios.steps import are_bound, leaders, leading, named, place
 from tests.kit.world.labels import HOSTNAME
 
 ROOM: Final = "room-"
@@ -153,7 +153,7 @@ async def wake_up(scene: Scene, wake: Callable[[], Awaitable[object]], sleepers:
 
 async def _decided(scene: Scene, sleepers: Sequence[Sleeper]) -> None:
     names = [one.pod for one in sleepers]
-    await scene.until(lambda: all_stand(scene, names), DECIDED_S)
+    await scene.until(lambda: are_bound(scene, names), DECIDED_S)
 
 
 def asleep(scene: Scene, name: str) -> bool:

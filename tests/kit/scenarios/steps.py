@@ -70,12 +70,12 @@ def named(scene: Scene, names: Sequence[str]) -> list[Pod]:
     return [pod for pod in scene.world.pods() if pod.name in names]
 
 
-def standing(scene: Scene, names: Sequence[str]) -> list[Pod]:
+def bound_pods(scene: Scene, names: Sequence[str]) -> list[Pod]:
     return [pod for pod in named(scene, names) if pod.node and not pod.is_deleting]
 
 
-def all_stand(scene: Scene, names: Sequence[str]) -> bool:
-    return len(standing(scene, names)) == len(names)
+def are_bound(scene: Scene, names: Sequence[str]) -> bool:
+    return len(bound_pods(scene, names)) == len(names)
 
 
 def nominated(scene: Scene, name: str) -> bool:
@@ -112,9 +112,9 @@ def closely(scene: Scene) -> Iterator[None]:
 async def must_come(scene: Scene, node: str, name: str, why: str) -> None:
     """Complains if the pod stays parked though nothing keeps it off the node: a plain pod that comes then shows that."""
     before, second = steady_leader(scene), await place(scene, node, 10)
-    await scene.until(partial(all_stand, scene, [name, second]), COMES_S)
+    await scene.until(partial(are_bound, scene, [name, second]), COMES_S)
     may_know = is_led_by(scene, before) and sees_objects(scene)
-    if may_know and standing(scene, [second]) and parked(scene, [name]):
+    if may_know and bound_pods(scene, [second]) and parked(scene, [name]):
         scene.bind_checker.complain(f"I3: {name} waits for {node}, and may go there: {why}")
     await scene.world.user.delete_named(second)
 
@@ -125,9 +125,9 @@ async def must_wait(scene: Scene, node: str, name: str, why: str, *, beside: Seq
     `beside`: pods that keep it off as long as they stand.
     """
     before, second = steady_leader(scene), await place(scene, node, 10)
-    await scene.until(lambda: bool(standing(scene, [second])), COMES_S)
-    await scene.until(lambda: bool(standing(scene, [name]) or parked(scene, [name])), COMES_S)
-    if is_led_by(scene, before) and standing(scene, [name]) and all_stand(scene, beside):
+    await scene.until(lambda: bool(bound_pods(scene, [second])), COMES_S)
+    await scene.until(lambda: bool(bound_pods(scene, [name]) or parked(scene, [name])), COMES_S)
+    if is_led_by(scene, before) and bound_pods(scene, [name]) and are_bound(scene, beside):
         scene.bind_checker.complain(f"I1: {name} stands on {node}, and must not: {why}")
     await scene.world.user.delete_named(second)
 

@@ -16,7 +16,7 @@ from tests.kit.scenarios.steps import (
     must_come,
     must_wait,
     place,
-    standing,
+    bound_pods,
     steady_leader,
     used,
 )
@@ -48,7 +48,7 @@ async def _count_volumes(scene: Scene) -> bool:
     await scene.pause(0.5, 1.0)
     await scene.until(lambda: _all_know(scene, f"attached-{volumes[4]}"))
     first = await _claimant(scene, node, volumes[0])
-    await scene.until(lambda: bool(standing(scene, [first])))
+    await scene.until(lambda: bool(bound_pods(scene, [first])))
     if not _all_know(scene, f"attached-{volumes[4]}"):
         return False  # a watch that cannot be opened tells nobody
     second = await _claimant(scene, node, volumes[1])
@@ -91,7 +91,7 @@ async def _take_turns(scene: Scene, number: int, node: str, key: str) -> None:
     await scene.world.disks.add_claim(claim, MADE, mode="ReadWriteOncePod")
     await scene.pause(0.2, 0.5)
     first = await _claimant(scene, node, claim)
-    await scene.until(lambda: bool(standing(scene, [first])))
+    await scene.until(lambda: bool(bound_pods(scene, [first])))
     second = await _claimant(scene, node, claim)
     await must_wait(scene, node, second, "its claim is for one pod, and another has it", beside=[first])
     await scene.world.user.delete_named(first)

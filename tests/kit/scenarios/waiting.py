@@ -14,7 +14,7 @@ from tests.kit.scenarios.steps import (
     nominated,
     parked,
     place,
-    standing,
+    bound_pods,
     used,
 )
 from tests.kit.world.labels import HOSTNAME, ZONE
@@ -39,10 +39,10 @@ async def _give_way(scene: Scene) -> bool:
     node = emptiest(scene)
     count = max((PLAIN_MILLI - used(scene)[node]) // LARGE_MILLI, 0) + 1
     names = [await place(scene, node, LARGE_MILLI) for _ in range(count)]
-    await scene.until(lambda: len(parked(scene, names)) + len(standing(scene, names)) == count)
-    for pod in standing(scene, names)[:2]:
+    await scene.until(lambda: len(parked(scene, names)) + len(bound_pods(scene, names)) == count)
+    for pod in bound_pods(scene, names)[:2]:
         await scene.world.kubelets.resize(pod, f"{SHRUNK_MILLI}m", takes_time=True)
-    await scene.until(lambda: len(standing(scene, names)) == count, REPORTED_MAX_S)
+    await scene.until(lambda: len(bound_pods(scene, names)) == count, REPORTED_MAX_S)
     return True
 
 
@@ -69,7 +69,7 @@ async def _give_up(scene: Scene) -> bool:
     """
     node = emptiest(scene)
     filler = await place(scene, node, max(PLAIN_MILLI - LEFT_MILLI - used(scene)[node], 100))
-    await scene.until(lambda: bool(standing(scene, [filler])))
+    await scene.until(lambda: bool(bound_pods(scene, [filler])))
     pressing = await place(scene, node, PLAIN_MILLI - LEFT_MILLI + 200, is_urgent=True)
     await scene.until(lambda: nominated(scene, pressing))
     waiting = await place(scene, node, LEFT_MILLI - 100, is_urgent=True)

@@ -244,8 +244,8 @@ class Workloads:
     async def repeat(self, number: int) -> None:
         """Some of its pods go, and more come."""
         workload = self._known[number]
-        standing = [pod for pod in self._world.pods() if pod.labels.get("workload") == workload.labels["workload"]]
-        for pod in self._rng.sample(standing, len(standing) // 3):
+        existing = [pod for pod in self._world.pods() if pod.labels.get("workload") == workload.labels["workload"]]
+        for pod in self._rng.sample(existing, len(existing) // 3):
             await self._world.user.delete_pod(pod)
         await self._add(workload, max(BATCH_MIN, workload.size // 2))
 

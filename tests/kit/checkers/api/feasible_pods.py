@@ -19,7 +19,7 @@ from tests.kit.checkers.api.quota_checker import QuotaChecker
 from tests.kit.checkers.delivered_state import Homes
 from tests.kit.checkers.device_rules import fits_for_certain
 from tests.kit.checkers.quota_rules import node_by_reclaim, quota_excess
-from tests.kit.checkers.reference_rules import Relations, Standing, clash, wants
+from tests.kit.checkers.reference_rules import Relations, PodOnNode, clash, wants
 from tests.kit.world.storage import Storage
 from tests.kit.world.store_view import StoreView
 
@@ -31,7 +31,7 @@ class _Cluster:
     nodes: Mapping[str, Node]
     placed: list[Pod]
     """Those on nodes that are gone count for their quotas still."""
-    standing: list[Standing]
+    pods_on_nodes: list[PodOnNode]
     on: dict[str, list[Pod]]
     free: dict[str, dict[str, int]]
 
@@ -48,7 +48,7 @@ class _Cluster:
 
     def add(self, pod: Pod, node: Node) -> None:
         self.placed.append(pod)
-        self.standing.append((pod, node))
+        self.pods_on_nodes.append((pod, node))
         self.on[node.name].append(pod)
         free = self.free[node.name]
         for resource, amount in {**pod.requests, PODS: 1}.items():
@@ -61,7 +61,7 @@ class _Cluster:
             is_in = {name: tuple(node.labels.get(key) for key in keys) == domain for name, node in self.nodes.items()}
             free = {name: dict(room) if is_in[name] else {} for name, room in self.free.items()}
             on = {name: list(pods) for name, pods in self.on.items()}
-            yield _Cluster(self.nodes, list(self.placed), list(self.standing), on, free)
+            yield _Cluster(self.nodes, list(self.placed), list(self.pods_on_nodes), on, free)
 
     def has_room(self, pod: Pod, node: Node) -> bool:
         return all(self.free[node.name].get(r, 0) >= amount for r, amount in {**pod.requests, PODS: 1}.items())
@@ -179,7 +179,7 @@ class FeasiblePods:
         if domain is None:
             return None
         is_usable, nodes = self._homes.usable_by(domain), cluster.nodes.values()
-        relations = Relations(pod, nodes, cluster.standing, is_usable)
+        relations = Relations(pod, nodes, cluster.pods_on_nodes, is_usable)
         return next(
             (
                 node
@@ -199,7 +199,7 @@ class FeasiblePods:
         required = () if key is None else self._gangs.judge.state(key).required
         if not required:
             return True
-        others = [there for one, there in cluster.standing if self._gangs.judge.gang_of(one.uid) == key]
+        others = [there for one, there in cluster.pods_on_nodes if self._gangs.judge.gang_of(one.uid) == key]
         return all(
             label in node.labels and all(there.labels.get(label) == node.labels[label] for there in others)
             for label in required

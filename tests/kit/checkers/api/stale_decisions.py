@@ -12,7 +12,7 @@ from typing import NamedTuple
 from multisched.model.objects import Node, Pod
 from tests.kit.checkers.delivered_state import DeliveredState
 from tests.kit.checkers.device_rules import fraction_wanted
-from tests.kit.checkers.reference_rules import Relations, Standing, clash, keep_apart
+from tests.kit.checkers.reference_rules import Relations, PodOnNode, clash, keep_apart
 from tests.kit.world.labels import GPU, GPU_INDICES, HONOURED
 
 
@@ -28,7 +28,7 @@ class Decision(NamedTuple):
 def fault_of_neighbours(delivered: DeliveredState, pod: Pod, name: str) -> str:
     """Somebody on the node beside whom the pod may not stand; empty for nobody."""
     known, node = delivered.pods.get(pod.uid, pod), delivered.nodes.get(name)
-    for one in delivered.standing_on(name):
+    for one in delivered.pods_on(name):
         if one.uid == pod.uid:
             continue
         if keep_apart(known, one):
@@ -74,7 +74,7 @@ def fault_of_strangers(
     before = _as_strangers_were(delivered, decision.pods, strangers)
     if node is None or (before is None and node.labels == decision.node.labels):
         return ""
-    is_usable, now = delivered.is_usable(domain), [at for at in delivered.standing() if at[0].uid != pod.uid]
+    is_usable, now = delivered.is_usable(domain), [at for at in delivered.pods_on_nodes() if at[0].uid != pod.uid]
     if Relations(known, delivered.nodes.values(), now, is_usable).allow(node):
         return ""
     then = [
@@ -90,7 +90,7 @@ def fault_of_strangers(
 
 def _as_strangers_were(
     delivered: DeliveredState, pods: Mapping[str, Pod], strangers: Collection[str]
-) -> list[Standing] | None:
+) -> list[PodOnNode] | None:
     """Who stands now, but strangers' pods as they stood then; None: they stand as they did."""
     then = {uid: pods[uid] for uid in strangers if uid in pods and pods[uid].node in delivered.nodes}
     now = {
@@ -100,5 +100,5 @@ def _as_strangers_were(
     }
     if then.keys() == now.keys():
         return None
-    ours = [(one, there) for one, there in delivered.standing() if one.uid not in now]
+    ours = [(one, there) for one, there in delivered.pods_on_nodes() if one.uid not in now]
     return ours + [(one, delivered.nodes[one.node]) for one in then.values()]

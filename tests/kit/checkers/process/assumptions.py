@@ -153,13 +153,13 @@ class AssumptionChecker:
 
     def _check_rules(self, pod: Pod, node: Node, domain: str) -> None:
         """I1 of room and of pods that relate to each other, by what was observed, and of room that is nominated."""
-        known, standing = self._delivered.nodes.get(node.name), self._delivered.standing()
+        known, pods_on_nodes = self._delivered.nodes.get(node.name), self._delivered.pods_on_nodes()
         if known is not None:
             lack = self._delivered.lack(known, self._delivered.pods.get(pod.uid, pod))
             if lack:
                 self._complain(f"I1: {pod.key} was assumed on {node.name}, {lack}")
             is_usable = self._delivered.is_usable(domain)
-            if not Relations(pod, self._delivered.nodes.values(), standing, is_usable).allow(known):
+            if not Relations(pod, self._delivered.nodes.values(), pods_on_nodes, is_usable).allow(known):
                 self._complain(f"I1: {pod.key} was assumed on {node.name} against a rule about other pods")
         cache = self._program.cache
         row = cache.nodes.row_of(node.name)

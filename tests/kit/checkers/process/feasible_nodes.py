@@ -22,7 +22,7 @@ from multisched.verify.quota_tree import QuotaTree
 from tests.kit.checkers.delivered_state import DeliveredState
 from tests.kit.checkers.device_rules import fits_for_certain, wants_devices
 from tests.kit.checkers.quota_rules import one_would_do, quota_excess
-from tests.kit.checkers.reference_rules import Relations, Standing, clash, has_room, wants
+from tests.kit.checkers.reference_rules import Relations, PodOnNode, clash, has_room, wants
 from tests.kit.checkers.victim_rules import is_bare, is_plain
 from tests.kit.world.labels import GUEST
 
@@ -49,9 +49,9 @@ class FeasibleNodes:
         return known[1]
 
     def _made(self, domain: str) -> DomainNodes:
-        standing = self.delivered.standing()
+        pods_on_nodes = self.delivered.pods_on_nodes()
         on: dict[str, list[Pod]] = {name: [] for name in self.delivered.nodes}
-        for one, there in standing:
+        for one, there in pods_on_nodes:
             on[there.name].append(one)
         is_used = used_by(self.program, domain)
         nodes = [
@@ -59,7 +59,7 @@ class FeasibleNodes:
             for node in self.delivered.nodes.values()
             if not (node.is_unschedulable or node.malformed) and is_used(node)
         ]
-        return DomainNodes(self, domain, standing, on, nodes, self.delivered.is_usable(domain))
+        return DomainNodes(self, domain, pods_on_nodes, on, nodes, self.delivered.is_usable(domain))
 
     def is_victim(self, uid: str) -> bool:
         """The process has decided that the pod goes, whether it was asked to already or not."""
@@ -78,9 +78,9 @@ class DomainNodes:
 
     _feasible: FeasibleNodes
     _domain: str
-    _standing: Sequence[Standing]
+    _pods_on_nodes: Sequence[PodOnNode]
     _on: Mapping[str, Sequence[Pod]]
-    """Node -> the pods of `_standing` on it."""
+    """Node -> the pods of `_pods_on_nodes` on it."""
     _nodes: list[Node]
     _is_usable: Callable[[Node], bool]
     """By the rules: also those that are withheld, which are places to spread over."""
@@ -93,7 +93,7 @@ class DomainNodes:
         on = {**self._on, name: [*self._on[name], pod]}
         return replace(
             self,
-            _standing=[*self._standing, (pod, node)],
+            _pods_on_nodes=[*self._pods_on_nodes, (pod, node)],
             _on=on,
             _thought=[*self._thought, structs.replace(pod, node=name)],
         )
@@ -108,8 +108,8 @@ class DomainNodes:
     def without_less_urgent(self, priority: int) -> DomainNodes:
         """As if all pods below this priority were gone."""
         on = {name: [one for one in pods if one.spec.priority >= priority] for name, pods in self._on.items()}
-        standing = [(one, node) for one, node in self._standing if one.spec.priority >= priority]
-        return replace(self, _standing=standing, _on=on)
+        pods_on_nodes = [(one, node) for one, node in self._pods_on_nodes if one.spec.priority >= priority]
+        return replace(self, _pods_on_nodes=pods_on_nodes, _on=on)
 
     def node_for(self, pod: Pod) -> str:
         """A node that takes the pod, by its name; empty if there is none, or if that cannot be said."""
@@ -118,7 +118,7 @@ class DomainNodes:
         placed = [*delivered.placed(), *self._thought, *self._nominated(pod)]
         is_held = quota_excess(delivered.quotas.tree, pod, placed)
         nodes = self._nodes if is_judged(pod) and not is_held else ()
-        relations = Relations(pod, delivered.nodes.values(), self._standing, self._is_usable)
+        relations = Relations(pod, delivered.nodes.values(), self._pods_on_nodes, self._is_usable)
         return next(
             (
                 node.name
@@ -148,7 +148,7 @@ class DomainNodes:
         if self._nominated(pod):
             return ""
         placed = delivered.placed()
-        relations = Relations(pod, delivered.nodes.values(), self._standing, self._is_usable)
+        relations = Relations(pod, delivered.nodes.values(), self._pods_on_nodes, self._is_usable)
         free = (
             node
             for node in nodes
@@ -173,7 +173,7 @@ class DomainNodes:
             return False
         if _has_guest(here) or not fits_for_certain(pod, node, here):
             return False
-        left = [(one, there) for one, there in self._standing if one.uid not in going]
+        left = [(one, there) for one, there in self._pods_on_nodes if one.uid not in going]
         return Relations(pod, delivered.nodes.values(), left, self._is_usable).allow(node)
 
     def _takes(self, pod: Pod, node: Node, relations: Relations) -> bool:
@@ -194,7 +194,7 @@ class DomainNodes:
 
     def _nominated(self, pod: Pod) -> list[Pod]:
         """Others that are nominated, and stand nowhere: quotas count them already."""
-        there = {one.uid for one, _ in self._standing}
+        there = {one.uid for one, _ in self._pods_on_nodes}
         nominated = self._feasible.program.nominator.pods()
         return [one for one in nominated if one.uid != pod.uid and one.uid not in there]
 

@@ -76,7 +76,7 @@ def fault_of_rows(program: Program, delivered: DeliveredState) -> str:
     """The first node whose columns are not the sum of what was observed there (I4)."""
     table = program.cache.nodes
     sums: dict[str, Counter[str]] = {name: Counter() for name in delivered.nodes}
-    for pod, node in delivered.standing():
+    for pod, node in delivered.pods_on_nodes():
         sums[node.name].update({**pod.requests, PODS: 1})
     columns = {resource: table.requested(resource) for resource in table.resources}
     offered = {resource: table.allocatable(resource) for resource in table.resources}

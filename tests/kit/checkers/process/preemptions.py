@@ -25,7 +25,7 @@ from tests.kit.checkers.preemption_rules import fault_of_preemption
 from tests.kit.checkers.process.feasible_nodes import used_by
 from tests.kit.checkers.process.gang_roster import counted
 from tests.kit.checkers.quota_rules import fault_of_reclaim
-from tests.kit.checkers.reference_rules import Standing, keeps_off
+from tests.kit.checkers.reference_rules import PodOnNode, keeps_off
 from tests.kit.checkers.victim_rules import (
     broken_for_certain,
     fault_of_units,
@@ -39,14 +39,14 @@ SYSTEM_PRIORITY: Final = 2_000_000_000
 """Pods of this priority or a higher one are not expected to end."""
 
 
-class _Scene(msgspec.Struct):
+class _ClusterState(msgspec.Struct):
     """What a preemption is judged by."""
 
     domain: str
     nodes: Mapping[str, Node]
-    standing: list[Standing]
+    pods_on_nodes: list[PodOnNode]
     is_usable: Callable[[Node], bool]
-    promised: Sequence[Standing] = ()
+    promised: Sequence[PodOnNode] = ()
     """Pods that are promised a node before the preemptors."""
 
 
@@ -155,17 +155,17 @@ class PreemptionChecker:
             for one in nominator.pods()
             if one.uid not in members and not placed(one.uid)
         ]
-        standing = [self._marked(one) for one in self._delivered.placed()]
+        pods_on_nodes = [self._marked(one) for one in self._delivered.placed()]
         claims = [(pod, self._delivered.nodes.get(node)) for pod, node in preemption.nominations]
         judge = self._delivered.gangs
-        in_gangs = {one.uid for one in standing if judge is not None and judge.gang_of(one.uid) is not None}
-        fault = fault_of_reclaim(tree, claims, self._units(preemption), standing, others, in_gangs)
+        in_gangs = {one.uid for one in pods_on_nodes if judge is not None and judge.gang_of(one.uid) is not None}
+        fault = fault_of_reclaim(tree, claims, self._units(preemption), pods_on_nodes, others, in_gangs)
         if fault:
             self._complain(f"I14: {first.key} is to reclaim on {at}: {fault}")
         going = [victim for victim in map(self._marked, victims) if not victim.is_leaving]
         gone = {victim.uid for victim in going}
         self._quotas.reclaimed(
-            preemptors, going, [one for one in standing if not one.is_leaving and one.uid not in gone]
+            preemptors, going, [one for one in pods_on_nodes if not one.is_leaving and one.uid not in gone]
         )
 
     def _check_reservation(self, preemption: Preemption) -> None:
@@ -175,79 +175,79 @@ class PreemptionChecker:
             self._complain(
                 f"I7: room is reserved for {first.key}, and {preemption.every_victim[0].key} is to go for it"
             )
-        scene = self._scene(preemption)
-        ending = [pod for pod, _ in scene.standing if pod.spec.priority < SYSTEM_PRIORITY]
-        wanted = [(pod, scene.nodes[node]) for pod, node in preemption.nominations if node in scene.nodes]
+        cluster = self._cluster_state(preemption)
+        ending = [pod for pod, _ in cluster.pods_on_nodes if pod.spec.priority < SYSTEM_PRIORITY]
+        wanted = [(pod, cluster.nodes[node]) for pod, node in preemption.nominations if node in cluster.nodes]
         for pod, node in wanted if self._is_plain else ():
-            self._check_node(pod, node, ending, wanted, scene)
+            self._check_node(pod, node, ending, wanted, cluster)
 
-    def _scene(self, preemption: Preemption) -> _Scene:
+    def _cluster_state(self, preemption: Preemption) -> _ClusterState:
         cache = self._program.cache
         domain = self._domain_of[preemption.nominations[0].pod.spec.scheduler_name]
         nodes = {node.name: node for _, node in cache.nodes.live_rows()}
-        standing = [(self._marked(e.pod), nodes[e.node]) for e in cache if not e.pod.is_terminal and e.node in nodes]
-        return _Scene(domain, nodes, standing, self._delivered.is_usable(domain))
+        pods_on_nodes = [(self._marked(e.pod), nodes[e.node]) for e in cache if not e.pod.is_terminal and e.node in nodes]
+        return _ClusterState(domain, nodes, pods_on_nodes, self._delivered.is_usable(domain))
 
     def _check(self, preemption: Preemption) -> None:
         """I7: no preemptor's victims go in vain, and each of them is needed."""
-        first, scene = preemption.nominations[0].pod, self._scene(preemption)
-        nodes = scene.nodes
+        first, cluster = preemption.nominations[0].pod, self._cluster_state(preemption)
+        nodes = cluster.nodes
         wanted = [(pod, nodes[node]) for pod, node in preemption.nominations if node in nodes]
         if self._is_plain:
             for pod, node in wanted:
-                self._check_node(pod, node, preemption.every_victim, wanted, scene)
+                self._check_node(pod, node, preemption.every_victim, wanted, cluster)
         units = self._units(preemption)
         if self._may_overlook or not all(is_plain(pod) for pod, _ in preemption.nominations):
             return
-        before = self._nominated_before(preemption, scene)
+        before = self._nominated_before(preemption, cluster)
         if before is None:
             return
-        scene.promised = before
+        cluster.promised = before
         is_of_one = len(preemption.nominations) == 1 and set(preemption.victims) <= {preemption.node_of(first.uid)}
         if is_of_one and len(units) == len(preemption.every_victim):
-            self._check_victims(first, preemption, scene)
+            self._check_victims(first, preemption, cluster)
         elif len(wanted) == len(preemption.nominations):
-            fault = fault_of_units(wanted, units, nodes.values(), [*scene.standing, *before], scene.is_usable)
+            fault = fault_of_units(wanted, units, nodes.values(), [*cluster.pods_on_nodes, *before], cluster.is_usable)
             if fault:
                 self._complain(f"I7: {first.key} is to preempt with others: {fault}")
 
     def _check_node(
-        self, pod: Pod, node: Node, victims: Sequence[Pod], wanted: Sequence[Standing], scene: _Scene
+        self, pod: Pod, node: Node, victims: Sequence[Pod], wanted: Sequence[PodOnNode], cluster: _ClusterState
     ) -> None:
         """A preemptor fits on its node once the victims are gone, whatever room the other preemptors leave it."""
         others = [(other, there) for other, there in wanted if other.uid != pod.uid]
-        fault = self._delivered.fault_of_node(pod, scene.domain, node) or fault_of_preemption(
+        fault = self._delivered.fault_of_node(pod, cluster.domain, node) or fault_of_preemption(
             pod,
             node,
             victims,
-            scene.nodes.values(),
-            [*scene.standing, *others],
-            scene.is_usable,
+            cluster.nodes.values(),
+            [*cluster.pods_on_nodes, *others],
+            cluster.is_usable,
             self._program.cache.objects,
         )
         if fault:
             self._complain(f"I7: {pod.key} is to preempt on {node.name} in vain: {fault}")
 
-    def _check_victims(self, pod: Pod, preemption: Preemption, scene: _Scene) -> None:
+    def _check_victims(self, pod: Pod, preemption: Preemption, cluster: _ClusterState) -> None:
         """Of one node: all victims together are enough, and each is needed; no budget is broken where some node would do without."""
-        name, victims, nodes, standing = (
+        name, victims, nodes, pods_on_nodes = (
             preemption.node_of(pod.uid),
             [self._marked(victim) for victim in preemption.every_victim],
-            scene.nodes,
-            scene.standing,
+            cluster.nodes,
+            cluster.pods_on_nodes,
         )
         known = self._program.cache.objects.all(ObjectKind.POD_DISRUPTION_BUDGET)
         going = [entry.pod for entry in self._program.cache if self._marked(entry.pod).is_victim]
         budgets = [less(budget, going) for budget in known if isinstance(budget, PodDisruptionBudget)]
         if name in nodes:
             fault = fault_of_victims(
-                pod, nodes[name], victims, nodes.values(), standing, scene.is_usable, budgets, scene.promised
+                pod, nodes[name], victims, nodes.values(), pods_on_nodes, cluster.is_usable, budgets, cluster.promised
             )
             if fault:
                 self._complain(f"I7: {pod.key} is to preempt on {name}: {fault}")
-        broken, is_used = broken_for_certain(budgets, victims), used_by(self._program, scene.domain)
+        broken, is_used = broken_for_certain(budgets, victims), used_by(self._program, cluster.domain)
         for node in filter(is_used, nodes.values()) if broken else ():
-            if would_do(pod, node, budgets, nodes.values(), standing, scene.is_usable, scene.promised):
+            if would_do(pod, node, budgets, nodes.values(), pods_on_nodes, cluster.is_usable, cluster.promised):
                 self._complain(f"I7: {pod.key} is to break the budget {broken} on {name}, and need not on {node.name}")
                 return
 
@@ -257,14 +257,14 @@ class PreemptionChecker:
         gone = {victim.uid for victim in preemption.every_victim}
         for victim in map(self._marked, preemption.every_victim):
             key = None if judge is None or victim.is_leaving else judge.gang_of(victim.uid)
-            members, surplus = self._standing(judge.state(key)) if judge is not None and key is not None else (set(), 0)
+            members, surplus = self._staying_members(judge.state(key)) if judge is not None and key is not None else (set(), 0)
             is_whole = key is not None and gone.issuperset(members)
             if key is not None and not is_whole and len(gone & members) > surplus:
                 self._complain(f"I13: {victim.key} goes, and its gang falls below its minimum, and does not go")
             units.setdefault("/".join(key) if key is not None and is_whole else victim.uid, []).append(victim)
         return list(units.values())
 
-    def _standing(self, state: GangState) -> tuple[set[str], int]:
+    def _staying_members(self, state: GangState) -> tuple[set[str], int]:
         """Members of the gang that are placed and stay, and how many of them may be evicted singly.
 
         Of the others in `state.bound` the process has heard that they have succeeded: they count, and cannot be evicted.
@@ -283,7 +283,7 @@ class PreemptionChecker:
         is_victim = pod.uid in self._leaving and not pod.is_deleting
         return replace(pod, is_victim=True) if is_victim and not pod.is_victim else pod
 
-    def _nominated_before(self, preemption: Preemption, scene: _Scene) -> Sequence[Standing] | None:
+    def _nominated_before(self, preemption: Preemption, cluster: _ClusterState) -> Sequence[PodOnNode] | None:
         """Pods that are promised a node before the preemptors, which have no rules about others themselves. None: it is before
         some of them only.
 
@@ -292,8 +292,8 @@ class PreemptionChecker:
         nominator, cache, found = self._program.nominator, self._program.cache, []
         preemptors = [pod for pod, _ in preemption.nominations]
         own, priorities = {pod.uid for pod in preemptors}, {pod.spec.priority for pod in preemptors}
-        are_kept_off = any(keeps_off(other, there, pod) for other, there in scene.standing for pod in preemptors)
-        for name, node in scene.nodes.items():
+        are_kept_off = any(keeps_off(other, there, pod) for other, there in cluster.pods_on_nodes for pod in preemptors)
+        for name, node in cluster.nodes.items():
             for other in nominator.on(name):
                 rank = nominator.rank_of(other)
                 if other.uid in own or cache.placed(other.uid) or rank < min(priorities):

@@ -49,10 +49,10 @@ class ProcessQuotas:
         What is promised to pods which are unlike it counts as theirs, if it was decided by what is so now.
         """
         known = self._delivered.pods.get(pod.uid, pod)
-        standing = [one for one in self._delivered.placed() if one.uid != pod.uid]
-        excess = quota_excess(self._delivered.quotas.tree, known, standing)
+        pods_on_nodes = [one for one in self._delivered.placed() if one.uid != pod.uid]
+        excess = quota_excess(self._delivered.quotas.tree, known, pods_on_nodes)
         if not excess and self._decided_on.pop(pod.uid, None) == self._moment():
-            excess = quota_excess(self._delivered.quotas.tree, known, [*standing, *self._promised(known)])
+            excess = quota_excess(self._delivered.quotas.tree, known, [*pods_on_nodes, *self._promised(known)])
             excess = excess and f"with what is nominated {excess}"
         return excess
 

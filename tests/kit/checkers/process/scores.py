@@ -79,7 +79,7 @@ class ScoreChecker:
         if not self._is_judged(name, pod):
             return None
         make, _ = PLUGINS[name]
-        world = world_of(self.delivered.nodes.values(), self.delivered.standing(), pod.namespace)
+        world = world_of(self.delivered.nodes.values(), self.delivered.pods_on_nodes(), pod.namespace)
         if name == "PodTopologySpread":
             world = within(world, self.delivered.nodes.values(), self.delivered.is_usable(self.domain))
         state = scoring_state(pod) if name == "NodeResourcesFit" else pod_state(pod)

@@ -49,8 +49,8 @@ def fault(preemptor: Pod, *stand: tuple[Pod, Node], volume: dict[str, Any] | Non
         PersistentVolumeClaim(name="data", namespace="default", volume=bound_to, **claim),
     )
     objects.set(ObjectKind.PERSISTENT_VOLUME, PersistentVolume(name="disk", **(volume or {})))
-    standing = [(VICTIM, HERE), *stand]
-    return fault_of_preemption(preemptor, HERE, [VICTIM], [HERE, THERE], standing, lambda node: True, objects)
+    pods_on_nodes = [(VICTIM, HERE), *stand]
+    return fault_of_preemption(preemptor, HERE, [VICTIM], [HERE, THERE], pods_on_nodes, lambda node: True, objects)
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,10 @@ def test_terminating_victim_counts_twice_for_topology_spread(victim: Pod, said: 
     apart = SpreadConstraint(
         1, "kubernetes.io/hostname", True, LabelSelector((Requirement("app", Operator.IN, ("any",)),))
     )
-    standing = [(victim, HERE), (pod("other", 1), HERE)]
+    pods_on_nodes = [(victim, HERE), (pod("other", 1), HERE)]
     preemptor = pod("p", spread=(apart,))
     assert (
-        fault_of_preemption(preemptor, HERE, [victim], [HERE, THERE], standing, lambda node: True, ObjectStore())
+        fault_of_preemption(preemptor, HERE, [victim], [HERE, THERE], pods_on_nodes, lambda node: True, ObjectStore())
         == said
     )
 

@@ -21,13 +21,13 @@ def three() -> QuotaTree:
     return tree(level("root", 12, 12, *leaves))
 
 
-def standing(name: str, namespace: str, *, priority: int = 0, started_s: float = 1.0, node: str = "n") -> Pod:
+def placed_pod(name: str, namespace: str, *, priority: int = 0, started_s: float = 1.0, node: str = "n") -> Pod:
     pod = make_pod(name, cpu_milli=1_000, namespace=namespace, priority=priority, node=node)
     return replace(pod, started_s=started_s)
 
 
 def many(namespace: str, count: int) -> list[Pod]:
-    return [standing(f"{namespace}{number}", namespace) for number in range(count)]
+    return [placed_pod(f"{namespace}{number}", namespace) for number in range(count)]
 
 
 def said_of(victim: Pod, pods: list[Pod], claim: Pod = CLAIM) -> str:
@@ -46,13 +46,13 @@ def test_leaf_furthest_over_its_min_loses_pods_first() -> None:
 @pytest.mark.parametrize(
     ("other", "why"),
     [
-        (standing("other", "a", priority=-1), "which is less urgent"),
-        (standing("other", "a", started_s=2.0), "which is newer"),
-        (standing("other", "a", priority=1, started_s=2.0), ""),
-        (standing("other", "a", started_s=0.5), ""),
-        (standing("other", "a", priority=-1, node="elsewhere"), "which is less urgent"),
-        (replace(standing("other", "a", priority=-1), is_deleting=True), ""),
-        (replace(standing("other", "a", priority=-1), is_victim=True), ""),
+        (placed_pod("other", "a", priority=-1), "which is less urgent"),
+        (placed_pod("other", "a", started_s=2.0), "which is newer"),
+        (placed_pod("other", "a", priority=1, started_s=2.0), ""),
+        (placed_pod("other", "a", started_s=0.5), ""),
+        (placed_pod("other", "a", priority=-1, node="elsewhere"), "which is less urgent"),
+        (replace(placed_pod("other", "a", priority=-1), is_deleting=True), ""),
+        (replace(placed_pod("other", "a", priority=-1), is_victim=True), ""),
     ],
 )
 def test_lowest_priority_then_newest_pod_of_a_leaf_is_evicted_first(other: Pod, why: str) -> None:
@@ -62,7 +62,7 @@ def test_lowest_priority_then_newest_pod_of_a_leaf_is_evicted_first(other: Pod, 
 
 
 def test_leaf_of_the_claim_loses_pods_last() -> None:
-    own = standing("own", "c", priority=-1)
+    own = placed_pod("own", "c", priority=-1)
 
     assert said_of(own, [*A, *B[1:], own]) == "c/own goes, and not a/a0, whose leaf is further over its min"
     assert said_of(A[0], [*A, *B[1:], own]) == ""
@@ -70,7 +70,7 @@ def test_leaf_of_the_claim_loses_pods_last() -> None:
 
 def test_pods_that_cannot_be_evicted_do_not_matter_for_the_order() -> None:
     """The leaf b has borrowed nothing."""
-    other = standing("other", "b", priority=-1)
+    other = placed_pod("other", "b", priority=-1)
 
     assert said_of(A[0], [*many("a", 9), *many("b", 2), other]) == ""
 
@@ -91,7 +91,7 @@ def test_pod_beyond_its_min_or_that_fits_needs_no_victims() -> None:
 
 
 def test_only_pods_of_a_full_node_are_alternatives() -> None:
-    other = standing("other", "a", priority=-1, node="elsewhere")
+    other = placed_pod("other", "a", priority=-1, node="elsewhere")
     small = make_node("n", cpu_milli=6_000)
 
     assert fault_of_reclaim(three(), [(CLAIM, small)], [[A[0]]], [*A[:6], other]) == ""
@@ -135,7 +135,7 @@ def test_terminating_pod_is_no_victim_of_the_reclaim() -> None:
 
 
 def test_gang_members_are_no_alternatives_to_a_victim() -> None:
-    pods = [*A, *B[1:], standing("other", "a", priority=-1)]
+    pods = [*A, *B[1:], placed_pod("other", "a", priority=-1)]
 
     assert fault_of_reclaim(three(), [(CLAIM, NODE)], [[A[0]]], pods, in_gangs={"uid-other"}) == ""
 
@@ -144,7 +144,7 @@ def test_nominated_pods_count_with_their_device_fractions() -> None:
     leaves = [level(name, {GPU: "1"}, {GPU: "2"}, namespaces=(name,)) for name in ("a", "c")]
     quotas = tree(level("root", {GPU: "2"}, {GPU: "2"}, *leaves))
     claim, half = make_pod("claim", namespace="c", annotations=HALF), make_pod("half", namespace="c", annotations=HALF)
-    pods = [replace(standing(f"a{number}", "a"), annotations=HALF | GIVEN) for number in range(4)]
+    pods = [replace(placed_pod(f"a{number}", "a"), annotations=HALF | GIVEN) for number in range(4)]
 
     assert fault_of_reclaim(quotas, [(claim, None)], [[pods[0]], [pods[1]]], pods, [(half, NODE)]) == ""
     assert fault_of_reclaim(quotas, [(claim, None)], [[pods[0]]], pods, [(half, NODE)]) == "", "as they are alike"

@@ -38,10 +38,10 @@ def test_a_node_without_the_label_of_one_constraint_counts_for_none_of_them() ->
     pod = make_pod("new", spec=PodSpec(spread=spread), labels={"app": "web"})
     here, empty = (make_node(name, labels={"zone": "a"}) for name in ("here", "empty"))
     bare = make_node("bare")
-    standing = [(pod, here)]
+    pods_on_nodes = [(pod, here)]
 
-    assert Relations(pod, [here, bare], standing, lambda node: True).allow(here)
-    assert not Relations(pod, [here, empty], standing, lambda node: True).allow(here)
+    assert Relations(pod, [here, bare], pods_on_nodes, lambda node: True).allow(here)
+    assert not Relations(pod, [here, empty], pods_on_nodes, lambda node: True).allow(here)
 
 
 @pytest.mark.parametrize(("app", "is_apart"), [("foe", True), ("friend", False)])

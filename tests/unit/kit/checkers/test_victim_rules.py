@@ -9,7 +9,7 @@ from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.model.selectors import LabelSelector, Operator, Requirement, Taint, Toleration
 from multisched.testing.builders import make_node, make_pod
-from tests.kit.checkers.reference_rules import Standing
+from tests.kit.checkers.reference_rules import PodOnNode
 from tests.kit.checkers.victim_rules import (
     broken_for_certain,
     fault_of_units,
@@ -75,7 +75,7 @@ def test_exhausted_budget_may_spare_each_of_its_pods() -> None:
 
 
 @pytest.mark.parametrize(
-    ("standing", "does"),
+    ("apps", "does"),
     [
         ([], False),
         (["kept", "kept"], False),
@@ -83,9 +83,9 @@ def test_exhausted_budget_may_spare_each_of_its_pods() -> None:
         (["free", "free"], True),
     ],
 )
-def test_node_is_a_candidate_if_enough_pods_can_be_evicted(standing: list[str], does: bool) -> None:
+def test_node_is_a_candidate_if_enough_pods_can_be_evicted(apps: list[str], does: bool) -> None:
     here = node("n")
-    placed: list[Standing] = [(pod(str(number), app), here) for number, app in enumerate(standing)]
+    placed: list[PodOnNode] = [(pod(str(number), app), here) for number, app in enumerate(apps)]
     urgent = pod("urgent", cpu_milli=1000, priority=URGENT)
 
     assert would_do(urgent, here, [budget("kept", 0)], [here], placed, lambda node: True) is does
@@ -93,7 +93,7 @@ def test_node_is_a_candidate_if_enough_pods_can_be_evicted(standing: list[str], 
 
 def test_resources_reserved_for_a_pod_of_equal_priority_are_not_free() -> None:
     here = node("n")
-    placed: list[Standing] = [(pod("low"), here), (pod("first", cpu_milli=1500, priority=URGENT), here)]
+    placed: list[PodOnNode] = [(pod("low"), here), (pod("first", cpu_milli=1500, priority=URGENT), here)]
 
     assert not would_do(pod("second", priority=URGENT), here, [], [here], placed, lambda node: True)
 
@@ -101,8 +101,8 @@ def test_resources_reserved_for_a_pod_of_equal_priority_are_not_free() -> None:
 def test_lower_priority_pod_with_an_earlier_reservation_is_no_victim() -> None:
     here, urgent = node("n"), pod("urgent", priority=URGENT)
     kept = replace(pod("kept", "kept"), started_s=1.0)
-    placed: list[Standing] = [(kept, here)]
-    promised: list[Standing] = [(pod("entitled"), here)]
+    placed: list[PodOnNode] = [(kept, here)]
+    promised: list[PodOnNode] = [(pod("entitled"), here)]
 
     assert not would_do(urgent, here, [budget("kept", 0)], [here], placed, lambda node: True, promised)
     assert fault_of_victims(urgent, here, [kept], [here], placed, lambda node: True, [], promised) == ""
@@ -110,7 +110,7 @@ def test_lower_priority_pod_with_an_earlier_reservation_is_no_victim() -> None:
 
 def test_cordoned_or_foreign_node_is_no_candidate() -> None:
     here, shut = node("n"), node("shut", is_cordoned=True)
-    placed: list[Standing] = [(pod("low"), here), (pod("other"), shut)]
+    placed: list[PodOnNode] = [(pod("low"), here), (pod("other"), shut)]
     urgent = pod("urgent", cpu_milli=2000, priority=URGENT)
 
     assert would_do(urgent, here, [], [here, shut], placed, lambda node: True)
@@ -148,10 +148,10 @@ def test_pod_with_other_constraints_than_resources_is_not_judged() -> None:
 )
 def test_number_of_victims_is_minimal(victims: list[str], fault: str) -> None:
     there, lower = node("n"), {name: pod(name) for name in ("a", "b")}
-    standing: list[Standing] = [(one, there) for one in lower.values()]
+    pods_on_nodes: list[PodOnNode] = [(one, there) for one in lower.values()]
     going = [lower[name] for name in victims]
 
-    said = fault_of_victims(pod("urgent", priority=URGENT), there, going, [there], standing, lambda node: True)
+    said = fault_of_victims(pod("urgent", priority=URGENT), there, going, [there], pods_on_nodes, lambda node: True)
 
     assert said.startswith(fault)
     assert bool(said) == bool(fault)
@@ -172,9 +172,9 @@ def test_number_of_victims_is_minimal(victims: list[str], fault: str) -> None:
 )
 def test_more_important_of_two_equal_pods_is_spared(victim: Pod, staying: Pod, is_fault: bool) -> None:
     there = node("n")
-    standing: list[Standing] = [(victim, there), (staying, there)]
+    pods_on_nodes: list[PodOnNode] = [(victim, there), (staying, there)]
     preemptor = pod("urgent", priority=URGENT)
-    said = fault_of_victims(preemptor, there, [victim], [there], standing, lambda node: True, [budget("kept", 0)])
+    said = fault_of_victims(preemptor, there, [victim], [there], pods_on_nodes, lambda node: True, [budget("kept", 0)])
     assert said == (f"{victim.key} goes, and {staying.key}, which is less important, stays" if is_fault else "")
 
 
@@ -193,11 +193,11 @@ def test_each_unit_of_victims_of_several_preemptors_is_needed(units: list[str], 
     nodes = {name: node(name) for name in ("m", "n")}
     places = {"a": "m", "b": "n", "c": "n"}
     lower = {name: pod(name, cpu_milli=500 if name == "c" else 1000) for name in places}
-    standing: list[Standing] = [(lower[name], nodes[there]) for name, there in places.items()]
+    pods_on_nodes: list[PodOnNode] = [(lower[name], nodes[there]) for name, there in places.items()]
     preemptors = [(pod("one", cpu_milli=2000, priority=URGENT), nodes["m"]), (pod("two", priority=URGENT), nodes["n"])]
     going = [[lower[name] for name in unit] for unit in units]
 
-    assert fault_of_units(preemptors, going, nodes.values(), standing, lambda node: True) == fault
+    assert fault_of_units(preemptors, going, nodes.values(), pods_on_nodes, lambda node: True) == fault
 
 
 def test_preemptors_must_fit_together() -> None:
