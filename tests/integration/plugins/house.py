@@ -111,7 +111,7 @@ class House:
     def was_delivered(self, pod: dict[str, Any], uid: str) -> bool:
         return True
 
-    def unheard(self, uid: str) -> Collection[str]:
+    def missed_pods(self, uid: str) -> Collection[str]:
         return ()
 
     def bind_seen(self, path: str, body: bytes, answer: Response) -> None:

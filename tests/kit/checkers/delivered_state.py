@@ -38,7 +38,7 @@ CORDON = Taint("node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
 """What a cordon counts as; who tolerates it goes there all the same."""
 
 
-class Homes:
+class DomainNodeFilter:
     """Which nodes a configuration lets its domains use: asked for each pod and node, and answered once for each node."""
 
     def __init__(self, configuration: Configuration) -> None:
@@ -54,7 +54,7 @@ class Homes:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class DecisionBasis:
     """What a binding was decided and sent on."""
 
     sender: str
@@ -69,7 +69,7 @@ class Ground:
     tree: QuotaTree | None = None
     """Of quotas, as in force when the pod was assumed."""
 
-    def mistakes(self, node: Node) -> bool:
+    def predates(self, node: Node) -> bool:
         """The name was another node's when the binding was sent, as far as its sender had observed."""
         return self.node is not None and self.node.uid != node.uid
 
@@ -200,7 +200,7 @@ class DeliveredState:
         self._assumed[uid] = dict(self.pods), self.nodes.get(node), self.quotas.tree
         self.held[uid] = node
 
-    def given_up(self, uid: str) -> None:
+    def forgotten(self, uid: str) -> None:
         self.changes += 1
         self.held.pop(uid, None)
 
@@ -235,13 +235,13 @@ class DeliveredState:
                 self._pods_on_nodes.append((pod, node))
                 self._on.setdefault(node.name, []).append(pod)
 
-    def ground(self, sender: str, pod: Pod, node: str) -> Ground:
+    def basis(self, sender: str, pod: Pod, node: str) -> DecisionBasis:
         """Of a binding that is sent at this moment."""
         known = self.pods.get(pod.uid, pod)
         there, _, tree = self._assumed.get(pod.uid, (self.pods, None, self.quotas.tree))
-        return Ground(sender, self.nodes.get(node), known.requests, there, frozenset(self.unknowable), tree)
+        return DecisionBasis(sender, self.nodes.get(node), known.requests, there, frozenset(self.unknowable), tree)
 
-    def chosen(self, uid: str) -> Node | None:
+    def assumed_node(self, uid: str) -> Node | None:
         """The node on which the pod was assumed, as observed at that moment."""
         return self._assumed[uid][1] if uid in self._assumed else None
 
@@ -261,13 +261,13 @@ class DeliveredState:
         node = self.nodes.get(name)
         if node is None:
             return "which is gone, as it was delivered"
-        decided_for = self.chosen(pod.uid)
+        decided_for = self.assumed_node(pod.uid)
         if decided_for is not None and decided_for.uid != node.uid:
             return "which is another node than the one that it was decided for"
         # It had room when the pod was assumed: it has shrunk since, or somebody else's pods came, or those there grew.
-        return self.fault_of_node(pod, domain, node) or self.lack(node, self.pods.get(pod.uid, pod))
+        return self.fault_of_node(pod, domain, node) or self.excess(node, self.pods.get(pod.uid, pod))
 
-    def lack(self, node: Node, pod: Pod | None = None) -> str:
+    def excess(self, node: Node, pod: Pod | None = None) -> str:
         """What the node holds beyond its capacity, as observed, with this pod added; empty for nothing.
 
         With a pod, of what that pod asks for alone: devices that have gone are the business of who wants devices.

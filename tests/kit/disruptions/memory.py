@@ -187,7 +187,7 @@ def _deliver_wrong_pods(scene: Scene, process: Process) -> None:
     moved = next((one for one in known if _is_plain(one)), None)
     names = sorted(delivered.nodes)
     if moved is not None:
-        scene.bind_checker.misled_about.add(moved["spec"]["nodeName"])
+        scene.bind_checker.misreported_nodes.add(moved["spec"]["nodeName"])
         moved["spec"]["nodeName"] = scene.rng.choice(names)
         _deliver(process, moved)
         delivered.unknowable.add(moved["metadata"]["uid"])

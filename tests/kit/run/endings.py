@@ -45,10 +45,10 @@ async def _delete_unheard(scene: Scene) -> bool:
     pod = scene.any_pod(is_ours_to_lose)
     if pod is None:
         return False
-    scene.faults.unheard.add(pod.name)
+    scene.faults.undelivered_pods.add(pod.name)
     await scene.world.user.delete_pod(pod)
     await asyncio.sleep(1.0)
-    scene.faults.unheard.discard(pod.name)
+    scene.faults.undelivered_pods.discard(pod.name)
     return True
 
 

@@ -16,7 +16,7 @@ from multisched.cluster.api.server import ApiServer
 from multisched.framework.gangs import ReservePolicy
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
 from tests.kit.checkers.api.bind_checker import BindChecker
-from tests.kit.checkers.api.bind_judge import LOST_NEWS_S
+from tests.kit.checkers.api.bind_judge import UNSEEN_LOST_MAX_S
 from tests.kit.checkers.api.card_checker import CardChecker
 from tests.kit.checkers.api.reservation_history import ReservationHistory
 from tests.kit.disruptions.catalog import drawn_kinds
@@ -62,7 +62,7 @@ class Run:
             loop.time,
             self._broken,
             policies,
-            lambda: LOST_NEWS_S,
+            lambda: UNSEEN_LOST_MAX_S,
             has_quotas=setting.has_quotas,
             has_gangs=setting.has_gangs,
         )

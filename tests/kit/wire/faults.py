@@ -146,7 +146,7 @@ class Faults:
         """Bindings to these nodes take seconds."""
         self.bind_answers: dict[str, Iterator[str]] = {}
         """Name of a pod -> how its bindings fare, one after the other, whether other faults are on or not."""
-        self.unheard: set[str] = set()
+        self.undelivered_pods: set[str] = set()
         """Names of pods of which no watch tells anything."""
         self.injected: Counter[str] = Counter()
 

@@ -100,7 +100,7 @@ class FaultyLines:
                 earlier.append(line)
 
     def _loss_of(self, line: bytes) -> float:
-        is_unheard = any(f'"name":"{name}"'.encode() in line for name in self._faults.unheard)
+        is_unheard = any(f'"name":"{name}"'.encode() in line for name in self._faults.undelivered_pods)
         return 1.0 if is_unheard else self._faults.line_lost
 
     def _may_lose(self, line: bytes) -> bool:

@@ -16,7 +16,7 @@ from multisched.cluster.api.server import ApiServer
 from multisched.model.objects import PODS, Node, Pod, Requests
 from multisched.model.wire import Response
 from tests.kit.checkers.card_rules import listed
-from tests.kit.checkers.delivered_state import Ground
+from tests.kit.checkers.delivered_state import DecisionBasis
 from tests.kit.checkers.reference_rules import clash, keep_apart, wants
 from tests.kit.world.labels import GPU, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
 from tests.kit.world.storage import Storage
@@ -68,17 +68,17 @@ class ApiChecker:
         self._judge_node(pod, node, pods)
 
     def _judge_node(self, pod: Pod, node: str, pods: Mapping[str, Pod]) -> None:
-        ground = self.ground_of(pod.uid, node)
+        basis = self.basis_of(pod.uid, node)
         others = [one for one in pods.values() if one.node == node and one.uid != pod.uid and not one.is_terminal]
-        counted = [one for one in others if not self.is_excused(one, ground)]
+        counted = [one for one in others if not self.is_excused(one, basis)]
         self._note_devices(pod, node)
-        self._check_node(pod, node, counted, ground)
-        self._check_selector(pod, node, ground)
+        self._check_node(pod, node, counted, basis)
+        self._check_selector(pod, node, basis)
         self._check_ports(pod, node, counted)
         self._check_volumes(pod, node)
         self._check_neighbours(pod, node, counted)
 
-    def ground_of(self, uid: str, node: str) -> Ground | None:
+    def basis_of(self, uid: str, node: str) -> DecisionBasis | None:
         """What the binding was decided on; None: its sender knew everything."""
         return None
 
@@ -89,11 +89,11 @@ class ApiChecker:
     def bind_faked(self, body: bytes) -> None:
         self.faked.add(decision_of(body))
 
-    def is_excused(self, pod: Pod, ground: Ground | None) -> bool:
+    def is_excused(self, pod: Pod, basis: DecisionBasis | None) -> bool:
         """True for a pod of which the sender cannot have known that it is there."""
         return False
 
-    def _check_node(self, pod: Pod, name: str, others: list[Pod], ground: Ground | None) -> None:
+    def _check_node(self, pod: Pod, name: str, others: list[Pod], basis: DecisionBasis | None) -> None:
         """I1 of room. A node that shrank, and a pod that was made larger, count from when the sender observed it.
 
         A pod that takes effect late is no worse than those decided after it. The node may have been larger then, or
@@ -102,18 +102,18 @@ class ApiChecker:
         node = self.nodes().get(name)
         if node is None:
             return  # it was deleted a moment ago: nothing of it can be overcommitted
-        if ground is not None and ground.mistakes(node):
+        if basis is not None and basis.predates(node):
             return
         room = dict(node.allocatable)
-        later = [self.ground_of(one.uid, name) for one in others if self.is_later(one.uid, pod.uid)]
+        later = [self.basis_of(one.uid, name) for one in others if self.is_later(one.uid, pod.uid)]
         others = [one for one in others if not any(self.is_excused(one, than) for than in later)]
-        for decided_on in (ground, *later):
+        for decided_on in (basis, *later):
             if decided_on is not None and decided_on.node is not None and decided_on.node.uid == node.uid:
                 room = {
                     r: max(room.get(r, 0), amount) for r, amount in (room | dict(decided_on.node.allocatable)).items()
                 }
-        sizes = [pod.requests if ground is None else smaller(pod.requests, ground.size)]
-        sizes += [self._size(other, ground) for other in others]
+        sizes = [pod.requests if basis is None else smaller(pod.requests, basis.size)]
+        sizes += [self._size(other, basis) for other in others]
         sums: dict[str, int] = {}
         for size in sizes:
             for resource, amount in {**size, PODS: 1}.items():
@@ -124,14 +124,14 @@ class ApiChecker:
                 self.complain(f"I1: {name} holds {amount} of {room.get(resource, 0)} {resource} with {pod.key}")
         self._check_devices(node, room.get(GPU, 0), [pod, *others])
 
-    def _size(self, other: Pod, ground: Ground | None) -> Requests:
+    def _size(self, other: Pod, basis: DecisionBasis | None) -> Requests:
         """As the sender saw the pod when it decided. If it had not seen the pod then, as it was seen when it was sent."""
-        if ground is None:
+        if basis is None:
             return other.requests
-        delivered = ground.pods.get(other.uid)
+        delivered = basis.pods.get(other.uid)
         if delivered is not None:
             return smaller(other.requests, delivered.requests)
-        later = self.ground_of(other.uid, other.node)
+        later = self.basis_of(other.uid, other.node)
         return other.requests if later is None else smaller(other.requests, later.size)
 
     def _check_neighbours(self, pod: Pod, name: str, others: list[Pod]) -> None:
@@ -140,9 +140,9 @@ class ApiChecker:
             if keep_apart(pod, other):
                 self.complain(f"I1: {pod.key} was bound to {name} beside {other.key}, which an anti-affinity forbids")
 
-    def _check_selector(self, pod: Pod, name: str, ground: Ground | None) -> None:
+    def _check_selector(self, pod: Pod, name: str, basis: DecisionBasis | None) -> None:
         """I1 of places: the pod is where it wanted to be, by the labels that its sender had observed."""
-        node = self.nodes().get(name) if ground is None or ground.node is None else ground.node
+        node = self.nodes().get(name) if basis is None or basis.node is None else basis.node
         if node is not None and not wants(pod, node):
             self.complain(f"I1: {pod.key} was bound to {name}, which its node selector forbids")
 

@@ -17,7 +17,7 @@ from multisched.config.schema import Configuration
 from multisched.model.objects import Pod
 from multisched.model.wire import Response
 from tests.kit.checkers.api.api_checker import ApiChecker, decision_of, pod_of, smaller, target_of
-from tests.kit.checkers.api.bind_judge import NEWS_S, SHARED, BindJudge
+from tests.kit.checkers.api.bind_judge import UNSEEN_MAX_S, ORDER_DEPENDENT, BindJudge
 from tests.kit.checkers.api.binds_in_flight import BindsInFlight
 from tests.kit.checkers.api.card_checker import CardChecker
 from tests.kit.checkers.api.decisions import Decisions
@@ -25,10 +25,10 @@ from tests.kit.checkers.api.feasible_pods import FeasiblePods
 from tests.kit.checkers.api.gang_checker import GangChecker
 from tests.kit.checkers.api.lease_checker import LeaseChecker
 from tests.kit.checkers.api.quota_checker import QuotaChecker
-from tests.kit.checkers.api.stale_decisions import Decision, fault_of_neighbours, fault_of_strangers
+from tests.kit.checkers.api.stale_decisions import Decision, fault_of_pods_there, fault_of_external_pods
 from tests.kit.checkers.api.status_checker import StatusChecker
 from tests.kit.checkers.api.write_log import WriteLog
-from tests.kit.checkers.delivered_state import DeliveredState, Ground, Homes
+from tests.kit.checkers.delivered_state import DeliveredState, DecisionBasis, DomainNodeFilter
 from tests.kit.checkers.quota_rules import quota_excess
 from tests.kit.world.policies import Policies
 
@@ -49,7 +49,7 @@ class BindChecker(ApiChecker):
         now_s: Callable[[], float],
         broken: list[str],
         policies: Policies,
-        news_s: Callable[[], float] = lambda: NEWS_S,
+        unseen_s: Callable[[], float] = lambda: UNSEEN_MAX_S,
         *,
         has_quotas: bool = False,
         has_gangs: bool = False,
@@ -59,7 +59,7 @@ class BindChecker(ApiChecker):
         self.quotas = QuotaChecker(server, now_s, self.complain, is_on=has_quotas)
         self.gangs = GangChecker(server, now_s, self.complain, is_on=has_gangs)
         self.policies = policies
-        self._homes = Homes(configuration)
+        self._node_filter = DomainNodeFilter(configuration)
         self._groups = lease_groups_of(configuration)
         self._domain_of = {name: d.name for d in configuration.domains for name in d.scheduler_names}
         self.leases = LeaseChecker(configuration, now_s, self.complain, self._has_ours)
@@ -69,12 +69,12 @@ class BindChecker(ApiChecker):
         """Sender -> what it has observed."""
         self.interrupted: set[str] = set()
         """Processes that have ended, or were paused, or whose memory was made wrong: what they began may be left half done."""
-        self.misled_about: set[str] = set()
+        self.misreported_nodes: set[str] = set()
         """Nodes of which some process saw a pod of theirs elsewhere, or could not know that others bind to it."""
         self._feasible = FeasiblePods(
-            self.objects, configuration, self._homes, lambda: self.storage, self.quotas, self.gangs
+            self.objects, configuration, self._node_filter, lambda: self.storage, self.quotas, self.gangs
         )
-        self._judge = BindJudge(server, configuration, now_s, self.decisions, news_s)
+        self._judge = BindJudge(server, configuration, now_s, self.decisions, unseen_s)
         self.statuses = StatusChecker(server, configuration, self.leases, self.pods, self.complain)
         self.cards: CardChecker | None = None
         """Of nodes that share GPUs, if there are any."""
@@ -106,25 +106,25 @@ class BindChecker(ApiChecker):
             self.decisions.sent(sender, pod, node)
             # Of a pod that is bound there already the sender asks for an answer, and changes nothing.
             fault = (
-                delivered.fault_of_bind(pod, domain, node) or self._fault_of_company(delivered, pod, domain, node)
+                delivered.fault_of_bind(pod, domain, node) or self._fault_of_later_changes(delivered, pod, domain, node)
                 if is_first and pod.node != node
                 else ""
             )
             if fault:
                 self.complain(f"I8: {sender} sent {key} to {node}, {fault}")
         if self.leases.is_unaware(sender):
-            self.misled_about.add(node)
+            self.misreported_nodes.add(node)
         self.in_flight.opened(sender, uid, domain)
         self.decisions.placed(sender, uid, self._groups[domain])
 
-    def _fault_of_company(self, delivered: DeliveredState, pod: Pod, domain: str, node: str) -> str:
+    def _fault_of_later_changes(self, delivered: DeliveredState, pod: Pod, domain: str, node: str) -> str:
         """What others have done since the sender decided, as far as it has observed, that forbids to send; empty for nothing."""
-        ground, chosen = self.decisions.ground_of(pod.uid, node), delivered.chosen(pod.uid)
-        fault = fault_of_neighbours(delivered, pod, node)
-        if fault or chosen is None or ground is None:
+        basis, assumed_node = self.decisions.basis_of(pod.uid, node), delivered.assumed_node(pod.uid)
+        fault = fault_of_pods_there(delivered, pod, node)
+        if fault or assumed_node is None or basis is None:
             return fault
-        decision = Decision(ground.pods, chosen)
-        return fault_of_strangers(delivered, pod, domain, node, decision, self.decisions.strangers)
+        decision = Decision(basis.pods, assumed_node)
+        return fault_of_external_pods(delivered, pod, domain, node, decision, self.decisions.external_uids)
 
     def bind_answered(self, sender: str, body: bytes, answer: Response | None) -> None:
         """What the sender learned; nothing, if the answer was lost or the sender is gone."""
@@ -161,11 +161,11 @@ class BindChecker(ApiChecker):
         if fault:
             self.complain(f"I10: {sender} tried {uid} again: {fault}")
 
-    def given_up(self, sender: str, uid: str) -> None:
+    def forgotten(self, sender: str, uid: str) -> None:
         """The sender gives back what a pod holds."""
         pod = next((pod for pod in self.pods().values() if pod.uid == uid), None)
         if pod is not None and not pod.is_deleting and not self.was_rewound:
-            self.in_flight.check_given_up(sender, pod, is_strangers=uid in self.decisions.strangers)
+            self.in_flight.check_forgotten(sender, pod, is_external=uid in self.decisions.external_uids)
 
     def line_lost(self, sender: str, uid: str) -> None:
         self.decisions.line_lost(sender, uid)
@@ -181,7 +181,7 @@ class BindChecker(ApiChecker):
         delivered = self.delivered.get(sender)
         node = delivered.nodes.get(pod.node) if delivered is not None else self.nodes().get(pod.node)
         found = [domain for domain in (own, claimant) if domain is not None]
-        return found + [d for d in self._groups if d != own and node is not None and self._homes.usable_by(d)(node)]
+        return found + [d for d in self._groups if d != own and node is not None and self._node_filter.usable_by(d)(node)]
 
     def _has_ours(self) -> bool:
         """Some pod of our schedulers stands on a node."""
@@ -237,15 +237,15 @@ class BindChecker(ApiChecker):
         if self.cards is not None:
             self.cards.bound(pod)
         name = decision_of(body)[1]
-        ground, node = self.ground_of(pod.uid, name), self.nodes().get(name)
-        self._check_quota(pod, ground)
-        if ground is None:
+        basis, node = self.basis_of(pod.uid, name), self.nodes().get(name)
+        self._check_quota(pod, basis)
+        if basis is None:
             self._check_domain(pod, name)
-        elif node is not None and ground.mistakes(node):
-            self.misled_about.add(name)
+        elif node is not None and basis.predates(node):
+            self.misreported_nodes.add(name)
         # Of a restored backup the judge takes back nothing that we had bound before; what was observed is judged above.
-        for finding in self._judge.findings(pod.uid, SHARED) if not self.was_rewound else ():
-            if finding.node not in self.misled_about:
+        for finding in self._judge.findings(pod.uid, ORDER_DEPENDENT) if not self.was_rewound else ():
+            if finding.node not in self.misreported_nodes:
                 self.complain(f"I1: {finding.pod} on {finding.node} stands against {finding.rule}: {finding.message}")
 
     def written(self) -> None:
@@ -254,11 +254,11 @@ class BindChecker(ApiChecker):
         self.quotas.follow()
         self.gangs.follow()
 
-    def _check_quota(self, pod: Pod, ground: Ground | None) -> None:
+    def _check_quota(self, pod: Pod, basis: DecisionBasis | None) -> None:
         """I14: no level passes its max by pods that came before this one: all that we have bound, and others that the sender knew of."""
         self.quotas.follow()
-        is_replaced = ground is not None and ground.tree is None and self.quotas.is_replaced
-        if ground is None or self.was_rewound or (ground.tree is None and not is_replaced):
+        is_replaced = basis is not None and basis.tree is None and self.quotas.is_replaced
+        if basis is None or self.was_rewound or (basis.tree is None and not is_replaced):
             return
         ours = self.decisions.placed_by_us()
         known = [
@@ -268,14 +268,14 @@ class BindChecker(ApiChecker):
             and one.uid != pod.uid
             and not one.is_terminal
             and not self.is_later(one.uid, pod.uid)
-            and (one.uid in ours or self.decisions.had_heard_of(one, pod.uid, ground))
+            and (one.uid in ours or self.decisions.knew_of(one, pod.uid, basis))
         ]
-        sized = [replace(one, held=self._size(one, ground)) for one in known]
-        labels = ground.pods.get(pod.uid, pod).labels
-        own = replace(pod, held=smaller(pod.requests, ground.size), labels=labels)
+        sized = [replace(one, held=self._size(one, basis)) for one in known]
+        labels = basis.pods.get(pod.uid, pod).labels
+        own = replace(pod, held=smaller(pod.requests, basis.size), labels=labels)
         if is_replaced:
             self.quotas.bound_without_tree(own, sized)
-        excess = quota_excess(ground.tree, own, sized)
+        excess = quota_excess(basis.tree, own, sized)
         if excess:
             self.complain(f"I14: {pod.key} was bound, and with it {excess}")
 
@@ -284,18 +284,18 @@ class BindChecker(ApiChecker):
         self.decisions.decided(uid)
         self._judge.assumed(uid, node)
 
-    def ground_of(self, uid: str, node: str) -> Ground | None:
-        return self.decisions.ground_of(uid, node)
+    def basis_of(self, uid: str, node: str) -> DecisionBasis | None:
+        return self.decisions.basis_of(uid, node)
 
     def is_later(self, one: str, than: str) -> bool:
         return self.decisions.is_later(one, than)
 
-    def is_excused(self, pod: Pod, ground: Ground | None) -> bool:
-        return self.decisions.is_excused(pod, ground)
+    def is_excused(self, pod: Pod, basis: DecisionBasis | None) -> bool:
+        return self.decisions.is_excused(pod, basis)
 
     def bound_from_outside(self, uid: str, node: str) -> None:
         """Somebody else has bound a pod: I1 is about what we add to that, once we can know."""
-        self.decisions.strangers.add(uid)
+        self.decisions.external_uids.add(uid)
         self.bound[uid] = node
 
     def bind_faked(self, body: bytes) -> None:
@@ -335,7 +335,7 @@ class BindChecker(ApiChecker):
         """I8, as the node is now."""
         domain = self._domain_of.get(pod.spec.scheduler_name)
         node = self.nodes().get(name)
-        if domain is not None and node is not None and not self._homes.usable_by(domain)(node):
+        if domain is not None and node is not None and not self._node_filter.usable_by(domain)(node):
             self.complain(f"I8: {pod.key} of {domain} was bound to {name}")
 
     # -- at rest ---------------------------------------------------------------------------------------------------

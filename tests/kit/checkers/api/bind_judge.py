@@ -1,7 +1,7 @@
 """`multisched verify`'s judge at the API server's bind checker: each binding against all required rules, as it takes effect.
 
 A scheduler cannot know what happened a moment ago, and a bind may be on its way meanwhile. So a placement counts as
-wrong only if it was wrong at every moment of the last `NEWS_S`. Changes by others since then are taken back one by one.
+wrong only if it was wrong at every moment of the last `UNSEEN_MAX_S`. Changes by others since then are taken back one by one.
 Those of pods are apart from all else, since a watch may be ahead of the others. Binds of its own process, or of whoever
 led its domain before, are never taken back. Such a pod may have changed before it stood, as by a resize on the wire.
 That change is taken back unless it was observed when either of the two was decided. What a watch has left out about a
@@ -25,13 +25,13 @@ from multisched.config.domains import judged_domains
 from multisched.config.schema import Configuration
 from multisched.verify import Finding, Judge
 
-NEWS_S: Final = 30.0
+UNSEEN_MAX_S: Final = 30.0
 """How long a change by somebody else may stay unheard of: every watch may be broken, and the server away."""
 
-LOST_NEWS_S: Final = 150.0
+UNSEEN_LOST_MAX_S: Final = 150.0
 """The same where a watch has lost a line: two periods of the audit, a list, and a backoff."""
 
-STORAGE: Final = {
+KINDS: Final = {
     "namespaces": "Namespace",
     "nodes": "Node",
     "devices.scheduling.koordinator.sh": "Device",
@@ -44,7 +44,7 @@ STORAGE: Final = {
 """Key of the store -> kind."""
 
 
-SHARED: Final = ("podAffinity", "topologySpread")
+ORDER_DEPENDENT: Final = ("podAffinity", "topologySpread")
 """Rules whose answer depends on the order in which pods of ours were placed."""
 
 
@@ -60,7 +60,7 @@ _Pair = tuple[dict[str, Any] | None, dict[str, Any] | None]
 """A pod before and after."""
 
 
-class Senders(Protocol):
+class SenderKnowledge(Protocol):
     """What those who place pods can know."""
 
     def is_known(self, one: str, uid: str) -> bool:
@@ -71,7 +71,7 @@ class Senders(Protocol):
         """The pod was known as it is there when it was decided on, or when `uid` was."""
         ...
 
-    def unheard(self, uid: str) -> Collection[str]:
+    def missed_pods(self, uid: str) -> Collection[str]:
         """uids of pods of which whoever placed `uid` has missed a word, though it may have heard of all that came later."""
         ...
 
@@ -84,16 +84,16 @@ class BindJudge:
         server: ApiServer,
         configuration: Configuration,
         now_s: Callable[[], float],
-        senders: Senders,
-        news_s: Callable[[], float] = lambda: NEWS_S,
+        senders: SenderKnowledge,
+        unseen_s: Callable[[], float] = lambda: UNSEEN_MAX_S,
     ) -> None:
-        """`news_s`: how long a change may be news."""
+        """`unseen_s`: how long a change may be news."""
         self._server = server
         self._now_s = now_s
         self._senders = senders
-        self._news_s = news_s
+        self._unseen_s = unseen_s
         self._judge = Judge(judged_domains(configuration))
-        self._known: dict[str, _Known] = {storage: {} for storage in STORAGE}
+        self._known: dict[str, _Known] = {storage: {} for storage in KINDS}
         self._read: dict[str, tuple[dict[str, Stored], int]] = {}
         """Key of the store -> its objects, which a restore replaces, and the version up to which they were read."""
         self._changes: deque[_Change] = deque()
@@ -102,14 +102,14 @@ class BindJudge:
         self._decisions: dict[str, int] = {}
         """uid -> its place in the order of decisions."""
         self._decided = 0
-        self._company: dict[str, dict[str, str]] = {}
+        self._assumed_before: dict[str, dict[str, str]] = {}
         """uid -> the pods that were assumed or bound a moment ago when it was assumed, with their nodes."""
 
     def assumed(self, uid: str, node: str) -> None:
         """The program decided to place a pod."""
         now_s = self._now_s()
-        self._assumed = {one: at for one, at in self._assumed.items() if at[0] >= now_s - NEWS_S}
-        self._company[uid] = {one: where for one, (_, where) in self._assumed.items() if one != uid}
+        self._assumed = {one: at for one, at in self._assumed.items() if at[0] >= now_s - UNSEEN_MAX_S}
+        self._assumed_before[uid] = {one: where for one, (_, where) in self._assumed.items() if one != uid}
         self._assumed[uid] = (now_s, node)
         self._decided += 1
         self._decisions[uid] = self._decided
@@ -117,9 +117,9 @@ class BindJudge:
     def follow(self) -> None:
         """Takes in what has changed in the store. Cheap where nothing has; also after history went back."""
         now_s = self._now_s()
-        while self._changes and self._changes[0].at_s < now_s - LOST_NEWS_S:
+        while self._changes and self._changes[0].at_s < now_s - UNSEEN_LOST_MAX_S:
             self._changes.popleft()
-        for storage, kind in STORAGE.items():
+        for storage, kind in KINDS.items():
             collection, known = self._server.store.collection(storage), self._known[storage]
             objects, version = self._read.get(storage, (None, 0))
             if objects is collection.objects and version == collection.changed_at:
@@ -138,50 +138,50 @@ class BindJudge:
         self._changed(_Change(self._now_s(), kind, before, after))
 
     def findings(self, uid: str, ignored: Collection[str] = ()) -> list[Finding]:
-        """What speaks against a pod that was bound just now, and did at every moment of the last `news_s`.
+        """What speaks against a pod that was bound just now, and did at every moment of the last `unseen_s`.
 
         `ignored`: rules that are judged elsewhere.
         """
         self.follow()
         undo: list[_Pair] = []
         found = [finding for finding in self._judge.placement(uid) if finding.rule not in ignored]
-        found = self._at_every_moment(uid, found, self._news())
-        unheard = self._senders.unheard(uid)
-        if found and unheard:
-            undo += self._take_back(uid, unheard)
-            found = self._still(found, uid, unheard)
-        for change in (self._remove_later, self._add_company):
-            if any(finding.rule in SHARED for finding in found):
+        found = self._at_every_moment(uid, found, self._unseen())
+        missed_pods = self._senders.missed_pods(uid)
+        if found and missed_pods:
+            undo += self._revert(uid, missed_pods)
+            found = self._still_found(found, uid, missed_pods)
+        for change in (self._remove_decided_later, self._add_assumed_before):
+            if any(finding.rule in ORDER_DEPENDENT for finding in found):
                 undo += change(uid)
-                lasting = self._still(found, uid, unheard)
-                found = [finding for finding in found if finding in lasting or finding.rule not in SHARED]
+                lasting = self._still_found(found, uid, missed_pods)
+                found = [finding for finding in found if finding in lasting or finding.rule not in ORDER_DEPENDENT]
         # Those of the order of decisions have been excused by it, or not: what the watches brought one by one is for
         # the others.
-        others = [finding for finding in found if finding.rule not in SHARED]
-        lasting = self._at_every_pair_of_moments(uid, others, self._news(unheard))
-        found = [finding for finding in found if finding.rule in SHARED or finding in lasting]
+        others = [finding for finding in found if finding.rule not in ORDER_DEPENDENT]
+        lasting = self._at_every_pair_of_moments(uid, others, self._unseen(missed_pods))
+        found = [finding for finding in found if finding.rule in ORDER_DEPENDENT or finding in lasting]
         for before, after in reversed(undo):
             self._update("Pod", after, before)
         return found
 
-    def _still(self, found: Sequence[Finding], uid: str, unheard: Collection[str]) -> list[Finding]:
+    def _still_found(self, found: Sequence[Finding], uid: str, missed_pods: Collection[str]) -> list[Finding]:
         asked = {finding.rule for finding in found}
         lasting = [finding for finding in self._judge.placement(uid) if finding.rule in asked]
-        rules = {finding.rule for finding in self._at_every_moment(uid, lasting, self._news(unheard))}
+        rules = {finding.rule for finding in self._at_every_moment(uid, lasting, self._unseen(missed_pods))}
         return [finding for finding in found if finding.rule in rules]
 
-    def _take_back(self, uid: str, unheard: Collection[str]) -> Iterator[_Pair]:
+    def _revert(self, uid: str, missed_pods: Collection[str]) -> Iterator[_Pair]:
         """Leaves what was observed of these pods."""
         for change in reversed(self._changes):
             was_delivered = change.after is not None and self._senders.was_delivered(change.after, uid)
-            past = self._as_news(change, uid) if _pod_of(change) in unheard and not was_delivered else None
+            past = self._as_revertible(change, uid) if _pod_of(change) in missed_pods and not was_delivered else None
             if past is not None:
                 self._update("Pod", past.after, past.before)
                 yield past.after, past.before
 
-    def _news(self, settled: Collection[str] = ()) -> Iterator[_Change]:
+    def _unseen(self, settled: Collection[str] = ()) -> Iterator[_Change]:
         """The changes that may be unheard of, the last one first. `settled`: pods of which nothing is taken back."""
-        since_s = self._now_s() - self._news_s()
+        since_s = self._now_s() - self._unseen_s()
         news = takewhile(lambda change: change.at_s >= since_s, reversed(self._changes))
         return (change for change in news if _pod_of(change) not in settled)
 
@@ -215,7 +215,7 @@ class BindJudge:
 
     def _without(self, uid: str, found: list[Finding], change: _Change, undone: list[_Change]) -> list[Finding]:
         """What still speaks against it once the change is taken back, if it can be."""
-        past = self._as_news(change, uid)
+        past = self._as_revertible(change, uid)
         if past is None:
             return found
         undone.append(past)
@@ -223,7 +223,7 @@ class BindJudge:
         rules = {finding.rule for finding in self._judge.placement(uid)}
         return [finding for finding in found if finding.rule in rules]
 
-    def _as_news(self, change: _Change, uid: str) -> _Change | None:
+    def _as_revertible(self, change: _Change, uid: str) -> _Change | None:
         """The change as one that can be taken back: somebody else did it, and the pod and its node were there before."""
         before, after = change.before, change.after
         if change.kind == "Node":
@@ -232,15 +232,15 @@ class BindJudge:
             return change
         one = after["metadata"]["uid"] if after is not None else ""
         if one == uid:
-            return self._where_it_stands(change)
+            return self._on_its_current_node(change)
         stood, stands = before is not None and _node_of(before), after is not None and _node_of(after)
         if stands and not stood:
             return None if self._senders.is_known(one, uid) else change
         if after is not None and not stood:
-            return None if self._senders.was_delivered(after, uid) else self._where_it_stands(change)
+            return None if self._senders.was_delivered(after, uid) else self._on_its_current_node(change)
         return change if stood else None
 
-    def _where_it_stands(self, change: _Change) -> _Change | None:
+    def _on_its_current_node(self, change: _Change) -> _Change | None:
         """What a pod was like before, on the node where it stands now; None: it stands nowhere, or the change is its bind."""
         before, after = change.before, change.after
         if before is None or after is None or before["metadata"]["uid"] != after["metadata"]["uid"]:
@@ -250,18 +250,18 @@ class BindJudge:
             return None
         return change._replace(before=_placed(before, pod.node), after=_placed(after, pod.node))
 
-    def _add_company(self, uid: str) -> Iterator[_Pair]:
+    def _add_assumed_before(self, uid: str) -> Iterator[_Pair]:
         """Puts the pods that were assumed before it, and stand nowhere, where they were to stand."""
         documents = [document for _, document in self._known["pods"].values()]
         documents += [change.before for change in self._changes if change.kind == "Pod" and change.before is not None]
         waiting = {str(document["metadata"]["uid"]): document for document in documents}
-        for one, node in self._company.get(uid, {}).items():
+        for one, node in self._assumed_before.get(uid, {}).items():
             if one in waiting and one not in self._judge.pods:
                 after = _placed(waiting[one], node)
                 self._update("Pod", None, after)
                 yield None, after
 
-    def _remove_later(self, uid: str) -> Iterator[_Pair]:
+    def _remove_decided_later(self, uid: str) -> Iterator[_Pair]:
         """Takes away the pods of ours that were placed after it was decided on."""
         decided = self._decisions.get(uid)
         if decided is None:

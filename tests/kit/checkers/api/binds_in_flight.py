@@ -103,14 +103,14 @@ class BindsInFlight:
         self._posts[uid] = self._posts.get(uid, [])[:-1]
         self._lied_about.add(uid)
 
-    def check_given_up(self, sender: str, pod: Pod, *, is_strangers: bool) -> None:
+    def check_forgotten(self, sender: str, pod: Pod, *, is_external: bool) -> None:
         """I2: certainly the pod is not bound where the sender gives it up, and will not be by what was sent.
 
-        `is_strangers`: somebody else has bound it.
+        `is_external`: somebody else has bound it.
         """
         for post in self._posts.get(pod.uid, ()):
             is_live = not post.is_definite and post.deadline_s > self._now_s() and not pod.node
-            is_bound = pod.node == post.node and not is_strangers
+            is_bound = pod.node == post.node and not is_external
             if post.sender == sender and (is_live or is_bound):
                 how = "it is bound there" if is_bound else "its fate is unknown"
                 self._complain(f"I2: {sender} gave {pod.key} up on {post.node}, and {how}")

@@ -8,11 +8,11 @@ from typing import Any
 
 from multisched.model.objects import Pod
 from multisched.model.version import is_covered, version_of
-from tests.kit.checkers.delivered_state import DeliveredState, Ground
+from tests.kit.checkers.delivered_state import DeliveredState, DecisionBasis
 
 
 class Decisions:
-    """Those of all processes. Implements `bind_judge.Senders`."""
+    """Those of all processes. Implements `bind_judge.SenderKnowledge`."""
 
     def __init__(self, bound: Mapping[str, str], did_not_know: Callable[[str, str], bool]) -> None:
         """`bound`: uid -> node of every binding that took effect. `did_not_know`: of two senders, for want of a lease."""
@@ -20,9 +20,9 @@ class Decisions:
         self._did_not_know = did_not_know
         self.delivered: dict[str, DeliveredState] = {}
         """Sender -> what it has observed."""
-        self.strangers: set[str] = set()
+        self.external_uids: set[str] = set()
         """uids of pods that somebody else bound."""
-        self._grounds: dict[tuple[str, str], Ground] = {}
+        self._bases: dict[tuple[str, str], DecisionBasis] = {}
         """(uid, node) -> what the last binding of the pod to the node was decided on."""
         self._placed_by: dict[str, tuple[str, str]] = {}
         """uid -> (process, group of domains) that sent its latest binding."""
@@ -32,23 +32,23 @@ class Decisions:
 
     def sent(self, sender: str, pod: Pod, node: str) -> None:
         """A binding leaves its process, which has observed what it binds."""
-        self._grounds[pod.uid, node] = self.delivered[sender].ground(sender, pod, node)
+        self._bases[pod.uid, node] = self.delivered[sender].basis(sender, pod, node)
 
     def placed(self, sender: str, uid: str, group: str) -> None:
         self._placed_by[uid] = (sender, group)
 
     def placed_by_us(self) -> Set[str]:
         """uids of pods that only processes of ours have bound."""
-        return self._placed_by.keys() - self.strangers
+        return self._placed_by.keys() - self.external_uids
 
     def rewound(self, there: Mapping[str, Pod]) -> None:
         """A backup was restored, with these pods: nobody has observed what it has changed."""
         for delivered in self.delivered.values():
             delivered.rewound(there)
         # Bindings on their way were decided on what was so before; what came back meanwhile none of them can have known.
-        self._grounds = {
-            at: replace(ground, unknowable=ground.unknowable | self.delivered[ground.sender].unknowable)
-            for at, ground in self._grounds.items()
+        self._bases = {
+            at: replace(basis, unknowable=basis.unknowable | self.delivered[basis.sender].unknowable)
+            for at, basis in self._bases.items()
         }
 
     def decided(self, uid: str) -> None:
@@ -62,47 +62,47 @@ class Decisions:
         Replicas that lead different domains at once hear of each other's binds by the watch.
         """
         first, last = self._placed_by.get(one), self._placed_by.get(uid)
-        if first is None or last is None or one not in self._bound or one in self.strangers:
+        if first is None or last is None or one not in self._bound or one in self.external_uids:
             return False
         return any(ours == theirs for ours, theirs in zip(first, last, strict=True))
 
     def was_delivered(self, pod: dict[str, Any], uid: str) -> bool:
         """Whoever sent the pod, or `uid`, had observed it as it is there when it decided on what it sent."""
         one, version = pod["metadata"]["uid"], version_of(pod["metadata"]["resourceVersion"])
-        grounds = [self.ground_of(of, self._bound.get(of, "")) for of in (one, uid)]
-        versions = [ground.pods[one].version for ground in grounds if ground is not None and one in ground.pods]
+        bases = [self.basis_of(of, self._bound.get(of, "")) for of in (one, uid)]
+        versions = [basis.pods[one].version for basis in bases if basis is not None and one in basis.pods]
         return any(is_covered(version, by) for by in versions)
 
-    def unheard(self, uid: str) -> Collection[str]:
+    def missed_pods(self, uid: str) -> Collection[str]:
         """uids of pods of which whoever placed `uid` has missed a word."""
-        ground = self.ground_of(uid, self._bound[uid])
-        return ground.unknowable if ground is not None else ()
+        basis = self.basis_of(uid, self._bound[uid])
+        return basis.unknowable if basis is not None else ()
 
-    def ground_of(self, uid: str, node: str) -> Ground | None:
+    def basis_of(self, uid: str, node: str) -> DecisionBasis | None:
         """What the last binding of the pod to the node was decided on."""
-        return self._grounds.get((uid, node))
+        return self._bases.get((uid, node))
 
     def is_later(self, one: str, than: str) -> bool:
         """The pod `one` was decided on after the pod `than`."""
         return self._order.get(one, 0) > self._order.get(than, 0)
 
-    def is_excused(self, pod: Pod, ground: Ground | None) -> bool:
+    def is_excused(self, pod: Pod, basis: DecisionBasis | None) -> bool:
         """Of this pod whoever sent what was decided on this ground cannot have known that it is there."""
-        if ground is None:
+        if basis is None:
             return False
         of = self._placed_by.get(pod.uid, ("", ""))[0]
-        if self._did_not_know(of, ground.sender):
+        if self._did_not_know(of, basis.sender):
             return True
-        if pod.uid in ground.unknowable:
+        if pod.uid in basis.unknowable:
             return True
-        known = ground.pods.get(pod.uid)
-        return pod.uid in self.strangers and (known is None or known.node != pod.node)
+        known = basis.pods.get(pod.uid)
+        return pod.uid in self.external_uids and (known is None or known.node != pod.node)
 
-    def had_heard_of(self, pod: Pod, uid: str, ground: Ground) -> bool:
+    def knew_of(self, pod: Pod, uid: str, basis: DecisionBasis) -> bool:
         """Whoever decided on `uid` had observed this pod on its node then, or has placed it itself."""
-        known = ground.pods.get(pod.uid)
+        known = basis.pods.get(pod.uid)
         is_observed = known is not None and bool(known.node)
-        return (is_observed or self.is_known(pod.uid, uid)) and not self.is_excused(pod, ground)
+        return (is_observed or self.is_known(pod.uid, uid)) and not self.is_excused(pod, basis)
 
     def line_lost(self, sender: str, uid: str) -> None:
         """A watch has dropped a line about this pod without a word."""

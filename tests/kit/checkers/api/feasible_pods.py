@@ -16,7 +16,7 @@ from multisched.verify.gang_objects import GangKey
 from multisched.verify.gangs import GangState
 from tests.kit.checkers.api.gang_checker import GangChecker
 from tests.kit.checkers.api.quota_checker import QuotaChecker
-from tests.kit.checkers.delivered_state import Homes
+from tests.kit.checkers.delivered_state import DomainNodeFilter
 from tests.kit.checkers.device_rules import fits_for_certain
 from tests.kit.checkers.quota_rules import node_by_reclaim, quota_excess
 from tests.kit.checkers.reference_rules import Relations, PodOnNode, clash, wants
@@ -74,14 +74,14 @@ class FeasiblePods:
         self,
         objects: StoreView,
         configuration: Configuration,
-        homes: Homes,
+        node_filter: DomainNodeFilter,
         storage: Callable[[], Storage | None],
         quotas: QuotaChecker,
         gangs: GangChecker,
     ) -> None:
         """`storage`: where there are volumes."""
         self._objects = objects
-        self._homes = homes
+        self._node_filter = node_filter
         self._domain_of = {name: d.name for d in configuration.domains for name in d.scheduler_names}
         self._policy_tolerations = {d.name: d.policy.compile() for d in configuration.domains}
         self._storage = storage
@@ -118,7 +118,7 @@ class FeasiblePods:
             is_held = domain is None or not pod.spec.can_preempt or self._gangs.judge.gang_of(pod.uid) is not None
             if is_held or tree.leaf_of(pod.namespace) is None:
                 continue
-            is_usable = self._homes.usable_by(domain or "")
+            is_usable = self._node_filter.usable_by(domain or "")
             nodes = [node for node in cluster.nodes.values() if is_usable(node)]
             if node_by_reclaim(tree, pod, nodes, cluster.placed, self._would_take_plainly):
                 yield pod
@@ -178,7 +178,7 @@ class FeasiblePods:
         domain = self._domain_of.get(pod.spec.scheduler_name)
         if domain is None:
             return None
-        is_usable, nodes = self._homes.usable_by(domain), cluster.nodes.values()
+        is_usable, nodes = self._node_filter.usable_by(domain), cluster.nodes.values()
         relations = Relations(pod, nodes, cluster.pods_on_nodes, is_usable)
         return next(
             (

@@ -16,7 +16,7 @@ from multisched.verify.objects import node_name_of
 
 TOGETHER_S: Final = 12.0
 """Within this all evictions that were decided together have been sent: each of them is tried several times."""
-NEWS_S: Final = 30.0
+UNSEEN_MAX_S: Final = 30.0
 """For so long a process may not know that somebody else has removed a member, or has raised the minimum."""
 
 IsInterrupted = Callable[[str], bool]
@@ -165,7 +165,7 @@ class GangHistory:
         below, course.below = course.below, None
         if below is None or is_interrupted(below.sender):
             return
-        if course.disturbed_s >= 0 and below.since_s - course.disturbed_s < NEWS_S:
+        if course.disturbed_s >= 0 and below.since_s - course.disturbed_s < UNSEEN_MAX_S:
             return
         left = len(below.left & course.running)
         self._complain(

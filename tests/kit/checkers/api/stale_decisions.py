@@ -25,7 +25,7 @@ class Decision(NamedTuple):
     """The pod's own, as observed at that moment."""
 
 
-def fault_of_neighbours(delivered: DeliveredState, pod: Pod, name: str) -> str:
+def fault_of_pods_there(delivered: DeliveredState, pod: Pod, name: str) -> str:
     """Somebody on the node beside whom the pod may not stand; empty for nobody."""
     known, node = delivered.pods.get(pod.uid, pod), delivered.nodes.get(name)
     for one in delivered.pods_on(name):
@@ -63,15 +63,15 @@ def _hands_out(node: Node) -> bool:
     return node.labels.get(GPU_INDICES) != HONOURED
 
 
-def fault_of_strangers(
-    delivered: DeliveredState, pod: Pod, domain: str, name: str, decision: Decision, strangers: Collection[str]
+def fault_of_external_pods(
+    delivered: DeliveredState, pod: Pod, domain: str, name: str, decision: Decision, external_uids: Collection[str]
 ) -> str:
     """A rule about other pods that the node kept when it was chosen, and keeps no more for what strangers did; empty for none.
 
     What pods of ours did since takes no part: those were decided on beside this one.
     """
     node, known = delivered.nodes.get(name), delivered.pods.get(pod.uid, pod)
-    before = _as_strangers_were(delivered, decision.pods, strangers)
+    before = _as_external_pods_were(delivered, decision.pods, external_uids)
     if node is None or (before is None and node.labels == decision.node.labels):
         return ""
     is_usable, now = delivered.is_usable(domain), [at for at in delivered.pods_on_nodes() if at[0].uid != pod.uid]
@@ -88,14 +88,14 @@ def fault_of_strangers(
     return "though a rule about other pods forbids it since somebody else's came or went"
 
 
-def _as_strangers_were(
-    delivered: DeliveredState, pods: Mapping[str, Pod], strangers: Collection[str]
+def _as_external_pods_were(
+    delivered: DeliveredState, pods: Mapping[str, Pod], external_uids: Collection[str]
 ) -> list[PodOnNode] | None:
     """Who stands now, but strangers' pods as they stood then; None: they stand as they did."""
-    then = {uid: pods[uid] for uid in strangers if uid in pods and pods[uid].node in delivered.nodes}
+    then = {uid: pods[uid] for uid in external_uids if uid in pods and pods[uid].node in delivered.nodes}
     now = {
         uid: delivered.pods[uid]
-        for uid in strangers
+        for uid in external_uids
         if uid in delivered.pods and delivered.pods[uid].node in delivered.nodes
     }
     if then.keys() == now.keys():

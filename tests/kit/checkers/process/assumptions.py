@@ -107,9 +107,9 @@ class AssumptionChecker:
         return assumption
 
     def forget(self, uid: str) -> bool:
-        self._delivered.given_up(uid)
+        self._delivered.forgotten(uid)
         if self._program.cache.is_assumed(uid):
-            self._bind_checker.given_up(self._identity, uid)
+            self._bind_checker.forgotten(self._identity, uid)
         return self._forget(uid)
 
     def _has_come_back(self, pod: Pod) -> bool:
@@ -155,9 +155,9 @@ class AssumptionChecker:
         """I1 of room and of pods that relate to each other, by what was observed, and of room that is nominated."""
         known, pods_on_nodes = self._delivered.nodes.get(node.name), self._delivered.pods_on_nodes()
         if known is not None:
-            lack = self._delivered.lack(known, self._delivered.pods.get(pod.uid, pod))
-            if lack:
-                self._complain(f"I1: {pod.key} was assumed on {node.name}, {lack}")
+            excess = self._delivered.excess(known, self._delivered.pods.get(pod.uid, pod))
+            if excess:
+                self._complain(f"I1: {pod.key} was assumed on {node.name}, {excess}")
             is_usable = self._delivered.is_usable(domain)
             if not Relations(pod, self._delivered.nodes.values(), pods_on_nodes, is_usable).allow(known):
                 self._complain(f"I1: {pod.key} was assumed on {node.name} against a rule about other pods")

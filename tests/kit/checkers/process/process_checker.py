@@ -21,7 +21,7 @@ from multisched.shell.reload import Reloaded
 from multisched.testing.sim_loop import SimLoop
 from multisched.verify.gangs import GangJudge
 from tests.kit.checkers.api.bind_checker import BindChecker
-from tests.kit.checkers.delivered_state import DeliveredState, Homes
+from tests.kit.checkers.delivered_state import DeliveredState, DomainNodeFilter
 from tests.kit.checkers.process.assumptions import AssumptionChecker
 from tests.kit.checkers.process.attempts import AttemptChecker
 from tests.kit.checkers.process.cards import Cards
@@ -84,7 +84,7 @@ class ProcessChecker:
         self._identity = identity
         policies = {domain.name: domain.policy.compile() for domain in configuration.domains}
         self.delivered = bind_checker.delivered[identity] = DeliveredState(
-            bind_checker.objects.reader, Homes(configuration).usable_by, policies
+            bind_checker.objects.reader, DomainNodeFilter(configuration).usable_by, policies
         )
         domain_of = {name: d.name for d in configuration.domains for name in d.scheduler_names}
         self._binds_max = dict[str, int]()

@@ -28,7 +28,7 @@ def test_list_of_placed_pods_follows_each_change() -> None:
     look()
     delivered.assumed(uid, "n1")
     look()
-    delivered.given_up(uid)
+    delivered.forgotten(uid)
     look()
     delivered.assumed(uid, "n2")
     look()

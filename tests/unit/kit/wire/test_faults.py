@@ -96,7 +96,7 @@ def test_watch_events_are_lost_only_for_the_chosen_pods() -> None:
 
     async def main() -> list[str]:
         api, transport, _, faults = _wire(loop)
-        faults.unheard.add("secret")
+        faults.undelivered_pods.add("secret")
         seen: list[str] = []
 
         async def watch() -> None:

@@ -80,11 +80,11 @@ class Stand:
         patch = orjson.dumps({"status": {"allocatable": {"cpu": cpu}}})
         await self.api.request("PATCH", f"/api/v1/nodes/{node}/status", body=patch, content_type=MERGE_PATCH)
 
-    def decide(self, name: str, node: str, *, unheard: str = "") -> tuple[str, bytes]:
+    def decide(self, name: str, node: str, *, missed_pods: str = "") -> tuple[str, bytes]:
         """Decided on and sent by `me`, who has heard of all but one."""
         delivered = self.hear()
-        if unheard:
-            delivered.unknowable.add(self.uid(unheard))
+        if missed_pods:
+            delivered.unknowable.add(self.uid(missed_pods))
         self.bind_checker.assumed(self.uid(name), node)
         delivered.assumed(self.uid(name), node)
         return self.sent(name, node)
@@ -404,7 +404,7 @@ def test_late_bind_is_judged_by_deliveries_before_later_decisions(is_last: bool)
             await stand.add_pod(name, cpu="400m")
         await stand.bind("there", "a")
         late = stand.decide("late", "a") if not is_last else None
-        other = stand.decide("other", "a", unheard="there")
+        other = stand.decide("other", "a", missed_pods="there")
         late = late or stand.decide("late", "a")
         await stand.apply(*other)
         await stand.apply(*late)

@@ -165,7 +165,7 @@ def test_members_assumed_in_two_required_domains_are_a_fault() -> None:
         first, second = sorted(delivered.pods.values(), key=lambda pod: pod.name)
         delivered.assumed(first.uid, "b1")
         assert "another domain" in delivered.fault_of_domain(second, delivered.nodes["a1"])
-        delivered.given_up(first.uid)
+        delivered.forgotten(first.uid)
         assert delivered.fault_of_domain(second, delivered.nodes["a1"]) == ""
 
     play(scene)
