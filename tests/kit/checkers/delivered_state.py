@@ -30,7 +30,7 @@ from tests.kit.checkers.card_rules import listed
 from tests.kit.checkers.device_rules import fraction_wanted
 from tests.kit.checkers.linked_quotas import LinkedQuotaJudge
 from tests.kit.checkers.quota_messages import Bound
-from tests.kit.checkers.reference_rules import PodOnNode, wants
+from tests.kit.checkers.reference_rules import PodOnNode, matches_node_affinity
 from tests.kit.world.labels import GPU_DEVICES
 from tests.kit.world.store_view import Reader
 
@@ -245,7 +245,7 @@ class DeliveredState:
         """The node on which the pod was assumed, as observed at that moment."""
         return self._assumed[uid][1] if uid in self._assumed else None
 
-    def rewound(self, there: Mapping[str, Pod]) -> None:
+    def on_restored(self, there: Mapping[str, Pod]) -> None:
         """A backup was restored: what it has changed, nobody has observed.
 
         A pod that came back unbound may be bound in a moment, by what was sent before it was deleted. Lines that were
@@ -294,7 +294,7 @@ class DeliveredState:
             is_hard = taint.effect in (NO_SCHEDULE, NO_EXECUTE)
             if is_hard and not any(one.tolerates(taint) for one in tolerations):
                 return f"whose taint {taint.key}:{taint.effect} it does not tolerate"
-        if not wants(pod, node):
+        if not matches_node_affinity(pod, node):
             return "which its node selector or affinity forbids"
         return ""
 

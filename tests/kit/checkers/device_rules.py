@@ -21,7 +21,7 @@ def wants_devices(pod: Pod) -> bool:
     return bool(pod.requests.get(GPU)) or any(key.startswith(OURS) for key in pod.annotations)
 
 
-def fits_for_certain(pod: Pod, node: Node, there: Collection[Pod]) -> bool:
+def surely_fits(pod: Pod, node: Node, there: Collection[Pod]) -> bool:
     """True if the node has devices for the pod, whichever the pods that stand there were given; of others nothing is said."""
     if CARDS in node.labels:
         return False

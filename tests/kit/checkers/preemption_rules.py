@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from multisched.framework.objects_view import ObjectsView
 from multisched.model.cluster_objects import PersistentVolumeClaim
 from multisched.model.objects import Node, Pod
-from tests.kit.checkers.reference_rules import Relations, PodOnNode, clash, has_room, reaches
+from tests.kit.checkers.reference_rules import PodOnNode, Relations, has_room, ports_conflict, reaches
 
 SOLE = "ReadWriteOncePod"
 
@@ -38,7 +38,7 @@ def fault_of_preemption(
     here = [one for one, there in left if there.name == node.name]
     if not has_room(pod, node, here):
         return "it has no room"
-    if any(clash(pod, one) for one in here):
+    if any(ports_conflict(pod, one) for one in here):
         return "somebody has its port"
     if not Relations(pod, nodes, left, is_usable).allow(node) and not _counts_deleted_twice(pod, victims):
         return "a rule about other pods forbids it"

@@ -14,7 +14,7 @@ from multisched.verify.quota_tree import Level, QuotaTree, Usage
 from multisched.verify.quotas import quota_requests
 from tests.kit.checkers.device_rules import wants_devices
 
-Speaks = Callable[[Sequence[Pod]], str]
+ObjectionTo = Callable[[Sequence[Pod]], str]
 """What speaks against these victims in place of those that were chosen; empty for nothing."""
 
 
@@ -25,17 +25,19 @@ def fault_of_order(
     usage: Usage,
     victims: Sequence[Pod],
     pods_on_nodes: Iterable[Pod],
-    speaks_against: Speaks,
+    objection_to: ObjectionTo,
 ) -> str:
     """A pod that should have gone before one of the victims; empty for none. `usage`: before they go."""
     own, going = tree.leaf_of(pod.namespace), {victim.uid for victim in victims}
-    others = [one for one in pods_on_nodes if one.uid not in going and not one.is_leaving and tree.leaf_of(one.namespace)]
+    others = [
+        one for one in pods_on_nodes if one.uid not in going and not one.is_leaving and tree.leaf_of(one.namespace)
+    ]
     for victim in (one for one in victims if not one.is_leaving):
         for other in (one for one in others if _counts_as(one) == _counts_as(victim)):
             if other.node != victim.node and wants_devices(pod):
                 continue
             why = _is_first(other, victim, lambda pod: _distance(tree, own, asked, usage, pod, len(victims)), tree)
-            if why and not speaks_against([one for one in victims if one.uid != victim.uid] + [other]):
+            if why and not objection_to([one for one in victims if one.uid != victim.uid] + [other]):
                 return f"{victim.key} goes, and not {other.key}, {why}"
     return ""
 
@@ -70,14 +72,14 @@ def _distance(
     return max(
         (
             Fraction(usage.over_min(leaf, resource), max(tree.root.max[resource], 1))
-            for resource in taken_back(tree, own, asked)
+            for resource in reclaimed_resources(tree, own, asked)
             if resource in tree.root.max
         ),
         default=Fraction(0),
     )
 
 
-def taken_back(tree: QuotaTree, own: Level | None, asked: Requests) -> Collection[str]:
+def reclaimed_resources(tree: QuotaTree, own: Level | None, asked: Requests) -> Collection[str]:
     """Resources for which others may go: what the claim's leaf names, or else all. Each is asked for, and sure to somebody."""
     sure = {resource for level in tree.root.below() for resource, amount in level.min.items() if amount}
     wanted = [resource for resource, amount in asked.items() if amount and resource in sure]

@@ -20,7 +20,7 @@ from tests.kit.checkers.linked_quotas import misnamed
 from tests.kit.checkers.quota_order import fault_of_order
 from tests.kit.checkers.reference_rules import STATES_MAX, has_room
 
-WouldTake = Callable[[Pod, Node, Collection[Pod]], bool]
+Takes = Callable[[Pod, Node, Collection[Pod]], bool]
 """Whether a node takes a pod beside these, whatever room there is."""
 Claimant = tuple[Pod, Node | None]
 """A pod that takes room back, and the node that it is to get; None: the node's room is not judged."""
@@ -111,7 +111,7 @@ def _fault_beside(
     return fault_of(victims) or fault_of_order(tree, claims[0][0], asked, usage, victims, singles, fault_of)
 
 
-def one_would_do(tree: QuotaTree, pod: Pod, node: Node, pods_on_nodes: Collection[Pod]) -> str:
+def single_sufficient_victim(tree: QuotaTree, pod: Pod, node: Node, pods_on_nodes: Collection[Pod]) -> str:
     """A pod of another leaf that may go for the pod, and makes all the room that it lacks; empty for none."""
     if misnamed(tree, pod):
         return ""
@@ -164,17 +164,19 @@ def node_by_reclaim(
     pod: Pod,
     nodes: Iterable[Node],
     pods_on_nodes: Collection[Pod],
-    would_take: WouldTake,
+    takes: Takes,
 ) -> str:
     """A node that takes the pod once all that may be reclaimed for it have gone; empty if there is none."""
     usage, claim = usage_of(tree, pods_on_nodes), QuotaClaim(pod.key, pod.namespace, counted(pod))
-    lent = [Victim(one.uid, one.namespace, counted(one)) for one in pods_on_nodes if tree.leaf_of(one.namespace) is not None]
+    lent = [
+        Victim(one.uid, one.namespace, counted(one)) for one in pods_on_nodes if tree.leaf_of(one.namespace) is not None
+    ]
     going = {victim.key for victim in may_be_reclaimed(usage, claim, lent)}
     left = [one for one in pods_on_nodes if one.uid not in going]
     if not going or misnamed(tree, pod) or usage_of(tree, left).excesses_with(pod.namespace, claim.requests):
         return ""
     for node in nodes:
         here = [one for one in left if one.node == node.name]
-        if has_room(pod, node, here) and would_take(pod, node, here):
+        if has_room(pod, node, here) and takes(pod, node, here):
             return node.name
     return ""

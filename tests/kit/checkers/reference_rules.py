@@ -61,7 +61,7 @@ class Relations:
             found.append((affinity, affinity.prepare(self._world, state)))
         if self._pod.spec.spread:
             spread = PodTopologySpread({})
-            found.append((spread, spread.prepare(within(self._world, self._nodes, self._is_usable), state)))
+            found.append((spread, spread.prepare(restricted_to(self._world, self._nodes, self._is_usable), state)))
         return [(plugin, prepared) for plugin, prepared in found if prepared is not SKIP]
 
 
@@ -74,7 +74,7 @@ def keep_apart(pod: Pod, other: Pod) -> bool:
     return not Relations(alone, [host], [(_only_anti_affinity(other), host)], lambda node: True).allow(host)
 
 
-def keeps_off(pod: Pod, node: Node, other: Pod) -> bool:
+def restricts_by_anti_affinity(pod: Pod, node: Node, other: Pod) -> bool:
     """Reports whether an anti-affinity of the pod, which is on the node, keeps the other pod off some nodes."""
     if pod.spec.pod_affinity is None:
         return False
@@ -83,7 +83,7 @@ def keeps_off(pod: Pod, node: Node, other: Pod) -> bool:
     return state is not SKIP and bool(state.existing)
 
 
-def clash(pod: Pod, other: Pod) -> bool:
+def ports_conflict(pod: Pod, other: Pod) -> bool:
     """Reports whether both pods want the same host port."""
     if not (pod.spec.host_ports and other.spec.host_ports):
         return False
@@ -98,7 +98,7 @@ def has_room(pod: Pod, node: Node, here: Collection[Pod]) -> bool:
     return NodeResourcesFit({}).refusal(None, world, pod_state(pod), node.name) is None
 
 
-def wants(pod: Pod, node: Node) -> bool:
+def matches_node_affinity(pod: Pod, node: Node) -> bool:
     """Reports whether the pod's node selector and required node affinity match the node."""
     return required_node_affinity_matches(pod_state(pod).document, node.labels, node.name)
 
@@ -147,7 +147,7 @@ def world_of(nodes: Iterable[Node], pods_on_nodes: Iterable[PodOnNode], *namespa
     return World(states, {name: tuple(there) for name, there in pods.items()}, (), {"namespaces": named})
 
 
-def within(world: World, nodes: Iterable[Node], is_usable: Callable[[Node], bool]) -> World:
+def restricted_to(world: World, nodes: Iterable[Node], is_usable: Callable[[Node], bool]) -> World:
     """Returns the world with the usable nodes alone, and their pods."""
     names = {node.name for node in nodes if is_usable(node)}
     return World(

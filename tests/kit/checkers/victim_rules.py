@@ -14,40 +14,40 @@ from msgspec.structs import replace
 
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.objects import Node, Pod
-from tests.kit.checkers.reference_rules import Relations, PodOnNode, has_room, is_tolerated, wants
+from tests.kit.checkers.reference_rules import PodOnNode, Relations, has_room, is_tolerated, matches_node_affinity
 
 
-def broken_for_certain(budgets: Collection[PodDisruptionBudget], victims: Collection[Pod]) -> str:
+def surely_violated_budget(budgets: Collection[PodDisruptionBudget], victims: Collection[Pod]) -> str:
     """The name of a budget that allows fewer of its pods to go than these victims are; empty for none."""
     for budget in budgets:
-        if sum(_holds(budget, victim) for victim in victims) > budget.disruptions_allowed:
+        if sum(_protects(budget, victim) for victim in victims) > budget.disruptions_allowed:
             return budget.name
     return ""
 
 
-def less(budget: PodDisruptionBudget, victims: Collection[Pod]) -> PodDisruptionBudget:
+def remaining_budget(budget: PodDisruptionBudget, victims: Collection[Pod]) -> PodDisruptionBudget:
     """The budget, without what victims of other preemptions use of it. `victims`: as they stand in the cache."""
-    used = sum(_holds(budget, replace(victim, is_victim=False)) for victim in victims)
+    used = sum(_protects(budget, replace(victim, is_victim=False)) for victim in victims)
     return replace(budget, disruptions_allowed=max(budget.disruptions_allowed - used, 0))
 
 
-def spared_for_certain(budgets: Collection[PodDisruptionBudget], lower: Collection[Pod]) -> list[Pod]:
+def surely_spared(budgets: Collection[PodDisruptionBudget], lower: Collection[Pod]) -> list[Pod]:
     """Of the less important pods of one node: all that stay if no budget is to be broken, in whatever order they are counted."""
-    tight = [b for b in budgets if sum(_holds(b, pod) for pod in lower) > b.disruptions_allowed]
-    return [pod for pod in lower if any(_holds(budget, pod) for budget in tight)]
+    tight = [b for b in budgets if sum(_protects(b, pod) for pod in lower) > b.disruptions_allowed]
+    return [pod for pod in lower if any(_protects(budget, pod) for budget in tight)]
 
 
 def is_plain(pod: Pod) -> bool:
     """What keeps it off a node is room, the labels and taints of nodes, and other pods' rules: pods more do not help it."""
-    return is_bare(pod) and not (pod.annotations or pod.requests.get("nvidia.com/gpu"))
+    return needs_only_room_or_devices(pod) and not (pod.annotations or pod.requests.get("nvidia.com/gpu"))
 
 
-def is_bare(pod: Pod) -> bool:
+def needs_only_room_or_devices(pod: Pod) -> bool:
     """As a plain one, but for devices."""
     return not (pod.spec.pod_affinity or pod.spec.spread or pod.spec.volumes or pod.spec.host_ports)
 
 
-def would_do(
+def fits_within_budgets(
     pod: Pod,
     node: Node,
     budgets: Collection[PodDisruptionBudget],
@@ -63,10 +63,10 @@ def would_do(
     """
     if node.is_unschedulable or not is_usable(node) or not is_tolerated(pod, node):
         return False
-    if not wants(pod, node):
+    if not matches_node_affinity(pod, node):
         return False
     lower = [one for one, there in pods_on_nodes if there.name == node.name and one.spec.priority < pod.spec.priority]
-    spared = {one.uid for one in spared_for_certain(budgets, lower)}
+    spared = {one.uid for one in surely_spared(budgets, lower)}
     going = {one.uid for one in lower} - spared
     left = [*((one, there) for one, there in pods_on_nodes if one.uid not in going), *promised]
     here = [one for one, there in left if there.name == node.name]
@@ -85,7 +85,7 @@ def fault_of_victims(
 ) -> str:
     """What is wrong with taking these pods from the node for a plain pod; empty for nothing.
 
-    `pods_on_nodes`, `promised`: as for `would_do`.
+    `pods_on_nodes`, `promised`: as for `fits_within_budgets`.
     """
     going = {victim.uid for victim in victims}
 
@@ -100,7 +100,7 @@ def fault_of_victims(
     if spared is not None:
         return f"{spared.key} might as well stay"
     left = [one for one, there in pods_on_nodes if there.name == node.name and one.uid not in going]
-    free, staying = ([one for one in some if not any(_holds(b, one) for b in budgets)] for some in (victims, left))
+    free, staying = ([one for one in some if not any(_protects(b, one) for b in budgets)] for some in (victims, left))
     return next((fault for victim in free for one in staying if (fault := _fault_of_choice(pod, victim, one))), "")
 
 
@@ -149,7 +149,7 @@ def _importance(pod: Pod) -> tuple[int, float]:
     return pod.spec.priority, -(pod.started_s or math.inf)
 
 
-def _holds(budget: PodDisruptionBudget, pod: Pod) -> bool:
+def _protects(budget: PodDisruptionBudget, pod: Pod) -> bool:
     is_selected = budget.selector is not None and budget.selector.matches(pod.labels)
     return (
         is_selected

@@ -58,11 +58,11 @@ class Scene:
     replicas: Replicas
     nodes_added: int = 0
 
-    def rewound(self) -> None:
+    def on_restored(self) -> None:
         """The store was restored from a backup. The controllers of storage begin anew: they keep what they have seen."""
-        self.bind_checker.rewound()
+        self.bind_checker.on_restored()
         self.world.storage.start()
-        self.replicas.rewound()
+        self.replicas.on_restored()
 
     def now_s(self) -> float:
         return self.loop.time()

@@ -6,7 +6,7 @@ import asyncio
 
 from multisched.model.wire import MERGE_PATCH
 from tests.kit.disruptions.scene import Disruption, Scene
-from tests.kit.world.backup import rewind
+from tests.kit.world.backup import restore_backup
 from tests.kit.world.nodes import CROWDED
 
 UNWRITABLE = (
@@ -133,9 +133,9 @@ async def _restore(scene: Scene) -> bool:
     version = scene.server.store.version
     await scene.world.crowds.fill(scene.rng.randint(2, 4))
     await scene.pause(1.0, 4.0)
-    if not rewind(scene.server.store, version):
+    if not restore_backup(scene.server.store, version):
         return False
-    scene.rewound()
+    scene.on_restored()
     scene.server.drop_watches()
     for _ in range(6):
         await scene.world.crowds.add(f"node-{scene.rng.choice(CROWDED)}", 4, is_mixed=True)

@@ -97,7 +97,7 @@ class FileFollower:
         self._text, self._kept = seen.text, None if seen.is_good else self._program.configuration
         return self._read(seen)
 
-    def check_rest(self) -> None:
+    def check_quiescent(self) -> None:
         """Once it must have seen the last change, all of that is in force which needs no restart, and the rest is named."""
         if self._program is None or self._watch is None:
             return

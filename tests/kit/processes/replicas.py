@@ -80,10 +80,10 @@ class Replicas:
     def is_hopeless(self) -> bool:
         return self.died > DEATHS_MAX
 
-    def rewound(self) -> None:
+    def on_restored(self) -> None:
         """The store was restored from a backup."""
         for process in self.running:
-            process.checker.watches.rewound()
+            process.checker.watches.on_restored()
 
     def start(self) -> None:
         """One more process, in a context of its own."""
@@ -167,7 +167,7 @@ class Replicas:
         self._bind_checker.interrupted.add(process.identity)
         self._bind_checker.leases.believers.pop(process.identity, None)
         self._bind_checker.leases.leaders.pop(process.identity, None)
-        process.checker.reserves.check(is_at_rest=False)
+        process.checker.reserves.check(is_quiescent=False)
         if process.follower is not None:
             process.follower.stop()
         self.running.remove(process)
@@ -210,7 +210,7 @@ class Replicas:
             process.task.cancel()
         elif process.task.exception() is not None:
             self._bind_checker.complain(f"I11: {process.identity} stopped with {process.task.exception()!r}")
-        elif not self._bind_checker.was_rewound:
+        elif not self._bind_checker.was_restored:
             process.checker.events.check_whole(self._bind_checker.events())
         self._leave(process)
 

@@ -24,8 +24,8 @@ from tests.kit.disruptions.scene import Scene
 from tests.kit.processes.onlookers import look_at
 from tests.kit.processes.replicas import Replicas
 from tests.kit.run.fault_schedule import FaultSchedule
+from tests.kit.run.quiescence_checker import QuiescenceChecker
 from tests.kit.run.report import Report
-from tests.kit.run.rest_checker import RestChecker
 from tests.kit.settings.setting import RESERVING_DOMAIN, RESERVING_SCHEDULER, Setting, drawn, fault_of_refusals, rng_of
 from tests.kit.wire.faults import Faults
 from tests.kit.world.policies import Policies
@@ -100,7 +100,7 @@ class Run:
             bind_checker=self._bind_checker,
             replicas=self._replicas,
         )
-        self._rest = RestChecker(self._scene, self._is_over)
+        self._rest = QuiescenceChecker(self._scene, self._is_over)
         self._schedule = FaultSchedule(self._scene, kinds, self._rest.not_quarantined)
 
     def _reservations(self, policy: ReservePolicy) -> ReservationHistory:
@@ -137,9 +137,9 @@ class Run:
             keeping.append(self._loop.create_task(self._world.cards.kubelets.run()))
         await self._strike()
         self._faults.is_on = False
-        if self._bind_checker.was_rewound:
+        if self._bind_checker.was_restored:
             await self._world.mend_storage()
-        quiet_s = await self._rest.calm_down() if not self._is_over() else 0.0
+        quiet_s = await self._rest.wait_until_settled() if not self._is_over() else 0.0
         if not self._is_over():
             self._rest.check()
         if not self._broken:

@@ -17,7 +17,7 @@ from tests.kit.scenarios import (
     waiting,
     wakeups,
 )
-from tests.kit.scenarios.steps import LED_MAX_S, Scenarios, place, bound_pods
+from tests.kit.scenarios.steps import LED_MAX_S, Scenarios, bound_pods, place
 
 RUNS_EACH: Final = 3
 """One at least of the configuration as it ships (`Setting.is_shipped`)."""

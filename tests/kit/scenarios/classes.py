@@ -14,7 +14,7 @@ from tests.kit.scenarios.rooms import Rooms
 from tests.kit.scenarios.steps import (
     Scenarios,
     are_bound,
-    closely,
+    checking_every_class,
     emptiest,
     must_come,
     must_wait,
@@ -51,7 +51,7 @@ async def _change_in_place(scene: Scene) -> bool:
         {"spec": {"unschedulable": None}},
         {"metadata": {"labels": {"site": site["nodeSelector"]["site"]}}},
     )
-    with closely(scene):
+    with checking_every_class(scene):
         sited = await _new(scene, spec=site)
         for at, change in enumerate(changes):
             await scene.world.nodes.patch(node, change)
@@ -70,7 +70,7 @@ async def _find_company(scene: Scene) -> bool:
     """Two workloads want company of one kind. The pods of one are of that kind themselves, and the first of them needs nobody."""
     kin, node = {KIN: scene.mark()}, emptiest(scene)
     spec = {"affinity": {"podAffinity": {_REQUIRED: [_term(kin, ZONE)]}}}
-    with closely(scene):
+    with checking_every_class(scene):
         stranger = await place(scene, node, 10, spec=spec)
         await must_wait(scene, node, stranger, "nobody of the kind that it wants is there, nor is it of that kind")
         first = await place(scene, node, 10, spec=spec, labels=kin)
@@ -93,7 +93,7 @@ async def _fill_zones(scene: Scene) -> bool:
     kin = {KIN: scene.mark()}
     spec = {"affinity": {"podAntiAffinity": {_REQUIRED: [_term(kin, ZONE)]}}}
     nodes = {number % 3: f"node-{number}" for number in CROWDED if f"node-{number}" in scene.bind_checker.nodes()}
-    with closely(scene):
+    with checking_every_class(scene):
         there = {zone: await place(scene, node, 10, spec=spec, labels=kin) for zone, node in nodes.items()}
         await scene.until(lambda: are_bound(scene, [*there.values()]))
         if not are_bound(scene, [*there.values()]):
@@ -128,7 +128,7 @@ async def _prefer(scene: Scene) -> bool:
         {"affinity": {"podAntiAffinity": {_PREFERRED: weighed}}},
         {"affinity": {"podAffinity": {_PREFERRED: weighed[:1]}, "podAntiAffinity": {_PREFERRED: weighed[1:]}}},
     ]
-    with closely(scene):
+    with checking_every_class(scene):
         for name in [None, *company[:2]]:
             if name is not None:
                 await scene.world.user.delete_named(name)
@@ -160,7 +160,7 @@ async def _fill_preferred(scene: Scene) -> bool:
     ]
     spec = {"affinity": {"nodeAffinity": {_PREFERRED: terms}}}
     names: list[str] = []
-    with closely(scene):
+    with checking_every_class(scene):
         for _ in nodes:
             names.append(await rooms.pod("preferred", spec, milli=FILLING_MILLI))
             await scene.until(partial(are_bound, scene, names), 2.0)
@@ -175,7 +175,7 @@ async def _pull(scene: Scene) -> bool:
     nodes = [await rooms.room("pull") for _ in range(3)]
     main = {"name": "main", "image": image, "resources": {"requests": {"cpu": "10m"}}}
     pulled = {"status": {"images": [{"names": [image], "sizeBytes": LARGE_IMAGE_BYTES}]}}
-    with closely(scene):
+    with checking_every_class(scene):
         for node in nodes:
             name = await rooms.pod("pull", {"containers": [main]})
             await scene.until(partial(are_bound, scene, [name]), 2.0)

@@ -104,7 +104,7 @@ class Stage:
             self.complain(f"room is not given up that was reserved for gang {gang.plan.name}: {where}")
 
     def complain(self, what: str) -> None:
-        if not self.scene.bind_checker.was_rewound:
+        if not self.scene.bind_checker.was_restored:
             self.scene.bind_checker.complain(f"I13: {what}")
 
 

@@ -23,7 +23,7 @@ from tests.kit.scenarios.rooms import (
     leader,
     wake_up,
 )
-from tests.kit.scenarios.steps import Scenarios, named, nominated, place, bound_pods
+from tests.kit.scenarios.steps import Scenarios, bound_pods, named, nominated, place
 from tests.kit.world.labels import HOSTNAME
 
 HALF_MILLI: Final = 2_500

@@ -10,11 +10,11 @@ from tests.kit.disruptions.scene import Scene
 from tests.kit.scenarios.steps import (
     Scenarios,
     are_bound,
+    bound_pods,
     is_led_by,
     leading,
     place,
     several,
-    bound_pods,
     steady_leader,
 )
 from tests.kit.wire.faults import FORBIDDEN

@@ -11,6 +11,7 @@ from tests.kit.processes.process import Process
 from tests.kit.scenarios.steps import (
     Scenarios,
     are_bound,
+    bound_pods,
     emptiest,
     is_led_by,
     leading,
@@ -18,7 +19,6 @@ from tests.kit.scenarios.steps import (
     named,
     parked,
     place,
-    bound_pods,
     steady_leader,
 )
 from tests.kit.world.disks import NOBODYS

@@ -181,7 +181,7 @@ async def check_awake(scene: Scene, waiting: Sequence[Sleeper], before: Process 
         not late
         or before is None
         or scene.setting.is_drawn
-        or scene.bind_checker.was_rewound
+        or scene.bind_checker.was_restored
         or before.program.handover.waiting()
         or not _has_heard(scene, before)
     ):

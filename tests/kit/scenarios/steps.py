@@ -98,15 +98,15 @@ def used(scene: Scene) -> Counter[str]:
 
 
 @contextmanager
-def closely(scene: Scene) -> Iterator[None]:
+def checking_every_class(scene: Scene) -> Iterator[None]:
     """Meanwhile each class that is found is asked anew."""
     try:
         for process in scene.replicas.running:
-            process.checker.look_closely(is_on=True)
+            process.checker.check_every_class(is_on=True)
         yield
     finally:
         for process in scene.replicas.running:
-            process.checker.look_closely(is_on=False)
+            process.checker.check_every_class(is_on=False)
 
 
 async def must_come(scene: Scene, node: str, name: str, why: str) -> None:

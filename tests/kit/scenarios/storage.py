@@ -12,11 +12,11 @@ from tests.kit.disruptions.scene import Scene
 from tests.kit.scenarios.steps import (
     PLAIN_MILLI,
     Scenarios,
+    bound_pods,
     is_led_by,
     must_come,
     must_wait,
     place,
-    bound_pods,
     steady_leader,
     used,
 )

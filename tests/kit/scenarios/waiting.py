@@ -10,11 +10,11 @@ from tests.kit.scenarios.steps import (
     PLAIN_MILLI,
     SCHEDULER,
     Scenarios,
+    bound_pods,
     emptiest,
     nominated,
     parked,
     place,
-    bound_pods,
     used,
 )
 from tests.kit.world.labels import HOSTNAME, ZONE

@@ -8,7 +8,7 @@ KEPT = ("leases.coordination.k8s.io", "events", "events.events.k8s.io")
 """What goes on: a lease that jumps back by seconds looks the same, and nobody decides by events."""
 
 
-def rewind(store: Store, version: int) -> bool:
+def restore_backup(store: Store, version: int) -> bool:
     """Back to a version that is still remembered; False where it is not. Open watches are the caller's to break."""
     going = {name: one for name, one in store.collections().items() if name not in KEPT}
     if any(version < collection.compacted for collection in going.values()):

@@ -12,7 +12,7 @@ import pytest
 from multisched.cluster.api.server import ApiServer
 from multisched.cluster.base.storage import Event, Stored
 from multisched.config import loading
-from tests.kit.checkers.api.bind_judge import UNSEEN_MAX_S, KINDS, BindJudge
+from tests.kit.checkers.api.bind_judge import KINDS, UNSEEN_MAX_S, BindJudge
 from tests.unit.verify.clusters import WEB, ZONE, Told, affinity, anti_affinity, make_node, make_pod, spread, term
 
 

@@ -17,7 +17,7 @@ from multisched.model.objects import PODS, Node, Pod, Requests
 from multisched.model.wire import Response
 from tests.kit.checkers.card_rules import listed
 from tests.kit.checkers.delivered_state import DecisionBasis
-from tests.kit.checkers.reference_rules import clash, keep_apart, wants
+from tests.kit.checkers.reference_rules import keep_apart, matches_node_affinity, ports_conflict
 from tests.kit.world.labels import GPU, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
 from tests.kit.world.storage import Storage
 from tests.kit.world.store_view import StoreView
@@ -41,7 +41,7 @@ class ApiChecker:
         self.faked: set[tuple[str, str]] = set()
         """(uid, node) of bindings that were answered and never arrived, or that a restored backup took back: nobody can know at once."""
         self.history: list[tuple[str, str]] = []
-        self.was_rewound = False
+        self.was_restored = False
         """A backup was restored."""
         self.storage: Storage | None = None
         """Where there are volumes: judges bindings of pods with claims."""
@@ -143,19 +143,19 @@ class ApiChecker:
     def _check_selector(self, pod: Pod, name: str, basis: DecisionBasis | None) -> None:
         """I1 of places: the pod is where it wanted to be, by the labels that its sender had observed."""
         node = self.nodes().get(name) if basis is None or basis.node is None else basis.node
-        if node is not None and not wants(pod, node):
+        if node is not None and not matches_node_affinity(pod, node):
             self.complain(f"I1: {pod.key} was bound to {name}, which its node selector forbids")
 
     def _check_ports(self, pod: Pod, name: str, others: list[Pod]) -> None:
         """I1 of host ports: nobody else has them."""
         for other in others if pod.spec.host_ports else ():
-            if clash(pod, other):
+            if ports_conflict(pod, other):
                 self.complain(f"I1: {pod.key} was bound to {name}, where {other.key} has its port")
 
     def _check_volumes(self, pod: Pod, name: str) -> None:
         """I1 of volumes: what a pod was promised is there before it is."""
         node = self.nodes().get(name)
-        if self.storage is None or node is None or self.was_rewound:
+        if self.storage is None or node is None or self.was_restored:
             return  # which claims a restored backup has unbound, nobody observes for a while
         fault = self.storage.fault_of_bind(pod, node)
         if fault:

@@ -17,7 +17,7 @@ from multisched.config.schema import Configuration
 from multisched.model.objects import Pod
 from multisched.model.wire import Response
 from tests.kit.checkers.api.api_checker import ApiChecker, decision_of, pod_of, smaller, target_of
-from tests.kit.checkers.api.bind_judge import UNSEEN_MAX_S, ORDER_DEPENDENT, BindJudge
+from tests.kit.checkers.api.bind_judge import ORDER_DEPENDENT, UNSEEN_MAX_S, BindJudge
 from tests.kit.checkers.api.binds_in_flight import BindsInFlight
 from tests.kit.checkers.api.card_checker import CardChecker
 from tests.kit.checkers.api.decisions import Decisions
@@ -25,10 +25,10 @@ from tests.kit.checkers.api.feasible_pods import FeasiblePods
 from tests.kit.checkers.api.gang_checker import GangChecker
 from tests.kit.checkers.api.lease_checker import LeaseChecker
 from tests.kit.checkers.api.quota_checker import QuotaChecker
-from tests.kit.checkers.api.stale_decisions import Decision, fault_of_pods_there, fault_of_external_pods
+from tests.kit.checkers.api.stale_decisions import Decision, fault_of_external_pods, fault_of_pods_there
 from tests.kit.checkers.api.status_checker import StatusChecker
 from tests.kit.checkers.api.write_log import WriteLog
-from tests.kit.checkers.delivered_state import DeliveredState, DecisionBasis, DomainNodeFilter
+from tests.kit.checkers.delivered_state import DecisionBasis, DeliveredState, DomainNodeFilter
 from tests.kit.checkers.quota_rules import quota_excess
 from tests.kit.world.policies import Policies
 
@@ -164,7 +164,7 @@ class BindChecker(ApiChecker):
     def forgotten(self, sender: str, uid: str) -> None:
         """The sender gives back what a pod holds."""
         pod = next((pod for pod in self.pods().values() if pod.uid == uid), None)
-        if pod is not None and not pod.is_deleting and not self.was_rewound:
+        if pod is not None and not pod.is_deleting and not self.was_restored:
             self.in_flight.check_forgotten(sender, pod, is_external=uid in self.decisions.external_uids)
 
     def line_lost(self, sender: str, uid: str) -> None:
@@ -181,7 +181,9 @@ class BindChecker(ApiChecker):
         delivered = self.delivered.get(sender)
         node = delivered.nodes.get(pod.node) if delivered is not None else self.nodes().get(pod.node)
         found = [domain for domain in (own, claimant) if domain is not None]
-        return found + [d for d in self._groups if d != own and node is not None and self._node_filter.usable_by(d)(node)]
+        return found + [
+            d for d in self._groups if d != own and node is not None and self._node_filter.usable_by(d)(node)
+        ]
 
     def _has_ours(self) -> bool:
         """Some pod of our schedulers stands on a node."""
@@ -244,7 +246,7 @@ class BindChecker(ApiChecker):
         elif node is not None and basis.predates(node):
             self.misreported_nodes.add(name)
         # Of a restored backup the judge takes back nothing that we had bound before; what was observed is judged above.
-        for finding in self._judge.findings(pod.uid, ORDER_DEPENDENT) if not self.was_rewound else ():
+        for finding in self._judge.findings(pod.uid, ORDER_DEPENDENT) if not self.was_restored else ():
             if finding.node not in self.misreported_nodes:
                 self.complain(f"I1: {finding.pod} on {finding.node} stands against {finding.rule}: {finding.message}")
 
@@ -258,7 +260,7 @@ class BindChecker(ApiChecker):
         """I14: no level passes its max by pods that came before this one: all that we have bound, and others that the sender knew of."""
         self.quotas.follow()
         is_replaced = basis is not None and basis.tree is None and self.quotas.is_replaced
-        if basis is None or self.was_rewound or (basis.tree is None and not is_replaced):
+        if basis is None or self.was_restored or (basis.tree is None and not is_replaced):
             return
         ours = self.decisions.placed_by_us()
         known = [
@@ -313,12 +315,12 @@ class BindChecker(ApiChecker):
 
     def bound_pods(self) -> list[Pod]:
         """Those that were bound by processes of ours, as the store has them; none where it was restored."""
-        ours = self.decisions.placed_by_us() if not self.was_rewound else set()
+        ours = self.decisions.placed_by_us() if not self.was_restored else set()
         return [pod for pod in self.pods().values() if pod.uid in ours and pod.node and not pod.is_terminal]
 
-    def rewound(self) -> None:
+    def on_restored(self) -> None:
         """The store is as it was some time ago: bindings of since then never were, and nobody has observed it yet."""
-        self.was_rewound = True
+        self.was_restored = True
         if self.cards is not None:
             self.cards.is_on = False
         self.gangs.reservations = None
@@ -329,7 +331,7 @@ class BindChecker(ApiChecker):
             if uid not in there or there[uid].node != node:
                 del self.bound[uid]
         self.in_flight.forget()
-        self.decisions.rewound(there)
+        self.decisions.on_restored(there)
 
     def _check_domain(self, pod: Pod, name: str) -> None:
         """I8, as the node is now."""
@@ -366,13 +368,13 @@ class BindChecker(ApiChecker):
     def check_gangs(self) -> None:
         """I13 at rest."""
         self.gangs.follow()
-        if not self.was_rewound:
-            self.gangs.history.check_rest(self._is_interrupted)
+        if not self.was_restored:
+            self.gangs.history.check_quiescent(self._is_interrupted)
 
     def is_settled(self) -> bool:
         """Nothing would be said of gangs at rest."""
         self.gangs.follow()
-        return self.was_rewound or not any(self.gangs.history.faults(self._is_interrupted))
+        return self.was_restored or not any(self.gangs.history.faults(self._is_interrupted))
 
     def _is_interrupted(self, sender: str) -> bool:
         return sender in self.interrupted
@@ -398,5 +400,5 @@ class BindChecker(ApiChecker):
     def _waiting(self) -> list[Pod]:
         pods = self.pods().values()
         # What a watch of claims has missed when a backup was restored, the audit finds after minutes.
-        said = [p for p in pods if not (self.was_rewound and p.spec.volumes)]
+        said = [p for p in pods if not (self.was_restored and p.spec.volumes)]
         return [p for p in said if not (p.node or p.gates or p.is_deleting or p.is_terminal or p.malformed)]

@@ -40,7 +40,7 @@ class CardChecker:
         """A binding has taken effect just now."""
         if not self.is_on or not mode_of(pod) or pod.node not in self._users.nodes:
             return
-        for other in self._there(pod.node):
+        for other in self._pods_on(pod.node):
             if other.uid != pod.uid and is_unserved(other) and may_be_confused(pod, other):
                 self._complain(
                     f"I1: {pod.key} was bound to {pod.node}, whose device plugin could take it for {other.key}"
@@ -56,7 +56,7 @@ class CardChecker:
         if not self.is_on:
             return
         for name, node in self._users.nodes.items():
-            excess = Usage(node, self._there(name)).excess()
+            excess = Usage(node, self._pods_on(name)).excess()
             if excess and name not in self._overfull:
                 self._overfull.add(name)
                 self._complain(f"I1: {excess}")
@@ -86,7 +86,7 @@ class CardChecker:
         for name in self._users.nodes:
             if self._lock(name):
                 yield f"I5: the lock of {name} is left at rest: {self._lock(name)[:80]!r}"
-            for pod in self._there(name):
+            for pod in self._pods_on(name):
                 if is_unserved(pod):
                     yield f"I5: the device plugin of {name} has not served {pod.key} at rest"
         yield from self._waiting_that_fit()
@@ -98,11 +98,11 @@ class CardChecker:
             if pod.node or pod.is_deleting or pod.is_terminal or demand is None:
                 continue
             for name, known in self._users.nodes.items():
-                if name in nodes and fits(demand, pod, known, nodes[name], self._there(name)):
+                if name in nodes and fits(demand, pod, known, nodes[name], self._pods_on(name)):
                     yield f"I3: {pod.key} is not bound, and {name} has cards for it"
                     break
 
-    def _there(self, node: str) -> list[Pod]:
+    def _pods_on(self, node: str) -> list[Pod]:
         return [pod for pod in self._objects.pods().values() if pod.node == node and not pod.is_terminal]
 
     def _lock(self, node: str) -> str:
@@ -111,10 +111,10 @@ class CardChecker:
 
     def _overfull_cards(self, allocations: Iterable[Allocation]) -> Iterator[str]:
         """Cards of which containers got more than there is, at any moment."""
-        use: dict[tuple[str, str], dict[str, _Got]] = defaultdict(dict)
+        use: dict[tuple[str, str], dict[str, _CardUse]] = defaultdict(dict)
         for one in allocations:
             for part in one.slices:
-                got = use[one.node, part.card].setdefault(one.uid, _Got(one.began_s))
+                got = use[one.node, part.card].setdefault(one.uid, _CardUse(one.began_s))
                 got.add(part.memory, is_init=one.container == INIT)
                 got.ended_s = one.ended_s
         for (node, card), pods in use.items():
@@ -126,7 +126,7 @@ class CardChecker:
                     yield f"I1: containers got {held} of {size} of card {card} of {node} at {moment_s:.3f} s"
 
 
-class _Got:
+class _CardUse:
     """What the containers of one pod got of one card."""
 
     def __init__(self, began_s: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from multisched.model.objects import Pod
 from multisched.model.version import is_covered, version_of
-from tests.kit.checkers.delivered_state import DeliveredState, DecisionBasis
+from tests.kit.checkers.delivered_state import DecisionBasis, DeliveredState
 
 
 class Decisions:
@@ -41,10 +41,10 @@ class Decisions:
         """uids of pods that only processes of ours have bound."""
         return self._placed_by.keys() - self.external_uids
 
-    def rewound(self, there: Mapping[str, Pod]) -> None:
+    def on_restored(self, there: Mapping[str, Pod]) -> None:
         """A backup was restored, with these pods: nobody has observed what it has changed."""
         for delivered in self.delivered.values():
-            delivered.rewound(there)
+            delivered.on_restored(there)
         # Bindings on their way were decided on what was so before; what came back meanwhile none of them can have known.
         self._bases = {
             at: replace(basis, unknowable=basis.unknowable | self.delivered[basis.sender].unknowable)

@@ -17,9 +17,9 @@ from multisched.verify.gangs import GangState
 from tests.kit.checkers.api.gang_checker import GangChecker
 from tests.kit.checkers.api.quota_checker import QuotaChecker
 from tests.kit.checkers.delivered_state import DomainNodeFilter
-from tests.kit.checkers.device_rules import fits_for_certain
+from tests.kit.checkers.device_rules import surely_fits
 from tests.kit.checkers.quota_rules import node_by_reclaim, quota_excess
-from tests.kit.checkers.reference_rules import Relations, PodOnNode, clash, wants
+from tests.kit.checkers.reference_rules import PodOnNode, Relations, matches_node_affinity, ports_conflict
 from tests.kit.world.storage import Storage
 from tests.kit.world.store_view import StoreView
 
@@ -120,7 +120,7 @@ class FeasiblePods:
                 continue
             is_usable = self._node_filter.usable_by(domain or "")
             nodes = [node for node in cluster.nodes.values() if is_usable(node)]
-            if node_by_reclaim(tree, pod, nodes, cluster.placed, self._would_take_plainly):
+            if node_by_reclaim(tree, pod, nodes, cluster.placed, self._takes_plain_pod):
                 yield pod
 
     def _fits(self, key: GangKey, waiting: Mapping[str, Pod]) -> bool:
@@ -187,7 +187,7 @@ class FeasiblePods:
                 if cluster.has_room(pod, node)
                 and is_usable(node)
                 and self._is_in_domain(pod, node, cluster)
-                and self._would_take(pod, node, cluster.on[node.name])
+                and self._takes(pod, node, cluster.on[node.name])
                 and relations.allow(node)
             ),
             None,
@@ -205,20 +205,20 @@ class FeasiblePods:
             for label in required
         )
 
-    def _would_take_plainly(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:
+    def _takes_plain_pod(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:
         """The same of a pod without rules about others; of others nothing is said."""
         is_plain = not (pod.spec.pod_affinity or pod.spec.spread or pod.spec.volumes)
-        return is_plain and self._would_take(pod, node, there)
+        return is_plain and self._takes(pod, node, there)
 
-    def _would_take(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:
+    def _takes(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:
         """Whatever room there is."""
-        if node.is_unschedulable or not wants(pod, node) or not self._tolerates(pod, node):
+        if node.is_unschedulable or not matches_node_affinity(pod, node) or not self._tolerates(pod, node):
             return False
         if not pod.spec.required_features <= set(node.declared_features):
             return False
         if any(one.weight and not one.term.is_valid for one in pod.spec.affinity.preferred):
             return False  # upstream takes preferences that do not parse for an error
-        if any(clash(pod, one) for one in there) or not fits_for_certain(pod, node, there):
+        if any(ports_conflict(pod, one) for one in there) or not surely_fits(pod, node, there):
             return False
         storage = self._storage()
         return storage is None or storage.allows(pod, node, there)

@@ -29,7 +29,7 @@ class _Term:
 
 
 @dataclass(slots=True)
-class _Deleted:
+class _DeletedLease:
     """A lease that somebody deleted."""
 
     holder: str
@@ -37,14 +37,14 @@ class _Deleted:
     until_s: float
     known_to: Collection[str]
     """Processes that have observed it. Any other cannot tell it from a lease that never was."""
-    before: _Deleted | None
+    before: _DeletedLease | None
     """Of the same lease, where its last holder did not yet bind by it, since that one might."""
 
-    def may_lead_on(self, sender: str, now_s: float) -> bool:
+    def may_still_lead(self, sender: str, now_s: float) -> bool:
         """It held the lease, and need not have heard of the deletion: whoever makes the lease anew waits for that moment."""
         if self.holder == sender and now_s < self.until_s:
             return True
-        return self.before is not None and self.before.may_lead_on(sender, now_s)
+        return self.before is not None and self.before.may_still_lead(sender, now_s)
 
 
 class LeaseChecker:
@@ -73,7 +73,7 @@ class LeaseChecker:
         self.leaders: dict[str, Callable[[str], bool]] = {}
         """Sender -> whether it decides for a domain now: it has taken over, too."""
         self._terms: dict[str, _Term] = {}
-        self._deleted: dict[str, _Deleted] = {}
+        self._deleted: dict[str, _DeletedLease] = {}
         """By name of the lease."""
         self._lease_readers: defaultdict[str, set[str]] = defaultdict(set)
         """Lease -> the processes that have ever observed it."""
@@ -94,7 +94,7 @@ class LeaseChecker:
         name = self.name_of(domain)
         term, now_s = self._terms.get(name), self._now_s()
         deleted = self._deleted.get(name)
-        if term is not None and deleted is not None and term.holder != sender and deleted.may_lead_on(sender, now_s):
+        if term is not None and deleted is not None and term.holder != sender and deleted.may_still_lead(sender, now_s):
             return ""
         if term is None or term.holder != sender:
             held_by = term.holder if term is not None else "nobody"
@@ -128,7 +128,7 @@ class LeaseChecker:
                 # What was sent in the last moment may still be on its way then.
                 self._unaware[holder] = max(last_s + self._bind_deadline_s, self._unaware.get(holder, 0.0))
             bind_from_s = min(bind_from_s, known_s)
-        if deleted is not None and deleted.before is not None and deleted.before.may_lead_on(holder, now_s):
+        if deleted is not None and deleted.before is not None and deleted.before.may_still_lead(holder, now_s):
             bind_from_s = now_s  # it never stopped leading
         self._terms[name] = _Term(holder, bind_from_s, renewed_s, is_known_by_pods)
         self.look()
@@ -148,7 +148,7 @@ class LeaseChecker:
         if term is not None and term.holder:
             until_s = term.renewed_s + self._may_bind_s(term.holder)
             before = self._deleted.get(name) if self._now_s() < term.bind_from_s else None
-            self._deleted[name] = _Deleted(term.holder, until_s, frozenset(self._lease_readers[name]), before)
+            self._deleted[name] = _DeletedLease(term.holder, until_s, frozenset(self._lease_readers[name]), before)
 
     def read(self, sender: str, path: str) -> None:
         self._lease_readers[path.rpartition("/")[2].partition("?")[0]].add(sender)

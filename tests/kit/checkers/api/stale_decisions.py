@@ -12,7 +12,7 @@ from typing import NamedTuple
 from multisched.model.objects import Node, Pod
 from tests.kit.checkers.delivered_state import DeliveredState
 from tests.kit.checkers.device_rules import fraction_wanted
-from tests.kit.checkers.reference_rules import Relations, PodOnNode, clash, keep_apart
+from tests.kit.checkers.reference_rules import PodOnNode, Relations, keep_apart, ports_conflict
 from tests.kit.world.labels import GPU, GPU_INDICES, HONOURED
 
 
@@ -33,7 +33,7 @@ def fault_of_pods_there(delivered: DeliveredState, pod: Pod, name: str) -> str:
             continue
         if keep_apart(known, one):
             return f"where {one.key} stands, which an anti-affinity forbids"
-        if clash(known, one):
+        if ports_conflict(known, one):
             return f"where {one.key} has a port that it wants"
         if _share_a_disk(known, one):
             return f"where {one.key} has the disk that it wants"

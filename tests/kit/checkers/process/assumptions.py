@@ -26,7 +26,7 @@ from tests.kit.checkers.process.gangs import ProcessGangs
 from tests.kit.checkers.process.gpus import Gpus
 from tests.kit.checkers.process.quotas import ProcessQuotas
 from tests.kit.checkers.process.watches import WatchChecker
-from tests.kit.checkers.reference_rules import Relations, clash
+from tests.kit.checkers.reference_rules import Relations, ports_conflict
 from tests.kit.world.labels import GPU_DEVICES
 
 
@@ -114,7 +114,7 @@ class AssumptionChecker:
 
     def _has_come_back(self, pod: Pod) -> bool:
         """A restored backup has it, which had been deleted."""
-        known = self._bind_checker.pods().get(pod.key) if self._watches.was_rewound else None
+        known = self._bind_checker.pods().get(pod.key) if self._watches.was_restored else None
         return known is not None and known.uid == pod.uid
 
     def _takes_least_free(self, pod: Pod, domain: str) -> bool:
@@ -166,7 +166,7 @@ class AssumptionChecker:
         nominated = [p for p in self._program.nominator.on(node.name) if p.uid != pod.uid and not cache.placed(p.uid)]
         ahead = [p for p in nominated if p.spec.priority >= pod.spec.priority]
         for other in ahead:
-            if clash(pod, other):
+            if ports_conflict(pod, other):
                 self._complain(f"I1: {pod.key} was assumed on {node.name}, whose port is promised to {other.key}")
         for resource in listed(pod.spec.requests) if ahead and row is not None else ():
             used = int(cache.nodes.requested(resource)[row])

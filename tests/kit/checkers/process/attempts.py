@@ -22,7 +22,7 @@ from multisched.queueing.requeue_judge import CONFLICTS_IN_A_ROW
 from multisched.queueing.transitions import QueueState
 from multisched.shell.scheduling.long_attempts import LongAttempts
 from tests.kit.checkers.process.feasible_nodes import FeasibleNodes, is_judged
-from tests.kit.checkers.process.gang_rooms import GangRooms
+from tests.kit.checkers.process.gang_fit import GangFit
 
 TURNS_EVERY: Final = 3
 """One pop in so many is held against what else is active."""
@@ -37,7 +37,7 @@ WINDOW_S: Final = 1.0
 
 
 @dataclass(slots=True)
-class _Course:
+class _PodAttempts:
     """What became of one pod's attempts so far."""
 
     conflicts: int = 0
@@ -66,7 +66,7 @@ class _Course:
 
 
 @dataclass(slots=True)
-class _Turns:
+class _PopCounts:
     """What was taken from the queue: the measure of what a first attempt had to wait for."""
 
     firsts: float = 0.0
@@ -91,14 +91,14 @@ class AttemptChecker:
     feasible: FeasibleNodes | None
     judged: frozenset[str] = frozenset()
     """Plugins whose refusals depend on what was observed alone."""
-    gangs: GangRooms | None = None
+    gangs: GangFit | None = None
     """Whether members fit with their gangs; None as `feasible`, or where there are no gangs."""
     long_attempts: LongAttempts | None = None
     """None as `feasible`."""
-    _courses: dict[str, _Course] = field(default_factory=dict)
+    _attempts_of: dict[str, _PodAttempts] = field(default_factory=dict)
     _pops: int = 0
     _refused: int = 0
-    _turns: _Turns = field(default_factory=_Turns)
+    _pop_counts: _PopCounts = field(default_factory=_PopCounts)
     _waiting: dict[str, tuple[float, float]] = field(default_factory=dict)
     """uid of a pod that was never tried -> what had been taken when it came."""
 
@@ -109,26 +109,26 @@ class AttemptChecker:
 
     def begin(self) -> AttemptChecker:
         """Takes its place before the queue."""
-        fail, pop, add, took = self.queue.fail, self.queue.pop, self.queue.add, self.queue.charge_attempt
+        fail, pop, add, charge = self.queue.fail, self.queue.pop, self.queue.add, self.queue.charge_attempt
 
-        def watched_add(pod: Pod, now_s: float) -> QueueOutcome:
+        def checked_add(pod: Pod, now_s: float) -> QueueOutcome:
             is_new = pod.uid not in self.queue
             placement = add(pod, now_s)
             if is_new and placement.state is QueueState.ACTIVE:
-                self._waiting[pod.uid] = self._turns.before(pod.namespace)
+                self._waiting[pod.uid] = self._pop_counts.before(pod.namespace)
             return placement
 
-        def watched_took(uid: str, seconds: float) -> None:
+        def checked_charge(uid: str, seconds: float) -> None:
             if not self._is_retry(uid, 1):
-                self._turns.firsts += max(seconds / UNIT_S - 1.0, 0.0)
-            took(uid, seconds)
+                self._pop_counts.firsts += max(seconds / UNIT_S - 1.0, 0.0)
+            charge(uid, seconds)
 
-        def watched_fail(uid: str, failure: Failure, now_s: float, budget: StepBudget = UNLIMITED) -> QueueOutcome:
+        def checked_fail(uid: str, failure: Failure, now_s: float, budget: StepBudget = UNLIMITED) -> QueueOutcome:
             placement = fail(uid, failure, now_s, budget)
             self._ended(uid, failure, placement, now_s)
             return placement
 
-        def watched_pop(now_s: float, like: PodSpec | None = None) -> Queued | None:
+        def checked_pop(now_s: float, like: PodSpec | None = None) -> Queued | None:
             self._pops += 1
             is_checked = not self._pops % TURNS_EVERY
             is_early = is_checked and next(self.queue.entries(QueueState.ACTIVE), None) is None
@@ -139,7 +139,7 @@ class AttemptChecker:
                 if self.gangs is not None:
                     self.gangs.popped(popped)
                 lead = popped.members[0]
-                self._turns.firsts += not self._is_retry(lead.pod.uid, lead.attempts - 1)
+                self._pop_counts.firsts += not self._is_retry(lead.pod.uid, lead.attempts - 1)
                 return popped
             if popped is not None:
                 self._count_turn(popped)
@@ -151,10 +151,10 @@ class AttemptChecker:
                     self._check_early(popped, [one for one in backing_off if one.uid in still], ends_s)
             return popped
 
-        self.queue.fail = watched_fail  # type: ignore[method-assign]
-        self.queue.pop = watched_pop  # type: ignore[method-assign]
-        self.queue.add = watched_add  # type: ignore[method-assign]
-        self.queue.charge_attempt = watched_took  # type: ignore[method-assign]
+        self.queue.fail = checked_fail  # type: ignore[method-assign]
+        self.queue.pop = checked_pop  # type: ignore[method-assign]
+        self.queue.add = checked_add  # type: ignore[method-assign]
+        self.queue.charge_attempt = checked_charge  # type: ignore[method-assign]
         return self
 
     # -- whose turn it is ------------------------------------------------------------------------------------------
@@ -164,22 +164,24 @@ class AttemptChecker:
         pod = popped.pod
         came = self._waiting.pop(pod.uid, None)
         if self._is_retry(pod.uid, popped.attempts - 1):
-            self._turns.retries += 1
-            self._turns.of[pod.namespace] += 1
+            self._pop_counts.retries += 1
+            self._pop_counts.of[pod.namespace] += 1
             return
         if came is not None and popped.attempts == 1:
-            firsts, retries = (now - then for now, then in zip(self._turns.before(pod.namespace), came, strict=True))
+            firsts, retries = (
+                now - then for now, then in zip(self._pop_counts.before(pod.namespace), came, strict=True)
+            )
             if retries > firsts + LEAD_ATTEMPTS:
                 found = f"{retries:.0f} retries of other namespaces, and {firsts:.0f} first attempts"
                 self.complain(f"I3: {pod.key} was tried for the first time after {found}")
-        self._turns.firsts += 1
+        self._pop_counts.firsts += 1
 
     def _check_turn(self, popped: QueuedPod) -> None:
         """Nobody of its namespace, and a retry or not as it is, stood before it (`active_pods`)."""
         is_retry = self._is_retry(popped.pod.uid, popped.attempts - 1)
         for other in self.queue.entries(QueueState.ACTIVE):
-            is_alike = self._is_retry(other.uid, other.attempts) == is_retry
-            is_kin = other.pod.namespace == popped.pod.namespace and is_alike
+            has_equal_state = self._is_retry(other.uid, other.attempts) == is_retry
+            is_kin = other.pod.namespace == popped.pod.namespace and has_equal_state
             if is_kin and self._is_before(other, popped):
                 self.complain(f"I3: {popped.pod.key} had its turn before {other.pod.key}, which was in front of it")
                 return
@@ -188,18 +190,18 @@ class AttemptChecker:
         """Who goes before its backoff is over goes in the order of its end by whole seconds, then of priority."""
         mine = ends_s[popped.pod.uid] // WINDOW_S, -popped.pod.spec.priority
         for other in backing_off:
-            course = self._courses.get(other.uid)
+            record = self._attempts_of.get(other.uid)
             theirs = ends_s[other.uid] // WINDOW_S, -other.pod.spec.priority
             may_be_early = (
-                course is not None and not course.errors and not course.conflicts and not other.waits_out_backoff
+                record is not None and not record.errors and not record.conflicts and not other.waits_out_backoff
             )
             if may_be_early and theirs < mine:
                 self.complain(f"I3: {popped.pod.key} was tried early, before {other.pod.key}, which was in front of it")
                 return
 
     def _is_retry(self, uid: str, attempts: int) -> bool:
-        course = self._courses.get(uid)
-        return course is not None and attempts > 0 and course.is_retry
+        record = self._attempts_of.get(uid)
+        return record is not None and attempts > 0 and record.is_retry
 
     def _is_before(self, other: QueueEntry, popped: QueuedPod) -> bool:
         mine, theirs = popped.pod.spec, other.pod.spec
@@ -207,12 +209,12 @@ class AttemptChecker:
             return theirs.priority > mine.priority
         if not other.attempts:
             came_s = other.added_s
-        elif other.uid in self._courses:
-            came_s = self._courses[other.uid].failed_s
+        elif other.uid in self._attempts_of:
+            came_s = self._attempts_of[other.uid].failed_s
         else:
             return False
-        course = self._courses.get(popped.pod.uid) if popped.attempts > 1 else None
-        since_s = course.failed_s if course is not None else popped.queued_s
+        record = self._attempts_of.get(popped.pod.uid) if popped.attempts > 1 else None
+        since_s = record.failed_s if record is not None else popped.queued_s
         return mine.qos == theirs.qos and came_s < since_s - EXACT_S
 
     # -- refusals --------------------------------------------------------------------------------------------------
@@ -220,13 +222,13 @@ class AttemptChecker:
     def _ended(self, uid: str, failure: Failure, placement: QueueOutcome, now_s: float) -> None:
         entry, tried = self.queue.entry(uid), self.gangs.tried_with(uid) if self.gangs is not None else ()
         if entry is None:
-            self._courses.pop(uid, None)
+            self._attempts_of.pop(uid, None)
             return
         if entry.attempts == 1:
-            self._courses[uid] = _Course()
-        course = self._courses.get(uid)
-        if course is not None:
-            self._check_backoff(entry, course.failed(failure, now_s), placement, now_s)
+            self._attempts_of[uid] = _PodAttempts()
+        record = self._attempts_of.get(uid)
+        if record is not None:
+            self._check_backoff(entry, record.failed(failure, now_s), placement, now_s)
         by = failure.rejectors - {GANG_PLUGIN} if tried else failure.rejectors
         is_refusal = failure.rejectors and self.judged.issuperset(by)
         if self.long_attempts is not None and any(one.pod.uid == uid for one in self.long_attempts.entries):

@@ -48,7 +48,7 @@ class ClassChecker:
         self._complain = complain
         self._followed: ClassCache | None = None
         self._found = 0
-        self.is_close = False
+        self.checks_all = False
         """Each class is asked anew, in both ways."""
         self._asked: tuple[Pod, int] | None = None
         """The pod and its attempt of the latest find: a class keeps a pod of its own, of which more may have been said since."""
@@ -77,7 +77,7 @@ class ClassChecker:
         """Stands before `ClassCache.score`."""
         score(pod_class)
         if self._is_due(COMPARED_EVERY) and self._asked is not None:
-            self._compare_scores(pod_class, self._made_anew(*self._asked))
+            self._compare_scores(pod_class, self._rebuilt(*self._asked))
             if self._sandbox.is_in_trial:
                 return  # what was observed is not what the classes go by
             self._scores.check(pod_class, self._asked[0])
@@ -85,9 +85,9 @@ class ClassChecker:
             self._sandbox.compare(pod_class, self._asked[0])
 
     def _is_due(self, every: int) -> bool:
-        return self.is_close or not self._found % every
+        return self.checks_all or not self._found % every
 
-    def _made_anew(self, pod: Pod, attempt: int) -> tuple[ClassCache, EquivalenceClass] | None:
+    def _rebuilt(self, pod: Pod, attempt: int) -> tuple[ClassCache, EquivalenceClass] | None:
         classes = ClassCache(self._worker.cycle.plugins, self._runner, self._table, self._rows)
         try:
             return classes, classes.find(pod, attempt)
@@ -95,7 +95,7 @@ class ClassChecker:
             return None
 
     def _compare(self, pod_class: EquivalenceClass, pod: Pod, attempt: int) -> None:
-        made = self._made_anew(pod, attempt)
+        made = self._rebuilt(pod, attempt)
         if made is None:
             self._complain(f"I12: a filter fails for {pod.key} where it is asked anew")
             return

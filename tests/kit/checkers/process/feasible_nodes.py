@@ -20,10 +20,10 @@ from multisched.model.objects import Node, Pod
 from multisched.shell.program import Program
 from multisched.verify.quota_tree import QuotaTree
 from tests.kit.checkers.delivered_state import DeliveredState
-from tests.kit.checkers.device_rules import fits_for_certain, wants_devices
-from tests.kit.checkers.quota_rules import one_would_do, quota_excess
-from tests.kit.checkers.reference_rules import Relations, PodOnNode, clash, has_room, wants
-from tests.kit.checkers.victim_rules import is_bare, is_plain
+from tests.kit.checkers.device_rules import surely_fits, wants_devices
+from tests.kit.checkers.quota_rules import quota_excess, single_sufficient_victim
+from tests.kit.checkers.reference_rules import PodOnNode, Relations, has_room, matches_node_affinity, ports_conflict
+from tests.kit.checkers.victim_rules import is_plain, needs_only_room_or_devices
 from tests.kit.world.labels import GUEST
 
 
@@ -84,7 +84,7 @@ class DomainNodes:
     _nodes: list[Node]
     _is_usable: Callable[[Node], bool]
     """By the rules: also those that are withheld, which are places to spread over."""
-    _thought: Sequence[Pod] = ()
+    _hypothetical: Sequence[Pod] = ()
     """Pods that stand there in thought alone, each with its node."""
 
     def with_pod(self, pod: Pod, name: str) -> DomainNodes:
@@ -95,7 +95,7 @@ class DomainNodes:
             self,
             _pods_on_nodes=[*self._pods_on_nodes, (pod, node)],
             _on=on,
-            _thought=[*self._thought, structs.replace(pod, node=name)],
+            _hypothetical=[*self._hypothetical, structs.replace(pod, node=name)],
         )
 
     def by_domain(self, keys: Sequence[str]) -> Iterator[DomainNodes]:
@@ -115,7 +115,7 @@ class DomainNodes:
         """A node that takes the pod, by its name; empty if there is none, or if that cannot be said."""
         delivered = self._feasible.delivered
         pod = delivered.pods.get(pod.uid, pod)
-        placed = [*delivered.placed(), *self._thought, *self._nominated(pod)]
+        placed = [*delivered.placed(), *self._hypothetical, *self._nominated(pod)]
         is_held = quota_excess(delivered.quotas.tree, pod, placed)
         nodes = self._nodes if is_judged(pod) and not is_held else ()
         relations = Relations(pod, delivered.nodes.values(), self._pods_on_nodes, self._is_usable)
@@ -123,7 +123,9 @@ class DomainNodes:
             (
                 node.name
                 for node in nodes
-                if wants(pod, node) and has_room(pod, node, self._on[node.name]) and self._takes(pod, node, relations)
+                if matches_node_affinity(pod, node)
+                and has_room(pod, node, self._on[node.name])
+                and self._takes(pod, node, relations)
             ),
             "",
         )
@@ -136,7 +138,7 @@ class DomainNodes:
         delivered = self._feasible.delivered
         pod = delivered.pods.get(pod.uid, pod)
         tree = delivered.quotas.tree
-        is_simple = is_plain(pod) or (is_bare(pod) and wants_devices(pod))
+        is_simple = is_plain(pod) or (needs_only_room_or_devices(pod) and wants_devices(pod))
         nodes = self._nodes if is_judged(pod) and is_simple and pod.spec.can_preempt else ()
         if tree is not None and tree.leaf_of(pod.namespace) is not None:  # priority is no reason there
             return self._node_by_reclaim(tree, pod, nodes)
@@ -156,10 +158,10 @@ class DomainNodes:
             and not delivered.fault_of_domain(pod, node)
             and pod.spec.required_features <= set(node.declared_features)
             and not _has_guest(self._on[node.name])
-            and fits_for_certain(pod, node, self._on[node.name])
+            and surely_fits(pod, node, self._on[node.name])
             and relations.allow(node)
         )
-        return next((node.name for node in free if one_would_do(tree, pod, node, placed)), "")
+        return next((node.name for node in free if single_sufficient_victim(tree, pod, node, placed)), "")
 
     def _makes_room(self, pod: Pod, node: Node) -> bool:
         delivered = self._feasible.delivered
@@ -171,7 +173,7 @@ class DomainNodes:
         here = [one for one in self._on[node.name] if one.uid not in going]
         if not has_room(pod, node, here) or not pod.spec.required_features <= set(node.declared_features):
             return False
-        if _has_guest(here) or not fits_for_certain(pod, node, here):
+        if _has_guest(here) or not surely_fits(pod, node, here):
             return False
         left = [(one, there) for one, there in self._pods_on_nodes if one.uid not in going]
         return Relations(pod, delivered.nodes.values(), left, self._is_usable).allow(node)
@@ -186,7 +188,7 @@ class DomainNodes:
         if not pod.spec.required_features <= set(node.declared_features):
             return False
         here = self._on[node.name]
-        if any(clash(pod, one) for one in here) or not fits_for_certain(pod, node, here):
+        if any(ports_conflict(pod, one) for one in here) or not surely_fits(pod, node, here):
             return False
         if _has_guest(here):
             return False

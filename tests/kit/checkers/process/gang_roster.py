@@ -90,7 +90,7 @@ class RosterChecker:
         self._complain = complain
         self._depth = 0
         """Writes in progress: one calls others."""
-        self._told: set[str] = set()
+        self._notified: set[str] = set()
         """Gangs of which the queues were told during the write in progress."""
         self._on_change = self._roster.on_change
         self._roster.on_change = self.on_change
@@ -101,7 +101,7 @@ class RosterChecker:
 
     def on_change(self, key: str) -> None:
         """Stands before `GangRoster.on_change`."""
-        self._told.add(key)
+        self._notified.add(key)
         self._on_change(key)
 
     def set_pod(self, pod: Pod) -> Membership | None:
@@ -119,7 +119,7 @@ class RosterChecker:
             if self._depth:
                 return write(*args, **options)
             self._depth, keys = 1, self._keys_of(args)
-            self._told.clear()
+            self._notified.clear()
             before = {key: reason_of(self._roster.gang(key)) for key in keys}
             try:
                 answer = write(*args, **options)
@@ -145,15 +145,15 @@ class RosterChecker:
         if gang is not None and (fault := fault_of_count(gang)):
             self._complain(fault)
         after = reason_of(gang)
-        if before == after or (before is None and key not in self._told):
+        if before == after or (before is None and key not in self._notified):
             return  # a gang that is new to this write was told of when it was made
-        for one in (key, *self._that_name(key)):
-            if one not in self._told and self._roster.gang(one) is not None:
+        for one in (key, *self._gangs_that_name(key)):
+            if one not in self._notified and self._roster.gang(one) is not None:
                 self._complain(
                     f"I13: gang {one} depends on gang {key}, which changed, and its members were not looked at"
                 )
 
-    def _that_name(self, key: str) -> Iterator[str]:
+    def _gangs_that_name(self, key: str) -> Iterator[str]:
         """Yields the other gangs that must start with this one."""
         for gang in self._roster.gangs():
             if gang.key != key and gang.spec is not None and key in gang.spec.together_with:

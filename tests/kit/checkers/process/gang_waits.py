@@ -26,11 +26,11 @@ LATE_S: Final = 3.0
 OWN: Final = ("multisched.", "domains.")
 """Modules of gates that answer the same when they are asked twice."""
 
-Asked = tuple[tuple[str, GangReason | None], ...]
+GangDemand = tuple[tuple[str, GangReason | None], ...]
 
 
 @dataclass(slots=True)
-class _Turns:
+class _ReserveTurns:
     """Turns to reserve room, as last seen."""
 
     begun: int = 0
@@ -40,7 +40,7 @@ class _Turns:
 
 
 @dataclass(slots=True)
-class _Look:
+class _GangSnapshot:
     """One gang as of the last look."""
 
     since_s: float
@@ -61,10 +61,10 @@ class GangWaits:
         self, worker: DomainWorker, roster: GangRoster, complain: Callable[[str], None], is_paused: Callable[[], bool]
     ) -> None:
         self._worker, self._roster, self._complain, self._is_paused = worker, roster, complain, is_paused
-        self._looks: dict[str, _Look] = {}
-        self._tried: dict[str, Asked] = {}
+        self._snapshots: dict[str, _GangSnapshot] = {}
+        self._tried: dict[str, GangDemand] = {}
         """Gang -> what it asked for when members were last popped."""
-        self._turns = _Turns()
+        self._turns = _ReserveTurns()
         self._led_since_s = -1.0
         queue = worker.queue
         self._pop, self._add, self._regroup = queue.pop, queue.add, queue.regroup
@@ -130,7 +130,7 @@ class GangWaits:
         gangs = self._worker.queue.gangs
         return [entry for key in keys for entry in gangs.own(key)]
 
-    def _asked(self, key: str) -> Asked:
+    def _asked(self, key: str) -> GangDemand:
         """Returns what the gang, and those that start with it, ask for."""
         gangs = ((one, self._roster.gang(one)) for one in self._roster.together_with(key))
         return tuple((one, reason_of(gang)) for one, gang in gangs)
@@ -141,8 +141,8 @@ class GangWaits:
         """Compares the queue with the gangs. What is wrong must be so at two looks in a row, and no change must be waiting."""
         worker, now_s = self._worker, asyncio.get_running_loop().time()
         if not worker.is_leading or worker.intake.is_closing or self._is_paused():
-            self._looks.clear()
-            self._turns = _Turns()
+            self._snapshots.clear()
+            self._turns = _ReserveTurns()
             self._led_since_s = -1.0
             return
         self._led_since_s = now_s if self._led_since_s < 0 else self._led_since_s
@@ -155,12 +155,12 @@ class GangWaits:
             if key is not None:
                 found = worker.queue.entry(kept.uid)
                 entries.setdefault(key, []).extend([] if found is None else [found])
-        before, self._looks = self._looks, {}
+        before, self._snapshots = self._snapshots, {}
         for gang in self._roster.gangs():
             self._look_at(gang, entries, before.get(gang.key), now_s)
 
     def _look_at(
-        self, gang: Gang, entries: Mapping[str, Sequence[QueueEntry]], before: _Look | None, now_s: float
+        self, gang: Gang, entries: Mapping[str, Sequence[QueueEntry]], before: _GangSnapshot | None, now_s: float
     ) -> None:
         own = entries.get(gang.key, ())
         doubts = set(self._doubts(gang, own, entries)) if own else set[tuple[str, str, float]]()
@@ -170,7 +170,7 @@ class GangWaits:
             self._complain(f"I3: {name} of gang {gang.key} {what}, for {now_s - since_s:.1f} s")
         if counted(gang).needs <= 0:
             return
-        look = self._looks[gang.key] = before or _Look(now_s, gang.timeout_s)
+        look = self._snapshots[gang.key] = before or _GangSnapshot(now_s, gang.timeout_s)
         look.doubts, look.timeout_s = doubts, min(look.timeout_s, gang.timeout_s)
         self._look_at_time(gang, look, own, now_s)
 
@@ -223,7 +223,7 @@ class GangWaits:
 
     # -- time ------------------------------------------------------------------------------------------------------
 
-    def _look_at_time(self, gang: Gang, look: _Look, own: Sequence[QueueEntry], now_s: float) -> None:
+    def _look_at_time(self, gang: Gang, look: _GangSnapshot, own: Sequence[QueueEntry], now_s: float) -> None:
         waited_s = now_s - look.since_s
         is_seen = now_s > look.since_s
         # `GangsBelowMinimum` times gangs of which members run.
@@ -245,7 +245,7 @@ class GangWaits:
         policy = self._worker.queue._back.reservations.policy
         turns, seen = self._worker.queue.gangs.turns, self._turns
         if policy is None:
-            self._turns = _Turns(turns.begun, turns.expired)
+            self._turns = _ReserveTurns(turns.begun, turns.expired)
             return
         has_begun, has_expired = turns.begun > seen.begun, turns.expired > seen.expired
         ended_s = now_s if has_expired and not seen.begun == seen.expired == 0 else seen.ended_s
@@ -254,7 +254,7 @@ class GangWaits:
                 f"I13: room is reserved for gang {turns.holder} {now_s - ended_s:.1f} s after a turn that ended without a"
                 f" start; the pause is {policy.for_s:g} s"
             )
-        self._turns = _Turns(turns.begun, turns.expired, ended_s)
+        self._turns = _ReserveTurns(turns.begun, turns.expired, ended_s)
 
 
 def _doubts_of_leads(everyone: Sequence[QueueEntry]) -> list[tuple[str, str, float]]:

@@ -25,14 +25,14 @@ from tests.kit.checkers.preemption_rules import fault_of_preemption
 from tests.kit.checkers.process.feasible_nodes import used_by
 from tests.kit.checkers.process.gang_roster import counted
 from tests.kit.checkers.quota_rules import fault_of_reclaim
-from tests.kit.checkers.reference_rules import PodOnNode, keeps_off
+from tests.kit.checkers.reference_rules import PodOnNode, restricts_by_anti_affinity
 from tests.kit.checkers.victim_rules import (
-    broken_for_certain,
     fault_of_units,
     fault_of_victims,
+    fits_within_budgets,
     is_plain,
-    less,
-    would_do,
+    remaining_budget,
+    surely_violated_budget,
 )
 
 SYSTEM_PRIORITY: Final = 2_000_000_000
@@ -185,7 +185,9 @@ class PreemptionChecker:
         cache = self._program.cache
         domain = self._domain_of[preemption.nominations[0].pod.spec.scheduler_name]
         nodes = {node.name: node for _, node in cache.nodes.live_rows()}
-        pods_on_nodes = [(self._marked(e.pod), nodes[e.node]) for e in cache if not e.pod.is_terminal and e.node in nodes]
+        pods_on_nodes = [
+            (self._marked(e.pod), nodes[e.node]) for e in cache if not e.pod.is_terminal and e.node in nodes
+        ]
         return _ClusterState(domain, nodes, pods_on_nodes, self._delivered.is_usable(domain))
 
     def _check(self, preemption: Preemption) -> None:
@@ -238,16 +240,18 @@ class PreemptionChecker:
         )
         known = self._program.cache.objects.all(ObjectKind.POD_DISRUPTION_BUDGET)
         going = [entry.pod for entry in self._program.cache if self._marked(entry.pod).is_victim]
-        budgets = [less(budget, going) for budget in known if isinstance(budget, PodDisruptionBudget)]
+        budgets = [remaining_budget(budget, going) for budget in known if isinstance(budget, PodDisruptionBudget)]
         if name in nodes:
             fault = fault_of_victims(
                 pod, nodes[name], victims, nodes.values(), pods_on_nodes, cluster.is_usable, budgets, cluster.promised
             )
             if fault:
                 self._complain(f"I7: {pod.key} is to preempt on {name}: {fault}")
-        broken, is_used = broken_for_certain(budgets, victims), used_by(self._program, cluster.domain)
+        broken, is_used = surely_violated_budget(budgets, victims), used_by(self._program, cluster.domain)
         for node in filter(is_used, nodes.values()) if broken else ():
-            if would_do(pod, node, budgets, nodes.values(), pods_on_nodes, cluster.is_usable, cluster.promised):
+            if fits_within_budgets(
+                pod, node, budgets, nodes.values(), pods_on_nodes, cluster.is_usable, cluster.promised
+            ):
                 self._complain(f"I7: {pod.key} is to break the budget {broken} on {name}, and need not on {node.name}")
                 return
 
@@ -257,7 +261,9 @@ class PreemptionChecker:
         gone = {victim.uid for victim in preemption.every_victim}
         for victim in map(self._marked, preemption.every_victim):
             key = None if judge is None or victim.is_leaving else judge.gang_of(victim.uid)
-            members, surplus = self._staying_members(judge.state(key)) if judge is not None and key is not None else (set(), 0)
+            members, surplus = (
+                self._staying_members(judge.state(key)) if judge is not None and key is not None else (set(), 0)
+            )
             is_whole = key is not None and gone.issuperset(members)
             if key is not None and not is_whole and len(gone & members) > surplus:
                 self._complain(f"I13: {victim.key} goes, and its gang falls below its minimum, and does not go")
@@ -292,7 +298,11 @@ class PreemptionChecker:
         nominator, cache, found = self._program.nominator, self._program.cache, []
         preemptors = [pod for pod, _ in preemption.nominations]
         own, priorities = {pod.uid for pod in preemptors}, {pod.spec.priority for pod in preemptors}
-        are_kept_off = any(keeps_off(other, there, pod) for other, there in cluster.pods_on_nodes for pod in preemptors)
+        are_kept_off = any(
+            restricts_by_anti_affinity(other, there, pod)
+            for other, there in cluster.pods_on_nodes
+            for pod in preemptors
+        )
         for name, node in cluster.nodes.items():
             for other in nominator.on(name):
                 rank = nominator.rank_of(other)

@@ -24,6 +24,15 @@ from tests.kit.checkers.api.bind_checker import BindChecker
 from tests.kit.checkers.delivered_state import DeliveredState, DomainNodeFilter
 from tests.kit.checkers.process.assumptions import AssumptionChecker
 from tests.kit.checkers.process.attempts import AttemptChecker
+from tests.kit.checkers.process.cache_comparison import (
+    EqualPods,
+    fault_of_cache,
+    fault_of_ledgers,
+    fault_of_leftovers,
+    fault_of_nominations,
+    fault_of_rows,
+    unfinished_work,
+)
 from tests.kit.checkers.process.cards import Cards
 from tests.kit.checkers.process.classes import ClassChecker
 from tests.kit.checkers.process.custom_objects import CustomObjects
@@ -31,26 +40,17 @@ from tests.kit.checkers.process.events import EventChecker
 from tests.kit.checkers.process.feasible_nodes import FeasibleNodes
 from tests.kit.checkers.process.gang_attempts import GangAttemptChecker
 from tests.kit.checkers.process.gang_barriers import BarrierChecker
-from tests.kit.checkers.process.gang_rooms import GangRooms
+from tests.kit.checkers.process.gang_fit import GangFit
 from tests.kit.checkers.process.gang_roster import RosterChecker
 from tests.kit.checkers.process.gang_waits import GangWaits
 from tests.kit.checkers.process.gpus import Gpus
-from tests.kit.checkers.process.kept_state import KeptState
 from tests.kit.checkers.process.leadership import LeadershipChecker
-from tests.kit.checkers.process.mirror import (
-    Alike,
-    fault_of_cache,
-    fault_of_emptiness,
-    fault_of_ledgers,
-    fault_of_nominations,
-    fault_of_rows,
-    leftover,
-)
 from tests.kit.checkers.process.preemptions import PreemptionChecker
 from tests.kit.checkers.process.requeues import RequeueChecker
 from tests.kit.checkers.process.reserves import ReserveChecker
 from tests.kit.checkers.process.sandbox import SandboxChecker
 from tests.kit.checkers.process.scores import ScoreChecker
+from tests.kit.checkers.process.state_checker import StateChecker
 from tests.kit.checkers.process.watches import WatchChecker
 from tests.kit.plugins.permit_holds import HoldLonger
 from tests.kit.world.api_user import NAMESPACE
@@ -112,13 +112,13 @@ class ProcessChecker:
         self._write = program.conditions.write
         program.conditions.write = self.write  # type: ignore[method-assign]
         self._looks = 0
-        self._alike: Alike = {}
+        self._equal_pods: EqualPods = {}
         self._seen = (0, 0)
         """What had been observed, and written to rows, by the last look."""
-        self._is_stirred = True
+        self._has_unchecked_rows = True
         """Some of that has moved since the last look through all rows."""
         self._is_paused = partial(loop.is_paused, identity)
-        self._kept = KeptState(program, self._quotas, complain, self._is_paused)
+        self._kept = StateChecker(program, self._quotas, complain, self._is_paused)
         self._requeues: list[RequeueChecker] = []
         self._classes: list[ClassChecker] = []
         self._attempts: list[AttemptChecker] = []
@@ -127,7 +127,7 @@ class ProcessChecker:
         feasible = FeasibleNodes(program, self.delivered) if is_steady else None
         for worker, domain in zip(program.router.workers(), configuration.domains, strict=True):
             has_gangs = feasible is not None and self.delivered.gangs is not None
-            gangs = GangRooms(worker.name, feasible, complain) if feasible is not None and has_gangs else None
+            gangs = GangFit(worker.name, feasible, complain) if feasible is not None and has_gangs else None
             attempts = AttemptChecker(worker.name, worker.queue, domain.queue, complain, feasible, gangs=gangs)
             attempts.long_attempts = worker.long_attempts
             self._attempts.append(attempts.begin())
@@ -135,13 +135,13 @@ class ProcessChecker:
             self._requeues.append(requeues)
             if is_plain:
                 self._check_classes(worker)
-        self._tries: list[GangAttemptChecker] = []
+        self._gang_attempts: list[GangAttemptChecker] = []
         self._follow()
         has_gangs, roster = bind_checker.gangs.is_on, program.cache.gangs
         self._roster = RosterChecker(program, self._complain_of) if has_gangs else None
         workers = program.router.workers() if has_gangs else ()
         self._waits = [GangWaits(worker, roster, self._complain_of, self._is_paused) for worker in workers]
-        self._tries = [GangAttemptChecker(worker, self._complain_of) for worker in workers]
+        self._gang_attempts = [GangAttemptChecker(worker, self._complain_of) for worker in workers]
         self._barriers = [BarrierChecker(worker, roster, self._complain_of) for worker in workers]
 
     # -- another configuration -------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class ProcessChecker:
             requeues.follow()
         for classes in self._classes:
             classes.follow()
-        for tries in self._tries:
+        for tries in self._gang_attempts:
             tries.follow()
         settings = {domain.name: domain.queue for domain in self.program.configuration.domains}
         workers = self.program.router.workers()
@@ -215,10 +215,10 @@ class ProcessChecker:
         if node:
             self._freed(node)
 
-    def look_closely(self, *, is_on: bool) -> None:
+    def check_every_class(self, *, is_on: bool) -> None:
         """At each class that is found, instead of one in many: for a while."""
         for classes in self._classes:
-            classes.is_close = is_on
+            classes.checks_all = is_on
 
     def write(self, pod: ObjectRef, condition: Condition, lease: LeaseHolder) -> None:
         """Stands before `ApiConditionWriter.write`: what a condition says from now on."""
@@ -236,12 +236,14 @@ class ProcessChecker:
         self._complain_of(fault_of_nominations(self.program), *self._gangs.broken, *self._kept.faults())
         self._gangs.broken.clear()
         has_moved = self._has_moved()
-        self._is_stirred |= has_moved
+        self._has_unchecked_rows |= has_moved
         if has_moved or not self._looks % ASKED_EVERY:
-            self._complain_of(fault_of_cache(self.program, self.delivered, self._alike), self._quotas.fault_of_sums())
+            self._complain_of(
+                fault_of_cache(self.program, self.delivered, self._equal_pods), self._quotas.fault_of_sums()
+            )
             self._complain_of(*self._cards.faults())
-        if not self._looks % DEEP_EVERY and self._is_stirred:
-            self._is_stirred = False
+        if not self._looks % DEEP_EVERY and self._has_unchecked_rows:
+            self._has_unchecked_rows = False
             self._look_deep()
         for worker in self.program.router.workers():
             if worker.limit.in_flight > self._binds_max[worker.name]:
@@ -293,13 +295,13 @@ class ProcessChecker:
             if fault:
                 self._bind_checker.complain(f"{fault} ({self._identity})")
 
-    def check_rest(self) -> None:
+    def check_quiescent(self) -> None:
         """What must be over when all is done."""
-        self._complain_of(leftover(self.program), fault_of_cache(self.program, self.delivered, self._alike))
-        self._complain_of(self._quotas.fault_of_sums(), *self._kept.faults_at_rest())
+        self._complain_of(unfinished_work(self.program), fault_of_cache(self.program, self.delivered, self._equal_pods))
+        self._complain_of(self._quotas.fault_of_sums(), *self._kept.faults_when_quiescent())
         self._look_deep()
         for requeues in self._requeues:
-            requeues.check_rest()
+            requeues.check_quiescent()
 
     def check_conditions(self, since_s: float, condition_of: Callable[[str], str]) -> None:
         """The condition of each pod that was refused since then has the words of the last refusal (I3)."""
@@ -327,12 +329,12 @@ class ProcessChecker:
                     f"I5: {pod.key} was promised {nominated!r}, and {pod.nominated_node!r} is written on it"
                 )
 
-    def has_heard_all(self) -> bool:
+    def has_seen_all_deletions(self) -> bool:
         """Of the deletion of every pod, and has nothing more to do about any."""
         is_deciding = any(len(worker.queue) for worker in self.program.router.workers())
-        return not (self.delivered.pods or is_deciding or leftover(self.program))
+        return not (self.delivered.pods or is_deciding or unfinished_work(self.program))
 
-    def check_emptied(self) -> None:
+    def check_empty(self) -> None:
         """Once all pods are gone, nothing is kept for any of them (I5)."""
-        self.check_rest()
-        self._complain_of(fault_of_emptiness(self.program))
+        self.check_quiescent()
+        self._complain_of(fault_of_leftovers(self.program))

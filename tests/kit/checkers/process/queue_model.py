@@ -44,23 +44,23 @@ IN_FLIGHT: Final = frozenset({QueueState.IN_FLIGHT, QueueState.LEAVING})
 PARKED: Final = frozenset({QueueState.UNSCHEDULABLE, QueueState.GATED})
 BY_ROW: Final = frozenset({Dependency.NODE, Dependency.ROW})
 """Plugins of these answer for a node by that node alone."""
-UNASKED: Final = frozenset({API_SERVER, FAULTY})
+NOT_MODELLED: Final = frozenset({API_SERVER, FAULTY})
 """One keeps pods apart for a time of its own; the hints of the other fail now and then."""
 
 
-class Wakes(IntEnum):
+class RequeueEffect(IntEnum):
     """What an event does for a pod that waits."""
 
-    NOBODY = 0
+    NONE = 0
     ONE = 1
     """One of all that are equal."""
     ALL = 2
-    AT_ONCE = 3
+    WITHOUT_BACKOFF = 3
     """All, and without backoff."""
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class ObservedEvent:
     """One event."""
 
     event: ClusterEvent
@@ -80,7 +80,7 @@ class QueueModel:
     ) -> None:
         """`on_popped` gets the uids of all whose attempts begin."""
         self._worker, self._gangs, self._complain, self._on_popped = worker, gangs, complain, on_popped
-        self._missed: dict[str, list[Happened]] = {}
+        self._missed: dict[str, list[ObservedEvent]] = {}
         """uid of each pod in its attempt -> what has happened since it was popped."""
         self._registered: dict[str, Sequence[EventRegistration]] = {}
         self._by_row = frozenset[str]()
@@ -129,12 +129,12 @@ class QueueModel:
         is_back = self._worker.queue.where(pod.uid) is QueueState.LEAVING
         event = FORCED if is_back else own_event(known, pod)
         if event is not None:
-            self._missed[pod.uid].append(Happened(event, known, pod))
+            self._missed[pod.uid].append(ObservedEvent(event, known, pod))
 
     def activate(self, uid: str, now_s: float) -> QueueOutcome | None:
         """Stands before `PodQueue.activate`: whoever is not tried at once is tried again."""
         if uid in self._missed:
-            self._missed[uid].append(Happened(FORCED, None, None))
+            self._missed[uid].append(ObservedEvent(FORCED, None, None))
         return self._activate(uid, now_s)
 
     def done(self, uid: str) -> bool:
@@ -153,19 +153,19 @@ class QueueModel:
             return outcome
         is_parked = outcome.state is QueueState.UNSCHEDULABLE
         by = ", ".join(sorted(failure.rejectors | failure.pending))
-        if is_parked and wakes is not Wakes.NOBODY:
+        if is_parked and wakes is not RequeueEffect.NONE:
             self._complain(f"I3: {pod.key} was refused by {by} and parked, and an event during its attempt helps it")
         is_tried_again = outcome.state not in (QueueState.UNSCHEDULABLE, QueueState.GATED)
         is_checked_whole = budget is UNLIMITED or len(missed) < EVENTS_PER_CHECK
-        if is_tried_again and wakes is Wakes.NOBODY and is_checked_whole and self._gangs.key_of(uid) is None:
+        if is_tried_again and wakes is RequeueEffect.NONE and is_checked_whole and self._gangs.key_of(uid) is None:
             self._complain(f"I3: {pod.key} was refused by {by} and is tried again, and nothing has happened for it")
         return outcome
 
-    def _strongest(self, pod: Pod, failure: Failure, missed: Sequence[Happened]) -> Wakes | None:
-        if UNASKED & (failure.rejectors | failure.pending):
+    def _strongest(self, pod: Pod, failure: Failure, missed: Sequence[ObservedEvent]) -> RequeueEffect | None:
+        if NOT_MODELLED & (failure.rejectors | failure.pending):
             return None
         gang = self._gangs.key_of(pod.uid)
-        wakes = Wakes.NOBODY
+        wakes = RequeueEffect.NONE
         for one in missed:
             is_own = one.event is ATTEMPT_UNDONE and isinstance(one.old, Pod) and self._is_kin(one.old, pod, gang)
             if not is_own:
@@ -184,43 +184,43 @@ class QueueModel:
         self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float, only: ParkedPodFilter = EVERY_POD
     ) -> Moved:
         """Stands before `PodQueue.on_event`."""
-        happened = Happened(event, old, new)
+        observed = ObservedEvent(event, old, new)
         is_of_one = event.resource is Resource.WILDCARD and isinstance(new, Pod)
         for uid, missed in self._missed.items():
             if not is_of_one or (isinstance(new, Pod) and new.uid == uid):
-                missed.append(happened)
+                missed.append(observed)
         self._events += 1
         is_put = not is_of_one and only is EVERY_POD and not self._events % EVENTS_EVERY
-        asked = list(self._asked_of_parked(happened)) if is_put else []
+        asked = list(self._asked_of_parked(observed)) if is_put else []
         moved = self._on_event(event, old, new, now_s, only)
         if asked and not self._worker.queue._parked.has_overdue:
-            self._check(happened, asked)
+            self._check(observed, asked)
         return moved
 
-    def _asked_of_parked(self, happened: Happened) -> Iterator[tuple[Entry, object, Wakes]]:
+    def _asked_of_parked(self, observed: ObservedEvent) -> Iterator[tuple[Entry, object, RequeueEffect]]:
         """Each parked pod with what pods that are equal share, and what the event does for it."""
-        old, gone = happened.old, ""
-        if isinstance(old, Pod) and happened.new is None:
+        old, gone = observed.old, ""
+        if isinstance(old, Pod) and observed.new is None:
             gone = old.uid
         for entry in self._worker.queue._entries.values():
             rejectors, pending = entry.waits_for
-            if entry.state is not QueueState.UNSCHEDULABLE or UNASKED & (rejectors | pending):
+            if entry.state is not QueueState.UNSCHEDULABLE or NOT_MODELLED & (rejectors | pending):
                 continue
-            is_own = gone and (gone == entry.uid or happened.event is ATTEMPT_UNDONE)
+            is_own = gone and (gone == entry.uid or observed.event is ATTEMPT_UNDONE)
             if not is_own:
-                wakes = self._asked(entry.pod, rejectors, pending, happened)
+                wakes = self._asked(entry.pod, rejectors, pending, observed)
                 yield entry, (rejectors, pending, class_of(entry.pod)), wakes
 
-    def _check(self, happened: Happened, asked: Sequence[tuple[Entry, object, Wakes]]) -> None:
-        parked = {kind for entry, kind, wakes in asked if wakes is Wakes.ONE}
+    def _check(self, observed: ObservedEvent, asked: Sequence[tuple[Entry, object, RequeueEffect]]) -> None:
+        parked = {kind for entry, kind, wakes in asked if wakes is RequeueEffect.ONE}
         parked -= {kind for entry, kind, _ in asked if entry.state is not QueueState.UNSCHEDULABLE}
-        label = happened.event.label or happened.event.resource.value
+        label = observed.event.label or observed.event.resource.value
         for entry, kind, wakes in asked:
             is_parked = entry.state is QueueState.UNSCHEDULABLE
             by = ", ".join(sorted(entry.rejectors | entry.pending))
-            if is_parked and (wakes > Wakes.ONE or kind in parked):
+            if is_parked and (wakes > RequeueEffect.ONE or kind in parked):
                 self._complain(f"I3: {entry.pod.key}, refused by {by}, stays parked, and {label} helps it")
-            if not is_parked and wakes is Wakes.NOBODY and self._gangs.key_of(entry.uid) is None:
+            if not is_parked and wakes is RequeueEffect.NONE and self._gangs.key_of(entry.uid) is None:
                 self._complain(f"I3: {entry.pod.key}, refused by {by}, was woken, and {label} does not help it")
 
     def fault_of_index(self) -> str:
@@ -235,21 +235,23 @@ class QueueModel:
 
     # -- hints -----------------------------------------------------------------------------------------------------
 
-    def _asked(self, pod: Pod, rejectors: Collection[str], pending: Collection[str], happened: Happened) -> Wakes:
+    def _asked(
+        self, pod: Pod, rejectors: Collection[str], pending: Collection[str], observed: ObservedEvent
+    ) -> RequeueEffect:
         """What the event does for this pod, by the hint of each plugin that refused it."""
-        if happened.event.resource is Resource.WILDCARD:
-            return Wakes.ALL
-        found = Wakes.NOBODY
+        if observed.event.resource is Resource.WILDCARD:
+            return RequeueEffect.ALL
+        found = RequeueEffect.NONE
         for name in {*rejectors, *pending}:
-            for answer in self._answers(name, pod, happened):
+            for answer in self._answers(name, pod, observed):
                 if answer is Hint.QUEUE_ONE:
-                    found = max(found, Wakes.ONE)
+                    found = max(found, RequeueEffect.ONE)
                 elif answer is not Hint.SKIP:
-                    found = max(found, Wakes.AT_ONCE if name in pending else Wakes.ALL)
+                    found = max(found, RequeueEffect.WITHOUT_BACKOFF if name in pending else RequeueEffect.ALL)
         return found
 
-    def _answers(self, name: str, pod: Pod, happened: Happened) -> Iterator[object]:
-        event = happened.event
+    def _answers(self, name: str, pod: Pod, observed: ObservedEvent) -> Iterator[object]:
+        event = observed.event
         if name not in self._registered:
             if event.is_in_wildcard:
                 yield Hint.QUEUE
@@ -260,4 +262,4 @@ class QueueModel:
             event = replace(event, resource=Resource.ASSIGNED_POD)
         for one in self._registered[name]:
             if one.event.matches(event):
-                yield Hint.QUEUE if one.hint is None else one.hint(pod, happened.old, happened.new)
+                yield Hint.QUEUE if one.hint is None else one.hint(pod, observed.old, observed.new)

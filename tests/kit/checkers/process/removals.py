@@ -14,7 +14,7 @@ LATE_S: Final = 1.0
 """What a timer of the program may be late."""
 
 
-class _Marks:
+class _VictimRecord:
     """Of one pod: the plans that it is a victim of, and until when a deletion that was sent counts."""
 
     __slots__ = ("plans", "sent_until_s")
@@ -35,7 +35,7 @@ class RemovalChecker:
 
     def __init__(self, program: Program, is_paused: Callable[[], bool]) -> None:
         self._program, self._is_paused = program, is_paused
-        self._marks: dict[str, _Marks] = {}
+        self._marks: dict[str, _VictimRecord] = {}
         removals = program.preemptor.removals
         self._decide, self._sent, self._release = removals.decide, removals.sent, removals.release
         self._seen, self._forget = removals.seen, program.cache.forget
@@ -55,7 +55,7 @@ class RemovalChecker:
         for victim in victims:
             entry = self._program.cache.placed(victim.uid)
             if entry is not None and not entry.pod.is_deleting:
-                plans = self._marks.setdefault(victim.uid, _Marks()).plans
+                plans = self._marks.setdefault(victim.uid, _VictimRecord()).plans
                 if not any(one is plan for one in plans):
                     plans.append(plan)
         self._decide(plan, victims)
@@ -120,7 +120,7 @@ class RemovalChecker:
                 return fault
         return ""
 
-    def fault_at_rest(self) -> str:
+    def fault_when_quiescent(self) -> str:
         """The same when nothing is under way."""
         for uid, marks in self._marks.items():
             entry = self._program.cache.placed(uid)

@@ -27,14 +27,14 @@ from multisched.queueing.transitions import QueueState
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import PodState
-from tests.kit.checkers.process.gang_rooms import GangRooms
-from tests.kit.checkers.reference_rules import wants
+from tests.kit.checkers.process.gang_fit import GangFit
+from tests.kit.checkers.reference_rules import matches_node_affinity
 
 LOOKS: Final = 6
 """A pod is asked about at every sixth look in a row that finds it where it was."""
 ASKED_MAX: Final = 4
 """Pods of one domain that are asked about at one look."""
-TAKEN_UP_S: Final = 0.03
+PICKED_UP_MAX_S: Final = 0.03
 """Work that is ready is taken up in less; the timer that looks for what was left lying comes every quarter of a second."""
 LATE_S: Final = 1.0
 GATES: Final = "SchedulingGates"
@@ -53,7 +53,7 @@ class RequeueChecker:
         worker: DomainWorker,
         complain: Callable[[str], None],
         is_paused: Callable[[], bool],
-        gangs: GangRooms | None,
+        gangs: GangFit | None,
         *,
         is_steady: bool,
     ) -> None:
@@ -71,7 +71,7 @@ class RequeueChecker:
         self._are_relations_changed = False
         self._looks: dict[str, tuple[float, int]] = {}
         """uid -> since when it is where it is, and how often it was found there."""
-        self._hearing = frozenset[str]()
+        self._hinting = frozenset[str]()
         """Plugins whose refusals depend on what is known here, and that say which events help."""
         self._followed_s = 0.0
         """When the configuration last changed: by a shorter flush pods may be due at once."""
@@ -80,8 +80,8 @@ class RequeueChecker:
     def follow(self) -> None:
         """The profile may be another one now."""
         self._followed_s, plugins = asyncio.get_running_loop().time(), self._worker.plugins
-        hearing = implementing((*plugins.pre_filter, *plugins.filter), EnqueueExtensions)
-        self._hearing = frozenset(p.name for p in hearing) - plugins.remote_names
+        hinting = implementing((*plugins.pre_filter, *plugins.filter), EnqueueExtensions)
+        self._hinting = frozenset(p.name for p in hinting) - plugins.remote_names
 
     # -- what has just happened ------------------------------------------------------------------------------------
 
@@ -128,14 +128,14 @@ class RequeueChecker:
         rows = {row: node for row, node in rows.items() if self._program.router.rows_of(worker).has(row)}
         for uid, kept in worker.queue._entries.items() if rows else ():
             for row, node in rows.items():
-                is_parked = kept.state is QueueState.UNSCHEDULABLE and wants(kept.pod, node)
+                is_parked = kept.state is QueueState.UNSCHEDULABLE and matches_node_affinity(kept.pod, node)
                 entry = worker.queue.entry(uid) if is_parked else None
                 if entry is None or not self._may_ask_about(entry):
                     continue
                 if self._waits_for_its_gang(entry):
                     self._ask_about_gang(entry)
                 elif self._is_taken(entry, row):
-                    self._complain_of_sleep(entry, node.name)
+                    self._complain_of_parked(entry, node.name)
 
     def _waits_for_its_gang(self, entry: QueueEntry) -> bool:
         return self._gangs is not None and bool(self._gangs.lacking(entry.uid))
@@ -143,7 +143,7 @@ class RequeueChecker:
     def _ask_about_gang(self, entry: QueueEntry) -> None:
         """A member that a node would take alone may wait: the gang must not fit as a whole."""
         if self._gangs is not None:
-            self._gangs.check_sleep(entry, self._worker.queue)
+            self._gangs.check_parked(entry, self._worker.queue)
 
     def _is_taken(self, entry: QueueEntry, row: int) -> bool:
         try:
@@ -156,15 +156,15 @@ class RequeueChecker:
 
     def look_for_work(self) -> None:
         """What is ready now is being decided a moment later."""
-        if self._is_left_lying():
+        if self._has_idle_work():
             attempts = self._worker.counters.attempts
-            asyncio.get_running_loop().call_later(TAKEN_UP_S, self._look_again, attempts)
+            asyncio.get_running_loop().call_later(PICKED_UP_MAX_S, self._look_again, attempts)
 
     def _look_again(self, attempts: int) -> None:
-        if self._worker.counters.attempts == attempts and self._is_left_lying():
+        if self._worker.counters.attempts == attempts and self._has_idle_work():
             self._complain(f"I3: {self._worker.name} has pods to decide, and nobody was woken for it")
 
-    def _is_left_lying(self) -> bool:
+    def _has_idle_work(self) -> bool:
         worker = self._worker
         if not (worker.is_leading and worker.queue.has_ready) or self._is_paused():
             return False
@@ -190,7 +190,7 @@ class RequeueChecker:
         if due and self._is_steady:
             self._ask_about(due[:ASKED_MAX])
 
-    def check_rest(self) -> None:
+    def check_quiescent(self) -> None:
         """All that are parked when nothing happens any more."""
         if self._is_steady and self._worker.is_leading:
             self._ask_about([entry for entry in self._worker.queue.entries() if self._may_ask_about(entry)])
@@ -199,12 +199,12 @@ class RequeueChecker:
         is_parked = entry.state is QueueState.UNSCHEDULABLE and not entry.is_quarantined
         if not is_parked or self._worker.queue._parked.has_overdue:
             return False
-        if is_parked and GPU_SHARE in entry.plugins and self._is_woken_by_deputy(entry):
+        if is_parked and GPU_SHARE in entry.plugins and self._has_queued_equal(entry):
             return False
-        hearing = self._hearing | {GANG_PLUGIN} if self._waits_for_its_gang(entry) else self._hearing
-        return hearing.issuperset(entry.plugins) and not self._may_miss(entry.pod)
+        hinting = self._hinting | {GANG_PLUGIN} if self._waits_for_its_gang(entry) else self._hinting
+        return hinting.issuperset(entry.plugins) and not self._may_miss(entry.pod)
 
-    def _is_woken_by_deputy(self, entry: QueueEntry) -> bool:
+    def _has_queued_equal(self, entry: QueueEntry) -> bool:
         """Reports whether an equal pod is tried before: an event that makes room for one pod queues one (`Hint.QUEUE_ONE`)."""
         key = class_of(entry.pod)
         others = (one for one in self._worker.queue._entries.values() if one.state not in _PARKED)
@@ -236,9 +236,9 @@ class RequeueChecker:
                 continue
             node = self._node_for(classes, entry.pod, entry.attempts + 1)
             if node:
-                self._complain_of_sleep(entry, node)
+                self._complain_of_parked(entry, node)
 
-    def _complain_of_sleep(self, entry: QueueEntry, node: str) -> None:
+    def _complain_of_parked(self, entry: QueueEntry, node: str) -> None:
         refusal = f"{', '.join(entry.plugins)}: {entry.message[:80]}"
         self._complain(f"I3: {entry.pod.key} was not woken, and its filters take {node} ({refusal})")
 

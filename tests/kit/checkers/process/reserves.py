@@ -33,10 +33,10 @@ class ReserveChecker:
             there = self._bind_checker.bound.get(pod.uid)
             self._complain(f"I2: {pod.key} counts as bound to {node}; it is on {there}")
 
-    def check(self, *, is_at_rest: bool) -> None:
+    def check(self, *, is_quiescent: bool) -> None:
         """I5, as the account of the profile's own ReservePlugin has it."""
         for plugin in self._tallies:
             for sentence in plugin.broken:
                 self._complain(sentence)
-            if is_at_rest and plugin.open:
+            if is_quiescent and plugin.open:
                 self._complain(f"I5: {len(plugin.open)} reserves never ended")

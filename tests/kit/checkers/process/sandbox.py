@@ -85,7 +85,7 @@ class SandboxChecker:
             self._made = moment, self._sandbox(pod)
         return self._made[1]
 
-    def _made_anew(
+    def _rebuilt(
         self, pod: Pod, make: Callable[[Pod], SchedulerSandbox]
     ) -> tuple[SchedulerSandbox, DomainWorker] | None:
         """The program, and the domain in it; None where the two need not answer alike."""
@@ -97,12 +97,12 @@ class SandboxChecker:
         if usable != _usable(sandbox.cache.nodes, sandbox.program.router.rows_of(worker)):
             return None  # a node that joins is withheld for a while
         concerned = [ledger for ledger in self._program.cache.ledgers if ledger.is_used_by(pod)]
-        is_alike = all(_is_alike(self._program, sandbox, ledger) for ledger in concerned)
-        return (sandbox, worker) if is_alike else None
+        has_equal_state = all(_has_equal_state(self._program, sandbox, ledger) for ledger in concerned)
+        return (sandbox, worker) if has_equal_state else None
 
     def _compare_refusals(self, result: Unplaced) -> None:
         """The same pod is refused in the same words, and would remove as many pods that are as important."""
-        made = self._made_anew(result.pod, self._sandbox)
+        made = self._rebuilt(result.pod, self._sandbox)
         if made is None:
             return
         sandbox, worker = made
@@ -113,7 +113,7 @@ class SandboxChecker:
 
     def compare(self, entry: EquivalenceClass, pod: Pod) -> None:
         """`entry`: just found for the pod, or just scored, maybe on some of its rows only."""
-        made = self._made_anew(pod, self._sandbox_for)
+        made = self._rebuilt(pod, self._sandbox_for)
         if made is None:
             return
         sandbox, worker = made
@@ -163,7 +163,7 @@ def _have_one_size(pod: Pod, table: NodeTable) -> bool:
     return len({name for name, _ in found}) == len(found)
 
 
-def _is_alike(program: Program, sandbox: SchedulerSandbox, ledger: Ledger) -> bool:
+def _has_equal_state(program: Program, sandbox: SchedulerSandbox, ledger: Ledger) -> bool:
     """False while it holds what no pod bears yet: devices and volumes that were chosen for pods on their way."""
     other = next(one for one in sandbox.cache.ledgers if one.name == ledger.name)
     if not isinstance(ledger, SummingLedger):

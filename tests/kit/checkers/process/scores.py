@@ -23,7 +23,7 @@ from multisched.state.node_table import NodeTable
 from tests.kit.checkers import plain_fragments
 from tests.kit.checkers.delivered_state import DeliveredState
 from tests.kit.checkers.device_rules import WHOLE_MILLI, fraction_wanted
-from tests.kit.checkers.reference_rules import pod_state, scoring_state, within, world_of
+from tests.kit.checkers.reference_rules import pod_state, restricted_to, scoring_state, world_of
 from tests.kit.world.labels import CARDS, GPU, GPU_MILLI
 from tests.reference.scheduler import PLUGINS
 from tests.reference.world import Skip
@@ -81,7 +81,7 @@ class ScoreChecker:
         make, _ = PLUGINS[name]
         world = world_of(self.delivered.nodes.values(), self.delivered.pods_on_nodes(), pod.namespace)
         if name == "PodTopologySpread":
-            world = within(world, self.delivered.nodes.values(), self.delivered.is_usable(self.domain))
+            world = restricted_to(world, self.delivered.nodes.values(), self.delivered.is_usable(self.domain))
         state = scoring_state(pod) if name == "NodeResourcesFit" else pod_state(pod)
         found = make(self.plugins.uses[name].args).scored(world, state, [node.name for node in nodes])
         return None if isinstance(found, Skip) else [found[node.name] for node in nodes]

@@ -44,7 +44,7 @@ class WatchChecker:
         self._versions: dict[str, int] = {}
         self._gone: set[str] = set()
         self._uids: dict[str, str] = {}
-        self.was_rewound = False
+        self.was_restored = False
         """A backup was restored since the process began."""
         self.may_hear_twice = False
         """Some object comes as from no watch: anew, in the version that it had."""
@@ -71,11 +71,11 @@ class WatchChecker:
             self._upsert(key, raw)
             return
         uid, version = metadata.uid, int(metadata.version)
-        if uid in self._gone and not self.was_rewound:
+        if uid in self._gone and not self.was_restored:
             self._complain(f"I6: {key} ({uid}), which was deleted, came back")
-        if version < self._versions.get(uid, 0) and not self.was_rewound:
+        if version < self._versions.get(uid, 0) and not self.was_restored:
             self._complain(f"I6: {key} went back from version {self._versions[uid]} to {version}")
-        may_repeat = self.may_hear_twice or self.was_rewound or self._audit.statistics().lost
+        may_repeat = self.may_hear_twice or self.was_restored or self._audit.statistics().lost
         if version == self._versions.get(uid) and not may_repeat:
             self._complain(f"I6: {key} was handed on in version {version} twice")
         if uid not in self._versions:
@@ -110,7 +110,7 @@ class WatchChecker:
         self._delivered.finished_gone(key)
         self._delete_finished(key, raw)
 
-    def rewound(self) -> None:
+    def on_restored(self) -> None:
         """A backup was restored: versions go back, and what was deleted may come again."""
         self._versions.clear()
-        self.was_rewound = True
+        self.was_restored = True

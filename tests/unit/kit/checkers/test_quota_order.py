@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from multisched.model.objects import Pod
 from multisched.testing.builders import make_node, make_pod
 from multisched.verify.quota_tree import QuotaTree
-from tests.kit.checkers.quota_rules import fault_of_reclaim, one_would_do
+from tests.kit.checkers.quota_rules import fault_of_reclaim, single_sufficient_victim
 from tests.kit.world.labels import GPU, GPU_DEVICES, GPU_MILLI
 from tests.unit.verify.quota_documents import level, tree
 
@@ -79,15 +79,20 @@ def test_borrowing_pod_can_be_evicted_for_an_entitled_one() -> None:
     """Whether the level above is full, or the node."""
     small = make_node("n", cpu_milli=3_000)
 
-    assert one_would_do(three(), CLAIM, NODE, [*A, *B]) == "a/a0"
-    assert one_would_do(three(), CLAIM, small, many("a", 3)) == ""
-    assert one_would_do(three(), CLAIM, small, [*many("b", 3), *(replace(one, node="m") for one in many("a", 2))]) == ""
-    assert one_would_do(three(), CLAIM, make_node("n", cpu_milli=5_000), many("a", 5)) == "a/a0"
+    assert single_sufficient_victim(three(), CLAIM, NODE, [*A, *B]) == "a/a0"
+    assert single_sufficient_victim(three(), CLAIM, small, many("a", 3)) == ""
+    assert (
+        single_sufficient_victim(
+            three(), CLAIM, small, [*many("b", 3), *(replace(one, node="m") for one in many("a", 2))]
+        )
+        == ""
+    )
+    assert single_sufficient_victim(three(), CLAIM, make_node("n", cpu_milli=5_000), many("a", 5)) == "a/a0"
 
 
 def test_pod_beyond_its_min_or_that_fits_needs_no_victims() -> None:
-    assert one_would_do(three(), CLAIM, NODE, [*many("a", 7), *many("b", 1), *many("c", 4)]) == ""
-    assert one_would_do(three(), CLAIM, NODE, many("a", 7)) == ""
+    assert single_sufficient_victim(three(), CLAIM, NODE, [*many("a", 7), *many("b", 1), *many("c", 4)]) == ""
+    assert single_sufficient_victim(three(), CLAIM, NODE, many("a", 7)) == ""
 
 
 def test_only_pods_of_a_full_node_are_alternatives() -> None:

@@ -8,7 +8,7 @@ from multisched.model.objects import HostPort, Pod, PodSpec
 from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint
 from multisched.model.selectors import LabelSelector, Operator, Requirement
 from multisched.testing.builders import HOSTNAME, make_node, make_pod
-from tests.kit.checkers.reference_rules import Relations, clash, has_room, keep_apart, scoring_state
+from tests.kit.checkers.reference_rules import Relations, has_room, keep_apart, ports_conflict, scoring_state
 from tests.reference.amounts import asked_scoring_requests
 
 
@@ -29,7 +29,7 @@ def holder(name: str, ip: str, protocol: str = "TCP", port: int = 80) -> Pod:
     ],
 )
 def test_host_ports_conflict_by_address_protocol_and_port(ours: Pod, theirs: Pod, do_clash: bool) -> None:
-    assert clash(ours, theirs) == do_clash
+    assert ports_conflict(ours, theirs) == do_clash
 
 
 def test_a_node_without_the_label_of_one_constraint_counts_for_none_of_them() -> None:

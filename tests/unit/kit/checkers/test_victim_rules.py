@@ -11,12 +11,12 @@ from multisched.model.selectors import LabelSelector, Operator, Requirement, Tai
 from multisched.testing.builders import make_node, make_pod
 from tests.kit.checkers.reference_rules import PodOnNode
 from tests.kit.checkers.victim_rules import (
-    broken_for_certain,
     fault_of_units,
     fault_of_victims,
+    fits_within_budgets,
     is_plain,
-    spared_for_certain,
-    would_do,
+    surely_spared,
+    surely_violated_budget,
 )
 
 URGENT = 100
@@ -56,22 +56,22 @@ def node(name: str, *, is_cordoned: bool = False, taints: tuple[Taint, ...] = ()
 def test_budget_is_violated_if_too_many_of_its_pods_are_evicted(allowed: int, apps: list[str], broken: str) -> None:
     victims = [pod(str(number), app) for number, app in enumerate(apps)]
 
-    assert broken_for_certain([budget("kept", allowed)], victims) == broken
+    assert surely_violated_budget([budget("kept", allowed)], victims) == broken
 
 
 def test_budget_ignores_other_namespaces_and_already_disrupted_pods() -> None:
     victims = [pod("a", "kept")]
 
-    assert broken_for_certain([budget("kept", 0, namespace="other")], victims) == ""
-    assert broken_for_certain([budget("kept", 0, disrupted=("a",))], victims) == ""
+    assert surely_violated_budget([budget("kept", 0, namespace="other")], victims) == ""
+    assert surely_violated_budget([budget("kept", 0, disrupted=("a",))], victims) == ""
 
 
 def test_exhausted_budget_may_spare_each_of_its_pods() -> None:
     kept = [pod(name, "kept") for name in ("a", "b")]
     lower = [*kept, pod("c")]
 
-    assert spared_for_certain([budget("kept", 1)], lower) == kept
-    assert spared_for_certain([budget("kept", 2)], lower) == []
+    assert surely_spared([budget("kept", 1)], lower) == kept
+    assert surely_spared([budget("kept", 2)], lower) == []
 
 
 @pytest.mark.parametrize(
@@ -88,14 +88,14 @@ def test_node_is_a_candidate_if_enough_pods_can_be_evicted(apps: list[str], does
     placed: list[PodOnNode] = [(pod(str(number), app), here) for number, app in enumerate(apps)]
     urgent = pod("urgent", cpu_milli=1000, priority=URGENT)
 
-    assert would_do(urgent, here, [budget("kept", 0)], [here], placed, lambda node: True) is does
+    assert fits_within_budgets(urgent, here, [budget("kept", 0)], [here], placed, lambda node: True) is does
 
 
 def test_resources_reserved_for_a_pod_of_equal_priority_are_not_free() -> None:
     here = node("n")
     placed: list[PodOnNode] = [(pod("low"), here), (pod("first", cpu_milli=1500, priority=URGENT), here)]
 
-    assert not would_do(pod("second", priority=URGENT), here, [], [here], placed, lambda node: True)
+    assert not fits_within_budgets(pod("second", priority=URGENT), here, [], [here], placed, lambda node: True)
 
 
 def test_lower_priority_pod_with_an_earlier_reservation_is_no_victim() -> None:
@@ -104,7 +104,7 @@ def test_lower_priority_pod_with_an_earlier_reservation_is_no_victim() -> None:
     placed: list[PodOnNode] = [(kept, here)]
     promised: list[PodOnNode] = [(pod("entitled"), here)]
 
-    assert not would_do(urgent, here, [budget("kept", 0)], [here], placed, lambda node: True, promised)
+    assert not fits_within_budgets(urgent, here, [budget("kept", 0)], [here], placed, lambda node: True, promised)
     assert fault_of_victims(urgent, here, [kept], [here], placed, lambda node: True, [], promised) == ""
 
 
@@ -113,9 +113,9 @@ def test_cordoned_or_foreign_node_is_no_candidate() -> None:
     placed: list[PodOnNode] = [(pod("low"), here), (pod("other"), shut)]
     urgent = pod("urgent", cpu_milli=2000, priority=URGENT)
 
-    assert would_do(urgent, here, [], [here, shut], placed, lambda node: True)
-    assert not would_do(urgent, here, [], [here, shut], placed, lambda node: False)
-    assert not would_do(urgent, shut, [], [here, shut], placed, lambda node: True)
+    assert fits_within_budgets(urgent, here, [], [here, shut], placed, lambda node: True)
+    assert not fits_within_budgets(urgent, here, [], [here, shut], placed, lambda node: False)
+    assert not fits_within_budgets(urgent, shut, [], [here, shut], placed, lambda node: True)
 
 
 def test_node_is_a_candidate_if_all_hard_taints_are_tolerated() -> None:
@@ -125,7 +125,7 @@ def test_node_is_a_candidate_if_all_hard_taints_are_tolerated() -> None:
 
     def does(who: Pod, *taints: Taint) -> bool:
         here = node("n", taints=taints)
-        return would_do(who, here, [], [here], [(pod("low"), here)], lambda node: True)
+        return fits_within_budgets(who, here, [], [here], [(pod("low"), here)], lambda node: True)
 
     assert does(urgent, preferred)
     assert not does(urgent, preferred, hard)

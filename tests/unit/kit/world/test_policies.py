@@ -74,7 +74,7 @@ def test_policy_ends_only_with_its_own_change(policy: str, path: str, label: str
     simulate(main(), loop)
 
 
-def _told(answers: list[Response | None], changes: int = 0) -> str:
+def _notified(answers: list[Response | None], changes: int = 0) -> str:
     loop = SimLoop(seed=1)
 
     async def main() -> str:
@@ -91,20 +91,20 @@ def _told(answers: list[Response | None], changes: int = 0) -> str:
 def test_attempt_after_the_last_allowed_one_is_a_fault(again: Response | None) -> None:
     enough: list[Response | None] = [REFUSED] * REFUSALS_ALIKE_MAX
 
-    assert _told(enough) == ""
-    assert "not set aside" in _told([*enough, REFUSED])
-    assert _told([*enough, REFUSED], changes=1) == ""
-    assert _told([*enough, again]) == ""
+    assert _notified(enough) == ""
+    assert "not set aside" in _notified([*enough, REFUSED])
+    assert _notified([*enough, REFUSED], changes=1) == ""
+    assert _notified([*enough, again]) == ""
 
 
 def test_different_message_restarts_the_count_of_refusals() -> None:
     others = Response(422, b'{"message": "not now"}')
 
-    assert _told([*[REFUSED] * REFUSALS_ALIKE_MAX, others, *[REFUSED] * REFUSALS_ALIKE_MAX]) == ""
+    assert _notified([*[REFUSED] * REFUSALS_ALIKE_MAX, others, *[REFUSED] * REFUSALS_ALIKE_MAX]) == ""
 
 
 def test_refusal_after_a_lost_response_is_not_counted() -> None:
-    assert _told([*[REFUSED] * REFUSALS_ALIKE_MAX, None, REFUSED]) == ""
+    assert _notified([*[REFUSED] * REFUSALS_ALIKE_MAX, None, REFUSED]) == ""
 
 
 def test_only_a_valid_configuration_change_allows_another_attempt() -> None:

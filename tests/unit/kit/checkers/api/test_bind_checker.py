@@ -429,7 +429,7 @@ def test_deletion_from_before_a_restore_excuses_a_bind_until_the_pod_is_delivere
         await stand.bind("there", "a")
         delivered = stand.hear()
         if is_restored:
-            stand.bind_checker.rewound()
+            stand.bind_checker.on_restored()
         if has_ended:
             ended = stand.server.store.collection("pods").objects["default/there"].document()
             ended = {**ended, "status": {"phase": "Succeeded"}}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.checkers.api.gang_history import TOGETHER_S, GangHistory
+from tests.kit.checkers.api.gang_history import EVICTIONS_MAX_S, GangHistory
 from tests.unit.verify.clusters import make_pod
 
 KEY = ("default", "g")
@@ -41,7 +41,7 @@ class Story:
 
     def rest(self, *, interrupted: str = "nobody") -> list[str]:
         self.now_s += 100.0
-        self.history.check_rest(lambda sender: sender == interrupted)
+        self.history.check_quiescent(lambda sender: sender == interrupted)
         return self.broken
 
 
@@ -83,7 +83,7 @@ def test_a_gang_is_judged_by_its_history(story: Story, said: list[str]) -> None:
 def test_eviction_below_the_minimum_is_reported_after_the_grace_time() -> None:
     story = Story().tell("abcd").evict("cd")
 
-    story.now_s = TOGETHER_S
+    story.now_s = EVICTIONS_MAX_S
     story.history.look(lambda sender: False)
     assert story.broken == []
     story.now_s += 1.0

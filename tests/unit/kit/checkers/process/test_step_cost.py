@@ -20,7 +20,7 @@ def cost_of_a_class(*, is_judged: bool) -> int:
     if is_judged:
         worker: Any = SimpleNamespace(cycle=domain.cycle, plugins=domain.plugins, runner=domain.runner)
         others: Any = SimpleNamespace(compare=lambda *asked: None, is_in_trial=False)
-        ClassChecker(worker, domain.cache.nodes, domain.rows, others, others, broken.append).is_close = True
+        ClassChecker(worker, domain.cache.nodes, domain.rows, others, others, broken.append).checks_all = True
     with closing(SimLoop(seed=1)) as loop:
         cost = StepCost(loop, broken.append)
         cost.follow(domain.runner)

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 
 from domains.gpu.gpu_ledger import GpuLedger
 from multisched.shell.program import Program
+from tests.kit.checkers.process.active_plugins import fault_of_plugins
 from tests.kit.checkers.process.free_cards import fault_of_cards
-from tests.kit.checkers.process.in_force import fault_of_plugins
 from tests.kit.checkers.process.queue_model import QueueModel
 from tests.kit.checkers.process.quotas import ProcessQuotas
 from tests.kit.checkers.process.removals import RemovalChecker
 from tests.kit.checkers.process.takeovers import TakeoverChecker
 
 
-class KeptState:
+class StateChecker:
     """Of one program."""
 
     def __init__(
@@ -50,7 +50,7 @@ class KeptState:
         for worker in self._program.router.workers() if not self._is_paused() else ():
             yield self._quotas.fault_of_waiting(worker)
 
-    def faults_at_rest(self) -> Iterator[str]:
+    def faults_when_quiescent(self) -> Iterator[str]:
         """The same when nothing is under way."""
         yield from self.faults()
-        yield self._removals.fault_at_rest()
+        yield self._removals.fault_when_quiescent()

@@ -23,11 +23,11 @@ from tests.kit.plugins.faulty import FAULTY
 COPIED: Final = frozenset({"topology.kubernetes.io/zone", "topology.kubernetes.io/region"})
 """Labels that a bind copies from the node: an assumed pod may have them already."""
 
-Alike = dict[str, tuple[Pod, Pod]]
+EqualPods = dict[str, tuple[Pod, Pod]]
 """uid -> the pod as it counts and as it was observed, which have been found to be the same: neither ever changes."""
 
 
-def fault_of_cache(program: Program, delivered: DeliveredState, alike: Alike) -> str:
+def fault_of_cache(program: Program, delivered: DeliveredState, equal: EqualPods) -> str:
     """The first pod or node that counts otherwise than it was observed; empty for none (I4)."""
     there = {uid: pod.node or delivered.held.get(uid, "") for uid, pod in delivered.pods.items()}
     entries = {entry.pod.uid: entry for entry in program.cache}
@@ -40,13 +40,13 @@ def fault_of_cache(program: Program, delivered: DeliveredState, alike: Alike) ->
             return f"I4: {entry.pod.key} counts on {entry.node}, and was delivered as gone"
         if there[uid] != entry.node:
             return f"I4: {pod.key} counts on {entry.node}, and was delivered on {there[uid]!r}"
-        known = alike.get(uid)
+        known = equal.get(uid)
         if known is not None and known[0] is entry.pod and known[1] is pod:
             continue
         fault = _fault_of_entry(entry, pod)
         if fault:
             return f"I4: {pod.key} counts with {fault}"
-        alike[uid] = entry.pod, pod
+        equal[uid] = entry.pod, pod
     here = {node.name: node.version for _, node in program.cache.nodes.live_rows()}
     said = {node.name: node.version for node in delivered.nodes.values()}
     if here != said:
@@ -147,7 +147,7 @@ def _first_difference(here: Mapping[str, object], wanted: Mapping[str, object]) 
     return f"{here.get(uid)} for {uid}, not {wanted.get(uid)}"
 
 
-def leftover(program: Program) -> str:
+def unfinished_work(program: Program) -> str:
     """What a process still has its hands on when nothing is left to do; empty for nothing (I5)."""
     for worker in program.router.workers():
         for what, count in (
@@ -171,7 +171,7 @@ def leftover(program: Program) -> str:
     return ""
 
 
-def fault_of_emptiness(program: Program) -> str:
+def fault_of_leftovers(program: Program) -> str:
     """What a process keeps though no pod is left that it could be kept for; empty for nothing (I5)."""
     cache, table = program.cache, program.cache.nodes
     claims, disks = table.volume_users.counts()

@@ -19,13 +19,13 @@ from multisched.verify.gang_objects import GangKey
 from multisched.verify.gangs import GangJudge
 from tests.kit.checkers.device_rules import wants_devices
 from tests.kit.checkers.process.feasible_nodes import DomainNodes, FeasibleNodes, is_judged
-from tests.kit.checkers.victim_rules import is_bare
+from tests.kit.checkers.victim_rules import needs_only_room_or_devices
 
 WAITING: frozenset[QueueState] = frozenset({QueueState.UNSCHEDULABLE, QueueState.GANG})
 """Where members are whom nothing keeps from being tried but that nobody has woken their gang."""
 
 
-class GangRooms:
+class GangFit:
     """Of one domain in one process."""
 
     def __init__(self, domain: str, feasible: FeasibleNodes, complain: Callable[[str], None]) -> None:
@@ -82,14 +82,14 @@ class GangRooms:
         if self._fits(tried, lacking, moment):
             self._complain(f"I3: {pod.key} was refused, and its gang fits as a whole ({message[:80]})")
             return
-        if not all(self._may_clear(one) for one in tried):
+        if not all(self._is_simple_preemptor(one) for one in tried):
             return
         if self._fits(tried, lacking, moment.without_less_urgent(min(one.spec.priority for one in tried))):
             self._complain(f"I3: {pod.key} preempts nobody, and so its gang would fit as a whole ({message[-80:]})")
 
-    def _may_clear(self, pod: Pod) -> bool:
+    def _is_simple_preemptor(self, pod: Pod) -> bool:
         """A pod for which others go, whose only needs are room and labels, and for which none are on their way."""
-        is_simple = is_bare(pod) and not wants_devices(pod) and pod.spec.can_preempt
+        is_simple = needs_only_room_or_devices(pod) and not wants_devices(pod) and pod.spec.can_preempt
         return is_simple and not self._feasible.is_nominated(pod)
 
     def _fits(self, members: Sequence[Pod], lacking: Counter[GangKey], moment: DomainNodes) -> bool:
@@ -114,7 +114,7 @@ class GangRooms:
 
     # -- sleep -----------------------------------------------------------------------------------------------------
 
-    def check_sleep(self, entry: QueueEntry, queue: PodQueue) -> None:
+    def check_parked(self, entry: QueueEntry, queue: PodQueue) -> None:
         """A parked lead whose gang fits as a whole should have been woken, unless another member is on its way already."""
         lacking, moment = self.lacking(entry.uid), self._feasible.now(self._domain)
         if moment is None or not lacking:

@@ -13,7 +13,7 @@ from multisched.plugins.volumes.volume_binding_args import BIND_TIMEOUT_DEFAULT_
 from multisched.shell.audit.auditor import AUDIT_PERIOD_S
 from multisched.shell.object_watch import AUDITED_EVERY
 from tests.kit.checkers.invariants import compare
-from tests.kit.checkers.process.mirror import leftover
+from tests.kit.checkers.process.cache_comparison import unfinished_work
 from tests.kit.disruptions.scene import Scene
 from tests.kit.plugins.faulty import FAULTY
 from tests.kit.processes.process import Process
@@ -26,7 +26,7 @@ lease runs out (15), its successor waits for the last binds (5), lists and works
 QUIET_LOST_MAX_S = 210.0
 """The same when a watch has lost a line, or a bind was answered that never arrived. It takes three periods of the
 audit, a list, and a backoff."""
-QUIET_REWOUND_MAX_S = BIND_TIMEOUT_DEFAULT_S + AUDITED_EVERY * AUDIT_PERIOD_S + QUIET_MAX_S
+QUIET_RESTORED_MAX_S = BIND_TIMEOUT_DEFAULT_S + AUDITED_EVERY * AUDIT_PERIOD_S + QUIET_MAX_S
 """The same after a restored backup. The new history may have overtaken the old one before any watch came back. Then a
 claim that differs is found when the audit next comes to its kind. A volume's bind that the backup has lost is waited
 for as long as any."""
@@ -46,7 +46,7 @@ NUDGED = (NODES - 1, NODES - 2, NODES - 4, int(EDGE_RANKS[1]))
 the nodes that it may use."""
 
 
-class RestChecker:
+class QuiescenceChecker:
     """Waits for rest, and looks then."""
 
     def __init__(self, scene: Scene, is_over: Callable[[], bool]) -> None:
@@ -55,15 +55,15 @@ class RestChecker:
         self._is_over = is_over
         self._bind_checker, self._complain = scene.bind_checker, scene.bind_checker.complain
         self._replicas = scene.replicas
-        self._calm_s = math.inf
+        self._faults_over_s = math.inf
         """From then on nothing goes wrong any more."""
 
-    async def calm_down(self) -> float:
+    async def wait_until_settled(self) -> float:
         """Waits until all is settled, as long as may be; returns how long."""
         began_s, nudges = self._scene.now_s(), 0
-        self._calm_s = began_s + HEARD_S
+        self._faults_over_s = began_s + HEARD_S
         limit_s = QUIET_LOST_MAX_S if self._was_deceived() else QUIET_MAX_S
-        limit_s = QUIET_REWOUND_MAX_S if self._bind_checker.was_rewound else limit_s
+        limit_s = QUIET_RESTORED_MAX_S if self._bind_checker.was_restored else limit_s
         while self._scene.now_s() - began_s < limit_s and not self._is_settled() and not self._is_over():
             await asyncio.sleep(POLL_S)
             nudges += 1
@@ -77,7 +77,7 @@ class RestChecker:
     def _was_deceived(self) -> bool:
         """Something happened that nobody but the audit can find out, or that takes a reflector long to believe."""
         return (
-            self._bind_checker.was_rewound
+            self._bind_checker.was_restored
             or self._replicas.was_corrupted
             or any(self._scene.faults.injected[kind] for kind in DECEIT)
         )
@@ -91,7 +91,7 @@ class RestChecker:
             or not self._bind_checker.is_settled()
         ):
             return False
-        return not any(self._differences(p) or leftover(p.program) for p in self._replicas.running)
+        return not any(self._differences(p) or unfinished_work(p.program) for p in self._replicas.running)
 
     def _status_faults(self) -> Iterator[str]:
         yield from self._bind_checker.statuses.faults()
@@ -128,7 +128,7 @@ class RestChecker:
         self._bind_checker.check_events()
         for fault in self._status_faults():
             self._complain(fault)
-        if not self._bind_checker.was_rewound:  # a restored backup has old conditions
+        if not self._bind_checker.was_restored:  # a restored backup has old conditions
             self._check_messages()
         aside = self.not_quarantined()
         if aside:
@@ -136,10 +136,10 @@ class RestChecker:
         for process in self._replicas.running:
             for sentence in self._differences(process):
                 self._complain(f"{sentence} ({process.identity})")
-            process.checker.reserves.check(is_at_rest=True)
-            process.checker.check_rest()
+            process.checker.reserves.check(is_quiescent=True)
+            process.checker.check_quiescent()
             if process.follower is not None:
-                process.follower.check_rest()
+                process.follower.check_quiescent()
             self._check_audit(process)
         # To a process that was paused every plugin that waited seems to have hung.
         was_paused, failures = self._replicas.was_paused, self._replicas.observer.failures
@@ -150,14 +150,14 @@ class RestChecker:
     def _check_messages(self) -> None:
         events = self._bind_checker.events()
         for process in self._replicas.running:
-            process.checker.check_conditions(self._calm_s, self._bind_checker.policies.condition_of)
+            process.checker.check_conditions(self._faults_over_s, self._bind_checker.policies.condition_of)
             process.checker.check_nominations()
             process.checker.events.check_true(events)
 
     def _check_audit(self, process: Process) -> None:
         """I4: it has found no more than was made wrong. A faulty plugin's ledger is what it is there to mend."""
         audit, injected = process.program.audit.statistics(), self._scene.faults.injected
-        was_tampered_with = self._bind_checker.was_rewound or self._replicas.was_corrupted
+        was_tampered_with = self._bind_checker.was_restored or self._replicas.was_corrupted
         is_excused = self._scene.setting.has_faulty_plugin or was_tampered_with or bool(injected["false 404"])
         if audit.inner and not is_excused:
             self._complain(f"I4: the audit had to mend {audit.inner} contradictions inside the cache")
@@ -175,10 +175,13 @@ class RestChecker:
         for pod in sorted(self._scene.world.objects.pods().values(), key=lambda pod: bool(pod.node)):
             await self._scene.world.user.delete_pod(pod)
         until_s = self._scene.now_s() + DRAIN_MAX_S
-        while self._scene.now_s() < until_s and not all(p.checker.has_heard_all() for p in self._replicas.running):  # noqa: ASYNC110 - virtual time
+        while self._scene.now_s() < until_s and not self._have_all_seen_deletions():  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(HEARD_POLL_S)
         for process in self._replicas.running:
-            process.checker.check_emptied()
+            process.checker.check_empty()
+
+    def _have_all_seen_deletions(self) -> bool:
+        return all(process.checker.has_seen_all_deletions() for process in self._replicas.running)
 
 
 def _is_expected(failure: str) -> bool:
