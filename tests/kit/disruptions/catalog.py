@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 
 from tests.kit.disruptions import devices, memory, nodes, objects, pods, processes, questions, servers, volumes
-from tests.kit.disruptions.scene import Disruption, Where
+from tests.kit.disruptions.run_context import Disruption, RunKind
 from tests.kit.settings.setting import Setting
 
 LIGHT_KINDS = 10
@@ -49,10 +49,10 @@ def drawn_kinds(seed: int, rng: random.Random, setting: Setting) -> Sequence[str
     Rare ones are drawn apart, so that the other runs stay as they are when one more is thought of.
     """
     is_alone = not setting.configuration.lease.enabled
-    elsewhere = Where.ASKING if setting.is_shipped else Where.SHIPPED
+    elsewhere = RunKind.REMOTE if setting.is_shipped else RunKind.DEFAULT
     found = [
-        *_sample(rng, [one for one in LIGHT if one.where is not elsewhere], LIGHT_KINDS),
-        *_sample(rng, [one for one in HEAVY if one.where is not elsewhere], 0 if is_alone else HEAVY_KINDS),
+        *_sample(rng, [one for one in LIGHT if one.runs is not elsewhere], LIGHT_KINDS),
+        *_sample(rng, [one for one in HEAVY if one.runs is not elsewhere], 0 if is_alone else HEAVY_KINDS),
     ]
     rng.shuffle(found)
     apart = random.Random(f"{seed}/rare")

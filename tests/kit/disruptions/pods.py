@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from multisched.model.objects import CPU, Pod
-from tests.kit.disruptions.scene import Disruption, Scene
+from tests.kit.disruptions.run_context import Disruption, RunContext
 from tests.kit.plugins.permit_holds import HELD
 from tests.kit.wire.faults import FOREIGN
 from tests.kit.world.budgets import FREE, PROTECTED
@@ -29,180 +29,181 @@ DEAR_PODS, DEAR_TERMS = 70, 60
 """Their product is more than an event may cost."""
 
 
-async def _delete(scene: Scene) -> bool:
-    pod = scene.any_pod()
+async def _delete(context: RunContext) -> bool:
+    pod = context.any_pod()
     if pod is not None:
-        await scene.world.user.delete_pod(pod)
+        await context.world.user.delete_pod(pod)
     return pod is not None
 
 
-async def _recreate(scene: Scene) -> bool:
-    pod = scene.any_pod(lambda pod: pod.namespace == "default")
+async def _recreate(context: RunContext) -> bool:
+    pod = context.any_pod(lambda pod: pod.namespace == "default")
     if pod is not None:
-        await scene.world.user.delete_pod(pod)
-        await scene.world.add_pod(pod.name)
+        await context.world.user.delete_pod(pod)
+        await context.world.add_pod(pod.name)
     return pod is not None
 
 
-async def _delete_unseen(scene: Scene) -> bool:
+async def _delete_unseen(context: RunContext) -> bool:
     """While no watch is open, and gone from history before one is."""
-    pod = scene.any_pod()
+    pod = context.any_pod()
     if pod is not None:
-        scene.server.drop_watches()
-        await scene.world.user.delete_pod(pod)
-        scene.server.compact()
+        context.server.drop_watches()
+        await context.world.user.delete_pod(pod)
+        context.server.compact()
     return pod is not None
 
 
-async def _delete_while_decided(scene: Scene) -> bool:
+async def _delete_while_decided(context: RunContext) -> bool:
     """Pods of a burst go while their cycles wait for an answer, or their binds are on the way."""
-    names = [f"brief-{scene.mark()}" for _ in range(6)]
+    names = [f"brief-{context.mark()}" for _ in range(6)]
     for name in names:
-        await scene.world.add_pod(name, scheduler="forecast-scheduler")
+        await context.world.add_pod(name, scheduler="forecast-scheduler")
     for name in names:
-        await scene.pause(0.0, 0.008)
-        await scene.world.user.delete_named(name)
+        await context.pause(0.0, 0.008)
+        await context.world.user.delete_named(name)
     return True
 
 
-async def _recreate_while_decided(scene: Scene) -> bool:
+async def _recreate_while_decided(context: RunContext) -> bool:
     """Pods of a burst go, and others of their names come at once: an old decision must not bind a new pod."""
-    names = [f"again-{scene.mark()}" for _ in range(5)]
+    names = [f"again-{context.mark()}" for _ in range(5)]
     for name in names:
-        await scene.world.add_pod(name, scheduler="forecast-scheduler")
+        await context.world.add_pod(name, scheduler="forecast-scheduler")
     for name in names:
-        await scene.pause(0.0, 0.02)
-        await scene.world.user.delete_named(name)
-        await scene.world.add_pod(name, scheduler=scene.rng.choice(("forecast-scheduler", "job-scheduler")))
+        await context.pause(0.0, 0.02)
+        await context.world.user.delete_named(name)
+        await context.world.add_pod(name, scheduler=context.rng.choice(("forecast-scheduler", "job-scheduler")))
     return True
 
 
-async def _resize_down(scene: Scene) -> bool:
+async def _resize_down(context: RunContext) -> bool:
     """Bound pods take less than before: their room must come free, and nothing more."""
-    placed = [p for p in scene.world.pods() if p.node and not p.is_deleting and 100 < p.requests.get(CPU, 0) <= 500]
-    for pod in scene.rng.sample(placed, min(3, len(placed))):
-        await scene.world.kubelets.resize(pod, f"{pod.requests[CPU] // 2}m")
+    placed = [p for p in context.world.pods() if p.node and not p.is_deleting and 100 < p.requests.get(CPU, 0) <= 500]
+    for pod in context.rng.sample(placed, min(3, len(placed))):
+        await context.world.kubelets.resize(pod, f"{pod.requests[CPU] // 2}m")
     return bool(placed)
 
 
-async def _resize_up(scene: Scene) -> bool:
+async def _resize_up(context: RunContext) -> bool:
     """Bound pods take more than before; more pods want to go where they are."""
-    placed = [p for p in scene.world.pods() if p.node and not p.is_deleting and 0 < p.requests.get(CPU, 0) <= 500]
-    scene.rng.shuffle(placed)
+    placed = [p for p in context.world.pods() if p.node and not p.is_deleting and 0 < p.requests.get(CPU, 0) <= 500]
+    context.rng.shuffle(placed)
     for pod in placed[:4]:
-        await scene.world.kubelets.resize(pod, f"{pod.requests[CPU] + 700}m")
+        await context.world.kubelets.resize(pod, f"{pod.requests[CPU] + 700}m")
     for node in sorted({pod.node for pod in placed[:4]}):
-        await scene.world.crowds.add(node, 3)
+        await context.world.crowds.add(node, 3)
     return bool(placed)
 
 
-async def _resize_waiting(scene: Scene) -> bool:
+async def _resize_waiting(context: RunContext) -> bool:
     """Pods are resized while they are queued, held at Permit, assumed or on the wire; then others come after the room.
 
     On the node with most room, for where there is none nobody is on his way.
     """
-    node = _emptiest(scene)
-    is_held = scene.rng.random() < 0.5
-    names = await scene.world.crowds.add(node, 4, cpu="900m", prefix=HELD if is_held else "")
-    await scene.pause(0.0, 0.08)
+    node = _emptiest(context)
+    is_held = context.rng.random() < 0.5
+    names = await context.world.crowds.add(node, 4, cpu="900m", prefix=HELD if is_held else "")
+    await context.pause(0.0, 0.08)
     for name in names:
-        pod = scene.bind_checker.pods().get(f"default/{name}")
+        pod = context.bind_checker.pods().get(f"default/{name}")
         if pod is not None:
-            await scene.world.kubelets.resize(pod, scene.rng.choice(("1400m", "1900m", "300m")))
-    await scene.pause(0.05, 0.3)
-    await scene.world.crowds.add(node, 6)
+            await context.world.kubelets.resize(pod, context.rng.choice(("1400m", "1900m", "300m")))
+    await context.pause(0.05, 0.3)
+    await context.world.crowds.add(node, 6)
     return True
 
 
-def _emptiest(scene: Scene) -> str:
+def _emptiest(context: RunContext) -> str:
     """Of the nodes that crowds want."""
     used: Counter[str] = Counter({f"node-{number}": 0 for number in CROWDED})
-    for pod in scene.world.pods():
+    for pod in context.world.pods():
         used[pod.node] += pod.requests.get(CPU, 0)
     return min((f"node-{number}" for number in CROWDED), key=lambda node: used[node])
 
 
-async def _shrink_infeasible(scene: Scene) -> bool:
+async def _shrink_infeasible(context: RunContext) -> bool:
     """The only event that helps this pod is its own update."""
-    pod = scene.any_pod(lambda pod: not pod.node and pod.requests.get(CPU, 0) > INFEASIBLE_MILLI)
-    return pod is not None and await scene.world.kubelets.resize(pod, "100m")
+    pod = context.any_pod(lambda pod: not pod.node and pod.requests.get(CPU, 0) > INFEASIBLE_MILLI)
+    return pod is not None and await context.world.kubelets.resize(pod, "100m")
 
 
-async def _open_gate(scene: Scene) -> bool:
-    pod = scene.any_pod(lambda pod: bool(pod.gates))
-    return pod is not None and await scene.world.open_gates(pod)
+async def _open_gate(context: RunContext) -> bool:
+    pod = context.any_pod(lambda pod: bool(pod.gates))
+    return pod is not None and await context.world.open_gates(pod)
 
 
-async def _comply_with_policy(scene: Scene) -> bool:
+async def _comply_with_policy(context: RunContext) -> bool:
     """One of those that the API server refuses, at whatever stage it is."""
-    pod = scene.any_pod(lambda pod: scene.bind_checker.policies.policy_of(pod.name) == OWNER)
-    return pod is not None and await scene.world.comply_with_policy(pod)
+    pod = context.any_pod(lambda pod: context.bind_checker.policies.policy_of(pod.name) == OWNER)
+    return pod is not None and await context.world.comply_with_policy(pod)
 
 
-async def _bind_from_outside(scene: Scene) -> bool:
+async def _bind_from_outside(context: RunContext) -> bool:
     for _ in range(3):
-        await scene.world.strangers.bind_one_of_ours()
+        await context.world.strangers.bind_one_of_ours()
     return True
 
 
-async def _place_giants(scene: Scene) -> bool:
+async def _place_giants(context: RunContext) -> bool:
     """Valid pods of absurd size, placed by somebody else: what they hold counts all the same."""
-    node = f"node-{scene.rng.choice(CROWDED)}"
-    giant = await scene.world.strangers.place_giant(node)
-    await scene.until(lambda: scene.replicas.knows_placed(giant))
-    await scene.world.strangers.add_beside_giant(node)
+    node = f"node-{context.rng.choice(CROWDED)}"
+    giant = await context.world.strangers.place_giant(node)
+    await context.until(lambda: context.replicas.knows_placed(giant))
+    await context.world.strangers.add_beside_giant(node)
     return True
 
 
-async def _crowd(scene: Scene) -> bool:
+async def _crowd(context: RunContext) -> bool:
     """More pods than fit want one node, all at once: some have no other candidate."""
-    await scene.world.crowds.add(f"node-{scene.rng.choice(CROWDED)}", 12, is_mixed=True)
+    await context.world.crowds.add(f"node-{context.rng.choice(CROWDED)}", 12, is_mixed=True)
     return True
 
 
-async def _press_protected(scene: Scene) -> bool:
+async def _press_protected(context: RunContext) -> bool:
     """Urgent pods want two nodes that are full, in part of pods under budgets."""
-    pair = await fill_pair(scene)
-    await press(scene, pair)
-    await _press_beyond_reach(scene, pair)
+    pair = await fill_pair(context)
+    await press(context, pair)
+    await _press_beyond_reach(context, pair)
     return True
 
 
-async def fill_pair(scene: Scene) -> str:
+async def fill_pair(context: RunContext) -> str:
     """Fills two nodes; the label that names them."""
-    pair = scene.rng.choice(PAIRS)
+    pair = context.rng.choice(PAIRS)
     apps = [*PROTECTED * 2, *FREE * 2]
-    scene.rng.shuffle(apps)
+    context.rng.shuffle(apps)
     names = [
-        await scene.world.add_to_pair(pair, cpu, app, is_urgent=False) for cpu, app in zip(PAIR_FILL, apps, strict=True)
+        await context.world.add_to_pair(pair, cpu, app, is_urgent=False)
+        for cpu, app in zip(PAIR_FILL, apps, strict=True)
     ]
-    await scene.until(lambda: all(pod.node for pod in scene.world.pods() if pod.name in names))
+    await context.until(lambda: all(pod.node for pod in context.world.pods() if pod.name in names))
     return pair
 
 
-async def press(scene: Scene, pair: str) -> None:
+async def press(context: RunContext, pair: str) -> None:
     for cpu in PAIR_URGENT:
-        await scene.world.add_to_pair(pair, cpu, scene.rng.choice(FREE), is_urgent=True)
+        await context.world.add_to_pair(pair, cpu, context.rng.choice(FREE), is_urgent=True)
 
 
-async def _press_beyond_reach(scene: Scene, pair: str) -> None:
+async def _press_beyond_reach(context: RunContext, pair: str) -> None:
     """Still more urgent pods.
 
     For some, one node of the two is out of reach whoever goes: by an anti-affinity in its zone, or by their volume's
     zone.
     """
     beside = int(pair.removeprefix("pair-")) - NEXT_IN_ZONE
-    unborne = await scene.world.place_lowly(
+    unborne = await context.world.place_lowly(
         f"node-{beside}", {}, is_urgent=True, scheduler="forecast-scheduler", labels={"unborne": pair}
     )
-    await scene.until(lambda: any(pod.node for pod in scene.world.pods() if pod.name == unborne))
+    await context.until(lambda: any(pod.node for pod in context.world.pods() if pod.name == unborne))
     term = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"unborne": pair}}}
-    far = {"name": "v0", "persistentVolumeClaim": {"claimName": f"zoned-{scene.rng.randrange(ZONED)}"}}
+    far = {"name": "v0", "persistentVolumeClaim": {"claimName": f"zoned-{context.rng.randrange(ZONED)}"}}
     for rule in (
         {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}},
         {"volumes": [far]},
     ):
-        await scene.world.place_lowly(
+        await context.world.place_lowly(
             "",
             {"nodeSelector": {"pair": pair}, **rule},
             is_urgent=True,
@@ -212,59 +213,61 @@ async def _press_beyond_reach(scene: Scene, pair: str) -> None:
         )
 
 
-async def _contend(scene: Scene, scheduler: str, node: str, spec: Mapping[str, Any], milli: str = "") -> bool:
+async def _contend(context: RunContext, scheduler: str, node: str, spec: Mapping[str, Any], milli: str = "") -> bool:
     """Less urgent pods hold what urgent ones then want to have."""
     low = [
-        await scene.world.place_lowly(node, spec, is_urgent=False, scheduler=scheduler, milli=milli) for _ in range(6)
+        await context.world.place_lowly(node, spec, is_urgent=False, scheduler=scheduler, milli=milli) for _ in range(6)
     ]
-    await scene.until(lambda: any(pod.node for pod in scene.world.pods() if pod.name in low))
+    await context.until(lambda: any(pod.node for pod in context.world.pods() if pod.name in low))
     for _ in range(2):
-        await scene.world.place_lowly(node, spec, is_urgent=True, scheduler=scheduler, milli=milli)
-    await scene.pause(0.0, 0.2)
-    await scene.world.place_lowly(
+        await context.world.place_lowly(node, spec, is_urgent=True, scheduler=scheduler, milli=milli)
+    await context.pause(0.0, 0.2)
+    await context.world.place_lowly(
         node, spec, is_urgent=True, scheduler=scheduler, milli=milli, priority="system-node-critical"
     )
-    await scene.pause(1.0, 4.0)
+    await context.pause(1.0, 4.0)
     return True
 
 
-async def _contend_for_ports(scene: Scene) -> bool:
+async def _contend_for_ports(context: RunContext) -> bool:
     port = {"containerPort": 80, "hostPort": 9_970}
     main = {"name": "main", "image": "app-0:v1", "resources": {"requests": {"cpu": "50m"}}, "ports": [port]}
-    return await _contend(scene, "forecast-scheduler", f"node-{scene.rng.choice(CROWDED)}", {"containers": [main]})
+    return await _contend(context, "forecast-scheduler", f"node-{context.rng.choice(CROWDED)}", {"containers": [main]})
 
 
-async def _contend_for_devices(scene: Scene) -> bool:
+async def _contend_for_devices(context: RunContext) -> bool:
     """Fractions, or whole devices, and in one of two cases beside an anti-affinity that must be asked row by row."""
-    node = f"node-{scene.rng.choice(GPU_NODES)}"
-    if scene.rng.random() < 0.6:
-        return await _contend(scene, "gpu-scheduler", node, _averse() if scene.rng.random() < 0.5 else {}, milli="900")
+    node = f"node-{context.rng.choice(GPU_NODES)}"
+    if context.rng.random() < 0.6:
+        return await _contend(
+            context, "gpu-scheduler", node, _averse() if context.rng.random() < 0.5 else {}, milli="900"
+        )
     main = {"name": "main", "image": "app-0:v1", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
-    return await _contend(scene, "gpu-scheduler", node, {"containers": [main]})
+    return await _contend(context, "gpu-scheduler", node, {"containers": [main]})
 
 
-async def _contend_apart(scene: Scene) -> bool:
+async def _contend_apart(context: RunContext) -> bool:
     """Pods that bear none of their kind beside them."""
-    node = f"node-{scene.rng.choice(CROWDED)}"
-    return await _contend(scene, "forecast-scheduler", node, _averse() | {"volumes": [_DISK]})
+    node = f"node-{context.rng.choice(CROWDED)}"
+    return await _contend(context, "forecast-scheduler", node, _averse() | {"volumes": [_DISK]})
 
 
-async def _contend_for_claims(scene: Scene) -> bool:
+async def _contend_for_claims(context: RunContext) -> bool:
     """Pods of one claim that is for one of them, wherever it stands; one follows the other."""
-    spec = {"volumes": [{"name": "v0", "persistentVolumeClaim": {"claimName": scene.rng.choice(SOLE)}}]}
+    spec = {"volumes": [{"name": "v0", "persistentVolumeClaim": {"claimName": context.rng.choice(SOLE)}}]}
     names: list[str] = []
 
     def placed() -> list[Pod]:
-        return [pod for pod in scene.world.pods() if pod.node and pod.name in names]
+        return [pod for pod in context.world.pods() if pod.node and pod.name in names]
 
     for _ in range(3):
         names += [
-            await scene.world.place_lowly("", spec, is_urgent=False, scheduler="forecast-scheduler") for _ in range(2)
+            await context.world.place_lowly("", spec, is_urgent=False, scheduler="forecast-scheduler") for _ in range(2)
         ]
-        await scene.until(lambda: bool(placed()))
-        await scene.pause(0.2, 1.0)
+        await context.until(lambda: bool(placed()))
+        await context.pause(0.2, 1.0)
         for pod in placed():
-            await scene.world.user.delete_pod(pod)
+            await context.world.user.delete_pod(pod)
     return True
 
 
@@ -273,24 +276,24 @@ def _averse() -> dict[str, Any]:
     return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
 
 
-async def _overflow_nominations(scene: Scene) -> bool:
+async def _overflow_nominations(context: RunContext) -> bool:
     """Urgent pods want more nodes at once than are commonly promised to anybody."""
     for number in WANTED:
-        await scene.world.crowds.add(f"node-{number}", 1, cpu="3500m")
-    await scene.pause(0.5, 1.5)
+        await context.world.crowds.add(f"node-{number}", 1, cpu="3500m")
+    await context.pause(0.5, 1.5)
     for number in WANTED:
-        await scene.world.place_lowly(
+        await context.world.place_lowly(
             f"node-{number}", {"containers": [_LARGE]}, is_urgent=True, scheduler="forecast-scheduler"
         )
-    await scene.pause(0.0, 0.2)
-    await _outbid(scene, [f"node-{number}" for number in scene.rng.sample(WANTED, 4)])
+    await context.pause(0.0, 0.2)
+    await _outbid(context, [f"node-{number}" for number in context.rng.sample(WANTED, 4)])
     return True
 
 
-async def _outbid(scene: Scene, nodes: Sequence[str]) -> None:
+async def _outbid(context: RunContext, nodes: Sequence[str]) -> None:
     """Pods that are more urgent than the urgent want what these wait for: who was promised a node looks for another."""
     for node in nodes:
-        await scene.world.place_lowly(
+        await context.world.place_lowly(
             node,
             {"containers": [_LARGE]},
             is_urgent=True,
@@ -299,45 +302,45 @@ async def _outbid(scene: Scene, nodes: Sequence[str]) -> None:
         )
 
 
-async def _wait_absurdly(scene: Scene) -> bool:
+async def _wait_absurdly(context: RunContext) -> bool:
     """Pods of absurd size that wait: their condition says so, and they are tried once they are readable."""
     tolerations = [{"key": f"t{at}", "operator": "Exists"} for at in range(300)]
-    node = f"node-{scene.rng.choice(CROWDED)}"
+    node = f"node-{context.rng.choice(CROWDED)}"
     names = [
-        await scene.world.place_lowly(
+        await context.world.place_lowly(
             node, {"tolerations": tolerations}, is_urgent=False, scheduler="forecast-scheduler"
         )
         for _ in range(2)
     ]
-    crowd = await scene.world.crowds.add(node, 4)
-    await scene.pause(0.0, 0.05)
-    for pod in [pod for pod in scene.world.pods() if pod.name in (*names, *crowd)]:
+    crowd = await context.world.crowds.add(node, 4)
+    await context.pause(0.0, 0.05)
+    for pod in [pod for pod in context.world.pods() if pod.name in (*names, *crowd)]:
         labels = {f"l{at}": "" for at in range(1_100)} if pod.name in crowd[:2] else {"seen": "yes"}
-        await scene.world.patch_pod(pod, {"metadata": {"labels": labels}})
-    await scene.pause(1.0, 3.0)
+        await context.world.patch_pod(pod, {"metadata": {"labels": labels}})
+    await context.pause(1.0, 3.0)
     for name in (*names, *crowd[:2]):
-        await scene.world.user.delete_named(name)
+        await context.world.user.delete_named(name)
     return True
 
 
-async def _edit_waiting(scene: Scene) -> bool:
+async def _edit_waiting(context: RunContext) -> bool:
     """Owners add tolerations to pods that wait, remove one of their gates, or write something that helps nobody."""
     for at in range(3):
         gated = {"schedulingGates": [{"name": "test/one"}, {"name": "test/two"}]}
-        await scene.world.place_lowly(f"node-{20 + at}", gated, is_urgent=False, scheduler="forecast-scheduler")
-    await scene.world.crowds.add(f"node-{scene.rng.choice((9, 19))}", 2, scheduler="forecast-scheduler")
-    await scene.pause(1.0, 3.0)
-    waiting = [pod for pod in scene.world.pods() if not pod.node and not pod.is_deleting]
-    for pod in scene.rng.sample(waiting, min(len(waiting), EDITED)):
+        await context.world.place_lowly(f"node-{20 + at}", gated, is_urgent=False, scheduler="forecast-scheduler")
+    await context.world.crowds.add(f"node-{context.rng.choice((9, 19))}", 2, scheduler="forecast-scheduler")
+    await context.pause(1.0, 3.0)
+    waiting = [pod for pod in context.world.pods() if not pod.node and not pod.is_deleting]
+    for pod in context.rng.sample(waiting, min(len(waiting), EDITED)):
         patches: list[dict[str, Any]] = [
-            {"metadata": {"labels": {"seen": f"{scene.rng.randrange(9)}"}}},
+            {"metadata": {"labels": {"seen": f"{context.rng.randrange(9)}"}}},
             {"metadata": {"annotations": {"sim/seen": "yes"}}},
             {"spec": {"tolerations": [*_documents(pod), {"key": "sim/further", "operator": "Exists"}]}},
         ]
         if len(pod.gates) > 1:
             patches.append({"spec": {"schedulingGates": [{"name": pod.gates[0]}]}})
-        await scene.world.patch_pod(pod, scene.rng.choice(patches))
-        await scene.pause(0.0, 0.4)
+        await context.world.patch_pod(pod, context.rng.choice(patches))
+        await context.pause(0.0, 0.4)
     return bool(waiting)
 
 
@@ -346,9 +349,9 @@ def _documents(pod: Pod) -> list[dict[str, str]]:
     return [{name: getattr(one, name) for name in fields if getattr(one, name)} for one in pod.spec.tolerations]
 
 
-async def _wait_dearly(scene: Scene) -> bool:
+async def _wait_dearly(context: RunContext) -> bool:
     """One namespace's pods that fit nowhere have so many terms that no event asks about them: all are tried again in turns."""
-    node = f"node-{scene.rng.choice(CROWDED)}"
+    node = f"node-{context.rng.choice(CROWDED)}"
     terms = [
         {"topologyKey": f"sim/t{at}", "labelSelector": {"matchLabels": {"absent": str(at)}}} for at in range(DEAR_TERMS)
     ]
@@ -357,40 +360,40 @@ async def _wait_dearly(scene: Scene) -> bool:
         main = {"name": "main", "image": "app-0:v1", "resources": {"requests": {"cpu": f"{400 + at}"}}}
         affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
         spec = {"containers": [main], "affinity": affinity}
-        names.append(await scene.world.place_lowly(node, spec, is_urgent=False, scheduler="forecast-scheduler"))
-    await scene.pause(1.0, 3.0)
+        names.append(await context.world.place_lowly(node, spec, is_urgent=False, scheduler="forecast-scheduler"))
+    await context.pause(1.0, 3.0)
     for _ in range(3):
-        await scene.world.nodes.patch(node, {"metadata": {"labels": {"nudge": f"{scene.now_s():.0f}"}}})
-        await scene.pause(0.5, 2.0)
+        await context.world.nodes.patch(node, {"metadata": {"labels": {"nudge": f"{context.now_s():.0f}"}}})
+        await context.pause(0.5, 2.0)
     for name in names:
-        await scene.world.user.delete_named(name)
+        await context.world.user.delete_named(name)
     return True
 
 
-async def _mark_mistaken(scene: Scene) -> bool:
+async def _mark_mistaken(context: RunContext) -> bool:
     """Preferences that do not parse: the API server takes them, and their pods' conditions say why they wait."""
     wrong = [
         {"key": "rank", "operator": "Gt", "values": ["many"]},
         {"key": "zone", "operator": "In", "values": ["no label value!"]},
         {"key": "zone", "operator": "In", "values": ["z" * 70]},
     ]
-    terms = [{"weight": 1, "preference": {"matchExpressions": [one]}} for one in scene.rng.sample(wrong, 2)]
+    terms = [{"weight": 1, "preference": {"matchExpressions": [one]}} for one in context.rng.sample(wrong, 2)]
     spec = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}}
-    name = await scene.world.place_lowly("", spec, is_urgent=False, scheduler="forecast-scheduler")
-    await scene.pause(2.0, 5.0)  # it fits on several nodes: with one alone nobody reads its preferences
-    await scene.world.user.delete_named(name)
+    name = await context.world.place_lowly("", spec, is_urgent=False, scheduler="forecast-scheduler")
+    await context.pause(2.0, 5.0)  # it fits on several nodes: with one alone nobody reads its preferences
+    await context.world.user.delete_named(name)
     return True
 
 
-async def _complete(scene: Scene) -> bool:
+async def _complete(context: RunContext) -> bool:
     """Pods end by themselves, as those of jobs do: their room comes free, and they stay on record."""
-    placed = [pod for pod in scene.world.pods() if is_ours_to_lose(pod) and not pod.is_deleting]
-    ended = scene.rng.sample(placed, min(len(placed), ENDED))
+    placed = [pod for pod in context.world.pods() if is_ours_to_lose(pod) and not pod.is_deleting]
+    ended = context.rng.sample(placed, min(len(placed), ENDED))
     for pod in ended:
-        await scene.world.kubelets.end_pod(pod, scene.rng.choice(("Succeeded", "Succeeded", "Failed")))
-        await scene.pause(0.0, 0.3)
+        await context.world.kubelets.end_pod(pod, context.rng.choice(("Succeeded", "Succeeded", "Failed")))
+        await context.pause(0.0, 0.3)
     for node in sorted({pod.node for pod in ended[:3]}):
-        await scene.world.crowds.add(node, 3)
+        await context.world.crowds.add(node, 3)
     return bool(ended)
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from tests.kit.disruptions.pods import is_ours_to_lose
-from tests.kit.disruptions.scene import Scene
+from tests.kit.disruptions.run_context import RunContext
 from tests.kit.plugins.permit_holds import HELD
 from tests.kit.scenarios.catalog import play_one
 from tests.kit.world.policies import OWNER
@@ -30,68 +30,68 @@ NotSetAside = Callable[[], Sequence[str]]
 """Keys of pods that the API server always refuses, and that some leader may try all the same."""
 
 
-async def end(scene: Scene, struck: Counter[str], not_quarantined: NotSetAside) -> None:
-    if scene.rng.random() < UNHEARD:  # where no other list comes to help
-        struck["pod deleted unheard"] += await _delete_unheard(scene)
-    await _set_aside(scene, not_quarantined)
-    await play_one(scene, struck)
-    if not scene.setting.is_shipped:
-        await _wake_while_held(scene)
-    await _mend_refused(scene, struck, not_quarantined)
+async def end(context: RunContext, struck: Counter[str], not_quarantined: NotSetAside) -> None:
+    if context.rng.random() < UNHEARD:  # where no other list comes to help
+        struck["pod deleted unheard"] += await _delete_unheard(context)
+    await _set_aside(context, not_quarantined)
+    await play_one(context, struck)
+    if not context.setting.is_shipped:
+        await _wake_while_held(context)
+    await _mend_refused(context, struck, not_quarantined)
 
 
-async def _delete_unheard(scene: Scene) -> bool:
+async def _delete_unheard(context: RunContext) -> bool:
     """Every open watch loses its deletion without a word: only the audit can find out."""
-    pod = scene.any_pod(is_ours_to_lose)
+    pod = context.any_pod(is_ours_to_lose)
     if pod is None:
         return False
-    scene.faults.undelivered_pods.add(pod.name)
-    await scene.world.user.delete_pod(pod)
+    context.faults.undelivered_pods.add(pod.name)
+    await context.world.user.delete_pod(pod)
     await asyncio.sleep(1.0)
-    scene.faults.undelivered_pods.discard(pod.name)
+    context.faults.undelivered_pods.discard(pod.name)
     return True
 
 
-async def _mend_refused(scene: Scene, struck: Counter[str], not_quarantined: NotSetAside) -> None:
+async def _mend_refused(context: RunContext, struck: Counter[str], not_quarantined: NotSetAside) -> None:
     """Once what the API server refuses is set aside, so that only the event that mends it can bring it back (I3)."""
-    await _set_aside(scene, not_quarantined)
-    for pod in scene.world.pods():
-        if scene.bind_checker.policies.policy_of(pod.name) == OWNER:
-            struck["refused pod mended"] += await scene.world.comply_with_policy(pod)
-    await scene.world.trust_namespace()
+    await _set_aside(context, not_quarantined)
+    for pod in context.world.pods():
+        if context.bind_checker.policies.policy_of(pod.name) == OWNER:
+            struck["refused pod mended"] += await context.world.comply_with_policy(pod)
+    await context.world.trust_namespace()
     struck["namespace trusted"] += 1
 
 
-async def _set_aside(scene: Scene, not_quarantined: NotSetAside) -> None:
+async def _set_aside(context: RunContext, not_quarantined: NotSetAside) -> None:
     """Waits until what the API server refuses is set aside: until then each attempt gives back room, which is news."""
-    scene.faults.is_on = False
-    until_s = scene.now_s() + SET_ASIDE_MAX_S
-    while scene.now_s() < until_s and not_quarantined():  # noqa: ASYNC110 - virtual time
+    context.faults.is_on = False
+    until_s = context.now_s() + SET_ASIDE_MAX_S
+    while context.now_s() < until_s and not_quarantined():  # noqa: ASYNC110 - virtual time
         await asyncio.sleep(2.0)
 
 
-async def _wake_while_held(scene: Scene) -> None:
+async def _wake_while_held(context: RunContext) -> None:
     """A pod is held at Permit while room comes free elsewhere, and nothing happens after that.
 
     The event of its attempt must bring it back (I3).
     """
     name = f"{HELD}last"
-    scene.faults.is_on = False
+    context.faults.is_on = False
     await asyncio.sleep(CALM_S)
-    leaders = [p for p in scene.replicas.running if p.program.router.workers()[0].is_leading]
-    await scene.world.add_pod(name, scheduler="forecast-scheduler")
+    leaders = [p for p in context.replicas.running if p.program.router.workers()[0].is_leading]
+    await context.world.add_pod(name, scheduler="forecast-scheduler")
     await asyncio.sleep(1.0)
-    held = next((pod.uid for pod in scene.bind_checker.pods().values() if pod.name == name), "")
+    held = next((pod.uid for pod in context.bind_checker.pods().values() if pod.name == name), "")
     leaders = [p for p in leaders if p.program.cache.is_assumed(held)]
-    freed = scene.any_pod(lambda pod: bool(pod.node) and not pod.is_terminal)
+    freed = context.any_pod(lambda pod: bool(pod.node) and not pod.is_terminal)
     if freed is None or not leaders:
         return
-    await scene.world.user.delete_pod(freed)
+    await context.world.user.delete_pod(freed)
     await asyncio.sleep(HEARD_S)
     has_heard = all(p.program.cache.placed(freed.uid) is None for p in leaders)
     await asyncio.sleep(COME_BACK_S)
     is_undisturbed = (
-        has_heard and all(p in scene.replicas.running for p in leaders) and not scene.setting.has_faulty_plugin
+        has_heard and all(p in context.replicas.running for p in leaders) and not context.setting.has_faulty_plugin
     )
-    if is_undisturbed and any(pod.name == name for pod in scene.bind_checker.unbound_feasible()):
-        scene.bind_checker.complain(f"I3: {name} missed the event of its attempt")
+    if is_undisturbed and any(pod.name == name for pod in context.bind_checker.unbound_feasible()):
+        context.bind_checker.complain(f"I3: {name} missed the event of its attempt")

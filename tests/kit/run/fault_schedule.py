@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tests.kit.disruptions.catalog import BY_NAME
-from tests.kit.disruptions.scene import Scene
+from tests.kit.disruptions.run_context import RunContext
 from tests.kit.processes.configuration_files import LATE_MAX_S, FileFollower
 from tests.kit.run.endings import NotSetAside, end
 from tests.kit.scenarios.gang_turns import play_turns
@@ -35,21 +35,21 @@ BURSTS = (1, 1, 5, 20, 40)
 class FaultSchedule:
     """The arrivals and disruptions of one run, in their drawn order."""
 
-    def __init__(self, scene: Scene, kinds: Sequence[str], not_quarantined: NotSetAside) -> None:
+    def __init__(self, context: RunContext, kinds: Sequence[str], not_quarantined: NotSetAside) -> None:
         """`kinds`: disruptions, in the order in which they strike."""
-        self._scene = scene
-        self._setting = scene.setting
-        self._rng = scene.rng
+        self._context = context
+        self._setting = context.setting
+        self._rng = context.rng
         self._kinds = kinds
         self._not_quarantined = not_quarantined
-        self._workloads = Workloads(scene.world, scene.seed)
+        self._workloads = Workloads(context.world, context.seed)
         self.struck: Counter[str] = Counter()
 
     async def run(self) -> None:
         """Returns when the last disruption is over."""
         kinds = self._kinds
         tasks = [asyncio.ensure_future(self._arrive()), asyncio.ensure_future(self._roll_out())]
-        world = self._scene.world
+        world = self._context.world
         tasks += [
             asyncio.ensure_future(one.run(self.struck))
             for one in (world.quotas, world.gangs, world.cards)
@@ -67,16 +67,16 @@ class FaultSchedule:
             await asyncio.gather(*tasks)
             clearing.cancel()
             if world.gang_workloads is not None:
-                self._scene.faults.is_on = False
+                self._context.faults.is_on = False
                 await self._act_on_gangs(world.gang_workloads, ACTS_ALONE)
-            await play_turns(self._scene, self.struck)
-            await end(self._scene, self.struck, self._not_quarantined)
+            await play_turns(self._context, self.struck)
+            await end(self._context, self.struck, self._not_quarantined)
         finally:
             for task in [*tasks, clearing]:
                 task.cancel()
 
     async def _strike(self, kind: str) -> None:
-        self.struck[kind] += await BY_NAME[kind].act(self._scene)
+        self.struck[kind] += await BY_NAME[kind].action(self._context)
 
     async def _act_on_gangs(self, gangs: GangWorkloads, count: tuple[int, int]) -> None:
         """Acts on gangs that controllers own, one after the other."""
@@ -90,22 +90,22 @@ class FaultSchedule:
 
         The mistakes before the last good file last for a while, too.
         """
-        scene, rng = self._scene, random.Random(f"{self._scene.seed}/files")
+        context, rng = self._context, random.Random(f"{self._context.seed}/files")
         files = changed_files.drawn(rng, self._setting)
         killing_at = rng.randrange(2 * len(files)) if self._setting.configuration.lease.enabled else -1
         for number, file in enumerate(files):
             await asyncio.sleep(rng.uniform(0.5, 2 * FAULTS_S / len(files)))
-            scene.replicas.change_file(file)
+            context.replicas.change_file(file)
             self.struck["configuration changed" if file.is_good else "configuration mistaken"] += 1
             if number == killing_at:
                 await asyncio.sleep(rng.uniform(0.0, LATE_MAX_S))
-                self.struck[KILLED] += await BY_NAME[KILLED].act(scene)
+                self.struck[KILLED] += await BY_NAME[KILLED].action(context)
         await asyncio.sleep(FileFollower.rest_s())
 
     async def _clear(self) -> None:
         while True:
             await asyncio.sleep(CLEARED_EVERY_S)
-            await self._scene.world.crowds.clear(self._scene.clock.now().timestamp())
+            await self._context.world.crowds.clear(self._context.clock.now().timestamp())
 
     async def _arrive(self) -> None:
         left = self._setting.arrivals
@@ -113,7 +113,7 @@ class FaultSchedule:
             burst = min(left, self._rng.choice(BURSTS))
             left -= burst
             for _ in range(burst):
-                await self._scene.world.add_pod()
+                await self._context.world.add_pod()
             await asyncio.sleep(self._rng.uniform(0.0, FAULTS_S / 8))
 
     async def _roll_out(self) -> None:

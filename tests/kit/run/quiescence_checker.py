@@ -14,7 +14,7 @@ from multisched.shell.audit.auditor import AUDIT_PERIOD_S
 from multisched.shell.object_watch import AUDITED_EVERY
 from tests.kit.checkers.invariants import compare
 from tests.kit.checkers.process.cache_comparison import unfinished_work
-from tests.kit.disruptions.scene import Scene
+from tests.kit.disruptions.run_context import RunContext
 from tests.kit.plugins.faulty import FAULTY
 from tests.kit.processes.process import Process
 from tests.kit.settings.configurations import EDGE_RANKS
@@ -49,37 +49,37 @@ the nodes that it may use."""
 class QuiescenceChecker:
     """Waits for rest, and looks then."""
 
-    def __init__(self, scene: Scene, is_over: Callable[[], bool]) -> None:
+    def __init__(self, context: RunContext, is_over: Callable[[], bool]) -> None:
         """`is_over`: nobody wants to know any more."""
-        self._scene = scene
+        self._context = context
         self._is_over = is_over
-        self._bind_checker, self._complain = scene.bind_checker, scene.bind_checker.complain
-        self._replicas = scene.replicas
+        self._bind_checker, self._complain = context.bind_checker, context.bind_checker.complain
+        self._replicas = context.replicas
         self._faults_over_s = math.inf
         """From then on nothing goes wrong any more."""
 
     async def wait_until_settled(self) -> float:
         """Waits until all is settled, as long as may be; returns how long."""
-        began_s, nudges = self._scene.now_s(), 0
+        began_s, nudges = self._context.now_s(), 0
         self._faults_over_s = began_s + HEARD_S
         limit_s = QUIET_LOST_MAX_S if self._was_deceived() else QUIET_MAX_S
         limit_s = QUIET_RESTORED_MAX_S if self._bind_checker.was_restored else limit_s
-        while self._scene.now_s() - began_s < limit_s and not self._is_settled() and not self._is_over():
+        while self._context.now_s() - began_s < limit_s and not self._is_settled() and not self._is_over():
             await asyncio.sleep(POLL_S)
             nudges += 1
             if nudges % NUDGE_POLLS == 0:
                 for number in NUDGED:
-                    await self._scene.world.nodes.patch(
+                    await self._context.world.nodes.patch(
                         f"node-{number}", {"metadata": {"labels": {"nudge": str(nudges)}}}
                     )
-        return self._scene.now_s() - began_s
+        return self._context.now_s() - began_s
 
     def _was_deceived(self) -> bool:
         """Something happened that nobody but the audit can find out, or that takes a reflector long to believe."""
         return (
             self._bind_checker.was_restored
             or self._replicas.was_corrupted
-            or any(self._scene.faults.injected[kind] for kind in DECEIT)
+            or any(self._context.faults.injected[kind] for kind in DECEIT)
         )
 
     def _is_settled(self) -> bool:
@@ -114,7 +114,7 @@ class QuiescenceChecker:
     def _differences(self, process: Process) -> list[str]:
         known = process.program.cache.objects.all(ObjectKind.POD_DISRUPTION_BUDGET)
         found = compare(process.program, self._bind_checker.pods(), self._bind_checker.nodes())
-        return [*found, *self._scene.world.budgets.differences(known)]
+        return [*found, *self._context.world.budgets.differences(known)]
 
     def check(self) -> None:
         """Everything that must hold at rest."""
@@ -156,9 +156,9 @@ class QuiescenceChecker:
 
     def _check_audit(self, process: Process) -> None:
         """I4: it has found no more than was made wrong. A faulty plugin's ledger is what it is there to mend."""
-        audit, injected = process.program.audit.statistics(), self._scene.faults.injected
+        audit, injected = process.program.audit.statistics(), self._context.faults.injected
         was_tampered_with = self._bind_checker.was_restored or self._replicas.was_corrupted
-        is_excused = self._scene.setting.has_faulty_plugin or was_tampered_with or bool(injected["false 404"])
+        is_excused = self._context.setting.has_faulty_plugin or was_tampered_with or bool(injected["false 404"])
         if audit.inner and not is_excused:
             self._complain(f"I4: the audit had to mend {audit.inner} contradictions inside the cache")
         if audit.lost and not self._was_deceived():
@@ -168,14 +168,14 @@ class QuiescenceChecker:
 
     async def drain(self) -> None:
         """All pods go, and nothing of them is left in any process (I5). Who waits goes first: nobody is tried for what others leave."""
-        if self._scene.world.quotas is not None:
-            self._scene.world.quotas.is_kept = False
-        if self._scene.world.gang_workloads is not None:
-            self._scene.world.gang_workloads.is_kept = False
-        for pod in sorted(self._scene.world.objects.pods().values(), key=lambda pod: bool(pod.node)):
-            await self._scene.world.user.delete_pod(pod)
-        until_s = self._scene.now_s() + DRAIN_MAX_S
-        while self._scene.now_s() < until_s and not self._have_all_seen_deletions():  # noqa: ASYNC110 - virtual time
+        if self._context.world.quotas is not None:
+            self._context.world.quotas.is_kept = False
+        if self._context.world.gang_workloads is not None:
+            self._context.world.gang_workloads.is_kept = False
+        for pod in sorted(self._context.world.objects.pods().values(), key=lambda pod: bool(pod.node)):
+            await self._context.world.user.delete_pod(pod)
+        until_s = self._context.now_s() + DRAIN_MAX_S
+        while self._context.now_s() < until_s and not self._have_all_seen_deletions():  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(HEARD_POLL_S)
         for process in self._replicas.running:
             process.checker.check_empty()

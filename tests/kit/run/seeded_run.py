@@ -20,7 +20,7 @@ from tests.kit.checkers.api.bind_judge import UNSEEN_LOST_MAX_S
 from tests.kit.checkers.api.card_checker import CardChecker
 from tests.kit.checkers.api.reservation_history import ReservationHistory
 from tests.kit.disruptions.catalog import drawn_kinds
-from tests.kit.disruptions.scene import Scene
+from tests.kit.disruptions.run_context import RunContext
 from tests.kit.processes.onlookers import look_at
 from tests.kit.processes.replicas import Replicas
 from tests.kit.run.fault_schedule import FaultSchedule
@@ -88,7 +88,7 @@ class Run:
             objects, complain = self._bind_checker.objects, self._bind_checker.complain
             self._bind_checker.cards = CardChecker(self._world.cards, objects, complain)
         self._replicas = Replicas(setting, seed, loop, rng, self._world.user.api, self._faults, self._bind_checker)
-        self._scene = Scene(
+        self._context = RunContext(
             seed=seed,
             setting=setting,
             loop=loop,
@@ -100,8 +100,8 @@ class Run:
             bind_checker=self._bind_checker,
             replicas=self._replicas,
         )
-        self._rest = QuiescenceChecker(self._scene, self._is_over)
-        self._schedule = FaultSchedule(self._scene, kinds, self._rest.not_quarantined)
+        self._rest = QuiescenceChecker(self._context, self._is_over)
+        self._schedule = FaultSchedule(self._context, kinds, self._rest.not_quarantined)
 
     def _reservations(self, policy: ReservePolicy) -> ReservationHistory:
         """A process that was paused is not held to the times."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from tests.kit.disruptions.scene import Scene
+from tests.kit.disruptions.run_context import RunContext
 from tests.kit.scenarios import (
     classes,
     handbacks,
@@ -35,15 +35,15 @@ SCENARIOS: Final[Scenarios] = (
 )
 
 
-async def play_one(scene: Scene, struck: Counter[str]) -> None:
+async def play_one(context: RunContext, struck: Counter[str]) -> None:
     """The scenarios take turns, three runs each: a hundred runs meet every one.
 
     None is played where a faulty ledger may fail at its pods: they would wait for the next audit.
     """
-    if scene.setting.has_faulty_plugin:
+    if context.setting.has_faulty_plugin:
         return
-    name, act = SCENARIOS[scene.seed // RUNS_EACH % len(SCENARIOS)]
-    first = await place(scene, "", 10)
-    await scene.until(lambda: bool(bound_pods(scene, [first])), LED_MAX_S)
-    if bound_pods(scene, [first]):
-        struck[name] += await act(scene)
+    name, action = SCENARIOS[context.seed // RUNS_EACH % len(SCENARIOS)]
+    first = await place(context, "", 10)
+    await context.until(lambda: bool(bound_pods(context, [first])), LED_MAX_S)
+    if bound_pods(context, [first]):
+        struck[name] += await action(context)

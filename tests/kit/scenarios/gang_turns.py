@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from multisched.framework.gangs import ReservePolicy
-from tests.kit.disruptions.scene import Scene
+from tests.kit.disruptions.run_context import RunContext
 from tests.kit.processes.process import Process
 from tests.kit.settings.setting import RESERVING_DOMAIN, RESERVING_SCHEDULER
 from tests.kit.world.gang_acts import GROUPED
@@ -40,7 +40,7 @@ RELEASED_S: Final = 10.0
 class Stage:
     """One pool of nodes with its stream."""
 
-    scene: Scene
+    context: RunContext
     gangs: GangWorkloads
     policy: ReservePolicy
     rng: random.Random
@@ -58,7 +58,7 @@ class Stage:
         return next(
             (
                 process
-                for process in self.scene.replicas.running
+                for process in self.context.replicas.running
                 for worker in process.program.router.workers()
                 if worker.name == RESERVING_DOMAIN and worker.is_leading
             ),
@@ -100,29 +100,29 @@ class Stage:
             lambda: not self.is_reserved_for(gang) and self.stream.running() == full, RELEASED_S
         )
         if not is_over and before is self.leader() and before is not None:
-            where = f"{self.stream.running()} of {full} small pods run"
-            self.complain(f"room is not given up that was reserved for gang {gang.plan.name}: {where}")
+            found = f"{self.stream.running()} of {full} small pods run"
+            self.complain(f"room is not given up that was reserved for gang {gang.plan.name}: {found}")
 
     def complain(self, what: str) -> None:
-        if not self.scene.bind_checker.was_restored:
-            self.scene.bind_checker.complain(f"I13: {what}")
+        if not self.context.bind_checker.was_restored:
+            self.context.bind_checker.complain(f"I13: {what}")
 
 
 Turn = Callable[[Stage], Awaitable[None]]
 
 
-async def play_turns(scene: Scene, struck: Counter[str]) -> None:
+async def play_turns(context: RunContext, struck: Counter[str]) -> None:
     """Some scenarios, one after the other."""
-    gangs, policy = scene.world.gang_workloads, scene.setting.reserve
+    gangs, policy = context.world.gang_workloads, context.setting.reserve
     if gangs is None or policy is None:
         return
-    rng = random.Random(f"{scene.seed}/turns")
+    rng = random.Random(f"{context.seed}/turns")
     for name in rng.sample(sorted(SCENARIOS), rng.randint(*TURNS)):
         pool, nodes = gangs.pool(), rng.randint(2, 3)
         for _ in range(nodes):
             await gangs.node(pool, CPU, domain=RESERVING_DOMAIN)
         stream = PodStream(gangs, pool, RESERVING_SCHEDULER, rng)
-        struck[name] += await _play(Stage(scene, gangs, policy, rng, pool, stream, nodes), SCENARIOS[name])
+        struck[name] += await _play(Stage(context, gangs, policy, rng, pool, stream, nodes), SCENARIOS[name])
 
 
 async def _play(stage: Stage, turn: Turn) -> bool:
@@ -212,7 +212,7 @@ async def _led_by_another(stage: Stage) -> None:
     leader = stage.leader()
     if leader is None or not await stage.gangs.until(lambda: stage.is_reserved_for(gang), stage.in_time_s):
         return
-    replicas = stage.scene.replicas
+    replicas = stage.context.replicas
     await (replicas.kill if stage.rng.random() < 0.5 else replicas.stop)(leader)
     replicas.start()
     if not await stage.gangs.until(lambda: stage.leader() is not None, LED_S):

@@ -12,7 +12,7 @@ from multisched.model.objects import Node, Pod
 from multisched.model.version import Version
 from multisched.queueing.transitions import QueueState
 from multisched.shell.program import Program
-from tests.kit.disruptions.scene import Scene
+from tests.kit.disruptions.run_context import RunContext
 from tests.kit.processes.process import Process
 from tests.kit.scenarios.steps import are_bound, leaders, leading, named, place
 from tests.kit.world.labels import HOSTNAME
@@ -54,13 +54,13 @@ Case = Callable[["Rooms"], Awaitable[Sleeper]]
 class Rooms:
     """Those of one scenario."""
 
-    def __init__(self, scene: Scene) -> None:
-        self.scene = scene
+    def __init__(self, context: RunContext) -> None:
+        self.context = context
         self._names: list[str] = []
-        self._before = sum(name.startswith(ROOM) for name in scene.bind_checker.nodes())
+        self._before = sum(name.startswith(ROOM) for name in context.bind_checker.nodes())
         """Rooms of earlier scenarios of the run."""
         self._uids: list[str] = []
-        self.mark = scene.mark()
+        self.mark = context.mark()
 
     async def room(self, bed: str, labels: Mapping[str, str] | None = None, *, cpu: str = "4", **spec: Any) -> str:
         """The name of a new node."""
@@ -74,7 +74,7 @@ class Rooms:
             "spec": {"taints": [KEPT], **spec},
             "status": {"capacity": amounts, "allocatable": amounts},
         }
-        await self.scene.world.user.send("POST", "/api/v1/nodes", node)
+        await self.context.world.user.send("POST", "/api/v1/nodes", node)
         return name
 
     async def pod(
@@ -87,116 +87,116 @@ class Rooms:
         is_urgent: bool = False,
     ) -> str:
         """The name of a pod that is for these rooms, or with no bed for any node. It comes when all know who is where."""
-        await self.scene.until(self._are_known, HEARD_S)
-        where = {"nodeSelector": {BED: bed}} if bed else {}
-        whole = {"tolerations": [TOLERATED], **where, **(spec or {})}
-        return await place(self.scene, "", milli, spec=whole, is_urgent=is_urgent, labels=dict(labels or {}))
+        await self.context.until(self._are_known, HEARD_S)
+        selector = {"nodeSelector": {BED: bed}} if bed else {}
+        whole = {"tolerations": [TOLERATED], **selector, **(spec or {})}
+        return await place(self.context, "", milli, spec=whole, is_urgent=is_urgent, labels=dict(labels or {}))
 
     async def holder(self, node: str, *, milli: int = 10, **more: Any) -> str:
         """The uid of somebody else's pod in the room."""
-        uid = await self.scene.world.strangers.place(node, annotations={}, cpu=f"{milli}m", **more)
+        uid = await self.context.world.strangers.place(node, annotations={}, cpu=f"{milli}m", **more)
         self._uids.append(uid)
         return uid
 
     def _are_known(self) -> bool:
-        delivered = [process.checker.delivered for process in self.scene.replicas.running]
+        delivered = [process.checker.delivered for process in self.context.replicas.running]
         return all(one.nodes.keys() >= set(self._names) and one.pods.keys() >= set(self._uids) for one in delivered)
 
     async def patch(self, node: str, **fields: Any) -> None:
-        await self.scene.world.nodes.patch(node, fields)
+        await self.context.world.nodes.patch(node, fields)
 
     async def patch_pod(self, name: str, **fields: Any) -> None:
         """By its name."""
-        for pod in named(self.scene, [name]):
-            await self.scene.world.patch_pod(pod, fields)
+        for pod in named(self.context, [name]):
+            await self.context.world.patch_pod(pod, fields)
 
     async def relabel(self, uid: str, labels: Mapping[str, str | None]) -> None:
-        for pod in self.scene.world.pods():
+        for pod in self.context.world.pods():
             if pod.uid == uid:
-                await self.scene.world.patch_pod(pod, {"metadata": {"labels": dict(labels)}})
+                await self.context.world.patch_pod(pod, {"metadata": {"labels": dict(labels)}})
 
     async def send_off(self, uid: str) -> None:
-        await self.scene.world.delete_uid(uid)
+        await self.context.world.delete_uid(uid)
 
 
-async def wake_each(scene: Scene, cases: Sequence[Case]) -> bool:
+async def wake_each(context: RunContext, cases: Sequence[Case]) -> bool:
     """One event after the other, in this order; each wakes its pod."""
-    rooms = Rooms(scene)
+    rooms = Rooms(context)
     sleepers = [await case(rooms) for case in cases]
-    await fall_asleep(scene, sleepers)
+    await fall_asleep(context, sleepers)
     for sleeper in sleepers:
-        await wake_up(scene, sleeper.wake, [sleeper])
-    await _decided(scene, sleepers)
+        await wake_up(context, sleeper.wake, [sleeper])
+    await _decided(context, sleepers)
     return True
 
 
-async def wake_all(scene: Scene, sleepers: Sequence[Sleeper], wake: Callable[[], Awaitable[object]]) -> bool:
+async def wake_all(context: RunContext, sleepers: Sequence[Sleeper], wake: Callable[[], Awaitable[object]]) -> bool:
     """One event wakes all."""
-    await fall_asleep(scene, sleepers)
-    await wake_up(scene, wake, sleepers)
-    await _decided(scene, sleepers)
+    await fall_asleep(context, sleepers)
+    await wake_up(context, wake, sleepers)
+    await _decided(context, sleepers)
     return True
 
 
-async def fall_asleep(scene: Scene, sleepers: Sequence[Sleeper]) -> None:
-    await scene.until(lambda: all(asleep(scene, one.pod) for one in sleepers))
-    await scene.pause(*BACKED_OFF_S)
+async def fall_asleep(context: RunContext, sleepers: Sequence[Sleeper]) -> None:
+    await context.until(lambda: all(asleep(context, one.pod) for one in sleepers))
+    await context.pause(*BACKED_OFF_S)
 
 
-async def wake_up(scene: Scene, wake: Callable[[], Awaitable[object]], sleepers: Sequence[Sleeper]) -> None:
-    before = leader(scene)
-    waiting = [one for one in sleepers if asleep(scene, one.pod)]
+async def wake_up(context: RunContext, wake: Callable[[], Awaitable[object]], sleepers: Sequence[Sleeper]) -> None:
+    before = leader(context)
+    waiting = [one for one in sleepers if asleep(context, one.pod)]
     await wake()
-    await scene.until(lambda: not any(asleep(scene, one.pod) for one in waiting), HEARD_S)
-    await check_awake(scene, waiting, before)
+    await context.until(lambda: not any(asleep(context, one.pod) for one in waiting), HEARD_S)
+    await check_awake(context, waiting, before)
 
 
-async def _decided(scene: Scene, sleepers: Sequence[Sleeper]) -> None:
+async def _decided(context: RunContext, sleepers: Sequence[Sleeper]) -> None:
     names = [one.pod for one in sleepers]
-    await scene.until(lambda: are_bound(scene, names), DECIDED_S)
+    await context.until(lambda: are_bound(context, names), DECIDED_S)
 
 
-def asleep(scene: Scene, name: str) -> bool:
+def asleep(context: RunContext, name: str) -> bool:
     """Whoever leads waits for an event before it tries this pod again."""
     places = (QueueState.UNSCHEDULABLE, QueueState.GATED)
     return any(
-        entry.pod.name == name and entry.state in places for queue in leading(scene) for entry in queue.entries()
+        entry.pod.name == name and entry.state in places for queue in leading(context) for entry in queue.entries()
     )
 
 
-def leader(scene: Scene) -> Process | None:
+def leader(context: RunContext) -> Process | None:
     """The process that decides about these pods; None while nobody does, or two believe so."""
-    found = leaders(scene)
+    found = leaders(context)
     return found[0][0] if len(found) == 1 else None
 
 
-async def check_awake(scene: Scene, waiting: Sequence[Sleeper], before: Process | None) -> None:
+async def check_awake(context: RunContext, waiting: Sequence[Sleeper], before: Process | None) -> None:
     """`before`: the process that led when the event came.
 
     Drawn plugins may refuse whatever they like; after a restored backup new nodes may be withheld, and claims may come
     later than pods. Nodes that another leader may use are withheld, too.
     """
-    late = [one for one in waiting if asleep(scene, one.pod)]
+    late = [one for one in waiting if asleep(context, one.pod)]
     if (
         not late
         or before is None
-        or scene.setting.is_drawn
-        or scene.bind_checker.was_restored
+        or context.setting.is_drawn
+        or context.bind_checker.was_restored
         or before.program.handover.waiting()
-        or not _has_heard(scene, before)
+        or not _has_heard(context, before)
     ):
         return
-    await scene.pause(*SETTLED_S)
-    if leader(scene) is not before or not _has_heard(scene, before):
+    await context.pause(*SETTLED_S)
+    if leader(context) is not before or not _has_heard(context, before):
         return
     for one in late:
-        if asleep(scene, one.pod) and one.is_heard(before.program):
-            scene.bind_checker.complain(f"I3: {one.pod} was not woken by {one.awaits}")
+        if asleep(context, one.pod) and one.is_heard(before.program):
+            context.bind_checker.complain(f"I3: {one.pod} was not woken by {one.awaits}")
 
 
-def _has_heard(scene: Scene, process: Process) -> bool:
+def _has_heard(context: RunContext, process: Process) -> bool:
     """Of the rooms and of all pods that may go there, by what its watches have handed on."""
-    delivered, bind_checker = process.checker.delivered, scene.bind_checker
+    delivered, bind_checker = process.checker.delivered, context.bind_checker
     pods = _versions(delivered.pods.values()) == _versions(bind_checker.pods().values())
     return (
         pods

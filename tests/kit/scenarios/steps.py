@@ -16,11 +16,11 @@ from multisched.model.objects import CPU, Pod
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import QueueState
 from multisched.shell.domain import DomainWorker
-from tests.kit.disruptions.scene import Act, Scene
+from tests.kit.disruptions.run_context import Action, RunContext
 from tests.kit.processes.process import Process
 from tests.kit.world.nodes import CROWDED
 
-Scenarios = Sequence[tuple[str, Act]]
+Scenarios = Sequence[tuple[str, Action]]
 """Name and act."""
 DOMAIN, SCHEDULER = "forecast", "forecast-scheduler"
 LED_MAX_S: Final = 10.0
@@ -31,120 +31,126 @@ COMES_S: Final = 5.0
 """Until a pod is decided anew, and bound: it was tried once or twice before, and a bind may take two seconds."""
 
 
-def several(scenarios: Scenarios, count: int) -> Act:
+def several(scenarios: Scenarios, count: int) -> Action:
     """So many of them, one after the other."""
 
-    async def act(scene: Scene) -> bool:
-        return any([await one(scene) for _, one in scene.rng.sample(scenarios, count)])
+    async def action(context: RunContext) -> bool:
+        return any([await one(context) for _, one in context.rng.sample(scenarios, count)])
 
-    return act
+    return action
 
 
 async def place(
-    scene: Scene, node: str, milli: int, *, spec: Mapping[str, Any] | None = None, is_urgent: bool = False, **more: Any
+    context: RunContext,
+    node: str,
+    milli: int,
+    *,
+    spec: Mapping[str, Any] | None = None,
+    is_urgent: bool = False,
+    **more: Any,
 ) -> str:
     """The name of a small pod for this node."""
-    return await scene.world.place_lowly(
+    return await context.world.place_lowly(
         node, spec or {}, is_urgent=is_urgent, scheduler=SCHEDULER, cpu=f"{milli}m", **more
     )
 
 
-def leaders(scene: Scene) -> list[tuple[Process, DomainWorker]]:
+def leaders(context: RunContext) -> list[tuple[Process, DomainWorker]]:
     """Those who believe that they decide about these pods."""
-    workers = [(process, worker) for process in scene.replicas.running for worker in process.program.router.workers()]
+    workers = [(process, worker) for process in context.replicas.running for worker in process.program.router.workers()]
     return [(process, worker) for process, worker in workers if worker.name == DOMAIN and worker.is_leading]
 
 
-def leading(scene: Scene) -> list[PodQueue]:
+def leading(context: RunContext) -> list[PodQueue]:
     """Their queues."""
-    return [worker.queue for _, worker in leaders(scene)]
+    return [worker.queue for _, worker in leaders(context)]
 
 
-def parked(scene: Scene, names: Sequence[str]) -> list[str]:
+def parked(context: RunContext, names: Sequence[str]) -> list[str]:
     """Those that wait for an event."""
-    entries = [entry for queue in leading(scene) for entry in queue.entries(QueueState.UNSCHEDULABLE)]
+    entries = [entry for queue in leading(context) for entry in queue.entries(QueueState.UNSCHEDULABLE)]
     return [entry.pod.name for entry in entries if entry.pod.name in names]
 
 
-def named(scene: Scene, names: Sequence[str]) -> list[Pod]:
-    return [pod for pod in scene.world.pods() if pod.name in names]
+def named(context: RunContext, names: Sequence[str]) -> list[Pod]:
+    return [pod for pod in context.world.pods() if pod.name in names]
 
 
-def bound_pods(scene: Scene, names: Sequence[str]) -> list[Pod]:
-    return [pod for pod in named(scene, names) if pod.node and not pod.is_deleting]
+def bound_pods(context: RunContext, names: Sequence[str]) -> list[Pod]:
+    return [pod for pod in named(context, names) if pod.node and not pod.is_deleting]
 
 
-def are_bound(scene: Scene, names: Sequence[str]) -> bool:
-    return len(bound_pods(scene, names)) == len(names)
+def are_bound(context: RunContext, names: Sequence[str]) -> bool:
+    return len(bound_pods(context, names)) == len(names)
 
 
-def nominated(scene: Scene, name: str) -> bool:
+def nominated(context: RunContext, name: str) -> bool:
     """The pod was promised a node, or has one."""
-    return any(pod.nominated_node or pod.node for pod in named(scene, [name]))
+    return any(pod.nominated_node or pod.node for pod in named(context, [name]))
 
 
-def emptiest(scene: Scene) -> str:
+def emptiest(context: RunContext) -> str:
     """Of the nodes that crowds want and that are there."""
-    amounts, there = used(scene), scene.bind_checker.nodes()
+    amounts, there = used(context), context.bind_checker.nodes()
     return min((f"node-{number}" for number in CROWDED if f"node-{number}" in there), key=lambda node: amounts[node])
 
 
-def used(scene: Scene) -> Counter[str]:
+def used(context: RunContext) -> Counter[str]:
     """Node -> the CPU that its pods have."""
     amounts: Counter[str] = Counter()
-    for pod in scene.world.pods():
+    for pod in context.world.pods():
         amounts[pod.node] += pod.requests.get(CPU, 0)
     return amounts
 
 
 @contextmanager
-def checking_every_class(scene: Scene) -> Iterator[None]:
+def checking_every_class(context: RunContext) -> Iterator[None]:
     """Meanwhile each class that is found is asked anew."""
     try:
-        for process in scene.replicas.running:
+        for process in context.replicas.running:
             process.checker.check_every_class(is_on=True)
         yield
     finally:
-        for process in scene.replicas.running:
+        for process in context.replicas.running:
             process.checker.check_every_class(is_on=False)
 
 
-async def must_come(scene: Scene, node: str, name: str, why: str) -> None:
+async def must_come(context: RunContext, node: str, name: str, why: str) -> None:
     """Complains if the pod stays parked though nothing keeps it off the node: a plain pod that comes then shows that."""
-    before, second = steady_leader(scene), await place(scene, node, 10)
-    await scene.until(partial(are_bound, scene, [name, second]), COMES_S)
-    may_know = is_led_by(scene, before) and sees_objects(scene)
-    if may_know and bound_pods(scene, [second]) and parked(scene, [name]):
-        scene.bind_checker.complain(f"I3: {name} waits for {node}, and may go there: {why}")
-    await scene.world.user.delete_named(second)
+    before, second = steady_leader(context), await place(context, node, 10)
+    await context.until(partial(are_bound, context, [name, second]), COMES_S)
+    may_know = is_led_by(context, before) and sees_objects(context)
+    if may_know and bound_pods(context, [second]) and parked(context, [name]):
+        context.bind_checker.complain(f"I3: {name} waits for {node}, and may go there: {why}")
+    await context.world.user.delete_named(second)
 
 
-async def must_wait(scene: Scene, node: str, name: str, why: str, *, beside: Sequence[str] = ()) -> None:
+async def must_wait(context: RunContext, node: str, name: str, why: str, *, beside: Sequence[str] = ()) -> None:
     """Complains if the pod comes, which something keeps off the node: a plain pod that came after it shows that it had its turn.
 
     `beside`: pods that keep it off as long as they stand.
     """
-    before, second = steady_leader(scene), await place(scene, node, 10)
-    await scene.until(lambda: bool(bound_pods(scene, [second])), COMES_S)
-    await scene.until(lambda: bool(bound_pods(scene, [name]) or parked(scene, [name])), COMES_S)
-    if is_led_by(scene, before) and bound_pods(scene, [name]) and are_bound(scene, beside):
-        scene.bind_checker.complain(f"I1: {name} stands on {node}, and must not: {why}")
-    await scene.world.user.delete_named(second)
+    before, second = steady_leader(context), await place(context, node, 10)
+    await context.until(lambda: bool(bound_pods(context, [second])), COMES_S)
+    await context.until(lambda: bool(bound_pods(context, [name]) or parked(context, [name])), COMES_S)
+    if is_led_by(context, before) and bound_pods(context, [name]) and are_bound(context, beside):
+        context.bind_checker.complain(f"I1: {name} stands on {node}, and must not: {why}")
+    await context.world.user.delete_named(second)
 
 
-def steady_leader(scene: Scene) -> PodQueue | None:
+def steady_leader(context: RunContext) -> PodQueue | None:
     """The only queue of those pods, of a profile that neither holds pods nor refuses them by itself; None if there is none."""
-    now = leading(scene)
-    return now[0] if scene.setting.is_shipped and len(now) == 1 else None
+    now = leading(context)
+    return now[0] if context.setting.is_shipped and len(now) == 1 else None
 
 
-def sees_objects(scene: Scene) -> bool:
+def sees_objects(context: RunContext) -> bool:
     """Whoever leads has an open watch of every kind: else it cannot know what came meanwhile."""
-    programs = [process.program for process in scene.replicas.running]
+    programs = [process.program for process in context.replicas.running]
     leaders = [one for one in programs if any(worker.is_leading for worker in one.router.workers())]
     return all(not reflector.staleness_s() for one in leaders for reflector in one.objects.reflectors.values())
 
 
-def is_led_by(scene: Scene, before: PodQueue | None) -> bool:
+def is_led_by(context: RunContext, before: PodQueue | None) -> bool:
     """The queue that led then leads still."""
-    return before is not None and before is steady_leader(scene)
+    return before is not None and before is steady_leader(context)

@@ -8,7 +8,7 @@ from typing import Final
 
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import PODS
-from tests.kit.disruptions.scene import Scene
+from tests.kit.disruptions.run_context import RunContext
 from tests.kit.scenarios.steps import (
     PLAIN_MILLI,
     Scenarios,
@@ -33,144 +33,146 @@ AT_ONCE_S: Final = 6.0
 """Within this a pod whose claim lost its node has another one: PreBind looks once a second, and the failure backs off for one."""
 
 
-async def _count_volumes(scene: Scene) -> bool:
+async def _count_volumes(context: RunContext) -> bool:
     """A driver attaches two volumes to a node. Pods with volumes leave it, others come in their place, and the first ones come back."""
-    number = _roomy(scene)
+    number = _roomy(context)
     if number is None:
         return False
-    node, key, disks = f"node-{number}", scene.mark(), scene.world.disks
+    node, key, disks = f"node-{number}", context.mark(), context.world.disks
     driver = f"{key}.sim"
     volumes = [f"counted-{key}-{at}" for at in range(5)]
     for volume in volumes:
         await disks.add_attachable(volume, driver)
     await disks.add_driver(number, driver, 2)
     await disks.attach_volume(number, volumes[4], driver)
-    await scene.pause(0.5, 1.0)
-    await scene.until(lambda: _all_know(scene, f"attached-{volumes[4]}"))
-    first = await _claimant(scene, node, volumes[0])
-    await scene.until(lambda: bool(bound_pods(scene, [first])))
-    if not _all_know(scene, f"attached-{volumes[4]}"):
+    await context.pause(0.5, 1.0)
+    await context.until(lambda: _all_know(context, f"attached-{volumes[4]}"))
+    first = await _claimant(context, node, volumes[0])
+    await context.until(lambda: bool(bound_pods(context, [first])))
+    if not _all_know(context, f"attached-{volumes[4]}"):
         return False  # a watch that cannot be opened tells nobody
-    second = await _claimant(scene, node, volumes[1])
-    await must_wait(scene, node, second, "its driver attaches two volumes, and another's is attached", beside=[first])
+    second = await _claimant(context, node, volumes[1])
+    await must_wait(context, node, second, "its driver attaches two volumes, and another's is attached", beside=[first])
     await disks.detach_volume(volumes[4])
-    await must_come(scene, node, second, "another's volume was detached")
-    third = await _claimant(scene, node, volumes[2])
-    await must_wait(scene, node, third, "its driver attaches two volumes, and has them", beside=[first, second])
-    await scene.world.user.delete_named(first)
-    await must_come(scene, node, third, "a pod with a volume has gone")
-    again = await _claimant(scene, node, volumes[0])
-    await must_wait(scene, node, again, "others have taken the place of its volume", beside=[second, third])
-    await scene.world.user.delete_named(again)  # as upstream, the end of a claim wakes nobody who waits
+    await must_come(context, node, second, "another's volume was detached")
+    third = await _claimant(context, node, volumes[2])
+    await must_wait(context, node, third, "its driver attaches two volumes, and has them", beside=[first, second])
+    await context.world.user.delete_named(first)
+    await must_come(context, node, third, "a pod with a volume has gone")
+    again = await _claimant(context, node, volumes[0])
+    await must_wait(context, node, again, "others have taken the place of its volume", beside=[second, third])
+    await context.world.user.delete_named(again)  # as upstream, the end of a claim wakes nobody who waits
     await disks.tear_out(volumes[2])
-    fourth = await _claimant(scene, node, volumes[3])
-    await must_come(scene, node, fourth, "a claim is deleted, and its volume with it")
+    fourth = await _claimant(context, node, volumes[3])
+    await must_come(context, node, fourth, "a claim is deleted, and its volume with it")
     return True
 
 
-def _all_know(scene: Scene, attachment: str) -> bool:
-    objects = [process.program.cache.objects for process in scene.replicas.running]
+def _all_know(context: RunContext, attachment: str) -> bool:
+    objects = [process.program.cache.objects for process in context.replicas.running]
     return all(known.get(ObjectKind.VOLUME_ATTACHMENT, "", attachment) is not None for known in objects)
 
 
-async def _await_volumes(scene: Scene) -> bool:
+async def _await_volumes(context: RunContext) -> bool:
     """Pods wait for a claim that is another's, a disk, a class, a zone and a provisioner; each of that comes by itself."""
-    number = _roomy(scene)
+    number = _roomy(context)
     if number is None:
         return False
-    node, key = f"node-{number}", scene.mark()
-    await scene.world.disks.raise_limits(number)
+    node, key = f"node-{number}", context.mark()
+    await context.world.disks.raise_limits(number)
     parts = (_take_turns, _add_first_disk, _replace_class, _move_volume, _take_node_back)
-    await asyncio.gather(*(part(scene, number, node, f"{key}-{at}") for at, part in enumerate(parts)))
+    await asyncio.gather(*(part(context, number, node, f"{key}-{at}") for at, part in enumerate(parts)))
     return True
 
 
-async def _take_turns(scene: Scene, number: int, node: str, key: str) -> None:
+async def _take_turns(context: RunContext, number: int, node: str, key: str) -> None:
     """Two pods of one spec, and a claim that is for one pod at a time."""
     claim = f"alone-{key}"
-    await scene.world.disks.add_claim(claim, MADE, mode="ReadWriteOncePod")
-    await scene.pause(0.2, 0.5)
-    first = await _claimant(scene, node, claim)
-    await scene.until(lambda: bool(bound_pods(scene, [first])))
-    second = await _claimant(scene, node, claim)
-    await must_wait(scene, node, second, "its claim is for one pod, and another has it", beside=[first])
-    await scene.world.user.delete_named(first)
-    await must_come(scene, node, second, "its claim is nobody's any more")
+    await context.world.disks.add_claim(claim, MADE, mode="ReadWriteOncePod")
+    await context.pause(0.2, 0.5)
+    first = await _claimant(context, node, claim)
+    await context.until(lambda: bool(bound_pods(context, [first])))
+    second = await _claimant(context, node, claim)
+    await must_wait(context, node, second, "its claim is for one pod, and another has it", beside=[first])
+    await context.world.user.delete_named(first)
+    await must_come(context, node, second, "its claim is nobody's any more")
 
 
-async def _add_first_disk(scene: Scene, number: int, node: str, key: str) -> None:
+async def _add_first_disk(context: RunContext, number: int, node: str, key: str) -> None:
     """Disks come with an affinity that no disk had: one that the node does not reach, and one that it does."""
-    claim, disks = f"first-{key}", scene.world.disks
+    claim, disks = f"first-{key}", context.world.disks
     await disks.add_claim(claim, LOCAL, size=HUGE)
-    await scene.pause(0.2, 0.5)
-    name = await _claimant(scene, node, claim)
+    await context.pause(0.2, 0.5)
+    name = await _claimant(context, node, claim)
     await disks.add_disk(f"far-{key}", "node-0", HUGE, is_narrow=False, beside=f"nowhere-{key}")
-    await must_wait(scene, node, name, "the only disk of its size is out of reach")
+    await must_wait(context, node, name, "the only disk of its size is out of reach")
     await disks.add_disk(f"near-{key}", node, HUGE, is_narrow=False, beside=f"nowhere-{key}")
-    await must_come(scene, node, name, "a disk has come")
+    await must_come(context, node, name, "a disk has come")
 
 
-async def _replace_class(scene: Scene, number: int, node: str, key: str) -> None:
+async def _replace_class(context: RunContext, number: int, node: str, key: str) -> None:
     """The class comes after the pod, for other zones; then it is made anew, for the node's too."""
-    claim, disks, zone = f"classed-{key}", scene.world.disks, number % 3
+    claim, disks, zone = f"classed-{key}", context.world.disks, number % 3
     elsewhere = [f"z{(zone + 1) % 3}", f"z{(zone + 2) % 3}"]
     await disks.add_claim(claim, f"class-{key}")
-    await scene.pause(0.2, 0.5)
-    name = await _claimant(scene, node, claim)
-    await must_wait(scene, node, name, "there is no such class")
+    await context.pause(0.2, 0.5)
+    name = await _claimant(context, node, claim)
+    await must_wait(context, node, name, "there is no such class")
     await disks.add_reaching_class(f"class-{key}", elsewhere)
-    await must_wait(scene, node, name, "its class is for other zones")
+    await must_wait(context, node, name, "its class is for other zones")
     await disks.delete_class(f"class-{key}")
     await disks.add_reaching_class(f"class-{key}", [*elsewhere, f"z{zone}"])
-    await must_come(scene, node, name, "its class is for this zone, too")
+    await must_come(context, node, name, "its class is for this zone, too")
 
 
-async def _move_volume(scene: Scene, number: int, node: str, key: str) -> None:
+async def _move_volume(context: RunContext, number: int, node: str, key: str) -> None:
     """A volume's zone is corrected, twice: of two pods with the same claim one came while it was the node's."""
-    volume, disks, zone = f"moved-{key}", scene.world.disks, number % 3
+    volume, disks, zone = f"moved-{key}", context.world.disks, number % 3
     label = "topology.kubernetes.io/zone"
     await disks.add_attachable(volume, f"zones-{key}.sim", {label: f"z{(zone + 1) % 3}"})
-    await scene.pause(0.5, 1.0)
-    name = await _claimant(scene, node, volume)
-    await must_wait(scene, node, name, "its volume is in another zone")
+    await context.pause(0.5, 1.0)
+    name = await _claimant(context, node, volume)
+    await must_wait(context, node, name, "its volume is in another zone")
     await disks.label_volume(volume, {label: f"z{zone}"})
-    await must_come(scene, node, name, "its volume is in this zone now")
+    await must_come(context, node, name, "its volume is in this zone now")
     await disks.label_volume(volume, {label: f"z{(zone + 2) % 3}"})
-    await scene.pause(0.3, 0.8)
-    await must_wait(scene, node, await _claimant(scene, node, volume), "its volume is in another zone now")
+    await context.pause(0.3, 0.8)
+    await must_wait(context, node, await _claimant(context, node, volume), "its volume is in another zone now")
 
 
-async def _take_node_back(scene: Scene, number: int, node: str, key: str) -> None:
+async def _take_node_back(context: RunContext, number: int, node: str, key: str) -> None:
     """A provisioner cannot make the volume there: the pod is decided anew, and chooses a node for the claim again."""
-    claim, disks = f"{NOBODYS}-{key}", scene.world.disks
+    claim, disks = f"{NOBODYS}-{key}", context.world.disks
     await disks.add_claim(claim, NOBODYS)
-    await scene.pause(0.2, 0.5)
-    name = await _claimant(scene, node, claim)
-    is_selected = partial(scene.world.storage.has_node, claim)
-    await scene.until(is_selected)
-    before = steady_leader(scene) if is_selected() else None
+    await context.pause(0.2, 0.5)
+    name = await _claimant(context, node, claim)
+    is_selected = partial(context.world.storage.has_node, claim)
+    await context.until(is_selected)
+    before = steady_leader(context) if is_selected() else None
     await disks.unselect_node(claim)
-    await scene.until(is_selected, AT_ONCE_S)
-    if is_led_by(scene, before) and not is_selected():
-        scene.bind_checker.complain(f"I3: {name} lost the node that was chosen for its volume, and is not decided anew")
-    await scene.world.user.delete_named(name)
+    await context.until(is_selected, AT_ONCE_S)
+    if is_led_by(context, before) and not is_selected():
+        context.bind_checker.complain(
+            f"I3: {name} lost the node that was chosen for its volume, and is not decided anew"
+        )
+    await context.world.user.delete_named(name)
 
 
-def _roomy(scene: Scene) -> int | None:
+def _roomy(context: RunContext) -> int | None:
     """A node whose kubelet tells of its drivers, and that has room for the pods of a scenario."""
-    nodes, amounts = scene.bind_checker.nodes(), used(scene)
+    nodes, amounts = context.bind_checker.nodes(), used(context)
     found = []
     for number in WITH_DRIVERS:
         node = nodes.get(f"node-{number}")
-        pods = sum(pod.node == f"node-{number}" for pod in scene.world.pods())
+        pods = sum(pod.node == f"node-{number}" for pod in context.world.pods())
         if node is not None and pods + SPARE_PODS <= node.allocatable.get(PODS, 0):
             found += [number] * (amounts[node.name] + SPARE_MILLI <= PLAIN_MILLI)
-    return scene.rng.choice(found) if found else None
+    return context.rng.choice(found) if found else None
 
 
-async def _claimant(scene: Scene, node: str, claim: str) -> str:
+async def _claimant(context: RunContext, node: str, claim: str) -> str:
     spec = {"volumes": [{"name": "v0", "persistentVolumeClaim": {"claimName": claim}}]}
-    return await place(scene, node, 10, spec=spec)
+    return await place(context, node, 10, spec=spec)
 
 
 SCENARIOS: Final[Scenarios] = (

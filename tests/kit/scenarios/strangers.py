@@ -13,7 +13,7 @@ from itertools import product, repeat
 from typing import Any, Final
 
 from multisched.model.objects import CPU
-from tests.kit.disruptions.scene import Scene
+from tests.kit.disruptions.run_context import RunContext
 from tests.kit.scenarios.steps import SCHEDULER, Scenarios, emptiest, several
 from tests.kit.wire.faults import APPLIED, LATE, LATE_408, LATE_500, LOST, REFUSED, THROTTLED
 from tests.kit.world.labels import HOSTNAME, ZONE
@@ -33,139 +33,139 @@ Happens = Callable[[str], Awaitable[object]]
 """Given the node that was chosen."""
 
 
-async def _between(scene: Scene, node: str, happens: Happens, **ours: Any) -> bool:
+async def _between(context: RunContext, node: str, happens: Happens, **ours: Any) -> bool:
     """A pod is decided on and its bind gets a 429. Then something happens; after that it may be sent at any moment."""
-    answers = scene.faults.bind_answers
+    answers = context.faults.bind_answers
     answers[NAME] = repeat(THROTTLED)
     try:
         asked = {"spec": {}, "scheduler": SCHEDULER, "cpu": "10m", "is_urgent": False, **ours}
-        await scene.world.place_lowly(node, name=NAME, **asked)
-        await scene.until(lambda: bool(_chosen(scene)))
-        chosen = _chosen(scene)
+        await context.world.place_lowly(node, name=NAME, **asked)
+        await context.until(lambda: bool(_chosen(context)))
+        chosen = _chosen(context)
         if chosen:
             await happens(chosen)
-            await scene.pause(*HEARD_S)
+            await context.pause(*HEARD_S)
     finally:
         del answers[NAME]
-    await scene.until(lambda: not scene.replicas.on_their_way([NAME]), SETTLED_S)
-    await scene.world.user.delete_named(NAME)
+    await context.until(lambda: not context.replicas.on_their_way([NAME]), SETTLED_S)
+    await context.world.user.delete_named(NAME)
     return bool(chosen)
 
 
-def _chosen(scene: Scene) -> str:
+def _chosen(context: RunContext) -> str:
     """The node for which somebody has decided; empty for none."""
-    uids = [pod.uid for pod in scene.replicas.on_their_way([NAME])]
-    held = [process.checker.delivered.held for process in scene.replicas.running]
+    uids = [pod.uid for pod in context.replicas.on_their_way([NAME])]
+    held = [process.checker.delivered.held for process in context.replicas.running]
     return next((nodes[uid] for uid in uids for nodes in held if uid in nodes), "")
 
 
-async def _come(scene: Scene, node: str, *, theirs: Mapping[str, Any], **ours: Any) -> bool:
+async def _come(context: RunContext, node: str, *, theirs: Mapping[str, Any], **ours: Any) -> bool:
     """Somebody's pod comes to the node, and goes again."""
     came: list[str] = []
 
     async def come(chosen: str) -> None:
-        came.append(await scene.world.strangers.place(chosen, **theirs))
+        came.append(await context.world.strangers.place(chosen, **theirs))
 
-    is_played = await _between(scene, node, come, **ours)
+    is_played = await _between(context, node, come, **ours)
     for uid in came:
-        await scene.world.delete_uid(uid)
+        await context.world.delete_uid(uid)
     return is_played
 
 
-async def _take_room(scene: Scene) -> bool:
-    node = emptiest(scene)
-    return await _come(scene, node, theirs={"cpu": "4"})
+async def _take_room(context: RunContext) -> bool:
+    node = emptiest(context)
+    return await _come(context, node, theirs={"cpu": "4"})
 
 
-async def _take_port(scene: Scene) -> bool:
-    port = {"containerPort": 80, "hostPort": 9_971, "hostIP": scene.rng.choice(("", "10.0.0.1"))}
+async def _take_port(context: RunContext) -> bool:
+    port = {"containerPort": 80, "hostPort": 9_971, "hostIP": context.rng.choice(("", "10.0.0.1"))}
     main = {"name": "main", "image": "app-0:v1", "resources": {"requests": {"cpu": "10m"}}}
     ours, theirs = ({"containers": [{**main, "ports": [one]}]} for one in (port, {**port, "hostIP": ""}))
-    return await _come(scene, emptiest(scene), theirs={"spec": theirs}, spec=ours)
+    return await _come(context, emptiest(context), theirs={"spec": theirs}, spec=ours)
 
 
-async def _take_disk(scene: Scene) -> bool:
+async def _take_disk(context: RunContext) -> bool:
     spec = {"volumes": [{"name": "v0", "gcePersistentDisk": {"pdName": "between"}}]}
-    return await _come(scene, emptiest(scene), theirs={"spec": spec}, spec=spec)
+    return await _come(context, emptiest(context), theirs={"spec": spec}, spec=spec)
 
 
-async def _take_device(scene: Scene) -> bool:
+async def _take_device(context: RunContext) -> bool:
     """One device as a whole: a pod that wants a part of another may not be beside it."""
     whole = {"name": "main", "image": "app-0:v1", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
-    is_part = scene.rng.random() < 0.5
+    is_part = context.rng.random() < 0.5
     ours = {"milli": "300"} if is_part else {"spec": {"containers": [whole]}}
     many = {**whole, "resources": {"limits": {"nvidia.com/gpu": "1" if is_part else "4"}}}
-    crowds = Counter(pod.node for pod in scene.world.pods())
+    crowds = Counter(pod.node for pod in context.world.pods())
     node = min((f"node-{number}" for number in GPU_NODES), key=crowds.__getitem__)
-    return await _come(scene, node, theirs={"spec": {"containers": [many]}}, scheduler="gpu-scheduler", **ours)
+    return await _come(context, node, theirs={"spec": {"containers": [many]}}, scheduler="gpu-scheduler", **ours)
 
 
-async def _crowd_zone(scene: Scene) -> bool:
+async def _crowd_zone(context: RunContext) -> bool:
     """Level over zones: somebody's pod comes to the zone that was chosen."""
-    labels = {"level": scene.mark()}
+    labels = {"level": context.mark()}
     spread = {"topologyKey": ZONE, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
     spec = {"topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": labels}}]}
-    return await _come(scene, "", theirs={"labels": labels}, spec=spec, labels=labels)
+    return await _come(context, "", theirs={"labels": labels}, spec=spec, labels=labels)
 
 
-async def _come_averse(scene: Scene) -> bool:
+async def _come_averse(context: RunContext) -> bool:
     labels = {"tone": "soft"}
-    term = {"topologyKey": scene.rng.choice((HOSTNAME, ZONE)), "labelSelector": {"matchLabels": labels}}
+    term = {"topologyKey": context.rng.choice((HOSTNAME, ZONE)), "labelSelector": {"matchLabels": labels}}
     spec = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
-    return await _come(scene, emptiest(scene), theirs={"spec": spec}, labels=labels)
+    return await _come(context, emptiest(context), theirs={"spec": spec}, labels=labels)
 
 
-async def _leave_alone(scene: Scene) -> bool:
+async def _leave_alone(context: RunContext) -> bool:
     """The company that a pod wants leaves."""
-    labels, node = {"company": scene.mark()}, emptiest(scene)
-    term = {"topologyKey": scene.rng.choice((HOSTNAME, ZONE)), "labelSelector": {"matchLabels": labels}}
+    labels, node = {"company": context.mark()}, emptiest(context)
+    term = {"topologyKey": context.rng.choice((HOSTNAME, ZONE)), "labelSelector": {"matchLabels": labels}}
     spec = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
-    company = await scene.world.strangers.place(node, labels=labels)
-    await scene.until(lambda: scene.replicas.knows_placed(company))
-    is_played = await _between(scene, node, lambda _: scene.world.delete_uid(company), spec=spec)
-    await scene.world.delete_uid(company)
+    company = await context.world.strangers.place(node, labels=labels)
+    await context.until(lambda: context.replicas.knows_placed(company))
+    is_played = await _between(context, node, lambda _: context.world.delete_uid(company), spec=spec)
+    await context.world.delete_uid(company)
     return is_played
 
 
-async def _change(scene: Scene, patch: Mapping[str, Any], back: Mapping[str, Any], **ours: Any) -> bool:
+async def _change(context: RunContext, patch: Mapping[str, Any], back: Mapping[str, Any], **ours: Any) -> bool:
     """The node changes, and is as before a moment later."""
-    node = emptiest(scene)
-    is_played = await _between(scene, node, lambda _: scene.world.nodes.patch(node, patch), **ours)
-    await scene.world.nodes.patch(node, back)
+    node = emptiest(context)
+    is_played = await _between(context, node, lambda _: context.world.nodes.patch(node, patch), **ours)
+    await context.world.nodes.patch(node, back)
     return is_played
 
 
-async def _cordon(scene: Scene) -> bool:
-    return await _change(scene, {"spec": {"unschedulable": True}}, {"spec": {"unschedulable": None}})
+async def _cordon(context: RunContext) -> bool:
+    return await _change(context, {"spec": {"unschedulable": True}}, {"spec": {"unschedulable": None}})
 
 
-async def _taint(scene: Scene, effect: str) -> bool:
-    node = scene.bind_checker.nodes()[emptiest(scene)]
+async def _taint(context: RunContext, effect: str) -> bool:
+    node = context.bind_checker.nodes()[emptiest(context)]
     before = [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in node.taints]
     taints = [*before, {"key": TAINT, "effect": effect}]
-    return await _change(scene, {"spec": {"taints": taints}}, {"spec": {"taints": before}})
+    return await _change(context, {"spec": {"taints": taints}}, {"spec": {"taints": before}})
 
 
-async def _shrink(scene: Scene) -> bool:
+async def _shrink(context: RunContext) -> bool:
     """In CPU, or in how many pods it takes."""
-    node = scene.bind_checker.nodes()[emptiest(scene)]
-    small, had = scene.rng.choice(
+    node = context.bind_checker.nodes()[emptiest(context)]
+    small, had = context.rng.choice(
         (
             ({"cpu": "5m"}, {"cpu": f"{node.allocatable[CPU]}m"}),
             ({"pods": "0"}, {"pods": f"{node.allocatable['pods']}"}),
         )
     )
-    return await _change(scene, {"status": {"allocatable": small}}, {"status": {"allocatable": had}})
+    return await _change(context, {"status": {"allocatable": small}}, {"status": {"allocatable": had}})
 
 
-async def _lose_label(scene: Scene) -> bool:
+async def _lose_label(context: RunContext) -> bool:
     """One that the pod selects, or the place over which it is to be spread."""
-    node = scene.bind_checker.nodes()[emptiest(scene)]
+    node = context.bind_checker.nodes()[emptiest(context)]
     spread = {"topologyKey": ZONE, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
     over = {"topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": {"tone": "soft"}}}]}
-    key, spec = scene.rng.choice((("rank", {"affinity": _ranked(node.labels["rank"])}), (ZONE, over)))
+    key, spec = context.rng.choice((("rank", {"affinity": _ranked(node.labels["rank"])}), (ZONE, over)))
     had = {"metadata": {"labels": {key: node.labels[key]}}}
-    return await _change(scene, {"metadata": {"labels": {key: None}}}, had, spec=spec)
+    return await _change(context, {"metadata": {"labels": {key: None}}}, had, spec=spec)
 
 
 def _ranked(rank: str) -> dict[str, Any]:
@@ -173,43 +173,43 @@ def _ranked(rank: str) -> dict[str, Any]:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
 
 
-async def _delete(scene: Scene) -> bool:
+async def _delete(context: RunContext) -> bool:
     """The node goes, and in one of two cases comes again at once."""
-    node = emptiest(scene)
-    number, is_back = int(node.removeprefix("node-")), scene.rng.random() < 0.5
+    node = emptiest(context)
+    number, is_back = int(node.removeprefix("node-")), context.rng.random() < 0.5
 
     async def go(_: str) -> None:
-        await scene.world.nodes.delete(number)
+        await context.world.nodes.delete(number)
         if is_back:
-            await scene.world.nodes.add(number)
+            await context.world.nodes.add(number)
 
-    is_played = await _between(scene, node, go)
-    await scene.world.nodes.add(number)
+    is_played = await _between(context, node, go)
+    await context.world.nodes.add(number)
     return is_played
 
 
 # -- binds whose answers are lost --------------------------------------------------------------------------------------
 
 
-async def _lose_answers(scene: Scene) -> bool:
+async def _lose_answers(context: RunContext) -> bool:
     """What was sent may be applied, and no watch tells of it. Whatever is answered next says nothing of what was sent before."""
     pairs = product((APPLIED, LATE, LOST, LATE_500, LATE_408), (REFUSED, THROTTLED))
     scripts = {f"{NAME}-{at}": (THROTTLED, first, *[then] * 4) for at, (first, then) in enumerate(pairs)}
-    answers = scene.faults.bind_answers
+    answers = context.faults.bind_answers
     try:
         for name, script in scripts.items():
             answers[name] = iter(script)
-            await scene.world.place_lowly("", {}, name=name, is_urgent=False, scheduler=SCHEDULER, cpu="10m")
-        await scene.until(lambda: len(scene.replicas.on_their_way(scripts)) == len(scripts))
-        for process in scene.replicas.running:
-            process.transport.pods_late_until_s = scene.now_s() + UNDELIVERED_S
-        await scene.pause(UNDELIVERED_S, UNDELIVERED_S + 0.5)
+            await context.world.place_lowly("", {}, name=name, is_urgent=False, scheduler=SCHEDULER, cpu="10m")
+        await context.until(lambda: len(context.replicas.on_their_way(scripts)) == len(scripts))
+        for process in context.replicas.running:
+            process.transport.pods_late_until_s = context.now_s() + UNDELIVERED_S
+        await context.pause(UNDELIVERED_S, UNDELIVERED_S + 0.5)
     finally:
         for name in scripts:
             del answers[name]
-    await scene.until(lambda: not scene.replicas.on_their_way(scripts), SETTLED_S)
+    await context.until(lambda: not context.replicas.on_their_way(scripts), SETTLED_S)
     for name in scripts:
-        await scene.world.user.delete_named(name)
+        await context.world.user.delete_named(name)
     return True
 
 

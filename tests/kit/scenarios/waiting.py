@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tests.kit.disruptions.scene import Scene
+from tests.kit.disruptions.run_context import RunContext
 from tests.kit.scenarios.steps import (
     PLAIN_MILLI,
     SCHEDULER,
@@ -34,94 +34,94 @@ HELD_UP_S: Final = 0.5, 1.5
 """How long most writes get a 429."""
 
 
-async def _give_way(scene: Scene) -> bool:
+async def _give_way(context: RunContext) -> bool:
     """Pods of a full node take less. Room comes when the kubelet reports it, and not when somebody asks for it."""
-    node = emptiest(scene)
-    count = max((PLAIN_MILLI - used(scene)[node]) // LARGE_MILLI, 0) + 1
-    names = [await place(scene, node, LARGE_MILLI) for _ in range(count)]
-    await scene.until(lambda: len(parked(scene, names)) + len(bound_pods(scene, names)) == count)
-    for pod in bound_pods(scene, names)[:2]:
-        await scene.world.kubelets.resize(pod, f"{SHRUNK_MILLI}m", takes_time=True)
-    await scene.until(lambda: len(bound_pods(scene, names)) == count, REPORTED_MAX_S)
+    node = emptiest(context)
+    count = max((PLAIN_MILLI - used(context)[node]) // LARGE_MILLI, 0) + 1
+    names = [await place(context, node, LARGE_MILLI) for _ in range(count)]
+    await context.until(lambda: len(parked(context, names)) + len(bound_pods(context, names)) == count)
+    for pod in bound_pods(context, names)[:2]:
+        await context.world.kubelets.resize(pod, f"{SHRUNK_MILLI}m", takes_time=True)
+    await context.until(lambda: len(bound_pods(context, names)) == count, REPORTED_MAX_S)
     return True
 
 
-async def _part_one_by_one(scene: Scene) -> bool:
+async def _part_one_by_one(context: RunContext) -> bool:
     """Of pods that differ in their labels alone each is kept off by somebody else. Whose enemy goes first is parked last: an
     event that is no news to the one parked first must not be lost to the others."""
-    node, sounds = emptiest(scene), ("shrill", "low")
-    enemies = {sound: await scene.world.strangers.place_averse(node, {"sound": sound}) for sound in sounds}
-    await scene.until(lambda: all(map(scene.replicas.knows_placed, enemies.values())))
-    names = [await place(scene, node, 10, labels={"sound": sound}) for sound in sounds]
-    await scene.until(lambda: len(parked(scene, names)) == len(names))
-    await scene.pause(0.5, 1.0)  # their own conditions' updates park them anew
-    kept = sorted((pod for pod in scene.world.pods() if pod.name in names), key=lambda pod: pod.version, reverse=True)
+    node, sounds = emptiest(context), ("shrill", "low")
+    enemies = {sound: await context.world.strangers.place_averse(node, {"sound": sound}) for sound in sounds}
+    await context.until(lambda: all(map(context.replicas.knows_placed, enemies.values())))
+    names = [await place(context, node, 10, labels={"sound": sound}) for sound in sounds]
+    await context.until(lambda: len(parked(context, names)) == len(names))
+    await context.pause(0.5, 1.0)  # their own conditions' updates park them anew
+    kept = sorted((pod for pod in context.world.pods() if pod.name in names), key=lambda pod: pod.version, reverse=True)
     for pod in kept:
-        await scene.world.delete_uid(enemies[pod.labels["sound"]])
-        await scene.pause(0.3, 0.8)
+        await context.world.delete_uid(enemies[pod.labels["sound"]])
+        await context.pause(0.3, 0.8)
     return True
 
 
-async def _give_up(scene: Scene) -> bool:
+async def _give_up(context: RunContext) -> bool:
     """A pod that was promised a node goes while its victims do. One that is as urgent was left no room, and has no other.
 
     It has room beside the victims, and none beside the promise, whoever goes.
     """
-    node = emptiest(scene)
-    filler = await place(scene, node, max(PLAIN_MILLI - LEFT_MILLI - used(scene)[node], 100))
-    await scene.until(lambda: bool(bound_pods(scene, [filler])))
-    pressing = await place(scene, node, PLAIN_MILLI - LEFT_MILLI + 200, is_urgent=True)
-    await scene.until(lambda: nominated(scene, pressing))
-    waiting = await place(scene, node, LEFT_MILLI - 100, is_urgent=True)
-    await scene.until(lambda: bool(parked(scene, [waiting])), 1.0)
-    await scene.world.user.delete_named(pressing)
-    await scene.pause(0.3, 0.8)
+    node = emptiest(context)
+    filler = await place(context, node, max(PLAIN_MILLI - LEFT_MILLI - used(context)[node], 100))
+    await context.until(lambda: bool(bound_pods(context, [filler])))
+    pressing = await place(context, node, PLAIN_MILLI - LEFT_MILLI + 200, is_urgent=True)
+    await context.until(lambda: nominated(context, pressing))
+    waiting = await place(context, node, LEFT_MILLI - 100, is_urgent=True)
+    await context.until(lambda: bool(parked(context, [waiting])), 1.0)
+    await context.world.user.delete_named(pressing)
+    await context.pause(0.3, 0.8)
     return True
 
 
-async def _come_between(scene: Scene) -> bool:
+async def _come_between(context: RunContext) -> bool:
     """Bindings got a 429. Then somebody comes to another node of the zone who bears some of those pods nowhere there."""
-    number = scene.rng.choice(CROWDED)
+    number = context.rng.choice(CROWDED)
     node, neighbour = f"node-{number}", f"node-{number + 3 if number + 3 in CROWDED else number - 3}"
     labels = {"voice": "soft"}
-    faults = scene.faults
+    faults = context.faults
     faults.is_on = True
     try:
-        async with scene.throttled():
-            names = [await place(scene, node, 10, labels=labels) for _ in range(2)]
-            await scene.until(lambda: bool(scene.replicas.on_their_way(names)))
-            stranger = await scene.world.strangers.place_averse(neighbour, labels, ZONE)
-            await scene.pause(*HELD_UP_S)
+        async with context.throttled():
+            names = [await place(context, node, 10, labels=labels) for _ in range(2)]
+            await context.until(lambda: bool(context.replicas.on_their_way(names)))
+            stranger = await context.world.strangers.place_averse(neighbour, labels, ZONE)
+            await context.pause(*HELD_UP_S)
     finally:
         faults.is_on = False
-    await scene.until(lambda: not scene.replicas.on_their_way(names))
-    await scene.world.delete_uid(stranger)
+    await context.until(lambda: not context.replicas.on_their_way(names))
+    await context.world.delete_uid(stranger)
     return True
 
 
-async def _press_hopelessly(scene: Scene) -> bool:
+async def _press_hopelessly(context: RunContext) -> bool:
     """Urgent pods of one namespace want to be with somebody. He comes to where they cannot go, and pods of another with him.
 
     No other event tells anything to those who wait: they have backed off long ago, and are all tried again at once.
     """
-    company = {"company": scene.mark()}
-    node, spec = emptiest(scene), _attached_to(company)
+    company = {"company": context.mark()}
+    node, spec = emptiest(context), _attached_to(company)
     names = [
-        await place(scene, node, 10, spec=spec, is_urgent=True, namespace="team-a", name=f"hopeless-{number}")
+        await place(context, node, 10, spec=spec, is_urgent=True, namespace="team-a", name=f"hopeless-{number}")
         for number in range(HOPELESS)
     ]
-    await scene.until(lambda: len(parked(scene, names)) == len(names))
-    await scene.pause(BACKED_OFF_S, 2 * BACKED_OFF_S)
-    for process in scene.replicas.running:
-        process.transport.pods_late_until_s = scene.now_s() + TOGETHER_S
+    await context.until(lambda: len(parked(context, names)) == len(names))
+    await context.pause(BACKED_OFF_S, 2 * BACKED_OFF_S)
+    for process in context.replicas.running:
+        process.transport.pods_late_until_s = context.now_s() + TOGETHER_S
     for _ in range(2):
-        await scene.world.add_pod(scheduler=SCHEDULER)
-    await scene.world.strangers.place(f"node-{GPU_NODES[0]}", annotations={}, labels=company)
+        await context.world.add_pod(scheduler=SCHEDULER)
+    await context.world.strangers.place(f"node-{GPU_NODES[0]}", annotations={}, labels=company)
     for _ in range(2):
-        await scene.world.add_pod(scheduler=SCHEDULER)
-    await scene.pause(3 * TOGETHER_S, 1.0)
+        await context.world.add_pod(scheduler=SCHEDULER)
+    await context.pause(3 * TOGETHER_S, 1.0)
     for name in names:
-        await scene.world.user.delete_named(name, "team-a")
+        await context.world.user.delete_named(name, "team-a")
     return True
 
 

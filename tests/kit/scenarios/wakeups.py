@@ -12,7 +12,7 @@ from typing import Any, Final
 from multisched.cluster.controllers.fake_provisioner import FAKE_PROVISIONER
 from multisched.model.object_kinds import ObjectKind
 from multisched.shell.program import Program
-from tests.kit.disruptions.scene import Scene
+from tests.kit.disruptions.run_context import RunContext
 from tests.kit.scenarios.rooms import BED, KEPT, TOLERATED, Case, Rooms, Sleeper, wake_all, wake_each
 from tests.kit.scenarios.steps import Scenarios, named
 from tests.kit.world.labels import GUEST, HOSTNAME, ZONE
@@ -126,7 +126,7 @@ async def _nothing() -> None: ...
 
 async def _last_node_gone(rooms: Rooms) -> Sleeper:
     node, _, sleeper = await _level(rooms, "gone")
-    gone = partial(rooms.scene.world.user.send, "DELETE", f"/api/v1/nodes/{node}")
+    gone = partial(rooms.context.world.user.send, "DELETE", f"/api/v1/nodes/{node}")
     return sleeper._replace(awaits="the end of the emptiest domain", wake=gone)
 
 
@@ -236,7 +236,7 @@ async def _enemy_relabelled(rooms: Rooms) -> Sleeper:
 
 async def _namespace_relabelled(rooms: Rooms) -> Sleeper:
     """The enemy is of a namespace that the pod's term selects no more."""
-    label, name = rooms.scene.world.label_namespace, "team-b"
+    label, name = rooms.context.world.label_namespace, "team-b"
     await label(name, {"sim/hostile": rooms.mark})
     node = await rooms.room("namespace")
     await rooms.holder(node, labels={"enemy": "far"}, namespace=name)
@@ -294,7 +294,7 @@ async def _series_stranded(rooms: Rooms) -> Sleeper:
     """Its node is deleted."""
 
     async def delete(node: str, uid: str) -> None:
-        await rooms.scene.world.user.send("DELETE", f"/api/v1/nodes/{node}")
+        await rooms.context.world.user.send("DELETE", f"/api/v1/nodes/{node}")
 
     return await _series(rooms, "stranded", delete)
 
@@ -335,7 +335,7 @@ async def _gates_opened(rooms: Rooms) -> Sleeper:
 
 async def _open_gates(rooms: Rooms, pod: str) -> None:
     await rooms.patch_pod(pod, spec={"schedulingGates": [{"name": "test/two"}]})
-    await rooms.scene.pause(0.1, 0.3)
+    await rooms.context.pause(0.1, 0.3)
     await rooms.patch_pod(pod, spec={"schedulingGates": None})
 
 
@@ -344,17 +344,17 @@ async def _add_toleration(rooms: Rooms, pod: str, key: str) -> None:
 
 
 async def _resize(rooms: Rooms, name: str) -> None:
-    for pod in named(rooms.scene, [name]):
-        await rooms.scene.world.kubelets.resize(pod, "100m")
+    for pod in named(rooms.context, [name]):
+        await rooms.context.world.kubelets.resize(pod, "100m")
 
 
 # -- a node comes ------------------------------------------------------------------------------------------------------
 
 
-async def _come(scene: Scene) -> bool:
+async def _come(context: RunContext) -> bool:
     """Each pod is refused by another plugin on every node; the one that comes takes all of them."""
-    rooms, disks = Rooms(scene), scene.world.disks
-    enemy, nodes = {"enemy": rooms.mark}, scene.bind_checker.nodes()
+    rooms, disks = Rooms(context), context.world.disks
+    enemy, nodes = {"enemy": rooms.mark}, context.bind_checker.nodes()
     zones = {node.labels[ZONE]: name for name, node in nodes.items() if ZONE in node.labels}
     for name in zones.values():
         await rooms.holder(name, labels=enemy)
@@ -372,7 +372,7 @@ async def _come(scene: Scene) -> bool:
         for plugin, milli, spec in wanted
     ]
     come = partial(rooms.room, "come", {BERTH: "come", ZONE: "z-new"}, cpu="32")
-    return await wake_all(scene, sleepers, come)
+    return await wake_all(context, sleepers, come)
 
 
 _BERTHS: Final = {
@@ -387,21 +387,21 @@ _BERTHS: Final = {
 
 
 async def _claim_comes(rooms: Rooms) -> Sleeper:
-    node, name, disks = await rooms.room("claim"), f"late-{rooms.mark}", rooms.scene.world.disks
+    node, name, disks = await rooms.room("claim"), f"late-{rooms.mark}", rooms.context.world.disks
     await disks.add_disk(name, node, DISK_SIZE, is_narrow=False)
     pod = await rooms.pod("claim", _claimed(name))
     return Sleeper(pod, "its claim", partial(disks.add_claim, name, LOCAL, size=DISK_SIZE), _knows("default", name))
 
 
 async def _volume_comes(rooms: Rooms) -> Sleeper:
-    node, name, disks = await rooms.room("volume"), f"disk-{rooms.mark}", rooms.scene.world.disks
+    node, name, disks = await rooms.room("volume"), f"disk-{rooms.mark}", rooms.context.world.disks
     await disks.add_claim(name, LOCAL, size=DISK_SIZE)
     pod = await rooms.pod("volume", _claimed(name))
     return Sleeper(pod, "a volume", partial(disks.add_disk, name, node, DISK_SIZE, is_narrow=False), _knows("", name))
 
 
 async def _class_comes(rooms: Rooms) -> Sleeper:
-    name, world = f"class-{rooms.mark}", rooms.scene.world
+    name, world = f"class-{rooms.mark}", rooms.context.world
     await rooms.room("class")
     await world.disks.add_claim(name, name)
     pod = await rooms.pod("class", _claimed(name))

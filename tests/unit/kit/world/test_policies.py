@@ -27,7 +27,7 @@ NAMESPACE = "/api/v1/namespaces/default"
 REFUSED = Response(422, b'{"message": "policy denied the binding to node-1"}')
 
 
-class Scene:
+class RunContext:
     """One node, and a pod under a policy."""
 
     def __init__(self, loop: SimLoop) -> None:
@@ -65,11 +65,11 @@ def test_policy_ends_only_with_its_own_change(policy: str, path: str, label: str
     loop = SimLoop(seed=1)
 
     async def main() -> None:
-        scene = Scene(loop)
-        await scene.build(policy)
-        assert await scene.bind() == 422
-        await scene.label(path, label, value)
-        assert await scene.bind() == status
+        context = RunContext(loop)
+        await context.build(policy)
+        assert await context.bind() == 422
+        await context.label(path, label, value)
+        assert await context.bind() == status
 
     simulate(main(), loop)
 

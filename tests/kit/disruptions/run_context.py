@@ -32,18 +32,18 @@ FILLED_S = 6.0
 """How long a disruption waits for what it has prepared: faults may be in the way."""
 
 
-class Where(Enum):
+class RunKind(Enum):
     """In which runs a disruption can strike."""
 
     ANY = auto()
-    SHIPPED = auto()
+    DEFAULT = auto()
     """Those of the default configuration."""
-    ASKING = auto()
+    REMOTE = auto()
     """Those with loans and plugins that ask outside."""
 
 
 @dataclass(slots=True)
-class Scene:
+class RunContext:
     """What a disruption may touch, and how it waits."""
 
     seed: int
@@ -119,7 +119,7 @@ class Scene:
         return self.rng.choice(found) if found else None
 
 
-Act = Callable[[Scene], Awaitable[bool]]
+Action = Callable[[RunContext], Awaitable[bool]]
 """Strikes, and says whether there was something to strike."""
 
 
@@ -128,8 +128,8 @@ class Disruption:
     """One kind."""
 
     name: str
-    act: Act
+    action: Action
     weight: int = 4
-    where: Where = Where.ANY
+    runs: RunKind = RunKind.ANY
     awaits: str = ""
     """The defect that it finds, while that is being mended elsewhere: until then it strikes only where it is named."""
