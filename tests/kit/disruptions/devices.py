@@ -112,7 +112,7 @@ async def _stuff_annotations(context: RunContext) -> bool:
 async def _annotate_foreigners(context: RunContext) -> bool:
     """Pods without a GPU that say they hold one, placed by somebody else: they block nobody."""
     for number in GPU_NODES[:4]:
-        await context.world.strangers.place(f"node-{number}", annotations={GPU_MILLI: "1000"})
+        await context.world.external_actors.place(f"node-{number}", annotations={GPU_MILLI: "1000"})
     await context.world.add_fractions(f"node-{GPU_NODES[0]}", ["500", "500"])
     return True
 

@@ -54,7 +54,7 @@ async def _intrude(context: RunContext) -> bool:
         await context.world.crowds.add(name, 6, cpu="600m", is_mixed=True)
         await context.pause(0.0, 0.1)
         for _ in range(2):
-            await context.world.strangers.place(name, annotations={}, cpu=context.rng.choice(("900m", "1800m")))
+            await context.world.external_actors.place(name, annotations={}, cpu=context.rng.choice(("900m", "1800m")))
         await context.world.crowds.add(name, 4)
         await context.pause(0.5, 1.5)
     for pod in [pod for pod in context.world.pods() if pod.node == name and pod.name.startswith(FOREIGN)]:
@@ -148,7 +148,8 @@ async def _shut_half(context: RunContext) -> bool:
         return False
     spec = {"nodeSelector": {"pair": pair, "open": "yes"}}
     names = [
-        await world.place_lowly("", spec, is_urgent=False, scheduler="forecast-scheduler", cpu="900m") for _ in range(7)
+        await world.add_small_pod("", spec, is_urgent=False, scheduler="forecast-scheduler", cpu="900m")
+        for _ in range(7)
     ]
     await context.pause(1.5, 4.0)
     await world.nodes.patch(half, opened)

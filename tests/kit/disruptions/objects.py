@@ -135,7 +135,7 @@ def _bearing_none(label: str) -> dict[str, Any]:
 
 
 async def _place(context: RunContext, node: str, spec: Mapping[str, Any], namespace: str, label: str) -> str:
-    return await context.world.place_lowly(
+    return await context.world.add_small_pod(
         node, spec, is_urgent=False, scheduler="forecast-scheduler", namespace=namespace, labels={label: "yes"}
     )
 

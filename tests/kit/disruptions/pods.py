@@ -141,16 +141,16 @@ async def _comply_with_policy(context: RunContext) -> bool:
 
 async def _bind_from_outside(context: RunContext) -> bool:
     for _ in range(3):
-        await context.world.strangers.bind_one_of_ours()
+        await context.world.external_actors.bind_one_of_ours()
     return True
 
 
 async def _place_giants(context: RunContext) -> bool:
     """Valid pods of absurd size, placed by somebody else: what they hold counts all the same."""
     node = f"node-{context.rng.choice(CROWDED)}"
-    giant = await context.world.strangers.place_giant(node)
+    giant = await context.world.external_actors.place_giant(node)
     await context.until(lambda: context.replicas.knows_placed(giant))
-    await context.world.strangers.add_beside_giant(node)
+    await context.world.external_actors.add_beside_giant(node)
     return True
 
 
@@ -193,7 +193,7 @@ async def _press_beyond_reach(context: RunContext, pair: str) -> None:
     zone.
     """
     beside = int(pair.removeprefix("pair-")) - NEXT_IN_ZONE
-    unborne = await context.world.place_lowly(
+    unborne = await context.world.add_small_pod(
         f"node-{beside}", {}, is_urgent=True, scheduler="forecast-scheduler", labels={"unborne": pair}
     )
     await context.until(lambda: any(pod.node for pod in context.world.pods() if pod.name == unborne))
@@ -203,7 +203,7 @@ async def _press_beyond_reach(context: RunContext, pair: str) -> None:
         {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}},
         {"volumes": [far]},
     ):
-        await context.world.place_lowly(
+        await context.world.add_small_pod(
             "",
             {"nodeSelector": {"pair": pair}, **rule},
             is_urgent=True,
@@ -216,13 +216,14 @@ async def _press_beyond_reach(context: RunContext, pair: str) -> None:
 async def _contend(context: RunContext, scheduler: str, node: str, spec: Mapping[str, Any], milli: str = "") -> bool:
     """Less urgent pods hold what urgent ones then want to have."""
     low = [
-        await context.world.place_lowly(node, spec, is_urgent=False, scheduler=scheduler, milli=milli) for _ in range(6)
+        await context.world.add_small_pod(node, spec, is_urgent=False, scheduler=scheduler, milli=milli)
+        for _ in range(6)
     ]
     await context.until(lambda: any(pod.node for pod in context.world.pods() if pod.name in low))
     for _ in range(2):
-        await context.world.place_lowly(node, spec, is_urgent=True, scheduler=scheduler, milli=milli)
+        await context.world.add_small_pod(node, spec, is_urgent=True, scheduler=scheduler, milli=milli)
     await context.pause(0.0, 0.2)
-    await context.world.place_lowly(
+    await context.world.add_small_pod(
         node, spec, is_urgent=True, scheduler=scheduler, milli=milli, priority="system-node-critical"
     )
     await context.pause(1.0, 4.0)
@@ -262,7 +263,8 @@ async def _contend_for_claims(context: RunContext) -> bool:
 
     for _ in range(3):
         names += [
-            await context.world.place_lowly("", spec, is_urgent=False, scheduler="forecast-scheduler") for _ in range(2)
+            await context.world.add_small_pod("", spec, is_urgent=False, scheduler="forecast-scheduler")
+            for _ in range(2)
         ]
         await context.until(lambda: bool(placed()))
         await context.pause(0.2, 1.0)
@@ -282,7 +284,7 @@ async def _overflow_nominations(context: RunContext) -> bool:
         await context.world.crowds.add(f"node-{number}", 1, cpu="3500m")
     await context.pause(0.5, 1.5)
     for number in WANTED:
-        await context.world.place_lowly(
+        await context.world.add_small_pod(
             f"node-{number}", {"containers": [_LARGE]}, is_urgent=True, scheduler="forecast-scheduler"
         )
     await context.pause(0.0, 0.2)
@@ -293,7 +295,7 @@ async def _overflow_nominations(context: RunContext) -> bool:
 async def _outbid(context: RunContext, nodes: Sequence[str]) -> None:
     """Pods that are more urgent than the urgent want what these wait for: who was promised a node looks for another."""
     for node in nodes:
-        await context.world.place_lowly(
+        await context.world.add_small_pod(
             node,
             {"containers": [_LARGE]},
             is_urgent=True,
@@ -307,7 +309,7 @@ async def _wait_absurdly(context: RunContext) -> bool:
     tolerations = [{"key": f"t{at}", "operator": "Exists"} for at in range(300)]
     node = f"node-{context.rng.choice(CROWDED)}"
     names = [
-        await context.world.place_lowly(
+        await context.world.add_small_pod(
             node, {"tolerations": tolerations}, is_urgent=False, scheduler="forecast-scheduler"
         )
         for _ in range(2)
@@ -327,7 +329,7 @@ async def _edit_waiting(context: RunContext) -> bool:
     """Owners add tolerations to pods that wait, remove one of their gates, or write something that helps nobody."""
     for at in range(3):
         gated = {"schedulingGates": [{"name": "test/one"}, {"name": "test/two"}]}
-        await context.world.place_lowly(f"node-{20 + at}", gated, is_urgent=False, scheduler="forecast-scheduler")
+        await context.world.add_small_pod(f"node-{20 + at}", gated, is_urgent=False, scheduler="forecast-scheduler")
     await context.world.crowds.add(f"node-{context.rng.choice((9, 19))}", 2, scheduler="forecast-scheduler")
     await context.pause(1.0, 3.0)
     waiting = [pod for pod in context.world.pods() if not pod.node and not pod.is_deleting]
@@ -360,7 +362,7 @@ async def _wait_dearly(context: RunContext) -> bool:
         main = {"name": "main", "image": "app-0:v1", "resources": {"requests": {"cpu": f"{400 + at}"}}}
         affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
         spec = {"containers": [main], "affinity": affinity}
-        names.append(await context.world.place_lowly(node, spec, is_urgent=False, scheduler="forecast-scheduler"))
+        names.append(await context.world.add_small_pod(node, spec, is_urgent=False, scheduler="forecast-scheduler"))
     await context.pause(1.0, 3.0)
     for _ in range(3):
         await context.world.nodes.patch(node, {"metadata": {"labels": {"nudge": f"{context.now_s():.0f}"}}})
@@ -379,7 +381,7 @@ async def _mark_mistaken(context: RunContext) -> bool:
     ]
     terms = [{"weight": 1, "preference": {"matchExpressions": [one]}} for one in context.rng.sample(wrong, 2)]
     spec = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}}
-    name = await context.world.place_lowly("", spec, is_urgent=False, scheduler="forecast-scheduler")
+    name = await context.world.add_small_pod("", spec, is_urgent=False, scheduler="forecast-scheduler")
     await context.pause(2.0, 5.0)  # it fits on several nodes: with one alone nobody reads its preferences
     await context.world.user.delete_named(name)
     return True

@@ -117,7 +117,7 @@ async def _shut_out(context: RunContext) -> bool:
     main = _main(cpu="10m")["containers"][0] | {"ports": [{"containerPort": 80, "hostPort": PORT}]}
     wanted += [(busy, {"containers": [main]})] * 2
     names = [
-        await context.world.place_lowly(name, spec, is_urgent=False, scheduler="forecast-scheduler")
+        await context.world.add_small_pod(name, spec, is_urgent=False, scheduler="forecast-scheduler")
         for name, spec in wanted
     ]
     names += [await context.world.add_unplaceable(spec) for spec in RELATED]

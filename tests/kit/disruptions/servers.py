@@ -81,7 +81,7 @@ async def _forbid_writes(context: RunContext) -> bool:
     await context.world.crowds.add(node, 8)
     await context.pause(0.5, 1.5)
     for _ in range(2):
-        await context.world.place_lowly(node, {}, is_urgent=True, scheduler="forecast-scheduler", cpu="1")
+        await context.world.add_small_pod(node, {}, is_urgent=True, scheduler="forecast-scheduler", cpu="1")
     await context.pause(3.0, 6.0)
     faults.forbidden_writes.clear()
     return True

@@ -164,7 +164,7 @@ async def _replace_disks(context: RunContext) -> bool:
 async def _place(context: RunContext, node: str, volume: dict[str, Any], *, name: str = "") -> str:
     """A small pod for this node, with one volume; its name."""
     spec = {"volumes": [{"name": "v0", **volume}]}
-    return await context.world.place_lowly(node, spec, is_urgent=False, scheduler="forecast-scheduler", name=name)
+    return await context.world.add_small_pod(node, spec, is_urgent=False, scheduler="forecast-scheduler", name=name)
 
 
 def _of_claim(claim: str) -> dict[str, Any]:

@@ -8,24 +8,24 @@ from typing import Final
 from tests.kit.disruptions.run_context import RunContext
 from tests.kit.scenarios import (
     classes,
-    handbacks,
+    external_changes,
     outages,
     preemptors,
+    released_capacity,
+    requeues,
     restarts,
     storage,
-    strangers,
     waiting,
-    wakeups,
 )
-from tests.kit.scenarios.steps import LED_MAX_S, Scenarios, bound_pods, place
+from tests.kit.scenarios.steps import LED_MAX_S, Scenarios, bound_pods, create_pod
 
 RUNS_EACH: Final = 3
 """One at least of the configuration as it ships (`Setting.is_shipped`)."""
 SCENARIOS: Final[Scenarios] = (
     *waiting.SCENARIOS,
-    *wakeups.SCENARIOS,
-    *handbacks.SCENARIOS,
-    *strangers.SCENARIOS,
+    *requeues.SCENARIOS,
+    *released_capacity.SCENARIOS,
+    *external_changes.SCENARIOS,
     *preemptors.SCENARIOS,
     *storage.SCENARIOS,
     *classes.SCENARIOS,
@@ -43,7 +43,7 @@ async def play_one(context: RunContext, struck: Counter[str]) -> None:
     if context.setting.has_faulty_plugin:
         return
     name, action = SCENARIOS[context.seed // RUNS_EACH % len(SCENARIOS)]
-    first = await place(context, "", 10)
+    first = await create_pod(context, "", 10)
     await context.until(lambda: bool(bound_pods(context, [first])), LED_MAX_S)
     if bound_pods(context, [first]):
         struck[name] += await action(context)

@@ -10,15 +10,15 @@ from functools import partial
 from typing import Any, Final
 
 from tests.kit.disruptions.run_context import RunContext
-from tests.kit.scenarios.rooms import Rooms
+from tests.kit.scenarios.dedicated_nodes import DedicatedNodes
 from tests.kit.scenarios.steps import (
     Scenarios,
     are_bound,
     checking_every_class,
-    emptiest,
-    must_come,
-    must_wait,
-    place,
+    create_pod,
+    expect_bound,
+    expect_pending,
+    least_used_node,
     several,
 )
 from tests.kit.world.labels import HOSTNAME, ZONE
@@ -38,7 +38,7 @@ KIN: Final = "kin"
 async def _change_in_place(context: RunContext) -> bool:
     """A node is tainted, cordoned and labelled, and all of it is taken back. After each of that pods come that differ in what they
     request from all before, and in nothing else."""
-    node, site = emptiest(context), {"nodeSelector": {"site": context.mark()}}
+    node, site = least_used_node(context), {"nodeSelector": {"site": context.mark()}}
     before = context.bind_checker.nodes()[node].taints
     own = [{"key": one.key, "value": one.value, "effect": one.effect} for one in before]
     shut = {"key": "sim/shut", "value": "yes", "effect": "NoSchedule"}
@@ -58,33 +58,37 @@ async def _change_in_place(context: RunContext) -> bool:
             await context.pause(0.1, 0.3)
             await _new(context, milli=20 + at)
             await _new(context, milli=30 + at, spec=site)
-        await must_come(context, node, sited, "it has the label that the pod wants")
+        await expect_bound(context, node, sited, "it has the label that the pod wants")
         await context.world.nodes.patch(node, {"metadata": {"labels": {"site": None}}})
         await context.pause(0.1, 0.3)
         late = await _new(context, milli=40, spec=site)
-        await must_wait(context, node, late, "it has lost the label that the pod wants")
+        await expect_pending(context, node, late, "it has lost the label that the pod wants")
     return True
 
 
 async def _find_company(context: RunContext) -> bool:
     """Two workloads want company of one kind. The pods of one are of that kind themselves, and the first of them needs nobody."""
-    kin, node = {KIN: context.mark()}, emptiest(context)
+    kin, node = {KIN: context.mark()}, least_used_node(context)
     spec = {"affinity": {"podAffinity": {_REQUIRED: [_term(kin, ZONE)]}}}
     with checking_every_class(context):
-        stranger = await place(context, node, 10, spec=spec)
-        await must_wait(context, node, stranger, "nobody of the kind that it wants is there, nor is it of that kind")
-        first = await place(context, node, 10, spec=spec, labels=kin)
-        await must_come(context, node, first, "it is the first of its kind")
-        await must_come(context, node, stranger, "somebody of the kind that it wants is there")
-        others = [await place(context, "", 15 + at, spec=spec, labels=kin) for at in range(2)]
+        stranger = await create_pod(context, node, 10, spec=spec)
+        await expect_pending(
+            context, node, stranger, "nobody of the kind that it wants is there, nor is it of that kind"
+        )
+        first = await create_pod(context, node, 10, spec=spec, labels=kin)
+        await expect_bound(context, node, first, "it is the first of its kind")
+        await expect_bound(context, node, stranger, "somebody of the kind that it wants is there")
+        others = [await create_pod(context, "", 15 + at, spec=spec, labels=kin) for at in range(2)]
         await context.until(lambda: are_bound(context, others))
         await context.world.user.delete_named(first)
         for name in others:
             await context.world.user.delete_named(name)
         await context.pause(0.2, 0.5)
-        late = await place(context, node, 10, spec=spec)
-        await must_wait(context, node, late, "all of the kind that it wants are gone")
-        await must_come(context, node, await place(context, node, 10, spec=spec, labels=kin), "it is the first again")
+        late = await create_pod(context, node, 10, spec=spec)
+        await expect_pending(context, node, late, "all of the kind that it wants are gone")
+        await expect_bound(
+            context, node, await create_pod(context, node, 10, spec=spec, labels=kin), "it is the first again"
+        )
     return True
 
 
@@ -94,18 +98,18 @@ async def _fill_zones(context: RunContext) -> bool:
     spec = {"affinity": {"podAntiAffinity": {_REQUIRED: [_term(kin, ZONE)]}}}
     nodes = {number % 3: f"node-{number}" for number in CROWDED if f"node-{number}" in context.bind_checker.nodes()}
     with checking_every_class(context):
-        there = {zone: await place(context, node, 10, spec=spec, labels=kin) for zone, node in nodes.items()}
+        there = {zone: await create_pod(context, node, 10, spec=spec, labels=kin) for zone, node in nodes.items()}
         await context.until(lambda: are_bound(context, [*there.values()]))
         if not are_bound(context, [*there.values()]):
             return False
         zone = context.rng.choice(sorted(nodes))
-        late = await place(context, nodes[zone], 10, spec=spec, labels=kin)
-        await must_wait(context, nodes[zone], late, "its zone has one that it does not bear", beside=[there[zone]])
-        foe = await place(context, nodes[zone], 11, spec=_bears_not(kin))
-        await must_wait(context, nodes[zone], foe, "its zone has one that it does not bear", beside=[there[zone]])
+        late = await create_pod(context, nodes[zone], 10, spec=spec, labels=kin)
+        await expect_pending(context, nodes[zone], late, "its zone has one that it does not bear", beside=[there[zone]])
+        foe = await create_pod(context, nodes[zone], 11, spec=_anti_affinity(kin))
+        await expect_pending(context, nodes[zone], foe, "its zone has one that it does not bear", beside=[there[zone]])
         await context.world.user.delete_named(foe)
         await context.world.user.delete_named(there[zone])
-        await must_come(context, nodes[zone], late, "its zone has none that it does not bear any more")
+        await expect_bound(context, nodes[zone], late, "its zone has none that it does not bear any more")
     return True
 
 
@@ -117,7 +121,7 @@ async def _prefer(context: RunContext) -> bool:
     key = context.mark()
     nodes = [f"node-{number}" for number in CROWDED if f"node-{number}" in context.bind_checker.nodes()]
     kinds = [{KIN: f"{key}-{at}"} for at in range(len(WEIGHTS))]
-    company = [await place(context, node, 10, labels=kind) for node, kind in zip(nodes, kinds * 2, strict=False)]
+    company = [await create_pod(context, node, 10, labels=kind) for node, kind in zip(nodes, kinds * 2, strict=False)]
     await context.until(lambda: are_bound(context, company))
     weighed = [
         {"weight": weight, "podAffinityTerm": _term(kind, HOSTNAME if at % 2 else ZONE)}
@@ -152,8 +156,8 @@ async def _spread_service(context: RunContext, app: str) -> None:
 
 async def _fill_preferred(context: RunContext) -> bool:
     """Pods of one kind would rather be on one node than on a second, and least of all on a third. Each of them fills one."""
-    rooms = Rooms(context)
-    nodes = [await rooms.room("preferred") for _ in range(3)]
+    dedicated = DedicatedNodes(context)
+    nodes = [await dedicated.add_node("preferred") for _ in range(3)]
     terms = [
         {"weight": weight, "preference": {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": [node]}]}}
         for weight, node in zip(reversed(WEIGHTS), nodes[:2], strict=False)
@@ -162,7 +166,7 @@ async def _fill_preferred(context: RunContext) -> bool:
     names: list[str] = []
     with checking_every_class(context):
         for _ in nodes:
-            names.append(await rooms.pod("preferred", spec, milli=FILLING_MILLI))
+            names.append(await dedicated.add_pod("preferred", spec, milli=FILLING_MILLI))
             await context.until(partial(are_bound, context, names), 2.0)
     for name in names:
         await context.world.user.delete_named(name)
@@ -171,17 +175,17 @@ async def _fill_preferred(context: RunContext) -> bool:
 
 async def _pull(context: RunContext) -> bool:
     """One node after the other pulls a large image. What it is worth to a pod depends on how many nodes have it."""
-    rooms, image = Rooms(context), f"{context.mark()}:v1"
-    nodes = [await rooms.room("pull") for _ in range(3)]
+    dedicated, image = DedicatedNodes(context), f"{context.mark()}:v1"
+    nodes = [await dedicated.add_node("pull") for _ in range(3)]
     main = {"name": "main", "image": image, "resources": {"requests": {"cpu": "10m"}}}
     pulled = {"status": {"images": [{"names": [image], "sizeBytes": LARGE_IMAGE_BYTES}]}}
     with checking_every_class(context):
         for node in nodes:
-            name = await rooms.pod("pull", {"containers": [main]})
+            name = await dedicated.add_pod("pull", {"containers": [main]})
             await context.until(partial(are_bound, context, [name]), 2.0)
             await context.world.nodes.patch(node, pulled)
             await context.pause(0.2, 0.4)
-        name = await rooms.pod("pull", {"containers": [main]})
+        name = await dedicated.add_pod("pull", {"containers": [main]})
         await context.until(partial(are_bound, context, [name]), 2.0)
     return True
 
@@ -194,14 +198,14 @@ async def _new(
     labels: Mapping[str, str] | None = None,
 ) -> str:
     """A pod for any node."""
-    return await place(context, "", milli, spec=spec, labels=labels)
+    return await create_pod(context, "", milli, spec=spec, labels=labels)
 
 
 def _term(labels: Mapping[str, str], key: str) -> dict[str, Any]:
     return {"topologyKey": key, "labelSelector": {"matchLabels": dict(labels)}}
 
 
-def _bears_not(labels: Mapping[str, str]) -> dict[str, Any]:
+def _anti_affinity(labels: Mapping[str, str]) -> dict[str, Any]:
     return {"affinity": {"podAntiAffinity": {_REQUIRED: [_term(labels, ZONE)]}}}
 
 

@@ -11,9 +11,9 @@ from tests.kit.scenarios.steps import (
     Scenarios,
     are_bound,
     bound_pods,
+    create_pod,
     is_led_by,
-    leading,
-    place,
+    leading_queues,
     several,
     steady_leader,
 )
@@ -30,7 +30,7 @@ async def _lose_rights(context: RunContext) -> bool:
     name, answers = f"denied-{context.mark()}", context.faults.bind_answers
     answers[name] = repeat(FORBIDDEN)
     try:
-        await place(context, "", 10, name=name)
+        await create_pod(context, "", 10, name=name)
         await context.until(
             lambda: _refusals(context, name) >= REFUSALS_ALIKE_MAX or _is_set_aside(context, name), DENIED_S
         )
@@ -43,12 +43,14 @@ async def _lose_rights(context: RunContext) -> bool:
 
 
 def _refusals(context: RunContext, name: str) -> int:
-    return max((e.attempts for queue in leading(context) for e in queue.entries() if e.pod.name == name), default=0)
+    return max(
+        (e.attempts for queue in leading_queues(context) for e in queue.entries() if e.pod.name == name), default=0
+    )
 
 
 def _is_set_aside(context: RunContext, name: str) -> bool:
     return any(
-        entry.is_quarantined for queue in leading(context) for entry in queue.entries() if entry.pod.name == name
+        entry.is_quarantined for queue in leading_queues(context) for entry in queue.entries() if entry.pod.name == name
     )
 
 
@@ -57,8 +59,8 @@ async def _cut_line_short(context: RunContext) -> bool:
     name, before = f"short-{context.mark()}", steady_leader(context)
     for process in context.replicas.running:
         process.transport.cut_short.add(name)
-    await place(context, "", 10, name=name)
-    second = await place(context, "", 10)
+    await create_pod(context, "", 10, name=name)
+    second = await create_pod(context, "", 10)
     await context.until(lambda: are_bound(context, [name, second]), REOPENED_S)
     if is_led_by(context, before) and bound_pods(context, [second]) and not bound_pods(context, [name]):
         context.bind_checker.complain(f"I3: {name} is not heard of, whose line was cut short")

@@ -11,20 +11,20 @@ from functools import partial
 from typing import Any, Final
 
 from tests.kit.disruptions.run_context import RunContext
-from tests.kit.scenarios.rooms import Rooms
+from tests.kit.scenarios.dedicated_nodes import DedicatedNodes
 from tests.kit.scenarios.steps import (
     PLAIN_MILLI,
     Scenarios,
     are_bound,
     bound_pods,
-    emptiest,
+    cpu_by_node,
+    create_pod,
     is_led_by,
-    named,
-    nominated,
-    place,
+    is_nominated,
+    least_used_node,
+    pods_named,
     several,
     steady_leader,
-    used,
 )
 from tests.kit.world.labels import HOSTNAME
 
@@ -46,29 +46,29 @@ def _wants_port(milli: int) -> dict[str, Any]:
 
 async def _nominate_for_port(context: RunContext) -> bool:
     """An urgent pod waits for the room of others. The port that it wants too is free, and smaller pods would like it."""
-    node = emptiest(context)
-    free = PLAIN_MILLI - used(context)[node]
-    fillers = [await place(context, node, FILLED_MILLI) for _ in range(max(free // FILLED_MILLI, 1))]
+    node = least_used_node(context)
+    free = PLAIN_MILLI - cpu_by_node(context)[node]
+    fillers = [await create_pod(context, node, FILLED_MILLI) for _ in range(max(free // FILLED_MILLI, 1))]
     await context.until(lambda: are_bound(context, fillers))
-    left = PLAIN_MILLI - used(context)[node]
-    pressing = await place(context, node, 10, spec=_wants_port(left + FILLED_MILLI - SPARE_MILLI), is_urgent=True)
-    await context.until(lambda: nominated(context, pressing))
-    eager = [await place(context, node, 10, spec=_wants_port(5)) for _ in range(2)]
+    left = PLAIN_MILLI - cpu_by_node(context)[node]
+    pressing = await create_pod(context, node, 10, spec=_wants_port(left + FILLED_MILLI - SPARE_MILLI), is_urgent=True)
+    await context.until(lambda: is_nominated(context, pressing))
+    eager = [await create_pod(context, node, 10, spec=_wants_port(5)) for _ in range(2)]
     await context.until(lambda: bool(bound_pods(context, [pressing])), HELPED_S)
     for name in (*eager, pressing, *fillers):
         await context.world.user.delete_named(name)
     return True
 
 
-async def _bear_with_the_urgent(context: RunContext) -> bool:
+async def _preempt_averse_pod(context: RunContext) -> bool:
     """A pod of little importance bears no soft one on its host. An urgent soft one wants that host: the other has to go."""
-    node, labels = emptiest(context), {"tone": "softest"}
+    node, labels = least_used_node(context), {"tone": "softest"}
     term = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": labels}}
     spec = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
-    averse = await place(context, node, 10, spec=spec)
+    averse = await create_pod(context, node, 10, spec=spec)
     await context.until(lambda: bool(bound_pods(context, [averse])))
-    pressing = await place(context, node, 10, is_urgent=True, labels=labels)
-    await context.until(lambda: nominated(context, pressing), HELPED_S)
+    pressing = await create_pod(context, node, 10, is_urgent=True, labels=labels)
+    await context.until(lambda: is_nominated(context, pressing), HELPED_S)
     for name in (pressing, averse):
         await context.world.user.delete_named(name)
     return True
@@ -76,13 +76,13 @@ async def _bear_with_the_urgent(context: RunContext) -> bool:
 
 async def _fill_exactly(context: RunContext) -> bool:
     """An urgent pod is as large as its node."""
-    rooms, before = Rooms(context), steady_leader(context)
-    node = await rooms.room("exact")
-    lowly = await rooms.pod("exact", milli=LARGE_MILLI)
+    dedicated, before = DedicatedNodes(context), steady_leader(context)
+    node = await dedicated.add_node("exact")
+    lowly = await dedicated.add_pod("exact", milli=LARGE_MILLI)
     await context.until(lambda: bool(bound_pods(context, [lowly])))
-    pressing = await rooms.pod("exact", milli=PLAIN_MILLI, is_urgent=True)
-    await context.until(lambda: nominated(context, pressing), HELPED_S)
-    if is_led_by(context, before) and bound_pods(context, [lowly]) and not nominated(context, pressing):
+    pressing = await dedicated.add_pod("exact", milli=PLAIN_MILLI, is_urgent=True)
+    await context.until(lambda: is_nominated(context, pressing), HELPED_S)
+    if is_led_by(context, before) and bound_pods(context, [lowly]) and not is_nominated(context, pressing):
         context.bind_checker.complain(f"I3: {pressing} preempts nobody, and would fill {node}")
     await _clear(context, [node], [pressing, lowly])
     return True
@@ -90,16 +90,21 @@ async def _fill_exactly(context: RunContext) -> bool:
 
 async def _nominate_twice(context: RunContext) -> bool:
     """Two urgent pods as important as each other displace one pod each of a large node. Neither takes the other's promise back."""
-    rooms, before = Rooms(context), steady_leader(context)
-    node = await rooms.room("twice", cpu="8")
-    lowly = [await rooms.pod("twice", milli=LARGE_MILLI) for _ in range(3)]
+    dedicated, before = DedicatedNodes(context), steady_leader(context)
+    node = await dedicated.add_node("twice", cpu="8")
+    lowly = [await dedicated.add_pod("twice", milli=LARGE_MILLI) for _ in range(3)]
     await context.until(partial(are_bound, context, lowly))
-    first = await rooms.pod("twice", milli=LARGE_MILLI, is_urgent=True)
-    await context.until(lambda: nominated(context, first), HELPED_S)
-    was_nominated = nominated(context, first)
-    second = await rooms.pod("twice", milli=LARGE_MILLI, is_urgent=True)
-    await context.until(lambda: nominated(context, second), HELPED_S)
-    if is_led_by(context, before) and was_nominated and nominated(context, second) and not nominated(context, first):
+    first = await dedicated.add_pod("twice", milli=LARGE_MILLI, is_urgent=True)
+    await context.until(lambda: is_nominated(context, first), HELPED_S)
+    was_nominated = is_nominated(context, first)
+    second = await dedicated.add_pod("twice", milli=LARGE_MILLI, is_urgent=True)
+    await context.until(lambda: is_nominated(context, second), HELPED_S)
+    if (
+        is_led_by(context, before)
+        and was_nominated
+        and is_nominated(context, second)
+        and not is_nominated(context, first)
+    ):
         context.bind_checker.complain(f"I7: {first} has lost its promise to {second}, which is as urgent")
     await context.until(partial(are_bound, context, [first, second]), HELPED_S)
     await _clear(context, [node], [first, second, *lowly])
@@ -112,19 +117,19 @@ async def _start_meanwhile(context: RunContext) -> bool:
     On either node are a large pod and a small one of equal priority. Before the second urgent pod comes, some of these
     start, which makes them the more important.
     """
-    rooms = Rooms(context)
+    dedicated = DedicatedNodes(context)
     for is_large in (False, True):
-        bed = f"start-{is_large}"
-        nodes = [await rooms.room(bed) for _ in range(2)]
-        large = [await rooms.pod(bed, _on(node), milli=LARGE_MILLI) for node in nodes]
-        small = [await rooms.pod(bed, _on(node), milli=SMALL_MILLI) for node in nodes]
+        group = f"start-{is_large}"
+        nodes = [await dedicated.add_node(group) for _ in range(2)]
+        large = [await dedicated.add_pod(group, _on(node), milli=LARGE_MILLI) for node in nodes]
+        small = [await dedicated.add_pod(group, _on(node), milli=SMALL_MILLI) for node in nodes]
         await context.until(partial(are_bound, context, [*large, *small]))
         pressing: list[str] = []
         for started in ([], large if is_large else small):
-            for pod in named(context, started):
+            for pod in pods_named(context, started):
                 await context.world.kubelets.start_pod(pod)
             await context.pause(0.2, 0.4)
-            pressing.append(await rooms.pod(bed, milli=LARGE_MILLI, is_urgent=True))
+            pressing.append(await dedicated.add_pod(group, milli=LARGE_MILLI, is_urgent=True))
             await context.until(partial(are_bound, context, pressing), HELPED_S)
         await _clear(context, nodes, [*pressing, *large, *small])
     return True
@@ -147,7 +152,7 @@ async def _clear(context: RunContext, nodes: Sequence[str], pods: Sequence[str])
 
 NOMINATIONS: Final[Scenarios] = (
     ("port promised", _nominate_for_port),
-    ("urgent pod kept off by another's rule", _bear_with_the_urgent),
+    ("urgent pod kept off by another's rule", _preempt_averse_pod),
     ("urgent pod as large as a node", _fill_exactly),
     ("two urgent pods on a large node", _nominate_twice),
     ("pods started between two urgent ones", _start_meanwhile),

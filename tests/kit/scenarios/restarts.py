@@ -12,13 +12,13 @@ from tests.kit.scenarios.steps import (
     Scenarios,
     are_bound,
     bound_pods,
-    emptiest,
+    create_pod,
+    expect_bound,
     is_led_by,
-    leading,
-    must_come,
-    named,
+    leading_queues,
+    least_used_node,
     parked,
-    place,
+    pods_named,
     steady_leader,
 )
 from tests.kit.world.disks import NOBODYS
@@ -70,7 +70,7 @@ async def _replace_all(context: RunContext) -> bool:
         await replicas.stop(process)
     replicas.disturbed -= {process.identity for process in before}
     replicas.start()
-    await context.until(lambda: len(leading(context)) == 1, LED_AGAIN_S)
+    await context.until(lambda: len(leading_queues(context)) == 1, LED_AGAIN_S)
     await context.until(lambda: not any(one.program.handover.waiting() for one in replicas.running), LED_AGAIN_S)
     return True
 
@@ -82,7 +82,7 @@ async def _recreate_unseen(context: RunContext) -> bool:
     await context.world.nodes.add(number)
     names = [f"stateful-{context.mark()}-{at}" for at in range(3)]
     for name in names:
-        await place(context, node, 1_200, name=name)
+        await create_pod(context, node, 1_200, name=name)
     await context.until(lambda: are_bound(context, names))
     for process in context.replicas.running:
         process.transport.stalled_until_s = context.now_s() + UNSEEN_S
@@ -91,10 +91,10 @@ async def _recreate_unseen(context: RunContext) -> bool:
     await context.world.nodes.delete(number)
     await context.world.nodes.add(number)
     for at, name in enumerate(names):
-        await place(context, node, 1_900 if at else 100, name=name)
+        await create_pod(context, node, 1_900 if at else 100, name=name)
     server.compact()
     server.drop_watches()
-    await must_come(context, node, names[0], "its node was made anew, and is empty")
+    await expect_bound(context, node, names[0], "its node was made anew, and is empty")
     await context.pause(1.0, 2.0)
     for name in names:
         await context.world.user.delete_named(name)
@@ -110,7 +110,7 @@ async def _lose_node(context: RunContext) -> bool:
     await disks.add_claim(claim, NOBODYS)
     await context.pause(0.3, 0.6)
     spec = {"volumes": [{"name": "v0", "persistentVolumeClaim": {"claimName": claim}}]}
-    name, has_node = await place(context, node, 100, spec=spec), partial(context.world.storage.has_node, claim)
+    name, has_node = await create_pod(context, node, 100, spec=spec), partial(context.world.storage.has_node, claim)
     await context.until(has_node)
     before = steady_leader(context) if has_node() else None
     await context.world.nodes.delete(number)
@@ -119,7 +119,7 @@ async def _lose_node(context: RunContext) -> bool:
         context.bind_checker.complain(f"I5: {name} is on its way to {node}, which is gone")
     await disks.unselect_node(claim)
     await context.world.nodes.add(number)
-    second = await place(context, node, 10)
+    second = await create_pod(context, node, 10)
     await context.until(lambda: has_node() and bool(bound_pods(context, [second])), WRITTEN_S)
     if is_led_by(context, before) and bound_pods(context, [second]) and parked(context, [name]):
         context.bind_checker.complain(f"I3: {name} is not decided anew, and {node} is there again")
@@ -133,9 +133,9 @@ async def _lose_node(context: RunContext) -> bool:
 async def _write_condition_again(context: RunContext) -> bool:
     """A pod is refused for one reason, for another, and for the first again. Nobody answers the write of the second, and for a
     while no Event can be written."""
-    node, site, faults = emptiest(context), context.mark(), context.faults
+    node, site, faults = least_used_node(context), context.mark(), context.faults
     faults.unreachable.add("/events")
-    name = await place(context, "", 10, spec={"nodeSelector": {"site": site}})
+    name = await create_pod(context, "", 10, spec={"nodeSelector": {"site": site}})
     await context.until(lambda: bool(_condition(context, name)))
     first, before = _condition(context, name), steady_leader(context)
     faults.unanswered.add(f"/pods/{name}/status")
@@ -159,21 +159,25 @@ async def _take_over_one(context: RunContext) -> bool:
 
     It ends, and gives nothing back that is not settled.
     """
-    bind_checker, node = context.bind_checker, emptiest(context)
-    holder = _holder(context, bind_checker.leases.name_of("forecast"))
+    bind_checker, node = context.bind_checker, least_used_node(context)
+    add_placed_pod = _holder(context, bind_checker.leases.name_of("forecast"))
     others = (
-        [one for one in bind_checker.leases.held_by(holder.identity) if one != bind_checker.leases.name_of("forecast")]
-        if holder
+        [
+            one
+            for one in bind_checker.leases.held_by(add_placed_pod.identity)
+            if one != bind_checker.leases.name_of("forecast")
+        ]
+        if add_placed_pod
         else []
     )
-    if holder is None or not others:
+    if add_placed_pod is None or not others:
         return False
     async with context.slow_binds(node):
-        names = [await place(context, node, 300) for _ in range(4)]
+        names = [await create_pod(context, node, 300) for _ in range(4)]
         await context.until(lambda: bind_checker.in_flight.is_bound_to(node), ON_THE_WIRE_S)
         await context.world.take_lease(context.rng.choice(others))
-        names += [await place(context, node, 300) for _ in range(6)]
-        await context.until(lambda: holder not in context.replicas.running, LED_AGAIN_S)
+        names += [await create_pod(context, node, 300) for _ in range(6)]
+        await context.until(lambda: add_placed_pod not in context.replicas.running, LED_AGAIN_S)
         await context.until(lambda: len(bound_pods(context, names)) + len(parked(context, names)) == len(names))
     return True
 
@@ -189,14 +193,14 @@ def _condition(context: RunContext, name: str) -> str:
 
 
 def _is_in_flight(context: RunContext, name: str) -> bool:
-    entries = [entry for queue in leading(context) for entry in queue.entries(QueueState.IN_FLIGHT)]
+    entries = [entry for queue in leading_queues(context) for entry in queue.entries(QueueState.IN_FLIGHT)]
     return any(entry.pod.name == name for entry in entries)
 
 
 def _message(context: RunContext, name: str) -> str:
     """What the leader has to say of the pod; empty while it says nothing."""
-    uids = [pod.uid for pod in named(context, [name])]
-    found = [entry for queue in leading(context) for uid in uids if (entry := queue.entry(uid)) is not None]
+    uids = [pod.uid for pod in pods_named(context, [name])]
+    found = [entry for queue in leading_queues(context) for uid in uids if (entry := queue.entry(uid)) is not None]
     return str(found[0].message) if found else ""
 
 

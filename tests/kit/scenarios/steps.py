@@ -40,7 +40,7 @@ def several(scenarios: Scenarios, count: int) -> Action:
     return action
 
 
-async def place(
+async def create_pod(
     context: RunContext,
     node: str,
     milli: int,
@@ -50,7 +50,7 @@ async def place(
     **more: Any,
 ) -> str:
     """The name of a small pod for this node."""
-    return await context.world.place_lowly(
+    return await context.world.add_small_pod(
         node, spec or {}, is_urgent=is_urgent, scheduler=SCHEDULER, cpu=f"{milli}m", **more
     )
 
@@ -61,41 +61,41 @@ def leaders(context: RunContext) -> list[tuple[Process, DomainWorker]]:
     return [(process, worker) for process, worker in workers if worker.name == DOMAIN and worker.is_leading]
 
 
-def leading(context: RunContext) -> list[PodQueue]:
+def leading_queues(context: RunContext) -> list[PodQueue]:
     """Their queues."""
     return [worker.queue for _, worker in leaders(context)]
 
 
 def parked(context: RunContext, names: Sequence[str]) -> list[str]:
     """Those that wait for an event."""
-    entries = [entry for queue in leading(context) for entry in queue.entries(QueueState.UNSCHEDULABLE)]
+    entries = [entry for queue in leading_queues(context) for entry in queue.entries(QueueState.UNSCHEDULABLE)]
     return [entry.pod.name for entry in entries if entry.pod.name in names]
 
 
-def named(context: RunContext, names: Sequence[str]) -> list[Pod]:
+def pods_named(context: RunContext, names: Sequence[str]) -> list[Pod]:
     return [pod for pod in context.world.pods() if pod.name in names]
 
 
 def bound_pods(context: RunContext, names: Sequence[str]) -> list[Pod]:
-    return [pod for pod in named(context, names) if pod.node and not pod.is_deleting]
+    return [pod for pod in pods_named(context, names) if pod.node and not pod.is_deleting]
 
 
 def are_bound(context: RunContext, names: Sequence[str]) -> bool:
     return len(bound_pods(context, names)) == len(names)
 
 
-def nominated(context: RunContext, name: str) -> bool:
+def is_nominated(context: RunContext, name: str) -> bool:
     """The pod was promised a node, or has one."""
-    return any(pod.nominated_node or pod.node for pod in named(context, [name]))
+    return any(pod.nominated_node or pod.node for pod in pods_named(context, [name]))
 
 
-def emptiest(context: RunContext) -> str:
+def least_used_node(context: RunContext) -> str:
     """Of the nodes that crowds want and that are there."""
-    amounts, there = used(context), context.bind_checker.nodes()
+    amounts, there = cpu_by_node(context), context.bind_checker.nodes()
     return min((f"node-{number}" for number in CROWDED if f"node-{number}" in there), key=lambda node: amounts[node])
 
 
-def used(context: RunContext) -> Counter[str]:
+def cpu_by_node(context: RunContext) -> Counter[str]:
     """Node -> the CPU that its pods have."""
     amounts: Counter[str] = Counter()
     for pod in context.world.pods():
@@ -115,9 +115,9 @@ def checking_every_class(context: RunContext) -> Iterator[None]:
             process.checker.check_every_class(is_on=False)
 
 
-async def must_come(context: RunContext, node: str, name: str, why: str) -> None:
+async def expect_bound(context: RunContext, node: str, name: str, why: str) -> None:
     """Complains if the pod stays parked though nothing keeps it off the node: a plain pod that comes then shows that."""
-    before, second = steady_leader(context), await place(context, node, 10)
+    before, second = steady_leader(context), await create_pod(context, node, 10)
     await context.until(partial(are_bound, context, [name, second]), COMES_S)
     may_know = is_led_by(context, before) and sees_objects(context)
     if may_know and bound_pods(context, [second]) and parked(context, [name]):
@@ -125,12 +125,12 @@ async def must_come(context: RunContext, node: str, name: str, why: str) -> None
     await context.world.user.delete_named(second)
 
 
-async def must_wait(context: RunContext, node: str, name: str, why: str, *, beside: Sequence[str] = ()) -> None:
+async def expect_pending(context: RunContext, node: str, name: str, why: str, *, beside: Sequence[str] = ()) -> None:
     """Complains if the pod comes, which something keeps off the node: a plain pod that came after it shows that it had its turn.
 
     `beside`: pods that keep it off as long as they stand.
     """
-    before, second = steady_leader(context), await place(context, node, 10)
+    before, second = steady_leader(context), await create_pod(context, node, 10)
     await context.until(lambda: bool(bound_pods(context, [second])), COMES_S)
     await context.until(lambda: bool(bound_pods(context, [name]) or parked(context, [name])), COMES_S)
     if is_led_by(context, before) and bound_pods(context, [name]) and are_bound(context, beside):
@@ -140,7 +140,7 @@ async def must_wait(context: RunContext, node: str, name: str, why: str, *, besi
 
 def steady_leader(context: RunContext) -> PodQueue | None:
     """The only queue of those pods, of a profile that neither holds pods nor refuses them by itself; None if there is none."""
-    now = leading(context)
+    now = leading_queues(context)
     return now[0] if context.setting.is_shipped and len(now) == 1 else None
 
 

@@ -13,12 +13,12 @@ from tests.kit.scenarios.steps import (
     PLAIN_MILLI,
     Scenarios,
     bound_pods,
+    cpu_by_node,
+    create_pod,
+    expect_bound,
+    expect_pending,
     is_led_by,
-    must_come,
-    must_wait,
-    place,
     steady_leader,
-    used,
 )
 from tests.kit.world.disks import NOBODYS
 from tests.kit.world.storage import LOCAL, MADE
@@ -35,7 +35,7 @@ AT_ONCE_S: Final = 6.0
 
 async def _count_volumes(context: RunContext) -> bool:
     """A driver attaches two volumes to a node. Pods with volumes leave it, others come in their place, and the first ones come back."""
-    number = _roomy(context)
+    number = _node_with_room(context)
     if number is None:
         return False
     node, key, disks = f"node-{number}", context.mark(), context.world.disks
@@ -47,24 +47,26 @@ async def _count_volumes(context: RunContext) -> bool:
     await disks.attach_volume(number, volumes[4], driver)
     await context.pause(0.5, 1.0)
     await context.until(lambda: _all_know(context, f"attached-{volumes[4]}"))
-    first = await _claimant(context, node, volumes[0])
+    first = await _add_pod_with_claim(context, node, volumes[0])
     await context.until(lambda: bool(bound_pods(context, [first])))
     if not _all_know(context, f"attached-{volumes[4]}"):
         return False  # a watch that cannot be opened tells nobody
-    second = await _claimant(context, node, volumes[1])
-    await must_wait(context, node, second, "its driver attaches two volumes, and another's is attached", beside=[first])
+    second = await _add_pod_with_claim(context, node, volumes[1])
+    await expect_pending(
+        context, node, second, "its driver attaches two volumes, and another's is attached", beside=[first]
+    )
     await disks.detach_volume(volumes[4])
-    await must_come(context, node, second, "another's volume was detached")
-    third = await _claimant(context, node, volumes[2])
-    await must_wait(context, node, third, "its driver attaches two volumes, and has them", beside=[first, second])
+    await expect_bound(context, node, second, "another's volume was detached")
+    third = await _add_pod_with_claim(context, node, volumes[2])
+    await expect_pending(context, node, third, "its driver attaches two volumes, and has them", beside=[first, second])
     await context.world.user.delete_named(first)
-    await must_come(context, node, third, "a pod with a volume has gone")
-    again = await _claimant(context, node, volumes[0])
-    await must_wait(context, node, again, "others have taken the place of its volume", beside=[second, third])
+    await expect_bound(context, node, third, "a pod with a volume has gone")
+    again = await _add_pod_with_claim(context, node, volumes[0])
+    await expect_pending(context, node, again, "others have taken the place of its volume", beside=[second, third])
     await context.world.user.delete_named(again)  # as upstream, the end of a claim wakes nobody who waits
     await disks.tear_out(volumes[2])
-    fourth = await _claimant(context, node, volumes[3])
-    await must_come(context, node, fourth, "a claim is deleted, and its volume with it")
+    fourth = await _add_pod_with_claim(context, node, volumes[3])
+    await expect_bound(context, node, fourth, "a claim is deleted, and its volume with it")
     return True
 
 
@@ -75,7 +77,7 @@ def _all_know(context: RunContext, attachment: str) -> bool:
 
 async def _await_volumes(context: RunContext) -> bool:
     """Pods wait for a claim that is another's, a disk, a class, a zone and a provisioner; each of that comes by itself."""
-    number = _roomy(context)
+    number = _node_with_room(context)
     if number is None:
         return False
     node, key = f"node-{number}", context.mark()
@@ -90,12 +92,12 @@ async def _take_turns(context: RunContext, number: int, node: str, key: str) -> 
     claim = f"alone-{key}"
     await context.world.disks.add_claim(claim, MADE, mode="ReadWriteOncePod")
     await context.pause(0.2, 0.5)
-    first = await _claimant(context, node, claim)
+    first = await _add_pod_with_claim(context, node, claim)
     await context.until(lambda: bool(bound_pods(context, [first])))
-    second = await _claimant(context, node, claim)
-    await must_wait(context, node, second, "its claim is for one pod, and another has it", beside=[first])
+    second = await _add_pod_with_claim(context, node, claim)
+    await expect_pending(context, node, second, "its claim is for one pod, and another has it", beside=[first])
     await context.world.user.delete_named(first)
-    await must_come(context, node, second, "its claim is nobody's any more")
+    await expect_bound(context, node, second, "its claim is nobody's any more")
 
 
 async def _add_first_disk(context: RunContext, number: int, node: str, key: str) -> None:
@@ -103,11 +105,11 @@ async def _add_first_disk(context: RunContext, number: int, node: str, key: str)
     claim, disks = f"first-{key}", context.world.disks
     await disks.add_claim(claim, LOCAL, size=HUGE)
     await context.pause(0.2, 0.5)
-    name = await _claimant(context, node, claim)
+    name = await _add_pod_with_claim(context, node, claim)
     await disks.add_disk(f"far-{key}", "node-0", HUGE, is_narrow=False, beside=f"nowhere-{key}")
-    await must_wait(context, node, name, "the only disk of its size is out of reach")
+    await expect_pending(context, node, name, "the only disk of its size is out of reach")
     await disks.add_disk(f"near-{key}", node, HUGE, is_narrow=False, beside=f"nowhere-{key}")
-    await must_come(context, node, name, "a disk has come")
+    await expect_bound(context, node, name, "a disk has come")
 
 
 async def _replace_class(context: RunContext, number: int, node: str, key: str) -> None:
@@ -116,13 +118,13 @@ async def _replace_class(context: RunContext, number: int, node: str, key: str) 
     elsewhere = [f"z{(zone + 1) % 3}", f"z{(zone + 2) % 3}"]
     await disks.add_claim(claim, f"class-{key}")
     await context.pause(0.2, 0.5)
-    name = await _claimant(context, node, claim)
-    await must_wait(context, node, name, "there is no such class")
+    name = await _add_pod_with_claim(context, node, claim)
+    await expect_pending(context, node, name, "there is no such class")
     await disks.add_reaching_class(f"class-{key}", elsewhere)
-    await must_wait(context, node, name, "its class is for other zones")
+    await expect_pending(context, node, name, "its class is for other zones")
     await disks.delete_class(f"class-{key}")
     await disks.add_reaching_class(f"class-{key}", [*elsewhere, f"z{zone}"])
-    await must_come(context, node, name, "its class is for this zone, too")
+    await expect_bound(context, node, name, "its class is for this zone, too")
 
 
 async def _move_volume(context: RunContext, number: int, node: str, key: str) -> None:
@@ -131,13 +133,15 @@ async def _move_volume(context: RunContext, number: int, node: str, key: str) ->
     label = "topology.kubernetes.io/zone"
     await disks.add_attachable(volume, f"zones-{key}.sim", {label: f"z{(zone + 1) % 3}"})
     await context.pause(0.5, 1.0)
-    name = await _claimant(context, node, volume)
-    await must_wait(context, node, name, "its volume is in another zone")
+    name = await _add_pod_with_claim(context, node, volume)
+    await expect_pending(context, node, name, "its volume is in another zone")
     await disks.label_volume(volume, {label: f"z{zone}"})
-    await must_come(context, node, name, "its volume is in this zone now")
+    await expect_bound(context, node, name, "its volume is in this zone now")
     await disks.label_volume(volume, {label: f"z{(zone + 2) % 3}"})
     await context.pause(0.3, 0.8)
-    await must_wait(context, node, await _claimant(context, node, volume), "its volume is in another zone now")
+    await expect_pending(
+        context, node, await _add_pod_with_claim(context, node, volume), "its volume is in another zone now"
+    )
 
 
 async def _take_node_back(context: RunContext, number: int, node: str, key: str) -> None:
@@ -145,7 +149,7 @@ async def _take_node_back(context: RunContext, number: int, node: str, key: str)
     claim, disks = f"{NOBODYS}-{key}", context.world.disks
     await disks.add_claim(claim, NOBODYS)
     await context.pause(0.2, 0.5)
-    name = await _claimant(context, node, claim)
+    name = await _add_pod_with_claim(context, node, claim)
     is_selected = partial(context.world.storage.has_node, claim)
     await context.until(is_selected)
     before = steady_leader(context) if is_selected() else None
@@ -158,9 +162,9 @@ async def _take_node_back(context: RunContext, number: int, node: str, key: str)
     await context.world.user.delete_named(name)
 
 
-def _roomy(context: RunContext) -> int | None:
+def _node_with_room(context: RunContext) -> int | None:
     """A node whose kubelet tells of its drivers, and that has room for the pods of a scenario."""
-    nodes, amounts = context.bind_checker.nodes(), used(context)
+    nodes, amounts = context.bind_checker.nodes(), cpu_by_node(context)
     found = []
     for number in WITH_DRIVERS:
         node = nodes.get(f"node-{number}")
@@ -170,9 +174,9 @@ def _roomy(context: RunContext) -> int | None:
     return context.rng.choice(found) if found else None
 
 
-async def _claimant(context: RunContext, node: str, claim: str) -> str:
+async def _add_pod_with_claim(context: RunContext, node: str, claim: str) -> str:
     spec = {"volumes": [{"name": "v0", "persistentVolumeClaim": {"claimName": claim}}]}
-    return await place(context, node, 10, spec=spec)
+    return await create_pod(context, node, 10, spec=spec)
 
 
 SCENARIOS: Final[Scenarios] = (

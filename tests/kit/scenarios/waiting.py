@@ -11,11 +11,11 @@ from tests.kit.scenarios.steps import (
     SCHEDULER,
     Scenarios,
     bound_pods,
-    emptiest,
-    nominated,
+    cpu_by_node,
+    create_pod,
+    is_nominated,
+    least_used_node,
     parked,
-    place,
-    used,
 )
 from tests.kit.world.labels import HOSTNAME, ZONE
 from tests.kit.world.nodes import CROWDED, GPU_NODES
@@ -36,9 +36,9 @@ HELD_UP_S: Final = 0.5, 1.5
 
 async def _give_way(context: RunContext) -> bool:
     """Pods of a full node take less. Room comes when the kubelet reports it, and not when somebody asks for it."""
-    node = emptiest(context)
-    count = max((PLAIN_MILLI - used(context)[node]) // LARGE_MILLI, 0) + 1
-    names = [await place(context, node, LARGE_MILLI) for _ in range(count)]
+    node = least_used_node(context)
+    count = max((PLAIN_MILLI - cpu_by_node(context)[node]) // LARGE_MILLI, 0) + 1
+    names = [await create_pod(context, node, LARGE_MILLI) for _ in range(count)]
     await context.until(lambda: len(parked(context, names)) + len(bound_pods(context, names)) == count)
     for pod in bound_pods(context, names)[:2]:
         await context.world.kubelets.resize(pod, f"{SHRUNK_MILLI}m", takes_time=True)
@@ -49,10 +49,10 @@ async def _give_way(context: RunContext) -> bool:
 async def _part_one_by_one(context: RunContext) -> bool:
     """Of pods that differ in their labels alone each is kept off by somebody else. Whose enemy goes first is parked last: an
     event that is no news to the one parked first must not be lost to the others."""
-    node, sounds = emptiest(context), ("shrill", "low")
-    enemies = {sound: await context.world.strangers.place_averse(node, {"sound": sound}) for sound in sounds}
+    node, sounds = least_used_node(context), ("shrill", "low")
+    enemies = {sound: await context.world.external_actors.place_averse(node, {"sound": sound}) for sound in sounds}
     await context.until(lambda: all(map(context.replicas.knows_placed, enemies.values())))
-    names = [await place(context, node, 10, labels={"sound": sound}) for sound in sounds]
+    names = [await create_pod(context, node, 10, labels={"sound": sound}) for sound in sounds]
     await context.until(lambda: len(parked(context, names)) == len(names))
     await context.pause(0.5, 1.0)  # their own conditions' updates park them anew
     kept = sorted((pod for pod in context.world.pods() if pod.name in names), key=lambda pod: pod.version, reverse=True)
@@ -67,12 +67,12 @@ async def _give_up(context: RunContext) -> bool:
 
     It has room beside the victims, and none beside the promise, whoever goes.
     """
-    node = emptiest(context)
-    filler = await place(context, node, max(PLAIN_MILLI - LEFT_MILLI - used(context)[node], 100))
+    node = least_used_node(context)
+    filler = await create_pod(context, node, max(PLAIN_MILLI - LEFT_MILLI - cpu_by_node(context)[node], 100))
     await context.until(lambda: bool(bound_pods(context, [filler])))
-    pressing = await place(context, node, PLAIN_MILLI - LEFT_MILLI + 200, is_urgent=True)
-    await context.until(lambda: nominated(context, pressing))
-    waiting = await place(context, node, LEFT_MILLI - 100, is_urgent=True)
+    pressing = await create_pod(context, node, PLAIN_MILLI - LEFT_MILLI + 200, is_urgent=True)
+    await context.until(lambda: is_nominated(context, pressing))
+    waiting = await create_pod(context, node, LEFT_MILLI - 100, is_urgent=True)
     await context.until(lambda: bool(parked(context, [waiting])), 1.0)
     await context.world.user.delete_named(pressing)
     await context.pause(0.3, 0.8)
@@ -88,9 +88,9 @@ async def _come_between(context: RunContext) -> bool:
     faults.is_on = True
     try:
         async with context.throttled():
-            names = [await place(context, node, 10, labels=labels) for _ in range(2)]
+            names = [await create_pod(context, node, 10, labels=labels) for _ in range(2)]
             await context.until(lambda: bool(context.replicas.on_their_way(names)))
-            stranger = await context.world.strangers.place_averse(neighbour, labels, ZONE)
+            stranger = await context.world.external_actors.place_averse(neighbour, labels, ZONE)
             await context.pause(*HELD_UP_S)
     finally:
         faults.is_on = False
@@ -105,9 +105,9 @@ async def _press_hopelessly(context: RunContext) -> bool:
     No other event tells anything to those who wait: they have backed off long ago, and are all tried again at once.
     """
     company = {"company": context.mark()}
-    node, spec = emptiest(context), _attached_to(company)
+    node, spec = least_used_node(context), _attached_to(company)
     names = [
-        await place(context, node, 10, spec=spec, is_urgent=True, namespace="team-a", name=f"hopeless-{number}")
+        await create_pod(context, node, 10, spec=spec, is_urgent=True, namespace="team-a", name=f"hopeless-{number}")
         for number in range(HOPELESS)
     ]
     await context.until(lambda: len(parked(context, names)) == len(names))
@@ -116,7 +116,7 @@ async def _press_hopelessly(context: RunContext) -> bool:
         process.transport.pods_late_until_s = context.now_s() + TOGETHER_S
     for _ in range(2):
         await context.world.add_pod(scheduler=SCHEDULER)
-    await context.world.strangers.place(f"node-{GPU_NODES[0]}", annotations={}, labels=company)
+    await context.world.external_actors.place(f"node-{GPU_NODES[0]}", annotations={}, labels=company)
     for _ in range(2):
         await context.world.add_pod(scheduler=SCHEDULER)
     await context.pause(3 * TOGETHER_S, 1.0)

@@ -16,6 +16,7 @@ from tests.kit.world.api_user import NAMESPACE, ApiUser, pods_path
 from tests.kit.world.budgets import Budgets
 from tests.kit.world.crowds import Crowds
 from tests.kit.world.disks import NOBODYS, Disks
+from tests.kit.world.external_actors import ExternalActors
 from tests.kit.world.gang_workloads import GangWorkloads
 from tests.kit.world.gangs import Gangs
 from tests.kit.world.gpu_users import GpuUsers
@@ -30,7 +31,6 @@ from tests.kit.world.relations import Relations
 from tests.kit.world.services import Services
 from tests.kit.world.storage import VOLUMES_PATH, Storage
 from tests.kit.world.store_view import StoreView
-from tests.kit.world.strangers import Strangers
 
 NAMESPACES = ("default", "team-a", "team-b")
 EDGE_SCHEDULER, EDGE_EVERY = "edge-scheduler", 6
@@ -70,7 +70,7 @@ class World:
         self.services = Services(self.user)
         self.kubelets = Kubelets(self.user, objects)
         self.crowds = Crowds(self.user, objects, rng, self._next_number)
-        self.strangers = Strangers(self.user, objects, rng, self._next_number, on_bound)
+        self.external_actors = ExternalActors(self.user, objects, rng, self._next_number, on_bound)
         form = LinkedQuotas if has_linked_quotas else Quotas
         self.quotas = form(self.user, self.pods, seed, has_fractions=has_gang_workloads) if has_quotas else None
         teams = self.quotas.namespaces if self.quotas is not None else []
@@ -172,7 +172,7 @@ class World:
         await self.user.create_pod(pod)
         return name
 
-    async def place_lowly(
+    async def add_small_pod(
         self,
         node: str,
         spec: Mapping[str, Any],

@@ -14,14 +14,14 @@ from multisched.queueing.transitions import QueueState
 from multisched.shell.program import Program
 from tests.kit.disruptions.run_context import RunContext
 from tests.kit.processes.process import Process
-from tests.kit.scenarios.steps import are_bound, leaders, leading, named, place
+from tests.kit.scenarios.steps import are_bound, create_pod, leaders, leading_queues, pods_named
 from tests.kit.world.labels import HOSTNAME
 
-ROOM: Final = "room-"
+NODE_PREFIX: Final = "room-"
 """How the names of rooms begin."""
-BED: Final = "sim/bed"
+GROUP_LABEL: Final = "sim/bed"
 """The label of a room that its pod selects."""
-KEPT: Final = {"key": "sim/kept", "effect": "NoSchedule"}
+DEDICATED_TAINT: Final = {"key": "sim/kept", "effect": "NoSchedule"}
 TOLERATED: Final = {"key": "sim/kept", "operator": "Exists"}
 BACKED_OFF_S: Final = 1.2, 1.8
 """After the first refusal; then its condition is written, too."""
@@ -33,53 +33,55 @@ DECIDED_S: Final = 4.0
 """Until all that were woken have their nodes: some attempts are turned away at Permit first."""
 
 
-def at_once(program: Program) -> bool:
+def is_observed_at_once(program: Program) -> bool:
     """The event is about pods or nodes: whether it was heard, the cache says."""
     del program
     return True
 
 
-class Sleeper(NamedTuple):
+class ParkedPod(NamedTuple):
     """A pod, what it awaits in words, the event that helps, and whether a program has heard that event."""
 
     pod: str
     awaits: str
-    wake: Callable[[], Awaitable[object]]
-    is_heard: Callable[[Program], bool] = at_once
+    event: Callable[[], Awaitable[object]]
+    is_observed: Callable[[Program], bool] = is_observed_at_once
 
 
-Case = Callable[["Rooms"], Awaitable[Sleeper]]
+Case = Callable[["DedicatedNodes"], Awaitable[ParkedPod]]
 
 
-class Rooms:
+class DedicatedNodes:
     """Those of one scenario."""
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
         self._names: list[str] = []
-        self._before = sum(name.startswith(ROOM) for name in context.bind_checker.nodes())
+        self._before = sum(name.startswith(NODE_PREFIX) for name in context.bind_checker.nodes())
         """Rooms of earlier scenarios of the run."""
         self._uids: list[str] = []
         self.mark = context.mark()
 
-    async def room(self, bed: str, labels: Mapping[str, str] | None = None, *, cpu: str = "4", **spec: Any) -> str:
+    async def add_node(
+        self, group: str, labels: Mapping[str, str] | None = None, *, cpu: str = "4", **spec: Any
+    ) -> str:
         """The name of a new node."""
-        name = f"{ROOM}{self._before + len(self._names) + 1}"
+        name = f"{NODE_PREFIX}{self._before + len(self._names) + 1}"
         self._names.append(name)
         amounts = {"cpu": cpu, "memory": "8Gi", "pods": "20"}
         node = {
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": {"name": name, "labels": {HOSTNAME: name, BED: bed, **(labels or {})}},
-            "spec": {"taints": [KEPT], **spec},
+            "metadata": {"name": name, "labels": {HOSTNAME: name, GROUP_LABEL: group, **(labels or {})}},
+            "spec": {"taints": [DEDICATED_TAINT], **spec},
             "status": {"capacity": amounts, "allocatable": amounts},
         }
         await self.context.world.user.send("POST", "/api/v1/nodes", node)
         return name
 
-    async def pod(
+    async def add_pod(
         self,
-        bed: str,
+        group: str,
         spec: Mapping[str, Any] | None = None,
         *,
         milli: int = 10,
@@ -88,13 +90,13 @@ class Rooms:
     ) -> str:
         """The name of a pod that is for these rooms, or with no bed for any node. It comes when all know who is where."""
         await self.context.until(self._are_known, HEARD_S)
-        selector = {"nodeSelector": {BED: bed}} if bed else {}
+        selector = {"nodeSelector": {GROUP_LABEL: group}} if group else {}
         whole = {"tolerations": [TOLERATED], **selector, **(spec or {})}
-        return await place(self.context, "", milli, spec=whole, is_urgent=is_urgent, labels=dict(labels or {}))
+        return await create_pod(self.context, "", milli, spec=whole, is_urgent=is_urgent, labels=dict(labels or {}))
 
-    async def holder(self, node: str, *, milli: int = 10, **more: Any) -> str:
+    async def add_placed_pod(self, node: str, *, milli: int = 10, **more: Any) -> str:
         """The uid of somebody else's pod in the room."""
-        uid = await self.context.world.strangers.place(node, annotations={}, cpu=f"{milli}m", **more)
+        uid = await self.context.world.external_actors.place(node, annotations={}, cpu=f"{milli}m", **more)
         self._uids.append(uid)
         return uid
 
@@ -107,7 +109,7 @@ class Rooms:
 
     async def patch_pod(self, name: str, **fields: Any) -> None:
         """By its name."""
-        for pod in named(self.context, [name]):
+        for pod in pods_named(self.context, [name]):
             await self.context.world.patch_pod(pod, fields)
 
     async def relabel(self, uid: str, labels: Mapping[str, str | None]) -> None:
@@ -115,52 +117,58 @@ class Rooms:
             if pod.uid == uid:
                 await self.context.world.patch_pod(pod, {"metadata": {"labels": dict(labels)}})
 
-    async def send_off(self, uid: str) -> None:
+    async def delete_pod(self, uid: str) -> None:
         await self.context.world.delete_uid(uid)
 
 
-async def wake_each(context: RunContext, cases: Sequence[Case]) -> bool:
+async def requeue_each(context: RunContext, cases: Sequence[Case]) -> bool:
     """One event after the other, in this order; each wakes its pod."""
-    rooms = Rooms(context)
-    sleepers = [await case(rooms) for case in cases]
-    await fall_asleep(context, sleepers)
-    for sleeper in sleepers:
-        await wake_up(context, sleeper.wake, [sleeper])
-    await _decided(context, sleepers)
+    dedicated = DedicatedNodes(context)
+    waiting_pods = [await case(dedicated) for case in cases]
+    await wait_until_parked(context, waiting_pods)
+    for waiting_pod in waiting_pods:
+        await check_requeue(context, waiting_pod.event, [waiting_pod])
+    await _decided(context, waiting_pods)
     return True
 
 
-async def wake_all(context: RunContext, sleepers: Sequence[Sleeper], wake: Callable[[], Awaitable[object]]) -> bool:
+async def requeue_all(
+    context: RunContext, waiting_pods: Sequence[ParkedPod], event: Callable[[], Awaitable[object]]
+) -> bool:
     """One event wakes all."""
-    await fall_asleep(context, sleepers)
-    await wake_up(context, wake, sleepers)
-    await _decided(context, sleepers)
+    await wait_until_parked(context, waiting_pods)
+    await check_requeue(context, event, waiting_pods)
+    await _decided(context, waiting_pods)
     return True
 
 
-async def fall_asleep(context: RunContext, sleepers: Sequence[Sleeper]) -> None:
-    await context.until(lambda: all(asleep(context, one.pod) for one in sleepers))
+async def wait_until_parked(context: RunContext, waiting_pods: Sequence[ParkedPod]) -> None:
+    await context.until(lambda: all(is_parked(context, one.pod) for one in waiting_pods))
     await context.pause(*BACKED_OFF_S)
 
 
-async def wake_up(context: RunContext, wake: Callable[[], Awaitable[object]], sleepers: Sequence[Sleeper]) -> None:
+async def check_requeue(
+    context: RunContext, event: Callable[[], Awaitable[object]], waiting_pods: Sequence[ParkedPod]
+) -> None:
     before = leader(context)
-    waiting = [one for one in sleepers if asleep(context, one.pod)]
-    await wake()
-    await context.until(lambda: not any(asleep(context, one.pod) for one in waiting), HEARD_S)
-    await check_awake(context, waiting, before)
+    waiting = [one for one in waiting_pods if is_parked(context, one.pod)]
+    await event()
+    await context.until(lambda: not any(is_parked(context, one.pod) for one in waiting), HEARD_S)
+    await check_requeued(context, waiting, before)
 
 
-async def _decided(context: RunContext, sleepers: Sequence[Sleeper]) -> None:
-    names = [one.pod for one in sleepers]
+async def _decided(context: RunContext, waiting_pods: Sequence[ParkedPod]) -> None:
+    names = [one.pod for one in waiting_pods]
     await context.until(lambda: are_bound(context, names), DECIDED_S)
 
 
-def asleep(context: RunContext, name: str) -> bool:
+def is_parked(context: RunContext, name: str) -> bool:
     """Whoever leads waits for an event before it tries this pod again."""
     places = (QueueState.UNSCHEDULABLE, QueueState.GATED)
     return any(
-        entry.pod.name == name and entry.state in places for queue in leading(context) for entry in queue.entries()
+        entry.pod.name == name and entry.state in places
+        for queue in leading_queues(context)
+        for entry in queue.entries()
     )
 
 
@@ -170,37 +178,37 @@ def leader(context: RunContext) -> Process | None:
     return found[0][0] if len(found) == 1 else None
 
 
-async def check_awake(context: RunContext, waiting: Sequence[Sleeper], before: Process | None) -> None:
+async def check_requeued(context: RunContext, waiting: Sequence[ParkedPod], before: Process | None) -> None:
     """`before`: the process that led when the event came.
 
     Drawn plugins may refuse whatever they like; after a restored backup new nodes may be withheld, and claims may come
     later than pods. Nodes that another leader may use are withheld, too.
     """
-    late = [one for one in waiting if asleep(context, one.pod)]
+    late = [one for one in waiting if is_parked(context, one.pod)]
     if (
         not late
         or before is None
         or context.setting.is_drawn
         or context.bind_checker.was_restored
         or before.program.handover.waiting()
-        or not _has_heard(context, before)
+        or not _has_observed(context, before)
     ):
         return
     await context.pause(*SETTLED_S)
-    if leader(context) is not before or not _has_heard(context, before):
+    if leader(context) is not before or not _has_observed(context, before):
         return
     for one in late:
-        if asleep(context, one.pod) and one.is_heard(before.program):
+        if is_parked(context, one.pod) and one.is_observed(before.program):
             context.bind_checker.complain(f"I3: {one.pod} was not woken by {one.awaits}")
 
 
-def _has_heard(context: RunContext, process: Process) -> bool:
+def _has_observed(context: RunContext, process: Process) -> bool:
     """Of the rooms and of all pods that may go there, by what its watches have handed on."""
     delivered, bind_checker = process.checker.delivered, context.bind_checker
     pods = _versions(delivered.pods.values()) == _versions(bind_checker.pods().values())
     return (
         pods
-        and _rooms(delivered.nodes) == _rooms(bind_checker.nodes())
+        and _dedicated_nodes(delivered.nodes) == _dedicated_nodes(bind_checker.nodes())
         and not any(map(delivered.held.get, _versions(delivered.pods.values())))
     )
 
@@ -209,9 +217,9 @@ def _versions(pods: Iterable[Pod]) -> Mapping[str, Version]:
     return {
         pod.uid: pod.version
         for pod in pods
-        if pod.node.startswith(ROOM) or any(one.key == TOLERATED["key"] for one in pod.spec.tolerations)
+        if pod.node.startswith(NODE_PREFIX) or any(one.key == TOLERATED["key"] for one in pod.spec.tolerations)
     }
 
 
-def _rooms(nodes: Mapping[str, Node]) -> Mapping[str, Version]:
-    return {name: node.version for name, node in nodes.items() if name.startswith(ROOM)}
+def _dedicated_nodes(nodes: Mapping[str, Node]) -> Mapping[str, Version]:
+    return {name: node.version for name, node in nodes.items() if name.startswith(NODE_PREFIX)}

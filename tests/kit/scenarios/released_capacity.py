@@ -12,18 +12,18 @@ from typing import Final
 
 from tests.kit.disruptions.run_context import RunContext
 from tests.kit.plugins.permit_holds import HELD
-from tests.kit.scenarios.rooms import (
-    BED,
+from tests.kit.scenarios.dedicated_nodes import (
+    GROUP_LABEL,
     TOLERATED,
-    Rooms,
-    Sleeper,
-    asleep,
-    check_awake,
-    fall_asleep,
+    DedicatedNodes,
+    ParkedPod,
+    check_requeue,
+    check_requeued,
+    is_parked,
     leader,
-    wake_up,
+    wait_until_parked,
 )
-from tests.kit.scenarios.steps import Scenarios, bound_pods, named, nominated, place
+from tests.kit.scenarios.steps import Scenarios, bound_pods, create_pod, is_nominated, pods_named
 from tests.kit.world.labels import HOSTNAME
 
 HALF_MILLI: Final = 2_500
@@ -35,52 +35,56 @@ LATE_S: Final = 4.0
 ENDED_S: Final = 1.0
 """For what ends inside the program."""
 
-Loss = Callable[[Rooms, str], Awaitable[None]]
+Loss = Callable[[DedicatedNodes, str], Awaitable[None]]
 
 
 async def _lose_bind(context: RunContext, *, lose: Loss) -> bool:
     """A pod whose bind is on its way is lost, and the answer to the bind is the first word of it."""
-    rooms = Rooms(context)
-    node = await rooms.room("lost")
+    dedicated = DedicatedNodes(context)
+    node = await dedicated.add_node("lost")
     slow = context.faults.slow_nodes
     slow.add(node)
     try:
-        going = await rooms.pod("lost", milli=HALF_MILLI)
+        going = await dedicated.add_pod("lost", milli=HALF_MILLI)
         await context.until(lambda: bool(context.replicas.on_their_way([going])))
-        sleeper = Sleeper(await rooms.pod("lost", milli=HALF_MILLI), "the end of a bind", partial(lose, rooms, going))
-        await fall_asleep(context, [sleeper])
+        waiting_pod = ParkedPod(
+            await dedicated.add_pod("lost", milli=HALF_MILLI), "the end of a bind", partial(lose, dedicated, going)
+        )
+        await wait_until_parked(context, [waiting_pod])
         for process in context.replicas.running:
             process.transport.pods_late_until_s = context.now_s() + LATE_S
-        await wake_up(context, sleeper.wake, [sleeper])
+        await check_requeue(context, waiting_pod.event, [waiting_pod])
     finally:
         slow.discard(node)
-    await context.until(lambda: bool(bound_pods(context, [sleeper.pod])))
+    await context.until(lambda: bool(bound_pods(context, [waiting_pod.pod])))
     return True
 
 
-async def _delete(rooms: Rooms, name: str) -> None:
-    await rooms.context.world.user.delete_named(name)
+async def _delete(dedicated: DedicatedNodes, name: str) -> None:
+    await dedicated.context.world.user.delete_named(name)
 
 
-async def _bind_elsewhere(rooms: Rooms, name: str) -> None:
-    node = await rooms.room("elsewhere")
-    for pod in named(rooms.context, [name]):
-        await rooms.context.world.strangers.bind(pod, node)
+async def _bind_elsewhere(dedicated: DedicatedNodes, name: str) -> None:
+    node = await dedicated.add_node("elsewhere")
+    for pod in pods_named(dedicated.context, [name]):
+        await dedicated.context.world.external_actors.bind(pod, node)
 
 
 async def _nominate_elsewhere(context: RunContext) -> bool:
     """A pod that was promised a room finds another one before its victim has gone. One that is as urgent has place beside the
     victim, and none beside the promise."""
-    rooms = Rooms(context)
-    first, second = await rooms.room("promised"), await rooms.room("promised", unschedulable=True)
-    victim = await rooms.holder(first, milli=FILLED_MILLI)
-    pressing = await rooms.pod("promised", milli=PRESSING_MILLI, is_urgent=True)
-    await context.until(lambda: nominated(context, pressing))
-    here = {"nodeSelector": {HOSTNAME: first, BED: "promised"}}
-    waiting = Sleeper(await rooms.pod("", here, milli=MODEST_MILLI, is_urgent=True), "a promise that ended", _nothing)
-    await context.until(lambda: asleep(context, waiting.pod), ENDED_S)
+    dedicated = DedicatedNodes(context)
+    first, second = await dedicated.add_node("promised"), await dedicated.add_node("promised", unschedulable=True)
+    victim = await dedicated.add_placed_pod(first, milli=FILLED_MILLI)
+    pressing = await dedicated.add_pod("promised", milli=PRESSING_MILLI, is_urgent=True)
+    await context.until(lambda: is_nominated(context, pressing))
+    here = {"nodeSelector": {HOSTNAME: first, GROUP_LABEL: "promised"}}
+    waiting = ParkedPod(
+        await dedicated.add_pod("", here, milli=MODEST_MILLI, is_urgent=True), "a promise that ended", _nothing
+    )
+    await context.until(lambda: is_parked(context, waiting.pod), ENDED_S)
     before = leader(context)
-    await rooms.patch(second, spec={"unschedulable": None})
+    await dedicated.patch(second, spec={"unschedulable": None})
     await context.until(lambda: bool(bound_pods(context, [pressing])), 2 * ENDED_S)
     is_elsewhere = any(pod.node == second for pod in bound_pods(context, [pressing]))
 
@@ -88,9 +92,9 @@ async def _nominate_elsewhere(context: RunContext) -> bool:
         """Nothing else has helped yet."""
         return any(pod.uid == victim for pod in context.world.pods())
 
-    await context.until(lambda: not asleep(context, waiting.pod) or not is_alone(), ENDED_S)
+    await context.until(lambda: not is_parked(context, waiting.pod) or not is_alone(), ENDED_S)
     if is_elsewhere and is_alone():
-        await check_awake(context, [waiting], before)
+        await check_requeued(context, [waiting], before)
     await context.until(lambda: bool(bound_pods(context, [waiting.pod])))
     return True
 
@@ -102,19 +106,19 @@ async def _turn_away(context: RunContext) -> bool:
     """A pod that is held at Permit is displaced by a more urgent one, and later there is room elsewhere."""
     if context.setting.is_shipped:
         return await _nominate_elsewhere(context)  # nobody is held at Permit there
-    rooms = Rooms(context)
-    first, second = await rooms.room("held"), await rooms.room("held")
-    full = await rooms.holder(second, milli=HALF_MILLI)
-    held = f"{HELD}{rooms.mark}"
-    spec = {"tolerations": [TOLERATED], "nodeSelector": {BED: "held"}}
-    await place(context, "", HALF_MILLI, spec=spec, name=held)
+    dedicated = DedicatedNodes(context)
+    first, second = await dedicated.add_node("held"), await dedicated.add_node("held")
+    full = await dedicated.add_placed_pod(second, milli=HALF_MILLI)
+    held = f"{HELD}{dedicated.mark}"
+    spec = {"tolerations": [TOLERATED], "nodeSelector": {GROUP_LABEL: "held"}}
+    await create_pod(context, "", HALF_MILLI, spec=spec, name=held)
     await context.until(lambda: bool(context.replicas.on_their_way([held])))
     urgent = {"tolerations": [TOLERATED], "nodeSelector": {HOSTNAME: first}}
-    pressing = await place(context, "", HALF_MILLI, spec=urgent, is_urgent=True)
+    pressing = await create_pod(context, "", HALF_MILLI, spec=urgent, is_urgent=True)
     await context.until(lambda: bool(bound_pods(context, [pressing])))
-    sleeper = Sleeper(held, "room elsewhere, after it was displaced", partial(rooms.send_off, full))
-    await fall_asleep(context, [sleeper])
-    await wake_up(context, sleeper.wake, [sleeper])
+    waiting_pod = ParkedPod(held, "room elsewhere, after it was displaced", partial(dedicated.delete_pod, full))
+    await wait_until_parked(context, [waiting_pod])
+    await check_requeue(context, waiting_pod.event, [waiting_pod])
     await context.until(lambda: bool(bound_pods(context, [held])))
     return True
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from multisched.model.objects import CPU
 from tests.kit.disruptions.run_context import RunContext
-from tests.kit.scenarios.steps import SCHEDULER, Scenarios, emptiest, several
+from tests.kit.scenarios.steps import SCHEDULER, Scenarios, least_used_node, several
 from tests.kit.wire.faults import APPLIED, LATE, LATE_408, LATE_500, LOST, REFUSED, THROTTLED
 from tests.kit.world.labels import HOSTNAME, ZONE
 from tests.kit.world.nodes import GPU_NODES
@@ -39,7 +39,7 @@ async def _between(context: RunContext, node: str, happens: Happens, **ours: Any
     answers[NAME] = repeat(THROTTLED)
     try:
         asked = {"spec": {}, "scheduler": SCHEDULER, "cpu": "10m", "is_urgent": False, **ours}
-        await context.world.place_lowly(node, name=NAME, **asked)
+        await context.world.add_small_pod(node, name=NAME, **asked)
         await context.until(lambda: bool(_chosen(context)))
         chosen = _chosen(context)
         if chosen:
@@ -64,7 +64,7 @@ async def _come(context: RunContext, node: str, *, theirs: Mapping[str, Any], **
     came: list[str] = []
 
     async def come(chosen: str) -> None:
-        came.append(await context.world.strangers.place(chosen, **theirs))
+        came.append(await context.world.external_actors.place(chosen, **theirs))
 
     is_played = await _between(context, node, come, **ours)
     for uid in came:
@@ -73,7 +73,7 @@ async def _come(context: RunContext, node: str, *, theirs: Mapping[str, Any], **
 
 
 async def _take_room(context: RunContext) -> bool:
-    node = emptiest(context)
+    node = least_used_node(context)
     return await _come(context, node, theirs={"cpu": "4"})
 
 
@@ -81,12 +81,12 @@ async def _take_port(context: RunContext) -> bool:
     port = {"containerPort": 80, "hostPort": 9_971, "hostIP": context.rng.choice(("", "10.0.0.1"))}
     main = {"name": "main", "image": "app-0:v1", "resources": {"requests": {"cpu": "10m"}}}
     ours, theirs = ({"containers": [{**main, "ports": [one]}]} for one in (port, {**port, "hostIP": ""}))
-    return await _come(context, emptiest(context), theirs={"spec": theirs}, spec=ours)
+    return await _come(context, least_used_node(context), theirs={"spec": theirs}, spec=ours)
 
 
 async def _take_disk(context: RunContext) -> bool:
     spec = {"volumes": [{"name": "v0", "gcePersistentDisk": {"pdName": "between"}}]}
-    return await _come(context, emptiest(context), theirs={"spec": spec}, spec=spec)
+    return await _come(context, least_used_node(context), theirs={"spec": spec}, spec=spec)
 
 
 async def _take_device(context: RunContext) -> bool:
@@ -112,15 +112,15 @@ async def _come_averse(context: RunContext) -> bool:
     labels = {"tone": "soft"}
     term = {"topologyKey": context.rng.choice((HOSTNAME, ZONE)), "labelSelector": {"matchLabels": labels}}
     spec = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
-    return await _come(context, emptiest(context), theirs={"spec": spec}, labels=labels)
+    return await _come(context, least_used_node(context), theirs={"spec": spec}, labels=labels)
 
 
 async def _leave_alone(context: RunContext) -> bool:
     """The company that a pod wants leaves."""
-    labels, node = {"company": context.mark()}, emptiest(context)
+    labels, node = {"company": context.mark()}, least_used_node(context)
     term = {"topologyKey": context.rng.choice((HOSTNAME, ZONE)), "labelSelector": {"matchLabels": labels}}
     spec = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
-    company = await context.world.strangers.place(node, labels=labels)
+    company = await context.world.external_actors.place(node, labels=labels)
     await context.until(lambda: context.replicas.knows_placed(company))
     is_played = await _between(context, node, lambda _: context.world.delete_uid(company), spec=spec)
     await context.world.delete_uid(company)
@@ -129,7 +129,7 @@ async def _leave_alone(context: RunContext) -> bool:
 
 async def _change(context: RunContext, patch: Mapping[str, Any], back: Mapping[str, Any], **ours: Any) -> bool:
     """The node changes, and is as before a moment later."""
-    node = emptiest(context)
+    node = least_used_node(context)
     is_played = await _between(context, node, lambda _: context.world.nodes.patch(node, patch), **ours)
     await context.world.nodes.patch(node, back)
     return is_played
@@ -140,7 +140,7 @@ async def _cordon(context: RunContext) -> bool:
 
 
 async def _taint(context: RunContext, effect: str) -> bool:
-    node = context.bind_checker.nodes()[emptiest(context)]
+    node = context.bind_checker.nodes()[least_used_node(context)]
     before = [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in node.taints]
     taints = [*before, {"key": TAINT, "effect": effect}]
     return await _change(context, {"spec": {"taints": taints}}, {"spec": {"taints": before}})
@@ -148,7 +148,7 @@ async def _taint(context: RunContext, effect: str) -> bool:
 
 async def _shrink(context: RunContext) -> bool:
     """In CPU, or in how many pods it takes."""
-    node = context.bind_checker.nodes()[emptiest(context)]
+    node = context.bind_checker.nodes()[least_used_node(context)]
     small, had = context.rng.choice(
         (
             ({"cpu": "5m"}, {"cpu": f"{node.allocatable[CPU]}m"}),
@@ -160,7 +160,7 @@ async def _shrink(context: RunContext) -> bool:
 
 async def _lose_label(context: RunContext) -> bool:
     """One that the pod selects, or the place over which it is to be spread."""
-    node = context.bind_checker.nodes()[emptiest(context)]
+    node = context.bind_checker.nodes()[least_used_node(context)]
     spread = {"topologyKey": ZONE, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
     over = {"topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": {"tone": "soft"}}}]}
     key, spec = context.rng.choice((("rank", {"affinity": _ranked(node.labels["rank"])}), (ZONE, over)))
@@ -175,7 +175,7 @@ def _ranked(rank: str) -> dict[str, Any]:
 
 async def _delete(context: RunContext) -> bool:
     """The node goes, and in one of two cases comes again at once."""
-    node = emptiest(context)
+    node = least_used_node(context)
     number, is_back = int(node.removeprefix("node-")), context.rng.random() < 0.5
 
     async def go(_: str) -> None:
@@ -199,7 +199,7 @@ async def _lose_answers(context: RunContext) -> bool:
     try:
         for name, script in scripts.items():
             answers[name] = iter(script)
-            await context.world.place_lowly("", {}, name=name, is_urgent=False, scheduler=SCHEDULER, cpu="10m")
+            await context.world.add_small_pod("", {}, name=name, is_urgent=False, scheduler=SCHEDULER, cpu="10m")
         await context.until(lambda: len(context.replicas.on_their_way(scripts)) == len(scripts))
         for process in context.replicas.running:
             process.transport.pods_late_until_s = context.now_s() + UNDELIVERED_S

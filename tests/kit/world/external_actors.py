@@ -23,7 +23,7 @@ GIANT_TOLERATIONS = 300
 """More than the program reads of a pod; the API has no such bound."""
 
 
-class Strangers:
+class ExternalActors:
     """`on_bound` gets the uid and the node of each pod that they place."""
 
     def __init__(

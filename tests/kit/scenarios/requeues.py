@@ -1,0 +1,528 @@
+"""Scenarios of pods asleep: each is refused by one plugin, then the event comes that this plugin listens to, and nothing else.
+
+In the order of each scenario, no event helps a pod that still waits for its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from multisched.cluster.controllers.fake_provisioner import FAKE_PROVISIONER
+from multisched.model.object_kinds import ObjectKind
+from multisched.shell.program import Program
+from tests.kit.disruptions.run_context import RunContext
+from tests.kit.scenarios.dedicated_nodes import (
+    DEDICATED_TAINT,
+    GROUP_LABEL,
+    TOLERATED,
+    Case,
+    DedicatedNodes,
+    ParkedPod,
+    requeue_all,
+    requeue_each,
+)
+from tests.kit.scenarios.steps import Scenarios, pods_named
+from tests.kit.world.labels import GUEST, HOSTNAME, ZONE
+from tests.kit.world.storage import CLASSES_PATH, LOCAL
+
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+WHOLE_MILLI, HALF_MILLI, GIANT_MILLI = 4_000, 2_500, 20_000
+"""CPU of a whole room, of more than half of one, and of more than any node but one has."""
+SHUT: Final = {"key": "sim/shut", "effect": "NoSchedule"}
+CORDON: Final = "node.kubernetes.io/unschedulable"
+RACK: Final = "sim/berth"
+"""The topology key of rooms."""
+PORT: Final = 9_960
+DISK_SIZE: Final = "3Gi"
+"""Larger than the disks of other nodes."""
+
+
+# -- nodes change ------------------------------------------------------------------------------------------------------
+
+
+async def _label(dedicated: DedicatedNodes) -> ParkedPod:
+    node = await dedicated.add_node("label")
+    pod = await dedicated.add_pod("", {"nodeSelector": {"sim/wanted": dedicated.mark}})
+    return ParkedPod(
+        pod, "a node's label", partial(dedicated.patch, node, metadata={"labels": {"sim/wanted": dedicated.mark}})
+    )
+
+
+async def _untaint(dedicated: DedicatedNodes) -> ParkedPod:
+    node = await dedicated.add_node("untaint", taints=[DEDICATED_TAINT, SHUT])
+    event = partial(dedicated.patch, node, spec={"taints": [DEDICATED_TAINT]})
+    return ParkedPod(await dedicated.add_pod("untaint"), "a taint that went", event)
+
+
+async def _retaint(dedicated: DedicatedNodes) -> ParkedPod:
+    """The taint stays, with a value that is tolerated."""
+    node = await dedicated.add_node("retaint", taints=[DEDICATED_TAINT, SHUT | {"value": "today"}])
+    pod = await dedicated.add_pod("retaint", {"tolerations": [TOLERATED, {"key": SHUT["key"], "value": "tomorrow"}]})
+    taints = [DEDICATED_TAINT, SHUT | {"value": "tomorrow"}]
+    return ParkedPod(pod, "a taint's value", partial(dedicated.patch, node, spec={"taints": taints}))
+
+
+async def _uncordon(dedicated: DedicatedNodes) -> ParkedPod:
+    node = await dedicated.add_node("uncordon", unschedulable=True)
+    pod = await dedicated.add_pod("uncordon")
+    return ParkedPod(pod, "an end of a cordon", partial(dedicated.patch, node, spec={"unschedulable": None}))
+
+
+async def _grow(dedicated: DedicatedNodes) -> ParkedPod:
+    node = await dedicated.add_node("grow", cpu="1")
+    pod = await dedicated.add_pod("grow", milli=HALF_MILLI)
+    return ParkedPod(pod, "more allocatable CPU", partial(dedicated.patch, node, status={"allocatable": {"cpu": "4"}}))
+
+
+async def _more_pods(dedicated: DedicatedNodes) -> ParkedPod:
+    node = await dedicated.add_node("more")
+    await dedicated.patch(node, status={"allocatable": {"pods": "1"}})
+    await dedicated.add_placed_pod(node)
+    pod = await dedicated.add_pod("more")
+    return ParkedPod(pod, "room for more pods", partial(dedicated.patch, node, status={"allocatable": {"pods": "9"}}))
+
+
+async def _upgrade(dedicated: DedicatedNodes) -> ParkedPod:
+    node = await dedicated.add_node("upgrade")
+    pod = await dedicated.add_pod("upgrade", {"hostNetwork": True, "hostUsers": False})
+    features = {"declaredFeatures": ["UserNamespacesHostNetworkSupport"]}
+    return ParkedPod(pod, "a declared feature", partial(dedicated.patch, node, status=features))
+
+
+async def _join_company(dedicated: DedicatedNodes) -> ParkedPod:
+    """The node comes into the place where the pod's company is."""
+    company, key = await dedicated.add_node("elsewhere", {RACK: "joined"}), {RACK: "joined"}
+    await dedicated.add_placed_pod(company, labels={"company": dedicated.mark})
+    node = await dedicated.add_node("join")
+    pod = await dedicated.add_pod("join", _near({"company": dedicated.mark}, RACK))
+    return ParkedPod(pod, "a node that came to its company", partial(dedicated.patch, node, metadata={"labels": key}))
+
+
+async def _leave_enemy(dedicated: DedicatedNodes) -> ParkedPod:
+    """The node goes out of the place where an enemy is."""
+    enemy = await dedicated.add_node("elsewhere", {RACK: "hostile"})
+    await dedicated.add_placed_pod(enemy, labels={"enemy": dedicated.mark})
+    node = await dedicated.add_node("leave", {RACK: "hostile"})
+    pod = await dedicated.add_pod("leave", _far({"enemy": dedicated.mark}, RACK))
+    change = {"labels": {RACK: "calm"}}
+    return ParkedPod(pod, "a node that left its enemy", partial(dedicated.patch, node, metadata=change))
+
+
+# -- nodes of a spread -------------------------------------------------------------------------------------------------
+
+
+async def _level(
+    dedicated: DedicatedNodes, name: str, emptier: int = 0, **more: Any
+) -> tuple[str, list[str], ParkedPod]:
+    """Two domains: of one, which is cordoned, as many as `emptier`, and one more in the other. The emptier one's node, the uids
+    in the fuller one, and a pod that waits until they are level."""
+    low = await dedicated.add_node(name, {f"sim/{name}": "low"}, unschedulable=True)
+    high = await dedicated.add_node(name, {f"sim/{name}": "high"})
+    labels = {"spread": name}
+    for _ in range(emptier):
+        await dedicated.add_placed_pod(low, labels=labels)
+    uids = [await dedicated.add_placed_pod(high, labels=labels) for _ in range(emptier + 1)]
+    rule = {
+        "maxSkew": 1,
+        "topologyKey": f"sim/{name}",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": labels},
+        **more,
+    }
+    pod = await dedicated.add_pod(name, {"topologySpreadConstraints": [rule]}, labels=labels)
+    return low, uids, ParkedPod(pod, "", _nothing)
+
+
+async def _nothing() -> None: ...
+
+
+async def _last_node_gone(dedicated: DedicatedNodes) -> ParkedPod:
+    node, _, waiting_pod = await _level(dedicated, "gone")
+    gone = partial(dedicated.context.world.user.send, "DELETE", f"/api/v1/nodes/{node}")
+    return waiting_pod._replace(awaits="the end of the emptiest domain", event=gone)
+
+
+async def _domain_shut(dedicated: DedicatedNodes) -> ParkedPod:
+    node, _, waiting_pod = await _level(dedicated, "shut", nodeTaintsPolicy="Honor")
+    shut = partial(dedicated.patch, node, spec={"taints": [DEDICATED_TAINT, SHUT]})
+    return waiting_pod._replace(awaits="a taint on the emptiest domain", event=shut)
+
+
+async def _domain_renamed(dedicated: DedicatedNodes) -> ParkedPod:
+    node, _, waiting_pod = await _level(dedicated, "renamed")
+    renamed = partial(dedicated.patch, node, metadata={"labels": {"sim/renamed": None}})
+    return waiting_pod._replace(awaits="a node that left the emptiest domain", event=renamed)
+
+
+async def _domain_changed(dedicated: DedicatedNodes) -> ParkedPod:
+    node, _, waiting_pod = await _level(dedicated, "changed")
+    changed = partial(dedicated.patch, node, metadata={"labels": {"sim/changed": "high"}})
+    return waiting_pod._replace(awaits="a node that came to the fullest domain", event=changed)
+
+
+async def _fewer(dedicated: DedicatedNodes) -> ParkedPod:
+    _, (one, *_), waiting_pod = await _level(dedicated, "fewer", 1)
+    return waiting_pod._replace(awaits="the end of one in the fullest domain", event=partial(dedicated.delete_pod, one))
+
+
+async def _more(dedicated: DedicatedNodes) -> ParkedPod:
+    node, _, waiting_pod = await _level(dedicated, "more-there")
+    come = partial(dedicated.add_placed_pod, node, labels={"spread": "more-there"})
+    return waiting_pod._replace(awaits="one more in the emptiest domain", event=come)
+
+
+async def _counts_no_more(dedicated: DedicatedNodes) -> ParkedPod:
+    _, (one, *_), waiting_pod = await _level(dedicated, "recounted")
+    return waiting_pod._replace(
+        awaits="labels of one that counted", event=partial(dedicated.relabel, one, {"spread": "no"})
+    )
+
+
+async def _counts_itself_no_more(dedicated: DedicatedNodes) -> ParkedPod:
+    _, _, waiting_pod = await _level(dedicated, "itself")
+    change = partial(dedicated.patch_pod, waiting_pod.pod, metadata={"labels": {"spread": "no"}})
+    return waiting_pod._replace(awaits="its own labels", event=change)
+
+
+# -- pods go -----------------------------------------------------------------------------------------------------------
+
+
+async def _room_freed(dedicated: DedicatedNodes) -> ParkedPod:
+    uid = await dedicated.add_placed_pod(await dedicated.add_node("room"), milli=HALF_MILLI)
+    pod = await dedicated.add_pod("room", milli=HALF_MILLI)
+    return ParkedPod(pod, "the end of a pod whose room it needs", partial(dedicated.delete_pod, uid))
+
+
+async def _port_freed(dedicated: DedicatedNodes, name: str, held: str, wanted: str) -> ParkedPod:
+    uid = await dedicated.add_placed_pod(await dedicated.add_node(name), spec=_port(held, "x"))
+    return ParkedPod(
+        await dedicated.add_pod(name, _port(wanted, "y")),
+        "the end of a pod with its port",
+        partial(dedicated.delete_pod, uid),
+    )
+
+
+async def _disk_freed(dedicated: DedicatedNodes) -> ParkedPod:
+    disk = {"volumes": [{"name": "v0", "gcePersistentDisk": {"pdName": f"pd-{dedicated.mark}"}}]}
+    uid = await dedicated.add_placed_pod(await dedicated.add_node("disk"), spec=disk)
+    return ParkedPod(
+        await dedicated.add_pod("disk", disk), "the end of a pod with its disk", partial(dedicated.delete_pod, uid)
+    )
+
+
+async def _enemy_gone(dedicated: DedicatedNodes) -> ParkedPod:
+    uid = await dedicated.add_placed_pod(await dedicated.add_node("enemy"), labels={"enemy": "gone"})
+    pod = await dedicated.add_pod("enemy", _far({"enemy": "gone"}))
+    return ParkedPod(pod, "the end of its enemy", partial(dedicated.delete_pod, uid))
+
+
+async def _averse_gone(dedicated: DedicatedNodes) -> ParkedPod:
+    uid = await dedicated.add_placed_pod(await dedicated.add_node("averse"), spec=_far({"disliked": "gone"}))
+    pod = await dedicated.add_pod("averse", labels={"disliked": "gone"})
+    return ParkedPod(pod, "the end of a pod that did not bear it", partial(dedicated.delete_pod, uid))
+
+
+# -- pods come and change ----------------------------------------------------------------------------------------------
+
+
+async def _company_comes(dedicated: DedicatedNodes) -> ParkedPod:
+    node = await dedicated.add_node("company")
+    pod = await dedicated.add_pod("company", _near({"company": dedicated.mark}))
+    return ParkedPod(pod, "its company", partial(dedicated.add_placed_pod, node, labels={"company": dedicated.mark}))
+
+
+async def _distant_company_comes(dedicated: DedicatedNodes) -> ParkedPod:
+    """To a node of another domain, in the same zone."""
+    zone = {ZONE: f"z-{dedicated.mark}"}
+    await dedicated.add_node("distant", zone)
+    node = await dedicated.add_node("beyond", {"type": "virtual-kubelet", **zone})
+    pod = await dedicated.add_pod("distant", _near({"distant": dedicated.mark}, ZONE))
+    return ParkedPod(
+        pod, "its company elsewhere", partial(dedicated.add_placed_pod, node, labels={"distant": dedicated.mark})
+    )
+
+
+async def _company_relabelled(dedicated: DedicatedNodes) -> ParkedPod:
+    uid = await dedicated.add_placed_pod(await dedicated.add_node("befriended"), labels={"company": "no"})
+    pod = await dedicated.add_pod("befriended", _near({"company": f"{dedicated.mark}-late"}))
+    return ParkedPod(
+        pod, "its company's labels", partial(dedicated.relabel, uid, {"company": f"{dedicated.mark}-late"})
+    )
+
+
+async def _enemy_relabelled(dedicated: DedicatedNodes) -> ParkedPod:
+    uid = await dedicated.add_placed_pod(await dedicated.add_node("reconciled"), labels={"enemy": "yes"})
+    pod = await dedicated.add_pod("reconciled", _far({"enemy": "yes"}))
+    return ParkedPod(pod, "its enemy's labels", partial(dedicated.relabel, uid, {"enemy": "no"}))
+
+
+async def _namespace_relabelled(dedicated: DedicatedNodes) -> ParkedPod:
+    """The enemy is of a namespace that the pod's term selects no more."""
+    label, name = dedicated.context.world.label_namespace, "team-b"
+    await label(name, {"sim/hostile": dedicated.mark})
+    node = await dedicated.add_node("namespace")
+    await dedicated.add_placed_pod(node, labels={"enemy": "far"}, namespace=name)
+    selector: dict[str, Any] = {"namespaceSelector": {"matchLabels": {"sim/hostile": dedicated.mark}}}
+    pod = await dedicated.add_pod("namespace", _far({"enemy": "far"}, **selector), labels={GUEST: "yes"})
+
+    def is_observed(program: Program) -> bool:
+        known = program.cache.objects.namespace(name)
+        return known is not None and "sim/hostile" not in known.labels
+
+    return ParkedPod(pod, "labels of its enemy's namespace", partial(label, name, {"sim/hostile": None}), is_observed)
+
+
+# -- the last pod of a series ------------------------------------------------------------------------------------------
+
+
+async def _series(dedicated: DedicatedNodes, name: str, event: Callable[[str, str], Awaitable[object]]) -> ParkedPod:
+    """A pod that wants its own kind, which has one pod, in a place that takes no other. Without that pod it is the first.
+
+    `event`: hears the node and the uid of that pod.
+    """
+    labels = {"series": f"{dedicated.mark}-{name}"}
+    full = await dedicated.add_node(f"{name}-full", {RACK: f"full-{name}"})
+    uid = await dedicated.add_placed_pod(full, labels=labels)
+    await dedicated.add_node(name, {RACK: name})
+    pod = await dedicated.add_pod(name, _near(labels, RACK), labels=labels)
+    return ParkedPod(pod, f"the last pod of its series ({name})", partial(event, full, uid))
+
+
+async def _series_ended(dedicated: DedicatedNodes) -> ParkedPod:
+    return await _series(dedicated, "series", lambda node, uid: dedicated.delete_pod(uid))
+
+
+async def _series_relabelled(dedicated: DedicatedNodes) -> ParkedPod:
+    return await _series(dedicated, "renamed", lambda node, uid: dedicated.relabel(uid, {"series": "another"}))
+
+
+async def _series_moved(dedicated: DedicatedNodes) -> ParkedPod:
+    """Its node is no place any more."""
+    return await _series(
+        dedicated, "placeless", lambda node, uid: dedicated.patch(node, metadata={"labels": {RACK: None}})
+    )
+
+
+async def _distant_series_moved(dedicated: DedicatedNodes) -> ParkedPod:
+    """As before, of a node of another domain."""
+    labels = {"series": f"{dedicated.mark}-distant"}
+    full = await dedicated.add_node("distant-full", {RACK: "distant-full", "type": "virtual-kubelet"})
+    await dedicated.add_placed_pod(full, labels=labels)
+    await dedicated.add_node("distant-series", {RACK: "distant"})
+    pod = await dedicated.add_pod("distant-series", _near(labels, RACK), labels=labels)
+    event = partial(dedicated.patch, full, metadata={"labels": {RACK: None}})
+    return ParkedPod(pod, "the last pod of its series elsewhere", event)
+
+
+async def _series_stranded(dedicated: DedicatedNodes) -> ParkedPod:
+    """Its node is deleted."""
+
+    async def delete(node: str, uid: str) -> None:
+        await dedicated.context.world.user.send("DELETE", f"/api/v1/nodes/{node}")
+
+    return await _series(dedicated, "stranded", delete)
+
+
+# -- the pod itself changes --------------------------------------------------------------------------------------------
+
+
+async def _tolerates(dedicated: DedicatedNodes) -> ParkedPod:
+    await dedicated.add_node("tolerates", taints=[DEDICATED_TAINT, SHUT])
+    pod = await dedicated.add_pod("tolerates")
+    return ParkedPod(pod, "its own toleration", partial(_add_toleration, dedicated, pod, SHUT["key"]))
+
+
+async def _tolerates_cordon(dedicated: DedicatedNodes) -> ParkedPod:
+    await dedicated.add_node("cordon", unschedulable=True)
+    pod = await dedicated.add_pod("cordon")
+    return ParkedPod(pod, "its own toleration of cordons", partial(_add_toleration, dedicated, pod, CORDON))
+
+
+async def _shrinks(dedicated: DedicatedNodes) -> ParkedPod:
+    await dedicated.add_placed_pod(await dedicated.add_node("shrinks"), milli=HALF_MILLI)
+    pod = await dedicated.add_pod("shrinks", milli=HALF_MILLI)
+    return ParkedPod(pod, "its own size", partial(_resize, dedicated, pod))
+
+
+async def _is_disliked_no_more(dedicated: DedicatedNodes) -> ParkedPod:
+    await dedicated.add_placed_pod(await dedicated.add_node("liked"), spec=_far({"disliked": "yes"}))
+    pod = await dedicated.add_pod("liked", labels={"disliked": "yes"})
+    return ParkedPod(pod, "its own labels", partial(dedicated.patch_pod, pod, metadata={"labels": {"disliked": "no"}}))
+
+
+async def _gates_opened(dedicated: DedicatedNodes) -> ParkedPod:
+    """One of two is no help yet."""
+    await dedicated.add_node("gates")
+    pod = await dedicated.add_pod("gates", {"schedulingGates": [{"name": "test/one"}, {"name": "test/two"}]})
+    return ParkedPod(pod, "the end of its gates", partial(_open_gates, dedicated, pod))
+
+
+async def _open_gates(dedicated: DedicatedNodes, pod: str) -> None:
+    await dedicated.patch_pod(pod, spec={"schedulingGates": [{"name": "test/two"}]})
+    await dedicated.context.pause(0.1, 0.3)
+    await dedicated.patch_pod(pod, spec={"schedulingGates": None})
+
+
+async def _add_toleration(dedicated: DedicatedNodes, pod: str, key: str) -> None:
+    await dedicated.patch_pod(pod, spec={"tolerations": [TOLERATED, {"key": key, "operator": "Exists"}]})
+
+
+async def _resize(dedicated: DedicatedNodes, name: str) -> None:
+    for pod in pods_named(dedicated.context, [name]):
+        await dedicated.context.world.kubelets.resize(pod, "100m")
+
+
+# -- a node comes ------------------------------------------------------------------------------------------------------
+
+
+async def _come(context: RunContext) -> bool:
+    """Each pod is refused by another plugin on every node; the one that comes takes all of them."""
+    dedicated, disks = DedicatedNodes(context), context.world.disks
+    enemy, nodes = {"enemy": dedicated.mark}, context.bind_checker.nodes()
+    zones = {node.labels[ZONE]: name for name, node in nodes.items() if ZONE in node.labels}
+    for name in zones.values():
+        await dedicated.add_placed_pod(name, labels=enemy)
+    await disks.add_disk(f"disk-{dedicated.mark}", "room-1", DISK_SIZE, is_narrow=False)
+    await disks.add_claim(f"claim-{dedicated.mark}", LOCAL, size=DISK_SIZE)
+    wanted: tuple[tuple[str, int, Mapping[str, Any]], ...] = (
+        ("NodeAffinity", 0, {"nodeSelector": {GROUP_LABEL: "come"}}),
+        ("NodeResourcesFit", GIANT_MILLI, {}),
+        ("InterPodAffinity", 0, _far(enemy, ZONE)),
+        ("PodTopologySpread", 0, {"topologySpreadConstraints": [_SPREAD_OVER_RACKS]}),
+        ("VolumeBinding", 0, _claimed(f"claim-{dedicated.mark}")),
+    )
+    waiting_pods = [
+        ParkedPod(await dedicated.add_pod("", spec, milli=milli), f"a node that came ({plugin})", _nothing)
+        for plugin, milli, spec in wanted
+    ]
+    come = partial(dedicated.add_node, "come", {RACK: "come", ZONE: "z-new"}, cpu="32")
+    return await requeue_all(context, waiting_pods, come)
+
+
+_SPREAD_OVER_RACKS: Final = {
+    "maxSkew": 1,
+    "topologyKey": RACK,
+    "whenUnsatisfiable": "DoNotSchedule",
+    "labelSelector": {"matchLabels": {"spread": "berths"}},
+}
+
+
+# -- volumes -----------------------------------------------------------------------------------------------------------
+
+
+async def _claim_comes(dedicated: DedicatedNodes) -> ParkedPod:
+    node, name, disks = await dedicated.add_node("claim"), f"late-{dedicated.mark}", dedicated.context.world.disks
+    await disks.add_disk(name, node, DISK_SIZE, is_narrow=False)
+    pod = await dedicated.add_pod("claim", _claimed(name))
+    return ParkedPod(pod, "its claim", partial(disks.add_claim, name, LOCAL, size=DISK_SIZE), _knows("default", name))
+
+
+async def _volume_comes(dedicated: DedicatedNodes) -> ParkedPod:
+    node, name, disks = await dedicated.add_node("volume"), f"disk-{dedicated.mark}", dedicated.context.world.disks
+    await disks.add_claim(name, LOCAL, size=DISK_SIZE)
+    pod = await dedicated.add_pod("volume", _claimed(name))
+    return ParkedPod(pod, "a volume", partial(disks.add_disk, name, node, DISK_SIZE, is_narrow=False), _knows("", name))
+
+
+async def _class_comes(dedicated: DedicatedNodes) -> ParkedPod:
+    name, world = f"class-{dedicated.mark}", dedicated.context.world
+    await dedicated.add_node("class")
+    await world.disks.add_claim(name, name)
+    pod = await dedicated.add_pod("class", _claimed(name))
+    made = {"metadata": {"name": name}, "provisioner": FAKE_PROVISIONER, "volumeBindingMode": "WaitForFirstConsumer"}
+    return ParkedPod(pod, "its claim's class", partial(world.user.send, "POST", CLASSES_PATH, made), _knows("", name))
+
+
+def _knows(namespace: str, name: str) -> Callable[[Program], bool]:
+    """A claim, or a volume or class, of this name."""
+    kinds = (
+        (ObjectKind.PERSISTENT_VOLUME_CLAIM,) if namespace else (ObjectKind.PERSISTENT_VOLUME, ObjectKind.STORAGE_CLASS)
+    )
+    return lambda program: any(program.cache.objects.get(kind, namespace, name) is not None for kind in kinds)
+
+
+# -- specs -------------------------------------------------------------------------------------------------------------
+
+
+def _term(labels: Mapping[str, str], key: str, more: Mapping[str, Any]) -> dict[str, Any]:
+    return {REQUIRED: [{"topologyKey": key, "labelSelector": {"matchLabels": dict(labels)}, **more}]}
+
+
+def _near(labels: Mapping[str, str], key: str = HOSTNAME, **more: Any) -> dict[str, Any]:
+    return {"affinity": {"podAffinity": _term(labels, key, more)}}
+
+
+def _far(labels: Mapping[str, str], key: str = HOSTNAME, **more: Any) -> dict[str, Any]:
+    return {"affinity": {"podAntiAffinity": _term(labels, key, more)}}
+
+
+def _claimed(name: str) -> dict[str, Any]:
+    return {"volumes": [{"name": "v0", "persistentVolumeClaim": {"claimName": name}}]}
+
+
+def _port(address: str, image: str) -> dict[str, Any]:
+    port = {"containerPort": 80, "hostPort": PORT, **({"hostIP": address} if address else {})}
+    resources = {"requests": {"cpu": "10m"}}
+    return {"containers": [{"name": "main", "image": image, "resources": resources, "ports": [port]}]}
+
+
+_NODES: Final[tuple[Case, ...]] = (
+    _label,
+    _untaint,
+    _retaint,
+    _uncordon,
+    _grow,
+    _more_pods,
+    _upgrade,
+    _join_company,
+    _leave_enemy,
+)
+_LEVELS: Final[tuple[Case, ...]] = (
+    _domain_shut,
+    _domain_renamed,
+    _domain_changed,
+    _last_node_gone,
+    _more,
+    _counts_no_more,
+    _counts_itself_no_more,
+    _fewer,
+)
+_GOING: Final[tuple[Case, ...]] = (
+    _tolerates_cordon,  # where no other room is tainted
+    _room_freed,  # before the others: any pod's end wakes it
+    partial(_port_freed, name="port", held="", wanted="10.0.0.1"),
+    partial(_port_freed, name="address", held="10.0.0.2", wanted=""),
+    _disk_freed,
+    _enemy_gone,
+    _averse_gone,
+)
+_OTHERS: Final[tuple[Case, ...]] = (
+    _company_comes,
+    _distant_company_comes,
+    _company_relabelled,
+    _enemy_relabelled,
+    _namespace_relabelled,
+    _claim_comes,
+    _volume_comes,
+    _class_comes,
+)
+_SERIES: Final[tuple[Case, ...]] = (
+    _series_ended,
+    _series_relabelled,
+    _series_moved,
+    _distant_series_moved,
+    _series_stranded,
+)
+_OWN: Final[tuple[Case, ...]] = (_tolerates, _shrinks, _is_disliked_no_more, _gates_opened)
+
+SCENARIOS: Final[Scenarios] = (
+    ("nodes change under sleepers", partial(requeue_each, cases=_NODES)),
+    ("domains become level", partial(requeue_each, cases=_LEVELS)),
+    ("pods go that sleepers wait for", partial(requeue_each, cases=_GOING)),
+    ("pods come that sleepers wait for", partial(requeue_each, cases=_OTHERS)),
+    ("series end", partial(requeue_each, cases=_SERIES)),
+    ("sleepers change", partial(requeue_each, cases=_OWN)),
+    ("node comes that sleepers wait for", _come),
+)
