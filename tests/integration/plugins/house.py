@@ -114,8 +114,8 @@ class House:
     def missed_pods(self, uid: str) -> Collection[str]:
         return ()
 
-    def bind_seen(self, path: str, body: bytes, answer: Response) -> None:
-        self.api_checker.bind_seen(path, body, answer)
+    def on_bind_applied(self, path: str, body: bytes, answer: Response) -> None:
+        self.api_checker.on_bind_applied(path, body, answer)
         if answer.status == 201:
             self.bound_at[path.split("/")[-2]] = self.now_s
             self.broken += [str(finding) for finding in self._judge.findings(decision_of(body)[0])]
@@ -204,7 +204,7 @@ class _Seen(DirectTransport):
     async def request(self, method: str, path: str, *, body: bytes | None = None, **rest: Any) -> Response:
         answer = await super().request(method, path, body=body, **rest)
         if "/binding" in path and body is not None:
-            self._house.bind_seen(path.partition("?")[0], body, answer)
+            self._house.on_bind_applied(path.partition("?")[0], body, answer)
         return answer
 
 

@@ -145,7 +145,7 @@ async def test_extender_binds_its_pods_and_the_result_is_verified() -> None:
                 path = f"/api/v1/namespaces/{body['PodNamespace']}/pods/{body['PodName']}/binding"
                 encoded = orjson.dumps(binding)
                 answer = await DirectTransport(house.server).request("POST", path, body=encoded)
-                house.bind_seen(path, encoded, answer)
+                house.on_bind_applied(path, encoded, answer)
                 return {} if answer.status == 201 else {"Error": answer.body.decode()}
 
             extender.responses["bind"] = bind

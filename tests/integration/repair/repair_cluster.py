@@ -348,7 +348,7 @@ class _RepairTransport:
             if "/eviction" in path and answer.status == 201:
                 self._cluster.saw_eviction(bare)
             if "/binding" in path and body is not None:
-                self._cluster.api_checker.bind_seen(bare, body, answer)
+                self._cluster.api_checker.on_bind_applied(bare, body, answer)
             return answer
 
         word = _word(method, path, body)

@@ -75,7 +75,7 @@ class Run:
             clock,
             rng,
             seed,
-            on_bound=self._bind_checker.bound_from_outside,
+            on_bound=self._bind_checker.on_external_bind,
             has_quotas=setting.has_quotas,
             has_gangs=setting.has_gangs,
             has_gang_workloads=setting.has_gang_workloads,

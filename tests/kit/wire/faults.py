@@ -39,39 +39,39 @@ KEPT = tuple(f'"name":"{prefix}'.encode() for prefix in (FOREIGN, CARDED))
 class BindWatcher(Protocol):
     """Sees every binding on its way: as it leaves the process, takes effect, and is answered."""
 
-    def bind_sent(self, sender: str, path: str, body: bytes) -> None: ...
+    def on_bind_sent(self, sender: str, path: str, body: bytes) -> None: ...
 
-    def bind_seen(self, path: str, body: bytes, answer: Response) -> None: ...
+    def on_bind_applied(self, path: str, body: bytes, answer: Response) -> None: ...
 
-    def bind_faked(self, body: bytes) -> None:
+    def on_bind_faked(self, body: bytes) -> None:
         """The sender gets success for a binding that never arrived."""
         ...
 
-    def bind_answered(self, sender: str, body: bytes, answer: Response | None) -> None:
+    def on_bind_answered(self, sender: str, body: bytes, answer: Response | None) -> None:
         """What the sender got; None: it cannot know."""
         ...
 
-    def victim_sent(self, sender: str, path: str) -> None:
+    def on_eviction_sent(self, sender: str, path: str) -> None:
         """The sender asks a pod to go."""
         ...
 
-    def line_lost(self, sender: str, uid: str) -> None:
+    def on_line_lost(self, sender: str, uid: str) -> None:
         """The sender's watch has dropped a line about this pod without a word."""
         ...
 
-    def claim_answered(self, sender: str, path: str, answer: Response) -> None:
+    def on_claim_answered(self, sender: str, path: str, answer: Response) -> None:
         """The same of a claim that the sender has written."""
         ...
 
-    def status_sent(self, sender: str, body: bytes) -> None:
+    def on_pod_status_sent(self, sender: str, body: bytes) -> None:
         """The sender writes the status of a pod."""
         ...
 
-    def object_status_sent(self, sender: str, path: str) -> None:
+    def on_object_status_sent(self, sender: str, path: str) -> None:
         """The sender writes the status of anything else."""
         ...
 
-    def lease_read(self, sender: str, path: str) -> None:
+    def on_lease_read(self, sender: str, path: str) -> None:
         """The sender learns what a lease says."""
         ...
 

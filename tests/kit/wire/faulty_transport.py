@@ -112,7 +112,7 @@ class FaultyTransport:
     ) -> Response:
         if "/binding" in path and body is not None:
             self._check_uncut()
-            self._watcher.bind_sent(self._sender, path, body)
+            self._watcher.on_bind_sent(self._sender, path, body)
             response: Response | None = None
             try:
                 response = await self._send(self._bind(path, body, content_type, timeout_s))
@@ -120,22 +120,22 @@ class FaultyTransport:
                 response = Response(0, b"")  # it certainly never arrived
                 raise
             finally:
-                self._watcher.bind_answered(self._sender, body, response)
+                self._watcher.on_bind_answered(self._sender, body, response)
             return response
         if method == "DELETE" and "/pods/" in path:
             self._check_uncut()
-            self._watcher.victim_sent(self._sender, path)
+            self._watcher.on_eviction_sent(self._sender, path)
         if method == "PATCH" and "/pods/" in path and path.endswith("/status") and body is not None:
             self._check_uncut()
-            self._watcher.status_sent(self._sender, body)
+            self._watcher.on_pod_status_sent(self._sender, body)
         elif method == "PATCH" and "/pods/" not in path and path.partition("?")[0].endswith("/status"):
             self._check_uncut()
-            self._watcher.object_status_sent(self._sender, path)
+            self._watcher.on_object_status_sent(self._sender, path)
         answer = await self._send(self._ask(method, path, body, content_type, accept, timeout_s))
         if method == "PATCH" and "/persistentvolumeclaims/" in path:
-            self._watcher.claim_answered(self._sender, path, answer)
+            self._watcher.on_claim_answered(self._sender, path, answer)
         if method == "GET" and "/leases/" in path and b'"holderIdentity"' in answer.body:
-            self._watcher.lease_read(self._sender, path)
+            self._watcher.on_lease_read(self._sender, path)
         return answer
 
     async def _send(self, journey: Coroutine[None, None, Response]) -> Response:
@@ -266,7 +266,7 @@ class FaultyTransport:
         if early is not None:
             return early
         if faults.strikes("false 404", faults.bind_missing):
-            self._watcher.bind_faked(body)
+            self._watcher.on_bind_faked(body)
             return Response(404, b'{"kind":"Status","status":"Failure","code":404,"reason":"NotFound"}')
         if any(f'"name":"{node}"'.encode() in body for node in faults.slow_nodes):
             faults.injected["slow bind"] += 1
@@ -278,7 +278,7 @@ class FaultyTransport:
         if faults.strikes("bind rejected", faults.bind_rejected):
             return Response(422, b'{"kind":"Status","status":"Failure","code":422,"message":"not now"}')
         if faults.strikes("false answer", faults.bind_faked):
-            self._watcher.bind_faked(body)
+            self._watcher.on_bind_faked(body)
             return Response(201, b'{"kind":"Status","status":"Success"}')
         if faults.strikes("bind lost, not applied", faults.bind_lost_before):
             await asyncio.sleep(timeout_s)
@@ -319,7 +319,7 @@ class FaultyTransport:
 
     async def _apply(self, path: str, body: bytes, content_type: str) -> Response:
         answer = await self._inner.request("POST", path, body=body, content_type=content_type)
-        self._watcher.bind_seen(path, body, answer)
+        self._watcher.on_bind_applied(path, body, answer)
         return answer
 
     async def _travel(self) -> None:
@@ -350,7 +350,7 @@ class FaultyTransport:
             await asyncio.sleep(0.1)
 
     def lost(self, uid: bytes) -> None:
-        self._watcher.line_lost(self._sender, uid.decode())
+        self._watcher.on_line_lost(self._sender, uid.decode())
 
     def _check_uncut(self) -> None:
         if self._is_cut:

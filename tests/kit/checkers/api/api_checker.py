@@ -46,7 +46,7 @@ class ApiChecker:
         self.storage: Storage | None = None
         """Where there are volumes: judges bindings of pods with claims."""
 
-    def bind_seen(self, path: str, body: bytes, answer: Response) -> None:
+    def on_bind_applied(self, path: str, body: bytes, answer: Response) -> None:
         """I1, I2 and I7 after each successful binding."""
         if answer.status != 201:
             return
@@ -86,7 +86,7 @@ class ApiChecker:
         """The pod `one` was decided on after the pod `than`."""
         return False
 
-    def bind_faked(self, body: bytes) -> None:
+    def on_bind_faked(self, body: bytes) -> None:
         self.faked.add(decision_of(body))
 
     def is_excused(self, pod: Pod, basis: DecisionBasis | None) -> bool:

@@ -82,14 +82,14 @@ class BindChecker(ApiChecker):
 
     # -- as a binding leaves its process ---------------------------------------------------------------------------
 
-    def bind_sent(self, sender: str, path: str, body: bytes) -> None:
+    def on_bind_sent(self, sender: str, path: str, body: bytes) -> None:
         """I2, I7, I9 and I10, whatever the server will say to it."""
         self._judge.follow()
         key, timeout_s = target_of(path)
         uid, node = decision_of(body)
         is_first = self.in_flight.is_first(sender, uid)
         self.in_flight.sent(sender, key, uid, node, timeout_s)
-        self.gangs.history.bind_sent(uid)
+        self.gangs.history.on_bind_sent(uid)
         self.in_flight.check_alone(sender, key, node, self.bound)
         pod = self.pods().get(key)
         if pod is None or pod.uid != uid:
@@ -126,19 +126,19 @@ class BindChecker(ApiChecker):
         decision = Decision(basis.pods, assumed_node)
         return fault_of_external_pods(delivered, pod, domain, node, decision, self.decisions.external_uids)
 
-    def bind_answered(self, sender: str, body: bytes, answer: Response | None) -> None:
+    def on_bind_answered(self, sender: str, body: bytes, answer: Response | None) -> None:
         """What the sender learned; nothing, if the answer was lost or the sender is gone."""
         uid, _ = decision_of(body)
         self.in_flight.answered(sender, uid, answer)
-        self.gangs.history.bind_answered(sender, uid, is_bound=answer is not None and answer.status == 201)
+        self.gangs.history.on_bind_answered(sender, uid, is_bound=answer is not None and answer.status == 201)
         self._judge_refusal(sender, uid, answer)
 
-    def claim_answered(self, sender: str, path: str, answer: Response) -> None:
+    def on_claim_answered(self, sender: str, path: str, answer: Response) -> None:
         uid = self.policies.uid_of_claimant(path)
         if uid:
             self._judge_refusal(sender, uid, answer)
 
-    def status_sent(self, sender: str, body: bytes) -> None:
+    def on_pod_status_sent(self, sender: str, body: bytes) -> None:
         """I3: a condition says the latest, and nothing that was true before while the pod's bind is on the wire."""
         document = orjson.loads(body)
         conditions = document.get("status", {}).get("conditions") or ()
@@ -152,7 +152,7 @@ class BindChecker(ApiChecker):
         elif self.in_flight.is_open(sender, uid) and not message.startswith(UNREADABLE):
             self.complain(f"I3: {sender} writes to the owner of {uid} {message[:60]!r} while it is being bound")
 
-    def object_status_sent(self, sender: str, path: str) -> None:
+    def on_object_status_sent(self, sender: str, path: str) -> None:
         self.statuses.sent(sender, path)
 
     def _judge_refusal(self, sender: str, uid: str, answer: Response | None) -> None:
@@ -167,8 +167,8 @@ class BindChecker(ApiChecker):
         if pod is not None and not pod.is_deleting and not self.was_restored:
             self.in_flight.check_forgotten(sender, pod, is_external=uid in self.decisions.external_uids)
 
-    def line_lost(self, sender: str, uid: str) -> None:
-        self.decisions.line_lost(sender, uid)
+    def on_line_lost(self, sender: str, uid: str) -> None:
+        self.decisions.on_line_lost(sender, uid)
         self.gangs.history.misled(uid)
 
     def _domains_at(self, sender: str, pod: Pod) -> list[str]:
@@ -190,7 +190,7 @@ class BindChecker(ApiChecker):
         pods = (pod for pod in self.pods().values() if pod.node and not pod.is_terminal)
         return any(pod.spec.scheduler_name in self._domain_of for pod in pods)
 
-    def victim_sent(self, sender: str, path: str) -> None:
+    def on_eviction_sent(self, sender: str, path: str) -> None:
         """Who preempts leads (I9), and nobody goes for a pod that is no more urgent than itself.
 
         It leads the victim's domain, or one that may use the node on which the victim stands: nodes move between domains.
@@ -206,16 +206,16 @@ class BindChecker(ApiChecker):
         if victim.spec.priority >= PRIORITY_MAX:
             self.complain(f"I7: {sender} asked {victim.key} to go, than which no pod is more urgent")
 
-    def lease_read(self, sender: str, path: str) -> None:
+    def on_lease_read(self, sender: str, path: str) -> None:
         self.leases.read(sender, path)
 
-    def lease_written(self, name: str, holder: str, renewed_s: float) -> None:
+    def on_lease_written(self, name: str, holder: str, renewed_s: float) -> None:
         holder_before = self.leases.returned_by(name, holder)
         if holder_before:
             self._check_released(name, holder_before)
         self.leases.written(name, holder, renewed_s)
 
-    def lease_deleted(self, name: str) -> None:
+    def on_lease_deleted(self, name: str) -> None:
         self.leases.deleted(name)
 
     def _check_released(self, name: str, sender: str) -> None:
@@ -226,13 +226,13 @@ class BindChecker(ApiChecker):
 
     # -- as a binding takes effect ---------------------------------------------------------------------------------
 
-    def bind_seen(self, path: str, body: bytes, answer: Response) -> None:
+    def on_bind_applied(self, path: str, body: bytes, answer: Response) -> None:
         """What `ApiChecker` checks, every required rule by the judge, and I8 where nothing tells what the sender knew.
 
         Rules that depend on pods on their way are judged where each pod is assumed, by what was observed
         (`AssumptionChecker`).
         """
-        super().bind_seen(path, body, answer)
+        super().on_bind_applied(path, body, answer)
         pod = self.pods().get(target_of(path)[0])
         if answer.status != 201 or pod is None:
             return
@@ -295,13 +295,13 @@ class BindChecker(ApiChecker):
     def is_excused(self, pod: Pod, basis: DecisionBasis | None) -> bool:
         return self.decisions.is_excused(pod, basis)
 
-    def bound_from_outside(self, uid: str, node: str) -> None:
+    def on_external_bind(self, uid: str, node: str) -> None:
         """Somebody else has bound a pod: I1 is about what we add to that, once we can know."""
         self.decisions.external_uids.add(uid)
         self.bound[uid] = node
 
-    def bind_faked(self, body: bytes) -> None:
-        super().bind_faked(body)
+    def on_bind_faked(self, body: bytes) -> None:
+        super().on_bind_faked(body)
         self.in_flight.faked(decision_of(body)[0])
         self.gangs.history.misled(decision_of(body)[0])
 

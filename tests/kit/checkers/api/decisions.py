@@ -104,7 +104,7 @@ class Decisions:
         is_observed = known is not None and bool(known.node)
         return (is_observed or self.is_known(pod.uid, uid)) and not self.is_excused(pod, basis)
 
-    def line_lost(self, sender: str, uid: str) -> None:
+    def on_line_lost(self, sender: str, uid: str) -> None:
         """A watch has dropped a line about this pod without a word."""
         if sender in self.delivered:
             self.delivered[sender].unknowable.add(uid)

@@ -92,10 +92,10 @@ class GangHistory:
         """The process is about to ask the pod to go."""
         self._evicted[uid] = sender
 
-    def bind_sent(self, uid: str) -> None:
+    def on_bind_sent(self, uid: str) -> None:
         self._unanswered.add(uid)
 
-    def bind_answered(self, sender: str, uid: str, *, is_bound: bool) -> None:
+    def on_bind_answered(self, sender: str, uid: str, *, is_bound: bool) -> None:
         self._sender[uid] = sender
         self._unanswered.discard(uid)
         if not is_bound:

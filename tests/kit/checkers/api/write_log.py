@@ -21,9 +21,9 @@ class WriteWatcher(Protocol):
         """Something was, before history is compacted."""
         ...
 
-    def lease_written(self, name: str, holder: str, renewed_s: float) -> None: ...
+    def on_lease_written(self, name: str, holder: str, renewed_s: float) -> None: ...
 
-    def lease_deleted(self, name: str) -> None: ...
+    def on_lease_deleted(self, name: str) -> None: ...
 
     def complain(self, sentence: str) -> None: ...
 
@@ -44,13 +44,13 @@ class WriteLog:
             self._watcher.complain(f"I3: an Event was no Event: {answer.body[:200]!r}")
         about = _LEASE.search(request.path)
         if request.method == "DELETE" and about is not None:
-            self._watcher.lease_deleted(about[1] or "")
+            self._watcher.on_lease_deleted(about[1] or "")
         is_write = request.method in ("POST", "PUT") and about
         if is_write and isinstance(answer, Response) and answer.status in (200, 201):
             lease = orjson.loads(answer.body)
             spec = lease["spec"]
             renewed_s = _seconds(spec["renewTime"])
-            self._watcher.lease_written(lease["metadata"]["name"], spec.get("holderIdentity") or "", renewed_s)
+            self._watcher.on_lease_written(lease["metadata"]["name"], spec.get("holderIdentity") or "", renewed_s)
         return answer
 
 

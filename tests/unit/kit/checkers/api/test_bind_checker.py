@@ -91,8 +91,8 @@ class Stand:
 
     async def apply(self, path: str, body: bytes) -> None:
         answer = await self.api.request("POST", path, body=body)
-        self.bind_checker.bind_seen(path, body, answer)
-        self.bind_checker.bind_answered("me", body, answer)
+        self.bind_checker.on_bind_applied(path, body, answer)
+        self.bind_checker.on_bind_answered("me", body, answer)
 
     def uid(self, name: str) -> str:
         return self.server.store.collection("pods").objects[f"default/{name}"].uid
@@ -101,7 +101,7 @@ class Stand:
         path = f"{PODS}/{name}/binding?timeout=5000ms"
         uid = self.uid(name) if uid is None else uid
         body = orjson.dumps({"metadata": {"name": name, "uid": uid}, "target": {"name": node}})
-        self.bind_checker.bind_sent(sender, path, body)
+        self.bind_checker.on_bind_sent(sender, path, body)
         return path, body
 
     async def bind(self, name: str, node: str, *, uid: str | None = None) -> None:
@@ -126,7 +126,7 @@ async def _share_a_device_twice(stand: Stand) -> None:
 
 async def _try_another_node(stand: Stand) -> None:
     _, body = stand.sent("first", "a")
-    stand.bind_checker.bind_answered("me", body, None)
+    stand.bind_checker.on_bind_answered("me", body, None)
     stand.sent("first", "b")
 
 
@@ -186,22 +186,22 @@ async def _bind_too_many(stand: Stand) -> None:
 
 
 async def _preempt_without_the_lease(stand: Stand) -> None:
-    stand.bind_checker.victim_sent("another", f"{PODS}/first?timeout=5000ms")
+    stand.bind_checker.on_eviction_sent("another", f"{PODS}/first?timeout=5000ms")
 
 
 async def _preempt_with_the_lease_of_others(stand: Stand) -> None:
     await stand.write_lease("another", name="multisched-gpu")
-    stand.bind_checker.victim_sent("another", f"{PODS}/first?timeout=5000ms")
+    stand.bind_checker.on_eviction_sent("another", f"{PODS}/first?timeout=5000ms")
 
 
 async def _preempt_late(stand: Stand) -> None:
     await asyncio.sleep(10.5)
-    stand.bind_checker.victim_sent("me", f"{PODS}/first?timeout=5000ms")
+    stand.bind_checker.on_eviction_sent("me", f"{PODS}/first?timeout=5000ms")
 
 
 async def _preempt_the_urgent(stand: Stand) -> None:
     await stand.add_pod("urgent", priorityClassName="system-node-critical")
-    stand.bind_checker.victim_sent("me", f"{PODS}/urgent?timeout=5000ms")
+    stand.bind_checker.on_eviction_sent("me", f"{PODS}/urgent?timeout=5000ms")
 
 
 async def _release_too_early(stand: Stand) -> None:
@@ -211,7 +211,7 @@ async def _release_too_early(stand: Stand) -> None:
 
 async def _bind_soon_after_a_deletion(stand: Stand) -> None:
     """Of a lease that the successor knew: its last holder may bind for ten seconds, and has not heard."""
-    stand.bind_checker.lease_read("successor", f"{LEASES}/multisched-forecast")
+    stand.bind_checker.on_lease_read("successor", f"{LEASES}/multisched-forecast")
     await stand.api.request("DELETE", f"{LEASES}/multisched-forecast")
     await stand.write_lease("successor")
     stand.sent("first", "b")
@@ -231,7 +231,7 @@ async def _bind_to_another_of_the_name(stand: Stand) -> None:
 def _write_condition(stand: Stand, message: str) -> None:
     conditions = [{"type": "PodScheduled", "status": "False", "message": message}]
     body = orjson.dumps({"metadata": {"uid": stand.uid("first")}, "status": {"conditions": conditions}})
-    stand.bind_checker.status_sent("me", body)
+    stand.bind_checker.on_pod_status_sent("me", body)
 
 
 async def _tell_the_older(stand: Stand) -> None:
@@ -319,9 +319,9 @@ def test_allowed_steps_are_no_violations() -> None:
         await stand.add_pod("first")
         await stand.write_lease("me")
         _, body = stand.sent("first", "a")
-        stand.bind_checker.bind_answered("me", body, None)
+        stand.bind_checker.on_bind_answered("me", body, None)
         _, body = stand.sent("first", "a")
-        stand.bind_checker.bind_answered("me", body, None)
+        stand.bind_checker.on_bind_answered("me", body, None)
         await asyncio.sleep(5.1)
         await stand.bind("first", "b")
         lend = orjson.dumps({"metadata": {"labels": {"lend": "yes"}}})
@@ -330,7 +330,7 @@ def test_allowed_steps_are_no_violations() -> None:
         await stand.bind("borrower", "a")
         await stand.write_lease("")
         await stand.write_lease("successor")
-        stand.bind_checker.victim_sent("successor", f"{PODS}/first?timeout=5000ms")
+        stand.bind_checker.on_eviction_sent("successor", f"{PODS}/first?timeout=5000ms")
         await stand.add_pod("next", cpu="100m")
         stand.sent("next", "a", sender="successor")
         return stand.broken
@@ -470,8 +470,8 @@ def test_process_without_the_old_lease_must_wait_only_for_running_pods(phase: st
 def test_successor_need_not_wait_after_a_recreated_lease_is_released(gives_back: bool, told: int) -> None:
     async def scene(stand: Stand) -> None:
         await stand.add_pod("first")
-        stand.bind_checker.lease_read("another", f"{LEASES}/multisched-forecast")
-        stand.bind_checker.lease_read("me", f"{LEASES}/multisched-forecast")
+        stand.bind_checker.on_lease_read("another", f"{LEASES}/multisched-forecast")
+        stand.bind_checker.on_lease_read("me", f"{LEASES}/multisched-forecast")
         await stand.write_lease("another")
         await stand.api.request("DELETE", f"{LEASES}/multisched-forecast")
         if gives_back:
@@ -490,8 +490,8 @@ def test_leader_that_recreates_its_lease_in_time_continues_unless_another_began(
 
     async def scene(stand: Stand) -> None:
         await stand.add_pod("first")
-        stand.bind_checker.lease_read("another", f"{LEASES}/multisched-forecast")
-        stand.bind_checker.lease_read("me", f"{LEASES}/multisched-forecast")
+        stand.bind_checker.on_lease_read("another", f"{LEASES}/multisched-forecast")
+        stand.bind_checker.on_lease_read("me", f"{LEASES}/multisched-forecast")
         await stand.api.request("DELETE", f"{LEASES}/multisched-forecast")
         if begins:
             await asyncio.sleep(10.5)

@@ -98,7 +98,7 @@ def test_partial_gang_of_a_killed_process_is_excused() -> None:
 def test_refused_bind_excuses_a_partial_gang() -> None:
     story = Story().tell("ab").tell("c", "")
 
-    story.history.bind_answered(SENDER, "uid-default-c", is_bound=False)
+    story.history.on_bind_answered(SENDER, "uid-default-c", is_bound=False)
 
     assert story.rest() == []
 
@@ -113,7 +113,7 @@ def test_minimum_raised_after_the_binds_were_sent_excuses_a_partial_gang(
     if not is_sent_before:
         story.history.minimum_changed(KEY, 3)
     for name in "ab":
-        story.history.bind_sent(f"uid-default-{name}")
+        story.history.on_bind_sent(f"uid-default-{name}")
     story.history.minimum_changed(KEY, 3)
 
     assert story.tell("ab").rest() == said
