@@ -248,7 +248,7 @@ def hunt(name: str, seeds_max: int = SEEDS_MAX) -> tuple[str, int | None, str, f
     first = FIRST.get(name, start)
     for seed in [first, *(seed for seed in seeds if seed != first)]:
         try:
-            broken = run_seed(seed, is_hasty=True).broken
+            broken = run_seed(seed, stops_at_first=True).broken
         except Exception as died:  # noqa: BLE001 - a run that dies has caught the defect too
             return name, seed, f"{type(died).__name__}: {died}"[:200], time.monotonic() - began
         if broken:

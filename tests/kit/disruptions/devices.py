@@ -117,7 +117,7 @@ async def _annotate_foreigners(context: RunContext) -> bool:
     return True
 
 
-async def _mistake(context: RunContext) -> bool:
+async def _add_invalid_amounts(context: RunContext) -> bool:
     """Annotations that are no amount of a device: their conditions say so, until the owners take their pods back or mend them."""
     before = {pod.name for pod in context.world.pods()}
     for amounts in MISTAKEN:
@@ -186,5 +186,5 @@ TABLE = (
     Disruption("annotations stuffed", _stuff_annotations, 2),
     Disruption("foreigners annotated", _annotate_foreigners, 2),
     Disruption("whole and shared", _whole_and_shared),
-    Disruption("amounts mistaken", _mistake, 3),
+    Disruption("amounts mistaken", _add_invalid_amounts, 3),
 )

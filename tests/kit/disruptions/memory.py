@@ -34,7 +34,7 @@ PORT: Final = 9_977
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 
-async def _miscount(context: RunContext) -> bool:
+async def _corrupt_rows(context: RunContext) -> bool:
     """While the process stands still, so that nothing is decided by it."""
     process = context.replicas.leader()
     if process is None:
@@ -43,10 +43,12 @@ async def _miscount(context: RunContext) -> bool:
     live = [row for row, _ in cache.nodes.live_rows()]
     audits = process.program.audit.statistics().audits
     context.replicas.was_corrupted = True
-    with _standing_still(context, process):
-        for row, make_wrong in zip(context.rng.sample(live, min(len(live), len(_WRONGS))), _WRONGS, strict=False):
+    with _paused_process(context, process):
+        for row, make_wrong in zip(
+            context.rng.sample(live, min(len(live), len(_CORRUPTIONS))), _CORRUPTIONS, strict=False
+        ):
             make_wrong(process, row)
-        lost = _lose_from_queue(context, process)
+        lost = _drop_from_queue(context, process)
         for _ in range(AUDITS):
             await process.program.audit.once(())
     is_whole = process.program.audit.statistics().audits == audits + AUDITS
@@ -59,7 +61,7 @@ async def _miscount(context: RunContext) -> bool:
 
 
 @contextmanager
-def _standing_still(context: RunContext, process: Process) -> Iterator[None]:
+def _paused_process(context: RunContext, process: Process) -> Iterator[None]:
     context.replicas.disturbed.add(process.identity)
     context.loop.pause(process.identity)
     process.checker.is_tampered_with = True
@@ -71,7 +73,7 @@ def _standing_still(context: RunContext, process: Process) -> Iterator[None]:
         context.replicas.disturbed.discard(process.identity)
 
 
-def _lose_from_queue(context: RunContext, process: Process) -> Pod | None:
+def _drop_from_queue(context: RunContext, process: Process) -> Pod | None:
     """Some pod that waits is taken out of its queue without a word. Of one that the server refuses the count is lost so."""
     waiting = [
         (worker, entry)
@@ -103,7 +105,7 @@ def _forget_pod(process: Process, row: int) -> None:
         process.program.cache.nodes.remove_pod(found.row, found.pod.uid)
 
 
-def _bar(process: Process, row: int) -> None:
+def _toggle_cordon(process: Process, row: int) -> None:
     flags = process.program.cache.nodes._unschedulable
     flags[row] = not flags[row]
 
@@ -135,10 +137,10 @@ def _shift_ledgers(process: Process, row: int) -> None:
                 column[row] += 1
 
 
-_WRONGS: Final = (
+_CORRUPTIONS: Final = (
     _add_ghost,
     _forget_pod,
-    _bar,
+    _toggle_cordon,
     _forget_labels,
     _shift_ledgers,
     _shift_requested,
@@ -151,7 +153,7 @@ _WRONGS: Final = (
 # -- objects -----------------------------------------------------------------------------------------------------------
 
 
-async def _deliver_wrong(context: RunContext) -> bool:
+async def _deliver_wrong_objects(context: RunContext) -> bool:
     """A server tells objects otherwise than they are, at their very versions, and a pod that never was."""
     process = context.replicas.leader()
     if process is None or not process.checker.delivered.nodes:
@@ -241,6 +243,6 @@ def _ghost(name: str, spec: dict[str, Any]) -> bytes:
 
 
 TABLE = (
-    Disruption("memory miscounted", _miscount, 3),
-    Disruption("wrong objects delivered", _deliver_wrong, 3),
+    Disruption("memory miscounted", _corrupt_rows, 3),
+    Disruption("wrong objects delivered", _deliver_wrong_objects, 3),
 )

@@ -47,7 +47,7 @@ async def _replace_wanted(context: RunContext) -> bool:
     return True
 
 
-async def _intrude(context: RunContext) -> bool:
+async def _take_room(context: RunContext) -> bool:
     """Somebody else's pods take the room of pods whose binds wait, and go again."""
     name = f"node-{context.rng.choice(CROWDED)}"
     async with context.throttled():
@@ -126,7 +126,7 @@ async def _taint(context: RunContext, effect: str) -> bool:
     return await _change(context, node.name, {"spec": {"taints": taints}}, {"spec": {"taints": before}})
 
 
-async def _shut_half(context: RunContext) -> bool:
+async def _close_half_of_pair(context: RunContext) -> bool:
     """Pods for two nodes: one is full, the other is shut for another reason, and opened again.
 
     Each of these pods is refused by two plugins at once, of which one will never let it onto the node that it refuses.
@@ -268,13 +268,13 @@ TABLE = (
     Disruption("node deleted", _delete),
     Disruption("node replaced", _replace),
     Disruption("node replaced under binds", _replace_wanted),
-    Disruption("strangers in the way", _intrude, 10),
+    Disruption("strangers in the way", _take_room, 10),
     Disruption("node shrunk", _shrink, 6),
     Disruption("node grown", _grow),
     Disruption("node cordoned", _cordon_favourite),
     Disruption("wanted node cordoned", _cordon_wanted, 6),
     Disruption("node tainted NoSchedule", _taint_no_schedule),
-    Disruption("half of a pair shut", _shut_half),
+    Disruption("half of a pair shut", _close_half_of_pair),
     Disruption("node tainted NoExecute", _taint_no_execute, 6),
     Disruption("zone changed", _relabel_zone),
     Disruption("node moved to another domain", _move_domain, 6),

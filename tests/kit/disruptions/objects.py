@@ -83,11 +83,11 @@ async def _lose_claims(context: RunContext) -> bool:
 
 async def _break(context: RunContext) -> bool:
     """Objects that nobody reads."""
-    await context.world.disks.break_objects()
+    await context.world.disks.create_oversized()
     await context.pause(2.0, 5.0)
     context.server.expire_watches()
     await context.pause(1.0, 3.0)
-    await context.world.disks.mend_objects()
+    await context.world.disks.delete_oversized()
     return True
 
 

@@ -160,15 +160,15 @@ async def _crowd(context: RunContext) -> bool:
     return True
 
 
-async def _press_protected(context: RunContext) -> bool:
+async def _preempt_protected(context: RunContext) -> bool:
     """Urgent pods want two nodes that are full, in part of pods under budgets."""
-    pair = await fill_pair(context)
-    await press(context, pair)
-    await _press_beyond_reach(context, pair)
+    pair = await fill_node_pair(context)
+    await add_urgent_pods(context, pair)
+    await _add_unreachable_pods(context, pair)
     return True
 
 
-async def fill_pair(context: RunContext) -> str:
+async def fill_node_pair(context: RunContext) -> str:
     """Fills two nodes; the label that names them."""
     pair = context.rng.choice(PAIRS)
     apps = [*PROTECTED * 2, *FREE * 2]
@@ -181,12 +181,12 @@ async def fill_pair(context: RunContext) -> str:
     return pair
 
 
-async def press(context: RunContext, pair: str) -> None:
+async def add_urgent_pods(context: RunContext, pair: str) -> None:
     for cpu in PAIR_URGENT:
         await context.world.add_to_pair(pair, cpu, context.rng.choice(FREE), is_urgent=True)
 
 
-async def _press_beyond_reach(context: RunContext, pair: str) -> None:
+async def _add_unreachable_pods(context: RunContext, pair: str) -> None:
     """Still more urgent pods.
 
     For some, one node of the two is out of reach whoever goes: by an anti-affinity in its zone, or by their volume's
@@ -241,7 +241,7 @@ async def _contend_for_devices(context: RunContext) -> bool:
     node = f"node-{context.rng.choice(GPU_NODES)}"
     if context.rng.random() < 0.6:
         return await _contend(
-            context, "gpu-scheduler", node, _averse() if context.rng.random() < 0.5 else {}, milli="900"
+            context, "gpu-scheduler", node, _anti_affinity() if context.rng.random() < 0.5 else {}, milli="900"
         )
     main = {"name": "main", "image": "app-0:v1", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
     return await _contend(context, "gpu-scheduler", node, {"containers": [main]})
@@ -250,7 +250,7 @@ async def _contend_for_devices(context: RunContext) -> bool:
 async def _contend_apart(context: RunContext) -> bool:
     """Pods that bear none of their kind beside them."""
     node = f"node-{context.rng.choice(CROWDED)}"
-    return await _contend(context, "forecast-scheduler", node, _averse() | {"volumes": [_DISK]})
+    return await _contend(context, "forecast-scheduler", node, _anti_affinity() | {"volumes": [_DISK]})
 
 
 async def _contend_for_claims(context: RunContext) -> bool:
@@ -273,7 +273,7 @@ async def _contend_for_claims(context: RunContext) -> bool:
     return True
 
 
-def _averse() -> dict[str, Any]:
+def _anti_affinity() -> dict[str, Any]:
     term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"absent": "yes"}}}
     return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
 
@@ -304,7 +304,7 @@ async def _outbid(context: RunContext, nodes: Sequence[str]) -> None:
         )
 
 
-async def _wait_absurdly(context: RunContext) -> bool:
+async def _add_oversized_pods(context: RunContext) -> bool:
     """Pods of absurd size that wait: their condition says so, and they are tried once they are readable."""
     tolerations = [{"key": f"t{at}", "operator": "Exists"} for at in range(300)]
     node = f"node-{context.rng.choice(CROWDED)}"
@@ -351,7 +351,7 @@ def _documents(pod: Pod) -> list[dict[str, str]]:
     return [{name: getattr(one, name) for name in fields if getattr(one, name)} for one in pod.spec.tolerations]
 
 
-async def _wait_dearly(context: RunContext) -> bool:
+async def _add_expensive_pods(context: RunContext) -> bool:
     """One namespace's pods that fit nowhere have so many terms that no event asks about them: all are tried again in turns."""
     node = f"node-{context.rng.choice(CROWDED)}"
     terms = [
@@ -389,7 +389,7 @@ async def _mark_mistaken(context: RunContext) -> bool:
 
 async def _complete(context: RunContext) -> bool:
     """Pods end by themselves, as those of jobs do: their room comes free, and they stay on record."""
-    placed = [pod for pod in context.world.pods() if is_ours_to_lose(pod) and not pod.is_deleting]
+    placed = [pod for pod in context.world.pods() if may_be_deleted_unseen(pod) and not pod.is_deleting]
     ended = context.rng.sample(placed, min(len(placed), ENDED))
     for pod in ended:
         await context.world.kubelets.end_pod(pod, context.rng.choice(("Succeeded", "Succeeded", "Failed")))
@@ -403,7 +403,7 @@ _DISK = {"name": "v0", "gcePersistentDisk": {"pdName": "contested"}}
 _LARGE = {"name": "main", "image": "app-1:v1", "resources": {"requests": {"cpu": "3"}}}
 
 
-def is_ours_to_lose(pod: Pod) -> bool:
+def may_be_deleted_unseen(pod: Pod) -> bool:
     """A pod whose deletion nobody need hear of but by the audit."""
     return bool(pod.node) and not pod.name.startswith(FOREIGN)
 
@@ -424,14 +424,14 @@ TABLE = (
     Disruption("foreign binds", _bind_from_outside),
     Disruption("giants placed", _place_giants),
     Disruption("crowd for one node", _crowd),
-    Disruption("protected pods pressed", _press_protected, 5),
+    Disruption("protected pods pressed", _preempt_protected, 5),
     Disruption("ports contended for", _contend_for_ports),
     Disruption("devices contended for", _contend_for_devices),
     Disruption("claims contended for", _contend_for_claims),
     Disruption("company contended for", _contend_apart),
     Disruption("many nodes promised", _overflow_nominations, 2),
-    Disruption("absurd pods waiting", _wait_absurdly, 3),
+    Disruption("absurd pods waiting", _add_oversized_pods, 3),
     Disruption("preferences mistaken", _mark_mistaken, 2),
-    Disruption("hints made dear", _wait_dearly, 1),
+    Disruption("hints made dear", _add_expensive_pods, 1),
     Disruption("waiting pods edited", _edit_waiting),
 )

@@ -9,7 +9,7 @@ import orjson
 
 from multisched.framework.ledger import SummingLedger
 from multisched.model.objects import Pod
-from tests.kit.disruptions.pods import fill_pair, press
+from tests.kit.disruptions.pods import add_urgent_pods, fill_node_pair
 from tests.kit.disruptions.run_context import HANDED_OVER_S, SENT_S, Disruption, RunContext
 from tests.kit.plugins.faulty import FAULTY
 from tests.kit.processes.process import Process
@@ -156,9 +156,9 @@ def _holder_of(context: RunContext, leases: Set[str]) -> Process | None:
 
 async def _pause(context: RunContext) -> bool:
     async def pause(process: Process) -> None:
-        pair = await fill_pair(context)
+        pair = await fill_node_pair(context)
         await _burst(context)
-        await press(context, pair)
+        await add_urgent_pods(context, pair)
         await _at_work(context, process)
         await context.replicas.pause(process, context.rng.uniform(3.0, 25.0))
 
@@ -169,10 +169,10 @@ async def _lose_leases(context: RunContext) -> bool:
     """The elector alone is cut off, for longer than a lease lasts; watches, binds and preemptions go on."""
 
     async def cut_off(process: Process) -> None:
-        pair = await fill_pair(context)
+        pair = await fill_node_pair(context)
         process.transport.lost_leases = ("",)
         await context.pause(6.0, 9.8)
-        await press(context, pair)
+        await add_urgent_pods(context, pair)
         await context.world.crowds.fill(2)
         await context.pause(2.0, 8.0)
         process.transport.lost_leases = ()
@@ -258,7 +258,7 @@ def _wants(pod: Pod, node: str) -> bool:
     return any(rule.key == HOSTNAME and rule.matches_value(node) for rule in pod.spec.affinity.node_selector)
 
 
-async def _remember_wrong(context: RunContext) -> bool:
+async def _corrupt_ledger(context: RunContext) -> bool:
     """Something makes a process remember that a pod which never was holds devices: the audit finds and mends that.
 
     Of a ledger that keeps sums the checker would find it before.
@@ -287,7 +287,7 @@ TABLE = (
     Disruption("leader stopped", _stop),
     Disruption("leader paused", _pause),
     Disruption("leases unreachable", _lose_leases),
-    Disruption("memory corrupted", _remember_wrong, 2),
+    Disruption("memory corrupted", _corrupt_ledger, 2),
 )
 RARE = (Disruption("leases deleted", _delete_leases),)
 EARLY = (

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from multisched.model.objects import Pod
 from tests.kit.disruptions.run_context import Disruption, RunContext
-from tests.kit.world.disks import GCE_DRIVER, IN_TREE, NOBODYS, TIGHT
-from tests.kit.world.storage import LOCAL, MADE
+from tests.kit.world.disks import GCE_DRIVER, IN_TREE, TIGHT, UNPROVISIONED
+from tests.kit.world.storage import DYNAMIC, LOCAL
 
 LIMITED: Final = (31, 33, 34)
 """Numbers of nodes that crowds want and whose kubelets tell what their drivers attach."""
@@ -31,7 +31,7 @@ async def _fill_limits(context: RunContext) -> bool:
         await disks.attach(number, 100 + at, attacher=GCE_DRIVER)
     claimed = [f"limited-{context.mark()}" for _ in range(4)]
     for claim in claimed:
-        await disks.add_claim(claim, MADE)
+        await disks.add_claim(claim, DYNAMIC)
     volumes = [_of_claim(claim) for claim in claimed]
     volumes += [{"gcePersistentDisk": {"pdName": f"limited-{at}"}} for at in range(3)]
     volumes.append({"azureDisk": {"diskName": "d", "diskURI": "/d", "kind": "Dedicated"}})
@@ -64,14 +64,14 @@ async def _keep_away(context: RunContext) -> bool:
     claim = "zoned-0"
     names = [await _place(context, ZONED_NODE, _of_claim(claim)) for _ in range(2)]
     foreign = f"contested-{context.mark()}"
-    await disks.add_claim(f"{foreign}-v0", MADE)
+    await disks.add_claim(f"{foreign}-v0", DYNAMIC)
     template = {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}
     names.append(await _place(context, ZONED_NODE, {"ephemeral": {"volumeClaimTemplate": template}}, name=foreign))
     vast = f"vast-{context.mark()}"
     await disks.add_claim(vast, TIGHT, size="9Gi")
     names.append(await _place(context, "", _of_claim(vast)))
     await context.pause(0.5, 1.5)
-    await disks.add_claim(claim, MADE, namespace="team-a")
+    await disks.add_claim(claim, DYNAMIC, namespace="team-a")
     await disks.note(31)
     for size in ("1Gi", "20Gi"):
         await disks.set_capacity("z0", size)
@@ -100,9 +100,9 @@ async def _lose_controllers(context: RunContext) -> bool:
     for claim in claims:
         await disks.add_claim(claim, LOCAL, size="3221225471500m")
     await disks.add_claim(f"aside-{key}", LOCAL)
-    late = [f"{NOBODYS}-{key}-{at}" for at in range(4)]
+    late = [f"{UNPROVISIONED}-{key}-{at}" for at in range(4)]
     for claim in late:
-        await disks.add_claim(claim, IN_TREE if claim == late[-1] else NOBODYS)
+        await disks.add_claim(claim, IN_TREE if claim == late[-1] else UNPROVISIONED)
     claims += [f"aside-{key}", *late]
     names = [await _place(context, SPARE_NODE, _of_claim(claim)) for claim in claims]
     await context.until(lambda: len(_selected_nodes(context, claims)) > 2)

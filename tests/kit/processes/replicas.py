@@ -77,7 +77,7 @@ class Replicas:
         """Processes of which a disruption has its hands on right now."""
 
     @property
-    def is_hopeless(self) -> bool:
+    def has_failed_repeatedly(self) -> bool:
         return self.died > DEATHS_MAX
 
     def on_restored(self) -> None:
@@ -155,14 +155,14 @@ class Replicas:
     def _replace(self, program: Program) -> None:
         process = next((p for p in self.running if p.program is program), None)
         if process is not None:
-            self._leave(process)
-        if process is not None and not self.is_hopeless:
+            self._remove(process)
+        if process is not None and not self.has_failed_repeatedly:
             self.start()
 
     def _identity_of(self, program: Program) -> str:
         return next((p.identity for p in [*self.running, *self.ended] if p.program is program), "a process")
 
-    def _leave(self, process: Process) -> None:
+    def _remove(self, process: Process) -> None:
         process.transport.cut()
         self._bind_checker.interrupted.add(process.identity)
         self._bind_checker.leases.believers.pop(process.identity, None)
@@ -192,7 +192,7 @@ class Replicas:
         """SIGKILL in the middle of whatever it does."""
         if process not in self.running:
             return  # it lost its lease meanwhile, and another one was started in its place
-        self._leave(process)
+        self._remove(process)
         process.task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await process.task
@@ -212,7 +212,7 @@ class Replicas:
             self._bind_checker.complain(f"I11: {process.identity} stopped with {process.task.exception()!r}")
         elif not self._bind_checker.was_restored:
             process.checker.events.check_whole(self._bind_checker.events())
-        self._leave(process)
+        self._remove(process)
 
     async def pause(self, process: Process, seconds: float) -> None:
         """SIGSTOP, then SIGCONT."""

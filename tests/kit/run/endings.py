@@ -10,13 +10,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from tests.kit.disruptions.pods import is_ours_to_lose
+from tests.kit.disruptions.pods import may_be_deleted_unseen
 from tests.kit.disruptions.run_context import RunContext
 from tests.kit.plugins.permit_holds import HELD
 from tests.kit.scenarios.catalog import play_one
 from tests.kit.world.policies import OWNER
 
-CALM_S = 3.0
+QUIET_S = 3.0
 """Before the last pod, about which nothing happens but one event while Permit holds it."""
 HEARD_S = 0.3
 COME_BACK_S = 8.0
@@ -26,23 +26,23 @@ SET_ASIDE_MAX_S = 60.0
 UNHEARD = 0.25
 """Of all runs: in these the audit must find a deletion that no watch showed, which takes up to two of its periods."""
 
-NotSetAside = Callable[[], Sequence[str]]
+NotQuarantined = Callable[[], Sequence[str]]
 """Keys of pods that the API server always refuses, and that some leader may try all the same."""
 
 
-async def end(context: RunContext, struck: Counter[str], not_quarantined: NotSetAside) -> None:
+async def end(context: RunContext, struck: Counter[str], not_quarantined: NotQuarantined) -> None:
     if context.rng.random() < UNHEARD:  # where no other list comes to help
         struck["pod deleted unheard"] += await _delete_unheard(context)
-    await _set_aside(context, not_quarantined)
+    await _wait_until_quarantined(context, not_quarantined)
     await play_one(context, struck)
     if not context.setting.is_shipped:
-        await _wake_while_held(context)
-    await _mend_refused(context, struck, not_quarantined)
+        await _free_room_while_held(context)
+    await _fix_refused(context, struck, not_quarantined)
 
 
 async def _delete_unheard(context: RunContext) -> bool:
     """Every open watch loses its deletion without a word: only the audit can find out."""
-    pod = context.any_pod(is_ours_to_lose)
+    pod = context.any_pod(may_be_deleted_unseen)
     if pod is None:
         return False
     context.faults.undelivered_pods.add(pod.name)
@@ -52,9 +52,9 @@ async def _delete_unheard(context: RunContext) -> bool:
     return True
 
 
-async def _mend_refused(context: RunContext, struck: Counter[str], not_quarantined: NotSetAside) -> None:
+async def _fix_refused(context: RunContext, struck: Counter[str], not_quarantined: NotQuarantined) -> None:
     """Once what the API server refuses is set aside, so that only the event that mends it can bring it back (I3)."""
-    await _set_aside(context, not_quarantined)
+    await _wait_until_quarantined(context, not_quarantined)
     for pod in context.world.pods():
         if context.bind_checker.policies.policy_of(pod.name) == OWNER:
             struck["refused pod mended"] += await context.world.comply_with_policy(pod)
@@ -62,7 +62,7 @@ async def _mend_refused(context: RunContext, struck: Counter[str], not_quarantin
     struck["namespace trusted"] += 1
 
 
-async def _set_aside(context: RunContext, not_quarantined: NotSetAside) -> None:
+async def _wait_until_quarantined(context: RunContext, not_quarantined: NotQuarantined) -> None:
     """Waits until what the API server refuses is set aside: until then each attempt gives back room, which is news."""
     context.faults.is_on = False
     until_s = context.now_s() + SET_ASIDE_MAX_S
@@ -70,14 +70,14 @@ async def _set_aside(context: RunContext, not_quarantined: NotSetAside) -> None:
         await asyncio.sleep(2.0)
 
 
-async def _wake_while_held(context: RunContext) -> None:
+async def _free_room_while_held(context: RunContext) -> None:
     """A pod is held at Permit while room comes free elsewhere, and nothing happens after that.
 
     The event of its attempt must bring it back (I3).
     """
     name = f"{HELD}last"
     context.faults.is_on = False
-    await asyncio.sleep(CALM_S)
+    await asyncio.sleep(QUIET_S)
     leaders = [p for p in context.replicas.running if p.program.router.workers()[0].is_leading]
     await context.world.add_pod(name, scheduler="forecast-scheduler")
     await asyncio.sleep(1.0)

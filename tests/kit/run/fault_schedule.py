@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from tests.kit.disruptions.catalog import BY_NAME
 from tests.kit.disruptions.run_context import RunContext
 from tests.kit.processes.configuration_files import LATE_MAX_S, FileFollower
-from tests.kit.run.endings import NotSetAside, end
+from tests.kit.run.endings import NotQuarantined, end
 from tests.kit.scenarios.gang_turns import play_turns
 from tests.kit.settings import changed_files
 from tests.kit.world.gang_acts import ACTS
@@ -35,7 +35,7 @@ BURSTS = (1, 1, 5, 20, 40)
 class FaultSchedule:
     """The arrivals and disruptions of one run, in their drawn order."""
 
-    def __init__(self, context: RunContext, kinds: Sequence[str], not_quarantined: NotSetAside) -> None:
+    def __init__(self, context: RunContext, kinds: Sequence[str], not_quarantined: NotQuarantined) -> None:
         """`kinds`: disruptions, in the order in which they strike."""
         self._context = context
         self._setting = context.setting

@@ -21,8 +21,8 @@ from tests.kit.checkers.api.card_checker import CardChecker
 from tests.kit.checkers.api.reservation_history import ReservationHistory
 from tests.kit.disruptions.catalog import drawn_kinds
 from tests.kit.disruptions.run_context import RunContext
-from tests.kit.processes.onlookers import look_at
 from tests.kit.processes.replicas import Replicas
+from tests.kit.processes.status_queries import query_status
 from tests.kit.run.fault_schedule import FaultSchedule
 from tests.kit.run.quiescence_checker import QuiescenceChecker
 from tests.kit.run.report import Report
@@ -39,11 +39,13 @@ ASKED_LOOKS, ASKED_PODS = 20, 4
 
 
 class Run:
-    """Everything of one seed. `is_hasty` ends it at the first broken invariant."""
+    """Everything of one seed. `stops_at_first` ends it at the first broken invariant."""
 
-    def __init__(self, seed: int, loop: SimLoop, setting: Setting, kinds: Sequence[str], *, is_hasty: bool) -> None:
+    def __init__(
+        self, seed: int, loop: SimLoop, setting: Setting, kinds: Sequence[str], *, stops_at_first: bool
+    ) -> None:
         """`kinds`: disruptions, in the order in which they strike."""
-        self._seed, self._loop, self._setting, self._is_hasty = seed, loop, setting, is_hasty
+        self._seed, self._loop, self._setting, self._is_hasty = seed, loop, setting, stops_at_first
         self._broken: list[str] = []
         self._trace = 0
         rng, clock = random.Random(seed), SimClock(loop)
@@ -138,7 +140,7 @@ class Run:
         await self._strike()
         self._faults.is_on = False
         if self._bind_checker.was_restored:
-            await self._world.mend_storage()
+            await self._world.repair_storage()
         quiet_s = await self._rest.wait_until_settled() if not self._is_over() else 0.0
         if not self._is_over():
             self._rest.check()
@@ -174,7 +176,7 @@ class Run:
             running.result()
 
     def _is_over(self) -> bool:
-        return (self._is_hasty and bool(self._broken)) or self._replicas.is_hopeless
+        return (self._is_hasty and bool(self._broken)) or self._replicas.has_failed_repeatedly
 
     async def _look(self) -> None:
         looks = 0
@@ -188,11 +190,11 @@ class Run:
                 process.checker.look()
                 if looks % ASKED_LOOKS == 0:
                     asked = [pod.key for pod in self._world.pods()[-ASKED_PODS:]]
-                    look_at(process.program, process.identity, asked)
+                    query_status(process.program, process.identity, asked)
 
     def _report(self, struck: Mapping[str, int], quiet_s: float) -> Report:
-        everybody = [*self._replicas.running, *self._replicas.ended]
-        conflicts = [w.cycle.conflicts for p in everybody for w in p.program.router.workers()]
+        every_process = [*self._replicas.running, *self._replicas.ended]
+        conflicts = [w.cycle.conflicts for p in every_process for w in p.program.router.workers()]
         return Report(
             seed=self._seed,
             is_shipped=self._setting.is_shipped,
@@ -202,16 +204,20 @@ class Run:
             faults=Counter(self._faults.injected) + Counter(struck),
             conflicts_true=sum(c.true for c in conflicts),
             conflicts_false=sum(c.false for c in conflicts),
-            repaired=sum(p.program.audit.statistics().lost for p in everybody),
-            quarantines=sum(w.queue.statistics().quarantines for p in everybody for w in p.program.router.workers()),
+            repaired=sum(p.program.audit.statistics().lost for p in every_process),
+            quarantines=sum(
+                w.queue.statistics().quarantines for p in every_process for w in p.program.router.workers()
+            ),
             quiet_s=quiet_s,
             virtual_s=self._loop.time(),
         )
 
 
-def run_seed(seed: int, *, is_hasty: bool = False, kinds: Sequence[str] | None = None) -> Report:
+def run_seed(seed: int, *, stops_at_first: bool = False, kinds: Sequence[str] | None = None) -> Report:
     """One whole run; deterministic in the seed. Hasty: over at the first broken invariant. `kinds`: of disruptions, no others."""
     loop, rng = SimLoop(seed), rng_of(seed)
     setting = drawn(seed, rng)
-    run = Run(seed, loop, setting, drawn_kinds(seed, rng, setting) if kinds is None else kinds, is_hasty=is_hasty)
+    run = Run(
+        seed, loop, setting, drawn_kinds(seed, rng, setting) if kinds is None else kinds, stops_at_first=stops_at_first
+    )
     return simulate(run.main(), loop)

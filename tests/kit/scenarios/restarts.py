@@ -21,7 +21,7 @@ from tests.kit.scenarios.steps import (
     pods_named,
     steady_leader,
 )
-from tests.kit.world.disks import NOBODYS
+from tests.kit.world.disks import UNPROVISIONED
 from tests.kit.world.labels import GPU_MILLI
 from tests.kit.world.nodes import GPU_NODES, NODES
 
@@ -105,9 +105,9 @@ async def _recreate_unseen(context: RunContext) -> bool:
 async def _lose_node(context: RunContext) -> bool:
     """A node goes while a pod waits at PreBind for the volume that was to be made there. It comes back, and so does the pod."""
     number, disks = FIRST_NUMBER + 3, context.world.disks
-    node, claim = f"node-{number}", f"{NOBODYS}-{context.mark()}"
+    node, claim = f"node-{number}", f"{UNPROVISIONED}-{context.mark()}"
     await context.world.nodes.add(number)
-    await disks.add_claim(claim, NOBODYS)
+    await disks.add_claim(claim, UNPROVISIONED)
     await context.pause(0.3, 0.6)
     spec = {"volumes": [{"name": "v0", "persistentVolumeClaim": {"claimName": claim}}]}
     name, has_node = await create_pod(context, node, 100, spec=spec), partial(context.world.storage.has_node, claim)

@@ -20,8 +20,8 @@ from tests.kit.scenarios.steps import (
     is_led_by,
     steady_leader,
 )
-from tests.kit.world.disks import NOBODYS
-from tests.kit.world.storage import LOCAL, MADE
+from tests.kit.world.disks import UNPROVISIONED
+from tests.kit.world.storage import DYNAMIC, LOCAL
 
 WITH_DRIVERS: Final = (31, 32, 33, 34)
 """Numbers of nodes that crowds want and whose kubelets tell what their drivers attach."""
@@ -64,7 +64,7 @@ async def _count_volumes(context: RunContext) -> bool:
     again = await _add_pod_with_claim(context, node, volumes[0])
     await expect_pending(context, node, again, "others have taken the place of its volume", beside=[second, third])
     await context.world.user.delete_named(again)  # as upstream, the end of a claim wakes nobody who waits
-    await disks.tear_out(volumes[2])
+    await disks.delete_in_use(volumes[2])
     fourth = await _add_pod_with_claim(context, node, volumes[3])
     await expect_bound(context, node, fourth, "a claim is deleted, and its volume with it")
     return True
@@ -90,7 +90,7 @@ async def _await_volumes(context: RunContext) -> bool:
 async def _take_turns(context: RunContext, number: int, node: str, key: str) -> None:
     """Two pods of one spec, and a claim that is for one pod at a time."""
     claim = f"alone-{key}"
-    await context.world.disks.add_claim(claim, MADE, mode="ReadWriteOncePod")
+    await context.world.disks.add_claim(claim, DYNAMIC, mode="ReadWriteOncePod")
     await context.pause(0.2, 0.5)
     first = await _add_pod_with_claim(context, node, claim)
     await context.until(lambda: bool(bound_pods(context, [first])))
@@ -146,8 +146,8 @@ async def _move_volume(context: RunContext, number: int, node: str, key: str) ->
 
 async def _take_node_back(context: RunContext, number: int, node: str, key: str) -> None:
     """A provisioner cannot make the volume there: the pod is decided anew, and chooses a node for the claim again."""
-    claim, disks = f"{NOBODYS}-{key}", context.world.disks
-    await disks.add_claim(claim, NOBODYS)
+    claim, disks = f"{UNPROVISIONED}-{key}", context.world.disks
+    await disks.add_claim(claim, UNPROVISIONED)
     await context.pause(0.2, 0.5)
     name = await _add_pod_with_claim(context, node, claim)
     is_selected = partial(context.world.storage.has_node, claim)

@@ -70,7 +70,7 @@ class Budgets:
             decode_disruption_budget(one.raw)
             for _, one in self._store.collection("poddisruptionbudgets.policy").items()
         ]
-        # A restored backup may bring another one back (`Disks.break_objects`).
+        # A restored backup may bring another one back (`Disks.create_oversized`).
         there = {b.name: b.version for b in stored if b.name in MAY_BE_AWAY}
         here = {b.name: b.version for b in known if b.name in MAY_BE_AWAY}
         return [] if there == here else [f"I4: budgets are known at {here}, the API has them at {there}"]

@@ -21,8 +21,8 @@ from tests.kit.world.labels import ODD
 from tests.kit.world.storage import (
     CLAIMS_PATH,
     CLASSES_PATH,
+    DYNAMIC,
     LOCAL,
-    MADE,
     TIGHT_PROVISIONER,
     VOLUMES_PATH,
     local_disk,
@@ -33,7 +33,7 @@ SHARE: Final = 0.14
 SHARED_DISKS, SOLE_CLAIMS, ZONED = 3, 3, 6
 LATE_MIN_S, LATE_MAX_S = 1.0, 6.0
 EDGE, TIGHT, SOON, LATER, UNBINDABLE = "edge", "tight", "soon", "later", "unbindable"
-NOBODYS, IN_TREE = "nobodys", "in-tree"
+UNPROVISIONED, IN_TREE = "nobodys", "in-tree"
 """Classes: in two zones alone; of a driver that tells its capacity; bound at once; made after its claims. Others have
 an unknown binding mode, or provisioners that never come."""
 TIGHT_DRIVER, GCE_DRIVER = TIGHT_PROVISIONER, "pd.csi.storage.gke.io"
@@ -67,7 +67,7 @@ class Disks:
             if number % 5:
                 await self._create(f"{CSI_PATH}/csinodes", csi_node(number, ATTACHED_MAX[number % len(ATTACHED_MAX)]))
         for at in range(SOLE_CLAIMS):
-            await self._create(CLAIMS_PATH, _claim(f"sole-{at}", MADE, mode="ReadWriteOncePod"))
+            await self._create(CLAIMS_PATH, _claim(f"sole-{at}", DYNAMIC, mode="ReadWriteOncePod"))
         for at in range(ZONED):
             await self._create(VOLUMES_PATH, _zoned(at))
             await self._create(CLAIMS_PATH, _claim(f"zoned-{at}", "", volume=f"zoned-{at}"))
@@ -110,7 +110,7 @@ class Disks:
         await self._create(CLAIMS_PATH, _claim(f"odd-{name}", class_name, size=rng.choice(("1Gi", "2Gi", "9Gi"))))
         return _of_claim(f"odd-{name}")
 
-    async def choosy(self, name: str, rng: random.Random) -> Volume:
+    async def with_selector(self, name: str, rng: random.Random) -> Volume:
         """A claim that takes disks of some label alone."""
         claim = _claim(f"odd-{name}", LOCAL)
         claim["spec"]["selector"] = {"matchLabels": {"speed": rng.choice(("fast", "slow"))}}
@@ -118,13 +118,13 @@ class Disks:
         return _of_claim(f"odd-{name}")
 
     async def ephemeral(self, name: str, rng: random.Random) -> Volume:
-        template = {"spec": _claim("", rng.choice((MADE, EDGE)))["spec"]}
+        template = {"spec": _claim("", rng.choice((DYNAMIC, EDGE)))["spec"]}
         return {"name": "v0", "ephemeral": {"volumeClaimTemplate": template}}
 
-    async def belated(self, name: str, rng: random.Random) -> Volume:
+    async def created_late(self, name: str, rng: random.Random) -> Volume:
         """The claim comes after its pod, and its class after both."""
         delay_s = rng.uniform(LATE_MIN_S, LATE_MAX_S)
-        class_name = rng.choice((MADE, LATER))
+        class_name = rng.choice((DYNAMIC, LATER))
         task = asyncio.get_running_loop().create_task(self._come_late(f"odd-{name}", class_name, delay_s))
         self._late.add(task)
         task.add_done_callback(self._late.discard)
@@ -139,7 +139,7 @@ class Disks:
 
     async def make_later(self) -> None:
         """The class that claims waited for; also one that a restored backup has taken away."""
-        await self._create(CLASSES_PATH, {"metadata": {"name": LATER}, **_made_late(FAKE_PROVISIONER)})
+        await self._create(CLASSES_PATH, {"metadata": {"name": LATER}, **_late_binding(FAKE_PROVISIONER)})
 
     # -- as disruptions change them --------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class Disks:
     async def widen_class(self) -> None:
         """The class reaches all zones from now on: it is made anew, since its topologies cannot be edited."""
         await self._send("DELETE", f"{CLASSES_PATH}/{EDGE}")
-        await self._create(CLASSES_PATH, {"metadata": {"name": EDGE}, **_made_late(FAKE_PROVISIONER)})
+        await self._create(CLASSES_PATH, {"metadata": {"name": EDGE}, **_late_binding(FAKE_PROVISIONER)})
 
     async def publish_no_capacity(self) -> None:
         path = f"{CSI_PATH}/csidrivers/{TIGHT_DRIVER}"
@@ -196,14 +196,14 @@ class Disks:
     async def add_class(self, name: str, *, is_late: bool) -> None:
         mode = "WaitForFirstConsumer" if is_late else "Immediate"
         await self._create(
-            CLASSES_PATH, {"metadata": {"name": name}, **_made_late("nobody.sim"), "volumeBindingMode": mode}
+            CLASSES_PATH, {"metadata": {"name": name}, **_late_binding("nobody.sim"), "volumeBindingMode": mode}
         )
 
     async def add_reaching_class(self, name: str, zones: Sequence[str]) -> None:
         """Volumes are made where their pod goes, in these zones alone."""
         terms = [{"matchLabelExpressions": [{"key": ZONE, "values": list(zones)}]}]
         await self._create(
-            CLASSES_PATH, {"metadata": {"name": name}, **_made_late(FAKE_PROVISIONER), "allowedTopologies": terms}
+            CLASSES_PATH, {"metadata": {"name": name}, **_late_binding(FAKE_PROVISIONER), "allowedTopologies": terms}
         )
 
     async def delete_class(self, name: str) -> None:
@@ -254,7 +254,7 @@ class Disks:
         spec = {"attacher": driver, "nodeName": f"node-{number}", "source": {"persistentVolumeName": volume}}
         await self._create(f"{CSI_PATH}/volumeattachments", {"metadata": {"name": f"attached-{volume}"}, "spec": spec})
 
-    async def tear_out(self, name: str) -> None:
+    async def delete_in_use(self, name: str) -> None:
         """The claim and its volume of that name go, though a pod uses them: somebody has taken their finalizers out."""
         for path in (f"{CLAIMS_PATH}/{name}", f"{VOLUMES_PATH}/{name}"):
             await self._send("DELETE", path)
@@ -297,17 +297,17 @@ class Disks:
     async def delete_volume(self, name: str) -> None:
         await self._send("DELETE", f"{VOLUMES_PATH}/{name}")
 
-    async def break_objects(self) -> None:
+    async def create_oversized(self) -> None:
         """Objects of a size that nobody reads: they are reported, and not used."""
         values = [f"v{at}" for at in range(300)]
         selector = {"matchExpressions": [{"key": "app", "operator": "In", "values": values}]}
         body = {"metadata": {"name": "huge"}, "spec": {"selector": selector, "maxUnavailable": 1}}
         await self._create("/apis/policy/v1/namespaces/default/poddisruptionbudgets", body)
         topologies = [{"matchLabelExpressions": [{"key": ZONE, "values": [value]}]} for value in values]
-        body = {"metadata": {"name": "huge"}, **_made_late(FAKE_PROVISIONER), "allowedTopologies": topologies}
+        body = {"metadata": {"name": "huge"}, **_late_binding(FAKE_PROVISIONER), "allowedTopologies": topologies}
         await self._create(CLASSES_PATH, body)
 
-    async def mend_objects(self) -> None:
+    async def delete_oversized(self) -> None:
         await self._send("DELETE", "/apis/policy/v1/namespaces/default/poddisruptionbudgets/huge")
         await self._send("DELETE", f"{CLASSES_PATH}/huge")
 
@@ -324,27 +324,27 @@ _SORTS: Final = (
     Disks.zoned_claim,
     Disks.own,
     Disks.own,
-    Disks.choosy,
+    Disks.with_selector,
     Disks.ephemeral,
-    Disks.belated,
+    Disks.created_late,
 )
 """The first for pods of one domain alone: what a claim for one pod promises holds within a leader's pods."""
 
 _MIGRATED: Final = "storage.alpha.kubernetes.io/migrated-plugins"
 
 
-def _made_late(provisioner: str) -> dict[str, Any]:
+def _late_binding(provisioner: str) -> dict[str, Any]:
     return {"provisioner": provisioner, "volumeBindingMode": "WaitForFirstConsumer"}
 
 
 _CLASSES: Final[Mapping[str, Mapping[str, Any]]] = {
-    EDGE: _made_late(FAKE_PROVISIONER)
+    EDGE: _late_binding(FAKE_PROVISIONER)
     | {"allowedTopologies": [{"matchLabelExpressions": [{"key": ZONE, "values": ["z0", "z1"]}]}]},
-    TIGHT: _made_late(TIGHT_DRIVER),
+    TIGHT: _late_binding(TIGHT_DRIVER),
     SOON: {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "Immediate"},
     UNBINDABLE: {"provisioner": "nobody.sim", "volumeBindingMode": "Immediate"},
-    NOBODYS: _made_late("nobody.sim"),
-    IN_TREE: _made_late("kubernetes.io/azure-file"),
+    UNPROVISIONED: _late_binding("nobody.sim"),
+    IN_TREE: _late_binding("kubernetes.io/azure-file"),
 }
 
 

@@ -229,7 +229,7 @@ async def _ask_for_too_much(gangs: GangWorkloads) -> None:
     for _ in range(4):
         await gangs.node(pool, HOSTILE // 2)
     gang = await gangs.gang(pool, HOSTILE, HOSTILE, cpu="10m", topology="zone:required,kubernetes.io/hostname")
-    gang.has_tastes = True
+    gang.has_preferences = True
     await gangs.until(lambda: len(gangs.members(gang)) == HOSTILE)
     await gangs.pause(4.0)
     gang.replicas = 0

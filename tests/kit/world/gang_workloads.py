@@ -35,9 +35,9 @@ FORMS: Final = (Form.ACK, Form.ACK_AND_GROUP, Form.PLUGINS)
 """Koordinator's gangs are left out: by default they start together only once."""
 MEMBERS_MAX: Final = 40
 """Pods that one controller creates in a run."""
-TOO_MUCH: Final = "200"
+MISFIT_CPU: Final = "200"
 """CPU of a member that fits on no node."""
-TASTES: Final = 6
+PREFERENCES: Final = 6
 """Preferred neighbours of each member of a gang with tastes."""
 SLOW_CLASS: Final = "slow"
 """The storage class whose volumes are provisioned by the acts alone."""
@@ -62,7 +62,7 @@ class GangWorkload:
     """Claims of the first members."""
     misfits: int = 0
     """So many of the first members ask for more than any node has."""
-    has_tastes: bool = False
+    has_preferences: bool = False
     """Each member prefers other neighbours, so that no two are alike; the last one fits on no node."""
 
     @property
@@ -85,12 +85,12 @@ class GangWorkload:
         pod["metadata"] |= {"ownerReferences": [owner], "finalizers": [FINALIZER] if self.ends_s else []}
         pod["spec"] |= _in_pool(self.pool, pod["spec"].get("nodeSelector")) | {"terminationGracePeriodSeconds": 30}
         if self.created <= self.misfits:
-            pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = TOO_MUCH
+            pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = MISFIT_CPU
         if self.created <= len(self.claims):
             claim = {"claimName": self.claims[self.created - 1]}
             pod["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": claim}]
-        if self.has_tastes:
-            pod["spec"] |= _tastes(self.created)
+        if self.has_preferences:
+            pod["spec"] |= _preferences(self.created)
             if self.created == self.replicas:
                 pod["spec"]["nodeSelector"] = {HOSTNAME: "nowhere"}
         return pod
@@ -351,9 +351,10 @@ def _volume_of(claim: str) -> str:
     return f"volume-of-{claim}"
 
 
-def _tastes(number: int) -> dict[str, Any]:
+def _preferences(number: int) -> dict[str, Any]:
     terms = [
-        {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": {"taste": f"{number}-{at}"}}} for at in range(TASTES)
+        {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": {"taste": f"{number}-{at}"}}}
+        for at in range(PREFERENCES)
     ]
     preferred = [{"weight": 1, "podAffinityTerm": term} for term in terms]
     return {"affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}}

@@ -56,7 +56,7 @@ CHANGES: Final = (2, 4)
 CHANGED_S: Final = (0.5, 5.0)
 
 
-class PatientTransport(DirectTransport):
+class RetryingTransport(DirectTransport):
     """A client that asks again while the server is away: a plugin that gives up fails its pod."""
 
     async def request(
@@ -76,7 +76,7 @@ class PatientTransport(DirectTransport):
             await asyncio.sleep(0.5)
 
 
-class GpuUsers:
+class SharedGpuActors:
     """All of one run."""
 
     def __init__(self, server: ApiServer, user: ApiUser, objects: StoreView, clock: WallClock, seed: int) -> None:
@@ -88,7 +88,7 @@ class GpuUsers:
         self.stolen: list[str] = []
         """Locks of the other scheduler that were removed or overwritten while it used them."""
         self.kubelets = Kubelets(
-            PatientTransport(server),
+            RetryingTransport(server),
             clock=clock,
             rng=random.Random(f"{seed}/card kubelets"),
             stages=builtin_stages("general"),

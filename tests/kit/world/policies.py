@@ -22,7 +22,7 @@ from multisched.model.cluster_objects import SELECTED_NODE_ANNOTATION
 from multisched.model.wire import Response
 from multisched.queueing.quarantine import REFUSALS_ALIKE_MAX
 from tests.kit.world.api_user import NAMESPACE
-from tests.kit.world.storage import MADE
+from tests.kit.world.storage import DYNAMIC
 
 REFUSED = 0.04
 """Of all pods."""
@@ -40,7 +40,7 @@ _NODE = re.compile(r"node-\d+")
 
 
 @dataclass(slots=True)
-class _Row:
+class _Refusals:
     """Refusals of one pod in a row that its process has heard, all in these words."""
 
     words: str
@@ -60,7 +60,7 @@ class Policies:
     def __init__(self, server: ApiServer, seed: int) -> None:
         self._store = server.store
         self._seed = seed
-        self._rows: dict[tuple[str, str], _Row] = {}
+        self._rows: dict[tuple[str, str], _Refusals] = {}
         self._changes: Counter[str] = Counter()
         self._namespace_changes = 0
         self._kinds_readable = 0
@@ -85,7 +85,7 @@ class Policies:
         return {
             "metadata": {"name": f"data-{name}"},
             "spec": {
-                "storageClassName": MADE,
+                "storageClassName": DYNAMIC,
                 "accessModes": ["ReadWriteOnce"],
                 "resources": {"requests": {"storage": "1Gi"}},
             },
@@ -159,7 +159,7 @@ class Policies:
 
         Answers that may be another one next time neither count nor begin the row anew; `None` is a lost one.
         """
-        row = self._rows.setdefault((sender, uid), _Row(""))
+        row = self._rows.setdefault((sender, uid), _Refusals(""))
         if answer is None or is_unsure(answer):  # it may have been applied: the sender asks again, and goes by a read
             row.is_unsure = True
             return ""

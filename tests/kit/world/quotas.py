@@ -93,8 +93,8 @@ class Quotas:
 
     def _acts(self) -> tuple[Callable[[], Awaitable[str]], ...]:
         """What may be done, as often as it is likely."""
-        often = [*[self._scale] * 2, *[self._leave] * 3]
-        acts = (self._edit, self._edit, self._break, self._break, self._double, self._delete, *often)
+        often = [*[self._scale] * 2, *[self._suspend_team] * 3]
+        acts = (self._edit, self._edit, self._break, self._break, self._add_second_tree, self._delete, *often)
         return (*acts, self._replace, self._replace) if self._always else acts
 
     async def run(self, struck: Counter[str]) -> None:
@@ -122,7 +122,7 @@ class Quotas:
         await self._keep_so_many(team, self._rng.randint(0, PODS_MAX))
         return "team scaled"
 
-    async def _leave(self) -> str:
+    async def _suspend_team(self) -> str:
         """A team that does not borrow is away for a while; what others borrow of it meanwhile, it takes back."""
         team = self._rng.choice([team for team in self.teams if not team.is_borrowing])
         replicas = max(team.replicas, 1)
@@ -137,7 +137,7 @@ class Quotas:
         for pod in sorted(there, key=lambda pod: (pod.created_s, pod.name))[replicas:]:
             await self._user.delete_pod(pod)
 
-    async def _double(self) -> str:
+    async def _add_second_tree(self) -> str:
         await self._create(SECOND, quota_trees.edited(self._rng, self._root))
         await asyncio.sleep(self._rng.uniform(*BROKEN_S))
         await self._user.send("DELETE", QUOTA_TREE.path(TREE_NAMESPACE, SECOND))

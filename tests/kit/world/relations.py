@@ -40,7 +40,7 @@ class Relations:
                     "topologySpreadConstraints": [{**spread, "whenUnsatisfiable": "ScheduleAnyway"}],
                 },
             ),
-            (FUSSY, _tastes(rng)),
+            (FUSSY, _preferences(rng)),
         ):
             if drawn < share:
                 pod["spec"].update(rules)
@@ -48,7 +48,7 @@ class Relations:
             drawn -= share
 
 
-def _tastes(rng: random.Random) -> dict[str, Any]:
+def _preferences(rng: random.Random) -> dict[str, Any]:
     """What a pod likes of nodes, which it need not get: few have all of it, and those may be full."""
     likes = [
         {"key": ZONE, "operator": "In", "values": [f"z{rng.randrange(3)}"]},

@@ -31,7 +31,7 @@ from multisched.model.objects import Node, Pod
 from multisched.model.wire import Response, Transport
 from tests.kit.world.labels import HOSTNAME, ODD
 
-LOCAL, MADE = "local", "made"
+LOCAL, DYNAMIC = "local", "made"
 """Classes: disks that stand in a node, and disks that a provisioner makes where the pod goes. Both wait for their pod."""
 
 TIGHT_PROVISIONER = "tight.sim"
@@ -62,7 +62,7 @@ class Storage:
 
     async def build(self, nodes: int) -> None:
         """Classes, and disks in every fourth node."""
-        for name, provisioner in ((LOCAL, "kubernetes.io/no-provisioner"), (MADE, FAKE_PROVISIONER)):
+        for name, provisioner in ((LOCAL, "kubernetes.io/no-provisioner"), (DYNAMIC, FAKE_PROVISIONER)):
             body = {"metadata": {"name": name}, "provisioner": provisioner, "volumeBindingMode": "WaitForFirstConsumer"}
             await self._create(CLASSES_PATH, body)
         for number in range(0, nodes, 4):
@@ -113,7 +113,7 @@ class Storage:
         claims = [f"data-{name}"] if rng.random() < 0.8 else [f"data-{name}", f"log-{name}"]
         for claim in claims:
             spec = {
-                "storageClassName": rng.choice((LOCAL, MADE)),
+                "storageClassName": rng.choice((LOCAL, DYNAMIC)),
                 "accessModes": ["ReadWriteOnce"],
                 "resources": {"requests": {"storage": rng.choice(("1Gi", "2Gi"))}},
             }

@@ -26,7 +26,11 @@ Trait = Callable[[dict[str, Any], random.Random], None]
 
 def drawn(rng: random.Random) -> Trait | None:
     """What all pods of one crowd want; None for most."""
-    return rng.choice((_ports, _disks, _attached, _sole, _averse, _few)) if rng.random() < SHARE else None
+    return (
+        rng.choice((_ports, _disks, _attached, _single_pod_claim, _anti_affinity, _at_most_three))
+        if rng.random() < SHARE
+        else None
+    )
 
 
 def _ports(pod: dict[str, Any], rng: random.Random) -> None:
@@ -53,13 +57,13 @@ def _attached(pod: dict[str, Any], rng: random.Random) -> None:
     _give(pod, {"name": "v0", "gcePersistentDisk": {"pdName": f"read-{rng.randrange(5)}", "readOnly": True}})
 
 
-def _sole(pod: dict[str, Any], rng: random.Random) -> None:
+def _single_pod_claim(pod: dict[str, Any], rng: random.Random) -> None:
     """A claim that one pod may use at a time, of pods of one domain: there its leader's account holds."""
     if pod["spec"]["schedulerName"] == "forecast-scheduler":
         _give(pod, {"name": "v0", "persistentVolumeClaim": {"claimName": rng.choice(SOLE)}})
 
 
-def _averse(pod: dict[str, Any], rng: random.Random) -> None:
+def _anti_affinity(pod: dict[str, Any], rng: random.Random) -> None:
     """Loud ones bear no quiet ones on their host, and quiet ones have no say."""
     noise = rng.choice(("loud", "quiet", "quiet"))
     pod["metadata"]["labels"]["noise"] = noise
@@ -68,7 +72,7 @@ def _averse(pod: dict[str, Any], rng: random.Random) -> None:
         pod["spec"]["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
-def _few(pod: dict[str, Any], rng: random.Random) -> None:
+def _at_most_three(pod: dict[str, Any], rng: random.Random) -> None:
     """Three on one host at most, since there is one host alone, and two are asked for."""
     pod["metadata"]["labels"]["few"] = "yes"
     pod["spec"]["topologySpreadConstraints"] = [

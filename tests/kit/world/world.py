@@ -15,11 +15,11 @@ from tests.kit.wire.faults import MALFORMED, MARK
 from tests.kit.world.api_user import NAMESPACE, ApiUser, pods_path
 from tests.kit.world.budgets import Budgets
 from tests.kit.world.crowds import Crowds
-from tests.kit.world.disks import NOBODYS, Disks
+from tests.kit.world.disks import UNPROVISIONED, Disks
 from tests.kit.world.external_actors import ExternalActors
 from tests.kit.world.gang_workloads import GangWorkloads
 from tests.kit.world.gangs import Gangs
-from tests.kit.world.gpu_users import GpuUsers
+from tests.kit.world.gpu_users import SharedGpuActors
 from tests.kit.world.kubelets import Kubelets
 from tests.kit.world.labels import CARDS, GPU, GPU_COUNT, GPU_MILLI, HOSTNAME, ODD
 from tests.kit.world.linked_quotas import LinkedQuotas
@@ -78,7 +78,7 @@ class World:
         rng_of_gangs = random.Random(f"{seed}/gang workloads")
         workloads = GangWorkloads(self.user, self.kubelets, self.storage, self.pods, rng_of_gangs)
         self.gang_workloads = workloads if has_gang_workloads else None
-        self.cards = GpuUsers(server, self.user, objects, clock, seed) if has_card_nodes else None
+        self.cards = SharedGpuActors(server, self.user, objects, clock, seed) if has_card_nodes else None
         self._relations = Relations(seed)
         self.schedulers: Collection[str] = ()
         """Those that the run's domains serve."""
@@ -227,11 +227,11 @@ class World:
         for pod in [pod for pod in self.pods() if pod.uid == uid]:
             await self.user.delete_pod(pod)
 
-    async def mend_storage(self) -> None:
+    async def repair_storage(self) -> None:
         """After a restored backup: pods that wait for a volume that nobody makes had gone, and a class had come."""
         await self.disks.make_later()
         for pod in self.pods():
-            if not pod.node and any((one.claim or "").startswith(NOBODYS) for one in pod.spec.volumes):
+            if not pod.node and any((one.claim or "").startswith(UNPROVISIONED) for one in pod.spec.volumes):
                 await self.user.delete_pod(pod)
 
     async def patch_pod(self, pod: Pod, patch: Mapping[str, Any]) -> bool:

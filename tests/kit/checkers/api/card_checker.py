@@ -16,7 +16,7 @@ from multisched.cluster.kubelet.plugin_rules import HAMI_LOCK
 from multisched.model.objects import Pod
 from tests.kit.checkers.card_rules import Usage, fits, is_unserved, may_be_confused, mode_of
 from tests.kit.world.gpu_nodes import HAMI
-from tests.kit.world.gpu_users import GpuUsers
+from tests.kit.world.gpu_users import SharedGpuActors
 from tests.kit.world.store_view import StoreView
 
 INIT: str = "first"
@@ -26,7 +26,7 @@ INIT: str = "first"
 class CardChecker:
     """Looks at the nodes and pods of GpuUsers, until the store is restored from a backup."""
 
-    def __init__(self, users: GpuUsers, objects: StoreView, complain: Callable[[str], None]) -> None:
+    def __init__(self, users: SharedGpuActors, objects: StoreView, complain: Callable[[str], None]) -> None:
         self._users, self._objects, self._complain = users, objects, complain
         self._seen = 0
         """Allocations that were looked at."""

@@ -110,9 +110,9 @@ def fault_of_nominations(program: Program) -> str:
         kept.setdefault(pod.nominated_node, Counter()).update({**pod.requests, PODS: 1})
     if not kept:
         return ""
-    anybody = Pod(namespace="sim", name="anybody", uid="anybody", version=0)
-    lowest = all(pod.spec.priority >= anybody.spec.priority for pod in nominator.pods())
-    nominated = nominator.requests(anybody, table)
+    lowest_pod = Pod(namespace="sim", name="anybody", uid="anybody", version=0)
+    lowest = all(pod.spec.priority >= lowest_pod.spec.priority for pod in nominator.pods())
+    nominated = nominator.requests(lowest_pod, table)
     if nominated is None or not lowest:
         return ""
     for resource in (PODS, "cpu", "memory"):

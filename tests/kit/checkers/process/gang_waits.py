@@ -200,13 +200,13 @@ class GangWaits:
                 self._asked(gang.key),
             ):
                 doubts.append(("is parked, and its gang asks for something else now", one.uid, one.since_s))
-        everyone = [
+        all_entries = [
             entry
             for key in together
             if (other := self._roster.gang(key)) is not None and counted(other).needs > 0
             for entry in entries.get(key, ())
         ]
-        return doubts + _doubts_of_leads(everyone)
+        return doubts + _doubts_of_leads(all_entries)
 
     def _is_held(self, gang: Gang, together: Sequence[str]) -> bool:
         """Reports whether the gang, or one that starts with it, is incomplete, invalid, or starts with others."""
@@ -257,12 +257,12 @@ class GangWaits:
         self._turns = _ReserveTurns(turns.begun, turns.expired, ended_s)
 
 
-def _doubts_of_leads(everyone: Sequence[QueueEntry]) -> list[tuple[str, str, float]]:
-    """`everyone`: all entries of gangs that start together and have not started."""
-    if any(one.state in (QueueState.IN_FLIGHT, QueueState.LEAVING) for one in everyone):
+def _doubts_of_leads(all_entries: Sequence[QueueEntry]) -> list[tuple[str, str, float]]:
+    """`all_entries`: all entries of gangs that start together and have not started."""
+    if any(one.state in (QueueState.IN_FLIGHT, QueueState.LEAVING) for one in all_entries):
         return []
-    leads = [one for one in everyone if one.state in TRIABLE]
-    followers = [one for one in everyone if one.state is QueueState.GANG]
+    leads = [one for one in all_entries if one.state in TRIABLE]
+    followers = [one for one in all_entries if one.state is QueueState.GANG]
     if not leads:
         return [("follows, and nothing leads", one.uid, one.since_s) for one in followers]
     if len(leads) > 1:

@@ -206,7 +206,7 @@ class ProcessChecker:
     def _freed(self, node: str) -> None:
         """A pod takes less on the node than before."""
         for requeues in self._requeues:
-            requeues.look_at(node)
+            requeues.on_node_freed(node)
 
     def end_nomination(self, uid: str) -> None:
         """Stands before `Nominator.remove`: once the step is over, nobody waits whom the room takes that is kept no longer."""

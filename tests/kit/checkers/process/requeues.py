@@ -90,12 +90,12 @@ class RequeueChecker:
     ) -> Moved:
         """Stands before `PodQueue.on_event`: once all events of this step have passed, nobody waits whom the node takes."""
         moved = self._on_event(event, old, new, now_s, only)
-        self.look_at(_node_of(event, old, new))
+        self.on_node_freed(_node_of(event, old, new))
         if isinstance(new if old is None else old, Node | Pod):
             self._look_at_relations()
         return moved
 
-    def look_at(self, name: str) -> None:
+    def on_node_freed(self, name: str) -> None:
         """A node that may take more than before; empty for none."""
         if name and self._is_steady and self._worker.is_leading:
             if not self._changed:

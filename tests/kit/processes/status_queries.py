@@ -15,7 +15,7 @@ from multisched.whatif.explain_known import describe, find_pod
 PODS_SHOWN = 50
 
 
-def look_at(program: Program, identity: str, pods: Sequence[str]) -> None:
+def query_status(program: Program, identity: str, pods: Sequence[str]) -> None:
     """As `/metrics`, `/readyz`, `multisched queue`, `multisched explain` and a demo's last words do."""
     read(program)
     statistics_of(program)
