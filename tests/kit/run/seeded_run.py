@@ -45,7 +45,7 @@ class Run:
         self, seed: int, loop: SimLoop, setting: Setting, kinds: Sequence[str], *, stops_at_first: bool
     ) -> None:
         """`kinds`: disruptions, in the order in which they strike."""
-        self._seed, self._loop, self._setting, self._is_hasty = seed, loop, setting, stops_at_first
+        self._seed, self._loop, self._setting, self._stops_at_first = seed, loop, setting, stops_at_first
         self._broken: list[str] = []
         self._trace = 0
         rng, clock = random.Random(seed), SimClock(loop)
@@ -176,7 +176,7 @@ class Run:
             running.result()
 
     def _is_over(self) -> bool:
-        return (self._is_hasty and bool(self._broken)) or self._replicas.has_failed_repeatedly
+        return (self._stops_at_first and bool(self._broken)) or self._replicas.has_failed_repeatedly
 
     async def _look(self) -> None:
         looks = 0
