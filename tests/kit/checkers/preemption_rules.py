@@ -1,7 +1,7 @@
-"""Whether a preemption helps, in plain words: the node takes the pod once its victims are gone, by every rule that is known here.
+"""Checks whether a preemption helps: the node must take the pod after the victims are deleted, by all rules known here.
 
-The verdict holds whatever pods are nominated to the node: those come on top. Not judged: which devices would be free,
-how many volumes a node attaches, and disks that are named in pods themselves.
+The result holds for all other pods nominated to the node, which come in addition. Not checked: which devices would be free, how
+many volumes a node attaches, and inline disks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ SOLE = "ReadWriteOncePod"
 
 
 def _counts_deleted_twice(pod: Pod, victims: Collection[Pod]) -> bool:
-    """As upstream, spreading counts no pod that is being deleted, and one less once such a pod is taken away."""
+    """Reports whether a victim is counted twice: like upstream, spreading ignores pods that are being deleted, and counts one less
+    when such a pod is removed.
+    """
     hard = [rule.selector for rule in pod.spec.spread if rule.is_hard and rule.selector is not None]
     going = [victim for victim in victims if victim.is_deleting and victim.namespace == pod.namespace]
     return any(selector.matches(victim.labels) for victim in going for selector in hard)
@@ -32,7 +34,9 @@ def fault_of_preemption(
     is_usable: Callable[[Node], bool],
     objects: ObjectsView,
 ) -> str:
-    """What keeps the pod off the node though its victims are gone; empty for nothing. `pods_on_nodes`: every pod that is on a node."""
+    """Returns what keeps the pod off the node after the victims are deleted; empty for nothing. `pods_on_nodes`: all placed
+    pods.
+    """
     going = {victim.uid for victim in victims}
     left = [(one, there) for one, there in pods_on_nodes if one.uid not in going]
     here = [one for one, there in left if there.name == node.name]

@@ -1,7 +1,7 @@
-"""The order in which pods give back what their leaves have borrowed.
+"""Checks the order in which borrowed amounts are reclaimed.
 
-The leaf furthest over its min gives first, then the lowest priority, then the newest.
-A victim is held against each pod that could have gone in its stead. Where devices are asked for, that is one of its node.
+The leaf furthest over its min is first, then the lowest priority, then the newest pod. Each victim is compared with each pod that
+could have been evicted in its place: if devices are requested, a pod of the same node.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from multisched.verify.quotas import quota_requests
 from tests.kit.checkers.device_rules import wants_devices
 
 ObjectionTo = Callable[[Sequence[Pod]], str]
-"""What speaks against these victims in place of those that were chosen; empty for nothing."""
+"""Returns why these victims are not allowed in place of the chosen ones; empty if they are."""
 
 
 def fault_of_order(
@@ -27,7 +27,7 @@ def fault_of_order(
     pods_on_nodes: Iterable[Pod],
     objection_to: ObjectionTo,
 ) -> str:
-    """A pod that should have gone before one of the victims; empty for none. `usage`: before they go."""
+    """Returns a pod that should have been evicted before one of the victims; empty for none. `usage`: before the evictions."""
     own, going = tree.leaf_of(pod.namespace), {victim.uid for victim in victims}
     others = [
         one for one in pods_on_nodes if one.uid not in going and not one.is_leaving and tree.leaf_of(one.namespace)
@@ -47,7 +47,7 @@ def _counts_as(pod: Pod) -> Requests:
 
 
 def _is_first(other: Pod, victim: Pod, distance: Callable[[Pod], Fraction | None], tree: QuotaTree) -> str:
-    """Why the other one goes before the victim; empty: it does not, or that cannot be said."""
+    """Returns why the other pod must be evicted before the victim; empty if it need not, or if that is unknown."""
     if tree.leaf_of(other.namespace) is not tree.leaf_of(victim.namespace):
         theirs, its = distance(other), distance(victim)
         return "whose leaf is further over its min" if theirs is not None and its is not None and theirs > its else ""
@@ -60,9 +60,9 @@ def _is_first(other: Pod, victim: Pod, distance: Callable[[Pod], Fraction | None
 def _distance(
     tree: QuotaTree, own: Level | None, asked: Requests, usage: Usage, pod: Pod, count: int
 ) -> Fraction | None:
-    """How far the pod's leaf is over its min, as a share of the root; the claim's own leaf gives last.
+    """Returns by how much the pod's leaf exceeds its min, as a share of the root; -1 for the claim's own leaf, which is last.
 
-    None where several go: each of them changes what the next one is measured by.
+    None if there are several victims: each changes the amounts by which the next one is compared.
     """
     leaf = tree.leaf_of(pod.namespace)
     if leaf is None or count > 1:
@@ -80,7 +80,9 @@ def _distance(
 
 
 def reclaimed_resources(tree: QuotaTree, own: Level | None, asked: Requests) -> Collection[str]:
-    """Resources for which others may go: what the claim's leaf names, or else all. Each is asked for, and sure to somebody."""
+    """Returns the resources that may be reclaimed: those that the claim's leaf names, or else all. Only resources that are
+    requested and guaranteed to a level.
+    """
     sure = {resource for level in tree.root.below() for resource, amount in level.min.items() if amount}
     wanted = [resource for resource, amount in asked.items() if amount and resource in sure]
     named = [resource for resource in wanted if own is not None and (resource in own.min or resource in own.max)]

@@ -1,6 +1,6 @@
-"""What elastic quotas say of pods: sums of a tree, what would pass a max, and who could go for an entitled pod.
+"""Rules of elastic quotas: sums of a tree, levels over their max, and pods that may be evicted for an entitled pod.
 
-The tree and its sums are the judge's (`verify`), which shares no code with the program.
+The tree and its sums are those of `verify`, which shares no code with the program.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from tests.kit.checkers.quota_order import fault_of_order
 from tests.kit.checkers.reference_rules import STATES_MAX, has_room
 
 Takes = Callable[[Pod, Node, Collection[Pod]], bool]
-"""Whether a node takes a pod beside these, whatever room there is."""
+"""Reports whether a node takes a pod in addition to these pods, apart from its requests."""
 Claimant = tuple[Pod, Node | None]
-"""A pod that takes room back, and the node that it is to get; None: the node's room is not judged."""
+"""A pod that reclaims, and its nominated node; None if the room on the node is not checked."""
 NO_UNITS: Final[Mapping[str, str]] = {}
-"""Each victim goes by itself."""
+"""No victims must be evicted together."""
 
 
 @lru_cache(STATES_MAX)
 def counted(pod: Pod) -> Requests:
-    """What the pod counts for, the pod itself and its parts of devices among it."""
+    """Returns the amounts that the pod uses of a quota, including pod count and parts of devices."""
     return quota_requests(pod.requests, pod.annotations, node=pod.node)
 
 
 def quota_claim(pods: Sequence[Pod]) -> QuotaClaim:
-    """What these pods of one leaf take back together."""
+    """Returns the common claim of these pods, which belong to one leaf."""
     return QuotaClaim(pods[0].key, pods[0].namespace, _together(pods))
 
 
@@ -44,7 +44,9 @@ def usage_of(tree: QuotaTree, pods_on_nodes: Iterable[Pod]) -> Usage:
 
 
 def quota_excess(tree: QuotaTree | None, pod: Pod, pods_on_nodes: Iterable[Pod]) -> str:
-    """The first level that the pod would take over its max beside these, or the quota that it may not name; empty for none."""
+    """Returns the first level that the pod would take over its max in addition to these pods, or the quota that it must not name;
+    empty for none.
+    """
     name = misnamed(tree, pod)
     if name:
         return f"it names the quota {name} of others"
@@ -62,12 +64,12 @@ def fault_of_reclaim(
     nominated: Sequence[Claimant] = (),
     in_gangs: Collection[str] = (),
 ) -> str:
-    """What speaks against taking these pods away for one pod, or for all that start with it; empty for nothing.
+    """Returns why these victims must not be evicted for one pod, or for pods that start together; empty if they may.
 
-    Of room: a victim that a node's room needs is no pod too many. `claims`: of one leaf. `units`: victims that go together
-    or not at all. Pods that are going count no more, and `nominated` others, each with the node that it waits for, count
-    already, as pods that are not bound yet. A victim that goes anyway, for a pod of no quota maybe, is taken away from nobody.
-    `in_gangs`: uids of members of gangs, none of which has to go in the place of a victim.
+    A victim that the room on a node requires is never needless. `claims`: of one leaf. `units`: victims that are evicted together
+    or not at all. Pods that are leaving do not count. `nominated`: other pods with their nominated nodes; these count like bound
+    pods. A victim that is leaving for another pod is not counted as evicted. `in_gangs`: uids of members of gangs, which are never
+    expected in place of a victim.
     """
     leaving = {victim.uid for unit in units for victim in unit if victim.is_leaving}
     units = [[victim for victim in unit if victim.uid not in leaving] for unit in units]
@@ -75,7 +77,7 @@ def fault_of_reclaim(
     if leaving and not any(units):
         return ""
     found = ""
-    # Those of one leaf, priority and size share what they are nominated for: the next of them may count on it, or not.
+    # Pods of one leaf, priority and size share nominations: the next of them may use the capacity, or not.
     for others in (nominated, [one for one in nominated if not _is_like_each(tree, one[0], claims)]):
         found = _fault_beside(tree, claims, units, pods_on_nodes, others, in_gangs)
         if not found:
@@ -112,7 +114,7 @@ def _fault_beside(
 
 
 def single_sufficient_victim(tree: QuotaTree, pod: Pod, node: Node, pods_on_nodes: Collection[Pod]) -> str:
-    """A pod of another leaf that may go for the pod, and makes all the room that it lacks; empty for none."""
+    """Returns a pod of another leaf whose eviction alone is allowed and sufficient for the pod; empty for none."""
     if misnamed(tree, pod):
         return ""
     own, staying = tree.leaf_of(pod.namespace), [one for one in pods_on_nodes if not one.is_leaving]
@@ -140,7 +142,7 @@ def _fault(
 
 
 def _have_room(claims: Sequence[Claimant], pods_on_nodes: Collection[Pod], gone: Collection[str]) -> bool:
-    """Each on its node, beside those before it, once these have gone."""
+    """Reports whether each claim fits on its node, in addition to the claims before it, after these pods are deleted."""
     before: list[Pod] = []
     for pod, node in claims:
         if node is None:
@@ -166,7 +168,7 @@ def node_by_reclaim(
     pods_on_nodes: Collection[Pod],
     takes: Takes,
 ) -> str:
-    """A node that takes the pod once all that may be reclaimed for it have gone; empty if there is none."""
+    """Returns a node that takes the pod after all pods that may be reclaimed for it are evicted; empty if there is none."""
     usage, claim = usage_of(tree, pods_on_nodes), QuotaClaim(pod.key, pod.namespace, counted(pod))
     lent = [
         Victim(one.uid, one.namespace, counted(one)) for one in pods_on_nodes if tree.leaf_of(one.namespace) is not None

@@ -1,6 +1,6 @@
-"""What tests/reference says of observed pods and nodes: the kit has no rules of its own where the reference has them.
+"""Rules of `tests/reference` for observed pods and nodes. The kit has no rules of its own where the reference has them.
 
-Pods and nodes are rendered as the documents that the reference reads. Namespaces have the label with their name, and no other.
+Pods and nodes are rendered as the documents that the reference reads. Namespaces have only the label with their name.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ CLAIM: Final = {"name": "data", "persistentVolumeClaim": {"claimName": "claim"}}
 PodOnNode = tuple[Pod, Node]
 """A pod and the node it is on."""
 STATES_MAX: Final = 20_000
-"""Rendered pods, and nodes, that are kept: each version of each for the length of a run."""
+"""Limit of cached pods, and of cached nodes: more than one run has versions."""
 
 
 # -- rules ---------------------------------------------------------------------------------------------------------
 
 
 class Relations:
-    """Whether affinity, anti-affinity and hard spread constraints let a pod onto nodes."""
+    """Reports whether affinity, anti-affinity and hard spread constraints allow a pod on nodes."""
 
     def __init__(
         self, pod: Pod, nodes: Iterable[Node], pods_on_nodes: Collection[PodOnNode], is_usable: Callable[[Node], bool]
     ) -> None:
-        """`nodes`: all. `pods_on_nodes`: every pod that has not ended, with its node. `is_usable`: whether a node is of the pod's
-        domain; spreading counts only these nodes."""
+        """`nodes`: all. `pods_on_nodes`: all pods that have not ended, with their nodes. `is_usable`: reports whether a node
+        belongs to the pod's domain; spreading counts only these nodes.
+        """
         self._pod, self._nodes, self._pods_on_nodes, self._is_usable = pod, tuple(nodes), pods_on_nodes, is_usable
         self._prepared: list[tuple[InterPodAffinity | PodTopologySpread, Any]] | None = None
         self._world = world_of((), ())

@@ -1,8 +1,7 @@
-"""The victims of a preemption, in plain words: what budgets say of them, whether all are needed, and whether others would do.
+"""Rules for the victims of a preemption: budgets, whether each victim is needed, and whether other victims would be better.
 
-A preemption is judged by what holds in whatever order pods of equal importance are counted. A budget is broken for certain
-where more of its pods are to go than it allows. It need not have been where the pod would fit with every pod left standing
-that some budget might hold back.
+The rules hold for every order of pods of equal importance. A budget is certainly violated if more of its pods are victims than it
+allows. The violation was needless if the pod fits although every pod remains that some budget might protect.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tests.kit.checkers.reference_rules import PodOnNode, Relations, has_room, i
 
 
 def surely_violated_budget(budgets: Collection[PodDisruptionBudget], victims: Collection[Pod]) -> str:
-    """The name of a budget that allows fewer of its pods to go than these victims are; empty for none."""
+    """Returns the name of a budget that these victims certainly violate; empty for none."""
     for budget in budgets:
         if sum(_protects(budget, victim) for victim in victims) > budget.disruptions_allowed:
             return budget.name
@@ -26,24 +25,26 @@ def surely_violated_budget(budgets: Collection[PodDisruptionBudget], victims: Co
 
 
 def remaining_budget(budget: PodDisruptionBudget, victims: Collection[Pod]) -> PodDisruptionBudget:
-    """The budget, without what victims of other preemptions use of it. `victims`: as they stand in the cache."""
+    """Returns the budget reduced by the victims of other preemptions. `victims`: as in the cache."""
     used = sum(_protects(budget, replace(victim, is_victim=False)) for victim in victims)
     return replace(budget, disruptions_allowed=max(budget.disruptions_allowed - used, 0))
 
 
 def surely_spared(budgets: Collection[PodDisruptionBudget], lower: Collection[Pod]) -> list[Pod]:
-    """Of the less important pods of one node: all that stay if no budget is to be broken, in whatever order they are counted."""
+    """Returns the less important pods of one node that certainly remain if no budget is violated, in any order."""
     tight = [b for b in budgets if sum(_protects(b, pod) for pod in lower) > b.disruptions_allowed]
     return [pod for pod in lower if any(_protects(budget, pod) for budget in tight)]
 
 
 def is_plain(pod: Pod) -> bool:
-    """What keeps it off a node is room, the labels and taints of nodes, and other pods' rules: pods more do not help it."""
+    """Reports whether only requests, labels and taints of nodes, and the rules of other pods can keep the pod off a node. More pods
+    never help it.
+    """
     return needs_only_room_or_devices(pod) and not (pod.annotations or pod.requests.get("nvidia.com/gpu"))
 
 
 def needs_only_room_or_devices(pod: Pod) -> bool:
-    """As a plain one, but for devices."""
+    """Does the same for pods that may also request devices."""
     return not (pod.spec.pod_affinity or pod.spec.spread or pod.spec.volumes or pod.spec.host_ports)
 
 
@@ -56,10 +57,10 @@ def fits_within_budgets(
     is_usable: Callable[[Node], bool],
     promised: Collection[PodOnNode] = (),
 ) -> bool:
-    """A plain pod would fit on the node if the less urgent pods went there that no budget might hold back.
+    """Reports whether a plain pod would fit on the node after evicting the less important pods that no budget might protect.
 
-    `pods_on_nodes`: pods that are on nodes. `promised`: pods that nodes are promised to before this one; nobody takes these
-    away, however little urgent they are. Each pod comes with its node.
+    `pods_on_nodes`: placed pods. `promised`: pods nominated to nodes before this pod; these are never evicted, whatever their
+    priority. Each pod with its node.
     """
     if node.is_unschedulable or not is_usable(node) or not is_tolerated(pod, node):
         return False
@@ -83,7 +84,7 @@ def fault_of_victims(
     budgets: Collection[PodDisruptionBudget] = (),
     promised: Collection[PodOnNode] = (),
 ) -> str:
-    """What is wrong with taking these pods from the node for a plain pod; empty for nothing.
+    """Returns what is wrong with evicting these victims from the node for a plain pod; empty for nothing.
 
     `pods_on_nodes`, `promised`: as for `fits_within_budgets`.
     """
@@ -111,9 +112,9 @@ def fault_of_units(
     pods_on_nodes: Collection[PodOnNode],
     is_usable: Callable[[Node], bool],
 ) -> str:
-    """What is wrong with taking these pods away for plain pods, each with its node; empty for nothing.
+    """Returns what is wrong with evicting these victims for plain pods, each with its node; empty for nothing.
 
-    `units`: victims that go together or not at all, on whatever nodes.
+    `units`: victims that are evicted together or not at all, on any nodes.
     """
 
     def fit_without(gone: Collection[Collection[Pod]]) -> bool:
@@ -136,7 +137,9 @@ def fault_of_units(
 
 
 def _fault_of_choice(pod: Pod, victim: Pod, staying: Pod) -> str:
-    """Of two pods that might go, the more important goes only where the other is smaller, or where its own rules keep the pod off."""
+    """Returns why the other pod should have been the victim; empty if not. The more important pod may be the victim only if the
+    other one is smaller, or if its own rules exclude the preemptor.
+    """
     is_choice = staying.spec.priority < pod.spec.priority and victim.spec.pod_affinity is None
     is_as_large = all(staying.requests.get(resource, 0) >= amount for resource, amount in victim.requests.items())
     if is_choice and is_as_large and _importance(victim) > _importance(staying):
@@ -145,7 +148,7 @@ def _fault_of_choice(pod: Pod, victim: Pod, staying: Pod) -> str:
 
 
 def _importance(pod: Pod) -> tuple[int, float]:
-    """The earlier it has started the more important; as upstream, one that has not comes last."""
+    """Returns a sort key: an earlier start is more important. Like upstream, a pod without a start time is the least important."""
     return pod.spec.priority, -(pod.started_s or math.inf)
 
 

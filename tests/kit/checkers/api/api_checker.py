@@ -1,7 +1,7 @@
-"""The account of an API server in a test: every binding at the moment it takes effect, against the server's own store.
+"""Checks every binding when it takes effect, against the API server's own store.
 
-Nothing of the program under test takes part: what stands here is what the world knows. Each rule names its invariant of
-ARCHITECTURE.md; a broken one is a sentence in `broken`.
+No part of the program under test is used. Each rule names its invariant of ARCHITECTURE.md; each violation is a sentence in
+`broken`.
 """
 
 from __future__ import annotations
@@ -28,26 +28,30 @@ BROKEN_MAX = 20
 
 
 class ApiChecker:
-    """Sees every binding as it takes effect."""
+    """Checks each binding when it takes effect."""
 
     def __init__(self, server: ApiServer, broken: list[str]) -> None:
         self._server = server
         self._broken = broken
         self.objects = StoreView(server)
         self._devices: dict[str, tuple[str, tuple[str, ...], int]] = {}
-        """uid -> node, devices and milli of each, as each binding gave them: what is edited later gives nothing back."""
+        """uid -> node, devices and milli of each device, as written by the binding. A later edit of the annotations does not change
+        it.
+        """
         self.bound: dict[str, str] = {}
         """uid -> node of every successful binding."""
         self.faked: set[tuple[str, str]] = set()
-        """(uid, node) of bindings that were answered and never arrived, or that a restored backup took back: nobody can know at once."""
+        """(uid, node) of bindings that were reported as successful and never stored, or that a restored backup has removed. No
+        process can detect that at once.
+        """
         self.history: list[tuple[str, str]] = []
         self.was_restored = False
         """A backup was restored."""
         self.storage: Storage | None = None
-        """Where there are volumes: judges bindings of pods with claims."""
+        """Checks bindings of pods with claims; None if the test has no volumes."""
 
     def on_bind_applied(self, path: str, body: bytes, answer: Response) -> None:
-        """I1, I2 and I7 after each successful binding."""
+        """Checks I1, I2 and I7 after a successful binding."""
         if answer.status != 201:
             return
         key, _ = target_of(path)
@@ -79,29 +83,30 @@ class ApiChecker:
         self._check_neighbours(pod, node, counted)
 
     def basis_of(self, uid: str, node: str) -> DecisionBasis | None:
-        """What the binding was decided on; None: its sender knew everything."""
+        """Returns the state on which the binding was decided; None if its sender knew everything."""
         return None
 
     def is_later(self, one: str, than: str) -> bool:
-        """The pod `one` was decided on after the pod `than`."""
+        """Reports whether the pod `one` was decided on after the pod `than`."""
         return False
 
     def on_bind_faked(self, body: bytes) -> None:
         self.faked.add(decision_of(body))
 
     def is_excused(self, pod: Pod, basis: DecisionBasis | None) -> bool:
-        """True for a pod of which the sender cannot have known that it is there."""
+        """Reports whether the sender of a binding cannot know that this pod is on the node."""
         return False
 
     def _check_node(self, pod: Pod, name: str, others: list[Pod], basis: DecisionBasis | None) -> None:
-        """I1 of room. A node that shrank, and a pod that was made larger, count from when the sender observed it.
+        """Checks I1 for resources. A smaller node, and a pod that was resized up, count from the time at which the sender observed
+        the change.
 
-        A pod that takes effect late is no worse than those decided after it. The node may have been larger then, or
-        have seemed to hold less.
+        A bind that takes effect late is compared with the same capacity as the binds decided after it: the node may have been
+        larger at that time, or may have seemed to hold less.
         """
         node = self.nodes().get(name)
         if node is None:
-            return  # it was deleted a moment ago: nothing of it can be overcommitted
+            return  # it was just deleted, so it cannot be overcommitted
         if basis is not None and basis.predates(node):
             return
         room = dict(node.allocatable)
@@ -125,7 +130,9 @@ class ApiChecker:
         self._check_devices(node, room.get(GPU, 0), [pod, *others])
 
     def _size(self, other: Pod, basis: DecisionBasis | None) -> Requests:
-        """As the sender saw the pod when it decided. If it had not seen the pod then, as it was seen when it was sent."""
+        """Returns the pod's requests as the sender observed them when it decided. If it had not observed the pod by then, as they
+        were when the pod's own bind was sent.
+        """
         if basis is None:
             return other.requests
         delivered = basis.pods.get(other.uid)
@@ -135,34 +142,34 @@ class ApiChecker:
         return other.requests if later is None else smaller(other.requests, later.size)
 
     def _check_neighbours(self, pod: Pod, name: str, others: list[Pod]) -> None:
-        """I1 of anti-affinity: no host holds a pod and one that it bears not."""
+        """Checks I1 for required anti-affinity between pods on one node."""
         for other in others:
             if keep_apart(pod, other):
                 self.complain(f"I1: {pod.key} was bound to {name} beside {other.key}, which an anti-affinity forbids")
 
     def _check_selector(self, pod: Pod, name: str, basis: DecisionBasis | None) -> None:
-        """I1 of places: the pod is where it wanted to be, by the labels that its sender had observed."""
+        """Checks I1 for node selector and node affinity, by the node labels that the sender had observed."""
         node = self.nodes().get(name) if basis is None or basis.node is None else basis.node
         if node is not None and not matches_node_affinity(pod, node):
             self.complain(f"I1: {pod.key} was bound to {name}, which its node selector forbids")
 
     def _check_ports(self, pod: Pod, name: str, others: list[Pod]) -> None:
-        """I1 of host ports: nobody else has them."""
+        """Checks I1 for host ports."""
         for other in others if pod.spec.host_ports else ():
             if ports_conflict(pod, other):
                 self.complain(f"I1: {pod.key} was bound to {name}, where {other.key} has its port")
 
     def _check_volumes(self, pod: Pod, name: str) -> None:
-        """I1 of volumes: what a pod was promised is there before it is."""
+        """Checks I1 for volumes: all claims of a pod are bound, to volumes that the node reaches."""
         node = self.nodes().get(name)
         if self.storage is None or node is None or self.was_restored:
-            return  # which claims a restored backup has unbound, nobody observes for a while
+            return  # processes do not observe at once which claims a restored backup has unbound
         fault = self.storage.fault_of_bind(pod, node)
         if fault:
             self.complain(f"I1: {fault}")
 
     def _note_devices(self, pod: Pod, node: str) -> None:
-        """What the binding has given, from the annotations that the node's device plugin reads."""
+        """Records the devices of a binding, from the annotations that the node's device plugin reads."""
         known = self.nodes().get(node)
         is_named = known is not None and known.labels.get(GPU_INDICES) == HONOURED
         milli = "1000" if pod.requests.get(GPU) and is_named else pod.annotations.get(GPU_MILLI)
@@ -170,9 +177,10 @@ class ApiChecker:
             self._devices[pod.uid] = node, tuple(pod.annotations.get(GPU_DEVICES, "").split(",")), int(milli)
 
     def _check_devices(self, node: Node, count: int, pods: list[Pod]) -> None:
-        """I1 per device that the first of the pods was given now, counted from what bindings gave.
+        """Checks I1 for each device that the first pod got from its binding.
 
-        What others share was judged when each of them was bound, and may have been excused: pods come back with a backup.
+        Devices that only the other pods share were checked at their own bindings, and may have been excused, for instance after a
+        restored backup.
         """
         used: dict[int, int] = {}
         shared = [pod for pod in pods if self._devices.get(pod.uid, ("",))[0] == node.name]

@@ -1,7 +1,7 @@
-"""The API server's bind checker in a simulation: every binding as it is sent, takes effect and is answered; every lease written.
+"""Checks every binding of a simulation when it is sent, takes effect and is answered, and every lease when it is written.
 
-`ApiChecker` checks a binding's effect. That is not enough where the server refuses what should never have been asked,
-or where two processes compete. Here a binding is judged as it leaves its process (I2, I7, I8, I9, I10).
+`ApiChecker` checks the effect of a binding. That is not enough if the server refuses a binding that should not have been sent, or
+if two processes compete. `BindChecker` also checks a binding when it leaves its process (I2, I7, I8, I9, I10).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from tests.kit.checkers.quota_rules import quota_excess
 from tests.kit.world.policies import Policies
 
 PRIORITY_MAX = 2_000_001_000
-"""Of pods that are critical for their node."""
+"""The priority of `system-node-critical`."""
 SCHEDULED = "PodScheduled"
 UNREADABLE = "the pod cannot be scheduled: "
-"""Begins the condition of a pod whose owner has made it unreadable: true whatever becomes of its bind."""
+"""Prefix of the condition of a pod that cannot be decoded. It is true whatever the result of a bind in flight."""
 
 
 class BindChecker(ApiChecker):
-    """An ApiChecker that also knows the configuration, the time, and who sent what."""
+    """An `ApiChecker` that also knows the configuration, the time and the senders of bindings."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class BindChecker(ApiChecker):
         has_quotas: bool = False,
         has_gangs: bool = False,
     ) -> None:
-        """`has_quotas`, `has_gangs`: there may be some; else nobody looks for any."""
+        """`has_quotas`, `has_gangs`: the run may have quotas, or gangs; otherwise they are not checked."""
         super().__init__(server, broken)
         self.quotas = QuotaChecker(server, now_s, self.complain, is_on=has_quotas)
         self.gangs = GangChecker(server, now_s, self.complain, is_on=has_gangs)
@@ -68,22 +68,24 @@ class BindChecker(ApiChecker):
         self.delivered = self.decisions.delivered
         """Sender -> what it has observed."""
         self.interrupted: set[str] = set()
-        """Processes that have ended, or were paused, or whose memory was made wrong: what they began may be left half done."""
+        """Processes that have ended, were paused, or whose memory was corrupted. What they began may remain unfinished."""
         self.misreported_nodes: set[str] = set()
-        """Nodes of which some process saw a pod of theirs elsewhere, or could not know that others bind to it."""
+        """Nodes about which a process was misinformed: it saw a pod of its own on another node, or cannot know that another process
+        binds to the node.
+        """
         self._feasible = FeasiblePods(
             self.objects, configuration, self._node_filter, lambda: self.storage, self.quotas, self.gangs
         )
         self._judge = BindJudge(server, configuration, now_s, self.decisions, unseen_s)
         self.statuses = StatusChecker(server, configuration, self.leases, self.pods, self.complain)
         self.cards: CardChecker | None = None
-        """Of nodes that share GPUs, if there are any."""
+        """Checks nodes that share GPUs; None if the run has none."""
         server.interceptors.append(WriteLog(self))
 
     # -- as a binding leaves its process ---------------------------------------------------------------------------
 
     def on_bind_sent(self, sender: str, path: str, body: bytes) -> None:
-        """I2, I7, I9 and I10, whatever the server will say to it."""
+        """Checks I2, I7, I9 and I10, independent of the server's response."""
         self._judge.follow()
         key, timeout_s = target_of(path)
         uid, node = decision_of(body)
@@ -93,7 +95,7 @@ class BindChecker(ApiChecker):
         self.in_flight.check_alone(sender, key, node, self.bound)
         pod = self.pods().get(key)
         if pod is None or pod.uid != uid:
-            return  # it was deleted a moment ago
+            return  # it was just deleted
         domain = self._domain_of.get(pod.spec.scheduler_name)
         if domain is None:
             self.complain(f"I7: a binding was sent for {key} of {pod.spec.scheduler_name}")
@@ -104,7 +106,7 @@ class BindChecker(ApiChecker):
         self.leases.check(sender, domain, f"a binding for {key}")
         if delivered is not None:
             self.decisions.sent(sender, pod, node)
-            # Of a pod that is bound there already the sender asks for an answer, and changes nothing.
+            # A binding of a pod that is already bound there only asks for an answer; it changes nothing.
             fault = (
                 delivered.fault_of_bind(pod, domain, node) or self._fault_of_later_changes(delivered, pod, domain, node)
                 if is_first and pod.node != node
@@ -118,7 +120,9 @@ class BindChecker(ApiChecker):
         self.decisions.placed(sender, uid, self._groups[domain])
 
     def _fault_of_later_changes(self, delivered: DeliveredState, pod: Pod, domain: str, node: str) -> str:
-        """What others have done since the sender decided, as far as it has observed, that forbids to send; empty for nothing."""
+        """Returns the change by another client since the decision, as far as the sender has observed it, that forbids the binding;
+        empty for none.
+        """
         basis, assumed_node = self.decisions.basis_of(pod.uid, node), delivered.assumed_node(pod.uid)
         fault = fault_of_pods_there(delivered, pod, node)
         if fault or assumed_node is None or basis is None:
@@ -127,7 +131,7 @@ class BindChecker(ApiChecker):
         return fault_of_external_pods(delivered, pod, domain, node, decision, self.decisions.external_uids)
 
     def on_bind_answered(self, sender: str, body: bytes, answer: Response | None) -> None:
-        """What the sender learned; nothing, if the answer was lost or the sender is gone."""
+        """Records the response that the sender received; None if it was lost, or if the sender has ended."""
         uid, _ = decision_of(body)
         self.in_flight.answered(sender, uid, answer)
         self.gangs.history.on_bind_answered(sender, uid, is_bound=answer is not None and answer.status == 201)
@@ -139,7 +143,7 @@ class BindChecker(ApiChecker):
             self._judge_refusal(sender, uid, answer)
 
     def on_pod_status_sent(self, sender: str, body: bytes) -> None:
-        """I3: a condition says the latest, and nothing that was true before while the pod's bind is on the wire."""
+        """Checks I3: the written condition is the latest one, and no old condition is written while the pod's bind is in flight."""
         document = orjson.loads(body)
         conditions = document.get("status", {}).get("conditions") or ()
         message = next((str(one.get("message")) for one in conditions if one.get("type") == SCHEDULED), None)
@@ -156,13 +160,13 @@ class BindChecker(ApiChecker):
         self.statuses.sent(sender, path)
 
     def _judge_refusal(self, sender: str, uid: str, answer: Response | None) -> None:
-        """I10: attempts at what the server always refuses are bounded."""
+        """Checks I10: the number of attempts that the server always refuses is bounded."""
         fault = self.policies.answered(sender, uid, answer)
         if fault:
             self.complain(f"I10: {sender} tried {uid} again: {fault}")
 
     def forgotten(self, sender: str, uid: str) -> None:
-        """The sender gives back what a pod holds."""
+        """Checks I2 when the sender forgets a pod."""
         pod = next((pod for pod in self.pods().values() if pod.uid == uid), None)
         if pod is not None and not pod.is_deleting and not self.was_restored:
             self.in_flight.check_forgotten(sender, pod, is_external=uid in self.decisions.external_uids)
@@ -172,9 +176,9 @@ class BindChecker(ApiChecker):
         self.gangs.history.misled(uid)
 
     def _domains_at(self, sender: str, pod: Pod) -> list[str]:
-        """The pod's own domain, that of a pod of another node that reclaims from it, and those that may use its node.
+        """Returns the pod's own domain, the domain of a pod that reclaims from it, and the domains that may use its node.
 
-        The node is as the sender observed it.
+        The node is taken as the sender observed it.
         """
         own = self._domain_of.get(pod.spec.scheduler_name)
         claimant = self._domain_of.get(self.quotas.claimants.get(pod.uid, ""))
@@ -186,18 +190,18 @@ class BindChecker(ApiChecker):
         ]
 
     def _has_ours(self) -> bool:
-        """Some pod of our schedulers stands on a node."""
+        """Reports whether a pod of our schedulers is on a node."""
         pods = (pod for pod in self.pods().values() if pod.node and not pod.is_terminal)
         return any(pod.spec.scheduler_name in self._domain_of for pod in pods)
 
     def on_eviction_sent(self, sender: str, path: str) -> None:
-        """Who preempts leads (I9), and nobody goes for a pod that is no more urgent than itself.
+        """Checks that the sender of an eviction leads (I9), and that the victim does not have the highest priority (I7).
 
-        It leads the victim's domain, or one that may use the node on which the victim stands: nodes move between domains.
+        The sender must lead the victim's domain, or a domain that may use the victim's node: nodes move between domains.
         """
         victim = self.pods().get(pod_of(path))
         if victim is None:
-            return  # it went a moment ago
+            return  # it was just deleted
         self.gangs.history.evicted(sender, victim.uid)
         domains = self._domains_at(sender, victim)
         faults = [self.leases.fault_of(sender, domain) for domain in domains]
@@ -219,7 +223,7 @@ class BindChecker(ApiChecker):
         self.leases.deleted(name)
 
     def _check_released(self, name: str, sender: str) -> None:
-        """I11: a lease is given back when no binding is on the wire, since its successor does not wait."""
+        """Checks I11: a lease is released only when no binding is in flight, since its next holder does not wait."""
         open_here = self.in_flight.open_count(sender, self.leases.domains_of(name))
         if open_here:
             self.complain(f"I11: {sender} gave {name} back with {open_here} bindings on the wire")
@@ -227,9 +231,10 @@ class BindChecker(ApiChecker):
     # -- as a binding takes effect ---------------------------------------------------------------------------------
 
     def on_bind_applied(self, path: str, body: bytes, answer: Response) -> None:
-        """What `ApiChecker` checks, every required rule by the judge, and I8 where nothing tells what the sender knew.
+        """Checks what `ApiChecker` checks, every required rule by `BindJudge`, and I8 if the knowledge of the sender is not
+        recorded.
 
-        Rules that depend on pods on their way are judged where each pod is assumed, by what was observed
+        Rules that depend on pods whose binds are in flight are checked at the assumption, by what was observed
         (`AssumptionChecker`).
         """
         super().on_bind_applied(path, body, answer)
@@ -245,19 +250,21 @@ class BindChecker(ApiChecker):
             self._check_domain(pod, name)
         elif node is not None and basis.predates(node):
             self.misreported_nodes.add(name)
-        # Of a restored backup the judge takes back nothing that we had bound before; what was observed is judged above.
+        # After a restored backup the judge does not undo our own earlier binds; the checks above use what was observed.
         for finding in self._judge.findings(pod.uid, ORDER_DEPENDENT) if not self.was_restored else ():
             if finding.node not in self.misreported_nodes:
                 self.complain(f"I1: {finding.pod} on {finding.node} stands against {finding.rule}: {finding.message}")
 
     def written(self) -> None:
-        """Before history is compacted: what led to a bind must be kept apart from the bind."""
+        """Follows the store before history is compacted. The changes that led to a bind must be seen apart from the bind."""
         self._judge.follow()
         self.quotas.follow()
         self.gangs.follow()
 
     def _check_quota(self, pod: Pod, basis: DecisionBasis | None) -> None:
-        """I14: no level passes its max by pods that came before this one: all that we have bound, and others that the sender knew of."""
+        """Checks I14: no level exceeds its max with the pods decided before this one: all pods that we have bound, and the others
+        that the sender knew of.
+        """
         self.quotas.follow()
         is_replaced = basis is not None and basis.tree is None and self.quotas.is_replaced
         if basis is None or self.was_restored or (basis.tree is None and not is_replaced):
@@ -282,7 +289,7 @@ class BindChecker(ApiChecker):
             self.complain(f"I14: {pod.key} was bound, and with it {excess}")
 
     def assumed(self, uid: str, node: str) -> None:
-        """A process has decided to place a pod."""
+        """Records that a process has assumed a pod."""
         self.decisions.decided(uid)
         self._judge.assumed(uid, node)
 
@@ -296,7 +303,7 @@ class BindChecker(ApiChecker):
         return self.decisions.is_excused(pod, basis)
 
     def on_external_bind(self, uid: str, node: str) -> None:
-        """Somebody else has bound a pod: I1 is about what we add to that, once we can know."""
+        """Records a bind by another client. I1 then covers only what we add once the sender can know of it."""
         self.decisions.external_uids.add(uid)
         self.bound[uid] = node
 
@@ -310,16 +317,16 @@ class BindChecker(ApiChecker):
             self.cards.look()
 
     def card_faults(self) -> Iterable[str]:
-        """At rest."""
+        """Returns violations on nodes that share GPUs when the run is quiescent."""
         return () if self.cards is None else self.cards.faults()
 
     def bound_pods(self) -> list[Pod]:
-        """Those that were bound by processes of ours, as the store has them; none where it was restored."""
+        """Returns the pods that our processes have bound, as the store has them; none if the store was restored."""
         ours = self.decisions.placed_by_us() if not self.was_restored else set()
         return [pod for pod in self.pods().values() if pod.uid in ours and pod.node and not pod.is_terminal]
 
     def on_restored(self) -> None:
-        """The store is as it was some time ago: bindings of since then never were, and nobody has observed it yet."""
+        """Records that a backup was restored: later bindings no longer exist, and no process has observed that yet."""
         self.was_restored = True
         if self.cards is not None:
             self.cards.is_on = False
@@ -334,7 +341,7 @@ class BindChecker(ApiChecker):
         self.decisions.on_restored(there)
 
     def _check_domain(self, pod: Pod, name: str) -> None:
-        """I8, as the node is now."""
+        """Checks I8 against the current node."""
         domain = self._domain_of.get(pod.spec.scheduler_name)
         node = self.nodes().get(name)
         if domain is not None and node is not None and not self._node_filter.usable_by(domain)(node):
@@ -343,11 +350,13 @@ class BindChecker(ApiChecker):
     # -- at rest ---------------------------------------------------------------------------------------------------
 
     def unbound_feasible(self) -> Iterator[Pod]:
-        """Pods that wait although some node of their domain has room for them (I3), and the server would have them there."""
+        """Yields pods that are pending although a node of their domain has room for them (I3), unless the server refuses their
+        bind.
+        """
         return self._feasible.of([pod for pod in self._waiting() if not self.policies.policy_of(pod.name)])
 
     def look_at_gangs(self) -> None:
-        """I13 of gangs that are bound in part; to be asked now and then."""
+        """Checks I13 for gangs that are partly bound. Called regularly."""
         believed = self._believed_bound()
         waiting = {pod.uid: pod for pod in self._waiting() if pod.uid not in believed}
         self.gangs.look(
@@ -361,18 +370,18 @@ class BindChecker(ApiChecker):
             self.gangs.reservations.look()
 
     def _has_leader(self, pods: Iterable[Pod]) -> bool:
-        """Some process decides about some of these now: else none of them is late."""
+        """Reports whether a process leads the domain of one of these pods; otherwise none of the pods is late."""
         domains = {self._domain_of.get(pod.spec.scheduler_name, "") for pod in pods}
         return any(leads(domain) for leads in self.leases.leaders.values() for domain in domains)
 
     def check_gangs(self) -> None:
-        """I13 at rest."""
+        """Checks I13 when the run is quiescent."""
         self.gangs.follow()
         if not self.was_restored:
             self.gangs.history.check_quiescent(self._is_interrupted)
 
     def is_settled(self) -> bool:
-        """Nothing would be said of gangs at rest."""
+        """Reports whether no gang would violate I13 if the run ended now."""
         self.gangs.follow()
         return self.was_restored or not any(self.gangs.history.faults(self._is_interrupted))
 
@@ -380,25 +389,27 @@ class BindChecker(ApiChecker):
         return sender in self.interrupted
 
     def _believed_bound(self) -> set[str]:
-        """uids of pods that a process takes for bound, by a false answer. The audit finds that out, which takes its time."""
+        """Returns uids of pods that a process wrongly believes to be bound, because of a false response. Only the audit can detect
+        that, which takes time.
+        """
         lied_about = {uid for uid, _ in self.faked}
         running = [self.delivered[one] for one in self.leases.believers.keys() & self.delivered.keys()]
         return {uid for one in running for uid in lied_about & one.held.keys()}
 
     def unbound_entitled(self) -> Iterator[Pod]:
-        """Pods that wait within their quota's min, though others have borrowed what they need (I14)."""
+        """Yields pods that are pending within the min of their quota because others have borrowed it (I14)."""
         return self._feasible.entitled([pod for pod in self._waiting() if not self.policies.policy_of(pod.name)])
 
     def refused_feasible(self, aside: Collection[str]) -> Iterator[Pod]:
-        """Pods that could be placed, and that the server refuses whatever happens: they are to be set aside.
+        """Yields pods that fit a node and that the server always refuses: they must be quarantined.
 
-        `aside`: uids of those that are.
+        `aside`: uids of pods that are quarantined.
         """
         refused = [pod for pod in self._waiting() if pod.uid not in aside and self.policies.policy_of(pod.name)]
         return self._feasible.of(refused)
 
     def _waiting(self) -> list[Pod]:
         pods = self.pods().values()
-        # What a watch of claims has missed when a backup was restored, the audit finds after minutes.
+        # The audit needs minutes to find claims that a watch has missed after a restored backup.
         said = [p for p in pods if not (self.was_restored and p.spec.volumes)]
         return [p for p in said if not (p.node or p.gates or p.is_deleting or p.is_terminal or p.malformed)]

@@ -1,12 +1,14 @@
-"""`multisched verify`'s judge at the API server's bind checker: each binding against all required rules, as it takes effect.
+"""Checks each binding against all required rules with the judge of `multisched verify`, when it takes effect.
 
-A scheduler cannot know what happened a moment ago, and a bind may be on its way meanwhile. So a placement counts as
-wrong only if it was wrong at every moment of the last `UNSEEN_MAX_S`. Changes by others since then are taken back one by one.
-Those of pods are apart from all else, since a watch may be ahead of the others. Binds of its own process, or of whoever
-led its domain before, are never taken back. Such a pod may have changed before it stood, as by a resize on the wire.
-That change is taken back unless it was observed when either of the two was decided. What a watch has left out about a
-pod is taken back before all else: the rest was observed. Affinity and spreading are judged in the order of decisions.
-Pods assumed before count as company, though their binds may have come to nothing; those assumed later do not count.
+A scheduler cannot know what happened a moment ago, and its bind may be in flight meanwhile. A placement therefore counts as wrong
+only if it was wrong at every moment of the last `UNSEEN_MAX_S` seconds: changes by other clients in this time are reverted one by
+one. Changes of pods are handled apart from other changes, since a watch of pods may be ahead of the other watches. Binds of the
+same process, or of the process that led its domain before, are never reverted. A pod may have changed while it was still pending,
+for instance by a resize in flight; that change is reverted unless it was observed when either of the two pods was decided on.
+
+If a watch has lost an event of a pod, the changes of that pod are reverted first. Affinity and spreading are checked in the order
+of decisions: pods that were assumed before the judged pod count, even if their binds have failed; pods that were assumed after it
+do not.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ from multisched.config.schema import Configuration
 from multisched.verify import Finding, Judge
 
 UNSEEN_MAX_S: Final = 30.0
-"""How long a change by somebody else may stay unheard of: every watch may be broken, and the server away."""
+"""Time for which a change by another client may be unknown to a process: every watch may be broken, and the server away."""
 
 UNSEEN_LOST_MAX_S: Final = 150.0
-"""The same where a watch has lost a line: two periods of the audit, a list, and a backoff."""
+"""The same if a watch has lost an event: two audit periods, a list, and a backoff."""
 
 KINDS: Final = {
     "namespaces": "Namespace",
@@ -45,7 +47,7 @@ KINDS: Final = {
 
 
 ORDER_DEPENDENT: Final = ("podAffinity", "topologySpread")
-"""Rules whose answer depends on the order in which pods of ours were placed."""
+"""Rules whose result depends on the order in which our pods were placed."""
 
 
 class _Change(NamedTuple):
@@ -57,27 +59,29 @@ class _Change(NamedTuple):
 
 _Known = dict[str, tuple[Stored, dict[str, Any]]]
 _Pair = tuple[dict[str, Any] | None, dict[str, Any] | None]
-"""A pod before and after."""
+"""A pod before and after a change."""
 
 
 class SenderKnowledge(Protocol):
-    """What those who place pods can know."""
+    """What the processes that place pods can know."""
 
     def is_known(self, one: str, uid: str) -> bool:
-        """Whoever placed `uid` must know of the bind of `one`."""
+        """Reports whether the process that placed `uid` must know of the bind of `one`."""
         ...
 
     def was_delivered(self, pod: dict[str, Any], uid: str) -> bool:
-        """The pod was known as it is there when it was decided on, or when `uid` was."""
+        """Reports whether the pod was observed in this version when it, or `uid`, was decided on."""
         ...
 
     def missed_pods(self, uid: str) -> Collection[str]:
-        """uids of pods of which whoever placed `uid` has missed a word, though it may have heard of all that came later."""
+        """Returns uids of pods about which the process that placed `uid` has missed an event, though it may have received later
+        events.
+        """
         ...
 
 
 class BindJudge:
-    """Follows the server's store; asked about a pod that was just bound."""
+    """Follows the server's store, and checks a pod that was just bound."""
 
     def __init__(
         self,
@@ -87,7 +91,7 @@ class BindJudge:
         senders: SenderKnowledge,
         unseen_s: Callable[[], float] = lambda: UNSEEN_MAX_S,
     ) -> None:
-        """`unseen_s`: how long a change may be news."""
+        """`unseen_s`: returns the time in seconds for which a change may be unknown."""
         self._server = server
         self._now_s = now_s
         self._senders = senders
@@ -98,15 +102,15 @@ class BindJudge:
         """Key of the store -> its objects, which a restore replaces, and the version up to which they were read."""
         self._changes: deque[_Change] = deque()
         self._assumed: dict[str, tuple[float, str]] = {}
-        """uid -> when, and on which node, the program last assumed it."""
+        """uid -> time and node of the program's latest assumption."""
         self._decisions: dict[str, int] = {}
-        """uid -> its place in the order of decisions."""
+        """uid -> position in the order of decisions."""
         self._decided = 0
         self._assumed_before: dict[str, dict[str, str]] = {}
-        """uid -> the pods that were assumed or bound a moment ago when it was assumed, with their nodes."""
+        """uid -> node of each pod that was assumed shortly before this pod was."""
 
     def assumed(self, uid: str, node: str) -> None:
-        """The program decided to place a pod."""
+        """Records an assumption of the program."""
         now_s = self._now_s()
         self._assumed = {one: at for one, at in self._assumed.items() if at[0] >= now_s - UNSEEN_MAX_S}
         self._assumed_before[uid] = {one: where for one, (_, where) in self._assumed.items() if one != uid}
@@ -115,7 +119,7 @@ class BindJudge:
         self._decisions[uid] = self._decided
 
     def follow(self) -> None:
-        """Takes in what has changed in the store. Cheap where nothing has; also after history went back."""
+        """Reads the changes of the store since the last call; also after a restored backup. It costs little if nothing has changed."""
         now_s = self._now_s()
         while self._changes and self._changes[0].at_s < now_s - UNSEEN_LOST_MAX_S:
             self._changes.popleft()
@@ -138,9 +142,9 @@ class BindJudge:
         self._changed(_Change(self._now_s(), kind, before, after))
 
     def findings(self, uid: str, ignored: Collection[str] = ()) -> list[Finding]:
-        """What speaks against a pod that was bound just now, and did at every moment of the last `unseen_s`.
+        """Returns the findings about a pod that was just bound which were true at every moment of the last `unseen_s` seconds.
 
-        `ignored`: rules that are judged elsewhere.
+        `ignored`: rules that are checked elsewhere.
         """
         self.follow()
         undo: list[_Pair] = []
@@ -155,7 +159,7 @@ class BindJudge:
                 undo += change(uid)
                 lasting = self._still_found(found, uid, missed_pods)
                 found = [finding for finding in found if finding in lasting or finding.rule not in ORDER_DEPENDENT]
-        # Those of the order of decisions have been excused by it, or not: what the watches brought one by one is for
+        # The order of decisions has excused findings of its own rules or not; the order of watch events excuses the others.
         # the others.
         others = [finding for finding in found if finding.rule not in ORDER_DEPENDENT]
         lasting = self._at_every_pair_of_moments(uid, others, self._unseen(missed_pods))
@@ -171,7 +175,7 @@ class BindJudge:
         return [finding for finding in found if finding.rule in rules]
 
     def _revert(self, uid: str, missed_pods: Collection[str]) -> Iterator[_Pair]:
-        """Leaves what was observed of these pods."""
+        """Reverts the changes of these pods that the sender has not observed."""
         for change in reversed(self._changes):
             was_delivered = change.after is not None and self._senders.was_delivered(change.after, uid)
             past = self._as_revertible(change, uid) if _pod_of(change) in missed_pods and not was_delivered else None
@@ -180,13 +184,15 @@ class BindJudge:
                 yield past.after, past.before
 
     def _unseen(self, settled: Collection[str] = ()) -> Iterator[_Change]:
-        """The changes that may be unheard of, the last one first. `settled`: pods of which nothing is taken back."""
+        """Yields the changes that may be unknown, the latest first. `settled`: pods whose changes are not reverted."""
         since_s = self._now_s() - self._unseen_s()
         news = takewhile(lambda change: change.at_s >= since_s, reversed(self._changes))
         return (change for change in news if _pod_of(change) not in settled)
 
     def _at_every_moment(self, uid: str, found: list[Finding], changes: Iterable[_Change]) -> list[Finding]:
-        """What still speaks against it while the changes, the last one first, are taken back. They stand again afterwards."""
+        """Returns the findings that remain while the changes, the latest first, are reverted one by one. All changes are applied
+        again at the end.
+        """
         undone: list[_Change] = []
         for change in changes:
             if not found:
@@ -197,7 +203,7 @@ class BindJudge:
         return found
 
     def _at_every_pair_of_moments(self, uid: str, found: list[Finding], news: Iterable[_Change]) -> list[Finding]:
-        """The same where the watch of pods is ahead of the others, or behind: each kind has a connection of its own."""
+        """Does the same with the watch of pods ahead of the others, and behind them: each kind has its own connection."""
         if not found:
             return found
         undone: list[_Change] = []
@@ -214,7 +220,7 @@ class BindJudge:
         return found
 
     def _without(self, uid: str, found: list[Finding], change: _Change, undone: list[_Change]) -> list[Finding]:
-        """What still speaks against it once the change is taken back, if it can be."""
+        """Returns the findings that remain after the change is reverted, if it can be."""
         past = self._as_revertible(change, uid)
         if past is None:
             return found
@@ -224,7 +230,9 @@ class BindJudge:
         return [finding for finding in found if finding.rule in rules]
 
     def _as_revertible(self, change: _Change, uid: str) -> _Change | None:
-        """The change as one that can be taken back: somebody else did it, and the pod and its node were there before."""
+        """Returns the change in a form that can be reverted; None if it was our own, or if the pod or its node did not exist
+        before.
+        """
         before, after = change.before, change.after
         if change.kind == "Node":
             return change if before is not None else None
@@ -241,7 +249,7 @@ class BindJudge:
         return change if stood else None
 
     def _on_its_current_node(self, change: _Change) -> _Change | None:
-        """What a pod was like before, on the node where it stands now; None: it stands nowhere, or the change is its bind."""
+        """Returns the change of a pod on its current node; None if it has no node, or if the change is its bind."""
         before, after = change.before, change.after
         if before is None or after is None or before["metadata"]["uid"] != after["metadata"]["uid"]:
             return None
@@ -251,7 +259,7 @@ class BindJudge:
         return change._replace(before=_placed(before, pod.node), after=_placed(after, pod.node))
 
     def _add_assumed_before(self, uid: str) -> Iterator[_Pair]:
-        """Puts the pods that were assumed before it, and stand nowhere, where they were to stand."""
+        """Adds pods that were assumed before this pod and have no node, on the nodes that were chosen for them."""
         documents = [document for _, document in self._known["pods"].values()]
         documents += [change.before for change in self._changes if change.kind == "Pod" and change.before is not None]
         waiting = {str(document["metadata"]["uid"]): document for document in documents}
@@ -262,7 +270,7 @@ class BindJudge:
                 yield None, after
 
     def _remove_decided_later(self, uid: str) -> Iterator[_Pair]:
-        """Takes away the pods of ours that were placed after it was decided on."""
+        """Removes our pods that were decided on after this pod."""
         decided = self._decisions.get(uid)
         if decided is None:
             return
@@ -284,14 +292,14 @@ class BindJudge:
 
 
 def _new(known: _Known, collection: StoredKind) -> list[tuple[str, Stored | None]]:
-    """What differs, where the events that led to it are forgotten."""
+    """Returns the differences to the store if its events are no longer available."""
     gone = [key for key in known if key not in collection.objects]
     there = [(key, one) for key, one in collection.objects.items() if key not in known or known[key][0] is not one]
     return [*((key, None) for key in gone), *there]
 
 
 def _pod_of(change: _Change) -> str:
-    """Its uid; empty for what is no pod."""
+    """Returns the uid of the changed pod; empty for other kinds."""
     document = change.after or change.before
     return str(document["metadata"]["uid"]) if change.kind == "Pod" and document is not None else ""
 

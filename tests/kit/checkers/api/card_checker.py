@@ -1,7 +1,7 @@
-"""Nodes that share GPUs, at the API server and in their containers: what bindings give, and what device plugins make of it.
+"""Checks nodes that share GPUs, at the API server and in their containers: what bindings assign, and what device plugins allocate.
 
-A plugin never learns which pod it serves. So each binding is held to what the plugin could confuse, and each allocation to the
-pod that the kubelet admitted (I1).
+A device plugin does not learn which pod it serves. Each binding is therefore checked against pods that the plugin could confuse
+with it, and each allocation against the pod that the kubelet admitted (I1).
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from tests.kit.world.gpu_users import SharedGpuActors
 from tests.kit.world.store_view import StoreView
 
 INIT: str = "first"
-"""The name of init containers of these pods: they use their cards before the others, not beside them."""
+"""The name of init containers of these pods. They use their cards before the other containers do, not at the same time."""
 
 
 class CardChecker:
-    """Looks at the nodes and pods of GpuUsers, until the store is restored from a backup."""
+    """Checks the nodes and pods of `SharedGpuActors` until the store is restored from a backup."""
 
     def __init__(self, users: SharedGpuActors, objects: StoreView, complain: Callable[[str], None]) -> None:
         self._users, self._objects, self._complain = users, objects, complain
         self._seen = 0
-        """Allocations that were looked at."""
+        """Number of allocations that were checked."""
         self._rejected = Counter[str]()
         self._stolen = 0
         self._overfull: set[str] = set()
         self.is_on = True
-        """False: containers run that the restored store knows nothing of."""
+        """False after a restore: containers run that the restored store does not have."""
 
     def bound(self, pod: Pod) -> None:
-        """A binding has taken effect just now."""
+        """Checks a binding that just took effect."""
         if not self.is_on or not mode_of(pod) or pod.node not in self._users.nodes:
             return
         for other in self._pods_on(pod.node):
@@ -52,7 +52,7 @@ class CardChecker:
             )
 
     def look(self) -> None:
-        """What must hold at every moment."""
+        """Checks what must hold at every moment."""
         if not self.is_on:
             return
         for name, node in self._users.nodes.items():
@@ -80,7 +80,7 @@ class CardChecker:
         self._stolen = len(self._users.stolen)
 
     def faults(self) -> Iterator[str]:
-        """What must not be at rest (I3, I5)."""
+        """Yields what must not remain when the run is quiescent (I3, I5)."""
         if not self.is_on:
             return
         for name in self._users.nodes:
@@ -110,7 +110,7 @@ class CardChecker:
         return "" if known is None else known.annotations.get(HAMI_LOCK, "")
 
     def _overfull_cards(self, allocations: Iterable[Allocation]) -> Iterator[str]:
-        """Cards of which containers got more than there is, at any moment."""
+        """Yields cards of which containers together got more memory than the card has, at any moment."""
         use: dict[tuple[str, str], dict[str, _CardUse]] = defaultdict(dict)
         for one in allocations:
             for part in one.slices:

@@ -1,7 +1,7 @@
-"""Gangs over the history of the API server: none is started in part, and none is pushed below its minimum by our evictions (I13).
+"""Checks gangs over the history of the API server: none starts in part, and none falls below its minimum by our evictions (I13).
 
-A member runs from its bind until it is being deleted, has ended or is deleted. Members that have succeeded count for the owner that
-they were created by. When no member runs any more, the gang has to start together again.
+A member runs from its bind until it is being deleted, has ended or is deleted. Members that have succeeded count for their owner.
+If no member of a gang runs any more, the gang must start together again.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from multisched.verify.gang_objects import GangKey
 from multisched.verify.objects import node_name_of
 
 EVICTIONS_MAX_S: Final = 12.0
-"""Within this all evictions that were decided together have been sent: each of them is tried several times."""
+"""Time within which all evictions of one decision are sent: each is tried several times."""
 UNSEEN_MAX_S: Final = 30.0
-"""For so long a process may not know that somebody else has removed a member, or has raised the minimum."""
+"""Time for which a process may not know that another client has removed a member or raised the minimum."""
 
 IsInterrupted = Callable[[str], bool]
-"""Whether a process has ended, or did not run all the time."""
+"""Reports whether a process has ended, or was paused."""
 
 
 class _Member(NamedTuple):
@@ -32,26 +32,28 @@ class _Member(NamedTuple):
 
 
 class _BelowMinimum(NamedTuple):
-    """An eviction of ours left the gang below its minimum."""
+    """The state after one of our evictions has left a gang below its minimum."""
 
     since_s: float
     sender: str
     left: frozenset[str]
-    """uids of the members that ran on."""
+    """uids of the members that continued to run."""
 
 
 @dataclass(slots=True)
 class _GangRun:
-    """One gang since it had no running member."""
+    """One gang since it last had no running member."""
 
     members: dict[str, _Member] = field(default_factory=dict)
-    """By uid; those that have succeeded stay when their pods are deleted, as long as there are others."""
+    """By uid. Members that have succeeded remain after their pods are deleted, as long as the gang has other pods."""
     there: set[str] = field(default_factory=set)
-    """uids of pods that the API server has."""
+    """uids of the gang's pods in the API server."""
     minimum: int | None = None
     was_whole: bool = False
     external_change_s: float = -1.0
-    """When somebody else last removed a member, or the minimum was raised; negative for never since it began to start."""
+    """Time at which another client last removed a member or the minimum was raised; negative if never since the gang began to
+    start.
+    """
     below: _BelowMinimum | None = None
 
     @property
@@ -60,7 +62,7 @@ class _GangRun:
 
     @property
     def count(self) -> int:
-        """Members that count for the minimum."""
+        """The number of members that count for the minimum."""
         owners = {one.owner for one in self.members.values() if one.is_living}
         return sum(one.is_running or (one.has_succeeded and one.owner in owners) for one in self.members.values())
 
@@ -70,26 +72,27 @@ class _GangRun:
 
 
 class GangHistory:
-    """Of one run."""
+    """The gangs of one run."""
 
     def __init__(self, now_s: Callable[[], float], complain: Callable[[str], None]) -> None:
         self._now_s = now_s
         self._complain = complain
         self._runs: dict[GangKey, _GangRun] = {}
         self._evicted: dict[str, str] = {}
-        """uid of each pod that a process of ours asked to go -> that process."""
+        """uid of each pod that one of our processes has evicted -> that process."""
         self._sender: dict[str, str] = {}
-        """uid -> the process that sent its bind last."""
+        """uid -> process that sent its latest bind."""
         self._unanswered: set[str] = set()
-        """uids of pods whose bind was sent and has not been answered."""
+        """uids of pods whose bind is in flight."""
         self._misled: set[str] = set()
-        """uids of pods whose bind was not answered with success, or was sent before the minimum was raised, or about which a
-        process has missed news."""
+        """uids of pods whose bind failed or was sent before the minimum was raised, or about which a process has missed an
+        event.
+        """
 
     # -- what processes send ---------------------------------------------------------------------------------------
 
     def evicted(self, sender: str, uid: str) -> None:
-        """The process is about to ask the pod to go."""
+        """Records an eviction that is being sent."""
         self._evicted[uid] = sender
 
     def on_bind_sent(self, uid: str) -> None:
@@ -102,13 +105,13 @@ class GangHistory:
             self._misled.add(uid)
 
     def misled(self, uid: str) -> None:
-        """A process was told something wrong about the pod, or has missed a line of a watch."""
+        """Records that a process received a false response about the pod, or missed an event of it."""
         self._misled.add(uid)
 
     # -- what the store has ----------------------------------------------------------------------------------------
 
     def pod_changed(self, key: GangKey, minimum: int | None, uid: str, document: Json | None) -> None:
-        """A member as it is now; None: it was deleted. `minimum`: of its gang."""
+        """Records a change of a member. `document`: None if it was deleted. `minimum`: of its gang."""
         run = self._runs.setdefault(key, _GangRun())
         before, after = run.members.get(uid), None if document is None else _member(document)
         if after is not None:
@@ -129,7 +132,7 @@ class GangHistory:
             self._counted(run, minimum)
 
     def minimum_changed(self, key: GangKey, minimum: int | None) -> None:
-        """The gang's object is another one, or is gone."""
+        """Records that the gang's PodGroup was changed or deleted."""
         run = self._runs.get(key)
         if run is not None:
             self._counted(run, minimum)
@@ -156,7 +159,7 @@ class GangHistory:
     # -- judging ---------------------------------------------------------------------------------------------------
 
     def look(self, is_interrupted: IsInterrupted) -> None:
-        """Now and then: evictions that were decided together are over, and a gang is left below its minimum."""
+        """Checks for gangs that our evictions have left below their minimum. Called regularly."""
         for key, run in self._runs.items():
             if run.below is not None and self._now_s() - run.below.since_s > EVICTIONS_MAX_S:
                 self._complain_of_eviction(key, run, is_interrupted)
@@ -173,7 +176,9 @@ class GangHistory:
         )
 
     def check_quiescent(self, is_interrupted: IsInterrupted) -> None:
-        """At rest no gang is started in part, unless somebody else or a fault is the cause; none that cannot start has a nominated node."""
+        """Checks, when the run is quiescent, that no gang is partly started, unless another client or a fault is the cause, and
+        that no gang that cannot start has a nominated node.
+        """
         for key, run in self._runs.items():
             self._complain_of_eviction(key, run, is_interrupted)
         for fault in self.faults(is_interrupted):

@@ -1,4 +1,4 @@
-"""The API server's log of writes, as a checker follows it."""
+"""Reports writes to the API server to a checker."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _LEASE = re.compile(r"/leases(?:/([^/?]+))?(?:\?|$)")
 
 
 class WriteWatcher(Protocol):
-    """Sees what is written."""
+    """Receives the writes."""
 
     def written(self) -> None:
-        """Something was, before history is compacted."""
+        """Called after each write, before history is compacted."""
         ...
 
     def on_lease_written(self, name: str, holder: str, renewed_s: float) -> None: ...
@@ -29,7 +29,7 @@ class WriteWatcher(Protocol):
 
 
 class WriteLog:
-    """`server.Interceptor`: tells a watcher that something was written, of every lease, and of Events that break the API's rules."""
+    """A `server.Interceptor` that reports each write, each lease, and Events that the API refuses."""
 
     def __init__(self, watcher: WriteWatcher) -> None:
         self._watcher = watcher
@@ -55,6 +55,6 @@ class WriteLog:
 
 
 def _seconds(micro_time: str) -> float:
-    """Simulated seconds of a MicroTime: the run starts at 2026-01-01T00:00:00Z and never lasts a day."""
+    """Returns the seconds since the start of the run, which begins at 2026-01-01T00:00:00Z and lasts less than a day."""
     hours, minutes, seconds = micro_time[11:-1].split(":")
     return 3600 * int(hours) + 60 * int(minutes) + float(seconds)
