@@ -1,4 +1,4 @@
-"""A plugin that counts reserves, so that each is accountable (I5)."""
+"""A plugin that records each Reserve and its end (I5)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ NO_ARGS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class ReserveTally:
-    """Each reserve ends in exactly one of postbind and unreserve (I5). `broken` says where not."""
+    """Checks that each Reserve ends in exactly one PostBind or Unreserve (I5). `broken` lists violations."""
 
     name = "ReserveTally"
 
     def __init__(self, args: Mapping[str, Any] = NO_ARGS) -> None:
-        """`args`: mean nothing; with others it is built anew."""
+        """`args`: ignored; with other arguments the plugin is built again."""
         self.open: dict[str, str] = {}
-        """uid -> node of what is reserved now."""
+        """uid -> node of each pod that is reserved now."""
         self.broken: list[str] = []
         self.on_bound: Callable[[Pod, str], None] = lambda pod, node: None
         """Called for each pod that counts as bound."""

@@ -185,7 +185,7 @@ class LeaseChecker:
     def look(self) -> None:
         """Checks I9 independent of requests: each process that believes that it may bind, may bind."""
         for term in self._terms.values():
-            if term.is_known_by_pods and not self._has_ours():  # these pods have ended, possibly before the holder listed
+            if term.is_known_by_pods and not self._has_ours():  # they have ended
                 term.bind_from_s = min(term.bind_from_s, self._now_s())
                 term.is_known_by_pods = False
         for sender, may_bind in self.believers.items():

@@ -1,6 +1,6 @@
-"""Each assumption of a process, held to what the process has observed at that moment (I1, I2, I7, I8).
+"""Checks each assumption of a process against what the process has observed at that moment (I1, I2, I7, I8).
 
-It is the last moment at which a cache can be held to its own word. Once a pod is assumed, the row says that it fits.
+Later the cache cannot be checked against itself: once the pod is assumed, the row shows that it fits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.kit.world.labels import GPU_DEVICES
 
 
 class AssumptionChecker:
-    """Stands before the cache of one program."""
+    """Wraps `assume` and `forget` of one program's cache."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class AssumptionChecker:
         domain_of: Mapping[str, str],
         gpus: Gpus,
     ) -> None:
-        """`domain_of`: name of a scheduler -> its domain."""
+        """`domain_of`: scheduler name -> domain."""
         self._program, self._delivered, self._watches = program, delivered, watches
         self._bind_checker, self._complain = bind_checker, bind_checker.complain
         self._identity = identity
@@ -55,7 +55,9 @@ class AssumptionChecker:
         program.cache.forget = self.forget  # type: ignore[method-assign]
 
     def _is_paused(self, key: GangKey) -> bool:
-        """Members that were chosen as victims are not tentative, and their attempt is undone when it goes on."""
+        """Reports whether an attempt of the gang is paused. Members that became victims are no longer tentative; their attempt is
+        undone when it continues.
+        """
         gang = self._program.cache.gangs.gang("/".join(key))
         placed = () if gang is None else filter(None, map(self._program.cache.placed, gang.members))
         return (gang is not None and gang.tentative > 0) or any(one.pod.is_victim for one in placed)
@@ -69,7 +71,7 @@ class AssumptionChecker:
         *,
         is_tentative: bool = False,
     ) -> Assumption:
-        """Stands before `ClusterCache.assume`: the last moment at which the cache can be held to its own word."""
+        """Wraps `ClusterCache.assume`: checks the cache before the pod is assumed."""
         table = self._program.cache.nodes
         node = table.node(row)
         domain = self._domain_of[pod.spec.scheduler_name]
@@ -85,7 +87,7 @@ class AssumptionChecker:
             self._complain(f"I8: {pod.key} was assumed on {node.name}, {fault}")
         pending = self._program.pods.pending.get(pod.uid)
         if pending is None and self._has_come_back(pod):
-            pending = pod  # the answer about its lost bind was the first word of it since it came back with a backup
+            pending = pod  # the read of its lost bind was the first news of the pod since the restore
             self._delivered.read(pod)
         if pending is None:
             self._complain(f"I7: {pod.key} was assumed after the watch had said that it is gone")
@@ -113,18 +115,20 @@ class AssumptionChecker:
         return self._forget(uid)
 
     def _has_come_back(self, pod: Pod) -> bool:
-        """A restored backup has it, which had been deleted."""
+        """Reports whether a restored backup has the deleted pod again."""
         known = self._bind_checker.pods().get(pod.key) if self._watches.was_restored else None
         return known is not None and known.uid == pod.uid
 
     def _takes_least_free(self, pod: Pod, domain: str) -> bool:
-        """A fraction that gets the fullest devices with room; by fragments another one may be better."""
+        """Reports whether the pod requests fractions and the policy chooses the fullest devices with room; scoring by fragments may
+        choose others.
+        """
         plugins = next(one.plugins for one in self._program.router.workers() if one.name == domain)
         policies = [one.plugin.policy.name for one in plugins.built if isinstance(one.plugin, GpuShare)]
         return policies in (["packing"], ["best-fit"]) and bool(fraction_wanted(pod.annotations))
 
     def _check_devices(self, pod: Pod, row: int, free: Sequence[int]) -> None:
-        """A fraction leaves whole devices to those that need them."""
+        """Checks that fractions use the fullest devices, and leave whole devices free."""
         hold = self._gpus.hold(pod.uid, row) if GPU_DEVICES not in pod.annotations else None
         devices = [] if hold is None else [name for name in hold.devices if isinstance(name, int)]
         fault = fault_of_choice(free, devices, hold.amount.milli) if hold is not None and devices else ""
@@ -132,10 +136,9 @@ class AssumptionChecker:
             self._complain(f"I12: {pod.key} on {self._program.cache.nodes.node(row).name}: {fault}")
 
     def _check_assumed_volumes(self) -> None:
-        """I1 of volumes, before anything is written: each is assumed for one claim.
+        """Checks I1 for volumes before any write: each volume is assumed for one claim.
 
-        One that the controller has meanwhile bound to another claim than it was assumed for does not count: the API server
-        refuses that write.
+        A volume that the controller has bound to another claim meanwhile is ignored: the API server refuses that write.
         """
         claims: dict[str, str] = {}
         for volume in self._assumed_volumes():
@@ -152,7 +155,7 @@ class AssumptionChecker:
         return [volume for one in held if isinstance(one, PodVolumes) for volume in one.volumes]
 
     def _check_rules(self, pod: Pod, node: Node, domain: str) -> None:
-        """I1 of room and of pods that relate to each other, by what was observed, and of room that is nominated."""
+        """Checks I1 for requests and for rules about other pods by what was observed, and for capacity of nominated pods."""
         known, pods_on_nodes = self._delivered.nodes.get(node.name), self._delivered.pods_on_nodes()
         if known is not None:
             excess = self._delivered.excess(known, self._delivered.pods.get(pod.uid, pod))

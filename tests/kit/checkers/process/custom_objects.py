@@ -1,4 +1,4 @@
-"""Trees of quotas and PodGroups of one process, as its watches hand them on, kept for the judges as they were written."""
+"""Quota trees and PodGroups that the watches of one process deliver, kept as documents for the judges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.kit.world.definitions import LINKED_QUOTA, POD_GROUP, QUOTA_TREE
 
 
 class CustomObjects:
-    """Stands before the object store of one program. The document is the server's, by the version that the program has read."""
+    """Wraps the object store of one program. The documents are the server's, of the version that the program has read."""
 
     def __init__(self, program: Program, delivered: DeliveredState, bind_checker: BindChecker) -> None:
         self._bind_checker = bind_checker
@@ -38,7 +38,7 @@ class CustomObjects:
         program.cache.objects.remove = self.remove  # type: ignore[method-assign]
 
     def set(self, kind: ObjectKind, item: ClusterObject) -> ClusterObject | None:
-        """Stands before `ObjectStore.set`."""
+        """Wraps `ObjectStore.set`."""
         storage = f"{kind.definition.plural}.{kind.definition.group}"
         judge = self._judges.get(storage)
         if judge is not None:
@@ -49,7 +49,7 @@ class CustomObjects:
         return self._set(kind, item)
 
     def remove(self, kind: ObjectKind, namespace: str, name: str) -> ClusterObject | None:
-        """Stands before `ObjectStore.remove`."""
+        """Wraps `ObjectStore.remove`."""
         judge = self._judges.get(f"{kind.definition.plural}.{kind.definition.group}")
         if judge is not None:
             judge.forget(kind.definition.name, {"metadata": {"name": name, "namespace": namespace}})

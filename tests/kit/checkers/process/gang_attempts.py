@@ -1,4 +1,4 @@
-"""Attempts of gangs in one domain: one that gives up has looked at every member, unless too few of them are left (I3)."""
+"""Checks attempts of gangs in one domain: an attempt that fails has tried every member, unless too few were left (I3)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from multisched.shell.domain import DomainWorker
 
 
 class GangAttemptChecker:
-    """Stands before the gang attempts of one domain. Changes nothing."""
+    """Wraps the gang attempts of one domain. Changes nothing."""
 
     def __init__(self, worker: DomainWorker, complain: Callable[[str], None]) -> None:
         self._worker, self._complain = worker, complain
         self._followed: object = None
         self._looked_at: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
-        """Try in progress -> uids of the members that it has looked at."""
+        """Try in progress -> uids of the members that it has evaluated."""
         self.follow()
 
     def follow(self) -> None:
-        """The cycle may be another one now."""
+        """Wraps the cycle now in force."""
         attempts: Any = self._worker.cycle._gangs
         if attempts is not self._followed:
             self._followed = attempts

@@ -1,4 +1,4 @@
-"""Members of gangs that wait for each other before their binds are sent, recounted: none is waited for that will not arrive (I5)."""
+"""Recounts the barriers at which members of gangs wait before their binds are sent: every awaited member will arrive (I5)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from multisched.state.gang_roster import GangRoster
 from tests.kit.checkers.process.gang_roster import counted
 
 WRITES: Final = ("expect", "begin", "arrive", "leave")
-"""Methods after which all barriers are counted again."""
+"""Methods after which all barriers are recounted."""
 
 
 class BarrierChecker:
-    """Stands before the gang barriers of one domain. Changes nothing."""
+    """Wraps the gang barriers of one domain. Changes nothing."""
 
     def __init__(self, worker: DomainWorker, roster: GangRoster, complain: Callable[[str], None]) -> None:
         self._barriers = worker.binding._barriers
@@ -40,7 +40,7 @@ class BarrierChecker:
         return checked
 
     def look(self) -> None:
-        """Now and then: no barrier is closed for which enough members have arrived."""
+        """Checks that no barrier is closed although enough members have arrived. Called regularly."""
         for barrier in self._barriers.all():
             missing = _missing(barrier)
             is_closed = not (barrier.is_open or barrier.failure is not None or barrier.to_begin)

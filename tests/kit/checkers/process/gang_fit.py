@@ -1,8 +1,8 @@
-"""Whether a gang could start by all that its process has observed: its members together, never one by one.
+"""Reports whether a gang could start by all that its process has observed: its members together, not one by one.
 
-A node may well take a member that waits: it is not alone, and nothing is held for a gang that cannot start. So a refusal of
-a member, and its sleep, is judged by whether as many members as the gang lacks fit all at once. Once a gang has its
-minimum, each member is judged as any pod.
+A node may take a pending member alone, but no capacity is held for a gang that cannot start. A refusal of a member, and its time in
+the queue, is therefore judged by whether the members that the gang lacks fit all at once. When the gang has its minimum, each
+member is judged like any pod.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from tests.kit.checkers.process.feasible_nodes import DomainNodes, FeasibleNodes
 from tests.kit.checkers.victim_rules import needs_only_room_or_devices
 
 WAITING: frozenset[QueueState] = frozenset({QueueState.UNSCHEDULABLE, QueueState.GANG})
-"""Where members are whom nothing keeps from being tried but that nobody has woken their gang."""
+"""States of members that could be tried if their gang were requeued."""
 
 
 class GangFit:
-    """Of one domain in one process."""
+    """The gangs of one domain in one process."""
 
     def __init__(self, domain: str, feasible: FeasibleNodes, complain: Callable[[str], None]) -> None:
         self._domain = domain
         self._feasible = feasible
         self._complain = complain
         self._tried: dict[str, Sequence[Pod]] = {}
-        """uid of a member whose attempt is under way -> all members of that attempt."""
+        """uid of a member whose attempt is in progress -> all members of that attempt."""
 
-    # -- who waits for whom ----------------------------------------------------------------------------------------
+    # -- missing members -------------------------------------------------------------------------------------------
 
     def lacking(self, uid: str) -> Counter[GangKey]:
-        """How many members its gang lacks, and each gang that starts with it; nothing for a pod that starts alone.
+        """Returns the number of members that the pod's gang lacks, and each gang that starts with it; nothing for a pod that starts
+        alone.
 
         Members that the process has decided to evict do not count.
         """
@@ -66,16 +67,16 @@ class GangFit:
     # -- refusals --------------------------------------------------------------------------------------------------
 
     def popped(self, gang: QueuedGang) -> None:
-        """An attempt of these members begins."""
+        """Records that an attempt of these members begins."""
         members = [one.pod for one in gang.members]
         self._tried.update(dict.fromkeys((pod.uid for pod in members), members))
 
     def tried_with(self, uid: str) -> Sequence[Pod]:
-        """The attempt of a member has ended: all members that were tried with it; none for a pod that was tried alone."""
+        """Returns all members of an attempt that has ended; none for a pod that was tried alone."""
         return self._tried.pop(uid, ())
 
     def check_refusal(self, pod: Pod, tried: Sequence[Pod], message: str) -> None:
-        """The members that were tried do not fit together; and would not if all that are less urgent went."""
+        """Checks that the members of an attempt do not fit together, and would not after evicting all less important pods."""
         lacking, moment = self.lacking(pod.uid), self._feasible.now(self._domain)
         if moment is None or not lacking:
             return
@@ -88,18 +89,20 @@ class GangFit:
             self._complain(f"I3: {pod.key} preempts nobody, and so its gang would fit as a whole ({message[-80:]})")
 
     def _is_simple_preemptor(self, pod: Pod) -> bool:
-        """A pod for which others go, whose only needs are room and labels, and for which none are on their way."""
+        """Reports whether the pod may preempt, needs only requests and labels, and has no victims already."""
         is_simple = needs_only_room_or_devices(pod) and not wants_devices(pod) and pod.spec.can_preempt
         return is_simple and not self._feasible.is_nominated(pod)
 
     def _fits(self, members: Sequence[Pod], lacking: Counter[GangKey], moment: DomainNodes) -> bool:
-        """In one of the topology domains that the gang requires, or anywhere."""
+        """Reports whether the members fit in one of the topology domains that the gang requires, or anywhere if it requires
+        none.
+        """
         judge = self._feasible.delivered.gangs
         required = judge.state(next(iter(lacking))).required if judge is not None else ()
         return any(self._fits_in(members, lacking, part) for part in moment.by_domain(required))
 
     def _fits_in(self, members: Sequence[Pod], lacking: Counter[GangKey], moment: DomainNodes) -> bool:
-        """Places members, alike or not, one after the other where they fit first, until no gang lacks any."""
+        """Reports whether the missing members fit, each placed on the first node that takes it."""
         judge = self._feasible.delivered.gangs
         left = Counter(lacking)
         for pod in members:
@@ -115,7 +118,7 @@ class GangFit:
     # -- sleep -----------------------------------------------------------------------------------------------------
 
     def check_parked(self, entry: QueueEntry, queue: PodQueue) -> None:
-        """A parked lead whose gang fits as a whole should have been woken, unless another member is on its way already."""
+        """Checks a parked lead: if its gang fits as a whole, it should have been requeued, unless another member is being tried."""
         lacking, moment = self.lacking(entry.uid), self._feasible.now(self._domain)
         if moment is None or not lacking:
             return

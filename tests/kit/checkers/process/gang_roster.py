@@ -1,6 +1,6 @@
-"""The roster of gangs of one process, recounted member by member: what is kept in counters must be what its members add up to (I13).
+"""Recounts the gang roster of one process: counters must equal what the members add up to (I13).
 
-After each write to the roster the gang that was written is counted again. Now and then each member is compared with the caches.
+After each write the written gang is recounted. Regularly each member is compared with the caches.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from multisched.state.cluster_cache import PlacedPod, PodState
 from multisched.state.gang_roster import Gang, GangMember, GangRoster
 
 WRITES: Final = ("set", "remove", "finish", "finished_is_gone", "set_object", "set_member_node", "set_victim")
-"""Methods of the roster after which a gang is counted again."""
+"""Methods of the roster after which a gang is recounted."""
 
 
 class GangCount(NamedTuple):
@@ -83,15 +83,15 @@ def reason_of(gang: Gang | None) -> GangReason | None:
 
 
 class RosterChecker:
-    """Stands before the roster of one program. Changes nothing."""
+    """Wraps the roster of one program. Changes nothing."""
 
     def __init__(self, program: Program, complain: Callable[[str], None]) -> None:
         self._program, self._roster = program, program.cache.gangs
         self._complain = complain
         self._depth = 0
-        """Writes in progress: one calls others."""
+        """Depth of nested writes."""
         self._notified: set[str] = set()
-        """Gangs of which the queues were told during the write in progress."""
+        """Gangs whose change was reported to the queues during the write in progress."""
         self._on_change = self._roster.on_change
         self._roster.on_change = self.on_change
         for name in WRITES:
@@ -100,12 +100,12 @@ class RosterChecker:
         self._roster.set = self.set_pod  # type: ignore[method-assign]
 
     def on_change(self, key: str) -> None:
-        """Stands before `GangRoster.on_change`."""
+        """Wraps `GangRoster.on_change`."""
         self._notified.add(key)
         self._on_change(key)
 
     def set_pod(self, pod: Pod) -> Membership | None:
-        """Stands before `GangRoster.set`: a later version of a pod does not end the decision to evict it."""
+        """Wraps `GangRoster.set`: a later version of a pod does not cancel its planned eviction."""
         membership, entry = self._set(pod), self._program.cache.placed(pod.uid)
         key = self._roster.key_of(pod.uid)
         gang = None if key is None else self._roster.gang(key)
@@ -132,7 +132,7 @@ class RosterChecker:
         return checked
 
     def _keys_of(self, args: tuple[Any, ...]) -> set[str]:
-        """Returns the gangs that a write is about: of a pod, by its uid, or by their keys."""
+        """Returns the keys of the gangs in the arguments of a write: pods, uids or keys."""
         uids = (getattr(one, "uid", one) for one in args)
         texts = [one for one in uids if isinstance(one, str)]
         keys = {self._roster.key_of(one) for one in texts} | {
@@ -146,7 +146,7 @@ class RosterChecker:
             self._complain(fault)
         after = reason_of(gang)
         if before == after or (before is None and key not in self._notified):
-            return  # a gang that is new to this write was told of when it was made
+            return  # a new gang was reported when it was created
         for one in (key, *self._gangs_that_name(key)):
             if one not in self._notified and self._roster.gang(one) is not None:
                 self._complain(
@@ -162,7 +162,7 @@ class RosterChecker:
     # -- now and then ----------------------------------------------------------------------------------------------
 
     def fault(self) -> str:
-        """Returns the first member that is kept otherwise than the caches have it, or the first wrong count; empty for none."""
+        """Returns the first member that differs from the caches, or the first wrong count; empty for none."""
         placed = {entry.pod.uid: entry for entry in self._program.cache}
         paused = {one.pod.uid for worker in self._program.router.workers() for one in worker.long_attempts.entries}
         for gang in self._roster.gangs():
@@ -177,7 +177,7 @@ class RosterChecker:
         return self._fault_of_missing(placed)
 
     def _fault_of_missing(self, placed: Mapping[str, PlacedPod]) -> str:
-        """Returns the first pod of a gang that is not a member of it; empty for none."""
+        """Returns the first pod that belongs to a gang and is not a member of it; empty for none."""
         pods = [*self._program.pods.pending.values(), *(entry.pod for entry in placed.values())]
         for pod in pods:
             key = self._roster.key_of(pod.uid)
@@ -188,7 +188,7 @@ class RosterChecker:
 
 
 def fault_of_count(gang: Gang) -> str:
-    """Returns what the gang's counters say otherwise than its members; empty for nothing."""
+    """Returns the first counter of the gang that differs from its members; empty for none."""
     kept = GangCount(
         gang.placed_count,
         gang.bound,

@@ -1,6 +1,6 @@
-"""How the queue of one domain keeps the gangs that have not started: held, led, retried and timed as their members and terms demand.
+"""Checks how the queue of one domain handles gangs that have not started: gates, leads, retries and timeouts.
 
-The members and terms are those of the roster, recounted (`gang_roster.py`). What holds of them is decided here in plain loops.
+Members and terms are taken from the recounted roster (`gang_roster.py`); what follows from them is computed here in plain loops.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from multisched.state.gang_roster import Gang, GangRoster
 from tests.kit.checkers.process.gang_roster import GangReason, counted, counted_of, reason_of
 
 TRIABLE: Final = frozenset({QueueState.ACTIVE, QueueState.BACKOFF, QueueState.UNSCHEDULABLE})
-"""Where an entry is that leads its gang, or belongs to none."""
+"""States of an entry that leads its gang, or belongs to none."""
 LATE_S: Final = 3.0
-"""What a timeout may be late or early: it is looked at twice a second."""
+"""Tolerance of a timeout: it is checked twice a second."""
 OWN: Final = ("multisched.", "domains.")
-"""Modules of gates that answer the same when they are asked twice."""
+"""Modules of gates that return the same result when called twice."""
 
 GangDemand = tuple[tuple[str, GangReason | None], ...]
 
 
 @dataclass(slots=True)
 class _ReserveTurns:
-    """Turns to reserve room, as last seen."""
+    """Turns to reserve capacity, as of the last look."""
 
     begun: int = 0
     expired: int = 0
     ended_s: float = -1.0
-    """When a turn was first seen to have ended without a start; negative: never, or another policy was in force then."""
+    """Time at which a turn was first seen to have ended without a start; negative for never, or under another policy."""
 
 
 @dataclass(slots=True)
@@ -44,18 +44,18 @@ class _GangSnapshot:
     """One gang as of the last look."""
 
     since_s: float
-    """Since when it has lacked members without a break."""
+    """Time since which it has lacked members."""
     timeout_s: float
-    """The shortest that it has had since then."""
+    """Its shortest timeout since then."""
     queued_s: float = -1.0
-    """Since when a member has waited in the queue without a break; negative: none does."""
+    """Time since which a member has been in the queue; negative if none is."""
     is_overdue: bool = False
     doubts: set[tuple[str, str, float]] = field(default_factory=set)
-    """What must not last: (what, uid, since when the entry is where it is)."""
+    """States that may only be temporary: (what, uid, time at which the entry entered its state)."""
 
 
 class GangWaits:
-    """Of one domain in one process. Changes nothing."""
+    """The waiting gangs of one domain in one process. Changes nothing."""
 
     def __init__(
         self, worker: DomainWorker, roster: GangRoster, complain: Callable[[str], None], is_paused: Callable[[], bool]
@@ -63,7 +63,7 @@ class GangWaits:
         self._worker, self._roster, self._complain, self._is_paused = worker, roster, complain, is_paused
         self._snapshots: dict[str, _GangSnapshot] = {}
         self._tried: dict[str, GangDemand] = {}
-        """Gang -> what it asked for when members were last popped."""
+        """Gang -> its demand when members were last popped."""
         self._turns = _ReserveTurns()
         self._led_since_s = -1.0
         queue = worker.queue
@@ -75,7 +75,7 @@ class GangWaits:
     # -- attempts --------------------------------------------------------------------------------------------------
 
     def pop(self, *args: object, **options: object) -> Queued | None:
-        """Stands before `PodQueue.pop`: all that is popped passes the gates, and what its gang asks for is noted."""
+        """Wraps `PodQueue.pop`: all popped pods pass the gates; the demand of their gangs is recorded."""
         popped = self._pop(*args, **options)  # type: ignore[arg-type]
         if popped is None:
             return None
@@ -94,7 +94,7 @@ class GangWaits:
         return popped
 
     def add(self, pod: Pod, now_s: float) -> QueueOutcome:
-        """Stands before `PodQueue.add`: a member that comes while its gang is parked causes another attempt of the gang."""
+        """Wraps `PodQueue.add`: a new member of a parked gang causes another attempt of the gang."""
         is_new = pod.uid not in self._worker.queue
         outcome = self._add(pod, now_s)
         if is_new and outcome.state is QueueState.GANG and (key := self._roster.key_of(pod.uid)) is not None:
@@ -104,7 +104,7 @@ class GangWaits:
         return outcome
 
     def regroup(self, now_s: float) -> Moved:
-        """Stands before `PodQueue.regroup`: after it, no gang waits for what it does not ask for any more."""
+        """Wraps `PodQueue.regroup`: afterwards no gang is parked because of an earlier demand."""
         has_changed = self._worker.queue.gangs.has_changed
         moved = self._regroup(now_s)
         if has_changed and self._worker.is_leading:
@@ -126,19 +126,19 @@ class GangWaits:
                 )
 
     def _kept_of(self, keys: Sequence[str]) -> list[Entry]:
-        """Returns the queue's own entries of these gangs."""
+        """Returns the queue entries of these gangs."""
         gangs = self._worker.queue.gangs
         return [entry for key in keys for entry in gangs.own(key)]
 
     def _asked(self, key: str) -> GangDemand:
-        """Returns what the gang, and those that start with it, ask for."""
+        """Returns the demands of the gang and of those that start with it."""
         gangs = ((one, self._roster.gang(one)) for one in self._roster.together_with(key))
         return tuple((one, reason_of(gang)) for one, gang in gangs)
 
     # -- now and then ----------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Compares the queue with the gangs. What is wrong must be so at two looks in a row, and no change must be waiting."""
+        """Compares the queue with the gangs. A violation must be seen at two looks in a row, without a pending change."""
         worker, now_s = self._worker, asyncio.get_running_loop().time()
         if not worker.is_leading or worker.intake.is_closing or self._is_paused():
             self._snapshots.clear()
@@ -177,7 +177,7 @@ class GangWaits:
     def _doubts(
         self, gang: Gang, own: Sequence[QueueEntry], entries: Mapping[str, Sequence[QueueEntry]]
     ) -> list[tuple[str, str, float]]:
-        """Returns what must not be so for longer than a moment."""
+        """Returns states that may only be temporary."""
         if counted(gang).needs <= 0:
             found = [one for one in own if one.state is QueueState.GANG]
             found += [one for one in own if one.state is QueueState.GATED and one.plugins == (GANG_PLUGIN,)]
@@ -209,7 +209,7 @@ class GangWaits:
         return doubts + _doubts_of_leads(all_entries)
 
     def _is_held(self, gang: Gang, together: Sequence[str]) -> bool:
-        """Reports whether the gang, or one that starts with it, is incomplete, invalid, or starts with others."""
+        """Reports whether the gang, or one that starts with it, is incomplete, invalid, or starts with other gangs."""
         for key in together:
             other = self._roster.gang(key)
             if other is None or other.problem or tuple(self._roster.together_with(key)) != tuple(together):
@@ -226,7 +226,7 @@ class GangWaits:
     def _look_at_time(self, gang: Gang, look: _GangSnapshot, own: Sequence[QueueEntry], now_s: float) -> None:
         waited_s = now_s - look.since_s
         is_seen = now_s > look.since_s
-        # `GangsBelowMinimum` times gangs of which members run.
+        # `GangsBelowMinimum` handles the timeout of gangs with running members.
         is_new = gang.is_overdue and not look.is_overdue and is_seen and not gang.bound
         if is_new and waited_s < look.timeout_s - LATE_S and look.since_s > self._led_since_s:
             self._complain(
@@ -241,7 +241,7 @@ class GangWaits:
             )
 
     def _look_at_turns(self, now_s: float) -> None:
-        """A turn to reserve room that ended without a start is followed by a pause of the same length."""
+        """Checks that a turn that ended without a start is followed by a pause of the same length."""
         policy = self._worker.queue._back.reservations.policy
         turns, seen = self._worker.queue.gangs.turns, self._turns
         if policy is None:
@@ -258,7 +258,7 @@ class GangWaits:
 
 
 def _doubts_of_leads(all_entries: Sequence[QueueEntry]) -> list[tuple[str, str, float]]:
-    """`all_entries`: all entries of gangs that start together and have not started."""
+    """`all_entries`: entries of gangs that start together and have not started."""
     if any(one.state in (QueueState.IN_FLIGHT, QueueState.LEAVING) for one in all_entries):
         return []
     leads = [one for one in all_entries if one.state in TRIABLE]

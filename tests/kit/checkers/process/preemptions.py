@@ -1,4 +1,4 @@
-"""Each preemption of a process as it begins: all victims together are enough, each is needed, and none is too important."""
+"""Checks each preemption of a process when it starts: the victims are sufficient, each is needed, and none is too important."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ from tests.kit.checkers.victim_rules import (
 )
 
 SYSTEM_PRIORITY: Final = 2_000_000_000
-"""Pods of this priority or a higher one are not expected to end."""
+"""Pods of this or a higher priority are not expected to end."""
 
 
 class _ClusterState(msgspec.Struct):
-    """What a preemption is judged by."""
+    """The pods and nodes against which a preemption is checked."""
 
     domain: str
     nodes: Mapping[str, Node]
     pods_on_nodes: list[PodOnNode]
     is_usable: Callable[[Node], bool]
     promised: Sequence[PodOnNode] = ()
-    """Pods that are promised a node before the preemptors."""
+    """Pods that are nominated before the preemptors."""
 
 
 class PreemptionChecker:
-    """Stands before the preemptor of one program."""
+    """Wraps the preemptor of one program."""
 
     def __init__(
         self,
@@ -63,29 +63,28 @@ class PreemptionChecker:
         *,
         is_plain: bool,
     ) -> None:
-        """`domain_of`: name of a scheduler -> its domain. `is_plain`: no plugin asks outside or fails."""
+        """`domain_of`: scheduler name -> domain. `is_plain`: no plugin needs remote responses or fails."""
         self._program, self._delivered = program, delivered
         self._domain_of = domain_of
         self._complain, self._quotas = bind_checker.complain, bind_checker.quotas
         self._is_plain = is_plain
         self._may_overlook = any(_may_overlook(domain) for domain in configuration.domains)
-        """It does not look at all nodes: extenders and arguments may leave some out, and what plugins elsewhere answer is as old as their
-        question."""
+        """The process may not evaluate all nodes: extenders and arguments may skip some, and isolated plugins answer with delay."""
         self._latest: Preemption | None = None
         self._in_force: list[Preemption] = []
-        """Those that have not ended or failed."""
+        """Preemptions that have not ended or failed."""
         self._leaving: set[str] = set()
-        """uids of the victims of these, and of those whose deletion was sent for others."""
+        """uids of their victims, and of pods whose deletion was sent for other preemptions."""
         self._preempt = program.preemptor.start
         program.preemptor.start = self.preempt  # type: ignore[method-assign]
 
     def follow(self) -> None:
-        """The configuration may be another one now; what is under way goes by the one before."""
+        """Uses the configuration now in force. Preemptions in progress still use the earlier one."""
         self._may_overlook |= any(_may_overlook(domain) for domain in self._program.configuration.domains)
 
     def preempt(self, preemption: Preemption, home: PreemptorDomain) -> bool:
-        """Stands before `Preemptor.start`: one preemption of a pod at a time, and only of what is less urgent."""
-        if preemption is self._latest:  # the next of its preemptors
+        """Wraps `Preemptor.start`: a pod has one preemption at a time, and only of less important pods."""
+        if preemption is self._latest:  # another preemptor of the same preemption
             return self._preempt(preemption, home)
         self._latest = preemption
         self._in_force = [one for one in self._in_force if self._is_in_force(one)]
@@ -96,8 +95,9 @@ class PreemptionChecker:
         return self._preempt(preemption, home)
 
     def _is_in_force(self, preemption: Preemption) -> bool:
-        """Reports whether the preemption's victims are still to go. One that has failed lets its victims stay and ends its nominations
-        at once, while its preemptors wait for their next attempt."""
+        """Reports whether victims of the preemption are still to be evicted. A failed preemption releases its victims and ends its
+        nominations at once, while its preemptors wait for their next attempt.
+        """
         preemptor, nominator = self._program.preemptor, self._program.nominator
         is_preempting = any(preemptor.is_preempting(pod.uid) for pod, _ in preemption.nominations)
         return is_preempting and all(nominator.node_of(pod.uid) == node for pod, node in preemption.nominations)
@@ -121,7 +121,7 @@ class PreemptionChecker:
         self._check(preemption)
 
     def _check_count(self, preemption: Preemption) -> None:
-        """I7: room is made for as many members of each gang as it needs to start, and for no more."""
+        """Checks I7: capacity is freed for the members of each gang that it needs to start, and for no more."""
         roster = self._program.cache.gangs
         keys = Counter(key for pod, _ in preemption.nominations if (key := roster.key_of(pod.uid)) is not None)
         for key, count in keys.items():
@@ -131,16 +131,16 @@ class PreemptionChecker:
                 self._complain(f"I7: room is made for {count} members of gang {key}, which needs {needs}")
 
     def _check_reclaim(self, tree: QuotaTree, preemption: Preemption) -> None:
-        """I14: of other leaves only what they have borrowed, nobody too many, and nothing that another reclaim took.
+        """Checks I14: only borrowed amounts of other leaves are reclaimed, no victim is needless, and no other reclaim is undone.
 
-        What pods that start together take back is judged as one: by the amounts of all of them, each on its node.
+        Pods that start together are checked as one claim: the amounts of all of them, each on its node.
         """
         preemptors = [pod for pod, _ in preemption.nominations]
         least = min(preemptors, key=lambda pod: pod.spec.priority)
         (first, at), victims, own = preemption.nominations[0], preemption.every_victim, tree.leaf_of(least.namespace)
         for victim in (
             one for one in map(self._marked, victims) if not one.is_leaving
-        ):  # who goes anyway may be anybody
+        ):  # pods that are leaving anyway need no reason
             leaf = tree.leaf_of(victim.namespace)
             is_displaced = leaf is own or leaf is None
             if is_displaced and victim.spec.priority >= least.spec.priority:
@@ -169,7 +169,9 @@ class PreemptionChecker:
         )
 
     def _check_reservation(self, preemption: Preemption) -> None:
-        """I7: room is reserved for a gang without an eviction, and only where the gang fits when all but system pods have ended."""
+        """Checks I7: capacity is reserved for a gang without an eviction, and only if the gang fits after all but system pods have
+        ended.
+        """
         first = preemption.nominations[0].pod
         if preemption.every_victim:
             self._complain(
@@ -191,7 +193,7 @@ class PreemptionChecker:
         return _ClusterState(domain, nodes, pods_on_nodes, self._delivered.is_usable(domain))
 
     def _check(self, preemption: Preemption) -> None:
-        """I7: no preemptor's victims go in vain, and each of them is needed."""
+        """Checks I7: each preemptor fits after the evictions, and each victim is needed."""
         first, cluster = preemption.nominations[0].pod, self._cluster_state(preemption)
         nodes = cluster.nodes
         wanted = [(pod, nodes[node]) for pod, node in preemption.nominations if node in nodes]
@@ -216,7 +218,7 @@ class PreemptionChecker:
     def _check_node(
         self, pod: Pod, node: Node, victims: Sequence[Pod], wanted: Sequence[PodOnNode], cluster: _ClusterState
     ) -> None:
-        """A preemptor fits on its node once the victims are gone, whatever room the other preemptors leave it."""
+        """Checks that a preemptor fits on its node after the evictions, in addition to the other preemptors."""
         others = [(other, there) for other, there in wanted if other.uid != pod.uid]
         fault = self._delivered.fault_of_node(pod, cluster.domain, node) or fault_of_preemption(
             pod,
@@ -231,7 +233,9 @@ class PreemptionChecker:
             self._complain(f"I7: {pod.key} is to preempt on {node.name} in vain: {fault}")
 
     def _check_victims(self, pod: Pod, preemption: Preemption, cluster: _ClusterState) -> None:
-        """Of one node: all victims together are enough, and each is needed; no budget is broken where some node would do without."""
+        """Checks the victims on one node: all are sufficient, each is needed, and no budget is violated if another node avoids
+        that.
+        """
         name, victims, nodes, pods_on_nodes = (
             preemption.node_of(pod.uid),
             [self._marked(victim) for victim in preemption.every_victim],
@@ -256,7 +260,7 @@ class PreemptionChecker:
                 return
 
     def _units(self, preemption: Preemption) -> Sequence[Sequence[Pod]]:
-        """Victims that go together or not at all: those of a gang of which nobody stays, and each other one by itself."""
+        """Returns the victims as units that are evicted together: all members of a gang that ends, and each other victim by itself."""
         judge, units = self._delivered.gangs, dict[str, list[Pod]]()
         gone = {victim.uid for victim in preemption.every_victim}
         for victim in map(self._marked, preemption.every_victim):
@@ -271,9 +275,9 @@ class PreemptionChecker:
         return list(units.values())
 
     def _staying_members(self, state: GangState) -> tuple[set[str], int]:
-        """Members of the gang that are placed and stay, and how many of them may be evicted singly.
+        """Returns the placed members of the gang that stay, and how many of them may be evicted one by one.
 
-        Of the others in `state.bound` the process has heard that they have succeeded: they count, and cannot be evicted.
+        Other pods in `state.bound` have succeeded, as the process has observed: they count, and cannot be evicted.
         """
         known = self._delivered.pods
         here = {uid for uid in state.bound if uid in known and not known[uid].is_deleting}
@@ -285,15 +289,15 @@ class PreemptionChecker:
         return here, min(max(len(here) + finished - state.minimum, 0), len(here))
 
     def _marked(self, pod: Pod) -> Pod:
-        """The pod, as a victim if an earlier preemption is about to remove it."""
+        """Returns the pod, marked as a victim if an earlier preemption is about to evict it."""
         is_victim = pod.uid in self._leaving and not pod.is_deleting
         return replace(pod, is_victim=True) if is_victim and not pod.is_victim else pod
 
     def _nominated_before(self, preemption: Preemption, cluster: _ClusterState) -> Sequence[PodOnNode] | None:
-        """Pods that are promised a node before the preemptors, which have no rules about others themselves. None: it is before
-        some of them only.
+        """Returns pods that are nominated before the preemptors, without their own pod affinity. None if they are before some of
+        the preemptors only.
 
-        As upstream, their own rules count where some pod that stands has one about this pod: else InterPodAffinity skips it.
+        Like upstream, their own rules count if a placed pod has a rule about a preemptor; otherwise InterPodAffinity is skipped.
         """
         nominator, cache, found = self._program.nominator, self._program.cache, []
         preemptors = [pod for pod, _ in preemption.nominations]

@@ -1,7 +1,7 @@
-"""A process checker inside one simulated process: what it assumes, what it believes, and what it holds, moment by moment.
+"""Checks one simulated process from inside: what it assumes, what it believes and what it holds.
 
-Beside the API server's bind checker it sees what never leaves the process. Such are assumptions on rows that refuse the
-pod (I1, I7, I8), a cache that goes back (I6), an index past its bound (I10). It changes nothing.
+In addition to the bind checker at the API server, it sees what never leaves the process: assumptions on rows that do not fit (I1,
+I7, I8), a cache that goes back (I6), an index past its bound (I10). It changes nothing.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ from tests.kit.plugins.permit_holds import HoldLonger
 from tests.kit.world.api_user import NAMESPACE
 
 DEEP_EVERY, ASKED_EVERY = 8, 4
-"""Looks between two that go through all rows, and between two at queues, at what is parked, and at what has not moved."""
+"""Number of looks between two checks of all rows, and between two checks of queues, parked pods and unchanged state."""
 LATE_S = 0.75
-"""What a timer of the program may be late."""
+"""Tolerance for timers of the program."""
 
 
 class ProcessChecker:
-    """Stands by one program from its start."""
+    """The checks of one program, from its start."""
 
     def __init__(
         self,
@@ -75,9 +75,8 @@ class ProcessChecker:
         is_plain: bool,
         is_steady: bool,
     ) -> None:
-        """`is_plain`: no plugin asks outside or fails, so that each answer depends on what was observed alone.
-
-        `is_steady`: none that was drawn refuses or fails by itself.
+        """`is_plain`: no plugin needs remote responses or fails, so that each result depends only on what was observed.
+        `is_steady`: no drawn plugin refuses or fails by itself.
         """
         self.program = program
         self._bind_checker, complain = bind_checker, bind_checker.complain
@@ -89,7 +88,7 @@ class ProcessChecker:
         domain_of = {name: d.name for d in configuration.domains for name in d.scheduler_names}
         self._binds_max = dict[str, int]()
         self.is_tampered_with = False
-        """Its memory has been made wrong, and the audit is at it: what it holds is no fault of its own."""
+        """Its memory was corrupted and the audit is running: wrong state is not a violation."""
         self._gpus, self._cards = Gpus(program.cache), Cards(program.cache, self.delivered)
         if bind_checker.gangs.is_on:
             self.delivered.gangs = GangJudge()
@@ -114,16 +113,16 @@ class ProcessChecker:
         self._looks = 0
         self._equal_pods: EqualPods = {}
         self._seen = (0, 0)
-        """What had been observed, and written to rows, by the last look."""
+        """Versions of observed state and of rows at the last look."""
         self._has_unchecked_rows = True
-        """Some of that has moved since the last look through all rows."""
+        """Something has changed since the last check of all rows."""
         self._is_paused = partial(loop.is_paused, identity)
         self._kept = StateChecker(program, self._quotas, complain, self._is_paused)
         self._requeues: list[RequeueChecker] = []
         self._classes: list[ClassChecker] = []
         self._attempts: list[AttemptChecker] = []
         self._permits: list[tuple[DomainWorker, HoldLonger]] = []
-        """All that there have been."""
+        """All instances so far."""
         feasible = FeasibleNodes(program, self.delivered) if is_steady else None
         for worker, domain in zip(program.router.workers(), configuration.domains, strict=True):
             has_gangs = feasible is not None and self.delivered.gangs is not None
@@ -147,7 +146,7 @@ class ProcessChecker:
     # -- another configuration -------------------------------------------------------------------------------------
 
     def reload(self, configuration: Configuration) -> Reloaded:
-        """Stands before `Program.reload`: nobody leaves a queue by it, and one that cannot be used changes nothing."""
+        """Wraps `Program.reload`: no pod leaves a queue, and an invalid configuration changes nothing."""
         before, queued = self.program.configuration, self._queued()
         try:
             done = self._reload(configuration)
@@ -165,7 +164,7 @@ class ProcessChecker:
         return {entry.uid for worker in self.program.router.workers() for entry in worker.queue.entries()}
 
     def _follow(self) -> None:
-        """The cycles, plugins and settings in force may be others now. What is under way goes on as it began."""
+        """Uses the cycles, plugins and settings now in force. Work in progress continues with the earlier ones."""
         for domain in self.program.configuration.domains:
             binds = domain.concurrency.max_in_flight_binds
             self._binds_max[domain.name] = max(binds, self._binds_max.get(domain.name, 0))
@@ -189,7 +188,7 @@ class ProcessChecker:
                     self._permits.append((worker, plugin))
 
     def _check_classes(self, worker: DomainWorker) -> None:
-        """Its answers are compared with such as nothing was kept for, and its scores with the formulas."""
+        """Compares the worker's classes with fresh evaluations, and its scores with the formulas."""
         table, complain = self.program.cache.nodes, self._bind_checker.complain
         scores = ScoreChecker(
             self.delivered,
@@ -204,24 +203,24 @@ class ProcessChecker:
         self._classes.append(ClassChecker(worker, table, rows, scores, sandbox, complain))
 
     def _freed(self, node: str) -> None:
-        """A pod takes less on the node than before."""
+        """Called when requests on the node have decreased."""
         for requeues in self._requeues:
             requeues.on_node_freed(node)
 
     def end_nomination(self, uid: str) -> None:
-        """Stands before `Nominator.remove`: once the step is over, nobody waits whom the room takes that is kept no longer."""
+        """Wraps `Nominator.remove`: after the current step no pod remains parked that fits into the released capacity."""
         node = self.program.nominator.node_of(uid)
         self._end_nomination(uid)
         if node:
             self._freed(node)
 
     def check_every_class(self, *, is_on: bool) -> None:
-        """At each class that is found, instead of one in many: for a while."""
+        """Compares each class that a cycle uses instead of a sample."""
         for classes in self._classes:
             classes.checks_all = is_on
 
     def write(self, pod: ObjectRef, condition: Condition, lease: LeaseHolder) -> None:
-        """Stands before `ApiConditionWriter.write`: what a condition says from now on."""
+        """Wraps `ApiConditionWriter.write`: records the latest condition of the pod."""
         self.delivered.said[pod.uid] = condition.message
         self.events.said(pod.uid, condition.message)
         self._write(pod, condition, lease)
@@ -229,7 +228,7 @@ class ProcessChecker:
     # -- now and then ----------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """I4, I5, I9 and I10 at this moment."""
+        """Checks I4, I5, I9 and I10 at this moment. Called regularly."""
         if self.is_tampered_with:
             return
         self._looks += 1
@@ -264,7 +263,7 @@ class ProcessChecker:
             self._look_at_queues()
 
     def _has_moved(self) -> bool:
-        """Something was observed, or some row was written, since the last look."""
+        """Reports whether something was observed, or a row was written, since the last look."""
         before, self._seen = self._seen, (self.delivered.changes, self.program.cache.nodes.row_log.sequence)
         return before != self._seen
 
@@ -277,7 +276,7 @@ class ProcessChecker:
                 self._bind_checker.complain(f"I10: {worker.name} keeps {statistics.in_flight_events} events")
 
     def _check_permits(self) -> None:
-        """I5: who waits at Permit is turned back when the first plugin's time is over, and bound when all have let it go."""
+        """Checks I5: a pod at Permit is rejected when the time of the first plugin is over, and bound when all plugins allow it."""
         for worker, plugin in self._permits:
             late = plugin.overdue(worker.waiting.holders, LATE_S)
             self._complain_of(*plugin.broken, *(f"I5: {uid} is held at Permit past its time" for uid in late))
@@ -296,7 +295,7 @@ class ProcessChecker:
                 self._bind_checker.complain(f"{fault} ({self._identity})")
 
     def check_quiescent(self) -> None:
-        """What must be over when all is done."""
+        """Checks what must hold when nothing is left to do."""
         self._complain_of(unfinished_work(self.program), fault_of_cache(self.program, self.delivered, self._equal_pods))
         self._complain_of(self._quotas.fault_of_sums(), *self._kept.faults_when_quiescent())
         self._look_deep()
@@ -304,7 +303,7 @@ class ProcessChecker:
             requeues.check_quiescent()
 
     def check_conditions(self, since_s: float, condition_of: Callable[[str], str]) -> None:
-        """The condition of each pod that was refused since then has the words of the last refusal (I3)."""
+        """Checks that the condition of each pod that was refused since then has the message of the last refusal (I3)."""
         for worker in self.program.router.workers():
             for entry in worker.queue.entries() if worker.is_leading else ():
                 is_late = (
@@ -313,12 +312,12 @@ class ProcessChecker:
                 written = (
                     condition_of(entry.pod.name) if is_late and entry.pod.namespace == NAMESPACE else entry.message
                 )
-                is_of_a_cycle = not written.startswith(FAILED)  # a failure on the way back to the queue is reported too
+                is_of_a_cycle = not written.startswith(FAILED)  # a failure while the pod is requeued
                 if written != entry.message and is_of_a_cycle:
                     self._complain_of(f"I3: the owner of {entry.pod.key} reads {written!r}, not {entry.message!r}")
 
     def check_nominations(self) -> None:
-        """Whoever leads the pod's domain next reads of its promise what is written on it (I5)."""
+        """Checks that the nomination written on each pod is the one that the next leader must read (I5)."""
         nominator = self.program.nominator
         leading = [worker.queue for worker in self.program.router.workers() if worker.is_leading]
         for pod in self._bind_checker.pods().values():
@@ -330,11 +329,11 @@ class ProcessChecker:
                 )
 
     def has_seen_all_deletions(self) -> bool:
-        """Of the deletion of every pod, and has nothing more to do about any."""
+        """Reports whether the process has observed the deletion of every pod and has nothing left to do."""
         is_deciding = any(len(worker.queue) for worker in self.program.router.workers())
         return not (self.delivered.pods or is_deciding or unfinished_work(self.program))
 
     def check_empty(self) -> None:
-        """Once all pods are gone, nothing is kept for any of them (I5)."""
+        """Checks that nothing is kept after all pods were deleted (I5)."""
         self.check_quiescent()
         self._complain_of(fault_of_leftovers(self.program))

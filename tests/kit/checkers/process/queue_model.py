@@ -1,8 +1,8 @@
-"""What a domain's queue owes to pods that wait: a plain model of it, in which each pod is asked about each event by itself (I3).
+"""A plain model of a domain's queue, which handles each pod and each event separately (I3).
 
-The program keeps an index of parked pods, asks once for pods that are equal, and keeps one log for all attempts. Here every pod
-has its own list of what happened, and the hints of the plugins that refused it are called for it alone. A pod that must move by
-that has moved, and one that need not has stayed. (That the hints are right, `RequeueChecker` looks at.)
+The program keeps an index of parked pods, calls hints once for equal pods, and keeps one event log for all attempts. In the model
+every pod has its own list of events, and the hints of the plugins that refused it are called for it alone. A pod that must move has
+moved, and a pod that need not has stayed. (`RequeueChecker` checks that the hints are right.)
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from multisched.state.gang_roster import GangRoster
 from tests.kit.plugins.faulty import FAULTY
 
 EVENTS_EVERY: Final = 3
-"""One event in so many is put to each parked pod."""
+"""Every n-th event is evaluated for each parked pod."""
 IN_FLIGHT: Final = frozenset({QueueState.IN_FLIGHT, QueueState.LEAVING})
 PARKED: Final = frozenset({QueueState.UNSCHEDULABLE, QueueState.GATED})
 BY_ROW: Final = frozenset({Dependency.NODE, Dependency.ROW})
-"""Plugins of these answer for a node by that node alone."""
+"""The result of plugins with these dependencies for a node depends on that node alone."""
 NOT_MODELLED: Final = frozenset({API_SERVER, FAULTY})
-"""One keeps pods apart for a time of its own; the hints of the other fail now and then."""
+"""Not modelled: one holds pods for a time of its own; the hints of the other fail now and then."""
 
 
 class RequeueEffect(IntEnum):
-    """What an event does for a pod that waits."""
+    """The effect of an event on a pod."""
 
     NONE = 0
     ONE = 1
-    """One of all that are equal."""
+    """Requeues one of all equal pods."""
     ALL = 2
     WITHOUT_BACKOFF = 3
-    """All, and without backoff."""
+    """Requeues all, without backoff."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class ObservedEvent:
 
 
 class QueueModel:
-    """Of one domain in one process. Stands before the calls of its queue."""
+    """The queue of one domain in one process. Wraps its methods."""
 
     def __init__(
         self,
@@ -78,10 +78,10 @@ class QueueModel:
         complain: Callable[[str], None],
         on_popped: Callable[[Collection[str]], None],
     ) -> None:
-        """`on_popped` gets the uids of all whose attempts begin."""
+        """`on_popped`: called with the uids of all pods whose attempts begin."""
         self._worker, self._gangs, self._complain, self._on_popped = worker, gangs, complain, on_popped
         self._missed: dict[str, list[ObservedEvent]] = {}
-        """uid of each pod in its attempt -> what has happened since it was popped."""
+        """uid of each pod in flight -> events since it was popped."""
         self._registered: dict[str, Sequence[EventRegistration]] = {}
         self._by_row = frozenset[str]()
         self._events = 0
@@ -94,7 +94,7 @@ class QueueModel:
         self.follow()
 
     def follow(self) -> None:
-        """The profile may be another one now."""
+        """Uses the profile now in force."""
         plugins = [one.plugin for one in self._worker.plugins.built]
         self._registered = {one.name: one.events_to_register() for one in implementing(plugins, EnqueueExtensions)}
         self._by_row = frozenset(one.name for one in plugins if dependency_of(one) in BY_ROW)
@@ -102,7 +102,7 @@ class QueueModel:
     # -- attempts --------------------------------------------------------------------------------------------------
 
     def pop(self, now_s: float, like: PodSpec | None = None) -> Queued | None:
-        """Stands before `PodQueue.pop`."""
+        """Wraps `PodQueue.pop`."""
         popped = self._pop(now_s, like)
         if popped is not None:
             members = popped.members if isinstance(popped, QueuedGang) else (popped,)
@@ -112,17 +112,17 @@ class QueueModel:
         return popped
 
     def add(self, pod: Pod, now_s: float) -> QueueOutcome:
-        """Stands before `PodQueue.add`."""
+        """Wraps `PodQueue.add`."""
         self._changed(pod)
         return self._add(pod, now_s)
 
     def update(self, old: Pod, new: Pod, now_s: float) -> QueueOutcome | None:
-        """Stands before `PodQueue.update`."""
+        """Wraps `PodQueue.update`."""
         self._changed(new)
         return self._update(old, new, now_s)
 
     def _changed(self, pod: Pod) -> None:
-        """The owner of a pod in its attempt changes it, or it comes back after it had left."""
+        """Records an update of a pod in flight, or that it is added again after it had left."""
         known = self._worker.queue.pod(pod.uid) if pod.uid in self._missed else None
         if known is None:
             return
@@ -132,18 +132,18 @@ class QueueModel:
             self._missed[pod.uid].append(ObservedEvent(event, known, pod))
 
     def activate(self, uid: str, now_s: float) -> QueueOutcome | None:
-        """Stands before `PodQueue.activate`: whoever is not tried at once is tried again."""
+        """Wraps `PodQueue.activate`: a pod in flight is tried again after its attempt."""
         if uid in self._missed:
             self._missed[uid].append(ObservedEvent(FORCED, None, None))
         return self._activate(uid, now_s)
 
     def done(self, uid: str) -> bool:
-        """Stands before `PodQueue.done`."""
+        """Wraps `PodQueue.done`."""
         self._missed.pop(uid, None)
         return self._done(uid)
 
     def fail(self, uid: str, failure: Failure, now_s: float, budget: StepBudget = UNLIMITED) -> QueueOutcome:
-        """Stands before `PodQueue.fail`: whatever has happened meanwhile counts now."""
+        """Wraps `PodQueue.fail`: the events since the pop determine the next state."""
         missed, queue = self._missed.pop(uid, []), self._worker.queue
         pod, is_back = queue.pod(uid), queue.where(uid) is QueueState.IN_FLIGHT
         is_refusal = bool(failure.rejectors or failure.pending) and not (failure.is_error or failure.without_backoff)
@@ -173,7 +173,7 @@ class QueueModel:
         return wakes
 
     def _is_kin(self, one: Pod, pod: Pod, gang: str | None) -> bool:
-        """They are one pod, or start together."""
+        """Reports whether both are one pod, or start together."""
         return one.uid in self._worker.queue.gangs.uids_with(pod.uid) or (
             gang is not None and self._gangs.key_of(one.uid) == gang
         )
@@ -183,7 +183,7 @@ class QueueModel:
     def on_event(
         self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float, only: ParkedPodFilter = EVERY_POD
     ) -> Moved:
-        """Stands before `PodQueue.on_event`."""
+        """Wraps `PodQueue.on_event`."""
         observed = ObservedEvent(event, old, new)
         is_of_one = event.resource is Resource.WILDCARD and isinstance(new, Pod)
         for uid, missed in self._missed.items():
@@ -198,7 +198,7 @@ class QueueModel:
         return moved
 
     def _asked_of_parked(self, observed: ObservedEvent) -> Iterator[tuple[Entry, object, RequeueEffect]]:
-        """Each parked pod with what pods that are equal share, and what the event does for it."""
+        """Yields each parked pod, the key that equal pods share, and the effect of the event."""
         old, gone = observed.old, ""
         if isinstance(old, Pod) and observed.new is None:
             gone = old.uid
@@ -224,7 +224,7 @@ class QueueModel:
                 self._complain(f"I3: {entry.pod.key}, refused by {by}, was woken, and {label} does not help it")
 
     def fault_of_index(self) -> str:
-        """The first parked pod that is looked for as another pod than it is, or for other reasons; empty for none."""
+        """Returns the first parked pod that is indexed under wrong keys; empty for none."""
         parked = self._worker.queue._parked
         for uid, entry in self._worker.queue._entries.items():
             if entry.state in PARKED:
@@ -238,7 +238,7 @@ class QueueModel:
     def _asked(
         self, pod: Pod, rejectors: Collection[str], pending: Collection[str], observed: ObservedEvent
     ) -> RequeueEffect:
-        """What the event does for this pod, by the hint of each plugin that refused it."""
+        """Returns the effect of the event on the pod, by the hints of the plugins that refused it."""
         if observed.event.resource is Resource.WILDCARD:
             return RequeueEffect.ALL
         found = RequeueEffect.NONE

@@ -1,10 +1,9 @@
-"""Who waits though nothing is in the way: pods that were not woken, and ready work beside a loop that sleeps.
+"""Finds pods that wait without a reason: pods that were not requeued, and ready pods while the scheduling loop sleeps.
 
-A hint that wrongly says no leaves its pod parked until another event comes, or the flush after minutes. The pod is
-bound late, and nobody would notice. So the profile's own filters are asked anew about what is parked, beside what is
-promised and what ledgers hold. They are asked about one node when something changes there, about all now and then.
-Whoever they let go should have been woken by what made it so. (That the filters are right, `FeasibleNodes` and
-`ClassChecker` look at.)
+A hint that wrongly skips an event leaves its pod parked until another event or the flush. The pod is then bound late, which no
+other check would detect. Therefore the profile's filters are run again for parked pods, with nominations and ledgers: for one node
+when something changes there, and for all nodes regularly. A pod that passes should have been requeued by the change.
+(`FeasibleNodes` and `ClassChecker` check that the filters are right.)
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ from tests.kit.checkers.process.gang_fit import GangFit
 from tests.kit.checkers.reference_rules import matches_node_affinity
 
 LOOKS: Final = 6
-"""A pod is asked about at every sixth look in a row that finds it where it was."""
+"""A parked pod is checked at every n-th look that finds it unchanged."""
 ASKED_MAX: Final = 4
-"""Pods of one domain that are asked about at one look."""
+"""Pods of one domain that are checked at one look."""
 PICKED_UP_MAX_S: Final = 0.03
-"""Work that is ready is taken up in less; the timer that looks for what was left lying comes every quarter of a second."""
+"""Time within which ready work is started; the timer that looks for missed work fires every 0.25 s."""
 LATE_S: Final = 1.0
 GATES: Final = "SchedulingGates"
 GPU_SHARE: Final = "GpuShare"
 RELATING: Final = frozenset({"InterPodAffinity", "PodTopologySpread"})
-"""Plugins by which a change on one node can make another one feasible."""
+"""Plugins for which a change on one node can make another node feasible."""
 _PARKED: Final = (QueueState.UNSCHEDULABLE, QueueState.GATED)
 
 
 class RequeueChecker:
-    """Of one domain in one process. `is_steady`: no plugin was drawn that fails or refuses by itself."""
+    """The parked pods of one domain in one process. `is_steady`: no drawn plugin fails or refuses by itself."""
 
     def __init__(
         self,
@@ -57,7 +56,7 @@ class RequeueChecker:
         *,
         is_steady: bool,
     ) -> None:
-        """`gangs`: None where there are none, or not all is steady."""
+        """`gangs`: None if there are none, or if the run is not steady."""
         self._program = program
         self._worker = worker
         self._complain = complain
@@ -67,18 +66,18 @@ class RequeueChecker:
         self._on_event = worker.queue.on_event
         worker.queue.on_event = self.on_event  # type: ignore[method-assign]
         self._changed: set[str] = set()
-        """Names of nodes on which something has happened in this step."""
+        """Names of nodes that have changed in this step."""
         self._are_relations_changed = False
         self._looks: dict[str, tuple[float, int]] = {}
-        """uid -> since when it is where it is, and how often it was found there."""
+        """uid -> time since which its state is unchanged, and number of looks since then."""
         self._hinting = frozenset[str]()
-        """Plugins whose refusals depend on what is known here, and that say which events help."""
+        """Plugins whose refusals depend only on known state, and that register events."""
         self._followed_s = 0.0
-        """When the configuration last changed: by a shorter flush pods may be due at once."""
+        """Time of the last change of the configuration: a shorter flush may make pods due at once."""
         self.follow()
 
     def follow(self) -> None:
-        """The profile may be another one now."""
+        """Uses the profile now in force."""
         self._followed_s, plugins = asyncio.get_running_loop().time(), self._worker.plugins
         hinting = implementing((*plugins.pre_filter, *plugins.filter), EnqueueExtensions)
         self._hinting = frozenset(p.name for p in hinting) - plugins.remote_names
@@ -88,7 +87,7 @@ class RequeueChecker:
     def on_event(
         self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float, only: ParkedPodFilter = EVERY_POD
     ) -> Moved:
-        """Stands before `PodQueue.on_event`: once all events of this step have passed, nobody waits whom the node takes."""
+        """Wraps `PodQueue.on_event`: after all events of this step, no pod remains parked that the node takes."""
         moved = self._on_event(event, old, new, now_s, only)
         self.on_node_freed(_node_of(event, old, new))
         if isinstance(new if old is None else old, Node | Pod):
@@ -96,14 +95,14 @@ class RequeueChecker:
         return moved
 
     def on_node_freed(self, name: str) -> None:
-        """A node that may take more than before; empty for none."""
+        """Checks parked pods after this step, for a node that may have more room; empty for none."""
         if name and self._is_steady and self._worker.is_leading:
             if not self._changed:
                 asyncio.get_running_loop().call_soon(self._check_changed)
             self._changed.add(name)
 
     def _look_at_relations(self) -> None:
-        """A pod or node changed: pods that are refused by relations may fit on any node now."""
+        """Checks pods that relations to other pods had refused, after this step: a pod or node has changed."""
         if self._is_steady and self._worker.is_leading and not self._are_relations_changed:
             self._are_relations_changed = True
             asyncio.get_running_loop().call_soon(self._check_relations)
@@ -141,7 +140,7 @@ class RequeueChecker:
         return self._gangs is not None and bool(self._gangs.lacking(entry.uid))
 
     def _ask_about_gang(self, entry: QueueEntry) -> None:
-        """A member that a node would take alone may wait: the gang must not fit as a whole."""
+        """Checks the gang of a parked member: it must not fit as a whole."""
         if self._gangs is not None:
             self._gangs.check_parked(entry, self._worker.queue)
 
@@ -152,10 +151,10 @@ class RequeueChecker:
             return False
         return found is not None and bool(found.feasible[0]) and self._is_free(entry.pod, row)
 
-    # -- work that is left lying -----------------------------------------------------------------------------------
+    # -- ready work ------------------------------------------------------------------------------------------------
 
     def look_for_work(self) -> None:
-        """What is ready now is being decided a moment later."""
+        """Checks that ready pods are popped shortly afterwards."""
         if self._has_idle_work():
             attempts = self._worker.counters.attempts
             asyncio.get_running_loop().call_later(PICKED_UP_MAX_S, self._look_again, attempts)
@@ -173,7 +172,7 @@ class RequeueChecker:
     # -- pods that wait --------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """What waits has something to wait for."""
+        """Checks that each queued pod has a reason to wait."""
         worker = self._worker
         if not worker.is_leading or worker.intake.is_closing or self._is_paused():
             self._looks.clear()
@@ -191,7 +190,7 @@ class RequeueChecker:
             self._ask_about(due[:ASKED_MAX])
 
     def check_quiescent(self) -> None:
-        """All that are parked when nothing happens any more."""
+        """Checks all parked pods when nothing happens any more."""
         if self._is_steady and self._worker.is_leading:
             self._ask_about([entry for entry in self._worker.queue.entries() if self._may_ask_about(entry)])
 
@@ -205,13 +204,17 @@ class RequeueChecker:
         return hinting.issuperset(entry.plugins) and not self._may_miss(entry.pod)
 
     def _has_queued_equal(self, entry: QueueEntry) -> bool:
-        """Reports whether an equal pod is tried before: an event that makes room for one pod queues one (`Hint.QUEUE_ONE`)."""
+        """Reports whether an equal pod is queued: an event that makes room for one pod requeues one of all equal pods
+        (`Hint.QUEUE_ONE`).
+        """
         key = class_of(entry.pod)
         others = (one for one in self._worker.queue._entries.values() if one.state not in _PARKED)
         return any(class_of(one.pod) == key for one in others)
 
     def _may_miss(self, pod: Pod) -> bool:
-        """No event says that a pod was assumed, which counts as company. The watch shows it a moment later."""
+        """Reports whether an assumed pod may help this pod. Assumed pods count for relations, but cause an event only when the
+        watch delivers them.
+        """
         if not (pod.spec.spread or pod.spec.pod_affinity):
             return False
         return any(entry.state is PodState.ASSUMED for entry in self._program.cache)
@@ -243,7 +246,7 @@ class RequeueChecker:
         self._complain(f"I3: {entry.pod.key} was not woken, and its filters take {node} ({refusal})")
 
     def _node_for(self, classes: ClassCache, pod: Pod, attempt: int) -> str:
-        """A node that all filters pass, and that is free; empty for none."""
+        """Returns a node that passes all filters and is free; empty for none."""
         try:
             found = classes.find(pod, attempt)
         except PluginFailure:
@@ -252,7 +255,7 @@ class RequeueChecker:
         return next((self._program.cache.nodes.node(row).name for row in rows if self._is_free(pod, row)), "")
 
     def _is_free(self, pod: Pod, row: int) -> bool:
-        """Nothing there is promised to anybody before this pod, and no ledger has anything against it."""
+        """Reports whether no pod is nominated there before this one, and all ledgers accept the pod."""
         cache = self._program.cache
         name = cache.nodes.node(row).name
         return not self._program.nominator.ahead_on(name, pod) and not (
@@ -261,7 +264,7 @@ class RequeueChecker:
 
 
 def _node_of(event: ClusterEvent, old: EventObject, new: EventObject) -> str:
-    """The node that may take more than before; empty for none."""
+    """Returns the node that may have more room after the event; empty for none."""
     if isinstance(new, Node):
         return new.name if event.resource is Resource.NODE else ""
     is_freed = event.resource is Resource.ASSIGNED_POD and new is None and isinstance(old, Pod)

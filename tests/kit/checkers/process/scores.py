@@ -1,10 +1,9 @@
-"""What nodes score, by the plugins of tests/reference from what the process has observed.
+"""Checks scores with the plugins of `tests/reference` and what the process has observed.
 
-A wrong score puts pods where they may well be, and nobody would notice.
-
-The reference has no GpuShare: it is judged by the domain's documentation, from what is free of each device, as the ledger has it
-(which `mirror` checks). Not judged: images on whose size nodes do not agree, and spreading by constraints that honour taints
-or by a cluster's default constraints. A plugin that has nothing to say leaves all nodes alike.
+A wrong score places pods on possible nodes, which no other check would detect. The reference has no GpuShare; its scores are
+checked by the documentation of the domain, with the free amounts of each device in the ledger (`cache_comparison` checks the
+ledger). Not checked: images whose sizes differ between nodes, and spreading by constraints that honour taints or by default
+constraints of the cluster. A plugin without a column must score all nodes equally.
 """
 
 from __future__ import annotations
@@ -35,19 +34,19 @@ BY_REFERENCE: Final = frozenset(name for name, (make, _) in PLUGINS.items() if m
 
 @dataclass(slots=True)
 class ScoreChecker:
-    """As one process gives them."""
+    """The scores of one process."""
 
     delivered: DeliveredState
     table: NodeTable
     complain: Callable[[str], None]
     domain: str
     plugins: PluginSet
-    """Those in force in the domain."""
+    """The plugins in force in the domain."""
     free_devices: Callable[[str], Sequence[int]]
-    """Name of a node -> thousandths that are free of each of its GPUs."""
+    """Node name -> free thousandths of each of its GPUs."""
 
     def check(self, entry: EquivalenceClass, pod: Pod) -> None:
-        """Every feasible row of a class that was scored just now."""
+        """Checks every feasible row of a class that was just scored."""
         rows = entry.rows[entry.feasible].tolist()
         nodes = [self.delivered.nodes[name] for name in map(self._name, rows) if name in self.delivered.nodes]
         if not rows or len(nodes) != len(rows):
@@ -73,7 +72,7 @@ class ScoreChecker:
         return self.table.node(row).name
 
     def _scores_of(self, name: str, pod: Pod, nodes: Sequence[Node]) -> list[int] | None:
-        """Per node; None where nothing is said."""
+        """Returns the expected score per node; None if it is unknown."""
         if name == DEVICES:
             return self._of_devices(pod, nodes)
         if not self._is_judged(name, pod):
@@ -120,13 +119,15 @@ class ScoreChecker:
 
 
 def _of_whole(free: Sequence[int], whole: int) -> int:
-    """The fewer untouched devices would be left the better."""
+    """Returns a higher score if fewer unused devices would remain."""
     left = free.count(WHOLE_MILLI) - whole
     return MOST // (1 + left) if left >= 0 else 0
 
 
 def _of_fraction(free: Sequence[int], milli: int, count: int) -> int:
-    """Half by how many of the fullest devices with room are shared already, 40 by how little of them is left, 10 by the node."""
+    """Returns the score of a fraction: 50 points for chosen devices that are already shared, 40 for little remaining room on them,
+    10 for the usage of the node.
+    """
     chosen = [one for one in free if one >= milli][:count]
     if len(chosen) < count:
         return 0

@@ -1,4 +1,4 @@
-"""What one process keeps from call to call, beside plain accounts of the same: parked pods, victims, cards, plugins, quotas."""
+"""Compares state of one process with plain computations: parked pods, victims, cards, plugins and quotas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.kit.checkers.process.takeovers import TakeoverChecker
 
 
 class StateChecker:
-    """Of one program."""
+    """The state of one program."""
 
     def __init__(
         self,
@@ -32,13 +32,13 @@ class StateChecker:
         TakeoverChecker(program, complain)
 
     def follow(self) -> str:
-        """Another configuration is in force; what has not followed it, empty for nothing."""
+        """Uses the configuration now in force. Returns the first part that does not use it; empty for none."""
         for queue in self._queues:
             queue.follow()
         return fault_of_plugins(self._program)
 
     def faults(self) -> Iterator[str]:
-        """What is kept otherwise than it should be, at this moment."""
+        """Yields wrong state at this moment; may yield empty strings."""
         yield from self._removals.broken
         self._removals.broken.clear()
         yield self._removals.fault()
@@ -51,6 +51,6 @@ class StateChecker:
             yield self._quotas.fault_of_waiting(worker)
 
     def faults_when_quiescent(self) -> Iterator[str]:
-        """The same when nothing is under way."""
+        """Does the same when nothing is in progress."""
         yield from self.faults()
         yield self._removals.fault_when_quiescent()

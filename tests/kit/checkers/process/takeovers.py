@@ -1,4 +1,4 @@
-"""Which nodes a new leader uses at once: none that another leader may still be binding to, by what their leases say (I9)."""
+"""Checks which nodes a new leader uses at once: none to which another leader may still be binding, by their leases (I9)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from multisched.shell.program import Program
 
 
 class TakeoverChecker:
-    """Stands before `Handover.open` of one program."""
+    """Wraps `Handover.open` of one program."""
 
     def __init__(self, program: Program, complain: Callable[[str], None]) -> None:
         self._program, self._complain = program, complain
@@ -19,7 +19,7 @@ class TakeoverChecker:
         program.handover.open = self.open  # type: ignore[method-assign]
 
     def open(self, worker: DomainWorker, others: Mapping[str, Holding | None]) -> None:
-        """Stands before `Handover.open`."""
+        """Wraps `Handover.open`."""
         handover, nodes = self._program.handover, self._program.cache.nodes
         self._open(worker, others)
         known = handover._nodes.position

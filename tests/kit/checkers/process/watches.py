@@ -1,4 +1,4 @@
-"""Each word of a process's watches: no version goes back, and nothing that was deleted comes again (I6)."""
+"""Checks each event of a process's watches: no version decreases, and no deleted object returns (I6)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _decoder = msgspec.json.Decoder(_Object)
 
 
 class WatchChecker:
-    """Stands before the ingest of one program, and keeps what it gets."""
+    """Wraps the ingest of one program, and records what it delivers."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class WatchChecker:
         complain: Callable[[str], None],
         on_freed: Callable[[str], None],
     ) -> None:
-        """`on_freed` hears of each node on which a pod takes less than before."""
+        """`on_freed`: called with each node on which a pod requests less than before."""
         self._delivered, self._policies = delivered, policies
         self._identity = identity
         self._complain = complain
@@ -45,9 +45,9 @@ class WatchChecker:
         self._gone: set[str] = set()
         self._uids: dict[str, str] = {}
         self.was_restored = False
-        """A backup was restored since the process began."""
+        """A backup was restored since the process started."""
         self.may_hear_twice = False
-        """Some object comes as from no watch: anew, in the version that it had."""
+        """A disruption delivers objects directly: a version may be delivered twice."""
         self._upsert, self._delete, self._drop = program.pods.upsert, program.pods.delete, program.pods.drop
         program.pods.upsert = self.upsert  # type: ignore[method-assign]
         program.pods.delete = self.delete  # type: ignore[method-assign]
@@ -61,7 +61,7 @@ class WatchChecker:
         finished.delete = self.delete_finished  # type: ignore[method-assign]
 
     def upsert(self, key: str, raw: msgspec.Raw) -> None:
-        """Stands before `PodIngest.upsert`: no version goes back, and no deleted uid comes again (I6)."""
+        """Wraps `PodIngest.upsert`: no version decreases, and no deleted uid returns (I6)."""
         freed = self._delivered.pod_delivered(key, raw)
         if freed:
             self._on_freed(freed)
@@ -111,6 +111,6 @@ class WatchChecker:
         self._delete_finished(key, raw)
 
     def on_restored(self) -> None:
-        """A backup was restored: versions go back, and what was deleted may come again."""
+        """Records that a backup was restored: versions decrease, and deleted objects may return."""
         self._versions.clear()
         self.was_restored = True
