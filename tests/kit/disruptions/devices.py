@@ -1,4 +1,4 @@
-"""GPUs: counts that flap, fractions near full, and annotations of running pods that change."""
+"""Disruptions of GPUs: counts that change, fractions on nearly full devices, and edited annotations of running pods."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.kit.world.labels import GPU, GPU_COUNT, GPU_INDICES, GPU_MILLI, HONOU
 from tests.kit.world.nodes import GPU_NODES, NODES
 
 STUFFING = 1_100
-"""Annotations that somebody adds to a running pod."""
+"""Number of annotations that a user adds to a running pod."""
 MISTAKEN = (
     {GPU_MILLI: "half"},
     {GPU_MILLI: "0"},
@@ -20,16 +20,17 @@ MISTAKEN = (
     {GPU_MILLI: "500", GPU_COUNT: "99"},
     {GPU_MILLI: "500"},
 )
-"""The last is about a pod that requests whole devices, too."""
+"""Invalid requests; the last one is used for a pod that also requests whole devices."""
 PAIRED = 0.6
-"""Of all times that GPUs are lost: pods hold two each."""
+"""Share of lost GPUs in which pods hold two each."""
 FRACTIONS = ("250", "300", "400", "500", "600", "1000")
 
 
 async def _flap(context: RunContext) -> bool:
-    """A device plugin restarts: 4, none, 4 again, while pods that fill the node's CPU are bound there in either domain.
+    """Changes the GPU count to 0 and back to 4, as by a restart of the device plugin, while pods that fill the node's CPU are bound
+    there in either domain.
 
-    Some binds take longer than it takes the next leader to hear that the last one has seen the node leave.
+    Some binds take longer than the next leader needs to learn that the previous one has seen the node leave.
     """
     name = f"node-{context.rng.choice(GPU_NODES)}"
     is_slow = context.rng.random() < SLOW
@@ -48,7 +49,9 @@ async def _flap(context: RunContext) -> bool:
 
 
 async def _lose_some(context: RunContext) -> bool:
-    """Two of four fall out, and come back. Some pods may hold one that falls out and one that stays, beside one with a little left."""
+    """Removes two of four GPUs for a while. Some pods may hold one that is removed and one that remains, which other pods nearly
+    fill.
+    """
     name = f"node-{context.rng.choice(GPU_NODES)}"
     if context.rng.random() < PAIRED:
         await context.world.add_fractions(name, ["900"])
@@ -66,7 +69,7 @@ async def _lose_some(context: RunContext) -> bool:
 
 
 async def _fill(context: RunContext) -> bool:
-    """More fractions than a node's devices can hold, at once, then whole ones; and some of the first end."""
+    """Creates more fractions than a node's devices can hold at once, then whole ones, and deletes some of the first."""
     name = f"node-{context.rng.choice(GPU_NODES)}"
     await context.world.add_fractions(name, [context.rng.choice(FRACTIONS) for _ in range(14)])
     await context.pause(0.0, 2.0)
@@ -79,7 +82,7 @@ async def _fill(context: RunContext) -> bool:
 
 
 async def _edit(context: RunContext, changes: dict[str, str | None]) -> bool:
-    """Somebody edits running pods that share devices; then more come that want their room."""
+    """Edits running pods that share devices, then creates more pods that need their room."""
     placed = [pod for pod in context.world.pods() if pod.node and GPU_MILLI in pod.annotations]
     if not placed:
         node = f"node-{context.rng.choice(GPU_NODES)}"
@@ -105,12 +108,12 @@ async def _lower_milli(context: RunContext) -> bool:
 
 
 async def _stuff_annotations(context: RunContext) -> bool:
-    """Sorted before and behind ours."""
+    """Adds annotations that sort before and after ours."""
     return await _edit(context, {f"{'a' if at % 2 else 'z'}{at}.sim/x": "" for at in range(STUFFING)})
 
 
 async def _annotate_foreigners(context: RunContext) -> bool:
-    """Pods without a GPU that say they hold one, placed by somebody else: they block nobody."""
+    """Places pods of another scheduler that have no GPU but annotations that claim one: they must not block other pods."""
     for number in GPU_NODES[:4]:
         await context.world.external_actors.place(f"node-{number}", annotations={GPU_MILLI: "1000"})
     await context.world.add_fractions(f"node-{GPU_NODES[0]}", ["500", "500"])
@@ -118,7 +121,7 @@ async def _annotate_foreigners(context: RunContext) -> bool:
 
 
 async def _add_invalid_amounts(context: RunContext) -> bool:
-    """Annotations that are no amount of a device: their conditions say so, until the owners take their pods back or mend them."""
+    """Creates pods with invalid amounts of devices: conditions report them until their owners delete or correct them."""
     before = {pod.name for pod in context.world.pods()}
     for amounts in MISTAKEN:
         await context.world.add_annotated("gpu-scheduler", amounts, whole="1" if amounts == MISTAKEN[-1] else "")
@@ -135,7 +138,7 @@ async def _add_invalid_amounts(context: RunContext) -> bool:
 
 
 async def _replace(context: RunContext) -> bool:
-    """A node whose devices are shared goes with its pods on it; another takes its place, and it comes back as a new one."""
+    """Deletes a node with shared devices and its pods, adds another node, and recreates the first one as a new node."""
     number = context.rng.choice(GPU_NODES)
     name = f"node-{number}"
     await context.world.add_fractions(name, FRACTIONS)
@@ -143,7 +146,7 @@ async def _replace(context: RunContext) -> bool:
     await context.world.nodes.delete(number)
     await context.pause(0.0, 0.3)
     context.nodes_added += 1
-    other = NODES + 1_000 + 10 * context.nodes_added + 7  # which has devices, too, and takes the row that is free now
+    other = NODES + 1_000 + 10 * context.nodes_added + 7  # it has devices too, and gets the free row
     await context.world.nodes.add(other)
     await context.world.add_fractions(f"node-{other}", FRACTIONS)
     await context.pause(0.0, 1.0)
@@ -156,7 +159,7 @@ async def _replace(context: RunContext) -> bool:
 
 
 async def _whole_and_shared(context: RunContext) -> bool:
-    """Both want one node at once: it is for one of them."""
+    """Creates pods for whole and for shared devices of one node at once: only one kind may use it."""
     name = f"node-{context.rng.choice(GPU_NODES)}"
     await context.world.crowds.add(name, 3, scheduler="gpu-scheduler", cpu="100m", limits={GPU: "1"})
     await context.world.add_fractions(name, ["250", "500", "500"])
@@ -164,7 +167,7 @@ async def _whole_and_shared(context: RunContext) -> bool:
 
 
 async def _honour_indices(context: RunContext) -> bool:
-    """A node gets a device plugin that gives out what annotations name: whole devices and fractions may stand side by side."""
+    """Gives a node a device plugin that assigns the devices in annotations: whole devices and fractions may share the node."""
     name = f"node-{context.rng.choice(GPU_NODES)}"
     if not await context.world.nodes.patch(name, {"metadata": {"labels": {GPU_INDICES: HONOURED}}}):
         return False

@@ -1,6 +1,6 @@
-"""What a process remembers, made wrong: numbers of a row, a pod that no queue has, objects that were observed otherwise than they are.
+"""Corruptions of a process's memory: numbers of a row, a pod missing from its queue, objects that differ from the API server.
 
-No program does that to itself, so that only its audit can find it. It is asked at once, and everything has to be true again.
+The program does not do that by itself, so only its audit can detect it. The audit is run at once, and must repair everything.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tests.kit.plugins.faulty import FAULTY
 from tests.kit.processes.process import Process
 
 WRONG_PODS_MAX: Final = 24
-"""Pods that are observed otherwise: more differences than the audit names in the log."""
+"""Pods that are delivered wrongly: more differences than the audit logs."""
 AUDITS: Final = 2
-"""Of what may have changed meanwhile the first audit says nothing."""
+"""Audits to run: the first one ignores state that may have changed meanwhile."""
 WRONG: Final = {"sim/wrong": "wrong"}
 PORT: Final = 9_977
 
@@ -35,7 +35,7 @@ PORT: Final = 9_977
 
 
 async def _corrupt_rows(context: RunContext) -> bool:
-    """While the process stands still, so that nothing is decided by it."""
+    """Corrupts rows while the process is paused, so that nothing is decided from them, and checks that the audit repairs them."""
     process = context.replicas.leader()
     if process is None:
         return False
@@ -74,7 +74,9 @@ def _paused_process(context: RunContext, process: Process) -> Iterator[None]:
 
 
 def _drop_from_queue(context: RunContext, process: Process) -> Pod | None:
-    """Some pod that waits is taken out of its queue without a word. Of one that the server refuses the count is lost so."""
+    """Removes a pending pod from its queue silently. Returns it; None for none. Pods that the server refuses are excluded, since
+    their count of refusals would be lost.
+    """
     waiting = [
         (worker, entry)
         for worker in process.program.router.workers()
@@ -90,7 +92,7 @@ def _drop_from_queue(context: RunContext, process: Process) -> Pod | None:
 
 
 def _add_ghost(process: Process, row: int) -> None:
-    """A pod that never was holds a port there."""
+    """Adds a pod that does not exist, with a host port, to the row."""
     table = process.program.cache.nodes
     ports = [{"containerPort": 80, "hostPort": PORT}]
     spec = {"nodeName": table.node(row).name, "containers": [{"name": "main", "ports": ports}]}
@@ -98,7 +100,7 @@ def _add_ghost(process: Process, row: int) -> None:
 
 
 def _forget_pod(process: Process, row: int) -> None:
-    """One that stands somewhere counts there no more."""
+    """Removes a placed pod from the counts of its row."""
     entries = (entry for entry in process.program.cache if entry.state is PodState.CONFIRMED and entry.row >= 0)
     found = next(entries, None)
     if found is not None:
@@ -130,7 +132,7 @@ def _forget_labels(process: Process, row: int) -> None:
 
 
 def _shift_ledgers(process: Process, row: int) -> None:
-    """Whatever ledgers count for the row is more by one."""
+    """Adds one to every amount that ledgers count for the row."""
     for ledger in process.program.cache.ledgers:
         for column in vars(ledger).values() if ledger.name != FAULTY else ():
             if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind == "i" and row < len(column):
@@ -147,14 +149,14 @@ _CORRUPTIONS: Final = (
     _shift_scored,
     _shift_allocatable,
 )
-"""Each makes something of one row wrong."""
+"""Functions that each corrupt one row."""
 
 
 # -- objects -----------------------------------------------------------------------------------------------------------
 
 
 async def _deliver_wrong_objects(context: RunContext) -> bool:
-    """A server tells objects otherwise than they are, at their very versions, and a pod that never was."""
+    """Delivers objects that differ from the server's at the same version, and a pod that does not exist."""
     process = context.replicas.leader()
     if process is None or not process.checker.delivered.nodes:
         return False
@@ -184,7 +186,7 @@ def _deliver_wrong_pods(context: RunContext, process: Process) -> None:
         metadata = document["metadata"]
         metadata["labels"] = {**metadata.get("labels", {}), **WRONG}
         _deliver(process, document)
-        for _ in ("wrong", "mended"):  # either may help a pod that was set aside, as far as the process knows
+        for _ in ("wrong", "mended"):  # as far as the process knows, either change may help a quarantined pod
             context.bind_checker.policies.pod_changed(metadata["uid"])
     moved = next((one for one in known if _is_plain(one)), None)
     names = sorted(delivered.nodes)
@@ -202,7 +204,7 @@ def _deliver_wrong_pods(context: RunContext, process: Process) -> None:
 
 
 def _is_plain(pod: dict[str, Any]) -> bool:
-    """On a node, and nothing but room depends on where that is."""
+    """Reports whether the pod is on a node, and only requests depend on its node."""
     spec = pod["spec"]
     return (
         bool(spec.get("nodeName"))
@@ -217,7 +219,7 @@ def _deliver(process: Process, document: dict[str, Any]) -> None:
 
 
 def _deliver_wrong_nodes(context: RunContext, process: Process) -> None:
-    """Each of some nodes looks as if it took less than it does."""
+    """Delivers some nodes with less room than they have."""
     delivered = process.checker.delivered
     stored = dict(context.server.store.collection("nodes").items())
     documents = [one.document() for one in stored.values()]

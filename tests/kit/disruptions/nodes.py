@@ -1,4 +1,4 @@
-"""Nodes that go, come back, shrink, grow, are cordoned, tainted, relabelled, lent, and move to another domain."""
+"""Disruptions of nodes: deleted, recreated, resized, cordoned, tainted, relabelled, lent, or moved to another domain."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.kit.world.nodes import CROWDED, FAVOURITE, NODES, PAIRS
 
 DELETABLE_NODES = NODES // 4
 ADDED = 32
-"""Nodes by which a cluster grows at once."""
+"""Number of nodes that are added at once."""
 OWN_TAINT = "sim/upkeep"
 PLAIN, VIRTUAL = (4, 5, 6, 10, 11, 12, 13, 14, 15, 16), (9, 19, 29, 39)
-"""Numbers of nodes that these disruptions change: of the forecast domain, and virtual ones."""
+"""Numbers of nodes that these disruptions change: plain nodes of the forecast domain, and virtual nodes."""
 
 
 async def _delete(context: RunContext) -> bool:
@@ -25,7 +25,7 @@ async def _delete(context: RunContext) -> bool:
 
 
 async def _replace(context: RunContext) -> bool:
-    """Away, and back under its name as another node."""
+    """Deletes a node and recreates it under its name."""
     number = context.rng.randrange(DELETABLE_NODES)
     await context.world.nodes.delete(number)
     await context.pause(0.0, 1.0)
@@ -34,7 +34,7 @@ async def _replace(context: RunContext) -> bool:
 
 
 async def _replace_wanted(context: RunContext) -> bool:
-    """The same while binds to it wait."""
+    """Does the same while binds to the node are waiting."""
     number = context.rng.choice(PLAIN)
     async with context.throttled():
         await context.world.crowds.add(f"node-{number}", 6, is_mixed=True)
@@ -48,7 +48,7 @@ async def _replace_wanted(context: RunContext) -> bool:
 
 
 async def _take_room(context: RunContext) -> bool:
-    """Somebody else's pods take the room of pods whose binds wait, and go again."""
+    """Places pods of another scheduler in the room of pods whose binds are waiting, and deletes them again."""
     name = f"node-{context.rng.choice(CROWDED)}"
     async with context.throttled():
         await context.world.crowds.add(name, 6, cpu="600m", is_mixed=True)
@@ -63,7 +63,7 @@ async def _take_room(context: RunContext) -> bool:
 
 
 async def _change(context: RunContext, name: str, patch: dict[str, Any], back: dict[str, Any]) -> bool:
-    """While a crowd that wants the node is being decided and bound; undone seconds later."""
+    """Patches a node while a crowd for it is being scheduled and bound, and reverts the patch seconds later."""
     scheduler = "job-scheduler" if int(name.removeprefix("node-")) in VIRTUAL else "forecast-scheduler"
     async with context.throttled():
         await context.world.crowds.add(name, 8, scheduler=scheduler, is_mixed=True)
@@ -79,7 +79,7 @@ async def _change(context: RunContext, name: str, patch: dict[str, Any], back: d
 
 
 async def _make_room(context: RunContext, name: str, scheduler: str) -> None:
-    """Some pods of the node end, and others wait for it: to these it matters what is undone next, and nothing else helps them."""
+    """Deletes some pods of the node and creates others that must wait for it: only the following reverted patch helps these."""
     for pod in [pod for pod in context.world.pods() if pod.node == name][:3]:
         await context.world.user.delete_pod(pod)
     await context.world.crowds.add(name, 3, scheduler=scheduler)
@@ -87,14 +87,14 @@ async def _make_room(context: RunContext, name: str, scheduler: str) -> None:
 
 
 async def _shrink(context: RunContext) -> bool:
-    """Its allocatable CPU is reserved for something else: what is there stays, and nothing is added."""
+    """Reduces the allocatable CPU of a node: its pods stay, and none may be added."""
     name = f"node-{context.rng.choice(PLAIN)}"
     small = context.rng.choice(("1", "2", "2500m"))
     return await _change(context, name, _allocatable(cpu=small), _allocatable(cpu="4"))
 
 
 async def _grow(context: RunContext) -> bool:
-    """Who waits for room is woken."""
+    """Increases the allocatable CPU of a node: pods that wait for room are requeued."""
     name = f"node-{context.rng.choice(PLAIN)}"
     return await _change(context, name, _allocatable(cpu="6", pods="30"), _allocatable(cpu="4", pods="20"))
 
@@ -105,7 +105,7 @@ async def _cordon_wanted(context: RunContext) -> bool:
 
 
 async def _cordon_favourite(context: RunContext) -> bool:
-    """The node everybody wants, while a burst is being decided."""
+    """Cordons the preferred node while a burst of pods is being scheduled."""
     for _ in range(8):
         await context.world.add_pod(scheduler="forecast-scheduler")
     await context.pause(0.0, 0.008)
@@ -127,9 +127,9 @@ async def _taint(context: RunContext, effect: str) -> bool:
 
 
 async def _close_half_of_pair(context: RunContext) -> bool:
-    """Pods for two nodes: one is full, the other is shut for another reason, and opened again.
+    """Creates pods for two nodes: one is full, the other is closed for another reason, and then opened.
 
-    Each of these pods is refused by two plugins at once, of which one will never let it onto the node that it refuses.
+    Each of these pods is refused by two plugins, one of which never allows the node that it refuses.
     """
     world, pair = context.world, context.rng.choice(PAIRS)
     half = f"node-{pair.removeprefix('pair-')}"
@@ -164,19 +164,21 @@ async def _taint_no_schedule(context: RunContext) -> bool:
 
 
 async def _taint_no_execute(context: RunContext) -> bool:
-    """Pods that do not tolerate it are removed, as the taint manager does (`testing.world.kubelets`)."""
+    """Adds a NoExecute taint: the taint manager deletes pods that do not tolerate it (`world.kubelets`)."""
     return await _taint(context, "NoExecute")
 
 
 async def _relabel_zone(context: RunContext) -> bool:
-    """Topology domains change under pods that are being spread."""
+    """Changes the zone of a node while pods are being spread."""
     number = context.rng.choice(PLAIN)
     zone = {"metadata": {"labels": {ZONE: f"z{(number + 1) % 3}"}}}
     return await _change(context, f"node-{number}", zone, {"metadata": {"labels": {ZONE: f"z{number % 3}"}}})
 
 
 async def _move_domain(context: RunContext) -> bool:
-    """To another domain and back, full of pods that are being bound there, while others want to go to it here."""
+    """Moves a node to another domain and back, while pods of the first domain are being bound to it and pods of the other one wait
+    for it.
+    """
     number = context.rng.choice((*PLAIN, *VIRTUAL))
     ours, theirs = ("job", "forecast") if number in VIRTUAL else ("forecast", "job")
     name = f"node-{number}"
@@ -200,7 +202,7 @@ async def _move_domain(context: RunContext) -> bool:
 
 
 async def _withdraw_loan(context: RunContext) -> bool:
-    """All nodes that are lent are wanted back while a burst of borrowers is being decided."""
+    """Ends the loan of all lent nodes while a burst of borrowing pods is being scheduled."""
     for _ in range(8):
         await context.world.add_pod(scheduler="job-scheduler")
     await context.pause(0.0, 0.008)
@@ -214,7 +216,7 @@ async def _withdraw_loan(context: RunContext) -> bool:
 
 
 async def _heartbeats(context: RunContext) -> bool:
-    """Every node tells that it lives; nothing of it is news."""
+    """Patches every node with a heartbeat, which changes nothing relevant."""
     for node in list(context.bind_checker.nodes().values()):
         beat = {"metadata": {"annotations": {"sim/beat": f"{context.now_s():.3f}"}}}
         await context.world.nodes.patch(node.name, beat)
@@ -223,7 +225,7 @@ async def _heartbeats(context: RunContext) -> bool:
 
 
 async def _scale_out(context: RunContext) -> bool:
-    """The cluster grows to twice its size, and back: many of its pods find room at last, and are asked to go again."""
+    """Doubles the cluster and shrinks it again: many pods find room, and are evicted again."""
     first = 100 + 40 * context.nodes_added
     context.nodes_added += 1
     for number in range(first, first + ADDED):
@@ -237,13 +239,13 @@ async def _scale_out(context: RunContext) -> bool:
 
 
 async def _report_nonsense(context: RunContext) -> bool:
-    """A kubelet reports more CPU than there is in the world: nothing goes there until it reports what is."""
+    """Reports an absurd amount of CPU: no pod may be placed there until the kubelet reports a valid one."""
     name = f"node-{context.rng.choice(PLAIN)}"
     return await _change(context, name, _allocatable(cpu="9000000000000"), _allocatable(cpu="4"))
 
 
 async def _pull_images(context: RunContext) -> bool:
-    """Kubelets report the images they have; some of them others than before."""
+    """Changes the images that some kubelets report."""
     for number in context.rng.sample(PLAIN, 5):
         names = [f"app-{at}:v1" for at in range(4) if context.rng.random() < 0.6]
         images = [{"names": [name], "sizeBytes": 300_000_000} for name in names]
@@ -252,7 +254,7 @@ async def _pull_images(context: RunContext) -> bool:
 
 
 async def _upgrade_kubelets(context: RunContext) -> bool:
-    """One kubelet after the other gets a feature, or loses it."""
+    """Adds a declared feature to kubelets, or removes it, one after the other."""
     for number in context.rng.sample(PLAIN, 5):
         features = context.rng.choice((["UserNamespacesHostNetworkSupport"], []))
         await context.world.nodes.patch(f"node-{number}", {"status": {"declaredFeatures": features}})

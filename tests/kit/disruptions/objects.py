@@ -1,4 +1,4 @@
-"""Objects beside pods and nodes that come, change and go: volumes attached, drivers, classes, services, and kinds that are forbidden."""
+"""Disruptions of objects other than pods and nodes: attachments, drivers, classes, services, and kinds that may not be listed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.kit.disruptions.run_context import Disruption, RunContext, RunKind
 from tests.kit.world.labels import GUEST, ODD
 
 LOUD, HOST = "sim/loud", "sim/host"
-"""Labels of namespaces of which somebody does not bear any pods, and of who stands there first."""
+"""Label of namespaces whose pods other pods exclude by anti-affinity; label of the pod that is placed first."""
 FORBIDDEN = ("storageclasses", "poddisruptionbudgets", "namespaces", "services", "csinodes", "persistentvolumeclaims")
 
 
 async def _attach(context: RunContext) -> bool:
-    """Volumes of others come to nodes, and go."""
+    """Attaches volumes of other clients to nodes, and detaches some."""
     numbers = [context.rng.randrange(40) for _ in range(6)]
     for at, number in enumerate(numbers):
         await context.world.disks.attach(number, at)
@@ -26,7 +26,7 @@ async def _attach(context: RunContext) -> bool:
 
 
 async def _restart_drivers(context: RunContext) -> bool:
-    """Drivers are updated: they attach more or fewer, take plugins over, or are gone for a moment."""
+    """Changes drivers: they attach more or fewer volumes, take over in-tree plugins, or are missing for a moment."""
     for number in context.rng.sample(range(1, 40), 6):
         await context.world.disks.set_attachable(
             number, context.rng.choice((1, 4, 9)), is_migrated=context.rng.random() < 0.7
@@ -36,7 +36,7 @@ async def _restart_drivers(context: RunContext) -> bool:
 
 
 async def _change_storage(context: RunContext) -> bool:
-    """Capacity is used up elsewhere and comes free; a class reaches more zones; a volume's label is corrected."""
+    """Changes storage capacity, the zones of a class, and the zone label of a volume."""
     disks = context.world.disks
     for zone in ("z0", "z1"):
         await disks.set_capacity(zone, context.rng.choice(("0", "1Gi", "20Gi")))
@@ -49,7 +49,7 @@ async def _change_storage(context: RunContext) -> bool:
 
 
 async def _forbid(context: RunContext) -> bool:
-    """A role loses a kind, and gets it back: only pods that depend on it wait."""
+    """Forbids to list a kind for a while: only pods that depend on it wait."""
     faults, kind = context.faults, context.rng.choice(FORBIDDEN)
     faults.forbidden.add(kind)
     context.server.expire_watches()
@@ -60,7 +60,7 @@ async def _forbid(context: RunContext) -> bool:
 
 
 async def _expose(context: RunContext) -> bool:
-    """Services and controllers come over pods that are there, and go: spreading by default goes by them."""
+    """Creates services and controllers that select existing pods, and deletes one: default spreading depends on them."""
     await context.world.services.expose(context.rng.sample(range(5), 3))
     await context.pause(2.0, 8.0)
     await context.world.services.hide(context.rng.randrange(5))
@@ -68,7 +68,7 @@ async def _expose(context: RunContext) -> bool:
 
 
 async def _lose_claims(context: RunContext) -> bool:
-    """Somebody deletes claims, and volumes, of pods that are on their way to their nodes."""
+    """Deletes claims and volumes of pods whose binds are in flight."""
     for _ in range(8):
         await context.pause(0.2, 1.0)
         pod = context.any_pod(lambda pod: ODD in pod.labels and not pod.node)
@@ -82,7 +82,7 @@ async def _lose_claims(context: RunContext) -> bool:
 
 
 async def _break(context: RunContext) -> bool:
-    """Objects that nobody reads."""
+    """Creates objects that are too large to be decoded, and deletes them again."""
     await context.world.disks.create_oversized()
     await context.pause(2.0, 5.0)
     context.server.expire_watches()
@@ -92,9 +92,9 @@ async def _break(context: RunContext) -> bool:
 
 
 async def _relabel_namespace(context: RunContext) -> bool:
-    """A namespace gets the label that terms select by, and loses it: guests of equal spec come three times.
+    """Adds a label to a namespace that terms select, and removes it, while equal guest pods are created three times.
 
-    Either their host does not bear who is of such a namespace, or they do not bear a host that is.
+    Either their host excludes pods of such namespaces, or they exclude a host in such a namespace.
     """
     world, node = context.world, f"node-{context.rng.choice((10, 12, 13))}"
     named, plain = context.rng.choice(("team-a", "team-b")), "default"
@@ -122,13 +122,13 @@ async def _relabel_namespace(context: RunContext) -> bool:
 
 
 def _is_heard(context: RunContext, name: str, label: str | None) -> bool:
-    """Every process knows of the namespace's label, or of its end."""
+    """Reports whether every process has observed the namespace's label, or its removal."""
     known = [process.program.cache.objects.namespace(name) for process in context.replicas.running]
     return all(one is not None and one.labels.get(LOUD) == label for one in known)
 
 
 def _bearing_none(label: str) -> dict[str, Any]:
-    """Anti-affinity to pods of this label in loud namespaces, whichever these are."""
+    """Returns an anti-affinity to pods with this label in all namespaces with the label LOUD."""
     loud = {"namespaceSelector": {"matchLabels": {LOUD: "yes"}}, "labelSelector": {"matchLabels": {label: "yes"}}}
     term = {**loud, "topologyKey": "kubernetes.io/hostname"}
     return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
@@ -141,7 +141,7 @@ async def _place(context: RunContext, node: str, spec: Mapping[str, Any], namesp
 
 
 async def _edit_kept(context: RunContext) -> bool:
-    """Somebody meddles with what a program keeps of the moves that are under way."""
+    """Edits or deletes the document that a program keeps of moves in progress."""
     found = False
     for _ in range(8):
         name = f"multisched-repair-{context.rng.choice(('forecast', 'job'))}"

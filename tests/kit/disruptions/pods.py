@@ -1,4 +1,4 @@
-"""Pods that go, come again, are resized in every state, and want what others want."""
+"""Disruptions of pods: deleted, recreated, resized in every state, and in conflict with other pods."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tests.kit.world.policies import OWNER
 from tests.kit.world.traits import SOLE
 
 PAIR_FILL, PAIR_URGENT = ("900m",) * 8, ("1", "1", "1500m")
-"""CPU of the pods that fill two nodes, half of them under a budget, and of the urgent ones that then want to go there."""
+"""CPU of the pods that fill two nodes, half of them under a budget, and of the urgent ones created next."""
 NEXT_IN_ZONE = 9
-"""From a node to another plain one of its zone."""
+"""Difference between the numbers of two plain nodes of one zone."""
 INFEASIBLE_MILLI = 100_000
 EDITED = 12
 ENDED = 10
 WANTED = tuple(number for number in range(4, 37) if number % 10 not in (7, 8, 9))
-"""Plain nodes: more than the program begins to keep promises for."""
+"""Plain nodes: more than the program keeps nominations for by default."""
 DEAR_PODS, DEAR_TERMS = 70, 60
-"""Their product is more than an event may cost."""
+"""Pods, and terms of each: their product exceeds the cost limit of an event."""
 
 
 async def _delete(context: RunContext) -> bool:
@@ -45,7 +45,7 @@ async def _recreate(context: RunContext) -> bool:
 
 
 async def _delete_unseen(context: RunContext) -> bool:
-    """While no watch is open, and gone from history before one is."""
+    """Deletes a pod while no watch is open, and compacts history before one is."""
     pod = context.any_pod()
     if pod is not None:
         context.server.drop_watches()
@@ -55,7 +55,7 @@ async def _delete_unseen(context: RunContext) -> bool:
 
 
 async def _delete_while_decided(context: RunContext) -> bool:
-    """Pods of a burst go while their cycles wait for an answer, or their binds are on the way."""
+    """Deletes pods of a burst while their cycles wait for a response, or their binds are in flight."""
     names = [f"brief-{context.mark()}" for _ in range(6)]
     for name in names:
         await context.world.add_pod(name, scheduler="forecast-scheduler")
@@ -66,7 +66,7 @@ async def _delete_while_decided(context: RunContext) -> bool:
 
 
 async def _recreate_while_decided(context: RunContext) -> bool:
-    """Pods of a burst go, and others of their names come at once: an old decision must not bind a new pod."""
+    """Deletes pods of a burst and recreates them under the same names: an old decision must not bind a new pod."""
     names = [f"again-{context.mark()}" for _ in range(5)]
     for name in names:
         await context.world.add_pod(name, scheduler="forecast-scheduler")
@@ -78,7 +78,7 @@ async def _recreate_while_decided(context: RunContext) -> bool:
 
 
 async def _resize_down(context: RunContext) -> bool:
-    """Bound pods take less than before: their room must come free, and nothing more."""
+    """Resizes bound pods down: exactly the difference becomes free."""
     placed = [p for p in context.world.pods() if p.node and not p.is_deleting and 100 < p.requests.get(CPU, 0) <= 500]
     for pod in context.rng.sample(placed, min(3, len(placed))):
         await context.world.kubelets.resize(pod, f"{pod.requests[CPU] // 2}m")
@@ -86,7 +86,7 @@ async def _resize_down(context: RunContext) -> bool:
 
 
 async def _resize_up(context: RunContext) -> bool:
-    """Bound pods take more than before; more pods want to go where they are."""
+    """Resizes bound pods up, and creates more pods for their nodes."""
     placed = [p for p in context.world.pods() if p.node and not p.is_deleting and 0 < p.requests.get(CPU, 0) <= 500]
     context.rng.shuffle(placed)
     for pod in placed[:4]:
@@ -97,9 +97,9 @@ async def _resize_up(context: RunContext) -> bool:
 
 
 async def _resize_waiting(context: RunContext) -> bool:
-    """Pods are resized while they are queued, held at Permit, assumed or on the wire; then others come after the room.
+    """Resizes pods while they are queued, at Permit, assumed or being bound, then creates others for the room.
 
-    On the node with most room, for where there is none nobody is on his way.
+    Uses the node with most room: pods for a full node are not in these states.
     """
     node = _emptiest(context)
     is_held = context.rng.random() < 0.5
@@ -115,7 +115,7 @@ async def _resize_waiting(context: RunContext) -> bool:
 
 
 def _emptiest(context: RunContext) -> str:
-    """Of the nodes that crowds want."""
+    """Returns the node with most room, of those that crowds use."""
     used: Counter[str] = Counter({f"node-{number}": 0 for number in CROWDED})
     for pod in context.world.pods():
         used[pod.node] += pod.requests.get(CPU, 0)
@@ -123,7 +123,7 @@ def _emptiest(context: RunContext) -> str:
 
 
 async def _shrink_infeasible(context: RunContext) -> bool:
-    """The only event that helps this pod is its own update."""
+    """Resizes down a pod that fits on no node: only its own update helps it."""
     pod = context.any_pod(lambda pod: not pod.node and pod.requests.get(CPU, 0) > INFEASIBLE_MILLI)
     return pod is not None and await context.world.kubelets.resize(pod, "100m")
 
@@ -134,7 +134,7 @@ async def _open_gate(context: RunContext) -> bool:
 
 
 async def _comply_with_policy(context: RunContext) -> bool:
-    """One of those that the API server refuses, at whatever stage it is."""
+    """Corrects a pod that the API server refuses, in any state."""
     pod = context.any_pod(lambda pod: context.bind_checker.policies.policy_of(pod.name) == OWNER)
     return pod is not None and await context.world.comply_with_policy(pod)
 
@@ -146,7 +146,7 @@ async def _bind_from_outside(context: RunContext) -> bool:
 
 
 async def _place_giants(context: RunContext) -> bool:
-    """Valid pods of absurd size, placed by somebody else: what they hold counts all the same."""
+    """Places oversized but valid pods of another scheduler: what they hold still counts."""
     node = f"node-{context.rng.choice(CROWDED)}"
     giant = await context.world.external_actors.place_giant(node)
     await context.until(lambda: context.replicas.knows_placed(giant))
@@ -155,13 +155,13 @@ async def _place_giants(context: RunContext) -> bool:
 
 
 async def _crowd(context: RunContext) -> bool:
-    """More pods than fit want one node, all at once: some have no other candidate."""
+    """Creates more pods for one node at once than fit: some have no other candidate."""
     await context.world.crowds.add(f"node-{context.rng.choice(CROWDED)}", 12, is_mixed=True)
     return True
 
 
 async def _preempt_protected(context: RunContext) -> bool:
-    """Urgent pods want two nodes that are full, in part of pods under budgets."""
+    """Creates urgent pods for two full nodes some of whose pods are under budgets."""
     pair = await fill_node_pair(context)
     await add_urgent_pods(context, pair)
     await _add_unreachable_pods(context, pair)
@@ -169,7 +169,7 @@ async def _preempt_protected(context: RunContext) -> bool:
 
 
 async def fill_node_pair(context: RunContext) -> str:
-    """Fills two nodes; the label that names them."""
+    """Fills two nodes. Returns the label value that selects them."""
     pair = context.rng.choice(PAIRS)
     apps = [*PROTECTED * 2, *FREE * 2]
     context.rng.shuffle(apps)
@@ -187,10 +187,8 @@ async def add_urgent_pods(context: RunContext, pair: str) -> None:
 
 
 async def _add_unreachable_pods(context: RunContext, pair: str) -> None:
-    """Still more urgent pods.
-
-    For some, one node of the two is out of reach whoever goes: by an anti-affinity in its zone, or by their volume's
-    zone.
+    """Creates more urgent pods. For some, evictions cannot help on one of the two nodes: because of an anti-affinity in its zone,
+    or the zone of their volume.
     """
     beside = int(pair.removeprefix("pair-")) - NEXT_IN_ZONE
     unborne = await context.world.add_small_pod(
@@ -214,7 +212,7 @@ async def _add_unreachable_pods(context: RunContext, pair: str) -> None:
 
 
 async def _contend(context: RunContext, scheduler: str, node: str, spec: Mapping[str, Any], milli: str = "") -> bool:
-    """Less urgent pods hold what urgent ones then want to have."""
+    """Creates less urgent pods that hold what urgent pods then need."""
     low = [
         await context.world.add_small_pod(node, spec, is_urgent=False, scheduler=scheduler, milli=milli)
         for _ in range(6)
@@ -237,7 +235,9 @@ async def _contend_for_ports(context: RunContext) -> bool:
 
 
 async def _contend_for_devices(context: RunContext) -> bool:
-    """Fractions, or whole devices, and in one of two cases beside an anti-affinity that must be asked row by row."""
+    """Uses fractions or whole devices; in half of the cases of fractions with an anti-affinity that must be evaluated row by
+    row.
+    """
     node = f"node-{context.rng.choice(GPU_NODES)}"
     if context.rng.random() < 0.6:
         return await _contend(
@@ -248,13 +248,13 @@ async def _contend_for_devices(context: RunContext) -> bool:
 
 
 async def _contend_apart(context: RunContext) -> bool:
-    """Pods that bear none of their kind beside them."""
+    """Uses pods that exclude each other by anti-affinity."""
     node = f"node-{context.rng.choice(CROWDED)}"
     return await _contend(context, "forecast-scheduler", node, _anti_affinity() | {"volumes": [_DISK]})
 
 
 async def _contend_for_claims(context: RunContext) -> bool:
-    """Pods of one claim that is for one of them, wherever it stands; one follows the other."""
+    """Uses pods of one ReadWriteOncePod claim, one after the other."""
     spec = {"volumes": [{"name": "v0", "persistentVolumeClaim": {"claimName": context.rng.choice(SOLE)}}]}
     names: list[str] = []
 
@@ -279,7 +279,7 @@ def _anti_affinity() -> dict[str, Any]:
 
 
 async def _overflow_nominations(context: RunContext) -> bool:
-    """Urgent pods want more nodes at once than are commonly promised to anybody."""
+    """Creates urgent pods for more nodes at once than nominations are kept for by default."""
     for number in WANTED:
         await context.world.crowds.add(f"node-{number}", 1, cpu="3500m")
     await context.pause(0.5, 1.5)
@@ -293,7 +293,7 @@ async def _overflow_nominations(context: RunContext) -> bool:
 
 
 async def _outbid(context: RunContext, nodes: Sequence[str]) -> None:
-    """Pods that are more urgent than the urgent want what these wait for: who was promised a node looks for another."""
+    """Creates pods of a higher priority for nodes that are nominated to urgent pods: these need other nodes."""
     for node in nodes:
         await context.world.add_small_pod(
             node,
@@ -305,7 +305,7 @@ async def _outbid(context: RunContext, nodes: Sequence[str]) -> None:
 
 
 async def _add_oversized_pods(context: RunContext) -> bool:
-    """Pods of absurd size that wait: their condition says so, and they are tried once they are readable."""
+    """Creates pods that are too large to be decoded: their condition reports it, and they are tried when they become readable."""
     tolerations = [{"key": f"t{at}", "operator": "Exists"} for at in range(300)]
     node = f"node-{context.rng.choice(CROWDED)}"
     names = [
@@ -326,7 +326,7 @@ async def _add_oversized_pods(context: RunContext) -> bool:
 
 
 async def _edit_waiting(context: RunContext) -> bool:
-    """Owners add tolerations to pods that wait, remove one of their gates, or write something that helps nobody."""
+    """Edits pending pods: adds tolerations, removes one of two gates, or writes something that does not help."""
     for at in range(3):
         gated = {"schedulingGates": [{"name": "test/one"}, {"name": "test/two"}]}
         await context.world.add_small_pod(f"node-{20 + at}", gated, is_urgent=False, scheduler="forecast-scheduler")
@@ -352,7 +352,7 @@ def _documents(pod: Pod) -> list[dict[str, str]]:
 
 
 async def _add_expensive_pods(context: RunContext) -> bool:
-    """One namespace's pods that fit nowhere have so many terms that no event asks about them: all are tried again in turns."""
+    """Creates pods of one namespace that fit nowhere and have so many terms that no event evaluates them: all are retried in turns."""
     node = f"node-{context.rng.choice(CROWDED)}"
     terms = [
         {"topologyKey": f"sim/t{at}", "labelSelector": {"matchLabels": {"absent": str(at)}}} for at in range(DEAR_TERMS)
@@ -373,7 +373,7 @@ async def _add_expensive_pods(context: RunContext) -> bool:
 
 
 async def _mark_mistaken(context: RunContext) -> bool:
-    """Preferences that do not parse: the API server takes them, and their pods' conditions say why they wait."""
+    """Creates a pod with preferences that do not parse: the API server accepts them, and the pod's condition reports them."""
     wrong = [
         {"key": "rank", "operator": "Gt", "values": ["many"]},
         {"key": "zone", "operator": "In", "values": ["no label value!"]},
@@ -382,13 +382,13 @@ async def _mark_mistaken(context: RunContext) -> bool:
     terms = [{"weight": 1, "preference": {"matchExpressions": [one]}} for one in context.rng.sample(wrong, 2)]
     spec = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}}
     name = await context.world.add_small_pod("", spec, is_urgent=False, scheduler="forecast-scheduler")
-    await context.pause(2.0, 5.0)  # it fits on several nodes: with one alone nobody reads its preferences
+    await context.pause(2.0, 5.0)  # it fits on several nodes: with one candidate, preferences are not evaluated
     await context.world.user.delete_named(name)
     return True
 
 
 async def _complete(context: RunContext) -> bool:
-    """Pods end by themselves, as those of jobs do: their room comes free, and they stay on record."""
+    """Ends pods, as those of jobs do: their room becomes free, and the objects remain."""
     placed = [pod for pod in context.world.pods() if may_be_deleted_unseen(pod) and not pod.is_deleting]
     ended = context.rng.sample(placed, min(len(placed), ENDED))
     for pod in ended:
@@ -404,7 +404,7 @@ _LARGE = {"name": "main", "image": "app-1:v1", "resources": {"requests": {"cpu":
 
 
 def may_be_deleted_unseen(pod: Pod) -> bool:
-    """A pod whose deletion nobody need hear of but by the audit."""
+    """Reports whether the pod may be deleted without any watch event, so that only the audit detects it."""
     return bool(pod.node) and not pod.name.startswith(FOREIGN)
 
 

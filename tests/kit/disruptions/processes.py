@@ -1,4 +1,4 @@
-"""Processes that are killed, stopped, paused and cut off from their leases, while the others' watches lag behind."""
+"""Disruptions of processes: killed, stopped, paused, or cut off from their leases, while the watches of others lag behind."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from tests.kit.world.labels import GPU_DEVICES, GPU_MILLI, HOSTNAME
 from tests.kit.world.nodes import FAVOURITE, GPU_NODES, NODES
 
 STALL_S = 4.0
-"""How late watches are when a leader stops."""
+"""Delay of watches when a leader stops."""
 LATE_S = 24.0
-"""How late a standby's watch of pods is when a leader is killed: for longer than the lease and the last binds last."""
+"""Delay of a standby's watch of pods when a leader is killed: longer than the lease and the last binds last."""
 SLOW_S = 2.0
-"""How long a bind may take when a leader stops."""
+"""Maximum duration of a bind when a leader stops."""
 HIDDEN = 8
-"""Pods of 500m that fill the node that is added for them."""
+"""Number of pods of 500m CPU that fill the node added for them."""
 PRESSED_S = 2.0
 RENEWED_S = (2.5, 4.0)
-"""Within which each leader has renewed its lease."""
+"""Time within which each leader has renewed its lease."""
 RESTART_MAX_S = 25.0
-"""How long the container of a killed process may take to come back: long enough for another process to lead meanwhile."""
+"""Maximum delay of the restart of a killed process: another process may lead meanwhile."""
 
 
 async def _disturb(context: RunContext, action: Callable[[Process], Awaitable[None]]) -> bool:
-    """One disruption at a time has its hands on a process."""
+    """Applies the action to a process that no other disruption uses. Returns False if there is none."""
     process = context.replicas.leader()
     if process is None:
         return False
@@ -44,7 +44,7 @@ async def _disturb(context: RunContext, action: Callable[[Process], Awaitable[No
 
 async def _kill(context: RunContext) -> bool:
     async def kill(process: Process) -> None:
-        """With binds on the wire, and others that have not heard of the last ones."""
+        """Kills the process while binds are in flight and the other processes have not observed the last ones."""
         name = await _fill_behind(context, _others(context, process), LATE_S)
         await context.replicas.kill(process)
         await context.world.nodes.patch(name, {"spec": {"unschedulable": None}})
@@ -56,7 +56,9 @@ async def _kill(context: RunContext) -> bool:
 
 async def _stop(context: RunContext) -> bool:
     async def stop(process: Process) -> None:
-        """In a burst of slow binds, of which the others hear late: the successor of a lease given back does not wait."""
+        """Stops the process during a burst of slow binds that the others observe late: the next holder of a released lease does not
+        wait.
+        """
         name = await _fill_behind(context, _others(context, process), 2 * STALL_S)
         before, context.faults.bind_max_s = context.faults.bind_max_s, SLOW_S
         await _burst(context, stalled=_others(context, process))
@@ -65,17 +67,17 @@ async def _stop(context: RunContext) -> bool:
         context.faults.lease_odd = odd
         context.faults.bind_max_s = before
         await context.world.nodes.patch(name, {"spec": {"unschedulable": None}})
-        await context.pause(0.0, STALL_S)  # before its container is there again
+        await context.pause(0.0, STALL_S)  # until its container is restarted
         context.replicas.start()
 
     return await _disturb(context, stop)
 
 
 async def _roll_out(context: RunContext) -> bool:
-    """One more process, then two leaders stop one after the other.
+    """Starts one more process, then stops two leaders one after the other.
 
-    The list that it reads for the first of its leases is on its way while the holder of the second still binds. Only
-    another list shows those binds.
+    The list that the new process reads for its first lease is in flight while the holder of the second lease still binds. Only
+    another list shows these binds.
     """
     replicas, bind_checker = context.replicas, context.bind_checker
     await context.until_in_use(FAVOURITE)
@@ -102,7 +104,7 @@ async def _roll_out(context: RunContext) -> bool:
     heir.transport.holds_lists, context.faults.is_on = (
         True,
         False,
-    )  # both end at once, or there is no list on its way any more
+    )  # both end at once, or no list is in flight any more
     await replicas.stop(first)
     await context.until(lambda: heir.transport.held_lists > 0)
     await _fill_hidden(context, name)
@@ -122,7 +124,9 @@ async def _roll_out(context: RunContext) -> bool:
 
 
 async def _fall_behind(context: RunContext, heir: Process, name: str) -> None:
-    """The node changes, and all but the heir have seen that and write it at their leases: its server is behind."""
+    """Changes a node so that all processes but the successor observe it and write that to their leases: the successor's server is
+    behind.
+    """
     heir.transport.nodes_version = context.server.store.version
     heir.transport.stalled_until_s = context.now_s() + LATE_S
     await context.world.nodes.patch(name, {"metadata": {"labels": {"turn": "next"}}})
@@ -130,7 +134,9 @@ async def _fall_behind(context: RunContext, heir: Process, name: str) -> None:
 
 
 async def _delete_while_handed_over(context: RunContext) -> bool:
-    """A node leaves a leader whose binds to it are under way, and whose lease somebody deletes: it does not reach that any more."""
+    """Moves a node away from a leader that is binding to it and whose lease is deleted: the leader can no longer reach the
+    lease.
+    """
     bind_checker, name = context.bind_checker, f"node-{context.rng.choice(GPU_NODES)}"
     async with context.slow_binds(name):
         holder = _holder_of(context, {bind_checker.leases.name_of("gpu")})
@@ -149,7 +155,7 @@ async def _delete_while_handed_over(context: RunContext) -> bool:
 
 
 def _holder_of(context: RunContext, leases: Set[str]) -> Process | None:
-    """Of any of them; None if it has others' hands on it."""
+    """Returns the holder of any of the leases; None if another disruption uses it."""
     free = [process for process in context.replicas.running if process.identity not in context.replicas.disturbed]
     return next((one for one in free if not leases.isdisjoint(context.bind_checker.leases.held_by(one.identity))), None)
 
@@ -166,7 +172,7 @@ async def _pause(context: RunContext) -> bool:
 
 
 async def _lose_leases(context: RunContext) -> bool:
-    """The elector alone is cut off, for longer than a lease lasts; watches, binds and preemptions go on."""
+    """Cuts a process off from its leases for longer than a lease lasts; watches, binds and preemptions continue."""
 
     async def cut_off(process: Process) -> None:
         pair = await fill_node_pair(context)
@@ -181,7 +187,7 @@ async def _lose_leases(context: RunContext) -> bool:
 
 
 async def _delete_leases(context: RunContext) -> bool:
-    """Somebody deletes the leases of a process, in half of the cases while it does not reach them and goes on binding."""
+    """Deletes the leases of a process, in half of the cases while it cannot reach them and continues to bind."""
 
     async def delete(process: Process) -> None:
         if context.rng.random() < 0.5:
@@ -198,14 +204,14 @@ async def _delete_leases(context: RunContext) -> bool:
 
 
 async def _at_work(context: RunContext, process: Process) -> None:
-    """Until victims are being asked to go, or PRESSED_S have passed."""
+    """Waits until the process evicts victims, for PRESSED_S at most."""
     until_s = context.now_s() + PRESSED_S
     while context.now_s() < until_s and not len(process.program.preemptor):  # noqa: ASYNC110 - virtual time
         await asyncio.sleep(0.003)
 
 
 async def _burst(context: RunContext, stalled: Sequence[Process] = ()) -> None:
-    """A burst that everybody hears of; what becomes of it the stalled ones hear late."""
+    """Creates a burst of pods that all processes observe. The stalled processes observe its binds late."""
     for _ in range(24):
         await context.world.add_pod(scheduler=context.rng.choice(["forecast-scheduler", "job-scheduler"]))
     for process in stalled:
@@ -214,9 +220,9 @@ async def _burst(context: RunContext, stalled: Sequence[Process] = ()) -> None:
 
 
 async def _fill_behind(context: RunContext, standbys: Sequence[Process], late_s: float) -> str:
-    """A cordoned node is filled while the standbys' watches of pods fall behind; pods that they know wait for it.
+    """Fills a cordoned node while the standbys' watches of pods are late, with pods waiting that they know.
 
-    To them it is empty. Whoever leads next has to list before its first decision. Returns the node, still cordoned.
+    To the standbys the node is empty. The next leader must list before its first decision. Returns the node, still cordoned.
     """
     name = await _add_hidden(context)
     for process in standbys:
@@ -226,7 +232,7 @@ async def _fill_behind(context: RunContext, standbys: Sequence[Process], late_s:
 
 
 async def _add_hidden(context: RunContext) -> str:
-    """A cordoned node, known to all, and pods that wait for it."""
+    """Adds a cordoned node and pods that wait for it. Returns when all processes have observed them."""
     number = NODES + context.nodes_added
     name = f"node-{number}"
     context.nodes_added += 1
@@ -237,13 +243,13 @@ async def _add_hidden(context: RunContext) -> str:
 
 
 async def _fill_hidden(context: RunContext, name: str) -> None:
-    """By pods that do not mind that it is cordoned."""
+    """Fills the node with pods that tolerate the cordon."""
     await context.world.crowds.add(name, HIDDEN, respects_taints=False)
     await context.until(lambda: sum(pod.node == name for pod in context.world.pods()) >= HIDDEN - 1)
 
 
 def _knows(context: RunContext, process: Process, node: str) -> bool:
-    """The node, and the pods that wait for it."""
+    """Reports whether the process has observed the node and the pods that wait for it."""
     pods = [pod for pod in context.world.pods() if _wants(pod, node)]
     has_pods = all(pod.uid in process.program.pods.pending for pod in pods if not pod.node)
     return has_pods and process.program.cache.nodes.row_of(node) is not None
@@ -254,14 +260,14 @@ def _others(context: RunContext, process: Process) -> list[Process]:
 
 
 def _wants(pod: Pod, node: str) -> bool:
-    """The pod names this one node."""
+    """Reports whether the pod selects this node."""
     return any(rule.key == HOSTNAME and rule.matches_value(node) for rule in pod.spec.affinity.node_selector)
 
 
 async def _corrupt_ledger(context: RunContext) -> bool:
-    """Something makes a process remember that a pod which never was holds devices: the audit finds and mends that.
+    """Adds a pod that does not exist to a ledger of devices: the audit repairs it.
 
-    Of a ledger that keeps sums the checker would find it before.
+    In a ledger with sums a checker would find it before the audit.
     """
     process = context.replicas.leader()
     if process is None:

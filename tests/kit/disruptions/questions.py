@@ -1,4 +1,4 @@
-"""People who ask what would be: whoever asks changes nothing."""
+"""Users who ask for explanations and plans: questions change nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _near(key: str, operator: str, *values: str) -> dict[str, Any]:
 
 
 def _single(key: str, operator: str) -> dict[str, Any]:
-    """By one expression alone."""
+    """Returns a node affinity with a single expression."""
     terms = [{"matchExpressions": [{"key": key, "operator": operator}]}]
     return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}}
 
@@ -39,7 +39,7 @@ RELATED: Final[tuple[dict[str, Any], ...]] = (
     {"affinity": {"podAntiAffinity": {REQUIRED: [_ANYBODY | {"topologyKey": ZONE, "namespaceSelector": {}}]}}},
     {"topologySpreadConstraints": [_LEVEL | {"topologyKey": ZONE, "minDomains": 9}]},
 )
-"""What no node gives as long as other pods are where they are."""
+"""Specs that fit no node because of where other pods are."""
 UNPLACEABLE: Final = (
     _main(cpu="5"),
     _main(memory="9Gi", cpu="100m"),
@@ -63,13 +63,13 @@ UNPLACEABLE: Final = (
     {"topologySpreadConstraints": [_LEVEL, {**_LEVEL, "topologyKey": ZONE, "whenUnsatisfiable": "ScheduleAnyway"}]},
     _main(cpu="100m") | {"resources": {"requests": {"cpu": "9"}}},
 )
-"""What pods may ask for that no node gives, each for another reason."""
+"""Specs that fit no node, each for another reason."""
 TAINTS: Final = (
     [{"key": "sim/asked", "value": "yes", "effect": "NoSchedule"}],
     [{"key": "sim/asked", "effect": "NoSchedule"}, {"key": "sim/asked", "value": "no", "effect": "NoExecute"}],
     [{"key": "sim/asked", "effect": "NoSchedule"}, {"key": "sim/also", "effect": "NoSchedule"}],
 )
-"""What nodes are tainted with while people ask why a pod is not there."""
+"""Taints of nodes while users ask why a pod is not placed there."""
 PORT: Final = 9_985
 
 
@@ -87,7 +87,7 @@ def _questions(context: RunContext, process: Process, names: Sequence[str]) -> Q
 
 
 async def _ask(context: RunContext) -> bool:
-    """About pods that fit nowhere, one process after the other, in the middle of whatever they do."""
+    """Asks each process about pods that fit nowhere, at any moment of its work."""
     names = [await context.world.add_unplaceable(spec) for spec in context.rng.sample(UNPLACEABLE, ASKED)]
     await context.pause(0.5, 3.0)
     for process in list(context.replicas.running):
@@ -99,9 +99,9 @@ async def _ask(context: RunContext) -> bool:
 
 
 async def _shut_out(context: RunContext) -> bool:
-    """Each pod wants one node, which refuses it for one reason: a taint, a cordon, a port, a feature, or its pods.
+    """Creates pods for one node each, which refuses them for one reason: a taint, a cordon, a port, a feature, or other pods.
 
-    People ask why; then pods and nodes change, in ways that help and in ways that do not.
+    Users ask why. Then pods and nodes change, in ways that help and in ways that do not.
     """
     nodes = [f"node-{number}" for number in context.rng.sample(CROWDED, len(CROWDED))]
     before = context.bind_checker.nodes()
@@ -136,7 +136,7 @@ async def _shut_out(context: RunContext) -> bool:
 
 
 async def _stir(context: RunContext, names: Sequence[str], nodes: Sequence[str]) -> None:
-    """Labels, tolerations, taints and features change."""
+    """Changes labels, tolerations, taints and features."""
     further = {"key": "sim/further", "operator": "Exists"}
     for number, pod in enumerate([pod for pod in context.world.pods() if pod.name in names and not pod.node]):
         await context.world.patch_pod(pod, {"metadata": {"labels": {"stirred": "yes"}}})

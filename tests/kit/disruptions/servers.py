@@ -1,4 +1,4 @@
-"""API servers that break watches, forget history, answer with older data, lie about a write, or are restored from a backup."""
+"""Disruptions of API servers: broken watches, compacted history, old lists, false responses, restored backups."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ UNWRITABLE = (
     (("POST", "/eviction"),),
     (("PUT", "/configmaps"), ("POST", "/configmaps")),
 )
-"""What a role may lose for a while, and every writer can do without: method and part of the path."""
+"""Writes that a role may lose for a while: method and part of the path. Every writer must handle that."""
 LIES = 0.3
-"""Of all binds while a proxy answers in the server's place."""
+"""Share of binds that a proxy answers in place of the server."""
 
 
 async def _drop_watches(context: RunContext) -> bool:
@@ -34,7 +34,7 @@ async def _expire(context: RunContext) -> bool:
 
 
 async def _expire_pages(context: RunContext) -> bool:
-    """Everybody lists anew, and history is compacted between the pages, until they ask for all in one piece."""
+    """Makes all clients list again, and compacts history between the pages, until they request one page."""
     context.server.expire_watches()
     for _ in range(8):
         await context.pause(0.01, 0.06)
@@ -50,7 +50,7 @@ async def _go_away(context: RunContext) -> bool:
 
 
 async def _lag(context: RunContext) -> bool:
-    """Watches break and are opened again at a server that is behind: its lists are older than what was observed."""
+    """Breaks watches; the server that answers next is behind, so that its lists are older than what was observed."""
     faults = context.faults
     faults.older_by = context.rng.randint(20, 120)
     context.server.expire_watches()
@@ -62,7 +62,7 @@ async def _lag(context: RunContext) -> bool:
 
 
 async def _time_out(context: RunContext) -> bool:
-    """For some seconds half of all writes end with 504, applied or not."""
+    """Answers half of all writes with 504 for some seconds, applied or not."""
     faults = context.faults
     before = faults.timed_out
     faults.timed_out = 0.5
@@ -73,7 +73,7 @@ async def _time_out(context: RunContext) -> bool:
 
 
 async def _forbid_writes(context: RunContext) -> bool:
-    """A role loses what it may write, while urgent pods want the room of others; then it gets that back."""
+    """Forbids some writes for a while, during which urgent pods need the room of others."""
     faults = context.faults
     for lost in context.rng.sample(UNWRITABLE, 2):
         faults.forbidden_writes.update(lost)
@@ -88,7 +88,7 @@ async def _forbid_writes(context: RunContext) -> bool:
 
 
 async def _lose_answers(context: RunContext) -> bool:
-    """Binds are done and not answered, or not done; then, when they are asked about, nobody is there, or says no."""
+    """Loses responses to binds, applied or not; then refuses or rejects the following requests."""
     faults = context.faults
     before = faults.bind_lost_after, faults.bind_late, faults.refused, faults.bind_rejected
     faults.bind_lost_after, faults.bind_late = 0.4, 0.4
@@ -102,7 +102,7 @@ async def _lose_answers(context: RunContext) -> bool:
 
 
 async def _say_created(context: RunContext) -> bool:
-    """Something between us and the server says 201, and has sent nothing on."""
+    """Answers binds with 201 that are not sent to the server."""
     before, context.faults.bind_faked = context.faults.bind_faked, LIES
     await context.world.crowds.add(f"node-{context.rng.choice(CROWDED)}", 6, is_mixed=True)
     await context.pause(0.5, 1.5)
@@ -111,7 +111,7 @@ async def _say_created(context: RunContext) -> bool:
 
 
 async def _say_missing(context: RunContext) -> bool:
-    """The same with 404."""
+    """Does the same with 404."""
     context.faults.bind_missing = LIES
     await context.world.crowds.add(f"node-{context.rng.choice(CROWDED)}", 6, is_mixed=True)
     await context.pause(0.5, 1.5)
@@ -120,7 +120,7 @@ async def _say_missing(context: RunContext) -> bool:
 
 
 async def _fail_leases(context: RunContext) -> bool:
-    """Half of all calls about leases go wrong for longer than one may go without: whoever leads may lose that, or give it back."""
+    """Fails half of all lease requests for longer than a leader can wait: a leader may lose or release its lease."""
     context.faults.lease_odd = 0.5
     await context.world.crowds.fill(2)
     await context.pause(4.0, 11.0)
@@ -129,7 +129,7 @@ async def _fail_leases(context: RunContext) -> bool:
 
 
 async def _restore(context: RunContext) -> bool:
-    """Etcd comes back from a backup some seconds old, and its revisions with it; pods keep arriving."""
+    """Restores etcd from a backup some seconds old, with its revision; pods continue to arrive."""
     version = context.server.store.version
     await context.world.crowds.fill(context.rng.randint(2, 4))
     await context.pause(1.0, 4.0)
@@ -144,7 +144,7 @@ async def _restore(context: RunContext) -> bool:
 
 
 async def _garble(context: RunContext) -> bool:
-    """One object is not UTF-8; whatever else comes beside it is as good as ever."""
+    """Delivers an object that is not UTF-8; all others are delivered as usual."""
     await context.world.add_garbled()
     await asyncio.sleep(0.5)
     context.server.expire_watches()
@@ -152,7 +152,7 @@ async def _garble(context: RunContext) -> bool:
 
 
 async def _malform(context: RunContext) -> bool:
-    """Objects that are none: they are reported and passed over, and everything else goes on."""
+    """Creates malformed objects: they are reported and skipped, and everything else continues."""
     paths = await context.world.add_malformed()
     await context.pause(0.5, 2.0)
     for path in paths.values():

@@ -1,4 +1,4 @@
-"""Volumes in short supply, on the way, and lost while pods wait for them at PreBind."""
+"""Disruptions of volumes: limits of drivers, zones, missing controllers, and loss while pods wait at PreBind."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tests.kit.world.disks import GCE_DRIVER, IN_TREE, TIGHT, UNPROVISIONED
 from tests.kit.world.storage import DYNAMIC, LOCAL
 
 LIMITED: Final = (31, 33, 34)
-"""Numbers of nodes that crowds want and whose kubelets tell what their drivers attach."""
+"""Numbers of nodes that crowds use and whose kubelets report limits of drivers."""
 FEW, MANY = 2, 9
-"""Volumes that a driver attaches."""
+"""Limits of a driver."""
 ZONED_NODE: Final = "node-32"
-"""A node that crowds want, in zone z2."""
+"""A node that crowds use, in zone z2."""
 SPARE_NODE: Final = "node-32"
 SPARE: Final = 6
-"""Disks that come for a while, and pods that want them."""
+"""Number of temporary disks, and of pods that use them."""
 ABSENT_MIN_S, ABSENT_MAX_S = 1.0, 3.0
 
 
 async def _fill_limits(context: RunContext) -> bool:
-    """More volumes are wanted on a node than its drivers attach; then some are detached, and drivers attach more or fewer."""
+    """Creates pods with more volumes for a node than its drivers attach, then detaches some and changes the limits."""
     number, disks = context.rng.choice(LIMITED), context.world.disks
     node = f"node-{number}"
     await disks.set_attachable(number, FEW, is_migrated=True)
@@ -59,7 +59,7 @@ async def _lose_one(context: RunContext, wanted: Callable[[Pod], bool]) -> None:
 
 
 async def _keep_away(context: RunContext) -> bool:
-    """Pods whose volumes are in another zone, or whose claims are another's; what comes then does not help all of them."""
+    """Creates pods with volumes in another zone, or with claims of another pod; the following changes do not help all of them."""
     disks = context.world.disks
     claim = "zoned-0"
     names = [await _place(context, ZONED_NODE, _of_claim(claim)) for _ in range(2)]
@@ -87,7 +87,7 @@ async def _keep_away(context: RunContext) -> bool:
 
 
 async def _lose_controllers(context: RunContext) -> bool:
-    """The controllers of storage are away: what pods wait for at PreBind does not come, and some of it is lost or changed."""
+    """Stops the storage controllers while pods wait at PreBind, and deletes or changes some of the objects that they wait for."""
     disks, key = context.world.disks, context.mark()
     spare = [f"spare-{key}-{at}" for at in range(SPARE)]
     for at, disk in enumerate(spare):
@@ -117,13 +117,13 @@ async def _lose_controllers(context: RunContext) -> bool:
 
 
 def _selected_nodes(context: RunContext, claims: Sequence[str]) -> dict[str, str]:
-    """Claim -> the volume that names it."""
+    """Returns claim -> volume that names it."""
     volumes = context.world.storage.volumes()
     return {one.claim.name: one.name for one in volumes if one.claim is not None and one.claim.name in claims}
 
 
 async def _disturb_storage(context: RunContext, claims: Sequence[str], late: Sequence[str]) -> None:
-    """To each that waits something else happens."""
+    """Changes each waiting claim or its volume in another way."""
     disks = context.world.disks
     selected = _selected_nodes(context, claims)
     wanted = [claim for claim in claims if claim in selected and not claim.startswith("aside")]
@@ -139,7 +139,7 @@ async def _disturb_storage(context: RunContext, claims: Sequence[str], late: Seq
 
 
 async def _replace_disks(context: RunContext) -> bool:
-    """Disks are taken out of a node while pods are after them, and larger ones put in."""
+    """Deletes disks of a node while pods need them, and adds larger ones."""
     disks, key = context.world.disks, context.mark()
     claims = [f"swapped-{key}-{at}" for at in range(4)]
     for claim in claims:
@@ -162,7 +162,7 @@ async def _replace_disks(context: RunContext) -> bool:
 
 
 async def _place(context: RunContext, node: str, volume: dict[str, Any], *, name: str = "") -> str:
-    """A small pod for this node, with one volume; its name."""
+    """Creates a small pod with one volume for this node. Returns its name."""
     spec = {"volumes": [{"name": "v0", **volume}]}
     return await context.world.add_small_pod(node, spec, is_urgent=False, scheduler="forecast-scheduler", name=name)
 

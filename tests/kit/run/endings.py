@@ -1,7 +1,6 @@
-"""What happens when all arrivals and disruptions are over, and nothing else comes to help.
+"""The last part of a run, after all arrivals and disruptions: single events without any other that could help.
 
-Here single events are the only ones. They are a deletion that no watch showed, a pod held while room comes free, and a
-policy lifted from quarantined pods.
+These are a deletion that no watch delivers, a pod at Permit while room becomes free, and quarantined pods whose policy is lifted.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ from tests.kit.scenarios.catalog import play_one
 from tests.kit.world.policies import OWNER
 
 QUIET_S = 3.0
-"""Before the last pod, about which nothing happens but one event while Permit holds it."""
+"""Time without events before the last pod, for which a single event occurs while Permit holds it."""
 HEARD_S = 0.3
 COME_BACK_S = 8.0
-"""Within this it is back: held for 2 s, then backing off for 1 s."""
+"""Time within which it is tried again: held for 2 s, then backoff of 1 s."""
 SET_ASIDE_MAX_S = 60.0
-"""A new leader may have to come first, and then five attempts with their backoffs (1, 2, 4 and 8 s)."""
+"""A new leader may have to take over first; then five attempts with backoffs of 1, 2, 4 and 8 s."""
 UNHEARD = 0.25
-"""Of all runs: in these the audit must find a deletion that no watch showed, which takes up to two of its periods."""
+"""Share of runs in which the audit must find a deletion that no watch delivered, which takes up to two of its periods."""
 
 NotQuarantined = Callable[[], Sequence[str]]
-"""Keys of pods that the API server always refuses, and that some leader may try all the same."""
+"""Returns keys of pods that the API server always refuses and that a leader may still try."""
 
 
 async def end(context: RunContext, struck: Counter[str], not_quarantined: NotQuarantined) -> None:
-    if context.rng.random() < UNHEARD:  # where no other list comes to help
+    if context.rng.random() < UNHEARD:  # no other list can help
         struck["pod deleted unheard"] += await _delete_unheard(context)
     await _wait_until_quarantined(context, not_quarantined)
     await play_one(context, struck)
@@ -41,7 +40,7 @@ async def end(context: RunContext, struck: Counter[str], not_quarantined: NotQua
 
 
 async def _delete_unheard(context: RunContext) -> bool:
-    """Every open watch loses its deletion without a word: only the audit can find out."""
+    """Deletes a pod without any watch event: only the audit can detect that."""
     pod = context.any_pod(may_be_deleted_unseen)
     if pod is None:
         return False
@@ -53,7 +52,7 @@ async def _delete_unheard(context: RunContext) -> bool:
 
 
 async def _fix_refused(context: RunContext, struck: Counter[str], not_quarantined: NotQuarantined) -> None:
-    """Once what the API server refuses is set aside, so that only the event that mends it can bring it back (I3)."""
+    """Waits until refused pods are quarantined, then lifts the reasons: only these events can requeue the pods (I3)."""
     await _wait_until_quarantined(context, not_quarantined)
     for pod in context.world.pods():
         if context.bind_checker.policies.policy_of(pod.name) == OWNER:
@@ -63,7 +62,9 @@ async def _fix_refused(context: RunContext, struck: Counter[str], not_quarantine
 
 
 async def _wait_until_quarantined(context: RunContext, not_quarantined: NotQuarantined) -> None:
-    """Waits until what the API server refuses is set aside: until then each attempt gives back room, which is news."""
+    """Waits until all pods that the API server refuses are quarantined: until then each attempt releases room, which is an
+    event.
+    """
     context.faults.is_on = False
     until_s = context.now_s() + SET_ASIDE_MAX_S
     while context.now_s() < until_s and not_quarantined():  # noqa: ASYNC110 - virtual time
@@ -71,9 +72,9 @@ async def _wait_until_quarantined(context: RunContext, not_quarantined: NotQuara
 
 
 async def _free_room_while_held(context: RunContext) -> None:
-    """A pod is held at Permit while room comes free elsewhere, and nothing happens after that.
+    """Frees room elsewhere while a pod is held at Permit; nothing happens afterwards.
 
-    The event of its attempt must bring it back (I3).
+    The event during its attempt must requeue it (I3).
     """
     name = f"{HELD}last"
     context.faults.is_on = False

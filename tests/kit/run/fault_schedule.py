@@ -1,6 +1,6 @@
-"""One run's arrivals and disruptions, in the order in which they were drawn.
+"""The arrivals and disruptions of one run, in the order in which they were drawn.
 
-`struck` counts what really happened; a disruption that found nothing to disrupt does not count.
+`struck` counts what happened; a disruption that found nothing to disrupt does not count.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from tests.kit.world.gang_workloads import GangWorkloads
 from tests.kit.world.workloads import Workloads
 
 FAULTS_S = 30.0
-"""Virtual seconds in which pods arrive and faults strike; what strikes last may go on for longer."""
+"""Virtual seconds in which pods arrive and disruptions begin; lasting disruptions may end later."""
 LULL = 10
-"""So many disruptions at least share the time: few are not stretched over all of it."""
+"""The pauses are computed for at least this number of disruptions: few are not spread over the whole time."""
 CLEARED_EVERY_S = 4.0
 ACTS_WITH_FAULTS = (1, 3)
 ACTS_ALONE = (2, 3)
-"""Acts on gangs when all disruptions are over: what comes of them is known more exactly."""
+"""Number of actions on gangs after all disruptions: their results are known more exactly."""
 KILLED = "leader killed"
 BURSTS = (1, 1, 5, 20, 40)
 
 
 class FaultSchedule:
-    """The arrivals and disruptions of one run, in their drawn order."""
+    """The arrivals and disruptions of one run."""
 
     def __init__(self, context: RunContext, kinds: Sequence[str], not_quarantined: NotQuarantined) -> None:
-        """`kinds`: disruptions, in the order in which they strike."""
+        """`kinds`: names of disruptions, in their order."""
         self._context = context
         self._setting = context.setting
         self._rng = context.rng
@@ -46,7 +46,7 @@ class FaultSchedule:
         self.struck: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Returns when the last disruption is over."""
+        """Runs all. Returns when the last disruption is over."""
         kinds = self._kinds
         tasks = [asyncio.ensure_future(self._arrive()), asyncio.ensure_future(self._roll_out())]
         world = self._context.world
@@ -79,16 +79,16 @@ class FaultSchedule:
         self.struck[kind] += await BY_NAME[kind].action(self._context)
 
     async def _act_on_gangs(self, gangs: GangWorkloads, count: tuple[int, int]) -> None:
-        """Acts on gangs that controllers own, one after the other."""
+        """Applies actions to gangs that controllers own, one after the other."""
         for _ in range(gangs.rng.randint(*count)):
             name = gangs.rng.choice(sorted(ACTS))
             await ACTS[name](gangs)
             self.struck[name] += 1
 
     async def _change_file(self) -> None:
-        """Somebody changes the configuration file; once a leader is killed when some processes have seen the change.
+        """Changes the configuration file; once a leader is killed when some processes have seen a change.
 
-        The mistakes before the last good file last for a while, too.
+        Invalid versions before the last valid one also remain for a while.
         """
         context, rng = self._context, random.Random(f"{self._context.seed}/files")
         files = changed_files.drawn(rng, self._setting)
@@ -117,7 +117,7 @@ class FaultSchedule:
             await asyncio.sleep(self._rng.uniform(0.0, FAULTS_S / 8))
 
     async def _roll_out(self) -> None:
-        """Workloads one after the other, each in two rounds."""
+        """Creates workloads one after the other, each in two rounds."""
         for number in range(self._setting.workloads):
             await asyncio.sleep(self._rng.uniform(0.2, FAULTS_S / 5))
             self.struck[await self._workloads.create(number)] += 1

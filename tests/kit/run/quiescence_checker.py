@@ -1,4 +1,4 @@
-"""Quiet after the last fault: what must come true within a time, and what must hold then (I3, I4, I5)."""
+"""Waits until a run has settled after the last fault, and checks what must hold then (I3, I4, I5)."""
 
 from __future__ import annotations
 
@@ -21,45 +21,46 @@ from tests.kit.settings.configurations import EDGE_RANKS
 from tests.kit.world.nodes import NODES
 
 QUIET_MAX_S = 75.0
-"""Virtual seconds after the last fault within which every feasible pod must be bound and every cache true (I3, I4). A
-lease runs out (15), its successor waits for the last binds (5), lists and works off its backoffs (10 each)."""
+"""Virtual seconds after the last fault within which every feasible pod must be bound and every cache correct (I3, I4): a lease
+expires (15), its next holder waits for the last binds (5), lists, and works off its backoffs (10 each).
+"""
 QUIET_LOST_MAX_S = 210.0
-"""The same when a watch has lost a line, or a bind was answered that never arrived. It takes three periods of the
-audit, a list, and a backoff."""
+"""The same if a watch has lost an event, or a bind got a false response: three audit periods, a list, and a backoff."""
 QUIET_RESTORED_MAX_S = BIND_TIMEOUT_DEFAULT_S + AUDITED_EVERY * AUDIT_PERIOD_S + QUIET_MAX_S
-"""The same after a restored backup. The new history may have overtaken the old one before any watch came back. Then a
-claim that differs is found when the audit next comes to its kind. A volume's bind that the backup has lost is waited
-for as long as any."""
+"""The same after a restored backup. The new history may have overtaken the old one before any watch was opened again; the audit
+then finds a differing claim when it next compares that kind. A process waits for a lost bind of a volume as for any other.
+"""
 DECEIT = ("lost line", "false answer", "false 404")
-"""Faults that nobody but the audit can find out."""
+"""Faults that only the audit can detect."""
 SET_ASIDE = "quarantined: the API server has refused this pod"
 """Part of the condition of a pod that the server always refuses."""
 HEARD_S = 2.0
-"""After the last fault, for what was on its way."""
+"""Time after the last fault for requests and events in flight."""
 DRAIN_MAX_S = 30.0
-"""At the end, for each process to hear that all pods are gone: a watch may be broken just then."""
+"""Time for each process to observe that all pods are deleted: a watch may be broken at that moment."""
 HEARD_POLL_S, POLL_S = 0.5, 3.0
 NUDGE_POLLS = 6
-"""Polls between two small events. A new leader's Permit may turn pods away, which then wait for an event or five minutes."""
+"""Polls between two small events. Permit of a new leader may reject pods, which then wait for an event or for five minutes."""
 NUDGED = (NODES - 1, NODES - 2, NODES - 4, int(EDGE_RANKS[1]))
-"""A virtual node, one with GPUs, one of neither kind, and one that may be claimed by its label. A domain hears only of
-the nodes that it may use."""
+"""Nodes that get these events: a virtual node, one with GPUs, a plain one, and one that a label may assign to a domain. A domain
+observes only nodes that it may use.
+"""
 
 
 class QuiescenceChecker:
-    """Waits for rest, and looks then."""
+    """Waits until the run has settled, and checks it."""
 
     def __init__(self, context: RunContext, is_over: Callable[[], bool]) -> None:
-        """`is_over`: nobody wants to know any more."""
+        """`is_over`: reports whether the run has been given up."""
         self._context = context
         self._is_over = is_over
         self._bind_checker, self._complain = context.bind_checker, context.bind_checker.complain
         self._replicas = context.replicas
         self._faults_over_s = math.inf
-        """From then on nothing goes wrong any more."""
+        """Time from which no faults have an effect."""
 
     async def wait_until_settled(self) -> float:
-        """Waits until all is settled, as long as may be; returns how long."""
+        """Waits until the run has settled, for the allowed time at most. Returns the waiting time in seconds."""
         began_s, nudges = self._context.now_s(), 0
         self._faults_over_s = began_s + HEARD_S
         limit_s = QUIET_LOST_MAX_S if self._was_deceived() else QUIET_MAX_S
@@ -75,7 +76,7 @@ class QuiescenceChecker:
         return self._context.now_s() - began_s
 
     def _was_deceived(self) -> bool:
-        """Something happened that nobody but the audit can find out, or that takes a reflector long to believe."""
+        """Reports whether something happened that only the audit can detect, or that reflectors accept late."""
         return (
             self._bind_checker.was_restored
             or self._replicas.was_corrupted
@@ -100,7 +101,7 @@ class QuiescenceChecker:
         yield from self._bind_checker.card_faults()
 
     def not_quarantined(self) -> list[str]:
-        """Pods that the API server always refuses, and that some leader may try all the same."""
+        """Returns keys of pods that the API server always refuses and that a leader may still try."""
         aside = {
             entry.uid
             for process in self._replicas.running
@@ -117,7 +118,7 @@ class QuiescenceChecker:
         return [*found, *self._context.world.budgets.differences(known)]
 
     def check(self) -> None:
-        """Everything that must hold at rest."""
+        """Checks everything that must hold in a settled run."""
         late = list(self._bind_checker.unbound_feasible())
         if late:
             self._complain(f"I3: {len(late)} feasible pods are not bound, for instance {late[0].key}")
@@ -141,7 +142,7 @@ class QuiescenceChecker:
             if process.follower is not None:
                 process.follower.check_quiescent()
             self._check_audit(process)
-        # To a process that was paused every plugin that waited seems to have hung.
+        # In a paused process every waiting plugin seems to have timed out.
         was_paused, failures = self._replicas.was_paused, self._replicas.observer.failures
         failures = [f for f in failures if not _is_expected(f) and not (was_paused and _is_late(f))]
         if failures:
@@ -155,7 +156,7 @@ class QuiescenceChecker:
             process.checker.events.check_true(events)
 
     def _check_audit(self, process: Process) -> None:
-        """I4: it has found no more than was made wrong. A faulty plugin's ledger is what it is there to mend."""
+        """Checks I4: the audit has found no more than was made wrong. The ledger of the faulty plugin is meant to need repairs."""
         audit, injected = process.program.audit.statistics(), self._context.faults.injected
         was_tampered_with = self._bind_checker.was_restored or self._replicas.was_corrupted
         is_excused = self._context.setting.has_faulty_plugin or was_tampered_with or bool(injected["false 404"])
@@ -167,7 +168,9 @@ class QuiescenceChecker:
             self._complain(f"I4: the audit took back {audit.unbound} binds, and no answer was false")
 
     async def drain(self) -> None:
-        """All pods go, and nothing of them is left in any process (I5). Who waits goes first: nobody is tried for what others leave."""
+        """Deletes all pods, and checks that no process keeps anything of them (I5). Pending pods are deleted first, so that none is
+        tried for the released room.
+        """
         if self._context.world.quotas is not None:
             self._context.world.quotas.is_kept = False
         if self._context.world.gang_workloads is not None:
@@ -185,7 +188,7 @@ class QuiescenceChecker:
 
 
 def _is_expected(failure: str) -> bool:
-    """Of a plugin that is there to fail, of extenders, which fail as services do, and about preferences that cannot be read."""
+    """Reports whether the failure is expected: of the faulty plugin, of extenders, or about preferences that do not parse."""
     return failure.startswith((FAULTY, EXTENDERS)) or ("PreScore" in failure and "Invalid value" in failure)
 
 

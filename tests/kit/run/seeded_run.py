@@ -33,18 +33,18 @@ from tests.kit.world.world import World
 
 LOOK_S = 0.5
 SHORTEST_FLUSH_S = 8.0
-"""Of all that a file may say while it changes (`configurations.QUEUES`)."""
+"""The shortest flush that a changed configuration file may set (`configurations.QUEUES`)."""
 ASKED_LOOKS, ASKED_PODS = 20, 4
-"""Every so many looks people ask each process how it fares, and about so many pods."""
+"""Every n-th look users query each process, about this number of pods."""
 
 
 class Run:
-    """Everything of one seed. `stops_at_first` ends it at the first broken invariant."""
+    """One run. `stops_at_first`: it ends at the first violation."""
 
     def __init__(
         self, seed: int, loop: SimLoop, setting: Setting, kinds: Sequence[str], *, stops_at_first: bool
     ) -> None:
-        """`kinds`: disruptions, in the order in which they strike."""
+        """`kinds`: names of disruptions, in their order."""
         self._seed, self._loop, self._setting, self._stops_at_first = seed, loop, setting, stops_at_first
         self._broken: list[str] = []
         self._trace = 0
@@ -106,7 +106,7 @@ class Run:
         self._schedule = FaultSchedule(self._context, kinds, self._rest.not_quarantined)
 
     def _reservations(self, policy: ReservePolicy) -> ReservationHistory:
-        """A process that was paused is not held to the times."""
+        """Returns the check of reservations. Times are not checked for processes that were paused."""
         checker = self._bind_checker
         leads = checker.leases.leaders
         return ReservationHistory(
@@ -160,13 +160,13 @@ class Run:
                 task.result()  # it ends by an error alone
             task.cancel()
         for process in self._replicas.running:
-            self._loop.resume(process.identity)  # what is paused cannot end
+            self._loop.resume(process.identity)  # a paused process cannot end
         for process in list(self._replicas.running) if not self._is_over() else ():
             await self._replicas.stop(process)
         return self._report(self._schedule.struck, quiet_s)
 
     async def _strike(self) -> None:
-        """Until the last disruption is over, or nobody wants to know any more."""
+        """Runs the schedule until the last disruption is over, or the run is given up."""
         running = self._loop.create_task(self._schedule.run())
         while not running.done() and not self._is_over():
             await asyncio.wait([running], timeout=1.0)
@@ -214,7 +214,9 @@ class Run:
 
 
 def run_seed(seed: int, *, stops_at_first: bool = False, kinds: Sequence[str] | None = None) -> Report:
-    """One whole run; deterministic in the seed. Hasty: over at the first broken invariant. `kinds`: of disruptions, no others."""
+    """Runs one seed; the result depends only on the seed. `stops_at_first`: ends at the first violation. `kinds`: only these
+    disruptions.
+    """
     loop, rng = SimLoop(seed), rng_of(seed)
     setting = drawn(seed, rng)
     run = Run(

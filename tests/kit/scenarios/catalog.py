@@ -1,4 +1,4 @@
-"""Which scenario ends a run: each is named where it is written."""
+"""Chooses the scenario that ends a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.kit.scenarios import (
 from tests.kit.scenarios.steps import LED_MAX_S, Scenarios, bound_pods, create_pod
 
 RUNS_EACH: Final = 3
-"""One at least of the configuration as it ships (`Setting.is_shipped`)."""
+"""Consecutive seeds with the same scenario. At least one of them uses the default configuration (`Setting.is_shipped`)."""
 SCENARIOS: Final[Scenarios] = (
     *waiting.SCENARIOS,
     *requeues.SCENARIOS,
@@ -36,9 +36,9 @@ SCENARIOS: Final[Scenarios] = (
 
 
 async def play_one(context: RunContext, struck: Counter[str]) -> None:
-    """The scenarios take turns, three runs each: a hundred runs meet every one.
+    """Runs the scenario of the seed; each scenario is used in a hundred runs.
 
-    None is played where a faulty ledger may fail at its pods: they would wait for the next audit.
+    None is run with the faulty plugin: its ledger may fail for the scenario's pods, which would wait for the next audit.
     """
     if context.setting.has_faulty_plugin:
         return

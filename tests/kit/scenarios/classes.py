@@ -1,6 +1,6 @@
-"""Scenarios of what is kept between attempts: something changes in place, and then the first pod of a class that nobody has seen comes.
+"""Scenarios of state that is cached between attempts: something changes, and then the first pod of a new class is created.
 
-Meanwhile each class is asked anew, so that an answer that should have been forgotten shows at once.
+Meanwhile each class is also evaluated without the cache, so that a stale result is detected at once.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 WEIGHTS: Final = (1, 40, 100)
 FILLING_MILLI: Final = 3_000
-"""A room takes one pod of this size."""
+"""A dedicated node takes one pod of this size."""
 LARGE_IMAGE_BYTES: Final = 6_000_000_000
-"""Where a tenth of the nodes have it, it counts for more than the least size that ImageLocality scores."""
+"""If a tenth of the nodes have it, it exceeds the minimum size that ImageLocality scores."""
 KIN: Final = "kin"
-"""The key of the label by which pods of these scenarios are meant."""
+"""The key of the label that selects pods of these scenarios."""
 
 
 async def _change_in_place(context: RunContext) -> bool:
-    """A node is tainted, cordoned and labelled, and all of it is taken back. After each of that pods come that differ in what they
-    request from all before, and in nothing else."""
+    """Taints, cordons and labels a node, and reverts each change. After each step pods are created that differ from all earlier
+    ones only in their requests.
+    """
     node, site = least_used_node(context), {"nodeSelector": {"site": context.mark()}}
     before = context.bind_checker.nodes()[node].taints
     own = [{"key": one.key, "value": one.value, "effect": one.effect} for one in before]
@@ -67,7 +68,9 @@ async def _change_in_place(context: RunContext) -> bool:
 
 
 async def _find_company(context: RunContext) -> bool:
-    """Two workloads want company of one kind. The pods of one are of that kind themselves, and the first of them needs nobody."""
+    """Creates two workloads with pod affinity to one label. The pods of one workload have the label, so that its first pod needs no
+    other.
+    """
     kin, node = {KIN: context.mark()}, least_used_node(context)
     spec = {"affinity": {"podAffinity": {_REQUIRED: [_term(kin, ZONE)]}}}
     with checking_every_class(context):
@@ -93,7 +96,7 @@ async def _find_company(context: RunContext) -> bool:
 
 
 async def _fill_zones(context: RunContext) -> bool:
-    """Pods that bear no second one of theirs in a zone: one zone more than there are, and then one opens."""
+    """Creates pods with zone anti-affinity to each other: one more than there are zones, then deletes one."""
     kin = {KIN: context.mark()}
     spec = {"affinity": {"podAntiAffinity": {_REQUIRED: [_term(kin, ZONE)]}}}
     nodes = {number % 3: f"node-{number}" for number in CROWDED if f"node-{number}" in context.bind_checker.nodes()}
@@ -114,9 +117,9 @@ async def _fill_zones(context: RunContext) -> bool:
 
 
 async def _prefer(context: RunContext) -> bool:
-    """Company of several weights, for and against, stands on several nodes and in their zones.
+    """Places pods that are preferred or avoided with several weights on several nodes.
 
-    Then some of it goes, and a service comes and goes whose pods are to be spread.
+    Then some of them are deleted, and a service is created and deleted whose pods are spread by default.
     """
     key = context.mark()
     nodes = [f"node-{number}" for number in CROWDED if f"node-{number}" in context.bind_checker.nodes()]
@@ -144,7 +147,7 @@ async def _prefer(context: RunContext) -> bool:
 
 
 async def _spread_service(context: RunContext, app: str) -> None:
-    """Pods of a service, a replica set and so on come, before it and after it, and after it has gone."""
+    """Creates pods of a service, replica set and so on, before these exist, while they exist and after their deletion."""
     labels = {"app": app}
     for change in (None, context.world.services.expose_app, context.world.services.hide_app):
         if change is not None:
@@ -155,7 +158,7 @@ async def _spread_service(context: RunContext, app: str) -> None:
 
 
 async def _fill_preferred(context: RunContext) -> bool:
-    """Pods of one kind would rather be on one node than on a second, and least of all on a third. Each of them fills one."""
+    """Creates pods that prefer one node to a second, and this one to a third. Each pod fills a node."""
     dedicated = DedicatedNodes(context)
     nodes = [await dedicated.add_node("preferred") for _ in range(3)]
     terms = [
@@ -174,7 +177,7 @@ async def _fill_preferred(context: RunContext) -> bool:
 
 
 async def _pull(context: RunContext) -> bool:
-    """One node after the other pulls a large image. What it is worth to a pod depends on how many nodes have it."""
+    """Adds a large image to one node after the other. Its score depends on how many nodes have it."""
     dedicated, image = DedicatedNodes(context), f"{context.mark()}:v1"
     nodes = [await dedicated.add_node("pull") for _ in range(3)]
     main = {"name": "main", "image": image, "resources": {"requests": {"cpu": "10m"}}}
@@ -197,7 +200,7 @@ async def _new(
     spec: Mapping[str, Any] | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> str:
-    """A pod for any node."""
+    """Creates a pod for any node."""
     return await create_pod(context, "", milli, spec=spec, labels=labels)
 
 

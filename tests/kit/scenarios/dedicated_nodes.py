@@ -1,6 +1,6 @@
-"""Nodes of a scenario's own, which nobody else is let onto, and pods that are refused there until one event comes.
+"""Dedicated nodes of a scenario, which no other pod tolerates, and pods that are refused there until one event occurs.
 
-Each is woken by its own event and by no other: the event of the one helps none of the rest.
+Each pod is requeued by its own event; the event of one pod helps no other one.
 """
 
 from __future__ import annotations
@@ -18,29 +18,31 @@ from tests.kit.scenarios.steps import are_bound, create_pod, leaders, leading_qu
 from tests.kit.world.labels import HOSTNAME
 
 NODE_PREFIX: Final = "room-"
-"""How the names of rooms begin."""
+"""Prefix of the names of dedicated nodes."""
 GROUP_LABEL: Final = "sim/bed"
-"""The label of a room that its pod selects."""
+"""The label of dedicated nodes that their pods select."""
 DEDICATED_TAINT: Final = {"key": "sim/kept", "effect": "NoSchedule"}
 TOLERATED: Final = {"key": "sim/kept", "operator": "Exists"}
 BACKED_OFF_S: Final = 1.2, 1.8
-"""After the first refusal; then its condition is written, too."""
+"""Time after the first refusal until the backoff is over and the condition is written."""
 HEARD_S: Final = 5.0
-"""In which an event reaches those who wait for it; most watches tell it at once, one that broke is opened again before."""
+"""Time in which an event is delivered; most watches deliver it at once, a broken one is opened again first."""
 SETTLED_S: Final = 0.3, 0.5
-"""For an event to have its effect."""
+"""Time for an event to take effect."""
 DECIDED_S: Final = 4.0
-"""Until all that were woken have their nodes: some attempts are turned away at Permit first."""
+"""Time until all requeued pods are bound: some attempts are rejected at Permit first."""
 
 
 def is_observed_at_once(program: Program) -> bool:
-    """The event is about pods or nodes: whether it was heard, the cache says."""
+    """Returns True: events of pods and nodes are compared with the cache."""
     del program
     return True
 
 
 class ParkedPod(NamedTuple):
-    """A pod, what it awaits in words, the event that helps, and whether a program has heard that event."""
+    """A parked pod, a description of the event that helps it, the function that causes the event, and one that reports whether a
+    program has observed it.
+    """
 
     pod: str
     awaits: str
@@ -52,20 +54,20 @@ Case = Callable[["DedicatedNodes"], Awaitable[ParkedPod]]
 
 
 class DedicatedNodes:
-    """Those of one scenario."""
+    """The dedicated nodes of one scenario."""
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
         self._names: list[str] = []
         self._before = sum(name.startswith(NODE_PREFIX) for name in context.bind_checker.nodes())
-        """Rooms of earlier scenarios of the run."""
+        """Number of dedicated nodes of earlier scenarios."""
         self._uids: list[str] = []
         self.mark = context.mark()
 
     async def add_node(
         self, group: str, labels: Mapping[str, str] | None = None, *, cpu: str = "4", **spec: Any
     ) -> str:
-        """The name of a new node."""
+        """Creates a node. Returns its name."""
         name = f"{NODE_PREFIX}{self._before + len(self._names) + 1}"
         self._names.append(name)
         amounts = {"cpu": cpu, "memory": "8Gi", "pods": "20"}
@@ -88,14 +90,16 @@ class DedicatedNodes:
         labels: Mapping[str, str] | None = None,
         is_urgent: bool = False,
     ) -> str:
-        """The name of a pod that is for these rooms, or with no bed for any node. It comes when all know who is where."""
+        """Creates a pod for the nodes of the group, or for any node if empty. Waits until all processes have observed nodes and
+        placed pods. Returns its name.
+        """
         await self.context.until(self._are_known, HEARD_S)
         selector = {"nodeSelector": {GROUP_LABEL: group}} if group else {}
         whole = {"tolerations": [TOLERATED], **selector, **(spec or {})}
         return await create_pod(self.context, "", milli, spec=whole, is_urgent=is_urgent, labels=dict(labels or {}))
 
     async def add_placed_pod(self, node: str, *, milli: int = 10, **more: Any) -> str:
-        """The uid of somebody else's pod in the room."""
+        """Places a pod of another scheduler on the node. Returns its uid."""
         uid = await self.context.world.external_actors.place(node, annotations={}, cpu=f"{milli}m", **more)
         self._uids.append(uid)
         return uid
@@ -108,7 +112,7 @@ class DedicatedNodes:
         await self.context.world.nodes.patch(node, fields)
 
     async def patch_pod(self, name: str, **fields: Any) -> None:
-        """By its name."""
+        """Patches the pod with this name."""
         for pod in pods_named(self.context, [name]):
             await self.context.world.patch_pod(pod, fields)
 
@@ -122,7 +126,7 @@ class DedicatedNodes:
 
 
 async def requeue_each(context: RunContext, cases: Sequence[Case]) -> bool:
-    """One event after the other, in this order; each wakes its pod."""
+    """Causes one event after the other, in this order; each must requeue its pod."""
     dedicated = DedicatedNodes(context)
     waiting_pods = [await case(dedicated) for case in cases]
     await wait_until_parked(context, waiting_pods)
@@ -135,7 +139,7 @@ async def requeue_each(context: RunContext, cases: Sequence[Case]) -> bool:
 async def requeue_all(
     context: RunContext, waiting_pods: Sequence[ParkedPod], event: Callable[[], Awaitable[object]]
 ) -> bool:
-    """One event wakes all."""
+    """Causes one event, which must requeue all pods."""
     await wait_until_parked(context, waiting_pods)
     await check_requeue(context, event, waiting_pods)
     await _decided(context, waiting_pods)
@@ -163,7 +167,7 @@ async def _decided(context: RunContext, waiting_pods: Sequence[ParkedPod]) -> No
 
 
 def is_parked(context: RunContext, name: str) -> bool:
-    """Whoever leads waits for an event before it tries this pod again."""
+    """Reports whether the leader waits for an event before it tries the pod again."""
     places = (QueueState.UNSCHEDULABLE, QueueState.GATED)
     return any(
         entry.pod.name == name and entry.state in places
@@ -173,16 +177,16 @@ def is_parked(context: RunContext, name: str) -> bool:
 
 
 def leader(context: RunContext) -> Process | None:
-    """The process that decides about these pods; None while nobody does, or two believe so."""
+    """Returns the process that leads the domain of these pods; None for none, or for two."""
     found = leaders(context)
     return found[0][0] if len(found) == 1 else None
 
 
 async def check_requeued(context: RunContext, waiting: Sequence[ParkedPod], before: Process | None) -> None:
-    """`before`: the process that led when the event came.
+    """Reports pods that the event did not requeue. `before`: the process that led at the event.
 
-    Drawn plugins may refuse whatever they like; after a restored backup new nodes may be withheld, and claims may come
-    later than pods. Nodes that another leader may use are withheld, too.
+    Nothing is checked with drawn plugins, which may refuse any pod, or after a restored backup: new nodes may be withheld, and
+    claims may be delivered after pods. Nodes that another leader may use are withheld too.
     """
     late = [one for one in waiting if is_parked(context, one.pod)]
     if (
@@ -203,7 +207,7 @@ async def check_requeued(context: RunContext, waiting: Sequence[ParkedPod], befo
 
 
 def _has_observed(context: RunContext, process: Process) -> bool:
-    """Of the rooms and of all pods that may go there, by what its watches have handed on."""
+    """Reports whether the process has observed the current versions of all dedicated nodes and of all pods that may use them."""
     delivered, bind_checker = process.checker.delivered, context.bind_checker
     pods = _versions(delivered.pods.values()) == _versions(bind_checker.pods().values())
     return (

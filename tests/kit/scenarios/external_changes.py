@@ -1,7 +1,7 @@
-"""Scenarios of what happens between a decision and its POST: each rule is broken by somebody else while a bind waits after a 429.
+"""Scenarios of changes between a decision and its POST: another client breaks a rule while a bind waits after a 429.
 
-Once that is heard nothing may be sent any more (`stale_decisions`, `DeliveredState.fault_of_bind`). And of binds whose answers are
-lost: they are never given up, nor tried elsewhere, whatever else goes wrong.
+After the change is observed, the bind must not be sent (`stale_decisions`, `DeliveredState.fault_of_bind`). Also scenarios of binds
+whose responses are lost: the pod is never forgotten, nor tried on another node.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from tests.kit.world.nodes import GPU_NODES
 
 NAME: Final = "between"
 HEARD_S: Final = 0.1, 0.4
-"""Until every process has observed what happened. The bind is tried again a second after its 429."""
+"""Time until every process has observed the change. The bind is tried again a second after its 429."""
 SETTLED_S: Final = 6.0
 TOGETHER: Final = 5
-"""Of the short ones, in one run."""
+"""Number of short scenarios in one run."""
 TAINT: Final = "sim/late"
 UNDELIVERED_S: Final = 9.5
-"""How long no watch tells of pods while a bind is unknown."""
+"""Time for which watches deliver no pods while the outcome of a bind is unknown."""
 
 Happens = Callable[[str], Awaitable[object]]
-"""Given the node that was chosen."""
+"""Called with the chosen node."""
 
 
 async def _between(context: RunContext, node: str, happens: Happens, **ours: Any) -> bool:
-    """A pod is decided on and its bind gets a 429. Then something happens; after that it may be sent at any moment."""
+    """Causes a change after a pod was decided on and its bind got a 429; afterwards the bind may be sent at any moment."""
     answers = context.faults.bind_answers
     answers[NAME] = repeat(THROTTLED)
     try:
@@ -53,14 +53,14 @@ async def _between(context: RunContext, node: str, happens: Happens, **ours: Any
 
 
 def _chosen(context: RunContext) -> str:
-    """The node for which somebody has decided; empty for none."""
+    """Returns the node on which a process has assumed the pod; empty for none."""
     uids = [pod.uid for pod in context.replicas.on_their_way([NAME])]
     held = [process.checker.delivered.held for process in context.replicas.running]
     return next((nodes[uid] for uid in uids for nodes in held if uid in nodes), "")
 
 
 async def _come(context: RunContext, node: str, *, theirs: Mapping[str, Any], **ours: Any) -> bool:
-    """Somebody's pod comes to the node, and goes again."""
+    """Places a pod of another scheduler on the node, and deletes it again."""
     came: list[str] = []
 
     async def come(chosen: str) -> None:
@@ -90,7 +90,7 @@ async def _take_disk(context: RunContext) -> bool:
 
 
 async def _take_device(context: RunContext) -> bool:
-    """One device as a whole: a pod that wants a part of another may not be beside it."""
+    """Takes one whole device: a pod that requests a part of another device must not be on the node."""
     whole = {"name": "main", "image": "app-0:v1", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
     is_part = context.rng.random() < 0.5
     ours = {"milli": "300"} if is_part else {"spec": {"containers": [whole]}}
@@ -101,7 +101,7 @@ async def _take_device(context: RunContext) -> bool:
 
 
 async def _crowd_zone(context: RunContext) -> bool:
-    """Level over zones: somebody's pod comes to the zone that was chosen."""
+    """Places a pod in the chosen zone of a pod that is spread over zones."""
     labels = {"level": context.mark()}
     spread = {"topologyKey": ZONE, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
     spec = {"topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": labels}}]}
@@ -116,7 +116,7 @@ async def _come_averse(context: RunContext) -> bool:
 
 
 async def _leave_alone(context: RunContext) -> bool:
-    """The company that a pod wants leaves."""
+    """Deletes the pod to which another pod has affinity."""
     labels, node = {"company": context.mark()}, least_used_node(context)
     term = {"topologyKey": context.rng.choice((HOSTNAME, ZONE)), "labelSelector": {"matchLabels": labels}}
     spec = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
@@ -128,7 +128,7 @@ async def _leave_alone(context: RunContext) -> bool:
 
 
 async def _change(context: RunContext, patch: Mapping[str, Any], back: Mapping[str, Any], **ours: Any) -> bool:
-    """The node changes, and is as before a moment later."""
+    """Patches the node, and reverts the patch shortly afterwards."""
     node = least_used_node(context)
     is_played = await _between(context, node, lambda _: context.world.nodes.patch(node, patch), **ours)
     await context.world.nodes.patch(node, back)
@@ -147,7 +147,7 @@ async def _taint(context: RunContext, effect: str) -> bool:
 
 
 async def _shrink(context: RunContext) -> bool:
-    """In CPU, or in how many pods it takes."""
+    """Reduces the node's CPU or pod count."""
     node = context.bind_checker.nodes()[least_used_node(context)]
     small, had = context.rng.choice(
         (
@@ -159,7 +159,7 @@ async def _shrink(context: RunContext) -> bool:
 
 
 async def _lose_label(context: RunContext) -> bool:
-    """One that the pod selects, or the place over which it is to be spread."""
+    """Removes a label that the pod selects, or its topology key of spreading."""
     node = context.bind_checker.nodes()[least_used_node(context)]
     spread = {"topologyKey": ZONE, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
     over = {"topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": {"tone": "soft"}}}]}
@@ -174,7 +174,7 @@ def _ranked(rank: str) -> dict[str, Any]:
 
 
 async def _delete(context: RunContext) -> bool:
-    """The node goes, and in one of two cases comes again at once."""
+    """Deletes the node, and recreates it at once in half of the cases."""
     node = least_used_node(context)
     number, is_back = int(node.removeprefix("node-")), context.rng.random() < 0.5
 
@@ -192,7 +192,9 @@ async def _delete(context: RunContext) -> bool:
 
 
 async def _lose_answers(context: RunContext) -> bool:
-    """What was sent may be applied, and no watch tells of it. Whatever is answered next says nothing of what was sent before."""
+    """Loses responses to binds that may be applied, while no watch delivers pods. The following responses say nothing about the
+    earlier binds.
+    """
     pairs = product((APPLIED, LATE, LOST, LATE_500, LATE_408), (REFUSED, THROTTLED))
     scripts = {f"{NAME}-{at}": (THROTTLED, first, *[then] * 4) for at, (first, then) in enumerate(pairs)}
     answers = context.faults.bind_answers

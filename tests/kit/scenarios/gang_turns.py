@@ -1,7 +1,8 @@
-"""Gangs beside a stream of small pods of their priority: each gets a turn to reserve room, and starts in time.
+"""Scenarios of gangs that compete with a stream of small pods of their priority: each gets a turn to reserve capacity, and starts
+in time.
 
-They are played where gangs may reserve (`Setting.reserve`), when all disruptions are over. That a reservation is one at a
-time, limited and followed by a pause is judged all the while (`checkers/api/reservation_history.py`).
+They are run if gangs may reserve (`Setting.reserve`), after all disruptions. That reservations are one at a time, limited and
+followed by a pause is always checked (`checkers/api/reservation_history.py`).
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from tests.kit.world.gang_workloads import GangWorkload, GangWorkloads
 from tests.kit.world.pod_streams import PodStream
 
 TURNS: Final = (1, 2)
-"""Scenarios of one run."""
+"""Minimum and maximum number of scenarios in a run."""
 CPU: Final = 2
-"""Of each node, and of each member."""
+"""CPUs of each node, and of each member."""
 FILLED_S: Final = 20.0
-"""Until a stream uses its nodes. Where it does not, nothing is played: nobody leads."""
+"""Time until a stream uses its nodes. If it does not, the scenario is skipped: no process leads."""
 CLEARED_S: Final = 20.0
-"""From the beginning of a reservation until its gang has started: the last small pod ends, and a backoff of 10 s too."""
+"""Time from the begin of a reservation to the start of its gang: the last small pod ends, and a backoff of 10 s."""
 LED_S: Final = 45.0
-"""Until another process leads: a lease runs out, and the last binds and a list are waited for."""
+"""Time until another process leads: a lease expires, then the last binds and a list are awaited."""
 RELEASED_S: Final = 10.0
-"""Until a reservation that has ended is written."""
+"""Time until the end of a reservation is written."""
 
 
 @dataclass(slots=True)
 class Stage:
-    """One pool of nodes with its stream."""
+    """One pool of nodes with its stream of pods."""
 
     context: RunContext
     gangs: GangWorkloads
@@ -50,11 +51,11 @@ class Stage:
 
     @property
     def in_time_s(self) -> float:
-        """How long a gang that can be tried, and that is alone, waits at most."""
+        """The longest time that a gang waits if it can be tried and no other gang waits."""
         return self.policy.after_s + CLEARED_S
 
     def leader(self) -> Process | None:
-        """The process that decides about these gangs; None while none does."""
+        """Returns the process that leads the domain of these gangs; None for none."""
         return next(
             (
                 process
@@ -66,7 +67,7 @@ class Stage:
         )
 
     async def gang(self, *, extra: int = 0, is_grouped: bool = False) -> GangWorkload:
-        """A gang that needs all nodes of the pool, and has `extra` more members; all its members are there."""
+        """Creates a gang that needs all nodes of the pool, with `extra` more members. Returns when all its members exist."""
         gang = await self.gangs.gang(
             self.pool,
             self.nodes + extra,
@@ -85,7 +86,7 @@ class Stage:
         return any(pod.nominated_node and not pod.node for pod in self.gangs.members(gang))
 
     async def starts(self, within_s: float, *gangs: GangWorkload) -> None:
-        """One of the gangs starts, or it is complained."""
+        """Waits until one of the gangs starts. Reports a violation if none does."""
         before = self.leader()
         is_over = await self.gangs.until(lambda: any(map(self.has_started, gangs)), within_s)
         if not is_over and before is self.leader() and before is not None:
@@ -93,7 +94,7 @@ class Stage:
             self.complain(f"gang {names} has not started {within_s:g} s after it could")
 
     async def is_given_up(self, gang: GangWorkload) -> None:
-        """What was reserved for the gang is used by the stream."""
+        """Waits until the stream uses the capacity that was reserved for the gang. Reports a violation if it does not."""
         before = self.leader()
         full = CPU * self.nodes
         is_over = await self.gangs.until(
@@ -112,7 +113,7 @@ Turn = Callable[[Stage], Awaitable[None]]
 
 
 async def play_turns(context: RunContext, struck: Counter[str]) -> None:
-    """Some scenarios, one after the other."""
+    """Runs some scenarios, one after the other."""
     gangs, policy = context.world.gang_workloads, context.setting.reserve
     if gangs is None or policy is None:
         return
@@ -126,7 +127,7 @@ async def play_turns(context: RunContext, struck: Counter[str]) -> None:
 
 
 async def _play(stage: Stage, turn: Turn) -> bool:
-    """The scenario with its stream; False if the stream does not use its nodes."""
+    """Runs the scenario with its stream. Returns False if the stream does not use its nodes."""
     stream = stage.stream
     flowing = asyncio.ensure_future(stream.flow())
     try:
@@ -142,13 +143,13 @@ async def _play(stage: Stage, turn: Turn) -> bool:
 
 
 async def _alone(stage: Stage) -> None:
-    """One gang, which may have more members than it needs."""
+    """Creates one gang, which may have more members than it needs."""
     gang = await stage.gang(extra=stage.rng.randint(0, 1))
     await stage.starts(stage.in_time_s, gang)
 
 
 async def _one_after_the_other(stage: Stage) -> None:
-    """Two gangs. While the first one runs, what the second one reserves does not become free."""
+    """Creates two gangs. While the first one runs, the capacity that the second one reserves does not become free."""
     gangs = [await stage.gang(), await stage.gang()]
     await stage.starts(stage.in_time_s, *gangs)
     first = next((gang for gang in gangs if stage.has_started(gang)), None)
@@ -162,7 +163,7 @@ async def _one_after_the_other(stage: Stage) -> None:
 
 
 async def _beside_a_hopeless_one(stage: Stage) -> None:
-    """A more urgent gang, whose members fit on no node, takes a turn of its own, and the other one the next."""
+    """Creates an urgent gang whose members fit on no node, and another gang: each gets a turn."""
     hopeless = await stage.gangs.gang(stage.pool, 2, 2, cpu=str(CPU + 1), is_urgent=True, scheduler=RESERVING_SCHEDULER)
     gang = await stage.gang()
     await stage.starts(stage.in_time_s + 2 * stage.policy.for_s, gang)
@@ -171,7 +172,7 @@ async def _beside_a_hopeless_one(stage: Stage) -> None:
 
 
 async def _in_vain(stage: Stage) -> None:
-    """One of the small pods does not end until a reservation has ended; the stream uses the room during the pause."""
+    """Keeps one small pod until a reservation has ended; the stream uses the capacity during the pause."""
     stage.stream.last()
     gang = await stage.gang()
     if not await stage.gangs.until(lambda: stage.is_reserved_for(gang), stage.in_time_s):
@@ -185,7 +186,7 @@ async def _in_vain(stage: Stage) -> None:
 
 
 async def _changed(stage: Stage) -> None:
-    """While room is reserved for a gang, it comes to where it cannot start."""
+    """Makes a gang unable to start while capacity is reserved for it."""
     stage.stream.last()
     gang = await stage.gang(is_grouped=True)
     if not await stage.gangs.until(lambda: stage.is_reserved_for(gang), stage.in_time_s):
@@ -206,7 +207,7 @@ async def _changed(stage: Stage) -> None:
 
 
 async def _led_by_another(stage: Stage) -> None:
-    """The leader stops, or is killed, while room is reserved."""
+    """Stops or kills the leader while capacity is reserved."""
     stage.stream.last()
     gang = await stage.gang()
     leader = stage.leader()

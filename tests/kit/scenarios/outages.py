@@ -1,4 +1,4 @@
-"""Scenarios of what goes wrong with us and not with a pod: nobody is set aside or overlooked for it."""
+"""Scenarios of faults that are not a pod's own: no pod is quarantined or missed because of them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.kit.scenarios.steps import (
 from tests.kit.wire.faults import FORBIDDEN
 
 DENIED_S: Final = 20.0
-"""In which a pod is tried REFUSALS_ALIKE_MAX times: it backs off for 1, 2, 4 and 8 s between them."""
+"""Time in which a pod is tried REFUSALS_ALIKE_MAX times: it backs off for 1, 2, 4 and 8 s between attempts."""
 REOPENED_S: Final = 35.0
-"""In which a watch is opened again: it may have failed before, and backs off for half a minute at most."""
+"""Time in which a watch is opened again: it may have failed before, and backs off for half a minute at most."""
 
 
 async def _lose_rights(context: RunContext) -> bool:
-    """We may not bind for a while. A pod that we are refused so is not at fault, however often that happens."""
+    """Denies binds to the program for a while. A pod is not quarantined for that, however often it happens."""
     name, answers = f"denied-{context.mark()}", context.faults.bind_answers
     answers[name] = repeat(FORBIDDEN)
     try:
@@ -55,7 +55,7 @@ def _is_set_aside(context: RunContext, name: str) -> bool:
 
 
 async def _cut_line_short(context: RunContext) -> bool:
-    """The line that tells of a pod is cut short, and the watch goes on. A list has to tell of it."""
+    """Truncates the watch event of a pod without ending the watch. A list has to deliver the pod."""
     name, before = f"short-{context.mark()}", steady_leader(context)
     for process in context.replicas.running:
         process.transport.cut_short.add(name)

@@ -1,7 +1,7 @@
-"""Scenarios of pods that make others go: what is promised to them, and whom they wait for in vain.
+"""Scenarios of preemptors: their nominations, and preemptions that must or must not happen.
 
-What a preemption takes is judged where it begins (`PreemptionChecker`), what is promised wherever a pod is assumed
-(`AssumptionChecker`). Here the pods are few, so that what must come of it is known beforehand.
+Victims are checked when a preemption starts (`PreemptionChecker`), nominations when a pod is assumed (`AssumptionChecker`). Here
+few pods take part, so that the result is known.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tests.kit.world.labels import HOSTNAME
 PORT: Final = 9_972
 FILLED_MILLI: Final = 900
 LARGE_MILLI, SMALL_MILLI = 2_500, 1_400
-"""A node takes one of each. Where the small one goes there is no room for a second large one."""
+"""A node takes one pod of each size. With the small pod gone there is no room for a second large one."""
 SPARE_MILLI: Final = 50
-"""What is left beside the urgent pod."""
+"""CPU that remains free with the urgent pod."""
 HELPED_S: Final = 8.0
-"""Within this a pod has preempted that nothing hinders; `checkers/process/preemptions.py` says that it may."""
+"""Time within which an unhindered pod preempts; `checkers/process/preemptions.py` checks that it may."""
 
 
 def _wants_port(milli: int) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def _wants_port(milli: int) -> dict[str, Any]:
 
 
 async def _nominate_for_port(context: RunContext) -> bool:
-    """An urgent pod waits for the room of others. The port that it wants too is free, and smaller pods would like it."""
+    """Creates an urgent pod that waits for victims. Its host port is free, and smaller pods request the same port."""
     node = least_used_node(context)
     free = PLAIN_MILLI - cpu_by_node(context)[node]
     fillers = [await create_pod(context, node, FILLED_MILLI) for _ in range(max(free // FILLED_MILLI, 1))]
@@ -61,7 +61,9 @@ async def _nominate_for_port(context: RunContext) -> bool:
 
 
 async def _preempt_averse_pod(context: RunContext) -> bool:
-    """A pod of little importance bears no soft one on its host. An urgent soft one wants that host: the other has to go."""
+    """Places a pod with anti-affinity to a label, and creates an urgent pod with that label for its host: the placed pod must be
+    evicted.
+    """
     node, labels = least_used_node(context), {"tone": "softest"}
     term = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": labels}}
     spec = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
@@ -75,7 +77,7 @@ async def _preempt_averse_pod(context: RunContext) -> bool:
 
 
 async def _fill_exactly(context: RunContext) -> bool:
-    """An urgent pod is as large as its node."""
+    """Creates an urgent pod that is as large as its node."""
     dedicated, before = DedicatedNodes(context), steady_leader(context)
     node = await dedicated.add_node("exact")
     lowly = await dedicated.add_pod("exact", milli=LARGE_MILLI)
@@ -89,7 +91,9 @@ async def _fill_exactly(context: RunContext) -> bool:
 
 
 async def _nominate_twice(context: RunContext) -> bool:
-    """Two urgent pods as important as each other displace one pod each of a large node. Neither takes the other's promise back."""
+    """Creates two urgent pods of equal priority that each evict one pod of a large node. Neither ends the nomination of the
+    other.
+    """
     dedicated, before = DedicatedNodes(context), steady_leader(context)
     node = await dedicated.add_node("twice", cpu="8")
     lowly = [await dedicated.add_pod("twice", milli=LARGE_MILLI) for _ in range(3)]
@@ -112,10 +116,10 @@ async def _nominate_twice(context: RunContext) -> bool:
 
 
 async def _start_meanwhile(context: RunContext) -> bool:
-    """Two urgent pods of one kind, one after the other.
+    """Creates two equal urgent pods, one after the other.
 
-    On either node are a large pod and a small one of equal priority. Before the second urgent pod comes, some of these
-    start, which makes them the more important.
+    Each node has a large and a small pod of equal priority. Before the second urgent pod is created, some of these get a start
+    time, which makes them more important.
     """
     dedicated = DedicatedNodes(context)
     for is_large in (False, True):
@@ -143,7 +147,7 @@ def _on(node: str) -> dict[str, Any]:
 
 
 async def _clear(context: RunContext, nodes: Sequence[str], pods: Sequence[str]) -> None:
-    """The pods go, and nobody comes any more."""
+    """Cordons the nodes and deletes the pods."""
     for node in nodes:
         await context.world.nodes.patch(node, {"spec": {"unschedulable": True}})
     for name in pods:

@@ -1,7 +1,6 @@
-"""Scenarios of room that comes back although no pod has ended there.
+"""Scenarios of capacity that is released although no pod has ended.
 
-A bind reaches nobody, a nomination is not needed any more, or a pod is turned away at Permit. Somebody waits for
-exactly that room.
+A bind fails, a nomination is no longer needed, or a pod is rejected at Permit. Another pod waits for exactly this capacity.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from tests.kit.scenarios.steps import Scenarios, bound_pods, create_pod, is_nomi
 from tests.kit.world.labels import HOSTNAME
 
 HALF_MILLI: Final = 2_500
-"""CPU of more than half a room."""
+"""CPU of more than half a dedicated node."""
 FILLED_MILLI, PRESSING_MILLI, MODEST_MILLI = 2_500, 2_700, 1_400
-"""Of a room: the third has place beside the first, and not beside the second."""
+"""CPU of pods on a dedicated node: the third fits together with the first, and not with the second."""
 LATE_S: Final = 4.0
-"""Longer than a slow bind is still on its way: its answer comes before the watch tells why."""
+"""Longer than a slow bind takes: its response arrives before the watch shows the reason."""
 ENDED_S: Final = 1.0
-"""For what ends inside the program."""
+"""Time for changes inside the program."""
 
 Loss = Callable[[DedicatedNodes, str], Awaitable[None]]
 
 
 async def _lose_bind(context: RunContext, *, lose: Loss) -> bool:
-    """A pod whose bind is on its way is lost, and the answer to the bind is the first word of it."""
+    """Removes or binds a pod while its bind is in flight, so that the response to the bind is the first news of it."""
     dedicated = DedicatedNodes(context)
     node = await dedicated.add_node("lost")
     slow = context.faults.slow_nodes
@@ -71,8 +70,9 @@ async def _bind_elsewhere(dedicated: DedicatedNodes, name: str) -> None:
 
 
 async def _nominate_elsewhere(context: RunContext) -> bool:
-    """A pod that was promised a room finds another one before its victim has gone. One that is as urgent has place beside the
-    victim, and none beside the promise."""
+    """Frees another node for a nominated pod before its victim has ended. A pod of the same priority fits together with the victim,
+    and not with the nominated pod.
+    """
     dedicated = DedicatedNodes(context)
     first, second = await dedicated.add_node("promised"), await dedicated.add_node("promised", unschedulable=True)
     victim = await dedicated.add_placed_pod(first, milli=FILLED_MILLI)
@@ -89,7 +89,7 @@ async def _nominate_elsewhere(context: RunContext) -> bool:
     is_elsewhere = any(pod.node == second for pod in bound_pods(context, [pressing]))
 
     def is_alone() -> bool:
-        """Nothing else has helped yet."""
+        """Reports whether the victim still exists, so that nothing else can have helped."""
         return any(pod.uid == victim for pod in context.world.pods())
 
     await context.until(lambda: not is_parked(context, waiting.pod) or not is_alone(), ENDED_S)
@@ -103,9 +103,9 @@ async def _nothing() -> None: ...
 
 
 async def _turn_away(context: RunContext) -> bool:
-    """A pod that is held at Permit is displaced by a more urgent one, and later there is room elsewhere."""
+    """Displaces a pod at Permit by a more urgent one, and frees room for it elsewhere later."""
     if context.setting.is_shipped:
-        return await _nominate_elsewhere(context)  # nobody is held at Permit there
+        return await _nominate_elsewhere(context)  # no pod is held at Permit there
     dedicated = DedicatedNodes(context)
     first, second = await dedicated.add_node("held"), await dedicated.add_node("held")
     full = await dedicated.add_placed_pod(second, milli=HALF_MILLI)

@@ -1,6 +1,6 @@
-"""Scenarios of pods asleep: each is refused by one plugin, then the event comes that this plugin listens to, and nothing else.
+"""Scenarios of parked pods: each is refused by one plugin, then the event occurs for which this plugin is registered, and no other.
 
-In the order of each scenario, no event helps a pod that still waits for its own.
+In the order of a scenario, no event helps a pod that still waits for its own.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tests.kit.world.storage import CLASSES_PATH, LOCAL
 
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 WHOLE_MILLI, HALF_MILLI, GIANT_MILLI = 4_000, 2_500, 20_000
-"""CPU of a whole room, of more than half of one, and of more than any node but one has."""
+"""CPU of a whole dedicated node, of more than half of one, and of more than any node but one has."""
 SHUT: Final = {"key": "sim/shut", "effect": "NoSchedule"}
 CORDON: Final = "node.kubernetes.io/unschedulable"
 RACK: Final = "sim/berth"
-"""The topology key of rooms."""
+"""The topology key of dedicated nodes."""
 PORT: Final = 9_960
 DISK_SIZE: Final = "3Gi"
 """Larger than the disks of other nodes."""
@@ -57,7 +57,7 @@ async def _untaint(dedicated: DedicatedNodes) -> ParkedPod:
 
 
 async def _retaint(dedicated: DedicatedNodes) -> ParkedPod:
-    """The taint stays, with a value that is tolerated."""
+    """Changes the value of a taint to one that is tolerated."""
     node = await dedicated.add_node("retaint", taints=[DEDICATED_TAINT, SHUT | {"value": "today"}])
     pod = await dedicated.add_pod("retaint", {"tolerations": [TOLERATED, {"key": SHUT["key"], "value": "tomorrow"}]})
     taints = [DEDICATED_TAINT, SHUT | {"value": "tomorrow"}]
@@ -92,7 +92,7 @@ async def _upgrade(dedicated: DedicatedNodes) -> ParkedPod:
 
 
 async def _join_company(dedicated: DedicatedNodes) -> ParkedPod:
-    """The node comes into the place where the pod's company is."""
+    """Moves the node into the topology domain of the pod to which the parked pod has affinity."""
     company, key = await dedicated.add_node("elsewhere", {RACK: "joined"}), {RACK: "joined"}
     await dedicated.add_placed_pod(company, labels={"company": dedicated.mark})
     node = await dedicated.add_node("join")
@@ -101,7 +101,7 @@ async def _join_company(dedicated: DedicatedNodes) -> ParkedPod:
 
 
 async def _leave_enemy(dedicated: DedicatedNodes) -> ParkedPod:
-    """The node goes out of the place where an enemy is."""
+    """Moves the node out of the topology domain of a pod that excludes the parked pod."""
     enemy = await dedicated.add_node("elsewhere", {RACK: "hostile"})
     await dedicated.add_placed_pod(enemy, labels={"enemy": dedicated.mark})
     node = await dedicated.add_node("leave", {RACK: "hostile"})
@@ -116,8 +116,9 @@ async def _leave_enemy(dedicated: DedicatedNodes) -> ParkedPod:
 async def _level(
     dedicated: DedicatedNodes, name: str, emptier: int = 0, **more: Any
 ) -> tuple[str, list[str], ParkedPod]:
-    """Two domains: of one, which is cordoned, as many as `emptier`, and one more in the other. The emptier one's node, the uids
-    in the fuller one, and a pod that waits until they are level."""
+    """Creates two topology domains: a cordoned one with `emptier` pods, and one with one pod more. Returns the node of the emptier
+    domain, the uids in the fuller one, and a pod that waits until both are equal.
+    """
     low = await dedicated.add_node(name, {f"sim/{name}": "low"}, unschedulable=True)
     high = await dedicated.add_node(name, {f"sim/{name}": "high"})
     labels = {"spread": name}
@@ -234,7 +235,7 @@ async def _company_comes(dedicated: DedicatedNodes) -> ParkedPod:
 
 
 async def _distant_company_comes(dedicated: DedicatedNodes) -> ParkedPod:
-    """To a node of another domain, in the same zone."""
+    """Places the pod on a node of another resource domain, in the same zone."""
     zone = {ZONE: f"z-{dedicated.mark}"}
     await dedicated.add_node("distant", zone)
     node = await dedicated.add_node("beyond", {"type": "virtual-kubelet", **zone})
@@ -259,7 +260,7 @@ async def _enemy_relabelled(dedicated: DedicatedNodes) -> ParkedPod:
 
 
 async def _namespace_relabelled(dedicated: DedicatedNodes) -> ParkedPod:
-    """The enemy is of a namespace that the pod's term selects no more."""
+    """Removes the label of a namespace, so that the pod's term no longer selects the excluding pod."""
     label, name = dedicated.context.world.label_namespace, "team-b"
     await label(name, {"sim/hostile": dedicated.mark})
     node = await dedicated.add_node("namespace")
@@ -278,9 +279,10 @@ async def _namespace_relabelled(dedicated: DedicatedNodes) -> ParkedPod:
 
 
 async def _series(dedicated: DedicatedNodes, name: str, event: Callable[[str, str], Awaitable[object]]) -> ParkedPod:
-    """A pod that wants its own kind, which has one pod, in a place that takes no other. Without that pod it is the first.
+    """Creates a pod with affinity to its own labels; the only other such pod is in a full topology domain. Without that pod it is
+    the first of its kind.
 
-    `event`: hears the node and the uid of that pod.
+    `event`: called with the node and the uid of that pod.
     """
     labels = {"series": f"{dedicated.mark}-{name}"}
     full = await dedicated.add_node(f"{name}-full", {RACK: f"full-{name}"})
@@ -299,14 +301,14 @@ async def _series_relabelled(dedicated: DedicatedNodes) -> ParkedPod:
 
 
 async def _series_moved(dedicated: DedicatedNodes) -> ParkedPod:
-    """Its node is no place any more."""
+    """Removes the topology key from the node of the other pod."""
     return await _series(
         dedicated, "placeless", lambda node, uid: dedicated.patch(node, metadata={"labels": {RACK: None}})
     )
 
 
 async def _distant_series_moved(dedicated: DedicatedNodes) -> ParkedPod:
-    """As before, of a node of another domain."""
+    """Does the same on a node of another resource domain."""
     labels = {"series": f"{dedicated.mark}-distant"}
     full = await dedicated.add_node("distant-full", {RACK: "distant-full", "type": "virtual-kubelet"})
     await dedicated.add_placed_pod(full, labels=labels)
@@ -317,7 +319,7 @@ async def _distant_series_moved(dedicated: DedicatedNodes) -> ParkedPod:
 
 
 async def _series_stranded(dedicated: DedicatedNodes) -> ParkedPod:
-    """Its node is deleted."""
+    """Deletes the node of the other pod."""
 
     async def delete(node: str, uid: str) -> None:
         await dedicated.context.world.user.send("DELETE", f"/api/v1/nodes/{node}")
@@ -353,7 +355,7 @@ async def _is_disliked_no_more(dedicated: DedicatedNodes) -> ParkedPod:
 
 
 async def _gates_opened(dedicated: DedicatedNodes) -> ParkedPod:
-    """One of two is no help yet."""
+    """Removes both scheduling gates, one after the other."""
     await dedicated.add_node("gates")
     pod = await dedicated.add_pod("gates", {"schedulingGates": [{"name": "test/one"}, {"name": "test/two"}]})
     return ParkedPod(pod, "the end of its gates", partial(_open_gates, dedicated, pod))
@@ -378,7 +380,7 @@ async def _resize(dedicated: DedicatedNodes, name: str) -> None:
 
 
 async def _come(context: RunContext) -> bool:
-    """Each pod is refused by another plugin on every node; the one that comes takes all of them."""
+    """Creates pods that different plugins refuse on every node, then a node that takes all of them."""
     dedicated, disks = DedicatedNodes(context), context.world.disks
     enemy, nodes = {"enemy": dedicated.mark}, context.bind_checker.nodes()
     zones = {node.labels[ZONE]: name for name, node in nodes.items() if ZONE in node.labels}
@@ -436,7 +438,7 @@ async def _class_comes(dedicated: DedicatedNodes) -> ParkedPod:
 
 
 def _knows(namespace: str, name: str) -> Callable[[Program], bool]:
-    """A claim, or a volume or class, of this name."""
+    """Returns a function that reports whether a program has observed the claim, or the volume or class."""
     kinds = (
         (ObjectKind.PERSISTENT_VOLUME_CLAIM,) if namespace else (ObjectKind.PERSISTENT_VOLUME, ObjectKind.STORAGE_CLASS)
     )
@@ -490,8 +492,8 @@ _LEVELS: Final[tuple[Case, ...]] = (
     _fewer,
 )
 _GOING: Final[tuple[Case, ...]] = (
-    _tolerates_cordon,  # where no other room is tainted
-    _room_freed,  # before the others: any pod's end wakes it
+    _tolerates_cordon,  # while no other node of the scenario is tainted
+    _room_freed,  # before the others: the end of any pod requeues it
     partial(_port_freed, name="port", held="", wanted="10.0.0.1"),
     partial(_port_freed, name="address", held="10.0.0.2", wanted=""),
     _disk_freed,

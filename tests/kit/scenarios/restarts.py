@@ -1,4 +1,4 @@
-"""Scenarios of processes that follow each other, of objects that go and come back under their names, and of the conditions of pods."""
+"""Scenarios of new leaders, of objects that are recreated under their names, and of the conditions of pods."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from tests.kit.world.labels import GPU_MILLI
 from tests.kit.world.nodes import GPU_NODES, NODES
 
 FIRST_NUMBER: Final = NODES + 3_000
-"""Of nodes that are added here: plain ones of the forecast domain."""
+"""First number of nodes that are added here: plain ones of the forecast domain."""
 LED_AGAIN_S: Final = 8.0
-"""Until a lease that was given back is held by somebody, and its nodes are used."""
+"""Time until a released lease is held again, and its nodes are used."""
 GIVEN_BACK_S: Final = 4.0
-"""Until a pod whose node is gone is on its way no more: PreBind looks once a second."""
+"""Time until a pod whose node was deleted is no longer being bound: PreBind checks once a second."""
 WRITTEN_S: Final = 8.0
-"""Until a condition stands at its pod, after a write whose answer was lost."""
+"""Time until a condition is written to its pod, after a write whose response was lost."""
 UNSEEN_S: Final = 1.0
-"""How long no watch tells anything."""
+"""Time for which no watch delivers events."""
 OUTAGE_S: Final = 2.0
 ON_THE_WIRE_S: Final = 2.0
 TAKEN: Final = ("600", "600", "600", "600")
-"""Milli of pods that leave of each device too little for one more of them."""
+"""gpu-milli of pods that leave too little of each device for another such pod."""
 WANTED: Final = ("600", "900", "500")
 
 
 async def _edit_and_succeed(context: RunContext) -> bool:
-    """Owners of pods that share devices edit what these want. Then somebody else leads, who knows nothing but what is written."""
+    """Edits the requests of placed pods that share devices, then replaces the leader: the new one knows only what is written."""
     number = context.rng.choice(GPU_NODES)
     node = f"node-{number}"
     await context.world.add_fractions(node, TAKEN)
@@ -60,7 +60,7 @@ async def _edit_and_succeed(context: RunContext) -> bool:
 
 
 async def _replace_all(context: RunContext) -> bool:
-    """Whoever leads from now on was started now. False if others have their hands on some process."""
+    """Replaces all processes. Returns False if a disruption uses some of them."""
     replicas, before = context.replicas, list(context.replicas.running)
     if replicas.disturbed or not context.setting.configuration.lease.enabled:
         return False
@@ -76,7 +76,7 @@ async def _replace_all(context: RunContext) -> bool:
 
 
 async def _recreate_unseen(context: RunContext) -> bool:
-    """A node and two pods of it are deleted and made anew under their names, which no watch tells of, and which history forgets."""
+    """Deletes and recreates a node and pods of it under their names, without watch events, and compacts history."""
     number, server = FIRST_NUMBER, context.server
     node = f"node-{number}"
     await context.world.nodes.add(number)
@@ -103,7 +103,9 @@ async def _recreate_unseen(context: RunContext) -> bool:
 
 
 async def _lose_node(context: RunContext) -> bool:
-    """A node goes while a pod waits at PreBind for the volume that was to be made there. It comes back, and so does the pod."""
+    """Deletes a node while a pod waits at PreBind for a volume that is provisioned there. The node and the pod are then tried
+    again.
+    """
     number, disks = FIRST_NUMBER + 3, context.world.disks
     node, claim = f"node-{number}", f"{UNPROVISIONED}-{context.mark()}"
     await context.world.nodes.add(number)
@@ -131,8 +133,9 @@ async def _lose_node(context: RunContext) -> bool:
 
 
 async def _write_condition_again(context: RunContext) -> bool:
-    """A pod is refused for one reason, for another, and for the first again. Nobody answers the write of the second, and for a
-    while no Event can be written."""
+    """Makes a pod refused for one reason, for another, and for the first again. The response to the second write is lost, and no
+    Event can be written for a while.
+    """
     node, site, faults = least_used_node(context), context.mark(), context.faults
     faults.unreachable.add("/events")
     name = await create_pod(context, "", 10, spec={"nodeSelector": {"site": site}})
@@ -155,9 +158,9 @@ async def _write_condition_again(context: RunContext) -> bool:
 
 
 async def _take_over_one(context: RunContext) -> bool:
-    """Somebody takes one lease from a process that holds another one, whose binds are under way.
+    """Takes one lease from a process that holds another one and has binds in flight.
 
-    It ends, and gives nothing back that is not settled.
+    The process ends, and must not release a lease with unsettled binds.
     """
     bind_checker, node = context.bind_checker, least_used_node(context)
     add_placed_pod = _holder(context, bind_checker.leases.name_of("forecast"))
@@ -188,7 +191,7 @@ def _holder(context: RunContext, lease: str) -> Process | None:
 
 
 def _condition(context: RunContext, name: str) -> str:
-    """What stands at the pod."""
+    """Returns the message of the pod's condition."""
     return context.bind_checker.policies.condition_of(name)
 
 
@@ -198,7 +201,7 @@ def _is_in_flight(context: RunContext, name: str) -> bool:
 
 
 def _message(context: RunContext, name: str) -> str:
-    """What the leader has to say of the pod; empty while it says nothing."""
+    """Returns the message of the leader's latest refusal of the pod; empty for none."""
     uids = [pod.uid for pod in pods_named(context, [name])]
     found = [entry for queue in leading_queues(context) for uid in uids if (entry := queue.entry(uid)) is not None]
     return str(found[0].message) if found else ""

@@ -1,4 +1,4 @@
-"""Scenarios of volumes: what keeps a pod off a node ends, and nothing but that one change tells of it."""
+"""Scenarios of volumes: the reason that excludes a pod from a node ends, and no other event occurs."""
 
 from __future__ import annotations
 
@@ -24,17 +24,21 @@ from tests.kit.world.disks import UNPROVISIONED
 from tests.kit.world.storage import DYNAMIC, LOCAL
 
 WITH_DRIVERS: Final = (31, 32, 33, 34)
-"""Numbers of nodes that crowds want and whose kubelets tell what their drivers attach."""
+"""Numbers of nodes that crowds use and whose kubelets report limits of drivers."""
 SPARE_PODS, SPARE_MILLI = 10, 500
-"""What a node must have left: a pod that waits there waits for its volume."""
+"""Free pods and CPU that a node must have: a pod waiting there waits only for its volume."""
 HUGE: Final = "50Gi"
-"""No other disk is as large."""
+"""Larger than all other disks."""
 AT_ONCE_S: Final = 6.0
-"""Within this a pod whose claim lost its node has another one: PreBind looks once a second, and the failure backs off for one."""
+"""Time within which a claim that lost its node gets another one: PreBind checks once a second, and the failure backs off for
+one.
+"""
 
 
 async def _count_volumes(context: RunContext) -> bool:
-    """A driver attaches two volumes to a node. Pods with volumes leave it, others come in their place, and the first ones come back."""
+    """Uses a driver that attaches two volumes to a node: pods with volumes are deleted, others are placed, and the first ones are
+    created again.
+    """
     number = _node_with_room(context)
     if number is None:
         return False
@@ -50,7 +54,7 @@ async def _count_volumes(context: RunContext) -> bool:
     first = await _add_pod_with_claim(context, node, volumes[0])
     await context.until(lambda: bool(bound_pods(context, [first])))
     if not _all_know(context, f"attached-{volumes[4]}"):
-        return False  # a watch that cannot be opened tells nobody
+        return False  # a process has no open watch
     second = await _add_pod_with_claim(context, node, volumes[1])
     await expect_pending(
         context, node, second, "its driver attaches two volumes, and another's is attached", beside=[first]
@@ -63,7 +67,7 @@ async def _count_volumes(context: RunContext) -> bool:
     await expect_bound(context, node, third, "a pod with a volume has gone")
     again = await _add_pod_with_claim(context, node, volumes[0])
     await expect_pending(context, node, again, "others have taken the place of its volume", beside=[second, third])
-    await context.world.user.delete_named(again)  # as upstream, the end of a claim wakes nobody who waits
+    await context.world.user.delete_named(again)  # like upstream, deleting a claim requeues no pod
     await disks.delete_in_use(volumes[2])
     fourth = await _add_pod_with_claim(context, node, volumes[3])
     await expect_bound(context, node, fourth, "a claim is deleted, and its volume with it")
@@ -76,7 +80,7 @@ def _all_know(context: RunContext, attachment: str) -> bool:
 
 
 async def _await_volumes(context: RunContext) -> bool:
-    """Pods wait for a claim that is another's, a disk, a class, a zone and a provisioner; each of that comes by itself."""
+    """Creates pods that wait for a claim of another pod, a disk, a class, a zone and a provisioner; each is provided separately."""
     number = _node_with_room(context)
     if number is None:
         return False
@@ -88,7 +92,7 @@ async def _await_volumes(context: RunContext) -> bool:
 
 
 async def _take_turns(context: RunContext, number: int, node: str, key: str) -> None:
-    """Two pods of one spec, and a claim that is for one pod at a time."""
+    """Creates two pods of one spec with one ReadWriteOncePod claim."""
     claim = f"alone-{key}"
     await context.world.disks.add_claim(claim, DYNAMIC, mode="ReadWriteOncePod")
     await context.pause(0.2, 0.5)
@@ -101,7 +105,7 @@ async def _take_turns(context: RunContext, number: int, node: str, key: str) -> 
 
 
 async def _add_first_disk(context: RunContext, number: int, node: str, key: str) -> None:
-    """Disks come with an affinity that no disk had: one that the node does not reach, and one that it does."""
+    """Creates disks with a new node affinity: one that the node does not meet, and one that it does."""
     claim, disks = f"first-{key}", context.world.disks
     await disks.add_claim(claim, LOCAL, size=HUGE)
     await context.pause(0.2, 0.5)
@@ -113,7 +117,7 @@ async def _add_first_disk(context: RunContext, number: int, node: str, key: str)
 
 
 async def _replace_class(context: RunContext, number: int, node: str, key: str) -> None:
-    """The class comes after the pod, for other zones; then it is made anew, for the node's too."""
+    """Creates the class after the pod, for other zones, then recreates it for the node's zone too."""
     claim, disks, zone = f"classed-{key}", context.world.disks, number % 3
     elsewhere = [f"z{(zone + 1) % 3}", f"z{(zone + 2) % 3}"]
     await disks.add_claim(claim, f"class-{key}")
@@ -128,7 +132,7 @@ async def _replace_class(context: RunContext, number: int, node: str, key: str) 
 
 
 async def _move_volume(context: RunContext, number: int, node: str, key: str) -> None:
-    """A volume's zone is corrected, twice: of two pods with the same claim one came while it was the node's."""
+    """Changes the zone of a volume twice: of two pods with the same claim, one is created while the zone is the node's."""
     volume, disks, zone = f"moved-{key}", context.world.disks, number % 3
     label = "topology.kubernetes.io/zone"
     await disks.add_attachable(volume, f"zones-{key}.sim", {label: f"z{(zone + 1) % 3}"})
@@ -145,7 +149,9 @@ async def _move_volume(context: RunContext, number: int, node: str, key: str) ->
 
 
 async def _take_node_back(context: RunContext, number: int, node: str, key: str) -> None:
-    """A provisioner cannot make the volume there: the pod is decided anew, and chooses a node for the claim again."""
+    """Removes the selected node of a claim, as a provisioner does on failure: the pod is scheduled again and selects a node
+    again.
+    """
     claim, disks = f"{UNPROVISIONED}-{key}", context.world.disks
     await disks.add_claim(claim, UNPROVISIONED)
     await context.pause(0.2, 0.5)
@@ -163,7 +169,7 @@ async def _take_node_back(context: RunContext, number: int, node: str, key: str)
 
 
 def _node_with_room(context: RunContext) -> int | None:
-    """A node whose kubelet tells of its drivers, and that has room for the pods of a scenario."""
+    """Returns the number of a node with reported drivers and room for the pods of a scenario; None if there is none."""
     nodes, amounts = context.bind_checker.nodes(), cpu_by_node(context)
     found = []
     for number in WITH_DRIVERS:

@@ -1,4 +1,4 @@
-"""Scenarios of pods that wait for one event alone, or that others are in the way of."""
+"""Scenarios of pods that wait for a single event, or that other pods exclude."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from tests.kit.world.labels import HOSTNAME, ZONE
 from tests.kit.world.nodes import CROWDED, GPU_NODES
 
 LEFT_MILLI: Final = 1_500
-"""CPU that is free on a node beside those who are to go."""
+"""CPU that is free on a node in addition to the victims."""
 LARGE_MILLI, SHRUNK_MILLI, REPORTED_MAX_S = 900, 100, 7.0
-"""CPU of pods that fill a node, what is left to some, and when their kubelet has reported so at the latest."""
+"""CPU of pods that fill a node, their CPU after a resize, and the time until their kubelet has reported it."""
 HOPELESS: Final = 20
-"""Pods that fit nowhere: more than may be tried before those of others."""
+"""Number of pods that fit nowhere: more than may be tried before pods of other namespaces."""
 BACKED_OFF_S: Final = 1.2
-"""After the first refusal."""
+"""Time after the first refusal until the backoff is over."""
 TOGETHER_S: Final = 0.1
-"""In which what was written reaches every process at once."""
+"""Delay of watches, so that several changes reach every process together."""
 HELD_UP_S: Final = 0.5, 1.5
-"""How long most writes get a 429."""
+"""Time for which most writes get a 429."""
 
 
 async def _give_way(context: RunContext) -> bool:
-    """Pods of a full node take less. Room comes when the kubelet reports it, and not when somebody asks for it."""
+    """Resizes pods of a full node down. Room becomes free when the kubelet reports it, not when the resize is requested."""
     node = least_used_node(context)
     count = max((PLAIN_MILLI - cpu_by_node(context)[node]) // LARGE_MILLI, 0) + 1
     names = [await create_pod(context, node, LARGE_MILLI) for _ in range(count)]
@@ -47,14 +47,15 @@ async def _give_way(context: RunContext) -> bool:
 
 
 async def _part_one_by_one(context: RunContext) -> bool:
-    """Of pods that differ in their labels alone each is kept off by somebody else. Whose enemy goes first is parked last: an
-    event that is no news to the one parked first must not be lost to the others."""
+    """Creates pods that differ only in their labels, each excluded by another pod. Deletes first the pod that excludes the pod
+    parked last: an event that does not help the first parked pod must not be lost for the others.
+    """
     node, sounds = least_used_node(context), ("shrill", "low")
     enemies = {sound: await context.world.external_actors.place_averse(node, {"sound": sound}) for sound in sounds}
     await context.until(lambda: all(map(context.replicas.knows_placed, enemies.values())))
     names = [await create_pod(context, node, 10, labels={"sound": sound}) for sound in sounds]
     await context.until(lambda: len(parked(context, names)) == len(names))
-    await context.pause(0.5, 1.0)  # their own conditions' updates park them anew
+    await context.pause(0.5, 1.0)  # the updates of their conditions park them again
     kept = sorted((pod for pod in context.world.pods() if pod.name in names), key=lambda pod: pod.version, reverse=True)
     for pod in kept:
         await context.world.delete_uid(enemies[pod.labels["sound"]])
@@ -63,9 +64,8 @@ async def _part_one_by_one(context: RunContext) -> bool:
 
 
 async def _give_up(context: RunContext) -> bool:
-    """A pod that was promised a node goes while its victims do. One that is as urgent was left no room, and has no other.
-
-    It has room beside the victims, and none beside the promise, whoever goes.
+    """Deletes a nominated pod while its victims end. Another pod of the same priority fits together with the victims, and not with
+    the nominated pod.
     """
     node = least_used_node(context)
     filler = await create_pod(context, node, max(PLAIN_MILLI - LEFT_MILLI - cpu_by_node(context)[node], 100))
@@ -80,7 +80,7 @@ async def _give_up(context: RunContext) -> bool:
 
 
 async def _come_between(context: RunContext) -> bool:
-    """Bindings got a 429. Then somebody comes to another node of the zone who bears some of those pods nowhere there."""
+    """Places a pod with zone anti-affinity on another node of the zone while bindings wait after a 429."""
     number = context.rng.choice(CROWDED)
     node, neighbour = f"node-{number}", f"node-{number + 3 if number + 3 in CROWDED else number - 3}"
     labels = {"voice": "soft"}
@@ -100,9 +100,10 @@ async def _come_between(context: RunContext) -> bool:
 
 
 async def _press_hopelessly(context: RunContext) -> bool:
-    """Urgent pods of one namespace want to be with somebody. He comes to where they cannot go, and pods of another with him.
+    """Creates urgent pods of one namespace with affinity to a pod that is then placed where they cannot run, together with pods of
+    another namespace.
 
-    No other event tells anything to those who wait: they have backed off long ago, and are all tried again at once.
+    No other event requeues the waiting pods: their backoffs are over, and all are tried again at once.
     """
     company = {"company": context.mark()}
     node, spec = least_used_node(context), _attached_to(company)
@@ -135,6 +136,9 @@ SCENARIOS: Final[Scenarios] = (
     ("enemies gone one by one", _part_one_by_one),
     ("promise given up", _give_up),
     ("stranger in the zone", _come_between),
-    ("stranger in the zone", _come_between),  # he may come before all that he is about is sent, or after it
+    (
+        "stranger in the zone",
+        _come_between,
+    ),  # the pod may be placed before all binds that it forbids are sent, or after
     ("hopeless pods pressed", _press_hopelessly),
 )
