@@ -1,7 +1,7 @@
-"""HTTP extenders of a simulated cluster: they answer in virtual time, and go wrong as services do.
+"""HTTP extenders of a simulated cluster: they respond in virtual time, with faults of services.
 
-An extender refuses nodes of its own will only while faults strike: what it says at rest is for the pod. Whoever binds for the
-scheduler does so over the process's own wire, so that the binding is judged like any other.
+An extender refuses nodes by itself only while faults are on: after the last fault its responses must allow the pod. An extender
+that binds uses the connection of its process, so that the binding is checked like any other.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tests.kit.wire.faults import Faults
 
 DELAY_MAX_S = 0.03
 UNREACHABLE, UNANSWERED, UNREADABLE, UNWILLING, ASTRAY = 0.05, 0.04, 0.04, 0.04, 0.03
-"""Of all requests: nothing listens; the answer is lost; it is no JSON; it is an error; it names a node that nobody asked about."""
+"""Shares of requests: connection refused; response lost; invalid JSON; an error; a node that was not in the request."""
 SPOILED_EVERY = 7
-"""One node in so many is refused to a pod, for SPOILED_S."""
+"""One node in this number is refused to a pod, for SPOILED_S."""
 SPOILED_S = 5.0
 
 
 class SimExtender:
-    """Implements `ports.ExtenderClient`. Owns nothing."""
+    """Implements `ports.ExtenderClient`."""
 
     def __init__(self, settings: ExtenderSettings, rng: random.Random, faults: Faults, transport: Transport) -> None:
         self.settings = settings
@@ -50,7 +50,7 @@ class SimExtender:
         return orjson.dumps(said)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no connection is open."""
 
     async def _said(self, verb: str, asked: Mapping[str, Any]) -> Any:
         settings = self.settings
@@ -89,7 +89,7 @@ class SimExtender:
         return [{"Host": name, "Score": zlib.crc32(name.encode()) % 11} for name in names]
 
     def _preempt(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Leaves out a node on which budgets would be broken; of the others nothing, since the judge would have to know."""
+        """Omits nodes on which most budgets would be violated, and no others, since the checkers would have to know these."""
         offered = asked["nodenametometavictims"] or asked["nodenametovictims"]
         uids = {
             node: {
@@ -111,7 +111,7 @@ class SimExtender:
         return {"NodeNameToMetaVictims": kept}
 
     async def _bind(self, asked: Mapping[str, Any]) -> str:
-        """What went wrong; empty for nothing."""
+        """Binds the pod. Returns the error; empty for none."""
         path = f"{pod_path(asked['podnamespace'], asked['podname'])}/binding"
         target = {"apiVersion": "v1", "kind": "Node", "name": asked["node"]}
         metadata = {"name": asked["podname"], "namespace": asked["podnamespace"], "uid": asked["poduid"]}

@@ -1,6 +1,6 @@
-"""A transport between the program and the embedded cluster that goes wrong in named ways, drawn from a seed.
+"""A transport between the program and the embedded cluster with named faults, drawn from a seed.
 
-What is sent travels on its own: a process that is paused or killed does not take back the bytes it has written.
+A request is sent in a task of its own: a process that is paused or killed cannot take back what it has sent.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from tests.kit.wire.faulty_watch import FaultyLines, RefusedWatch
 LATENCY_MIN_S, LATENCY_MAX_S = 0.0005, 0.02
 LATE_APPLY_MAX_S = 4.0
 SLOW_MIN, SLOW_MAX = 0.6, 0.95
-"""How long a bind to a slow node takes, of the time that its sender waits for it."""
+"""Duration of a bind to a slow node, as a share of the sender's timeout."""
 HELD_MAX_S = 20.0
-"""So long at most a list is held: its client would give up."""
+"""Maximum time for which a list is held: its client would time out."""
 _LIMIT = re.compile(r"limit=\d+")
 _PAGE = b"<html><body>bad gateway</body></html>"
 _FORBIDDEN = b'{"kind":"Status","status":"Failure","code":403,"reason":"Forbidden","message":"forbidden (injected)"}'
@@ -45,7 +45,7 @@ _NONSENSE = (
     b'{"metadata":{"resourceVersion":"1"},"items":[{}]}',
     b'{"metadata":{"resourceVersion":"1"},"items":[{"spec":{}}]}',
 )
-"""What stands in place of a list: no JSON, no version, objects without a name."""
+"""Bodies in place of a list: no JSON, no version, objects without a name."""
 _ODD = (
     Response(500, b'{"kind":"Status","status":"Failure","code":500,"message":"' + TWO_BUDGETS.encode() + b'"}'),
     Response(500, b'{"kind":"Status","status":"Failure","code":500,"message":"etcd is away (injected)"}'),
@@ -61,7 +61,7 @@ _UNSURE = (
     Response(500, b'{"kind":"Status","status":"Failure","code":500,"message":"rpc error: code = Unavailable"}'),
     Response(502, b"<html>Bad Gateway</html>"),
 )
-"""What a server or a proxy before it says when it does not know whether a binding was stored."""
+"""Responses of a server or proxy that does not know whether a binding was stored."""
 _WITHOUT_RIGHTS = Response(
     403,
     b'{"kind":"Status","status":"Failure","code":403,"reason":"Forbidden","message":"pods \\"x\\" is forbidden: User \\"system'
@@ -73,7 +73,7 @@ LATE_S = 2.0
 
 
 class FaultyTransport:
-    """Implements `wire.Transport` for one process. `cut()` severs it for good, as a killed process or an isolated host."""
+    """Implements `wire.Transport` for one process. `cut()` ends the connection for good, like a killed process or an isolated host."""
 
     def __init__(self, inner: Transport, faults: Faults, sender: str, watcher: BindWatcher) -> None:
         self._inner = inner
@@ -84,18 +84,18 @@ class FaultyTransport:
         self._travelling: set[asyncio.Task[Response]] = set()
         self._is_cut = False
         self.stalled_until_s = 0.0
-        """Until then lines of open watches are on their way."""
+        """Until then open watches deliver nothing."""
         self.pods_late_until_s = 0.0
-        """The same for watches of pods alone: each kind has its own, and falls behind by itself."""
+        """The same for watches of pods alone: each kind has its own watch, which may lag separately."""
         self.nodes_version = 0
-        """Lists of nodes come from a server that is behind, and has them as of this version; 0: as they are."""
+        """Lists of nodes are returned as of this version, as by a server that is behind; 0: current."""
         self.holds_lists = False
-        """Lists of pods that are begun meanwhile reach it when this is over, as they were."""
+        """While True, lists of pods are held back, and returned unchanged afterwards."""
         self.held_lists = 0
         self.cut_short: set[str] = set()
-        """Names of pods of which the next line is cut short. Others follow it, as if nothing had happened."""
+        """Names of pods whose next event is truncated. Further events follow as usual."""
         self.lost_leases: Sequence[str] = ()
-        """No request about a lease of such a name arrives: a partition that hits the elector alone."""
+        """Lease requests whose path contains one of these names are lost: a partition that only affects leader election."""
 
     def cut(self) -> None:
         self._is_cut = True
@@ -117,7 +117,7 @@ class FaultyTransport:
             try:
                 response = await self._send(self._bind(path, body, content_type, timeout_s))
             except ConnectFailedError:
-                response = Response(0, b"")  # it certainly never arrived
+                response = Response(0, b"")  # it certainly was not sent
                 raise
             finally:
                 self._watcher.on_bind_answered(self._sender, body, response)
@@ -139,7 +139,7 @@ class FaultyTransport:
         return answer
 
     async def _send(self, journey: Coroutine[None, None, Response]) -> Response:
-        """The journey goes on if the caller is cancelled or paused."""
+        """Sends a request. It continues if the caller is cancelled or paused."""
         task = asyncio.get_running_loop().create_task(journey, context=self._wire)
         self._travelling.add(task)
         task.add_done_callback(self._arrived)
@@ -148,7 +148,7 @@ class FaultyTransport:
     def _arrived(self, task: asyncio.Task[Response]) -> None:
         self._travelling.discard(task)
         if not task.cancelled():
-            task.exception()  # nobody may be left to hear it
+            task.exception()  # the caller may have ended
 
     async def _ask(
         self, method: str, path: str, body: bytes | None, content_type: str, accept: str, timeout_s: float
@@ -186,7 +186,7 @@ class FaultyTransport:
         return replace(answer, body=garbled(answer.body))
 
     def _oddness(self, path: str) -> tuple[str, float] | None:
-        """The fault that calls of this kind meet more often than others, and how often."""
+        """Returns a fault, and its probability, for kinds of requests that fail more often than others; None for the others."""
         if "/leases" in path:
             return "odd answer about a lease", self._faults.lease_odd
         if path.partition("?")[0].endswith("/eviction"):
@@ -198,7 +198,7 @@ class FaultyTransport:
     async def _answer_oddly(
         self, method: str, path: str, body: bytes | None, content_type: str, timeout_s: float
     ) -> Response:
-        """Applied in half of all cases; then no answer, or one that says nothing or something else."""
+        """Applies the request in half of all cases, then returns no response or a misleading one."""
         rng = self._faults.rng
         if rng.random() < 0.5:
             await self._inner.request(method, path, body=body, content_type=content_type, timeout_s=timeout_s)
@@ -215,7 +215,7 @@ class FaultyTransport:
     async def _write(
         self, method: str, path: str, body: bytes | None, content_type: str, accept: str, timeout_s: float
     ) -> Response:
-        """Of a write whose answer says nothing nobody knows whether it was applied."""
+        """Sends a write. If the response is lost or 504, it may be stored or not."""
         faults = self._faults
         if any(part in path for part in faults.unreachable):
             raise ConnectFailedError("connection refused (injected)")
@@ -237,7 +237,7 @@ class FaultyTransport:
         return answer
 
     def _as_served(self, path: str) -> str:
-        """Pages as small as this server's, and the state of a server that is behind."""
+        """Returns the path with the page size of this server, and the version of a server that is behind."""
         if self._faults.page_items:
             path = _LIMIT.sub(f"limit={self._faults.page_items}", path)
         if "limit=" in path and "continue=" not in path and (self._faults.older_by or self.nodes_version):
@@ -328,7 +328,7 @@ class FaultyTransport:
         self._check_uncut()
 
     async def stall(self, *, is_about_pods: bool) -> None:
-        """Before each line of a watch: waits while such watches are stalled."""
+        """Called before each event of a watch: waits while such watches are stalled."""
         self._check_uncut()
         until_s = max(self.stalled_until_s, self.pods_late_until_s) if is_about_pods else self.stalled_until_s
         late_s = until_s - asyncio.get_running_loop().time()
@@ -337,7 +337,7 @@ class FaultyTransport:
             self._check_uncut()
 
     def cuts_short(self, line: bytes) -> bool:
-        """Once for each pod."""
+        """Reports whether the event must be truncated; once for each pod."""
         named = [name for name in self.cut_short if f'"name":"{name}"'.encode() in line]
         self.cut_short.difference_update(named)
         self._faults.injected["line cut short, as scripted"] += len(named)
@@ -373,5 +373,5 @@ class FaultyTransport:
 
 
 def _unsure(body: bytes) -> Response:
-    """Of the pod, not of chance: one draw more would make every other run a different one."""
+    """Returns a response by the pod, not by a random number: another draw would change every other run."""
     return _UNSURE[zlib.crc32(body) % len(_UNSURE)]

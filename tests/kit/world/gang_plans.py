@@ -1,6 +1,6 @@
-"""Gangs as a run draws them: in which API, how large, who comes late, who ends how, and which can never start.
+"""Plans of gangs as a run draws them: API, size, late members, members that end, and gangs that never start.
 
-A plan is made of values alone. What is drawn depends on the generator alone.
+A plan only has values, which depend on the generator alone.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ KOORDINATOR: Final = "gang.scheduling.koordinator.sh/"
 
 SIZE: Final = (2, 8)
 LATE: Final = 0.35
-"""Of all gangs: some members arrive late."""
+"""Share of gangs with late members."""
 FAILING: Final = 0.3
 SUCCEEDING: Final = 0.2
-"""Of all gangs: a member fails, or succeeds, some time after it was bound."""
+"""Shares of gangs with a member that fails, or succeeds, some time after it was bound."""
 NEVER: Final = 0.25
-"""Of all gangs: they never start."""
+"""Share of gangs that never start."""
 TIGHT: Final = 0.3
-"""Of the others: one node alone has room for them, and hardly."""
+"""Share of the other gangs that must run on one node that just has room for them."""
 TIMEOUTS_S: Final = (10, 20, 40)
 URGENT: Final = 0.2
-"""Of all gangs: they may preempt."""
+"""Share of gangs that may preempt."""
 GROUPED: Final = 0.5
-"""Of all gangs of Koordinator's form that another one follows: the two start together."""
+"""Share of gangs of Koordinator's form, followed by another gang, that start together with it."""
 PACKED_FROM: Final = 200
-"""From this seed on gangs may ask for a topology domain. Defects are known by seeds below, which stay as they were."""
+"""From this seed on gangs may require a topology domain. Earlier seeds keep their traces: some are known to detect defects."""
 PACKED: Final = 0.5
-"""Of all gangs of these seeds that go alone, to no node of their own."""
+"""Share of the gangs of these seeds that start alone and on any node."""
 TOPOLOGIES: Final = (
     f"{ZONE}:required",
     f"{ZONE}:required",
@@ -48,11 +48,11 @@ TOPOLOGIES: Final = (
     f"{ZONE}:required,{HOSTNAME}",
 )
 ESTRANGED: Final = 0.2
-"""Of these: they may name two schedulers, and then never start."""
+"""Share of gangs that start together but name two schedulers, and therefore never start."""
 
 
 class Form(Enum):
-    """The API that says who is of the gang."""
+    """The API that defines the members of a gang."""
 
     ACK = "labels of ACK"
     ACK_AND_GROUP = "labels of ACK, and a PodGroup"
@@ -61,7 +61,7 @@ class Form(Enum):
 
 
 class Never(Enum):
-    """Why a gang never starts."""
+    """The reason why a gang never starts."""
 
     TOO_FEW = "fewer members than its minimum"
     TOO_LARGE = "members that fit on no node"
@@ -81,23 +81,23 @@ class GangPlan:
     scheduler: str
     form: Form
     size: int
-    """Members that are made."""
+    """Number of members that are created."""
     minimum: int
     late: int
-    """So many of them come later than the others."""
+    """Number of members that are created later."""
     timeout_s: int
     cpu: str
     node: str
     """The only node for its members; empty for any."""
     never: Never | None
     failing: int
-    """Members that fail and are made anew, once bound."""
+    """Number of bound members that fail and are recreated."""
     succeeding: int
     is_urgent: bool
     groups: tuple[str, ...] = ()
-    """Namespaces and names of all gangs that start together with this one, itself among them; none for most."""
+    """NAMESPACE/NAME of all gangs that start together, including this one; empty for most."""
     topology: str = ""
-    """Levels, as the annotation says them; empty for none."""
+    """Topology levels, in the form of the annotation; empty for none."""
 
     @property
     def description(self) -> str:
@@ -111,7 +111,7 @@ class GangPlan:
 def drawn_gangs(
     rng: random.Random, names: Sequence[str], namespaces: Sequence[str], schedulers: Sequence[str], nodes: Sequence[str]
 ) -> list[GangPlan]:
-    """One gang for each name; some two of Koordinator's form start together. `nodes`: for gangs that want one node alone."""
+    """Returns one gang for each name; two of Koordinator's form may start together. `nodes`: for gangs that use only one node."""
     plans = [_drawn(rng, name, rng.choice(namespaces), schedulers, nodes) for name in names]
     for at, (one, other) in enumerate(pairwise(plans)):
         if one.form is Form.KOORDINATOR and not one.groups and rng.random() < GROUPED:
@@ -124,7 +124,7 @@ def drawn_gangs(
 
 
 def packed(rng: random.Random, plans: Sequence[GangPlan]) -> list[GangPlan]:
-    """Some of the gangs ask for a topology domain."""
+    """Returns the gangs; some of them require a topology domain."""
     return [
         replace(one, topology=rng.choice(TOPOLOGIES) if rng.random() < PACKED and not (one.groups or one.node) else "")
         for one in plans
@@ -155,7 +155,7 @@ def _drawn(rng: random.Random, name: str, namespace: str, schedulers: Sequence[s
 
 
 def member_manifest(plan: GangPlan, name: str) -> dict[str, Any]:
-    """One pod of the gang."""
+    """Returns the manifest of a member."""
     spec = small_spec(plan.scheduler, plan.cpu)
     if plan.node:
         spec["nodeSelector"] = {HOSTNAME: plan.node}
@@ -187,7 +187,7 @@ def _membership(plan: GangPlan) -> tuple[dict[str, str], Mapping[str, str]]:
 
 
 def group_manifest(plan: GangPlan) -> dict[str, Any]:
-    """The gang's PodGroup, where it has one."""
+    """Returns the manifest of the gang's PodGroup."""
     annotations = {TOPOLOGY: plan.topology} if plan.topology else {}
     return {
         "apiVersion": "scheduling.x-k8s.io/v1alpha1",

@@ -1,6 +1,6 @@
-"""The gangs of a simulated cluster: members come, some late; some fail and are made anew, some succeed.
+"""The gangs of a simulated cluster: members are created, some late; some fail and are recreated, some succeed.
 
-Each gang has a controller that makes its members, as that of a training job does. What is drawn stands in `gang_plans`.
+Each gang has a controller that creates its members, as that of a training job does. `gang_plans` has the drawn values.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from tests.kit.world.kubelets import Kubelets
 
 GANGS: Final = (2, 5)
 GANG_NODES: Final = ("node-0", "node-1")
-"""Where gangs go that want one node alone."""
+"""Nodes for gangs that use only one node."""
 SCHEDULERS: Final = ("forecast-scheduler", "forecast-scheduler", "job-scheduler")
 COMES_S: Final = (0.3, 6.0)
-"""Between two gangs."""
+"""Time between two gangs."""
 LATE_S: Final = (1.0, 8.0)
 RUNS_S: Final = (1.0, 6.0)
-"""How long a gang runs until a member of it ends."""
+"""Time for which a gang runs until one of its members ends."""
 LOOK_S: Final = 0.5
 STARTS_MAX_S: Final = 15.0
-"""For so long somebody waits for a gang that may start."""
+"""Time to wait for a gang that can start."""
 FAILED_S: Final = 1.0
-"""Until a member that has failed is made anew."""
+"""Time until a failed member is recreated."""
 EDITED: Final = 0.15
-"""Of all gangs with a PodGroup: somebody makes it senseless for a moment."""
+"""Share of gangs with a PodGroup that is made invalid for a while."""
 EDITED_S: Final = 4.0
 
 
@@ -56,7 +56,7 @@ class Gangs:
         seed: int,
         namespaces: Sequence[str],
     ) -> None:
-        """`namespaces`: where gangs may be."""
+        """`namespaces`: of the gangs."""
         self._user = user
         self._kubelets = kubelets
         self._pods = pods
@@ -71,7 +71,7 @@ class Gangs:
         await install(self._user, POD_GROUP)
 
     async def run(self, struck: Counter[str]) -> None:
-        """Gangs one after the other, each going its way; over when all have gone it."""
+        """Creates the gangs one after the other. Returns when all are complete."""
         courses = []
         for plan in self.plans:
             await asyncio.sleep(self._rng.uniform(*COMES_S))
@@ -102,7 +102,7 @@ class Gangs:
         await self._user.create_pod(member_manifest(plan, f"{plan.name}-{next(self._numbers)}"))
 
     async def _edit(self, plan: GangPlan) -> bool:
-        """Its object asks for no member at all, and is mended."""
+        """Sets the minimum of its PodGroup to zero for a while."""
         path, spec = POD_GROUP.path(plan.namespace, plan.name), group_manifest(plan)["spec"]
         answer = await self._patch(path, {"spec": {"minMember": 0}})
         await asyncio.sleep(EDITED_S)

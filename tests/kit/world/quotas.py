@@ -1,6 +1,6 @@
-"""The elastic quotas of a simulated cluster: a tree that is edited and broken, and teams that live below its leaves.
+"""The elastic quotas of a simulated cluster: a tree that is edited and made invalid, and the teams in its leaves.
 
-Each team has a namespace and a controller: pods that were evicted or have ended are made anew, as a ReplicaSet does.
+Each team has a namespace and a controller: pods that were evicted or have ended are recreated, as by a ReplicaSet.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from tests.kit.world.quota_trees import BREAKS, Level
 TREE_NAMESPACE: Final = "kube-system"
 TREE: Final = "teams"
 SECOND: Final = "teams-too"
-"""A second tree has a name behind that of the first."""
+"""The name of a second tree sorts after that of the first."""
 TEAMS: Final = (3, 5)
 MADE_MAX: Final = 30
-"""Pods that one team makes in a run; then its controller has given up."""
+"""Maximum number of pods that one team creates in a run."""
 KEPT_EVERY_S: Final = 0.5
 ACTS: Final = (3, 7)
-"""Changes of the tree, or of a team, in a run."""
+"""Number of changes of the tree, or of a team, in a run."""
 ACT_S: Final = (1.0, 5.0)
-"""Between two of them."""
+"""Time between two changes."""
 BROKEN_S: Final = (1.0, 5.0)
-"""How long a broken document, a second one or none stands."""
+"""Time for which an invalid tree, a second one or none exists."""
 REPLACED_S: Final = 1.0
-"""Between the deletion of a tree and the creation of the one that replaces it, at most."""
+"""Maximum time between the deletion of a tree and the creation of its replacement."""
 AWAY_S: Final = (4.0, 10.0)
-"""How long a team leaves to others what is its own."""
+"""Time for which a team does not use its own amounts."""
 
 
 class Quotas:
-    """Those of one run."""
+    """The quotas of one run."""
 
     def __init__(
         self, user: ApiUser, pods: Callable[[], Collection[Pod]], seed: int, *, has_fractions: bool = False
     ) -> None:
-        """`has_fractions`: teams ask for parts of GPUs, and trees are replaced at once."""
+        """`has_fractions`: teams request fractions of GPUs, and trees are replaced at once."""
         self._user = user
         self._pods = pods
         self._rng = random.Random(f"{seed}/quotas")
@@ -58,7 +58,7 @@ class Quotas:
         if has_fractions:
             with_fractions(self._rng, self._root, self.teams)
         self.is_kept = True
-        """False: controllers make nothing anew any more."""
+        """False: controllers create no pods any more."""
 
     @property
     def namespaces(self) -> list[str]:
@@ -73,7 +73,7 @@ class Quotas:
     # -- the controllers of the teams ------------------------------------------------------------------------------
 
     async def keep(self) -> None:
-        """Until cancelled."""
+        """Creates missing pods of the teams until cancelled."""
         began_s = asyncio.get_running_loop().time()
         while True:
             await asyncio.sleep(KEPT_EVERY_S)
@@ -92,13 +92,13 @@ class Quotas:
     # -- what people do --------------------------------------------------------------------------------------------
 
     def _acts(self) -> tuple[Callable[[], Awaitable[str]], ...]:
-        """What may be done, as often as it is likely."""
+        """Returns the possible changes, repeated by weight."""
         often = [*[self._scale] * 2, *[self._suspend_team] * 3]
         acts = (self._edit, self._edit, self._break, self._break, self._add_second_tree, self._delete, *often)
         return (*acts, self._replace, self._replace) if self._always else acts
 
     async def run(self, struck: Counter[str]) -> None:
-        """The acts of a run, one after the other. A good tree is in force at the end, or none at all."""
+        """Makes the changes of a run, one after the other. At the end a valid tree is in force, or none."""
         acts = self._acts()
         for _ in range(self._rng.randint(*ACTS)):
             await asyncio.sleep(self._rng.uniform(*ACT_S))
@@ -117,13 +117,13 @@ class Quotas:
         return f"quotas broken: {kind}"
 
     async def _scale(self) -> str:
-        """A team grows, or shrinks: its newest pods go."""
+        """Scales a team; if it shrinks, its newest pods are deleted."""
         team = self._rng.choice(self.teams)
         await self._keep_so_many(team, self._rng.randint(0, PODS_MAX))
         return "team scaled"
 
     async def _suspend_team(self) -> str:
-        """A team that does not borrow is away for a while; what others borrow of it meanwhile, it takes back."""
+        """Scales a team that does not borrow to zero for a while; afterwards it reclaims what others have borrowed."""
         team = self._rng.choice([team for team in self.teams if not team.is_borrowing])
         replicas = max(team.replicas, 1)
         await self._keep_so_many(team, 0)
@@ -150,7 +150,7 @@ class Quotas:
         return "quotas deleted"
 
     async def _replace(self) -> str:
-        """As `kubectl replace --force` does: another tree takes the place of the one that was deleted a moment ago."""
+        """Replaces the tree as `kubectl replace --force` does: deletes it and creates another one."""
         self._root = quota_trees.edited(self._rng, self._root, always=self._always)
         await self._user.send("DELETE", QUOTA_TREE.path(TREE_NAMESPACE, TREE))
         await asyncio.sleep(self._rng.uniform(0.0, REPLACED_S))
