@@ -15,13 +15,13 @@ from tests.kit.world.gpu_nodes import GPUSHARE, HAMI, KOORDINATOR, VOLCANO, WHOL
 from tests.kit.world.gpu_pods import CardDemand, Part
 from tests.kit.world.labels import CARDS
 
-GUESSING = (HAMI, VOLCANO, GPUSHARE)
+GUESSING_MODES = (HAMI, VOLCANO, GPUSHARE)
 """Modes whose device plugin is not told which pod it serves, and guesses it."""
-WRITTEN = (*GUESSING, KOORDINATOR)
+ANNOTATED_MODES = (*GUESSING_MODES, KOORDINATOR)
 """Modes in which annotations of a pod list what it holds of which card."""
 
 
-def listed(requests: Mapping[str, int]) -> Mapping[str, int]:
+def node_resources(requests: Mapping[str, int]) -> Mapping[str, int]:
     """Returns the resources that nodes list, without those that only a device plugin reads."""
     return {name: amount for name, amount in requests.items() if name not in UNKNOWN_TO_NODES}
 
@@ -46,7 +46,7 @@ def is_unserved(pod: Pod) -> bool:
 def may_be_confused(one: Pod, other: Pod) -> bool:
     """Reports whether a device plugin could serve one of the pods in place of the other one."""
     mode = mode_of(one)
-    if mode != mode_of(other) or mode not in GUESSING:
+    if mode != mode_of(other) or mode not in GUESSING_MODES:
         return False
     names = {VOLCANO: VOLCANO_NUMBER, GPUSHARE: GPUSHARE_MEMORY}
     return mode == HAMI or one.requests.get(names[mode]) == other.requests.get(names[mode])
@@ -92,7 +92,7 @@ def fits(demand: CardDemand, pod: Pod, known: CardNode, node: Node, there: Colle
     """Reports whether the pod certainly fits on the node. `there`: the pods on the node."""
     if known.mode != demand.mode or any(is_unserved(one) and may_be_confused(one, pod) for one in there):
         return False
-    for name, amount in listed(pod.requests).items():
+    for name, amount in node_resources(pod.requests).items():
         if sum(one.requests.get(name, 0) for one in there) + amount > node.allocatable.get(name, 0):
             return False
     if not known.cards:

@@ -25,7 +25,7 @@ from multisched.verify.fields import Json
 from multisched.verify.gangs import GangJudge
 from multisched.verify.quota_tree import QuotaTree
 from multisched.verify.quotas import QuotaJudge
-from tests.kit.checkers.card_rules import listed
+from tests.kit.checkers.card_rules import node_resources
 from tests.kit.checkers.device_rules import fraction_wanted
 from tests.kit.checkers.linked_quotas import LinkedQuotaJudge
 from tests.kit.checkers.quota_messages import Bound
@@ -274,8 +274,8 @@ class DeliveredState:
         here = {one.uid: one for one in self.pods_on(node.name)}
         sums = Counter({PODS: 0})
         for one in (here | {pod.uid: pod} if pod is not None else here).values():
-            sums.update({**listed(one.requests), PODS: 1})
-        asked = {**listed(pod.requests), PODS: 1} if pod is not None else sums
+            sums.update({**node_resources(one.requests), PODS: 1})
+        asked = {**node_resources(pod.requests), PODS: 1} if pod is not None else sums
         for resource in asked:
             amount = sums[resource]
             if amount > node.allocatable.get(resource, 0):

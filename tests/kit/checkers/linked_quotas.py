@@ -41,14 +41,22 @@ class LinkedQuota(NamedTuple):
 def read_quota(document: Json) -> LinkedQuota:
     """Raises Unreadable if the object is invalid."""
     metadata, spec = mapping(document, "metadata"), mapping(document, "spec")
-    labels, listed = mapping(metadata, "labels"), text(mapping(metadata, "annotations"), f"{PREFIX}namespaces", "[]")
+    labels, node_resources = (
+        mapping(metadata, "labels"),
+        text(mapping(metadata, "annotations"), f"{PREFIX}namespaces", "[]"),
+    )
     least, most = ({of: quota_units(of, much) for of, much in amounts(spec, side).items()} for side in ("min", "max"))
     for resource, amount in least.items():
         if amount > most.get(resource, -1):
             raise Unreadable(f"min.{resource}: over max")
     is_parent = text(labels, f"{PREFIX}is-parent") == "true"
     return LinkedQuota(
-        text(metadata, "name"), text(labels, f"{PREFIX}parent"), is_parent, tuple(orjson.loads(listed)), least, most
+        text(metadata, "name"),
+        text(labels, f"{PREFIX}parent"),
+        is_parent,
+        tuple(orjson.loads(node_resources)),
+        least,
+        most,
     )
 
 

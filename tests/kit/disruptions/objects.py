@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from tests.kit.disruptions.run_context import Disruption, RunContext, RunKind
-from tests.kit.world.labels import GUEST, ODD
+from tests.kit.world.labels import GUEST, ODD_VOLUMES
 
 LOUD, HOST = "sim/loud", "sim/host"
 """Label of namespaces whose pods other pods exclude by anti-affinity; label of the pod that is placed first."""
@@ -71,7 +71,7 @@ async def _lose_claims(context: RunContext) -> bool:
     """Deletes claims and volumes of pods whose binds are in flight."""
     for _ in range(8):
         await context.pause(0.2, 1.0)
-        pod = context.any_pod(lambda pod: ODD in pod.labels and not pod.node)
+        pod = context.any_pod(lambda pod: ODD_VOLUMES in pod.labels and not pod.node)
         claims = [volume.claim for volume in pod.spec.volumes if volume.claim] if pod is not None else []
         if pod is not None and claims and claims[0].startswith("odd-"):
             await context.world.disks.delete_claim(claims[0])
@@ -100,13 +100,13 @@ async def _relabel_namespace(context: RunContext) -> bool:
     named, plain = context.rng.choice(("team-a", "team-b")), "default"
     host_has_term = context.rng.random() < 0.5
     host_in, guests_in = (plain, named) if host_has_term else (named, plain)
-    host_spec = _bearing_none(GUEST) if host_has_term else {}
-    guest_spec = {} if host_has_term else _bearing_none(HOST)
+    host_spec = _anti_affinity(GUEST) if host_has_term else {}
+    guest_spec = {} if host_has_term else _anti_affinity(HOST)
     host = await _place(context, node, host_spec, host_in, HOST)
     for label in (None, "yes", None):
         await world.label_namespace(named, {LOUD: label})
-        await context.until(partial(_is_heard, context, named, label))
-        was_heard = _is_heard(context, named, label)
+        await context.until(partial(_is_observed, context, named, label))
+        was_heard = _is_observed(context, named, label)
         guests = [await _place(context, node, guest_spec, guests_in, GUEST) for _ in range(2)]
         await context.pause(2.0, 4.0)
         placed = {pod.name for pod in world.pods() if pod.node == node}
@@ -121,13 +121,13 @@ async def _relabel_namespace(context: RunContext) -> bool:
     return True
 
 
-def _is_heard(context: RunContext, name: str, label: str | None) -> bool:
+def _is_observed(context: RunContext, name: str, label: str | None) -> bool:
     """Reports whether every process has observed the namespace's label, or its removal."""
     known = [process.program.cache.objects.namespace(name) for process in context.replicas.running]
     return all(one is not None and one.labels.get(LOUD) == label for one in known)
 
 
-def _bearing_none(label: str) -> dict[str, Any]:
+def _anti_affinity(label: str) -> dict[str, Any]:
     """Returns an anti-affinity to pods with this label in all namespaces with the label LOUD."""
     loud = {"namespaceSelector": {"matchLabels": {LOUD: "yes"}}, "labelSelector": {"matchLabels": {label: "yes"}}}
     term = {**loud, "topologyKey": "kubernetes.io/hostname"}

@@ -23,9 +23,9 @@ NEXT_IN_ZONE = 9
 INFEASIBLE_MILLI = 100_000
 EDITED = 12
 ENDED = 10
-WANTED = tuple(number for number in range(4, 37) if number % 10 not in (7, 8, 9))
+CONTESTED_NODES = tuple(number for number in range(4, 37) if number % 10 not in (7, 8, 9))
 """Plain nodes: more than the program keeps nominations for by default."""
-DEAR_PODS, DEAR_TERMS = 70, 60
+EXPENSIVE_PODS, EXPENSIVE_TERMS = 70, 60
 """Pods, and terms of each: their product exceeds the cost limit of an event."""
 
 
@@ -139,7 +139,7 @@ async def _comply_with_policy(context: RunContext) -> bool:
     return pod is not None and await context.world.comply_with_policy(pod)
 
 
-async def _bind_from_outside(context: RunContext) -> bool:
+async def _bind_externally(context: RunContext) -> bool:
     for _ in range(3):
         await context.world.external_actors.bind_one_of_ours()
     return True
@@ -247,7 +247,7 @@ async def _contend_for_devices(context: RunContext) -> bool:
     return await _contend(context, "gpu-scheduler", node, {"containers": [main]})
 
 
-async def _contend_apart(context: RunContext) -> bool:
+async def _contend_by_anti_affinity(context: RunContext) -> bool:
     """Uses pods that exclude each other by anti-affinity."""
     node = f"node-{context.rng.choice(CROWDED)}"
     return await _contend(context, "forecast-scheduler", node, _anti_affinity() | {"volumes": [_DISK]})
@@ -280,15 +280,15 @@ def _anti_affinity() -> dict[str, Any]:
 
 async def _overflow_nominations(context: RunContext) -> bool:
     """Creates urgent pods for more nodes at once than nominations are kept for by default."""
-    for number in WANTED:
+    for number in CONTESTED_NODES:
         await context.world.crowds.add(f"node-{number}", 1, cpu="3500m")
     await context.pause(0.5, 1.5)
-    for number in WANTED:
+    for number in CONTESTED_NODES:
         await context.world.add_small_pod(
             f"node-{number}", {"containers": [_LARGE]}, is_urgent=True, scheduler="forecast-scheduler"
         )
     await context.pause(0.0, 0.2)
-    await _outbid(context, [f"node-{number}" for number in context.rng.sample(WANTED, 4)])
+    await _outbid(context, [f"node-{number}" for number in context.rng.sample(CONTESTED_NODES, 4)])
     return True
 
 
@@ -355,10 +355,11 @@ async def _add_expensive_pods(context: RunContext) -> bool:
     """Creates pods of one namespace that fit nowhere and have so many terms that no event evaluates them: all are retried in turns."""
     node = f"node-{context.rng.choice(CROWDED)}"
     terms = [
-        {"topologyKey": f"sim/t{at}", "labelSelector": {"matchLabels": {"absent": str(at)}}} for at in range(DEAR_TERMS)
+        {"topologyKey": f"sim/t{at}", "labelSelector": {"matchLabels": {"absent": str(at)}}}
+        for at in range(EXPENSIVE_TERMS)
     ]
     names = []
-    for at in range(DEAR_PODS):
+    for at in range(EXPENSIVE_PODS):
         main = {"name": "main", "image": "app-0:v1", "resources": {"requests": {"cpu": f"{400 + at}"}}}
         affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
         spec = {"containers": [main], "affinity": affinity}
@@ -372,7 +373,7 @@ async def _add_expensive_pods(context: RunContext) -> bool:
     return True
 
 
-async def _mark_mistaken(context: RunContext) -> bool:
+async def _add_invalid_preferences(context: RunContext) -> bool:
     """Creates a pod with preferences that do not parse: the API server accepts them, and the pod's condition reports them."""
     wrong = [
         {"key": "rank", "operator": "Gt", "values": ["many"]},
@@ -421,17 +422,17 @@ TABLE = (
     Disruption("infeasible pod shrunk", _shrink_infeasible),
     Disruption("gate opened", _open_gate),
     Disruption("refused pod mended", _comply_with_policy),
-    Disruption("foreign binds", _bind_from_outside),
+    Disruption("foreign binds", _bind_externally),
     Disruption("giants placed", _place_giants),
     Disruption("crowd for one node", _crowd),
     Disruption("protected pods pressed", _preempt_protected, 5),
     Disruption("ports contended for", _contend_for_ports),
     Disruption("devices contended for", _contend_for_devices),
     Disruption("claims contended for", _contend_for_claims),
-    Disruption("company contended for", _contend_apart),
+    Disruption("company contended for", _contend_by_anti_affinity),
     Disruption("many nodes promised", _overflow_nominations, 2),
     Disruption("absurd pods waiting", _add_oversized_pods, 3),
-    Disruption("preferences mistaken", _mark_mistaken, 2),
+    Disruption("preferences mistaken", _add_invalid_preferences, 2),
     Disruption("hints made dear", _add_expensive_pods, 1),
     Disruption("waiting pods edited", _edit_waiting),
 )

@@ -45,7 +45,7 @@ async def _disturb(context: RunContext, action: Callable[[Process], Awaitable[No
 async def _kill(context: RunContext) -> bool:
     async def kill(process: Process) -> None:
         """Kills the process while binds are in flight and the other processes have not observed the last ones."""
-        name = await _fill_behind(context, _others(context, process), LATE_S)
+        name = await _fill_unobserved(context, _others(context, process), LATE_S)
         await context.replicas.kill(process)
         await context.world.nodes.patch(name, {"spec": {"unschedulable": None}})
         await context.pause(0.0, RESTART_MAX_S)
@@ -59,12 +59,12 @@ async def _stop(context: RunContext) -> bool:
         """Stops the process during a burst of slow binds that the others observe late: the next holder of a released lease does not
         wait.
         """
-        name = await _fill_behind(context, _others(context, process), 2 * STALL_S)
+        name = await _fill_unobserved(context, _others(context, process), 2 * STALL_S)
         before, context.faults.bind_max_s = context.faults.bind_max_s, SLOW_S
         await _burst(context, stalled=_others(context, process))
-        odd, context.faults.lease_odd = context.faults.lease_odd, context.rng.choice((0.0, 0.6))
+        odd, context.faults.lease_failed = context.faults.lease_failed, context.rng.choice((0.0, 0.6))
         await context.replicas.stop(process)
-        context.faults.lease_odd = odd
+        context.faults.lease_failed = odd
         context.faults.bind_max_s = before
         await context.world.nodes.patch(name, {"spec": {"unschedulable": None}})
         await context.pause(0.0, STALL_S)  # until its container is restarted
@@ -92,29 +92,29 @@ async def _roll_out(context: RunContext) -> bool:
         return False
     replicas.disturbed |= {last.identity, first.identity}
     replicas.start()
-    heir = replicas.running[-1]
-    name = await _add_hidden(context)
+    successor = replicas.running[-1]
+    name = await _add_cordoned(context)
     await context.until_in_use(FAVOURITE)
-    heir.transport.pods_late_until_s = context.now_s() + LATE_S
-    for process in _others(context, heir):
+    successor.transport.pods_late_until_s = context.now_s() + LATE_S
+    for process in _others(context, successor):
         process.transport.lost_leases = [
             f"/{one}" for one in bind_checker.leases.names() - set(bind_checker.leases.held_by(process.identity))
         ]
-    await _fall_behind(context, heir, name)
-    heir.transport.holds_lists, context.faults.is_on = (
+    await _fall_behind(context, successor, name)
+    successor.transport.holds_lists, context.faults.is_on = (
         True,
         False,
     )  # both end at once, or no list is in flight any more
     await replicas.stop(first)
-    await context.until(lambda: heir.transport.held_lists > 0)
-    await _fill_hidden(context, name)
+    await context.until(lambda: successor.transport.held_lists > 0)
+    await _fill_cordoned(context, name)
     await replicas.stop(last)
-    await context.until(lambda: filled in bind_checker.leases.held_by(heir.identity))
+    await context.until(lambda: filled in bind_checker.leases.held_by(successor.identity))
     await context.world.nodes.patch(name, {"spec": {"unschedulable": None}})
     await context.pause(0.1, 0.5)
-    heir.transport.holds_lists = False
-    await context.until(lambda: all(worker.is_leading for worker in heir.program.router.workers()))
-    heir.transport.nodes_version, context.faults.is_on = 0, True
+    successor.transport.holds_lists = False
+    await context.until(lambda: all(worker.is_leading for worker in successor.program.router.workers()))
+    successor.transport.nodes_version, context.faults.is_on = 0, True
     for process in replicas.running:
         process.transport.lost_leases = ()
     await context.pause(0.0, STALL_S)
@@ -123,12 +123,12 @@ async def _roll_out(context: RunContext) -> bool:
     return True
 
 
-async def _fall_behind(context: RunContext, heir: Process, name: str) -> None:
+async def _fall_behind(context: RunContext, successor: Process, name: str) -> None:
     """Changes a node so that all processes but the successor observe it and write that to their leases: the successor's server is
     behind.
     """
-    heir.transport.nodes_version = context.server.store.version
-    heir.transport.stalled_until_s = context.now_s() + LATE_S
+    successor.transport.nodes_version = context.server.store.version
+    successor.transport.stalled_until_s = context.now_s() + LATE_S
     await context.world.nodes.patch(name, {"metadata": {"labels": {"turn": "next"}}})
     await context.pause(*RENEWED_S)
 
@@ -165,7 +165,7 @@ async def _pause(context: RunContext) -> bool:
         pair = await fill_node_pair(context)
         await _burst(context)
         await add_urgent_pods(context, pair)
-        await _at_work(context, process)
+        await _until_evicting(context, process)
         await context.replicas.pause(process, context.rng.uniform(3.0, 25.0))
 
     return await _disturb(context, pause)
@@ -203,7 +203,7 @@ async def _delete_leases(context: RunContext) -> bool:
     return await _disturb(context, delete)
 
 
-async def _at_work(context: RunContext, process: Process) -> None:
+async def _until_evicting(context: RunContext, process: Process) -> None:
     """Waits until the process evicts victims, for PRESSED_S at most."""
     until_s = context.now_s() + PRESSED_S
     while context.now_s() < until_s and not len(process.program.preemptor):  # noqa: ASYNC110 - virtual time
@@ -219,36 +219,36 @@ async def _burst(context: RunContext, stalled: Sequence[Process] = ()) -> None:
     await context.pause(0.005, 0.03)
 
 
-async def _fill_behind(context: RunContext, standbys: Sequence[Process], late_s: float) -> str:
+async def _fill_unobserved(context: RunContext, standbys: Sequence[Process], late_s: float) -> str:
     """Fills a cordoned node while the standbys' watches of pods are late, with pods waiting that they know.
 
     To the standbys the node is empty. The next leader must list before its first decision. Returns the node, still cordoned.
     """
-    name = await _add_hidden(context)
+    name = await _add_cordoned(context)
     for process in standbys:
         process.transport.pods_late_until_s = context.now_s() + late_s
-    await _fill_hidden(context, name)
+    await _fill_cordoned(context, name)
     return name
 
 
-async def _add_hidden(context: RunContext) -> str:
+async def _add_cordoned(context: RunContext) -> str:
     """Adds a cordoned node and pods that wait for it. Returns when all processes have observed them."""
     number = NODES + context.nodes_added
     name = f"node-{number}"
     context.nodes_added += 1
     await context.world.nodes.add(number, is_cordoned=True)
     await context.world.crowds.add(name, HIDDEN)
-    await context.until(lambda: all(_knows(context, process, name) for process in context.replicas.running))
+    await context.until(lambda: all(_has_observed(context, process, name) for process in context.replicas.running))
     return name
 
 
-async def _fill_hidden(context: RunContext, name: str) -> None:
+async def _fill_cordoned(context: RunContext, name: str) -> None:
     """Fills the node with pods that tolerate the cordon."""
     await context.world.crowds.add(name, HIDDEN, respects_taints=False)
     await context.until(lambda: sum(pod.node == name for pod in context.world.pods()) >= HIDDEN - 1)
 
 
-def _knows(context: RunContext, process: Process, node: str) -> bool:
+def _has_observed(context: RunContext, process: Process, node: str) -> bool:
     """Reports whether the process has observed the node and the pods that wait for it."""
     pods = [pod for pod in context.world.pods() if _wants(pod, node)]
     has_pods = all(pod.uid in process.program.pods.pending for pod in pods if not pod.node)

@@ -98,7 +98,7 @@ async def _ask(context: RunContext) -> bool:
     return True
 
 
-async def _shut_out(context: RunContext) -> bool:
+async def _exclude_pods(context: RunContext) -> bool:
     """Creates pods for one node each, which refuses them for one reason: a taint, a cordon, a port, a feature, or other pods.
 
     Users ask why. Then pods and nodes change, in ways that help and in ways that do not.
@@ -125,7 +125,7 @@ async def _shut_out(context: RunContext) -> bool:
     process = context.replicas.leader()
     if process is not None:
         await _questions(context, process, names).ask()
-    await _stir(context, names, nodes)
+    await _change_labels_and_taints(context, names, nodes)
     for name in tainted:
         await context.world.nodes.patch(name, {"spec": {"taints": None}})
     await context.world.nodes.patch(cordoned, {"spec": {"unschedulable": None}})
@@ -135,7 +135,7 @@ async def _shut_out(context: RunContext) -> bool:
     return True
 
 
-async def _stir(context: RunContext, names: Sequence[str], nodes: Sequence[str]) -> None:
+async def _change_labels_and_taints(context: RunContext, names: Sequence[str], nodes: Sequence[str]) -> None:
     """Changes labels, tolerations, taints and features."""
     further = {"key": "sim/further", "operator": "Exists"}
     for number, pod in enumerate([pod for pod in context.world.pods() if pod.name in names and not pod.node]):
@@ -150,4 +150,4 @@ async def _stir(context: RunContext, names: Sequence[str], nodes: Sequence[str])
         await context.pause(0.0, 0.3)
 
 
-TABLE = (Disruption("questions asked", _ask, 6), Disruption("pods shut out", _shut_out, 4))
+TABLE = (Disruption("questions asked", _ask, 6), Disruption("pods shut out", _exclude_pods, 4))

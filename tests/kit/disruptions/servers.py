@@ -16,7 +16,7 @@ UNWRITABLE = (
     (("PUT", "/configmaps"), ("POST", "/configmaps")),
 )
 """Writes that a role may lose for a while: method and part of the path. Every writer must handle that."""
-LIES = 0.3
+FALSE_SHARE = 0.3
 """Share of binds that a proxy answers in place of the server."""
 
 
@@ -103,7 +103,7 @@ async def _lose_answers(context: RunContext) -> bool:
 
 async def _say_created(context: RunContext) -> bool:
     """Answers binds with 201 that are not sent to the server."""
-    before, context.faults.bind_faked = context.faults.bind_faked, LIES
+    before, context.faults.bind_faked = context.faults.bind_faked, FALSE_SHARE
     await context.world.crowds.add(f"node-{context.rng.choice(CROWDED)}", 6, is_mixed=True)
     await context.pause(0.5, 1.5)
     context.faults.bind_faked = before
@@ -112,7 +112,7 @@ async def _say_created(context: RunContext) -> bool:
 
 async def _say_missing(context: RunContext) -> bool:
     """Does the same with 404."""
-    context.faults.bind_missing = LIES
+    context.faults.bind_missing = FALSE_SHARE
     await context.world.crowds.add(f"node-{context.rng.choice(CROWDED)}", 6, is_mixed=True)
     await context.pause(0.5, 1.5)
     context.faults.bind_missing = 0.0
@@ -121,10 +121,10 @@ async def _say_missing(context: RunContext) -> bool:
 
 async def _fail_leases(context: RunContext) -> bool:
     """Fails half of all lease requests for longer than a leader can wait: a leader may lose or release its lease."""
-    context.faults.lease_odd = 0.5
+    context.faults.lease_failed = 0.5
     await context.world.crowds.fill(2)
     await context.pause(4.0, 11.0)
-    context.faults.lease_odd = 0.0
+    context.faults.lease_failed = 0.0
     return True
 
 

@@ -58,7 +58,7 @@ async def _lose_one(context: RunContext, wanted: Callable[[Pod], bool]) -> None:
         await context.world.user.delete_pod(pod)
 
 
-async def _keep_away(context: RunContext) -> bool:
+async def _exclude_by_volumes(context: RunContext) -> bool:
     """Creates pods with volumes in another zone, or with claims of another pod; the following changes do not help all of them."""
     disks = context.world.disks
     claim = "zoned-0"
@@ -86,7 +86,7 @@ async def _keep_away(context: RunContext) -> bool:
     return True
 
 
-async def _lose_controllers(context: RunContext) -> bool:
+async def _stop_controllers(context: RunContext) -> bool:
     """Stops the storage controllers while pods wait at PreBind, and deletes or changes some of the objects that they wait for."""
     disks, key = context.world.disks, context.mark()
     spare = [f"spare-{key}-{at}" for at in range(SPARE)]
@@ -180,7 +180,7 @@ async def _clear(context: RunContext, names: Sequence[str], claims: Sequence[str
 
 TABLE = (
     Disruption("volumes beyond the limit", _fill_limits, 4),
-    Disruption("volumes out of reach", _keep_away, 3),
-    Disruption("storage controllers away", _lose_controllers, 5),
+    Disruption("volumes out of reach", _exclude_by_volumes, 3),
+    Disruption("storage controllers away", _stop_controllers, 5),
     Disruption("disks replaced", _replace_disks, 3),
 )

@@ -91,7 +91,7 @@ class Replicas:
         identity = f"process-{self.started}"
         transport = FaultyTransport(self._api, self._faults, identity, self._bind_checker)
         if self._loop.time() < SPLIT_S:
-            transport.lost_leases = self._lost_at_first(identity)
+            transport.lost_leases = self._unreachable_leases(identity)
             self._loop.call_later(SPLIT_S, partial(setattr, transport, "lost_leases", ()))
         context = contextvars.copy_context()
         context.run(PROCESS.set, identity)
@@ -178,7 +178,7 @@ class Replicas:
         for group in sorted(set(lease_groups_of(self._setting.configuration).values())):
             self._first[group] = f"process-{self._rng.randint(1, self._setting.replicas)}"
 
-    def _lost_at_first(self, identity: str) -> list[str]:
+    def _unreachable_leases(self, identity: str) -> list[str]:
         prefix = self._setting.configuration.lease.name_prefix
         return [f"/{prefix}-{group}" for group, first in self._first.items() if first != identity]
 
@@ -226,7 +226,7 @@ class Replicas:
         """Reports whether every process has observed this pod."""
         return all(uid in process.checker.delivered.pods for process in self.running)
 
-    def on_their_way(self, names: Collection[str]) -> list[Pod]:
+    def assumed_pods(self, names: Collection[str]) -> list[Pod]:
         """Returns the pods that a process has assumed and that the watch does not show on a node yet."""
         return [
             pod

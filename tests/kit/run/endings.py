@@ -12,17 +12,17 @@ from collections.abc import Callable, Sequence
 from tests.kit.disruptions.pods import may_be_deleted_unseen
 from tests.kit.disruptions.run_context import RunContext
 from tests.kit.plugins.permit_holds import HELD
-from tests.kit.scenarios.catalog import play_one
+from tests.kit.scenarios.catalog import run_scenario
 from tests.kit.world.policies import OWNER
 
 QUIET_S = 3.0
 """Time without events before the last pod, for which a single event occurs while Permit holds it."""
-HEARD_S = 0.3
+OBSERVED_S = 0.3
 COME_BACK_S = 8.0
 """Time within which it is tried again: held for 2 s, then backoff of 1 s."""
-SET_ASIDE_MAX_S = 60.0
+QUARANTINED_MAX_S = 60.0
 """A new leader may have to take over first; then five attempts with backoffs of 1, 2, 4 and 8 s."""
-UNHEARD = 0.25
+WITHOUT_EVENT = 0.25
 """Share of runs in which the audit must find a deletion that no watch delivered, which takes up to two of its periods."""
 
 NotQuarantined = Callable[[], Sequence[str]]
@@ -30,16 +30,16 @@ NotQuarantined = Callable[[], Sequence[str]]
 
 
 async def end(context: RunContext, struck: Counter[str], not_quarantined: NotQuarantined) -> None:
-    if context.rng.random() < UNHEARD:  # no other list can help
-        struck["pod deleted unheard"] += await _delete_unheard(context)
+    if context.rng.random() < WITHOUT_EVENT:  # no other list can help
+        struck["pod deleted unheard"] += await _delete_without_event(context)
     await _wait_until_quarantined(context, not_quarantined)
-    await play_one(context, struck)
+    await run_scenario(context, struck)
     if not context.setting.is_shipped:
         await _free_room_while_held(context)
     await _fix_refused(context, struck, not_quarantined)
 
 
-async def _delete_unheard(context: RunContext) -> bool:
+async def _delete_without_event(context: RunContext) -> bool:
     """Deletes a pod without any watch event: only the audit can detect that."""
     pod = context.any_pod(may_be_deleted_unseen)
     if pod is None:
@@ -66,7 +66,7 @@ async def _wait_until_quarantined(context: RunContext, not_quarantined: NotQuara
     event.
     """
     context.faults.is_on = False
-    until_s = context.now_s() + SET_ASIDE_MAX_S
+    until_s = context.now_s() + QUARANTINED_MAX_S
     while context.now_s() < until_s and not_quarantined():  # noqa: ASYNC110 - virtual time
         await asyncio.sleep(2.0)
 
@@ -88,7 +88,7 @@ async def _free_room_while_held(context: RunContext) -> None:
     if freed is None or not leaders:
         return
     await context.world.user.delete_pod(freed)
-    await asyncio.sleep(HEARD_S)
+    await asyncio.sleep(OBSERVED_S)
     has_heard = all(p.program.cache.placed(freed.uid) is None for p in leaders)
     await asyncio.sleep(COME_BACK_S)
     is_undisturbed = (

@@ -14,7 +14,7 @@ from tests.kit.disruptions.catalog import BY_NAME
 from tests.kit.disruptions.run_context import RunContext
 from tests.kit.processes.configuration_files import LATE_MAX_S, FileFollower
 from tests.kit.run.endings import NotQuarantined, end
-from tests.kit.scenarios.gang_turns import play_turns
+from tests.kit.scenarios.gang_turns import run_turn_scenarios
 from tests.kit.settings import changed_files
 from tests.kit.world.gang_acts import ACTS
 from tests.kit.world.gang_workloads import GangWorkloads
@@ -69,7 +69,7 @@ class FaultSchedule:
             if world.gang_workloads is not None:
                 self._context.faults.is_on = False
                 await self._act_on_gangs(world.gang_workloads, ACTS_ALONE)
-            await play_turns(self._context, self.struck)
+            await run_turn_scenarios(self._context, self.struck)
             await end(self._context, self.struck, self._not_quarantined)
         finally:
             for task in [*tasks, clearing]:

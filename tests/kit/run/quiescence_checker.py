@@ -30,15 +30,15 @@ QUIET_RESTORED_MAX_S = BIND_TIMEOUT_DEFAULT_S + AUDITED_EVERY * AUDIT_PERIOD_S +
 """The same after a restored backup. The new history may have overtaken the old one before any watch was opened again; the audit
 then finds a differing claim when it next compares that kind. A process waits for a lost bind of a volume as for any other.
 """
-DECEIT = ("lost line", "false answer", "false 404")
+AUDIT_ONLY_FAULTS = ("lost line", "false answer", "false 404")
 """Faults that only the audit can detect."""
-SET_ASIDE = "quarantined: the API server has refused this pod"
+QUARANTINED = "quarantined: the API server has refused this pod"
 """Part of the condition of a pod that the server always refuses."""
-HEARD_S = 2.0
+OBSERVED_S = 2.0
 """Time after the last fault for requests and events in flight."""
 DRAIN_MAX_S = 30.0
 """Time for each process to observe that all pods are deleted: a watch may be broken at that moment."""
-HEARD_POLL_S, POLL_S = 0.5, 3.0
+OBSERVED_POLL_S, POLL_S = 0.5, 3.0
 NUDGE_POLLS = 6
 """Polls between two small events. Permit of a new leader may reject pods, which then wait for an event or for five minutes."""
 NUDGED = (NODES - 1, NODES - 2, NODES - 4, int(EDGE_RANKS[1]))
@@ -62,8 +62,8 @@ class QuiescenceChecker:
     async def wait_until_settled(self) -> float:
         """Waits until the run has settled, for the allowed time at most. Returns the waiting time in seconds."""
         began_s, nudges = self._context.now_s(), 0
-        self._faults_over_s = began_s + HEARD_S
-        limit_s = QUIET_LOST_MAX_S if self._was_deceived() else QUIET_MAX_S
+        self._faults_over_s = began_s + OBSERVED_S
+        limit_s = QUIET_LOST_MAX_S if self._needs_audit() else QUIET_MAX_S
         limit_s = QUIET_RESTORED_MAX_S if self._bind_checker.was_restored else limit_s
         while self._context.now_s() - began_s < limit_s and not self._is_settled() and not self._is_over():
             await asyncio.sleep(POLL_S)
@@ -75,12 +75,12 @@ class QuiescenceChecker:
                     )
         return self._context.now_s() - began_s
 
-    def _was_deceived(self) -> bool:
+    def _needs_audit(self) -> bool:
         """Reports whether something happened that only the audit can detect, or that reflectors accept late."""
         return (
             self._bind_checker.was_restored
             or self._replicas.was_corrupted
-            or any(self._context.faults.injected[kind] for kind in DECEIT)
+            or any(self._context.faults.injected[kind] for kind in AUDIT_ONLY_FAULTS)
         )
 
     def _is_settled(self) -> bool:
@@ -108,7 +108,7 @@ class QuiescenceChecker:
             for worker in process.program.router.workers()
             if worker.is_leading
             for entry in worker.queue.entries()
-            if entry.is_quarantined and SET_ASIDE in self._bind_checker.policies.condition_of(entry.pod.name)
+            if entry.is_quarantined and QUARANTINED in self._bind_checker.policies.condition_of(entry.pod.name)
         }
         return [pod.key for pod in self._bind_checker.refused_feasible(aside)]
 
@@ -162,9 +162,9 @@ class QuiescenceChecker:
         is_excused = self._context.setting.has_faulty_plugin or was_tampered_with or bool(injected["false 404"])
         if audit.inner and not is_excused:
             self._complain(f"I4: the audit had to mend {audit.inner} contradictions inside the cache")
-        if audit.lost and not self._was_deceived():
+        if audit.lost and not self._needs_audit():
             self._complain(f"I4: the audit found {audit.lost} lost events, and none was lost")
-        if audit.unbound and not self._was_deceived():
+        if audit.unbound and not self._needs_audit():
             self._complain(f"I4: the audit took back {audit.unbound} binds, and no answer was false")
 
     async def drain(self) -> None:
@@ -179,7 +179,7 @@ class QuiescenceChecker:
             await self._context.world.user.delete_pod(pod)
         until_s = self._context.now_s() + DRAIN_MAX_S
         while self._context.now_s() < until_s and not self._have_all_seen_deletions():  # noqa: ASYNC110 - virtual time
-            await asyncio.sleep(HEARD_POLL_S)
+            await asyncio.sleep(OBSERVED_POLL_S)
         for process in self._replicas.running:
             process.checker.check_empty()
 

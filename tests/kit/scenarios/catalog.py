@@ -35,7 +35,7 @@ SCENARIOS: Final[Scenarios] = (
 )
 
 
-async def play_one(context: RunContext, struck: Counter[str]) -> None:
+async def run_scenario(context: RunContext, struck: Counter[str]) -> None:
     """Runs the scenario of the seed; each scenario is used in a hundred runs.
 
     None is run with the faulty plugin: its ledger may fail for the scenario's pods, which would wait for the next audit.

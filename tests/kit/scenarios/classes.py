@@ -31,7 +31,7 @@ FILLING_MILLI: Final = 3_000
 """A dedicated node takes one pod of this size."""
 LARGE_IMAGE_BYTES: Final = 6_000_000_000
 """If a tenth of the nodes have it, it exceeds the minimum size that ImageLocality scores."""
-KIN: Final = "kin"
+KIND_LABEL: Final = "kin"
 """The key of the label that selects pods of these scenarios."""
 
 
@@ -53,35 +53,35 @@ async def _change_in_place(context: RunContext) -> bool:
         {"metadata": {"labels": {"site": site["nodeSelector"]["site"]}}},
     )
     with checking_every_class(context):
-        sited = await _new(context, spec=site)
+        sited = await _create(context, spec=site)
         for at, change in enumerate(changes):
             await context.world.nodes.patch(node, change)
             await context.pause(0.1, 0.3)
-            await _new(context, milli=20 + at)
-            await _new(context, milli=30 + at, spec=site)
+            await _create(context, milli=20 + at)
+            await _create(context, milli=30 + at, spec=site)
         await expect_bound(context, node, sited, "it has the label that the pod wants")
         await context.world.nodes.patch(node, {"metadata": {"labels": {"site": None}}})
         await context.pause(0.1, 0.3)
-        late = await _new(context, milli=40, spec=site)
+        late = await _create(context, milli=40, spec=site)
         await expect_pending(context, node, late, "it has lost the label that the pod wants")
     return True
 
 
-async def _find_company(context: RunContext) -> bool:
+async def _first_of_kind(context: RunContext) -> bool:
     """Creates two workloads with pod affinity to one label. The pods of one workload have the label, so that its first pod needs no
     other.
     """
-    kin, node = {KIN: context.mark()}, least_used_node(context)
-    spec = {"affinity": {"podAffinity": {_REQUIRED: [_term(kin, ZONE)]}}}
+    kind_labels, node = {KIND_LABEL: context.mark()}, least_used_node(context)
+    spec = {"affinity": {"podAffinity": {_REQUIRED: [_term(kind_labels, ZONE)]}}}
     with checking_every_class(context):
         stranger = await create_pod(context, node, 10, spec=spec)
         await expect_pending(
             context, node, stranger, "nobody of the kind that it wants is there, nor is it of that kind"
         )
-        first = await create_pod(context, node, 10, spec=spec, labels=kin)
+        first = await create_pod(context, node, 10, spec=spec, labels=kind_labels)
         await expect_bound(context, node, first, "it is the first of its kind")
         await expect_bound(context, node, stranger, "somebody of the kind that it wants is there")
-        others = [await create_pod(context, "", 15 + at, spec=spec, labels=kin) for at in range(2)]
+        others = [await create_pod(context, "", 15 + at, spec=spec, labels=kind_labels) for at in range(2)]
         await context.until(lambda: are_bound(context, others))
         await context.world.user.delete_named(first)
         for name in others:
@@ -90,40 +90,44 @@ async def _find_company(context: RunContext) -> bool:
         late = await create_pod(context, node, 10, spec=spec)
         await expect_pending(context, node, late, "all of the kind that it wants are gone")
         await expect_bound(
-            context, node, await create_pod(context, node, 10, spec=spec, labels=kin), "it is the first again"
+            context, node, await create_pod(context, node, 10, spec=spec, labels=kind_labels), "it is the first again"
         )
     return True
 
 
 async def _fill_zones(context: RunContext) -> bool:
     """Creates pods with zone anti-affinity to each other: one more than there are zones, then deletes one."""
-    kin = {KIN: context.mark()}
-    spec = {"affinity": {"podAntiAffinity": {_REQUIRED: [_term(kin, ZONE)]}}}
+    kind_labels = {KIND_LABEL: context.mark()}
+    spec = {"affinity": {"podAntiAffinity": {_REQUIRED: [_term(kind_labels, ZONE)]}}}
     nodes = {number % 3: f"node-{number}" for number in CROWDED if f"node-{number}" in context.bind_checker.nodes()}
     with checking_every_class(context):
-        there = {zone: await create_pod(context, node, 10, spec=spec, labels=kin) for zone, node in nodes.items()}
+        there = {
+            zone: await create_pod(context, node, 10, spec=spec, labels=kind_labels) for zone, node in nodes.items()
+        }
         await context.until(lambda: are_bound(context, [*there.values()]))
         if not are_bound(context, [*there.values()]):
             return False
         zone = context.rng.choice(sorted(nodes))
-        late = await create_pod(context, nodes[zone], 10, spec=spec, labels=kin)
+        late = await create_pod(context, nodes[zone], 10, spec=spec, labels=kind_labels)
         await expect_pending(context, nodes[zone], late, "its zone has one that it does not bear", beside=[there[zone]])
-        foe = await create_pod(context, nodes[zone], 11, spec=_anti_affinity(kin))
-        await expect_pending(context, nodes[zone], foe, "its zone has one that it does not bear", beside=[there[zone]])
-        await context.world.user.delete_named(foe)
+        excluding = await create_pod(context, nodes[zone], 11, spec=_anti_affinity(kind_labels))
+        await expect_pending(
+            context, nodes[zone], excluding, "its zone has one that it does not bear", beside=[there[zone]]
+        )
+        await context.world.user.delete_named(excluding)
         await context.world.user.delete_named(there[zone])
         await expect_bound(context, nodes[zone], late, "its zone has none that it does not bear any more")
     return True
 
 
-async def _prefer(context: RunContext) -> bool:
+async def _weigh_preferences(context: RunContext) -> bool:
     """Places pods that are preferred or avoided with several weights on several nodes.
 
     Then some of them are deleted, and a service is created and deleted whose pods are spread by default.
     """
     key = context.mark()
     nodes = [f"node-{number}" for number in CROWDED if f"node-{number}" in context.bind_checker.nodes()]
-    kinds = [{KIN: f"{key}-{at}"} for at in range(len(WEIGHTS))]
+    kinds = [{KIND_LABEL: f"{key}-{at}"} for at in range(len(WEIGHTS))]
     company = [await create_pod(context, node, 10, labels=kind) for node, kind in zip(nodes, kinds * 2, strict=False)]
     await context.until(lambda: are_bound(context, company))
     weighed = [
@@ -140,7 +144,7 @@ async def _prefer(context: RunContext) -> bool:
             if name is not None:
                 await context.world.user.delete_named(name)
                 await context.pause(0.1, 0.3)
-            names = [await _new(context, milli=25, spec=spec, labels=kinds[0]) for spec in specs]
+            names = [await _create(context, milli=25, spec=spec, labels=kinds[0]) for spec in specs]
             await context.until(partial(are_bound, context, names), 2.0)
         await _spread_service(context, f"app-{key}")
     return True
@@ -153,7 +157,7 @@ async def _spread_service(context: RunContext, app: str) -> None:
         if change is not None:
             await change(app)
             await context.pause(0.2, 0.4)
-        names = [await _new(context, milli=26, labels=labels) for _ in range(2)]
+        names = [await _create(context, milli=26, labels=labels) for _ in range(2)]
         await context.until(partial(are_bound, context, names), 2.0)
 
 
@@ -176,7 +180,7 @@ async def _fill_preferred(context: RunContext) -> bool:
     return True
 
 
-async def _pull(context: RunContext) -> bool:
+async def _pull_image(context: RunContext) -> bool:
     """Adds a large image to one node after the other. Its score depends on how many nodes have it."""
     dedicated, image = DedicatedNodes(context), f"{context.mark()}:v1"
     nodes = [await dedicated.add_node("pull") for _ in range(3)]
@@ -193,7 +197,7 @@ async def _pull(context: RunContext) -> bool:
     return True
 
 
-async def _new(
+async def _create(
     context: RunContext,
     *,
     milli: int = 10,
@@ -214,10 +218,10 @@ def _anti_affinity(labels: Mapping[str, str]) -> dict[str, Any]:
 
 SCENARIOS: Final[Scenarios] = (
     ("node changed in place", _change_in_place),
-    ("first of its kind", _find_company),
+    ("first of its kind", _first_of_kind),
     ("zones filled", _fill_zones),
-    ("company weighed", _prefer),
+    ("company weighed", _weigh_preferences),
 )
 LATER: Final[Scenarios] = (
-    ("preferred node filled, image pulled", several((("filled", _fill_preferred), ("pulled", _pull)), 2)),
+    ("preferred node filled, image pulled", several((("filled", _fill_preferred), ("pulled", _pull_image)), 2)),
 )

@@ -25,7 +25,7 @@ DEDICATED_TAINT: Final = {"key": "sim/kept", "effect": "NoSchedule"}
 TOLERATED: Final = {"key": "sim/kept", "operator": "Exists"}
 BACKED_OFF_S: Final = 1.2, 1.8
 """Time after the first refusal until the backoff is over and the condition is written."""
-HEARD_S: Final = 5.0
+OBSERVED_S: Final = 5.0
 """Time in which an event is delivered; most watches deliver it at once, a broken one is opened again first."""
 SETTLED_S: Final = 0.3, 0.5
 """Time for an event to take effect."""
@@ -93,7 +93,7 @@ class DedicatedNodes:
         """Creates a pod for the nodes of the group, or for any node if empty. Waits until all processes have observed nodes and
         placed pods. Returns its name.
         """
-        await self.context.until(self._are_known, HEARD_S)
+        await self.context.until(self._are_known, OBSERVED_S)
         selector = {"nodeSelector": {GROUP_LABEL: group}} if group else {}
         whole = {"tolerations": [TOLERATED], **selector, **(spec or {})}
         return await create_pod(self.context, "", milli, spec=whole, is_urgent=is_urgent, labels=dict(labels or {}))
@@ -157,7 +157,7 @@ async def check_requeue(
     before = leader(context)
     waiting = [one for one in waiting_pods if is_parked(context, one.pod)]
     await event()
-    await context.until(lambda: not any(is_parked(context, one.pod) for one in waiting), HEARD_S)
+    await context.until(lambda: not any(is_parked(context, one.pod) for one in waiting), OBSERVED_S)
     await check_requeued(context, waiting, before)
 
 

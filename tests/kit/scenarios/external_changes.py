@@ -20,7 +20,7 @@ from tests.kit.world.labels import HOSTNAME, ZONE
 from tests.kit.world.nodes import GPU_NODES
 
 NAME: Final = "between"
-HEARD_S: Final = 0.1, 0.4
+OBSERVED_S: Final = 0.1, 0.4
 """Time until every process has observed the change. The bind is tried again a second after its 429."""
 SETTLED_S: Final = 6.0
 TOGETHER: Final = 5
@@ -29,64 +29,64 @@ TAINT: Final = "sim/late"
 UNDELIVERED_S: Final = 9.5
 """Time for which watches deliver no pods while the outcome of a bind is unknown."""
 
-Happens = Callable[[str], Awaitable[object]]
+NodeAction = Callable[[str], Awaitable[object]]
 """Called with the chosen node."""
 
 
-async def _between(context: RunContext, node: str, happens: Happens, **ours: Any) -> bool:
+async def _change_before_bind(context: RunContext, node: str, change: NodeAction, **ours: Any) -> bool:
     """Causes a change after a pod was decided on and its bind got a 429; afterwards the bind may be sent at any moment."""
     answers = context.faults.bind_answers
     answers[NAME] = repeat(THROTTLED)
     try:
         asked = {"spec": {}, "scheduler": SCHEDULER, "cpu": "10m", "is_urgent": False, **ours}
         await context.world.add_small_pod(node, name=NAME, **asked)
-        await context.until(lambda: bool(_chosen(context)))
-        chosen = _chosen(context)
+        await context.until(lambda: bool(_assumed_node(context)))
+        chosen = _assumed_node(context)
         if chosen:
-            await happens(chosen)
-            await context.pause(*HEARD_S)
+            await change(chosen)
+            await context.pause(*OBSERVED_S)
     finally:
         del answers[NAME]
-    await context.until(lambda: not context.replicas.on_their_way([NAME]), SETTLED_S)
+    await context.until(lambda: not context.replicas.assumed_pods([NAME]), SETTLED_S)
     await context.world.user.delete_named(NAME)
     return bool(chosen)
 
 
-def _chosen(context: RunContext) -> str:
+def _assumed_node(context: RunContext) -> str:
     """Returns the node on which a process has assumed the pod; empty for none."""
-    uids = [pod.uid for pod in context.replicas.on_their_way([NAME])]
+    uids = [pod.uid for pod in context.replicas.assumed_pods([NAME])]
     held = [process.checker.delivered.held for process in context.replicas.running]
     return next((nodes[uid] for uid in uids for nodes in held if uid in nodes), "")
 
 
-async def _come(context: RunContext, node: str, *, theirs: Mapping[str, Any], **ours: Any) -> bool:
+async def _place_external_pod(context: RunContext, node: str, *, theirs: Mapping[str, Any], **ours: Any) -> bool:
     """Places a pod of another scheduler on the node, and deletes it again."""
-    came: list[str] = []
+    placed: list[str] = []
 
-    async def come(chosen: str) -> None:
-        came.append(await context.world.external_actors.place(chosen, **theirs))
+    async def place(chosen: str) -> None:
+        placed.append(await context.world.external_actors.place(chosen, **theirs))
 
-    is_played = await _between(context, node, come, **ours)
-    for uid in came:
+    has_run = await _change_before_bind(context, node, place, **ours)
+    for uid in placed:
         await context.world.delete_uid(uid)
-    return is_played
+    return has_run
 
 
 async def _take_room(context: RunContext) -> bool:
     node = least_used_node(context)
-    return await _come(context, node, theirs={"cpu": "4"})
+    return await _place_external_pod(context, node, theirs={"cpu": "4"})
 
 
 async def _take_port(context: RunContext) -> bool:
     port = {"containerPort": 80, "hostPort": 9_971, "hostIP": context.rng.choice(("", "10.0.0.1"))}
     main = {"name": "main", "image": "app-0:v1", "resources": {"requests": {"cpu": "10m"}}}
     ours, theirs = ({"containers": [{**main, "ports": [one]}]} for one in (port, {**port, "hostIP": ""}))
-    return await _come(context, least_used_node(context), theirs={"spec": theirs}, spec=ours)
+    return await _place_external_pod(context, least_used_node(context), theirs={"spec": theirs}, spec=ours)
 
 
 async def _take_disk(context: RunContext) -> bool:
     spec = {"volumes": [{"name": "v0", "gcePersistentDisk": {"pdName": "between"}}]}
-    return await _come(context, least_used_node(context), theirs={"spec": spec}, spec=spec)
+    return await _place_external_pod(context, least_used_node(context), theirs={"spec": spec}, spec=spec)
 
 
 async def _take_device(context: RunContext) -> bool:
@@ -97,7 +97,9 @@ async def _take_device(context: RunContext) -> bool:
     many = {**whole, "resources": {"limits": {"nvidia.com/gpu": "1" if is_part else "4"}}}
     crowds = Counter(pod.node for pod in context.world.pods())
     node = min((f"node-{number}" for number in GPU_NODES), key=crowds.__getitem__)
-    return await _come(context, node, theirs={"spec": {"containers": [many]}}, scheduler="gpu-scheduler", **ours)
+    return await _place_external_pod(
+        context, node, theirs={"spec": {"containers": [many]}}, scheduler="gpu-scheduler", **ours
+    )
 
 
 async def _crowd_zone(context: RunContext) -> bool:
@@ -105,45 +107,45 @@ async def _crowd_zone(context: RunContext) -> bool:
     labels = {"level": context.mark()}
     spread = {"topologyKey": ZONE, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
     spec = {"topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": labels}}]}
-    return await _come(context, "", theirs={"labels": labels}, spec=spec, labels=labels)
+    return await _place_external_pod(context, "", theirs={"labels": labels}, spec=spec, labels=labels)
 
 
-async def _come_averse(context: RunContext) -> bool:
+async def _place_excluding_pod(context: RunContext) -> bool:
     labels = {"tone": "soft"}
     term = {"topologyKey": context.rng.choice((HOSTNAME, ZONE)), "labelSelector": {"matchLabels": labels}}
     spec = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
-    return await _come(context, least_used_node(context), theirs={"spec": spec}, labels=labels)
+    return await _place_external_pod(context, least_used_node(context), theirs={"spec": spec}, labels=labels)
 
 
-async def _leave_alone(context: RunContext) -> bool:
+async def _delete_affinity_target(context: RunContext) -> bool:
     """Deletes the pod to which another pod has affinity."""
     labels, node = {"company": context.mark()}, least_used_node(context)
     term = {"topologyKey": context.rng.choice((HOSTNAME, ZONE)), "labelSelector": {"matchLabels": labels}}
     spec = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
-    company = await context.world.external_actors.place(node, labels=labels)
-    await context.until(lambda: context.replicas.knows_placed(company))
-    is_played = await _between(context, node, lambda _: context.world.delete_uid(company), spec=spec)
-    await context.world.delete_uid(company)
-    return is_played
+    target = await context.world.external_actors.place(node, labels=labels)
+    await context.until(lambda: context.replicas.knows_placed(target))
+    has_run = await _change_before_bind(context, node, lambda _: context.world.delete_uid(target), spec=spec)
+    await context.world.delete_uid(target)
+    return has_run
 
 
-async def _change(context: RunContext, patch: Mapping[str, Any], back: Mapping[str, Any], **ours: Any) -> bool:
+async def _patch_node(context: RunContext, patch: Mapping[str, Any], back: Mapping[str, Any], **ours: Any) -> bool:
     """Patches the node, and reverts the patch shortly afterwards."""
     node = least_used_node(context)
-    is_played = await _between(context, node, lambda _: context.world.nodes.patch(node, patch), **ours)
+    has_run = await _change_before_bind(context, node, lambda _: context.world.nodes.patch(node, patch), **ours)
     await context.world.nodes.patch(node, back)
-    return is_played
+    return has_run
 
 
 async def _cordon(context: RunContext) -> bool:
-    return await _change(context, {"spec": {"unschedulable": True}}, {"spec": {"unschedulable": None}})
+    return await _patch_node(context, {"spec": {"unschedulable": True}}, {"spec": {"unschedulable": None}})
 
 
 async def _taint(context: RunContext, effect: str) -> bool:
     node = context.bind_checker.nodes()[least_used_node(context)]
     before = [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in node.taints]
     taints = [*before, {"key": TAINT, "effect": effect}]
-    return await _change(context, {"spec": {"taints": taints}}, {"spec": {"taints": before}})
+    return await _patch_node(context, {"spec": {"taints": taints}}, {"spec": {"taints": before}})
 
 
 async def _shrink(context: RunContext) -> bool:
@@ -155,7 +157,7 @@ async def _shrink(context: RunContext) -> bool:
             ({"pods": "0"}, {"pods": f"{node.allocatable['pods']}"}),
         )
     )
-    return await _change(context, {"status": {"allocatable": small}}, {"status": {"allocatable": had}})
+    return await _patch_node(context, {"status": {"allocatable": small}}, {"status": {"allocatable": had}})
 
 
 async def _lose_label(context: RunContext) -> bool:
@@ -165,7 +167,7 @@ async def _lose_label(context: RunContext) -> bool:
     over = {"topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": {"tone": "soft"}}}]}
     key, spec = context.rng.choice((("rank", {"affinity": _ranked(node.labels["rank"])}), (ZONE, over)))
     had = {"metadata": {"labels": {key: node.labels[key]}}}
-    return await _change(context, {"metadata": {"labels": {key: None}}}, had, spec=spec)
+    return await _patch_node(context, {"metadata": {"labels": {key: None}}}, had, spec=spec)
 
 
 def _ranked(rank: str) -> dict[str, Any]:
@@ -183,9 +185,9 @@ async def _delete(context: RunContext) -> bool:
         if is_back:
             await context.world.nodes.add(number)
 
-    is_played = await _between(context, node, go)
+    has_run = await _change_before_bind(context, node, go)
     await context.world.nodes.add(number)
-    return is_played
+    return has_run
 
 
 # -- binds whose answers are lost --------------------------------------------------------------------------------------
@@ -202,14 +204,14 @@ async def _lose_answers(context: RunContext) -> bool:
         for name, script in scripts.items():
             answers[name] = iter(script)
             await context.world.add_small_pod("", {}, name=name, is_urgent=False, scheduler=SCHEDULER, cpu="10m")
-        await context.until(lambda: len(context.replicas.on_their_way(scripts)) == len(scripts))
+        await context.until(lambda: len(context.replicas.assumed_pods(scripts)) == len(scripts))
         for process in context.replicas.running:
             process.transport.pods_late_until_s = context.now_s() + UNDELIVERED_S
         await context.pause(UNDELIVERED_S, UNDELIVERED_S + 0.5)
     finally:
         for name in scripts:
             del answers[name]
-    await context.until(lambda: not context.replicas.on_their_way(scripts), SETTLED_S)
+    await context.until(lambda: not context.replicas.assumed_pods(scripts), SETTLED_S)
     for name in scripts:
         await context.world.user.delete_named(name)
     return True
@@ -221,8 +223,8 @@ BEFORE: Final[Scenarios] = (
     ("disk taken before the bind", _take_disk),
     ("device taken before the bind", _take_device),
     ("zone crowded before the bind", _crowd_zone),
-    ("enemy come before the bind", _come_averse),
-    ("company gone before the bind", _leave_alone),
+    ("enemy come before the bind", _place_excluding_pod),
+    ("company gone before the bind", _delete_affinity_target),
     ("node cordoned before the bind", _cordon),
     ("node tainted before the bind", partial(_taint, effect="NoSchedule")),
     ("node tainted before the bind", partial(_taint, effect="NoExecute")),

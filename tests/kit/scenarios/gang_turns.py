@@ -38,7 +38,7 @@ RELEASED_S: Final = 10.0
 
 
 @dataclass(slots=True)
-class Stage:
+class StreamScenario:
     """One pool of nodes with its stream of pods."""
 
     context: RunContext
@@ -85,7 +85,7 @@ class Stage:
     def is_reserved_for(self, gang: GangWorkload) -> bool:
         return any(pod.nominated_node and not pod.node for pod in self.gangs.members(gang))
 
-    async def starts(self, within_s: float, *gangs: GangWorkload) -> None:
+    async def expect_start(self, within_s: float, *gangs: GangWorkload) -> None:
         """Waits until one of the gangs starts. Reports a violation if none does."""
         before = self.leader()
         is_over = await self.gangs.until(lambda: any(map(self.has_started, gangs)), within_s)
@@ -93,7 +93,7 @@ class Stage:
             names = " and ".join(gang.plan.name for gang in gangs)
             self.complain(f"gang {names} has not started {within_s:g} s after it could")
 
-    async def is_given_up(self, gang: GangWorkload) -> None:
+    async def expect_release(self, gang: GangWorkload) -> None:
         """Waits until the stream uses the capacity that was reserved for the gang. Reports a violation if it does not."""
         before = self.leader()
         full = CPU * self.nodes
@@ -109,10 +109,10 @@ class Stage:
             self.context.bind_checker.complain(f"I13: {what}")
 
 
-Turn = Callable[[Stage], Awaitable[None]]
+Turn = Callable[[StreamScenario], Awaitable[None]]
 
 
-async def play_turns(context: RunContext, struck: Counter[str]) -> None:
+async def run_turn_scenarios(context: RunContext, struck: Counter[str]) -> None:
     """Runs some scenarios, one after the other."""
     gangs, policy = context.world.gang_workloads, context.setting.reserve
     if gangs is None or policy is None:
@@ -123,17 +123,17 @@ async def play_turns(context: RunContext, struck: Counter[str]) -> None:
         for _ in range(nodes):
             await gangs.node(pool, CPU, domain=RESERVING_DOMAIN)
         stream = PodStream(gangs, pool, RESERVING_SCHEDULER, rng)
-        struck[name] += await _play(Stage(context, gangs, policy, rng, pool, stream, nodes), SCENARIOS[name])
+        struck[name] += await _run(StreamScenario(context, gangs, policy, rng, pool, stream, nodes), SCENARIOS[name])
 
 
-async def _play(stage: Stage, turn: Turn) -> bool:
+async def _run(scenario: StreamScenario, turn: Turn) -> bool:
     """Runs the scenario with its stream. Returns False if the stream does not use its nodes."""
-    stream = stage.stream
+    stream = scenario.stream
     flowing = asyncio.ensure_future(stream.flow())
     try:
-        is_full = await stage.gangs.until(lambda: stream.running() == CPU * stage.nodes, FILLED_S)
+        is_full = await scenario.gangs.until(lambda: stream.running() == CPU * scenario.nodes, FILLED_S)
         if is_full:
-            await turn(stage)
+            await turn(scenario)
     finally:
         flowing.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -142,92 +142,94 @@ async def _play(stage: Stage, turn: Turn) -> bool:
     return is_full
 
 
-async def _alone(stage: Stage) -> None:
+async def _one_gang(scenario: StreamScenario) -> None:
     """Creates one gang, which may have more members than it needs."""
-    gang = await stage.gang(extra=stage.rng.randint(0, 1))
-    await stage.starts(stage.in_time_s, gang)
+    gang = await scenario.gang(extra=scenario.rng.randint(0, 1))
+    await scenario.expect_start(scenario.in_time_s, gang)
 
 
-async def _one_after_the_other(stage: Stage) -> None:
+async def _two_gangs(scenario: StreamScenario) -> None:
     """Creates two gangs. While the first one runs, the capacity that the second one reserves does not become free."""
-    gangs = [await stage.gang(), await stage.gang()]
-    await stage.starts(stage.in_time_s, *gangs)
-    first = next((gang for gang in gangs if stage.has_started(gang)), None)
+    gangs = [await scenario.gang(), await scenario.gang()]
+    await scenario.expect_start(scenario.in_time_s, *gangs)
+    first = next((gang for gang in gangs if scenario.has_started(gang)), None)
     if first is None:
         return
     (second,) = (gang for gang in gangs if gang is not first)
-    await stage.gangs.pause(1.5 * stage.policy.for_s)
+    await scenario.gangs.pause(1.5 * scenario.policy.for_s)
     first.replicas = 0
-    await stage.gangs.delete_members(first)
-    await stage.starts(2 * stage.policy.for_s + CLEARED_S, second)
+    await scenario.gangs.delete_members(first)
+    await scenario.expect_start(2 * scenario.policy.for_s + CLEARED_S, second)
 
 
-async def _beside_a_hopeless_one(stage: Stage) -> None:
+async def _with_unplaceable_gang(scenario: StreamScenario) -> None:
     """Creates an urgent gang whose members fit on no node, and another gang: each gets a turn."""
-    hopeless = await stage.gangs.gang(stage.pool, 2, 2, cpu=str(CPU + 1), is_urgent=True, scheduler=RESERVING_SCHEDULER)
-    gang = await stage.gang()
-    await stage.starts(stage.in_time_s + 2 * stage.policy.for_s, gang)
-    hopeless.replicas = 0
-    await stage.gangs.delete_members(hopeless)
+    unplaceable = await scenario.gangs.gang(
+        scenario.pool, 2, 2, cpu=str(CPU + 1), is_urgent=True, scheduler=RESERVING_SCHEDULER
+    )
+    gang = await scenario.gang()
+    await scenario.expect_start(scenario.in_time_s + 2 * scenario.policy.for_s, gang)
+    unplaceable.replicas = 0
+    await scenario.gangs.delete_members(unplaceable)
 
 
-async def _in_vain(stage: Stage) -> None:
+async def _expired_reservation(scenario: StreamScenario) -> None:
     """Keeps one small pod until a reservation has ended; the stream uses the capacity during the pause."""
-    stage.stream.last()
-    gang = await stage.gang()
-    if not await stage.gangs.until(lambda: stage.is_reserved_for(gang), stage.in_time_s):
-        stage.complain(f"no room is reserved for gang {gang.plan.name}")
+    scenario.stream.last()
+    gang = await scenario.gang()
+    if not await scenario.gangs.until(lambda: scenario.is_reserved_for(gang), scenario.in_time_s):
+        scenario.complain(f"no room is reserved for gang {gang.plan.name}")
         return
-    await stage.gangs.until(lambda: not stage.is_reserved_for(gang), stage.policy.for_s + RELEASED_S)
-    await stage.is_given_up(gang)
-    await stage.gangs.pause(stage.policy.for_s)
-    stage.stream.lasting.clear()
-    await stage.starts(2 * stage.policy.for_s + CLEARED_S, gang)
+    await scenario.gangs.until(lambda: not scenario.is_reserved_for(gang), scenario.policy.for_s + RELEASED_S)
+    await scenario.expect_release(gang)
+    await scenario.gangs.pause(scenario.policy.for_s)
+    scenario.stream.lasting.clear()
+    await scenario.expect_start(2 * scenario.policy.for_s + CLEARED_S, gang)
 
 
-async def _changed(stage: Stage) -> None:
+async def _changed_gang(scenario: StreamScenario) -> None:
     """Makes a gang unable to start while capacity is reserved for it."""
-    stage.stream.last()
-    gang = await stage.gang(is_grouped=True)
-    if not await stage.gangs.until(lambda: stage.is_reserved_for(gang), stage.in_time_s):
-        stage.complain(f"no room is reserved for gang {gang.plan.name}")
+    scenario.stream.last()
+    gang = await scenario.gang(is_grouped=True)
+    if not await scenario.gangs.until(lambda: scenario.is_reserved_for(gang), scenario.in_time_s):
+        scenario.complain(f"no room is reserved for gang {gang.plan.name}")
         return
-    await stage.gangs.pause(stage.policy.for_s / 4)
-    kind = stage.rng.randrange(3)
+    await scenario.gangs.pause(scenario.policy.for_s / 4)
+    kind = scenario.rng.randrange(3)
     if kind == 0:
         gang.is_kept = False
-        await stage.gangs.delete_members(gang, 1)
+        await scenario.gangs.delete_members(gang, 1)
     elif kind == 1:
-        await stage.gangs.delete_group(gang)
+        await scenario.gangs.delete_group(gang)
     else:
-        await stage.gangs.edit_group(gang, minimum=stage.nodes + 1)
-    await stage.is_given_up(gang)
+        await scenario.gangs.edit_group(gang, minimum=scenario.nodes + 1)
+    await scenario.expect_release(gang)
     gang.is_kept, gang.replicas = True, 0
-    await stage.gangs.delete_members(gang)
+    await scenario.gangs.delete_members(gang)
 
 
-async def _led_by_another(stage: Stage) -> None:
+async def _new_leader(scenario: StreamScenario) -> None:
     """Stops or kills the leader while capacity is reserved."""
-    stage.stream.last()
-    gang = await stage.gang()
-    leader = stage.leader()
-    if leader is None or not await stage.gangs.until(lambda: stage.is_reserved_for(gang), stage.in_time_s):
+    scenario.stream.last()
+    gang = await scenario.gang()
+    leader = scenario.leader()
+    if leader is None or not await scenario.gangs.until(lambda: scenario.is_reserved_for(gang), scenario.in_time_s):
         return
-    replicas = stage.context.replicas
-    await (replicas.kill if stage.rng.random() < 0.5 else replicas.stop)(leader)
+    replicas = scenario.context.replicas
+    await (replicas.kill if scenario.rng.random() < 0.5 else replicas.stop)(leader)
     replicas.start()
-    if not await stage.gangs.until(lambda: stage.leader() is not None, LED_S):
+    if not await scenario.gangs.until(lambda: scenario.leader() is not None, LED_S):
         return
-    await stage.gangs.pause(2 * stage.policy.for_s)
-    stage.stream.lasting.clear()
-    await stage.starts(2 * stage.policy.for_s + stage.in_time_s, gang)
+    await scenario.gangs.pause(2 * scenario.policy.for_s)
+    scenario.stream.lasting.clear()
+    await scenario.expect_start(2 * scenario.policy.for_s + scenario.in_time_s, gang)
 
 
 SCENARIOS: Final[Mapping[str, Turn]] = {
-    "gang beside a stream": _alone,
-    "two gangs beside a stream": _one_after_the_other,
-    "gang beside a stream and a gang that fits nowhere": _beside_a_hopeless_one,
-    "gang beside a stream and a pod that lasts": _in_vain,
-    "gang changed during its reservation": _changed,
-    "leader replaced during a reservation": _led_by_another,
+    "gang beside a stream": _one_gang,
+    "two gangs beside a stream": _two_gangs,
+    "gang beside a stream and a gang that fits nowhere": _with_unplaceable_gang,
+    "gang beside a stream and a pod that lasts": _expired_reservation,
+    "gang changed during its reservation": _changed_gang,
+    "leader replaced during a reservation": _new_leader,
 }

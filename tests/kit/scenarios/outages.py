@@ -25,16 +25,16 @@ REOPENED_S: Final = 35.0
 """Time in which a watch is opened again: it may have failed before, and backs off for half a minute at most."""
 
 
-async def _lose_rights(context: RunContext) -> bool:
+async def _deny_binds(context: RunContext) -> bool:
     """Denies binds to the program for a while. A pod is not quarantined for that, however often it happens."""
     name, answers = f"denied-{context.mark()}", context.faults.bind_answers
     answers[name] = repeat(FORBIDDEN)
     try:
         await create_pod(context, "", 10, name=name)
         await context.until(
-            lambda: _refusals(context, name) >= REFUSALS_ALIKE_MAX or _is_set_aside(context, name), DENIED_S
+            lambda: _refusals(context, name) >= REFUSALS_ALIKE_MAX or _is_quarantined(context, name), DENIED_S
         )
-        if _is_set_aside(context, name):
+        if _is_quarantined(context, name):
             context.bind_checker.complain(f"I3: {name} is set aside, for which it was not we who were refused")
     finally:
         del answers[name]
@@ -48,17 +48,17 @@ def _refusals(context: RunContext, name: str) -> int:
     )
 
 
-def _is_set_aside(context: RunContext, name: str) -> bool:
+def _is_quarantined(context: RunContext, name: str) -> bool:
     return any(
         entry.is_quarantined for queue in leading_queues(context) for entry in queue.entries() if entry.pod.name == name
     )
 
 
-async def _cut_line_short(context: RunContext) -> bool:
+async def _truncate_event(context: RunContext) -> bool:
     """Truncates the watch event of a pod without ending the watch. A list has to deliver the pod."""
     name, before = f"short-{context.mark()}", steady_leader(context)
     for process in context.replicas.running:
-        process.transport.cut_short.add(name)
+        process.transport.truncated_pods.add(name)
     await create_pod(context, "", 10, name=name)
     second = await create_pod(context, "", 10)
     await context.until(lambda: are_bound(context, [name, second]), REOPENED_S)
@@ -69,5 +69,5 @@ async def _cut_line_short(context: RunContext) -> bool:
     return True
 
 
-OUTAGES: Final[Scenarios] = (("rights lost", _lose_rights), ("line cut short", _cut_line_short))
+OUTAGES: Final[Scenarios] = (("rights lost", _deny_binds), ("line cut short", _truncate_event))
 SCENARIOS: Final[Scenarios] = (("rights lost, lines cut short", several(OUTAGES, len(OUTAGES))),)

@@ -51,11 +51,13 @@ async def _nominate_for_port(context: RunContext) -> bool:
     fillers = [await create_pod(context, node, FILLED_MILLI) for _ in range(max(free // FILLED_MILLI, 1))]
     await context.until(lambda: are_bound(context, fillers))
     left = PLAIN_MILLI - cpu_by_node(context)[node]
-    pressing = await create_pod(context, node, 10, spec=_wants_port(left + FILLED_MILLI - SPARE_MILLI), is_urgent=True)
-    await context.until(lambda: is_nominated(context, pressing))
-    eager = [await create_pod(context, node, 10, spec=_wants_port(5)) for _ in range(2)]
-    await context.until(lambda: bool(bound_pods(context, [pressing])), HELPED_S)
-    for name in (*eager, pressing, *fillers):
+    urgent_pod = await create_pod(
+        context, node, 10, spec=_wants_port(left + FILLED_MILLI - SPARE_MILLI), is_urgent=True
+    )
+    await context.until(lambda: is_nominated(context, urgent_pod))
+    small_pods = [await create_pod(context, node, 10, spec=_wants_port(5)) for _ in range(2)]
+    await context.until(lambda: bool(bound_pods(context, [urgent_pod])), HELPED_S)
+    for name in (*small_pods, urgent_pod, *fillers):
         await context.world.user.delete_named(name)
     return True
 
@@ -67,11 +69,11 @@ async def _preempt_averse_pod(context: RunContext) -> bool:
     node, labels = least_used_node(context), {"tone": "softest"}
     term = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": labels}}
     spec = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
-    averse = await create_pod(context, node, 10, spec=spec)
-    await context.until(lambda: bool(bound_pods(context, [averse])))
-    pressing = await create_pod(context, node, 10, is_urgent=True, labels=labels)
-    await context.until(lambda: is_nominated(context, pressing), HELPED_S)
-    for name in (pressing, averse):
+    excluding = await create_pod(context, node, 10, spec=spec)
+    await context.until(lambda: bool(bound_pods(context, [excluding])))
+    urgent_pod = await create_pod(context, node, 10, is_urgent=True, labels=labels)
+    await context.until(lambda: is_nominated(context, urgent_pod), HELPED_S)
+    for name in (urgent_pod, excluding):
         await context.world.user.delete_named(name)
     return True
 
@@ -80,13 +82,13 @@ async def _fill_exactly(context: RunContext) -> bool:
     """Creates an urgent pod that is as large as its node."""
     dedicated, before = DedicatedNodes(context), steady_leader(context)
     node = await dedicated.add_node("exact")
-    lowly = await dedicated.add_pod("exact", milli=LARGE_MILLI)
-    await context.until(lambda: bool(bound_pods(context, [lowly])))
-    pressing = await dedicated.add_pod("exact", milli=PLAIN_MILLI, is_urgent=True)
-    await context.until(lambda: is_nominated(context, pressing), HELPED_S)
-    if is_led_by(context, before) and bound_pods(context, [lowly]) and not is_nominated(context, pressing):
-        context.bind_checker.complain(f"I3: {pressing} preempts nobody, and would fill {node}")
-    await _clear(context, [node], [pressing, lowly])
+    less_urgent = await dedicated.add_pod("exact", milli=LARGE_MILLI)
+    await context.until(lambda: bool(bound_pods(context, [less_urgent])))
+    urgent_pod = await dedicated.add_pod("exact", milli=PLAIN_MILLI, is_urgent=True)
+    await context.until(lambda: is_nominated(context, urgent_pod), HELPED_S)
+    if is_led_by(context, before) and bound_pods(context, [less_urgent]) and not is_nominated(context, urgent_pod):
+        context.bind_checker.complain(f"I3: {urgent_pod} preempts nobody, and would fill {node}")
+    await _clear(context, [node], [urgent_pod, less_urgent])
     return True
 
 
@@ -96,8 +98,8 @@ async def _nominate_twice(context: RunContext) -> bool:
     """
     dedicated, before = DedicatedNodes(context), steady_leader(context)
     node = await dedicated.add_node("twice", cpu="8")
-    lowly = [await dedicated.add_pod("twice", milli=LARGE_MILLI) for _ in range(3)]
-    await context.until(partial(are_bound, context, lowly))
+    less_urgent = [await dedicated.add_pod("twice", milli=LARGE_MILLI) for _ in range(3)]
+    await context.until(partial(are_bound, context, less_urgent))
     first = await dedicated.add_pod("twice", milli=LARGE_MILLI, is_urgent=True)
     await context.until(lambda: is_nominated(context, first), HELPED_S)
     was_nominated = is_nominated(context, first)
@@ -111,7 +113,7 @@ async def _nominate_twice(context: RunContext) -> bool:
     ):
         context.bind_checker.complain(f"I7: {first} has lost its promise to {second}, which is as urgent")
     await context.until(partial(are_bound, context, [first, second]), HELPED_S)
-    await _clear(context, [node], [first, second, *lowly])
+    await _clear(context, [node], [first, second, *less_urgent])
     return True
 
 
@@ -128,14 +130,14 @@ async def _start_meanwhile(context: RunContext) -> bool:
         large = [await dedicated.add_pod(group, _on(node), milli=LARGE_MILLI) for node in nodes]
         small = [await dedicated.add_pod(group, _on(node), milli=SMALL_MILLI) for node in nodes]
         await context.until(partial(are_bound, context, [*large, *small]))
-        pressing: list[str] = []
+        urgent_pod: list[str] = []
         for started in ([], large if is_large else small):
             for pod in pods_named(context, started):
                 await context.world.kubelets.start_pod(pod)
             await context.pause(0.2, 0.4)
-            pressing.append(await dedicated.add_pod(group, milli=LARGE_MILLI, is_urgent=True))
-            await context.until(partial(are_bound, context, pressing), HELPED_S)
-        await _clear(context, nodes, [*pressing, *large, *small])
+            urgent_pod.append(await dedicated.add_pod(group, milli=LARGE_MILLI, is_urgent=True))
+            await context.until(partial(are_bound, context, urgent_pod), HELPED_S)
+        await _clear(context, nodes, [*urgent_pod, *large, *small])
     return True
 
 

@@ -45,7 +45,7 @@ async def _lose_bind(context: RunContext, *, lose: Loss) -> bool:
     slow.add(node)
     try:
         going = await dedicated.add_pod("lost", milli=HALF_MILLI)
-        await context.until(lambda: bool(context.replicas.on_their_way([going])))
+        await context.until(lambda: bool(context.replicas.assumed_pods([going])))
         waiting_pod = ParkedPod(
             await dedicated.add_pod("lost", milli=HALF_MILLI), "the end of a bind", partial(lose, dedicated, going)
         )
@@ -76,8 +76,8 @@ async def _nominate_elsewhere(context: RunContext) -> bool:
     dedicated = DedicatedNodes(context)
     first, second = await dedicated.add_node("promised"), await dedicated.add_node("promised", unschedulable=True)
     victim = await dedicated.add_placed_pod(first, milli=FILLED_MILLI)
-    pressing = await dedicated.add_pod("promised", milli=PRESSING_MILLI, is_urgent=True)
-    await context.until(lambda: is_nominated(context, pressing))
+    urgent_pod = await dedicated.add_pod("promised", milli=PRESSING_MILLI, is_urgent=True)
+    await context.until(lambda: is_nominated(context, urgent_pod))
     here = {"nodeSelector": {HOSTNAME: first, GROUP_LABEL: "promised"}}
     waiting = ParkedPod(
         await dedicated.add_pod("", here, milli=MODEST_MILLI, is_urgent=True), "a promise that ended", _nothing
@@ -85,8 +85,8 @@ async def _nominate_elsewhere(context: RunContext) -> bool:
     await context.until(lambda: is_parked(context, waiting.pod), ENDED_S)
     before = leader(context)
     await dedicated.patch(second, spec={"unschedulable": None})
-    await context.until(lambda: bool(bound_pods(context, [pressing])), 2 * ENDED_S)
-    is_elsewhere = any(pod.node == second for pod in bound_pods(context, [pressing]))
+    await context.until(lambda: bool(bound_pods(context, [urgent_pod])), 2 * ENDED_S)
+    is_elsewhere = any(pod.node == second for pod in bound_pods(context, [urgent_pod]))
 
     def is_alone() -> bool:
         """Reports whether the victim still exists, so that nothing else can have helped."""
@@ -102,7 +102,7 @@ async def _nominate_elsewhere(context: RunContext) -> bool:
 async def _nothing() -> None: ...
 
 
-async def _turn_away(context: RunContext) -> bool:
+async def _displace_at_permit(context: RunContext) -> bool:
     """Displaces a pod at Permit by a more urgent one, and frees room for it elsewhere later."""
     if context.setting.is_shipped:
         return await _nominate_elsewhere(context)  # no pod is held at Permit there
@@ -112,10 +112,10 @@ async def _turn_away(context: RunContext) -> bool:
     held = f"{HELD}{dedicated.mark}"
     spec = {"tolerations": [TOLERATED], "nodeSelector": {GROUP_LABEL: "held"}}
     await create_pod(context, "", HALF_MILLI, spec=spec, name=held)
-    await context.until(lambda: bool(context.replicas.on_their_way([held])))
+    await context.until(lambda: bool(context.replicas.assumed_pods([held])))
     urgent = {"tolerations": [TOLERATED], "nodeSelector": {HOSTNAME: first}}
-    pressing = await create_pod(context, "", HALF_MILLI, spec=urgent, is_urgent=True)
-    await context.until(lambda: bool(bound_pods(context, [pressing])))
+    urgent_pod = await create_pod(context, "", HALF_MILLI, spec=urgent, is_urgent=True)
+    await context.until(lambda: bool(bound_pods(context, [urgent_pod])))
     waiting_pod = ParkedPod(held, "room elsewhere, after it was displaced", partial(dedicated.delete_pod, full))
     await wait_until_parked(context, [waiting_pod])
     await check_requeue(context, waiting_pod.event, [waiting_pod])
@@ -127,5 +127,5 @@ SCENARIOS: Final[Scenarios] = (
     ("bind to a pod that is gone", partial(_lose_bind, lose=_delete)),
     ("bind to a pod that is elsewhere", partial(_lose_bind, lose=_bind_elsewhere)),
     ("promise kept elsewhere", _nominate_elsewhere),
-    ("held pod displaced", _turn_away),
+    ("held pod displaced", _displace_at_permit),
 )

@@ -91,21 +91,21 @@ async def _upgrade(dedicated: DedicatedNodes) -> ParkedPod:
     return ParkedPod(pod, "a declared feature", partial(dedicated.patch, node, status=features))
 
 
-async def _join_company(dedicated: DedicatedNodes) -> ParkedPod:
+async def _node_joins_affinity_domain(dedicated: DedicatedNodes) -> ParkedPod:
     """Moves the node into the topology domain of the pod to which the parked pod has affinity."""
-    company, key = await dedicated.add_node("elsewhere", {RACK: "joined"}), {RACK: "joined"}
-    await dedicated.add_placed_pod(company, labels={"company": dedicated.mark})
+    target_node, key = await dedicated.add_node("elsewhere", {RACK: "joined"}), {RACK: "joined"}
+    await dedicated.add_placed_pod(target_node, labels={"company": dedicated.mark})
     node = await dedicated.add_node("join")
-    pod = await dedicated.add_pod("join", _near({"company": dedicated.mark}, RACK))
+    pod = await dedicated.add_pod("join", _pod_affinity({"company": dedicated.mark}, RACK))
     return ParkedPod(pod, "a node that came to its company", partial(dedicated.patch, node, metadata={"labels": key}))
 
 
-async def _leave_enemy(dedicated: DedicatedNodes) -> ParkedPod:
+async def _node_leaves_anti_affinity_domain(dedicated: DedicatedNodes) -> ParkedPod:
     """Moves the node out of the topology domain of a pod that excludes the parked pod."""
-    enemy = await dedicated.add_node("elsewhere", {RACK: "hostile"})
-    await dedicated.add_placed_pod(enemy, labels={"enemy": dedicated.mark})
+    excluded = await dedicated.add_node("elsewhere", {RACK: "hostile"})
+    await dedicated.add_placed_pod(excluded, labels={"enemy": dedicated.mark})
     node = await dedicated.add_node("leave", {RACK: "hostile"})
-    pod = await dedicated.add_pod("leave", _far({"enemy": dedicated.mark}, RACK))
+    pod = await dedicated.add_pod("leave", _pod_anti_affinity({"enemy": dedicated.mark}, RACK))
     change = {"labels": {RACK: "calm"}}
     return ParkedPod(pod, "a node that left its enemy", partial(dedicated.patch, node, metadata=change))
 
@@ -113,7 +113,7 @@ async def _leave_enemy(dedicated: DedicatedNodes) -> ParkedPod:
 # -- nodes of a spread -------------------------------------------------------------------------------------------------
 
 
-async def _level(
+async def _unequal_domains(
     dedicated: DedicatedNodes, name: str, emptier: int = 0, **more: Any
 ) -> tuple[str, list[str], ParkedPod]:
     """Creates two topology domains: a cordoned one with `emptier` pods, and one with one pod more. Returns the node of the emptier
@@ -139,50 +139,50 @@ async def _level(
 async def _nothing() -> None: ...
 
 
-async def _last_node_gone(dedicated: DedicatedNodes) -> ParkedPod:
-    node, _, waiting_pod = await _level(dedicated, "gone")
+async def _domain_deleted(dedicated: DedicatedNodes) -> ParkedPod:
+    node, _, waiting_pod = await _unequal_domains(dedicated, "gone")
     gone = partial(dedicated.context.world.user.send, "DELETE", f"/api/v1/nodes/{node}")
     return waiting_pod._replace(awaits="the end of the emptiest domain", event=gone)
 
 
-async def _domain_shut(dedicated: DedicatedNodes) -> ParkedPod:
-    node, _, waiting_pod = await _level(dedicated, "shut", nodeTaintsPolicy="Honor")
+async def _domain_tainted(dedicated: DedicatedNodes) -> ParkedPod:
+    node, _, waiting_pod = await _unequal_domains(dedicated, "shut", nodeTaintsPolicy="Honor")
     shut = partial(dedicated.patch, node, spec={"taints": [DEDICATED_TAINT, SHUT]})
     return waiting_pod._replace(awaits="a taint on the emptiest domain", event=shut)
 
 
-async def _domain_renamed(dedicated: DedicatedNodes) -> ParkedPod:
-    node, _, waiting_pod = await _level(dedicated, "renamed")
+async def _node_leaves_domain(dedicated: DedicatedNodes) -> ParkedPod:
+    node, _, waiting_pod = await _unequal_domains(dedicated, "renamed")
     renamed = partial(dedicated.patch, node, metadata={"labels": {"sim/renamed": None}})
     return waiting_pod._replace(awaits="a node that left the emptiest domain", event=renamed)
 
 
-async def _domain_changed(dedicated: DedicatedNodes) -> ParkedPod:
-    node, _, waiting_pod = await _level(dedicated, "changed")
+async def _node_changes_domain(dedicated: DedicatedNodes) -> ParkedPod:
+    node, _, waiting_pod = await _unequal_domains(dedicated, "changed")
     changed = partial(dedicated.patch, node, metadata={"labels": {"sim/changed": "high"}})
     return waiting_pod._replace(awaits="a node that came to the fullest domain", event=changed)
 
 
-async def _fewer(dedicated: DedicatedNodes) -> ParkedPod:
-    _, (one, *_), waiting_pod = await _level(dedicated, "fewer", 1)
+async def _pod_deleted_in_fuller_domain(dedicated: DedicatedNodes) -> ParkedPod:
+    _, (one, *_), waiting_pod = await _unequal_domains(dedicated, "fewer", 1)
     return waiting_pod._replace(awaits="the end of one in the fullest domain", event=partial(dedicated.delete_pod, one))
 
 
-async def _more(dedicated: DedicatedNodes) -> ParkedPod:
-    node, _, waiting_pod = await _level(dedicated, "more-there")
-    come = partial(dedicated.add_placed_pod, node, labels={"spread": "more-there"})
-    return waiting_pod._replace(awaits="one more in the emptiest domain", event=come)
+async def _pod_added_in_emptier_domain(dedicated: DedicatedNodes) -> ParkedPod:
+    node, _, waiting_pod = await _unequal_domains(dedicated, "more-there")
+    add_node = partial(dedicated.add_placed_pod, node, labels={"spread": "more-there"})
+    return waiting_pod._replace(awaits="one more in the emptiest domain", event=add_node)
 
 
-async def _counts_no_more(dedicated: DedicatedNodes) -> ParkedPod:
-    _, (one, *_), waiting_pod = await _level(dedicated, "recounted")
+async def _counted_pod_relabelled(dedicated: DedicatedNodes) -> ParkedPod:
+    _, (one, *_), waiting_pod = await _unequal_domains(dedicated, "recounted")
     return waiting_pod._replace(
         awaits="labels of one that counted", event=partial(dedicated.relabel, one, {"spread": "no"})
     )
 
 
-async def _counts_itself_no_more(dedicated: DedicatedNodes) -> ParkedPod:
-    _, _, waiting_pod = await _level(dedicated, "itself")
+async def _own_spread_label_changed(dedicated: DedicatedNodes) -> ParkedPod:
+    _, _, waiting_pod = await _unequal_domains(dedicated, "itself")
     change = partial(dedicated.patch_pod, waiting_pod.pod, metadata={"labels": {"spread": "no"}})
     return waiting_pod._replace(awaits="its own labels", event=change)
 
@@ -190,7 +190,7 @@ async def _counts_itself_no_more(dedicated: DedicatedNodes) -> ParkedPod:
 # -- pods go -----------------------------------------------------------------------------------------------------------
 
 
-async def _room_freed(dedicated: DedicatedNodes) -> ParkedPod:
+async def _requests_freed(dedicated: DedicatedNodes) -> ParkedPod:
     uid = await dedicated.add_placed_pod(await dedicated.add_node("room"), milli=HALF_MILLI)
     pod = await dedicated.add_pod("room", milli=HALF_MILLI)
     return ParkedPod(pod, "the end of a pod whose room it needs", partial(dedicated.delete_pod, uid))
@@ -213,14 +213,16 @@ async def _disk_freed(dedicated: DedicatedNodes) -> ParkedPod:
     )
 
 
-async def _enemy_gone(dedicated: DedicatedNodes) -> ParkedPod:
+async def _anti_affinity_target_deleted(dedicated: DedicatedNodes) -> ParkedPod:
     uid = await dedicated.add_placed_pod(await dedicated.add_node("enemy"), labels={"enemy": "gone"})
-    pod = await dedicated.add_pod("enemy", _far({"enemy": "gone"}))
+    pod = await dedicated.add_pod("enemy", _pod_anti_affinity({"enemy": "gone"}))
     return ParkedPod(pod, "the end of its enemy", partial(dedicated.delete_pod, uid))
 
 
-async def _averse_gone(dedicated: DedicatedNodes) -> ParkedPod:
-    uid = await dedicated.add_placed_pod(await dedicated.add_node("averse"), spec=_far({"disliked": "gone"}))
+async def _excluding_pod_deleted(dedicated: DedicatedNodes) -> ParkedPod:
+    uid = await dedicated.add_placed_pod(
+        await dedicated.add_node("averse"), spec=_pod_anti_affinity({"disliked": "gone"})
+    )
     pod = await dedicated.add_pod("averse", labels={"disliked": "gone"})
     return ParkedPod(pod, "the end of a pod that did not bear it", partial(dedicated.delete_pod, uid))
 
@@ -228,34 +230,34 @@ async def _averse_gone(dedicated: DedicatedNodes) -> ParkedPod:
 # -- pods come and change ----------------------------------------------------------------------------------------------
 
 
-async def _company_comes(dedicated: DedicatedNodes) -> ParkedPod:
+async def _affinity_target_added(dedicated: DedicatedNodes) -> ParkedPod:
     node = await dedicated.add_node("company")
-    pod = await dedicated.add_pod("company", _near({"company": dedicated.mark}))
+    pod = await dedicated.add_pod("company", _pod_affinity({"company": dedicated.mark}))
     return ParkedPod(pod, "its company", partial(dedicated.add_placed_pod, node, labels={"company": dedicated.mark}))
 
 
-async def _distant_company_comes(dedicated: DedicatedNodes) -> ParkedPod:
+async def _distant_affinity_target_added(dedicated: DedicatedNodes) -> ParkedPod:
     """Places the pod on a node of another resource domain, in the same zone."""
     zone = {ZONE: f"z-{dedicated.mark}"}
     await dedicated.add_node("distant", zone)
     node = await dedicated.add_node("beyond", {"type": "virtual-kubelet", **zone})
-    pod = await dedicated.add_pod("distant", _near({"distant": dedicated.mark}, ZONE))
+    pod = await dedicated.add_pod("distant", _pod_affinity({"distant": dedicated.mark}, ZONE))
     return ParkedPod(
         pod, "its company elsewhere", partial(dedicated.add_placed_pod, node, labels={"distant": dedicated.mark})
     )
 
 
-async def _company_relabelled(dedicated: DedicatedNodes) -> ParkedPod:
+async def _affinity_target_labelled(dedicated: DedicatedNodes) -> ParkedPod:
     uid = await dedicated.add_placed_pod(await dedicated.add_node("befriended"), labels={"company": "no"})
-    pod = await dedicated.add_pod("befriended", _near({"company": f"{dedicated.mark}-late"}))
+    pod = await dedicated.add_pod("befriended", _pod_affinity({"company": f"{dedicated.mark}-late"}))
     return ParkedPod(
         pod, "its company's labels", partial(dedicated.relabel, uid, {"company": f"{dedicated.mark}-late"})
     )
 
 
-async def _enemy_relabelled(dedicated: DedicatedNodes) -> ParkedPod:
+async def _anti_affinity_target_relabelled(dedicated: DedicatedNodes) -> ParkedPod:
     uid = await dedicated.add_placed_pod(await dedicated.add_node("reconciled"), labels={"enemy": "yes"})
-    pod = await dedicated.add_pod("reconciled", _far({"enemy": "yes"}))
+    pod = await dedicated.add_pod("reconciled", _pod_anti_affinity({"enemy": "yes"}))
     return ParkedPod(pod, "its enemy's labels", partial(dedicated.relabel, uid, {"enemy": "no"}))
 
 
@@ -266,7 +268,7 @@ async def _namespace_relabelled(dedicated: DedicatedNodes) -> ParkedPod:
     node = await dedicated.add_node("namespace")
     await dedicated.add_placed_pod(node, labels={"enemy": "far"}, namespace=name)
     selector: dict[str, Any] = {"namespaceSelector": {"matchLabels": {"sim/hostile": dedicated.mark}}}
-    pod = await dedicated.add_pod("namespace", _far({"enemy": "far"}, **selector), labels={GUEST: "yes"})
+    pod = await dedicated.add_pod("namespace", _pod_anti_affinity({"enemy": "far"}, **selector), labels={GUEST: "yes"})
 
     def is_observed(program: Program) -> bool:
         known = program.cache.objects.namespace(name)
@@ -278,7 +280,9 @@ async def _namespace_relabelled(dedicated: DedicatedNodes) -> ParkedPod:
 # -- the last pod of a series ------------------------------------------------------------------------------------------
 
 
-async def _series(dedicated: DedicatedNodes, name: str, event: Callable[[str, str], Awaitable[object]]) -> ParkedPod:
+async def _last_pod_of_kind(
+    dedicated: DedicatedNodes, name: str, event: Callable[[str, str], Awaitable[object]]
+) -> ParkedPod:
     """Creates a pod with affinity to its own labels; the only other such pod is in a full topology domain. Without that pod it is
     the first of its kind.
 
@@ -288,43 +292,45 @@ async def _series(dedicated: DedicatedNodes, name: str, event: Callable[[str, st
     full = await dedicated.add_node(f"{name}-full", {RACK: f"full-{name}"})
     uid = await dedicated.add_placed_pod(full, labels=labels)
     await dedicated.add_node(name, {RACK: name})
-    pod = await dedicated.add_pod(name, _near(labels, RACK), labels=labels)
+    pod = await dedicated.add_pod(name, _pod_affinity(labels, RACK), labels=labels)
     return ParkedPod(pod, f"the last pod of its series ({name})", partial(event, full, uid))
 
 
-async def _series_ended(dedicated: DedicatedNodes) -> ParkedPod:
-    return await _series(dedicated, "series", lambda node, uid: dedicated.delete_pod(uid))
+async def _last_pod_deleted(dedicated: DedicatedNodes) -> ParkedPod:
+    return await _last_pod_of_kind(dedicated, "series", lambda node, uid: dedicated.delete_pod(uid))
 
 
-async def _series_relabelled(dedicated: DedicatedNodes) -> ParkedPod:
-    return await _series(dedicated, "renamed", lambda node, uid: dedicated.relabel(uid, {"series": "another"}))
+async def _last_pod_relabelled(dedicated: DedicatedNodes) -> ParkedPod:
+    return await _last_pod_of_kind(
+        dedicated, "renamed", lambda node, uid: dedicated.relabel(uid, {"series": "another"})
+    )
 
 
-async def _series_moved(dedicated: DedicatedNodes) -> ParkedPod:
+async def _last_pod_node_relabelled(dedicated: DedicatedNodes) -> ParkedPod:
     """Removes the topology key from the node of the other pod."""
-    return await _series(
+    return await _last_pod_of_kind(
         dedicated, "placeless", lambda node, uid: dedicated.patch(node, metadata={"labels": {RACK: None}})
     )
 
 
-async def _distant_series_moved(dedicated: DedicatedNodes) -> ParkedPod:
+async def _distant_last_pod_node_relabelled(dedicated: DedicatedNodes) -> ParkedPod:
     """Does the same on a node of another resource domain."""
     labels = {"series": f"{dedicated.mark}-distant"}
     full = await dedicated.add_node("distant-full", {RACK: "distant-full", "type": "virtual-kubelet"})
     await dedicated.add_placed_pod(full, labels=labels)
     await dedicated.add_node("distant-series", {RACK: "distant"})
-    pod = await dedicated.add_pod("distant-series", _near(labels, RACK), labels=labels)
+    pod = await dedicated.add_pod("distant-series", _pod_affinity(labels, RACK), labels=labels)
     event = partial(dedicated.patch, full, metadata={"labels": {RACK: None}})
     return ParkedPod(pod, "the last pod of its series elsewhere", event)
 
 
-async def _series_stranded(dedicated: DedicatedNodes) -> ParkedPod:
+async def _last_pod_node_deleted(dedicated: DedicatedNodes) -> ParkedPod:
     """Deletes the node of the other pod."""
 
     async def delete(node: str, uid: str) -> None:
         await dedicated.context.world.user.send("DELETE", f"/api/v1/nodes/{node}")
 
-    return await _series(dedicated, "stranded", delete)
+    return await _last_pod_of_kind(dedicated, "stranded", delete)
 
 
 # -- the pod itself changes --------------------------------------------------------------------------------------------
@@ -348,13 +354,13 @@ async def _shrinks(dedicated: DedicatedNodes) -> ParkedPod:
     return ParkedPod(pod, "its own size", partial(_resize, dedicated, pod))
 
 
-async def _is_disliked_no_more(dedicated: DedicatedNodes) -> ParkedPod:
-    await dedicated.add_placed_pod(await dedicated.add_node("liked"), spec=_far({"disliked": "yes"}))
+async def _own_label_changed(dedicated: DedicatedNodes) -> ParkedPod:
+    await dedicated.add_placed_pod(await dedicated.add_node("liked"), spec=_pod_anti_affinity({"disliked": "yes"}))
     pod = await dedicated.add_pod("liked", labels={"disliked": "yes"})
     return ParkedPod(pod, "its own labels", partial(dedicated.patch_pod, pod, metadata={"labels": {"disliked": "no"}}))
 
 
-async def _gates_opened(dedicated: DedicatedNodes) -> ParkedPod:
+async def _gates_removed(dedicated: DedicatedNodes) -> ParkedPod:
     """Removes both scheduling gates, one after the other."""
     await dedicated.add_node("gates")
     pod = await dedicated.add_pod("gates", {"schedulingGates": [{"name": "test/one"}, {"name": "test/two"}]})
@@ -379,19 +385,19 @@ async def _resize(dedicated: DedicatedNodes, name: str) -> None:
 # -- a node comes ------------------------------------------------------------------------------------------------------
 
 
-async def _come(context: RunContext) -> bool:
+async def _add_node_for_all(context: RunContext) -> bool:
     """Creates pods that different plugins refuse on every node, then a node that takes all of them."""
     dedicated, disks = DedicatedNodes(context), context.world.disks
-    enemy, nodes = {"enemy": dedicated.mark}, context.bind_checker.nodes()
+    excluded, nodes = {"enemy": dedicated.mark}, context.bind_checker.nodes()
     zones = {node.labels[ZONE]: name for name, node in nodes.items() if ZONE in node.labels}
     for name in zones.values():
-        await dedicated.add_placed_pod(name, labels=enemy)
+        await dedicated.add_placed_pod(name, labels=excluded)
     await disks.add_disk(f"disk-{dedicated.mark}", "room-1", DISK_SIZE, is_narrow=False)
     await disks.add_claim(f"claim-{dedicated.mark}", LOCAL, size=DISK_SIZE)
     wanted: tuple[tuple[str, int, Mapping[str, Any]], ...] = (
         ("NodeAffinity", 0, {"nodeSelector": {GROUP_LABEL: "come"}}),
         ("NodeResourcesFit", GIANT_MILLI, {}),
-        ("InterPodAffinity", 0, _far(enemy, ZONE)),
+        ("InterPodAffinity", 0, _pod_anti_affinity(excluded, ZONE)),
         ("PodTopologySpread", 0, {"topologySpreadConstraints": [_SPREAD_OVER_RACKS]}),
         ("VolumeBinding", 0, _claimed(f"claim-{dedicated.mark}")),
     )
@@ -399,8 +405,8 @@ async def _come(context: RunContext) -> bool:
         ParkedPod(await dedicated.add_pod("", spec, milli=milli), f"a node that came ({plugin})", _nothing)
         for plugin, milli, spec in wanted
     ]
-    come = partial(dedicated.add_node, "come", {RACK: "come", ZONE: "z-new"}, cpu="32")
-    return await requeue_all(context, waiting_pods, come)
+    add_node = partial(dedicated.add_node, "come", {RACK: "come", ZONE: "z-new"}, cpu="32")
+    return await requeue_all(context, waiting_pods, add_node)
 
 
 _SPREAD_OVER_RACKS: Final = {
@@ -414,30 +420,36 @@ _SPREAD_OVER_RACKS: Final = {
 # -- volumes -----------------------------------------------------------------------------------------------------------
 
 
-async def _claim_comes(dedicated: DedicatedNodes) -> ParkedPod:
+async def _claim_created(dedicated: DedicatedNodes) -> ParkedPod:
     node, name, disks = await dedicated.add_node("claim"), f"late-{dedicated.mark}", dedicated.context.world.disks
     await disks.add_disk(name, node, DISK_SIZE, is_narrow=False)
     pod = await dedicated.add_pod("claim", _claimed(name))
-    return ParkedPod(pod, "its claim", partial(disks.add_claim, name, LOCAL, size=DISK_SIZE), _knows("default", name))
+    return ParkedPod(
+        pod, "its claim", partial(disks.add_claim, name, LOCAL, size=DISK_SIZE), _has_observed("default", name)
+    )
 
 
-async def _volume_comes(dedicated: DedicatedNodes) -> ParkedPod:
+async def _volume_created(dedicated: DedicatedNodes) -> ParkedPod:
     node, name, disks = await dedicated.add_node("volume"), f"disk-{dedicated.mark}", dedicated.context.world.disks
     await disks.add_claim(name, LOCAL, size=DISK_SIZE)
     pod = await dedicated.add_pod("volume", _claimed(name))
-    return ParkedPod(pod, "a volume", partial(disks.add_disk, name, node, DISK_SIZE, is_narrow=False), _knows("", name))
+    return ParkedPod(
+        pod, "a volume", partial(disks.add_disk, name, node, DISK_SIZE, is_narrow=False), _has_observed("", name)
+    )
 
 
-async def _class_comes(dedicated: DedicatedNodes) -> ParkedPod:
+async def _class_created(dedicated: DedicatedNodes) -> ParkedPod:
     name, world = f"class-{dedicated.mark}", dedicated.context.world
     await dedicated.add_node("class")
     await world.disks.add_claim(name, name)
     pod = await dedicated.add_pod("class", _claimed(name))
     made = {"metadata": {"name": name}, "provisioner": FAKE_PROVISIONER, "volumeBindingMode": "WaitForFirstConsumer"}
-    return ParkedPod(pod, "its claim's class", partial(world.user.send, "POST", CLASSES_PATH, made), _knows("", name))
+    return ParkedPod(
+        pod, "its claim's class", partial(world.user.send, "POST", CLASSES_PATH, made), _has_observed("", name)
+    )
 
 
-def _knows(namespace: str, name: str) -> Callable[[Program], bool]:
+def _has_observed(namespace: str, name: str) -> Callable[[Program], bool]:
     """Returns a function that reports whether a program has observed the claim, or the volume or class."""
     kinds = (
         (ObjectKind.PERSISTENT_VOLUME_CLAIM,) if namespace else (ObjectKind.PERSISTENT_VOLUME, ObjectKind.STORAGE_CLASS)
@@ -452,11 +464,11 @@ def _term(labels: Mapping[str, str], key: str, more: Mapping[str, Any]) -> dict[
     return {REQUIRED: [{"topologyKey": key, "labelSelector": {"matchLabels": dict(labels)}, **more}]}
 
 
-def _near(labels: Mapping[str, str], key: str = HOSTNAME, **more: Any) -> dict[str, Any]:
+def _pod_affinity(labels: Mapping[str, str], key: str = HOSTNAME, **more: Any) -> dict[str, Any]:
     return {"affinity": {"podAffinity": _term(labels, key, more)}}
 
 
-def _far(labels: Mapping[str, str], key: str = HOSTNAME, **more: Any) -> dict[str, Any]:
+def _pod_anti_affinity(labels: Mapping[str, str], key: str = HOSTNAME, **more: Any) -> dict[str, Any]:
     return {"affinity": {"podAntiAffinity": _term(labels, key, more)}}
 
 
@@ -470,7 +482,7 @@ def _port(address: str, image: str) -> dict[str, Any]:
     return {"containers": [{"name": "main", "image": image, "resources": resources, "ports": [port]}]}
 
 
-_NODES: Final[tuple[Case, ...]] = (
+_NODE_EVENTS: Final[tuple[Case, ...]] = (
     _label,
     _untaint,
     _retaint,
@@ -478,53 +490,53 @@ _NODES: Final[tuple[Case, ...]] = (
     _grow,
     _more_pods,
     _upgrade,
-    _join_company,
-    _leave_enemy,
+    _node_joins_affinity_domain,
+    _node_leaves_anti_affinity_domain,
 )
-_LEVELS: Final[tuple[Case, ...]] = (
-    _domain_shut,
-    _domain_renamed,
-    _domain_changed,
-    _last_node_gone,
-    _more,
-    _counts_no_more,
-    _counts_itself_no_more,
-    _fewer,
+_SPREAD_EVENTS: Final[tuple[Case, ...]] = (
+    _domain_tainted,
+    _node_leaves_domain,
+    _node_changes_domain,
+    _domain_deleted,
+    _pod_added_in_emptier_domain,
+    _counted_pod_relabelled,
+    _own_spread_label_changed,
+    _pod_deleted_in_fuller_domain,
 )
-_GOING: Final[tuple[Case, ...]] = (
+_DELETIONS: Final[tuple[Case, ...]] = (
     _tolerates_cordon,  # while no other node of the scenario is tainted
-    _room_freed,  # before the others: the end of any pod requeues it
+    _requests_freed,  # before the others: the end of any pod requeues it
     partial(_port_freed, name="port", held="", wanted="10.0.0.1"),
     partial(_port_freed, name="address", held="10.0.0.2", wanted=""),
     _disk_freed,
-    _enemy_gone,
-    _averse_gone,
+    _anti_affinity_target_deleted,
+    _excluding_pod_deleted,
 )
-_OTHERS: Final[tuple[Case, ...]] = (
-    _company_comes,
-    _distant_company_comes,
-    _company_relabelled,
-    _enemy_relabelled,
+_ADDITIONS: Final[tuple[Case, ...]] = (
+    _affinity_target_added,
+    _distant_affinity_target_added,
+    _affinity_target_labelled,
+    _anti_affinity_target_relabelled,
     _namespace_relabelled,
-    _claim_comes,
-    _volume_comes,
-    _class_comes,
+    _claim_created,
+    _volume_created,
+    _class_created,
 )
-_SERIES: Final[tuple[Case, ...]] = (
-    _series_ended,
-    _series_relabelled,
-    _series_moved,
-    _distant_series_moved,
-    _series_stranded,
+_FIRST_OF_KIND: Final[tuple[Case, ...]] = (
+    _last_pod_deleted,
+    _last_pod_relabelled,
+    _last_pod_node_relabelled,
+    _distant_last_pod_node_relabelled,
+    _last_pod_node_deleted,
 )
-_OWN: Final[tuple[Case, ...]] = (_tolerates, _shrinks, _is_disliked_no_more, _gates_opened)
+_OWN_UPDATES: Final[tuple[Case, ...]] = (_tolerates, _shrinks, _own_label_changed, _gates_removed)
 
 SCENARIOS: Final[Scenarios] = (
-    ("nodes change under sleepers", partial(requeue_each, cases=_NODES)),
-    ("domains become level", partial(requeue_each, cases=_LEVELS)),
-    ("pods go that sleepers wait for", partial(requeue_each, cases=_GOING)),
-    ("pods come that sleepers wait for", partial(requeue_each, cases=_OTHERS)),
-    ("series end", partial(requeue_each, cases=_SERIES)),
-    ("sleepers change", partial(requeue_each, cases=_OWN)),
-    ("node comes that sleepers wait for", _come),
+    ("nodes change under sleepers", partial(requeue_each, cases=_NODE_EVENTS)),
+    ("domains become level", partial(requeue_each, cases=_SPREAD_EVENTS)),
+    ("pods go that sleepers wait for", partial(requeue_each, cases=_DELETIONS)),
+    ("pods come that sleepers wait for", partial(requeue_each, cases=_ADDITIONS)),
+    ("series end", partial(requeue_each, cases=_FIRST_OF_KIND)),
+    ("sleepers change", partial(requeue_each, cases=_OWN_UPDATES)),
+    ("node comes that sleepers wait for", _add_node_for_all),
 )

@@ -37,16 +37,16 @@ UNSEEN_S: Final = 1.0
 """Time for which no watch delivers events."""
 OUTAGE_S: Final = 2.0
 ON_THE_WIRE_S: Final = 2.0
-TAKEN: Final = ("600", "600", "600", "600")
+TAKEN_MILLI: Final = ("600", "600", "600", "600")
 """gpu-milli of pods that leave too little of each device for another such pod."""
-WANTED: Final = ("600", "900", "500")
+WANTED_MILLI: Final = ("600", "900", "500")
 
 
-async def _edit_and_succeed(context: RunContext) -> bool:
+async def _edit_then_replace_leader(context: RunContext) -> bool:
     """Edits the requests of placed pods that share devices, then replaces the leader: the new one knows only what is written."""
     number = context.rng.choice(GPU_NODES)
     node = f"node-{number}"
-    await context.world.add_fractions(node, TAKEN)
+    await context.world.add_fractions(node, TAKEN_MILLI)
     await context.pause(1.0, 2.0)
     sharing = [pod for pod in context.world.pods() if pod.node == node and GPU_MILLI in pod.annotations]
     for pod, milli in zip(sharing, ("100", None, "1000", "100"), strict=False):
@@ -54,7 +54,7 @@ async def _edit_and_succeed(context: RunContext) -> bool:
     await context.pause(0.3, 0.6)
     if not sharing or not await _replace_all(context):
         return False
-    await context.world.add_fractions(node, WANTED)
+    await context.world.add_fractions(node, WANTED_MILLI)
     await context.pause(1.0, 2.0)
     return True
 
@@ -208,7 +208,7 @@ def _message(context: RunContext, name: str) -> str:
 
 
 SCENARIOS: Final[Scenarios] = (
-    ("successor of edited pods", _edit_and_succeed),
+    ("successor of edited pods", _edit_then_replace_leader),
     ("made anew unseen", _recreate_unseen),
     ("node lost at PreBind", _lose_node),
     ("condition written again", _write_condition_again),

@@ -86,12 +86,12 @@ async def _await_volumes(context: RunContext) -> bool:
         return False
     node, key = f"node-{number}", context.mark()
     await context.world.disks.raise_limits(number)
-    parts = (_take_turns, _add_first_disk, _replace_class, _move_volume, _take_node_back)
+    parts = (_share_claim, _add_first_disk, _replace_class, _move_volume, _take_node_back)
     await asyncio.gather(*(part(context, number, node, f"{key}-{at}") for at, part in enumerate(parts)))
     return True
 
 
-async def _take_turns(context: RunContext, number: int, node: str, key: str) -> None:
+async def _share_claim(context: RunContext, number: int, node: str, key: str) -> None:
     """Creates two pods of one spec with one ReadWriteOncePod claim."""
     claim = f"alone-{key}"
     await context.world.disks.add_claim(claim, DYNAMIC, mode="ReadWriteOncePod")

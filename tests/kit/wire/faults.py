@@ -121,11 +121,11 @@ class Faults:
         """The server ends a watch, as it does regularly."""
         self.watch_refused = 0.03
         """A watch is not opened."""
-        self.lease_odd = 0.0
+        self.lease_failed = 0.0
         """A lease request fails in some way, stored or not."""
-        self.evict_odd = 0.25
+        self.eviction_failed = 0.25
         """The same for evictions, which are few."""
-        self.kept_odd = 0.15
+        self.document_failed = 0.15
         """The same for documents that plugins keep in ConfigMaps."""
         self.forbidden: set[str] = set()
         """Plurals of kinds that may not be listed."""

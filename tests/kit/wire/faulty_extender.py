@@ -20,11 +20,11 @@ from multisched.model.wire import Transport, TransportError
 from tests.kit.wire.faults import Faults
 
 DELAY_MAX_S = 0.03
-UNREACHABLE, UNANSWERED, UNREADABLE, UNWILLING, ASTRAY = 0.05, 0.04, 0.04, 0.04, 0.03
+UNREACHABLE, UNANSWERED, UNREADABLE, FAILED, INVALID_NODE = 0.05, 0.04, 0.04, 0.04, 0.03
 """Shares of requests: connection refused; response lost; invalid JSON; an error; a node that was not in the request."""
-SPOILED_EVERY = 7
+REFUSED_EVERY = 7
 """One node in this number is refused to a pod, for SPOILED_S."""
-SPOILED_S = 5.0
+REFUSED_S = 5.0
 
 
 class SimExtender:
@@ -64,13 +64,13 @@ class SimExtender:
         return self._filter(asked, names) if verb == settings.filter_verb else self._prioritize(names)
 
     def _filter(self, asked: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
-        if self._faults.strikes("extender unwilling", UNWILLING):
+        if self._faults.strikes("extender unwilling", FAILED):
             return {"Error": "the extender is busy"}
-        kept = [name for name in names if not self._spoils(asked["pod"], name)]
+        kept = [name for name in names if not self._refuses_node(asked["pod"], name)]
         left_out = [name for name in names if name not in kept]
         said: dict[str, Any] = {"FailedNodes": dict.fromkeys(left_out[::2], "is too hot")}
         said["FailedAndUnresolvableNodes"] = dict.fromkeys(left_out[1::2], "has no licence")
-        if self._faults.strikes("extender astray", ASTRAY):
+        if self._faults.strikes("extender astray", INVALID_NODE):
             if self._rng.random() < 0.5:
                 return said | {"NodeNames": "all of them", "Nodes": 7}
             kept = [*kept, "node-of-another-cluster"]
@@ -78,13 +78,13 @@ class SimExtender:
             return said | {"NodeNames": kept}
         return said | {"Nodes": {"items": [{"metadata": {"name": name}} for name in kept]}}
 
-    def _spoils(self, pod: Mapping[str, Any], node: str) -> bool:
-        moment = int(asyncio.get_running_loop().time() / SPOILED_S)
+    def _refuses_node(self, pod: Mapping[str, Any], node: str) -> bool:
+        moment = int(asyncio.get_running_loop().time() / REFUSED_S)
         drawn = zlib.crc32(f"{pod['metadata']['uid']}/{node}/{moment}".encode())
-        return self._faults.is_on and drawn % SPOILED_EVERY == 0
+        return self._faults.is_on and drawn % REFUSED_EVERY == 0
 
     def _prioritize(self, names: list[str]) -> list[dict[str, Any]]:
-        if self._faults.strikes("extender astray", ASTRAY):
+        if self._faults.strikes("extender astray", INVALID_NODE):
             return [{"Host": names[0], "Score": self._rng.choice((True, "10", 2**40))}]
         return [{"Host": name, "Score": zlib.crc32(name.encode()) % 11} for name in names]
 
@@ -98,7 +98,7 @@ class SimExtender:
             }
             for node, victims in offered.items()
         }
-        if self._faults.strikes("extender astray", 4 * ASTRAY):
+        if self._faults.strikes("extender astray", 4 * INVALID_NODE):
             node = next(iter(uids))
             nonsense: tuple[dict[str, Any], ...] = (
                 {"node-of-another-cluster": uids[node]},

@@ -46,7 +46,7 @@ _NONSENSE = (
     b'{"metadata":{"resourceVersion":"1"},"items":[{"spec":{}}]}',
 )
 """Bodies in place of a list: no JSON, no version, objects without a name."""
-_ODD = (
+_MISLEADING = (
     Response(500, b'{"kind":"Status","status":"Failure","code":500,"message":"' + TWO_BUDGETS.encode() + b'"}'),
     Response(500, b'{"kind":"Status","status":"Failure","code":500,"message":"etcd is away (injected)"}'),
     Response(409, b'{"kind":"Status","status":"Failure","code":409,"reason":"Conflict","message":"(injected)"}'),
@@ -67,7 +67,7 @@ _WITHOUT_RIGHTS = Response(
     b'{"kind":"Status","status":"Failure","code":403,"reason":"Forbidden","message":"pods \\"x\\" is forbidden: User \\"system'
     b':serviceaccount:kube-system:multisched\\" cannot create resource \\"pods/binding\\" in API group \\"\\""}',
 )
-_ANSWERS = {THROTTLED: _ODD[-1], FORBIDDEN: _WITHOUT_RIGHTS, LATE_500: _UNSURE[2], LATE_408: _UNSURE[1]}
+_ANSWERS = {THROTTLED: _MISLEADING[-1], FORBIDDEN: _WITHOUT_RIGHTS, LATE_500: _UNSURE[2], LATE_408: _UNSURE[1]}
 _POD_OF_BINDING = re.compile(r"/pods/([^/]+)/binding")
 LATE_S = 2.0
 
@@ -81,7 +81,7 @@ class FaultyTransport:
         self._sender = sender
         self._watcher = watcher
         self._wire = contextvars.copy_context()
-        self._travelling: set[asyncio.Task[Response]] = set()
+        self._requests: set[asyncio.Task[Response]] = set()
         self._is_cut = False
         self.stalled_until_s = 0.0
         """Until then open watches deliver nothing."""
@@ -92,7 +92,7 @@ class FaultyTransport:
         self.holds_lists = False
         """While True, lists of pods are held back, and returned unchanged afterwards."""
         self.held_lists = 0
-        self.cut_short: set[str] = set()
+        self.truncated_pods: set[str] = set()
         """Names of pods whose next event is truncated. Further events follow as usual."""
         self.lost_leases: Sequence[str] = ()
         """Lease requests whose path contains one of these names are lost: a partition that only affects leader election."""
@@ -111,7 +111,7 @@ class FaultyTransport:
         timeout_s: float = 30.0,
     ) -> Response:
         if "/binding" in path and body is not None:
-            self._check_uncut()
+            self._check_connected()
             self._watcher.on_bind_sent(self._sender, path, body)
             response: Response | None = None
             try:
@@ -123,13 +123,13 @@ class FaultyTransport:
                 self._watcher.on_bind_answered(self._sender, body, response)
             return response
         if method == "DELETE" and "/pods/" in path:
-            self._check_uncut()
+            self._check_connected()
             self._watcher.on_eviction_sent(self._sender, path)
         if method == "PATCH" and "/pods/" in path and path.endswith("/status") and body is not None:
-            self._check_uncut()
+            self._check_connected()
             self._watcher.on_pod_status_sent(self._sender, body)
         elif method == "PATCH" and "/pods/" not in path and path.partition("?")[0].endswith("/status"):
-            self._check_uncut()
+            self._check_connected()
             self._watcher.on_object_status_sent(self._sender, path)
         answer = await self._send(self._ask(method, path, body, content_type, accept, timeout_s))
         if method == "PATCH" and "/persistentvolumeclaims/" in path:
@@ -138,31 +138,31 @@ class FaultyTransport:
             self._watcher.on_lease_read(self._sender, path)
         return answer
 
-    async def _send(self, journey: Coroutine[None, None, Response]) -> Response:
+    async def _send(self, exchange: Coroutine[None, None, Response]) -> Response:
         """Sends a request. It continues if the caller is cancelled or paused."""
-        task = asyncio.get_running_loop().create_task(journey, context=self._wire)
-        self._travelling.add(task)
+        task = asyncio.get_running_loop().create_task(exchange, context=self._wire)
+        self._requests.add(task)
         task.add_done_callback(self._arrived)
         return await asyncio.shield(task)
 
     def _arrived(self, task: asyncio.Task[Response]) -> None:
-        self._travelling.discard(task)
+        self._requests.discard(task)
         if not task.cancelled():
             task.exception()  # the caller may have ended
 
     async def _ask(
         self, method: str, path: str, body: bytes | None, content_type: str, accept: str, timeout_s: float
     ) -> Response:
-        await self._travel()
+        await self._delay()
         early = self._refused(method)
         if early is not None:
             return early
         if "/leases" in path and any(name in path for name in self.lost_leases):
             await asyncio.sleep(timeout_s)
             raise AnswerLostError("no answer (injected, leases unreachable)")
-        odd = self._oddness(path)
+        odd = self._frequent_fault(path)
         if odd is not None and self._faults.strikes(*odd):
-            return await self._answer_oddly(method, path, body, content_type, timeout_s)
+            return await self._respond_misleadingly(method, path, body, content_type, timeout_s)
         if method != "GET":
             if any(method == one and part in path for one, part in self._faults.forbidden_writes):
                 return Response(403, _FORBIDDEN)
@@ -176,33 +176,33 @@ class FaultyTransport:
             return Response(self._faults.rng.choice((200, 200, 502)), page)
         if "limit=" in path and any(f"/{kind}?" in path for kind in self._faults.forbidden):
             return Response(403, _FORBIDDEN)
-        path = self._as_served(path)
+        path = self._server_path(path)
         answer = await self._inner.request(method, path, accept=accept, timeout_s=timeout_s)
         if self.holds_lists and "/pods?" in path and "limit=" in path and "continue=" not in path:
             await self._hold()
-        await self._travel()
+        await self._delay()
         if "continue=" in path and self._faults.strikes("torn list", self._faults.torn):
             answer = replace(answer, body=_VERSION.sub(rb'"resourceVersion":"1\1"', answer.body, count=1))
         return replace(answer, body=garbled(answer.body))
 
-    def _oddness(self, path: str) -> tuple[str, float] | None:
+    def _frequent_fault(self, path: str) -> tuple[str, float] | None:
         """Returns a fault, and its probability, for kinds of requests that fail more often than others; None for the others."""
         if "/leases" in path:
-            return "odd answer about a lease", self._faults.lease_odd
+            return "odd answer about a lease", self._faults.lease_failed
         if path.partition("?")[0].endswith("/eviction"):
-            return "odd answer to an eviction", self._faults.evict_odd
+            return "odd answer to an eviction", self._faults.eviction_failed
         if "/configmaps" in path:
-            return "odd answer about a kept document", self._faults.kept_odd
+            return "odd answer about a kept document", self._faults.document_failed
         return None
 
-    async def _answer_oddly(
+    async def _respond_misleadingly(
         self, method: str, path: str, body: bytes | None, content_type: str, timeout_s: float
     ) -> Response:
         """Applies the request in half of all cases, then returns no response or a misleading one."""
         rng = self._faults.rng
         if rng.random() < 0.5:
             await self._inner.request(method, path, body=body, content_type=content_type, timeout_s=timeout_s)
-        kind = rng.randrange(3 + len(_ODD))
+        kind = rng.randrange(3 + len(_MISLEADING))
         if kind == 0:
             raise AnswerLostError("connection reset (injected)")
         if kind == 1:
@@ -210,7 +210,7 @@ class FaultyTransport:
             raise AnswerLostError("no answer (injected)")
         if kind == 2:
             return Response(200, _PAGE)
-        return _ODD[kind - 3]
+        return _MISLEADING[kind - 3]
 
     async def _write(
         self, method: str, path: str, body: bytes | None, content_type: str, accept: str, timeout_s: float
@@ -233,10 +233,10 @@ class FaultyTransport:
         if is_cut:
             await asyncio.sleep(timeout_s)
             raise AnswerLostError("no answer (injected)")
-        await self._travel()
+        await self._delay()
         return answer
 
-    def _as_served(self, path: str) -> str:
+    def _server_path(self, path: str) -> str:
         """Returns the path with the page size of this server, and the version of a server that is behind."""
         if self._faults.page_items:
             path = _LIMIT.sub(f"limit={self._faults.page_items}", path)
@@ -257,7 +257,7 @@ class FaultyTransport:
 
     async def _bind(self, path: str, body: bytes, content_type: str, timeout_s: float) -> Response:
         faults = self._faults
-        await self._travel()
+        await self._delay()
         named = _POD_OF_BINDING.search(path)
         scripted = next(faults.bind_answers.get(named[1] if named else "", iter(())), "")
         if scripted:
@@ -286,7 +286,7 @@ class FaultyTransport:
         if faults.strikes("bind lost, applied late", faults.bind_late):
             delay_s = faults.rng.uniform(0.0, min(LATE_APPLY_MAX_S, timeout_s))
             late = asyncio.get_running_loop().create_task(self._apply_late(path, body, content_type, delay_s))
-            self._travelling.add(late)
+            self._requests.add(late)
             late.add_done_callback(self._arrived)
             await asyncio.sleep(faults.rng.uniform(0.0, delay_s))
             if faults.strikes("unsure of a bind, applied late", 0.5):
@@ -296,7 +296,7 @@ class FaultyTransport:
         if faults.strikes("bind lost, applied", faults.bind_lost_after):
             await asyncio.sleep(timeout_s)
             raise AnswerLostError("no answer (injected, applied)")
-        await self._travel()
+        await self._delay()
         return _unsure(body) if faults.strikes("unsure of a bind", faults.timed_out) else answer
 
     async def _bind_as_scripted(self, kind: str, path: str, body: bytes, content_type: str) -> Response:
@@ -307,7 +307,7 @@ class FaultyTransport:
             await self._apply(path, body, content_type)
         if kind in (LATE, LATE_500, LATE_408):
             late = asyncio.get_running_loop().create_task(self._apply_late(path, body, content_type, LATE_S))
-            self._travelling.add(late)
+            self._requests.add(late)
             late.add_done_callback(self._arrived)
         if kind in _ANSWERS:
             return _ANSWERS[kind]
@@ -322,24 +322,24 @@ class FaultyTransport:
         self._watcher.on_bind_applied(path, body, answer)
         return answer
 
-    async def _travel(self) -> None:
-        self._check_uncut()
+    async def _delay(self) -> None:
+        self._check_connected()
         await asyncio.sleep(self._faults.rng.uniform(LATENCY_MIN_S, LATENCY_MAX_S))
-        self._check_uncut()
+        self._check_connected()
 
     async def stall(self, *, is_about_pods: bool) -> None:
         """Called before each event of a watch: waits while such watches are stalled."""
-        self._check_uncut()
+        self._check_connected()
         until_s = max(self.stalled_until_s, self.pods_late_until_s) if is_about_pods else self.stalled_until_s
         late_s = until_s - asyncio.get_running_loop().time()
         if late_s > 0:
             await asyncio.sleep(late_s)
-            self._check_uncut()
+            self._check_connected()
 
-    def cuts_short(self, line: bytes) -> bool:
+    def truncates(self, line: bytes) -> bool:
         """Reports whether the event must be truncated; once for each pod."""
-        named = [name for name in self.cut_short if f'"name":"{name}"'.encode() in line]
-        self.cut_short.difference_update(named)
+        named = [name for name in self.truncated_pods if f'"name":"{name}"'.encode() in line]
+        self.truncated_pods.difference_update(named)
         self._faults.injected["line cut short, as scripted"] += len(named)
         return bool(named)
 
@@ -352,7 +352,7 @@ class FaultyTransport:
     def lost(self, uid: bytes) -> None:
         self._watcher.on_line_lost(self._sender, uid.decode())
 
-    def _check_uncut(self) -> None:
+    def _check_connected(self) -> None:
         if self._is_cut:
             raise AnswerLostError("cut off")
 
@@ -360,11 +360,11 @@ class FaultyTransport:
     async def stream(
         self, path: str, *, connect_timeout_s: float = 5.0, idle_timeout_s: float = 90.0
     ) -> AsyncIterator[LineStream]:
-        await self._travel()
+        await self._delay()
         if self._faults.strikes("refused connection", self._faults.refused):
             raise ConnectFailedError("connection refused (injected)")
         if self._faults.strikes("watch refused", self._faults.watch_refused):
-            yield RefusedWatch(self._faults.rng.choice(_ODD))
+            yield RefusedWatch(self._faults.rng.choice(_MISLEADING))
             return
         async with self._inner.stream(
             path, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s

@@ -27,7 +27,7 @@ class Connection(Protocol):
         """Returns when the next event may be delivered."""
         ...
 
-    def cuts_short(self, line: bytes) -> bool: ...
+    def truncates(self, line: bytes) -> bool: ...
 
     def lost(self, uid: bytes) -> None:
         """Called when an event of this object was silently dropped."""
@@ -69,7 +69,7 @@ class FaultyLines:
         async for line in self._inner:
             await self._connection.stall(is_about_pods=self._is_about_pods)
             faults = self._faults
-            if self._connection.cuts_short(line):
+            if self._connection.truncates(line):
                 yield line[: len(line) // 2]
                 continue
             if faults.strikes("truncated line", faults.line_truncated):

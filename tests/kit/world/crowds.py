@@ -12,7 +12,7 @@ from tests.kit.world.nodes import CROWDED
 from tests.kit.world.pod_manifests import add_urgency, number_of, small_spec
 from tests.kit.world.store_view import StoreView
 
-CROWD_S, STUBBORN_EVERY = 8.0, 5
+CROWD_S, KEPT_EVERY = 8.0, 5
 """Time after which pending pods of a crowd are deleted, except one in STUBBORN_EVERY."""
 RUN_S, ENDING_EVERY = 5.0, 4
 """One running pod in ENDING_EVERY is deleted RUN_S after its creation, so that its room becomes free."""
@@ -65,9 +65,9 @@ class Crowds:
         """Deletes most pods that have been pending for CROWD_S, since each is tried again at every event, and some running ones."""
         for pod in list(self._objects.pods().values()):
             age_s = now_s - pod.created_s if pod.name in self._crowded else 0.0
-            is_tired = age_s > CROWD_S and not pod.node and number_of(pod.name) % STUBBORN_EVERY
+            is_expired = age_s > CROWD_S and not pod.node and number_of(pod.name) % KEPT_EVERY
             is_done = age_s > RUN_S and pod.node and not number_of(pod.name) % ENDING_EVERY
-            if is_tired or is_done:
+            if is_expired or is_done:
                 await self._user.delete_pod(pod)
 
     async def fill(self, bursts: int) -> None:

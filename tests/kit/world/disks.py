@@ -15,7 +15,7 @@ from typing import Any, Final
 from multisched.cluster.controllers.fake_provisioner import FAKE_PROVISIONER, ZONE
 from multisched.model.cluster_objects import SELECTED_NODE_ANNOTATION
 from multisched.model.wire import MERGE_PATCH, Response
-from tests.kit.world.labels import ODD
+from tests.kit.world.labels import ODD_VOLUMES
 from tests.kit.world.storage import (
     CLAIMS_PATH,
     CLASSES_PATH,
@@ -86,7 +86,7 @@ class Disks:
         )
         if not is_plain or rng.random() >= SHARE:
             return
-        pod["metadata"]["labels"][ODD] = "yes"
+        pod["metadata"]["labels"][ODD_VOLUMES] = "yes"
         make = rng.choice(_SORTS if spec["schedulerName"].startswith("forecast") else _SORTS[1:])
         spec["volumes"] = [await make(self, name, rng)]
         if rng.random() < 0.2:

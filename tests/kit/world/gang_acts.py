@@ -138,7 +138,7 @@ async def _edit_after_nomination(gangs: GangWorkloads) -> None:
     else:
         await _end(gangs, victim)
         await gangs.until(lambda: gangs.named(victim) is None, 2.0)
-    await _make_unable(gangs, gang)
+    await _make_unstartable(gangs, gang)
     await gangs.pause(2.0)
     kept_out = kept_out or await gangs.pod(pool, "3")
     await _end(gangs, victim)
@@ -151,7 +151,7 @@ async def _end(gangs: GangWorkloads, name: str) -> None:
         await gangs.end(pod)
 
 
-async def _make_unable(gangs: GangWorkloads, gang: GangWorkload) -> None:
+async def _make_unstartable(gangs: GangWorkloads, gang: GangWorkload) -> None:
     """Makes a gang of two unable to start; in one case of five it still can."""
     kind = gangs.rng.randrange(5)
     if kind == 0:
@@ -227,7 +227,7 @@ async def _wait_for_a_volume(gangs: GangWorkloads) -> None:
 # -- cost ----------------------------------------------------------------------------------------------------------------
 
 
-async def _ask_for_too_much(gangs: GangWorkloads) -> None:
+async def _search_expensively(gangs: GangWorkloads) -> None:
     """Creates a gang whose members have different preferences, and one of which fits nowhere: every topology domain is searched
     without success.
     """
@@ -254,5 +254,5 @@ ACTS: Final[Mapping[str, Act]] = {
     "podgroup of a waiting gang changed": _edit_a_waiting_gang,
     "podgroup of a running gang changed": _edit_a_running_gang,
     "gang with a late volume": _wait_for_a_volume,
-    "gang that costs too much": _ask_for_too_much,
+    "gang that costs too much": _search_expensively,
 }

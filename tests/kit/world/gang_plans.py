@@ -47,7 +47,7 @@ TOPOLOGIES: Final = (
     ZONE,
     f"{ZONE}:required,{HOSTNAME}",
 )
-ESTRANGED: Final = 0.2
+TWO_SCHEDULERS: Final = 0.2
 """Share of gangs that start together but name two schedulers, and therefore never start."""
 
 
@@ -60,7 +60,7 @@ class Form(Enum):
     KOORDINATOR = "annotations of Koordinator"
 
 
-class Never(Enum):
+class NeverStarts(Enum):
     """The reason why a gang never starts."""
 
     TOO_FEW = "fewer members than its minimum"
@@ -68,7 +68,7 @@ class Never(Enum):
     TOO_MANY = "more members than fit on its node"
 
 
-CPU_OF: Final[Mapping[Never | None, str]] = {Never.TOO_LARGE: "200", Never.TOO_MANY: "600m"}
+CPU_OF: Final[Mapping[NeverStarts | None, str]] = {NeverStarts.TOO_LARGE: "200", NeverStarts.TOO_MANY: "600m"}
 CPUS: Final = ("100m", "250m", "500m")
 
 
@@ -89,7 +89,7 @@ class GangPlan:
     cpu: str
     node: str
     """The only node for its members; empty for any."""
-    never: Never | None
+    never_starts: NeverStarts | None
     failing: int
     """Number of bound members that fail and are recreated."""
     succeeding: int
@@ -117,13 +117,13 @@ def drawn_gangs(
         if one.form is Form.KOORDINATOR and not one.groups and rng.random() < GROUPED:
             together = (f"{one.namespace}/{one.name}", f"{other.namespace}/{other.name}")
             plans[at] = replace(one, groups=together)
-            scheduler = other.scheduler if rng.random() < ESTRANGED else one.scheduler
+            scheduler = other.scheduler if rng.random() < TWO_SCHEDULERS else one.scheduler
             plans[at + 1] = replace(other, form=Form.KOORDINATOR, groups=together, scheduler=scheduler)
             break
     return plans
 
 
-def packed(rng: random.Random, plans: Sequence[GangPlan]) -> list[GangPlan]:
+def with_topologies(rng: random.Random, plans: Sequence[GangPlan]) -> list[GangPlan]:
     """Returns the gangs; some of them require a topology domain."""
     return [
         replace(one, topology=rng.choice(TOPOLOGIES) if rng.random() < PACKED and not (one.groups or one.node) else "")
@@ -132,10 +132,12 @@ def packed(rng: random.Random, plans: Sequence[GangPlan]) -> list[GangPlan]:
 
 
 def _drawn(rng: random.Random, name: str, namespace: str, schedulers: Sequence[str], nodes: Sequence[str]) -> GangPlan:
-    never = rng.choice(list(Never)) if rng.random() < NEVER else None
-    size = SIZE[1] if never is Never.TOO_MANY else rng.randint(*SIZE)
-    minimum = {Never.TOO_MANY: size, Never.TOO_FEW: size + rng.randint(1, 3)}.get(never or Never.TOO_LARGE)
-    is_tight = never is Never.TOO_MANY or (never is None and rng.random() < TIGHT)
+    never_starts = rng.choice(list(NeverStarts)) if rng.random() < NEVER else None
+    size = SIZE[1] if never_starts is NeverStarts.TOO_MANY else rng.randint(*SIZE)
+    minimum = {NeverStarts.TOO_MANY: size, NeverStarts.TOO_FEW: size + rng.randint(1, 3)}.get(
+        never_starts or NeverStarts.TOO_LARGE
+    )
+    is_tight = never_starts is NeverStarts.TOO_MANY or (never_starts is None and rng.random() < TIGHT)
     return GangPlan(
         name=name,
         namespace=namespace,
@@ -145,9 +147,9 @@ def _drawn(rng: random.Random, name: str, namespace: str, schedulers: Sequence[s
         minimum=minimum or rng.choice((size, size, rng.randint(1, size))),
         late=rng.randint(1, size - 1) if rng.random() < LATE else 0,
         timeout_s=rng.choice(TIMEOUTS_S),
-        cpu=CPU_OF.get(never) or rng.choice(CPUS),
+        cpu=CPU_OF.get(never_starts) or rng.choice(CPUS),
         node=rng.choice(nodes) if is_tight else "",
-        never=never,
+        never_starts=never_starts,
         failing=int(rng.random() < FAILING),
         succeeding=int(rng.random() < SUCCEEDING),
         is_urgent=rng.random() < URGENT,

@@ -229,7 +229,7 @@ class GangWorkloads:
             timeout_s=self.rng.choice((10, 40)),
             cpu=cpu,
             node=node,
-            never=None,
+            never_starts=None,
             failing=0,
             succeeding=0,
             is_urgent=is_urgent,

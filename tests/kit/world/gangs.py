@@ -22,7 +22,7 @@ from tests.kit.world.gang_plans import (
     drawn_gangs,
     group_manifest,
     member_manifest,
-    packed,
+    with_topologies,
 )
 from tests.kit.world.kubelets import Kubelets
 
@@ -64,7 +64,7 @@ class Gangs:
         names = [f"gang-{number}" for number in range(self._rng.randint(*GANGS))]
         self.plans = drawn_gangs(self._rng, names, namespaces, SCHEDULERS, GANG_NODES)
         if seed >= PACKED_FROM:
-            self.plans = packed(random.Random(f"{seed}/packed"), self.plans)
+            self.plans = with_topologies(random.Random(f"{seed}/packed"), self.plans)
         self._numbers = itertools.count(1)
 
     async def build(self) -> None:
@@ -72,18 +72,18 @@ class Gangs:
 
     async def run(self, struck: Counter[str]) -> None:
         """Creates the gangs one after the other. Returns when all are complete."""
-        courses = []
+        tasks = []
         for plan in self.plans:
             await asyncio.sleep(self._rng.uniform(*COMES_S))
             struck[plan.description] += 1
-            courses.append(asyncio.ensure_future(self._course(plan, random.Random(self._rng.random()), struck)))
+            tasks.append(asyncio.ensure_future(self._run_gang(plan, random.Random(self._rng.random()), struck)))
         try:
-            await asyncio.gather(*courses)
+            await asyncio.gather(*tasks)
         finally:
-            for course in courses:
-                course.cancel()
+            for task in tasks:
+                task.cancel()
 
-    async def _course(self, plan: GangPlan, rng: random.Random, struck: Counter[str]) -> None:
+    async def _run_gang(self, plan: GangPlan, rng: random.Random, struck: Counter[str]) -> None:
         is_edited = plan.has_group and rng.random() < EDITED
         for _ in range(plan.size - plan.late):
             await self._add_member(plan)
@@ -94,7 +94,7 @@ class Gangs:
         for _ in range(plan.late):
             await asyncio.sleep(rng.uniform(*LATE_S) / plan.late)
             await self._add_member(plan)
-        if plan.never is None and (plan.failing or plan.succeeding) and await self._has_started(plan):
+        if plan.never_starts is None and (plan.failing or plan.succeeding) and await self._has_started(plan):
             await asyncio.sleep(rng.uniform(*RUNS_S))
             await self._end_members(plan, rng, struck)
 

@@ -16,7 +16,7 @@ HONOURED: Final = "honoured"
 """The value of the label GPU_INDICES if the node's device plugin gives each pod the devices in its annotation."""
 LICENCE: Final = "example.com/licence"
 """A resource of which virtual nodes have a few; an extender may manage it (`settings.configurations`)."""
-ODD: Final = "odd-volumes"
+ODD_VOLUMES: Final = "odd-volumes"
 """The label of pods with volumes of `disks`."""
 CARDS: Final = "sim/cards"
 """The label of nodes that share GPUs and of their pods, whose value is the mode; also the key of these nodes' taint

@@ -69,7 +69,7 @@ class LinkedQuotas(Quotas):
 
     # -- what people do --------------------------------------------------------------------------------------------
 
-    def _acts(self) -> tuple[Callable[[], Awaitable[str]], ...]:
+    def _changes_by_weight(self) -> tuple[Callable[[], Awaitable[str]], ...]:
         return (*[self._edit] * 2, *[self._break] * 4, *[self._relabel] * 4, self._scale, *[self._suspend_team] * 2)
 
     async def _edit(self) -> str:

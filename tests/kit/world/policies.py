@@ -151,7 +151,7 @@ class Policies:
 
     # -- as a process hears ----------------------------------------------------------------------------------------
 
-    def heard_of(self, sender: str, uid: str) -> None:
+    def on_pod_delivered(self, sender: str, uid: str) -> None:
         """Forgets responses about a claim of this name: they belong to an earlier pod."""
         self._rows.pop((sender, uid), None)
 

@@ -91,7 +91,7 @@ class Quotas:
 
     # -- what people do --------------------------------------------------------------------------------------------
 
-    def _acts(self) -> tuple[Callable[[], Awaitable[str]], ...]:
+    def _changes_by_weight(self) -> tuple[Callable[[], Awaitable[str]], ...]:
         """Returns the possible changes, repeated by weight."""
         often = [*[self._scale] * 2, *[self._suspend_team] * 3]
         acts = (self._edit, self._edit, self._break, self._break, self._add_second_tree, self._delete, *often)
@@ -99,7 +99,7 @@ class Quotas:
 
     async def run(self, struck: Counter[str]) -> None:
         """Makes the changes of a run, one after the other. At the end a valid tree is in force, or none."""
-        acts = self._acts()
+        acts = self._changes_by_weight()
         for _ in range(self._rng.randint(*ACTS)):
             await asyncio.sleep(self._rng.uniform(*ACT_S))
             struck[await self._rng.choice(acts)()] += 1
@@ -119,19 +119,19 @@ class Quotas:
     async def _scale(self) -> str:
         """Scales a team; if it shrinks, its newest pods are deleted."""
         team = self._rng.choice(self.teams)
-        await self._keep_so_many(team, self._rng.randint(0, PODS_MAX))
+        await self._set_replicas(team, self._rng.randint(0, PODS_MAX))
         return "team scaled"
 
     async def _suspend_team(self) -> str:
         """Scales a team that does not borrow to zero for a while; afterwards it reclaims what others have borrowed."""
         team = self._rng.choice([team for team in self.teams if not team.is_borrowing])
         replicas = max(team.replicas, 1)
-        await self._keep_so_many(team, 0)
+        await self._set_replicas(team, 0)
         await asyncio.sleep(self._rng.uniform(*AWAY_S))
         team.replicas = replicas
         return "team came back"
 
-    async def _keep_so_many(self, team: Team, replicas: int) -> None:
+    async def _set_replicas(self, team: Team, replicas: int) -> None:
         team.replicas = replicas
         there = [pod for pod in self._pods() if pod.namespace == team.namespace and not pod.is_deleting]
         for pod in sorted(there, key=lambda pod: (pod.created_s, pod.name))[replicas:]:

@@ -29,7 +29,7 @@ from multisched.model.cluster_objects import (
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.model.wire import Response, Transport
-from tests.kit.world.labels import HOSTNAME, ODD
+from tests.kit.world.labels import HOSTNAME, ODD_VOLUMES
 
 LOCAL, DYNAMIC = "local", "made"
 """Classes: local disks of a node, and volumes that are provisioned for the pod's node. Both wait for the pod."""
@@ -138,7 +138,7 @@ class Storage:
         """Returns what is wrong with binding the pod to the node now; empty for nothing."""
         for name in _claims_of(pod):
             claim = self._claim(pod.namespace, name)
-            if claim is None and ODD in pod.labels:
+            if claim is None and ODD_VOLUMES in pod.labels:
                 continue  # it was just deleted
             if claim is None or not claim.is_fully_bound:
                 return f"{pod.key} was bound before its claim {name}"
@@ -154,7 +154,7 @@ class Storage:
 
         `there`: the pods on the node. False for pods with volumes of `disks`, for which that is unknown.
         """
-        if ODD in pod.labels:
+        if ODD_VOLUMES in pod.labels:
             return False
         if pod.spec.volumes and not self._can_attach(pod, node, there):
             return False

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
-from tests.kit.world.labels import ODD
+from tests.kit.world.labels import ODD_VOLUMES
 
 SHARE: Final = 0.6
 """Share of mixed crowds with a trait."""
@@ -86,4 +86,4 @@ def _at_most_three(pod: dict[str, Any], rng: random.Random) -> None:
 
 def _give(pod: dict[str, Any], volume: dict[str, Any]) -> None:
     pod["spec"]["volumes"] = [volume]
-    pod["metadata"]["labels"][ODD] = "yes"
+    pod["metadata"]["labels"][ODD_VOLUMES] = "yes"

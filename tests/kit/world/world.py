@@ -21,7 +21,7 @@ from tests.kit.world.gang_workloads import GangWorkloads
 from tests.kit.world.gangs import Gangs
 from tests.kit.world.gpu_users import SharedGpuActors
 from tests.kit.world.kubelets import Kubelets
-from tests.kit.world.labels import CARDS, GPU, GPU_COUNT, GPU_MILLI, HOSTNAME, ODD
+from tests.kit.world.labels import CARDS, GPU, GPU_COUNT, GPU_MILLI, HOSTNAME, ODD_VOLUMES
 from tests.kit.world.linked_quotas import LinkedQuotas
 from tests.kit.world.nodes import NODES, Nodes, node_manifest
 from tests.kit.world.pod_manifests import URGENT_EVERY, add_urgency, mixed_pod, number_of, small_spec
@@ -198,7 +198,7 @@ class World:
         metadata = {
             "name": name,
             "namespace": namespace,
-            "labels": {**(labels or {}), **({ODD: "yes"} if "volumes" in spec else {})},
+            "labels": {**(labels or {}), **({ODD_VOLUMES: "yes"} if "volumes" in spec else {})},
             "annotations": {GPU_MILLI: milli} if milli else {},
         }
         await self.user.create_pod({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": plain})

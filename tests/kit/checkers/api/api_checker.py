@@ -15,7 +15,7 @@ import orjson
 from multisched.cluster.api.server import ApiServer
 from multisched.model.objects import PODS, Node, Pod, Requests
 from multisched.model.wire import Response
-from tests.kit.checkers.card_rules import listed
+from tests.kit.checkers.card_rules import node_resources
 from tests.kit.checkers.delivered_state import DecisionBasis
 from tests.kit.checkers.reference_rules import keep_apart, matches_node_affinity, ports_conflict
 from tests.kit.world.labels import GPU, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
@@ -123,7 +123,7 @@ class ApiChecker:
         for size in sizes:
             for resource, amount in {**size, PODS: 1}.items():
                 sums[resource] = sums.get(resource, 0) + amount
-        for resource in {**listed(pod.requests), PODS: 1}:
+        for resource in {**node_resources(pod.requests), PODS: 1}:
             amount = sums[resource]
             if amount > room.get(resource, 0):
                 self.complain(f"I1: {name} holds {amount} of {room.get(resource, 0)} {resource} with {pod.key}")

@@ -19,7 +19,7 @@ from multisched.state.cluster_cache import Assumption
 from multisched.state.ledgers import PodLedgers
 from multisched.verify.gang_objects import GangKey
 from tests.kit.checkers.api.bind_checker import BindChecker
-from tests.kit.checkers.card_rules import listed
+from tests.kit.checkers.card_rules import node_resources
 from tests.kit.checkers.delivered_state import DeliveredState
 from tests.kit.checkers.device_rules import fault_of_choice, fraction_wanted
 from tests.kit.checkers.process.gangs import ProcessGangs
@@ -75,7 +75,7 @@ class AssumptionChecker:
         table = self._program.cache.nodes
         node = table.node(row)
         domain = self._domain_of[pod.spec.scheduler_name]
-        for resource, amount in {**listed(pod.spec.requests), PODS: 1}.items():
+        for resource, amount in {**node_resources(pod.spec.requests), PODS: 1}.items():
             used = int(table.pod_count[row]) if resource == PODS else int(table.requested(resource)[row])
             if used + amount > node.allocatable.get(resource, 0):
                 self._complain(f"I1: {pod.key} was assumed on {node.name}, which has no room for its {resource}")
@@ -86,7 +86,7 @@ class AssumptionChecker:
         if fault:
             self._complain(f"I8: {pod.key} was assumed on {node.name}, {fault}")
         pending = self._program.pods.pending.get(pod.uid)
-        if pending is None and self._has_come_back(pod):
+        if pending is None and self._was_restored(pod):
             pending = pod  # the read of its lost bind was the first news of the pod since the restore
             self._delivered.read(pod)
         if pending is None:
@@ -114,7 +114,7 @@ class AssumptionChecker:
             self._bind_checker.forgotten(self._identity, uid)
         return self._forget(uid)
 
-    def _has_come_back(self, pod: Pod) -> bool:
+    def _was_restored(self, pod: Pod) -> bool:
         """Reports whether a restored backup has the deleted pod again."""
         known = self._bind_checker.pods().get(pod.key) if self._watches.was_restored else None
         return known is not None and known.uid == pod.uid
@@ -171,7 +171,7 @@ class AssumptionChecker:
         for other in ahead:
             if ports_conflict(pod, other):
                 self._complain(f"I1: {pod.key} was assumed on {node.name}, whose port is promised to {other.key}")
-        for resource in listed(pod.spec.requests) if ahead and row is not None else ():
+        for resource in node_resources(pod.spec.requests) if ahead and row is not None else ():
             used = int(cache.nodes.requested(resource)[row])
             wanted = used + sum(p.spec.requests.get(resource, 0) for p in [pod, *ahead])
             if wanted > node.allocatable.get(resource, 0):

@@ -8,7 +8,7 @@ from domains.gpu.gpu_ledger import GpuLedger
 from domains.gpu.hold import Hold
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
-from tests.kit.checkers.card_rules import WRITTEN, held_of, is_unserved, mode_of
+from tests.kit.checkers.card_rules import ANNOTATED_MODES, held_of, is_unserved, mode_of
 from tests.kit.checkers.delivered_state import DeliveredState
 
 
@@ -25,7 +25,12 @@ class Cards:
             return
         held = ledger.held()
         for uid, pod in self._delivered.pods.items():
-            if not pod.node or pod.is_terminal or mode_of(pod) not in WRITTEN or pod.node not in self._delivered.nodes:
+            if (
+                not pod.node
+                or pod.is_terminal
+                or mode_of(pod) not in ANNOTATED_MODES
+                or pod.node not in self._delivered.nodes
+            ):
                 continue
             found = held.get(uid)
             if not isinstance(found, tuple):

@@ -167,12 +167,12 @@ class QueueModel:
         gang = self._gangs.key_of(pod.uid)
         wakes = RequeueEffect.NONE
         for one in missed:
-            is_own = one.event is ATTEMPT_UNDONE and isinstance(one.old, Pod) and self._is_kin(one.old, pod, gang)
+            is_own = one.event is ATTEMPT_UNDONE and isinstance(one.old, Pod) and self._starts_with(one.old, pod, gang)
             if not is_own:
                 wakes = max(wakes, self._asked(pod, failure.rejectors, failure.pending, one))
         return wakes
 
-    def _is_kin(self, one: Pod, pod: Pod, gang: str | None) -> bool:
+    def _starts_with(self, one: Pod, pod: Pod, gang: str | None) -> bool:
         """Reports whether both are one pod, or start together."""
         return one.uid in self._worker.queue.gangs.uids_with(pod.uid) or (
             gang is not None and self._gangs.key_of(one.uid) == gang

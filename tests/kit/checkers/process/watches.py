@@ -79,7 +79,7 @@ class WatchChecker:
         if version == self._versions.get(uid) and not may_repeat:
             self._complain(f"I6: {key} was handed on in version {version} twice")
         if uid not in self._versions:
-            self._policies.heard_of(self._identity, uid)
+            self._policies.on_pod_delivered(self._identity, uid)
         self._versions[uid] = version
         self._uids[key] = uid
         self._upsert(key, raw)

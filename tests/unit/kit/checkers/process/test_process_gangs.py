@@ -40,7 +40,7 @@ class Process:
         self.pods, self.finished = _ingest(), _ingest()
         program: Any = SimpleNamespace(pods=self.pods, nodes=_ingest(), finished_members=self.finished, audit=None)
         program.audit = SimpleNamespace(statistics=lambda: SimpleNamespace(lost=0))
-        policies: Any = SimpleNamespace(heard_of=_nothing)
+        policies: Any = SimpleNamespace(on_pod_delivered=_nothing)
         WatchChecker(program, self.delivered, policies, "process-1", self.faults.append, _nothing)
 
     def start(self) -> None:
