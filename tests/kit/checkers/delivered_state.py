@@ -104,7 +104,7 @@ class DeliveredState:
     """Every max of every tree that has been in force: a message may refer to an earlier one."""
     gangs: GangJudge | None = None
     """Pods and PodGroups as observed; None if the run has no gangs."""
-    said: dict[str, str] = field(default_factory=dict)
+    last_messages: dict[str, str] = field(default_factory=dict)
     """uid -> message of the last condition that the process wrote for the pod."""
     _uids: dict[str, str] = field(default_factory=dict)
     _restored: dict[str, str] = field(default_factory=dict)
@@ -156,7 +156,7 @@ class DeliveredState:
                 self.gangs.forget("Pod", {"metadata": {"name": pod.name, "namespace": pod.namespace, "uid": uid}})
         self._left(uid)
         self.held.pop(uid, None)
-        self.said.pop(uid, None)
+        self.last_messages.pop(uid, None)
 
     def _left(self, uid: str) -> None:
         """Removes a pod that was delivered as deleted or ended.

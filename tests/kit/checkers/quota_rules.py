@@ -29,7 +29,7 @@ NO_UNITS: Final[Mapping[str, str]] = {}
 
 
 @lru_cache(STATES_MAX)
-def counted(pod: Pod) -> Requests:
+def quota_amounts(pod: Pod) -> Requests:
     """Returns the amounts that the pod uses of a quota, including pod count and parts of devices."""
     return quota_requests(pod.requests, pod.annotations, node=pod.node)
 
@@ -40,7 +40,7 @@ def quota_claim(pods: Sequence[Pod]) -> QuotaClaim:
 
 
 def usage_of(tree: QuotaTree, pods_on_nodes: Iterable[Pod]) -> Usage:
-    return tree.usage((pod.namespace, counted(pod)) for pod in pods_on_nodes)
+    return tree.usage((pod.namespace, quota_amounts(pod)) for pod in pods_on_nodes)
 
 
 def quota_excess(tree: QuotaTree | None, pod: Pod, pods_on_nodes: Iterable[Pod]) -> str:
@@ -52,7 +52,7 @@ def quota_excess(tree: QuotaTree | None, pod: Pod, pods_on_nodes: Iterable[Pod])
         return f"it names the quota {name} of others"
     if tree is None or tree.leaf_of(pod.namespace) is None:
         return ""
-    found = usage_of(tree, pods_on_nodes).excesses_with(pod.namespace, counted(pod))
+    found = usage_of(tree, pods_on_nodes).excesses_with(pod.namespace, quota_amounts(pod))
     return str(found[0]) if found else ""
 
 
@@ -87,7 +87,7 @@ def fault_of_reclaim(
 
 def _is_like_each(tree: QuotaTree, pod: Pod, claims: Sequence[Claimant]) -> bool:
     def kind(one: Pod) -> object:
-        return id(tree.leaf_of(one.namespace)), one.spec.priority, counted(one)
+        return id(tree.leaf_of(one.namespace)), one.spec.priority, quota_amounts(one)
 
     return all(kind(one) == kind(pod) for one, _ in claims)
 
@@ -119,7 +119,7 @@ def single_sufficient_victim(tree: QuotaTree, pod: Pod, node: Node, pods_on_node
         return ""
     own, staying = tree.leaf_of(pod.namespace), [one for one in pods_on_nodes if not one.is_leaving]
     usage = usage_of(tree, staying)
-    if own is None or not usage.is_entitled(pod.namespace, counted(pod)):
+    if own is None or not usage.is_entitled(pod.namespace, quota_amounts(pod)):
         return ""
     others = [one for one in staying if tree.leaf_of(one.namespace) not in (None, own)]
     return next((one.key for one in others if not _fault(usage, [(pod, node)], [one], staying)), "")
@@ -137,7 +137,7 @@ def _fault(
         return _have_room(claims, pods_on_nodes, {victim.key for victim in some})
 
     claim = quota_claim([pod for pod, _ in claims])
-    going = [Victim(one.uid, one.namespace, counted(one), unit_of.get(one.uid, "")) for one in victims]
+    going = [Victim(one.uid, one.namespace, quota_amounts(one), unit_of.get(one.uid, "")) for one in victims]
     return next(iter(reclaim_faults(usage, claim, going, has_room_without)), "")
 
 
@@ -157,7 +157,7 @@ def _have_room(claims: Sequence[Claimant], pods_on_nodes: Collection[Pod], gone:
 def _together(pods: Iterable[Pod]) -> Requests:
     amounts: Counter[str] = Counter()
     for pod in pods:
-        amounts.update(counted(pod))
+        amounts.update(quota_amounts(pod))
     return dict(amounts)
 
 
@@ -169,9 +169,11 @@ def node_by_reclaim(
     takes: Takes,
 ) -> str:
     """Returns a node that takes the pod after all pods that may be reclaimed for it are evicted; empty if there is none."""
-    usage, claim = usage_of(tree, pods_on_nodes), QuotaClaim(pod.key, pod.namespace, counted(pod))
+    usage, claim = usage_of(tree, pods_on_nodes), QuotaClaim(pod.key, pod.namespace, quota_amounts(pod))
     lent = [
-        Victim(one.uid, one.namespace, counted(one)) for one in pods_on_nodes if tree.leaf_of(one.namespace) is not None
+        Victim(one.uid, one.namespace, quota_amounts(one))
+        for one in pods_on_nodes
+        if tree.leaf_of(one.namespace) is not None
     ]
     going = {victim.key for victim in may_be_reclaimed(usage, claim, lent)}
     left = [one for one in pods_on_nodes if one.uid not in going]

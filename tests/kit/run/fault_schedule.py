@@ -16,7 +16,7 @@ from tests.kit.processes.configuration_files import LATE_MAX_S, FileFollower
 from tests.kit.run.endings import NotQuarantined, end
 from tests.kit.scenarios.gang_turns import run_turn_scenarios
 from tests.kit.settings import changed_files
-from tests.kit.world.gang_acts import ACTS
+from tests.kit.world.gang_actions import ACTIONS
 from tests.kit.world.gang_workloads import GangWorkloads
 from tests.kit.world.workloads import Workloads
 
@@ -25,8 +25,8 @@ FAULTS_S = 30.0
 LULL = 10
 """The pauses are computed for at least this number of disruptions: few are not spread over the whole time."""
 CLEARED_EVERY_S = 4.0
-ACTS_WITH_FAULTS = (1, 3)
-ACTS_ALONE = (2, 3)
+ACTIONS_WITH_FAULTS = (1, 3)
+ACTIONS_WITHOUT_FAULTS = (2, 3)
 """Number of actions on gangs after all disruptions: their results are known more exactly."""
 KILLED = "leader killed"
 BURSTS = (1, 1, 5, 20, 40)
@@ -56,7 +56,7 @@ class FaultSchedule:
             if one is not None
         ]
         if world.gang_workloads is not None:
-            tasks.append(asyncio.ensure_future(self._act_on_gangs(world.gang_workloads, ACTS_WITH_FAULTS)))
+            tasks.append(asyncio.ensure_future(self._change_gangs(world.gang_workloads, ACTIONS_WITH_FAULTS)))
         for kind in kinds:
             await asyncio.sleep(self._rng.uniform(0.1, 2 * FAULTS_S / max(len(kinds), LULL)))
             tasks.append(asyncio.ensure_future(self._strike(kind)))
@@ -68,7 +68,7 @@ class FaultSchedule:
             clearing.cancel()
             if world.gang_workloads is not None:
                 self._context.faults.is_on = False
-                await self._act_on_gangs(world.gang_workloads, ACTS_ALONE)
+                await self._change_gangs(world.gang_workloads, ACTIONS_WITHOUT_FAULTS)
             await run_turn_scenarios(self._context, self.struck)
             await end(self._context, self.struck, self._not_quarantined)
         finally:
@@ -78,11 +78,11 @@ class FaultSchedule:
     async def _strike(self, kind: str) -> None:
         self.struck[kind] += await BY_NAME[kind].action(self._context)
 
-    async def _act_on_gangs(self, gangs: GangWorkloads, count: tuple[int, int]) -> None:
+    async def _change_gangs(self, gangs: GangWorkloads, count: tuple[int, int]) -> None:
         """Applies actions to gangs that controllers own, one after the other."""
         for _ in range(gangs.rng.randint(*count)):
-            name = gangs.rng.choice(sorted(ACTS))
-            await ACTS[name](gangs)
+            name = gangs.rng.choice(sorted(ACTIONS))
+            await ACTIONS[name](gangs)
             self.struck[name] += 1
 
     async def _change_file(self) -> None:

@@ -172,9 +172,9 @@ class QuiescenceChecker:
         tried for the released room.
         """
         if self._context.world.quotas is not None:
-            self._context.world.quotas.is_kept = False
+            self._context.world.quotas.is_active = False
         if self._context.world.gang_workloads is not None:
-            self._context.world.gang_workloads.is_kept = False
+            self._context.world.gang_workloads.is_active = False
         for pod in sorted(self._context.world.objects.pods().values(), key=lambda pod: bool(pod.node)):
             await self._context.world.user.delete_pod(pod)
         until_s = self._context.now_s() + DRAIN_MAX_S

@@ -130,13 +130,13 @@ class Run:
         looking = self._loop.create_task(self._look())
         self._world.storage.start()
         ending = self._loop.create_task(self._world.kubelets.run())
-        keeping = [self._loop.create_task(self._world.budgets.keep())]
+        controllers = [self._loop.create_task(self._world.budgets.run_controller())]
         if self._world.quotas is not None:
-            keeping.append(self._loop.create_task(self._world.quotas.keep()))
+            controllers.append(self._loop.create_task(self._world.quotas.run_controller()))
         if self._world.gang_workloads is not None:
-            keeping.append(self._loop.create_task(self._world.gang_workloads.keep()))
+            controllers.append(self._loop.create_task(self._world.gang_workloads.run_controller()))
         if self._world.cards is not None:
-            keeping.append(self._loop.create_task(self._world.cards.kubelets.run()))
+            controllers.append(self._loop.create_task(self._world.cards.kubelets.run()))
         await self._strike()
         self._faults.is_on = False
         if self._bind_checker.was_restored:
@@ -155,7 +155,7 @@ class Run:
         self._world.kubelets.close()
         if self._world.cards is not None:
             self._world.cards.close()
-        for task in keeping:
+        for task in controllers:
             if task.done():
                 task.result()  # it ends by an error alone
             task.cancel()

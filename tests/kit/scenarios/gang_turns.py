@@ -19,7 +19,7 @@ from multisched.framework.gangs import ReservePolicy
 from tests.kit.disruptions.run_context import RunContext
 from tests.kit.processes.process import Process
 from tests.kit.settings.setting import RESERVING_DOMAIN, RESERVING_SCHEDULER
-from tests.kit.world.gang_acts import GROUPED
+from tests.kit.world.gang_actions import GROUPED
 from tests.kit.world.gang_workloads import GangWorkload, GangWorkloads
 from tests.kit.world.pod_streams import PodStream
 
@@ -197,14 +197,14 @@ async def _changed_gang(scenario: StreamScenario) -> None:
     await scenario.gangs.pause(scenario.policy.for_s / 4)
     kind = scenario.rng.randrange(3)
     if kind == 0:
-        gang.is_kept = False
+        gang.is_active = False
         await scenario.gangs.delete_members(gang, 1)
     elif kind == 1:
         await scenario.gangs.delete_group(gang)
     else:
         await scenario.gangs.edit_group(gang, minimum=scenario.nodes + 1)
     await scenario.expect_release(gang)
-    gang.is_kept, gang.replicas = True, 0
+    gang.is_active, gang.replicas = True, 0
     await scenario.gangs.delete_members(gang)
 
 

@@ -40,7 +40,7 @@ class Budgets:
             if answer.status not in (201, 409):
                 raise AssertionError(answer.body)
 
-    async def keep(self) -> None:
+    async def run_controller(self) -> None:
         """Updates the statuses until cancelled. Pods that are being deleted count as unhealthy until they are removed."""
         while True:
             placed = [pod for pod in self._pods() if pod.node and not pod.is_terminal]

@@ -1,6 +1,6 @@
 """Gangs owned by controllers: members that were evicted or deleted are replaced while they still terminate.
 
-Each gang runs on a pool of nodes of its own, which no other pod tolerates, so that the room of each gang is known. `gang_acts` has
+Each gang runs on a pool of nodes of its own, which no other pod tolerates, so that the room of each gang is known. `gang_actions` has
 the actions on these gangs; `checkers/api/gang_history.py` checks them.
 """
 
@@ -55,7 +55,7 @@ class GangWorkload:
     """The owner is a Job: members that have succeeded are not replaced."""
     run: int = 1
     """Increased when the workload is recreated under its name: its owner then has another uid."""
-    is_kept: bool = True
+    is_active: bool = True
     """False: the controller creates no members."""
     created: int = 0
     claims: Sequence[str] = ()
@@ -120,17 +120,17 @@ class GangWorkloads:
         """uids of pods whose finalizer was removed."""
         self._provisioned: dict[str, None] = {}
         """Claims of SLOW_CLASS whose volume was provisioned."""
-        self.is_kept = True
+        self.is_active = True
         """False: no controller creates members any more."""
 
     # -- the controllers -------------------------------------------------------------------------------------------
 
-    async def keep(self) -> None:
+    async def run_controller(self) -> None:
         """Creates missing members, removes finalizers and provisions lost volumes again, until cancelled."""
         while True:
             await asyncio.sleep(KEPT_EVERY_S)
             await self._provision_again()
-            for pod in () if self.is_kept else list(self._pods()):
+            for pod in () if self.is_active else list(self._pods()):
                 if pod.uid in self._ended and pod.is_deleting:
                     await self.end(pod)  # a restored backup has the finalizer again
             for workload in self._workloads:
@@ -139,8 +139,8 @@ class GangWorkloads:
                 await self._remove_finalizers([pod for pod in pods if _is_of(pod, workload)], workload.ends_s)
                 counted = [pod for pod in own if not (pod.is_deleting or pod.phase == "Failed")]
                 there = [pod for pod in counted if workload.is_job or not pod.is_terminal]
-                is_kept = self.is_kept and workload.is_kept and workload.created < MEMBERS_MAX
-                for _ in range(workload.replicas - len(there) if is_kept else 0):
+                is_active = self.is_active and workload.is_active and workload.created < MEMBERS_MAX
+                for _ in range(workload.replicas - len(there) if is_active else 0):
                     await self.user.create_pod(workload.member())
 
     async def _remove_finalizers(self, members: Sequence[Pod], ends_s: float) -> None:

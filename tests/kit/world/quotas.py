@@ -28,9 +28,9 @@ TEAMS: Final = (3, 5)
 MADE_MAX: Final = 30
 """Maximum number of pods that one team creates in a run."""
 KEPT_EVERY_S: Final = 0.5
-ACTS: Final = (3, 7)
+CHANGES: Final = (3, 7)
 """Number of changes of the tree, or of a team, in a run."""
-ACT_S: Final = (1.0, 5.0)
+CHANGE_S: Final = (1.0, 5.0)
 """Time between two changes."""
 BROKEN_S: Final = (1.0, 5.0)
 """Time for which an invalid tree, a second one or none exists."""
@@ -57,7 +57,7 @@ class Quotas:
         self.teams = drawn_teams(self._rng, self._root, namespaces)
         if has_fractions:
             with_fractions(self._rng, self._root, self.teams)
-        self.is_kept = True
+        self.is_active = True
         """False: controllers create no pods any more."""
 
     @property
@@ -72,12 +72,12 @@ class Quotas:
 
     # -- the controllers of the teams ------------------------------------------------------------------------------
 
-    async def keep(self) -> None:
+    async def run_controller(self) -> None:
         """Creates missing pods of the teams until cancelled."""
         began_s = asyncio.get_running_loop().time()
         while True:
             await asyncio.sleep(KEPT_EVERY_S)
-            if not self.is_kept:
+            if not self.is_active:
                 continue
             there = Counter(pod.namespace for pod in self._pods() if not (pod.is_deleting or pod.is_terminal))
             for team in self.teams:
@@ -94,15 +94,15 @@ class Quotas:
     def _changes_by_weight(self) -> tuple[Callable[[], Awaitable[str]], ...]:
         """Returns the possible changes, repeated by weight."""
         often = [*[self._scale] * 2, *[self._suspend_team] * 3]
-        acts = (self._edit, self._edit, self._break, self._break, self._add_second_tree, self._delete, *often)
-        return (*acts, self._replace, self._replace) if self._always else acts
+        changes = (self._edit, self._edit, self._break, self._break, self._add_second_tree, self._delete, *often)
+        return (*changes, self._replace, self._replace) if self._always else changes
 
     async def run(self, struck: Counter[str]) -> None:
         """Makes the changes of a run, one after the other. At the end a valid tree is in force, or none."""
-        acts = self._changes_by_weight()
-        for _ in range(self._rng.randint(*ACTS)):
-            await asyncio.sleep(self._rng.uniform(*ACT_S))
-            struck[await self._rng.choice(acts)()] += 1
+        changes = self._changes_by_weight()
+        for _ in range(self._rng.randint(*CHANGES)):
+            await asyncio.sleep(self._rng.uniform(*CHANGE_S))
+            struck[await self._rng.choice(changes)()] += 1
 
     async def _edit(self) -> str:
         self._root = quota_trees.edited(self._rng, self._root, always=self._always)

@@ -19,7 +19,6 @@ from tests.kit.world.disks import UNPROVISIONED, Disks
 from tests.kit.world.external_actors import ExternalActors
 from tests.kit.world.gang_workloads import GangWorkloads
 from tests.kit.world.gangs import Gangs
-from tests.kit.world.gpu_users import SharedGpuActors
 from tests.kit.world.kubelets import Kubelets
 from tests.kit.world.labels import CARDS, GPU, GPU_COUNT, GPU_MILLI, HOSTNAME, ODD_VOLUMES
 from tests.kit.world.linked_quotas import LinkedQuotas
@@ -29,6 +28,7 @@ from tests.kit.world.policies import COMPLIANT, POLICY, TRUSTED, Policies
 from tests.kit.world.quotas import Quotas
 from tests.kit.world.relations import Relations
 from tests.kit.world.services import Services
+from tests.kit.world.shared_gpus import SharedGpuActors
 from tests.kit.world.storage import VOLUMES_PATH, Storage
 from tests.kit.world.store_view import StoreView
 

@@ -148,11 +148,11 @@ class BindChecker(ApiChecker):
         conditions = document.get("status", {}).get("conditions") or ()
         message = next((str(one.get("message")) for one in conditions if one.get("type") == SCHEDULED), None)
         uid = str(document.get("metadata", {}).get("uid"))
-        said = self.delivered[sender].said.get(uid) if sender in self.delivered else None
-        if message is None or said is None:
+        last_message = self.delivered[sender].last_messages.get(uid) if sender in self.delivered else None
+        if message is None or last_message is None:
             return
-        if message != said:
-            self.complain(f"I3: {sender} writes to the owner of {uid} {message[:60]!r}, after {said[:60]!r}")
+        if message != last_message:
+            self.complain(f"I3: {sender} writes to the owner of {uid} {message[:60]!r}, after {last_message[:60]!r}")
         elif self.in_flight.is_open(sender, uid) and not message.startswith(UNREADABLE):
             self.complain(f"I3: {sender} writes to the owner of {uid} {message[:60]!r} while it is being bound")
 
@@ -411,5 +411,5 @@ class BindChecker(ApiChecker):
     def _waiting(self) -> list[Pod]:
         pods = self.pods().values()
         # The audit needs minutes to find claims that a watch has missed after a restored backup.
-        said = [p for p in pods if not (self.was_restored and p.spec.volumes)]
-        return [p for p in said if not (p.node or p.gates or p.is_deleting or p.is_terminal or p.malformed)]
+        readable = [p for p in pods if not (self.was_restored and p.spec.volumes)]
+        return [p for p in readable if not (p.node or p.gates or p.is_deleting or p.is_terminal or p.malformed)]

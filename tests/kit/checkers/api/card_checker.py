@@ -16,7 +16,7 @@ from multisched.cluster.kubelet.plugin_rules import HAMI_LOCK
 from multisched.model.objects import Pod
 from tests.kit.checkers.card_rules import Usage, fits, is_unserved, may_be_confused, mode_of
 from tests.kit.world.gpu_nodes import HAMI
-from tests.kit.world.gpu_users import SharedGpuActors
+from tests.kit.world.shared_gpus import SharedGpuActors
 from tests.kit.world.store_view import StoreView
 
 INIT: str = "first"

@@ -256,13 +256,13 @@ class AttemptChecker:
             if tried and not self._refused % REFUSALS_EVERY:
                 self.gangs.check_refusal(pod, tried, failure.message)
             return
-        moment = feasible.now(self.name) if is_judged(pod) and not self._refused % REFUSALS_EVERY else None
-        node = moment.node_for(pod) if moment is not None else ""
+        nodes = feasible.nodes_of(self.name) if is_judged(pod) and not self._refused % REFUSALS_EVERY else None
+        node = nodes.node_for(pod) if nodes is not None else ""
         if node:
             self.complain(f"I3: {pod.key} was refused, and {node} takes it ({failure.message[:80]})")
-        if moment is None or is_tried_anew or feasible.is_nominated(pod):
+        if nodes is None or is_tried_anew or feasible.is_nominated(pod):
             return
-        node = moment.node_by_preemption(pod)
+        node = nodes.node_by_preemption(pod)
         if node:
             self.complain(f"I3: {pod.key} preempts nobody, and {node} takes it without ({failure.message[-80:]})")
 

@@ -72,7 +72,7 @@ class EventChecker:
         self._late[news] += self.is_drained
         self._record(event)
 
-    def said(self, uid: str, message: str) -> None:
+    def check_condition(self, uid: str, message: str) -> None:
         """Checks the message of a condition that is about to be written."""
         self._check_message(uid, message)
 

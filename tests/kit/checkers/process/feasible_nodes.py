@@ -34,7 +34,7 @@ class FeasibleNodes:
     _known: dict[str, tuple[tuple[int, int], DomainNodes]] = field(default_factory=dict)
     """Domain -> versions from which its nodes were computed, and the nodes."""
 
-    def now(self, domain: str) -> DomainNodes | None:
+    def nodes_of(self, domain: str) -> DomainNodes | None:
         """Returns the domain's nodes as observed now; None if the result cannot be known."""
         if hidden(self.program.cache.objects, ObjectKind.NAMESPACE):
             return None  # terms may select namespaces
@@ -43,10 +43,10 @@ class FeasibleNodes:
         made_of = self.delivered.changes, rows.generation
         known = self._known.get(domain)
         if known is None or known[0] != made_of:
-            known = self._known[domain] = made_of, self._made(domain)
+            known = self._known[domain] = made_of, self._compute(domain)
         return known[1]
 
-    def _made(self, domain: str) -> DomainNodes:
+    def _compute(self, domain: str) -> DomainNodes:
         pods_on_nodes = self.delivered.pods_on_nodes()
         on: dict[str, list[Pod]] = {name: [] for name in self.delivered.nodes}
         for one, there in pods_on_nodes:

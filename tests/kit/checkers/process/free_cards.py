@@ -23,24 +23,26 @@ def fault_of_cards(ledger: GpuLedger) -> str:
         ):
             continue
         numbers = [card.index for card in cards.node.cards]
-        left = _left_of(numbers, cards.holds)
-        if left is not None and list(left.values()) != cards.free_milli:
-            return f"I1: {name} shows {cards.free_milli} free of its GPUs, and its pods leave {list(left.values())}"
+        remaining = _left_of(numbers, cards.holds)
+        if remaining is not None and list(remaining.values()) != cards.free_milli:
+            return (
+                f"I1: {name} shows {cards.free_milli} free of its GPUs, and its pods leave {list(remaining.values())}"
+            )
     return ""
 
 
 def _left_of(numbers: Sequence[int], holds: Mapping[str, Hold]) -> dict[CardName, int] | None:
     """Returns card number -> free thousandths; None if a pod holds unknown whole cards."""
-    left: dict[CardName, int] = dict.fromkeys(numbers, CARD_MILLI)
+    remaining: dict[CardName, int] = dict.fromkeys(numbers, CARD_MILLI)
     for hold in holds.values():
         if Mode.WHOLE not in hold.modes or not all(isinstance(share.card, int) for share in hold.shares):
             return None
         if any(amount.memory or amount.percent for amount in (hold.amount, *(share.amount for share in hold.shares))):
             return None  # `card_rules.py` checks amounts of memory
-        are_known = bool(hold.shares) and all(share.card in left for share in hold.shares)
-        if hold.is_whole and not (are_known and all(left[share.card] == CARD_MILLI for share in hold.shares)):
+        are_known = bool(hold.shares) and all(share.card in remaining for share in hold.shares)
+        if hold.is_whole and not (are_known and all(remaining[share.card] == CARD_MILLI for share in hold.shares)):
             return None
         shares = hold.shares if are_known else [Share(number, hold.amount) for number in numbers]
         for share in shares:
-            left[share.card] -= CARD_MILLI if hold.is_whole else share.amount.milli
-    return {number: max(milli, 0) for number, milli in left.items()}
+            remaining[share.card] -= CARD_MILLI if hold.is_whole else share.amount.milli
+    return {number: max(milli, 0) for number, milli in remaining.items()}

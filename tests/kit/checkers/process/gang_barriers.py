@@ -9,7 +9,7 @@ from typing import Any, Final
 from multisched.shell.binding.gang_barrier import Barrier
 from multisched.shell.domain import DomainWorker
 from multisched.state.gang_roster import GangRoster
-from tests.kit.checkers.process.gang_roster import counted
+from tests.kit.checkers.process.gang_roster import recount
 
 WRITES: Final = ("expect", "begin", "arrive", "leave")
 """Methods after which all barriers are recounted."""
@@ -53,7 +53,7 @@ class BarrierChecker:
         gang = self._roster.gang(key)
         if gang is None or (missing and gang.starts_members_singly):
             return False
-        return counted(gang).needs + missing > 0
+        return recount(gang).needs + missing > 0
 
 
 def _missing(barrier: Barrier) -> Counter[str]:

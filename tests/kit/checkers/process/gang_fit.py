@@ -77,15 +77,15 @@ class GangFit:
 
     def check_refusal(self, pod: Pod, tried: Sequence[Pod], message: str) -> None:
         """Checks that the members of an attempt do not fit together, and would not after evicting all less important pods."""
-        lacking, moment = self.lacking(pod.uid), self._feasible.now(self._domain)
-        if moment is None or not lacking:
+        lacking, nodes = self.lacking(pod.uid), self._feasible.nodes_of(self._domain)
+        if nodes is None or not lacking:
             return
-        if self._fits(tried, lacking, moment):
+        if self._fits(tried, lacking, nodes):
             self._complain(f"I3: {pod.key} was refused, and its gang fits as a whole ({message[:80]})")
             return
         if not all(self._is_simple_preemptor(one) for one in tried):
             return
-        if self._fits(tried, lacking, moment.without_less_urgent(min(one.spec.priority for one in tried))):
+        if self._fits(tried, lacking, nodes.without_less_urgent(min(one.spec.priority for one in tried))):
             self._complain(f"I3: {pod.key} preempts nobody, and so its gang would fit as a whole ({message[-80:]})")
 
     def _is_simple_preemptor(self, pod: Pod) -> bool:
@@ -93,15 +93,15 @@ class GangFit:
         is_simple = needs_only_room_or_devices(pod) and not wants_devices(pod) and pod.spec.can_preempt
         return is_simple and not self._feasible.is_nominated(pod)
 
-    def _fits(self, members: Sequence[Pod], lacking: Counter[GangKey], moment: DomainNodes) -> bool:
+    def _fits(self, members: Sequence[Pod], lacking: Counter[GangKey], nodes: DomainNodes) -> bool:
         """Reports whether the members fit in one of the topology domains that the gang requires, or anywhere if it requires
         none.
         """
         judge = self._feasible.delivered.gangs
         required = judge.state(next(iter(lacking))).required if judge is not None else ()
-        return any(self._fits_in(members, lacking, part) for part in moment.by_domain(required))
+        return any(self._fits_in(members, lacking, part) for part in nodes.by_domain(required))
 
-    def _fits_in(self, members: Sequence[Pod], lacking: Counter[GangKey], moment: DomainNodes) -> bool:
+    def _fits_in(self, members: Sequence[Pod], lacking: Counter[GangKey], nodes: DomainNodes) -> bool:
         """Reports whether the missing members fit, each placed on the first node that takes it."""
         judge = self._feasible.delivered.gangs
         left = Counter(lacking)
@@ -109,9 +109,9 @@ class GangFit:
             key = judge.gang_of(pod.uid) if judge is not None else None
             if key is None or left[key] <= 0 or not is_judged(pod):
                 continue
-            node = moment.node_for(pod)
+            node = nodes.node_for(pod)
             if node:
-                moment = moment.with_pod(pod, node)
+                nodes = nodes.with_pod(pod, node)
                 left[key] -= 1
         return max(left.values()) <= 0
 
@@ -119,12 +119,12 @@ class GangFit:
 
     def check_parked(self, entry: QueueEntry, queue: PodQueue) -> None:
         """Checks a parked lead: if its gang fits as a whole, it should have been requeued, unless another member is being tried."""
-        lacking, moment = self.lacking(entry.uid), self._feasible.now(self._domain)
-        if moment is None or not lacking:
+        lacking, nodes = self.lacking(entry.uid), self._feasible.nodes_of(self._domain)
+        if nodes is None or not lacking:
             return
         members = [one for uid in sorted(self._uids_of(lacking)) if (one := queue.entry(uid)) is not None]
         if all(one.state in WAITING or one.state is QueueState.GATED for one in members) and self._fits(
-            [one.pod for one in members if one.state in WAITING], lacking, moment
+            [one.pod for one in members if one.state in WAITING], lacking, nodes
         ):
             refusal = f"{', '.join(entry.plugins)}: {entry.message[:80]}"
             self._complain(f"I3: {entry.pod.key} was not woken, and its gang fits as a whole ({refusal})")

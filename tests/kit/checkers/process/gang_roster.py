@@ -41,7 +41,7 @@ class GangReason(NamedTuple):
     lacks: int
 
 
-def counted(gang: Gang) -> GangCount:
+def recount(gang: Gang) -> GangCount:
     """Counts the gang's members one by one."""
     placed = bound = tentative = leaving = held = 0
     owners = set[str]()
@@ -66,18 +66,18 @@ def counted(gang: Gang) -> GangCount:
     return GangCount(placed, bound, leaving, succeeded, needs, lacks, present, surplus)
 
 
-def counted_of(roster: GangRoster, uid: str) -> GangCount:
+def recount_gang_of(roster: GangRoster, uid: str) -> GangCount:
     """Counts the gang of a member."""
     gang = roster.gang(roster.key_of(uid) or "")
     assert gang is not None, "a member of the queue's gang has one in the roster"
-    return counted(gang)
+    return recount(gang)
 
 
 def reason_of(gang: Gang | None) -> GangReason | None:
     """Returns why members of the gang wait, in values that are equal as long as that is so; None for no gang."""
     if gang is None:
         return None
-    count, spec = counted(gang), gang.spec
+    count, spec = recount(gang), gang.spec
     is_complete = spec is not None and count.present >= spec.min_members
     return GangReason(spec, not gang.problem, is_complete, max(count.needs, 0), count.lacks)
 
@@ -199,7 +199,7 @@ def fault_of_count(gang: Gang) -> str:
         gang.present,
         gang.surplus,
     )
-    wanted = counted(gang)
+    wanted = recount(gang)
     for name, here, there in zip(GangCount._fields, kept, wanted, strict=True):
         if here != there:
             return f"I13: gang {gang.key} counts {here} as {name}, and its members make {there}"

@@ -17,7 +17,7 @@ from multisched.queueing.entry import Entry, Moved, QueueEntry, QueueOutcome
 from multisched.queueing.transitions import QueueState
 from multisched.shell.domain import DomainWorker
 from multisched.state.gang_roster import Gang, GangRoster
-from tests.kit.checkers.process.gang_roster import GangReason, counted, counted_of, reason_of
+from tests.kit.checkers.process.gang_roster import GangReason, reason_of, recount, recount_gang_of
 
 TRIABLE: Final = frozenset({QueueState.ACTIVE, QueueState.BACKOFF, QueueState.UNSCHEDULABLE})
 """States of an entry that leads its gang, or belongs to none."""
@@ -99,7 +99,7 @@ class GangWaits:
         outcome = self._add(pod, now_s)
         if is_new and outcome.state is QueueState.GANG and (key := self._roster.key_of(pod.uid)) is not None:
             for other in self._kept_of(self._roster.together_with(key)):
-                if other.state is QueueState.UNSCHEDULABLE and counted_of(self._roster, other.uid).needs > 0:
+                if other.state is QueueState.UNSCHEDULABLE and recount_gang_of(self._roster, other.uid).needs > 0:
                     self._complain(f"I3: {pod.key} follows {other.pod.key}, which is parked and was not woken by it")
         return outcome
 
@@ -116,7 +116,7 @@ class GangWaits:
             gang = self._roster.gang(key)
             if gang is None:
                 continue
-            is_started = not self._roster.needs(key) and counted(gang).needs <= 0
+            is_started = not self._roster.needs(key) and recount(gang).needs <= 0
             if is_started and kept.since_s is not None:
                 self._complain(f"I3: gang {key} has started, and waits since {now_s - kept.since_s:.1f} s")
             parked = [one for one in kept.entries.values() if one.state is QueueState.UNSCHEDULABLE]
@@ -168,7 +168,7 @@ class GangWaits:
             entry = self._worker.queue.entry(uid)
             name = uid if entry is None else entry.pod.key
             self._complain(f"I3: {name} of gang {gang.key} {what}, for {now_s - since_s:.1f} s")
-        if counted(gang).needs <= 0:
+        if recount(gang).needs <= 0:
             return
         look = self._snapshots[gang.key] = before or _GangSnapshot(now_s, gang.timeout_s)
         look.doubts, look.timeout_s = doubts, min(look.timeout_s, gang.timeout_s)
@@ -178,7 +178,7 @@ class GangWaits:
         self, gang: Gang, own: Sequence[QueueEntry], entries: Mapping[str, Sequence[QueueEntry]]
     ) -> list[tuple[str, str, float]]:
         """Returns states that may only be temporary."""
-        if counted(gang).needs <= 0:
+        if recount(gang).needs <= 0:
             found = [one for one in own if one.state is QueueState.GANG]
             found += [one for one in own if one.state is QueueState.GATED and one.plugins == (GANG_PLUGIN,)]
             return [("waits for others, and its gang has started", one.uid, one.since_s) for one in found]
@@ -203,7 +203,7 @@ class GangWaits:
         all_entries = [
             entry
             for key in together
-            if (other := self._roster.gang(key)) is not None and counted(other).needs > 0
+            if (other := self._roster.gang(key)) is not None and recount(other).needs > 0
             for entry in entries.get(key, ())
         ]
         return doubts + _doubts_of_leads(all_entries)
@@ -214,7 +214,7 @@ class GangWaits:
             other = self._roster.gang(key)
             if other is None or other.problem or tuple(self._roster.together_with(key)) != tuple(together):
                 return True
-            count, spec = counted(other), other.spec
+            count, spec = recount(other), other.spec
             if spec is not None and count.needs > 0 and count.present < spec.min_members:
                 return True
             if other.schedulers.keys() != gang.schedulers.keys():

@@ -23,7 +23,7 @@ from tests.kit.checkers.api.bind_checker import BindChecker
 from tests.kit.checkers.delivered_state import DeliveredState
 from tests.kit.checkers.preemption_rules import fault_of_preemption
 from tests.kit.checkers.process.feasible_nodes import used_by
-from tests.kit.checkers.process.gang_roster import counted
+from tests.kit.checkers.process.gang_roster import recount
 from tests.kit.checkers.quota_rules import fault_of_reclaim
 from tests.kit.checkers.reference_rules import PodOnNode, restricts_by_anti_affinity
 from tests.kit.checkers.victim_rules import (
@@ -126,7 +126,7 @@ class PreemptionChecker:
         keys = Counter(key for pod, _ in preemption.nominations if (key := roster.key_of(pod.uid)) is not None)
         for key, count in keys.items():
             gang = roster.gang(key)
-            needs = 1 if gang is None else max(counted(gang).needs, 1)
+            needs = 1 if gang is None else max(recount(gang).needs, 1)
             if count > needs:
                 self._complain(f"I7: room is made for {count} members of gang {key}, which needs {needs}")
 

@@ -221,8 +221,8 @@ class ProcessChecker:
 
     def write(self, pod: ObjectRef, condition: Condition, lease: LeaseHolder) -> None:
         """Wraps `ApiConditionWriter.write`: records the latest condition of the pod."""
-        self.delivered.said[pod.uid] = condition.message
-        self.events.said(pod.uid, condition.message)
+        self.delivered.last_messages[pod.uid] = condition.message
+        self.events.check_condition(pod.uid, condition.message)
         self._write(pod, condition, lease)
 
     # -- now and then ----------------------------------------------------------------------------------------------

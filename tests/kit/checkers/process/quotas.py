@@ -17,7 +17,7 @@ from multisched.state.reservations import is_stand_in
 from multisched.verify.quota_tree import QuotaTree, Usage
 from tests.kit.checkers.delivered_state import DeliveredState
 from tests.kit.checkers.linked_quotas import misnamed
-from tests.kit.checkers.quota_rules import counted, quota_excess, usage_of
+from tests.kit.checkers.quota_rules import quota_amounts, quota_excess, usage_of
 
 LEDGER: Final = "ElasticQuota"
 WAITED_LOOKS: Final = 2
@@ -63,12 +63,12 @@ class ProcessQuotas:
     def _promised(self, pod: Pod) -> list[Pod]:
         """Returns nominated pods, without those of its gang and of its kind: of these, any may be first."""
         tree, gangs = self._delivered.quotas.tree, self._program.cache.gangs
-        kin = gangs.key_of(pod.uid)
+        gang = gangs.key_of(pod.uid)
         kind = _kind(tree, pod)
         return [
             one
             for one in self._nominated()
-            if one.uid != pod.uid and (kin is None or gangs.key_of(one.uid) != kin) and _kind(tree, one) != kind
+            if one.uid != pod.uid and (gang is None or gangs.key_of(one.uid) != gang) and _kind(tree, one) != kind
         ]
 
     def _nominated(self) -> list[Pod]:
@@ -155,15 +155,15 @@ class ProcessQuotas:
         usage = self._usage(tree).copy()
         for one in self._nominated():
             if one.uid not in uids:
-                usage.add(one.namespace, counted(one))
+                usage.add(one.namespace, quota_amounts(one))
         for pod in pods:
-            if misnamed(tree, pod) or usage.excesses_with(pod.namespace, counted(pod)):
+            if misnamed(tree, pod) or usage.excesses_with(pod.namespace, quota_amounts(pod)):
                 return False
-            usage.add(pod.namespace, counted(pod))
+            usage.add(pod.namespace, quota_amounts(pod))
         return True
 
 
 def _kind(tree: QuotaTree | None, pod: Pod) -> object:
     """Returns the kind of the pod. Pods of one kind share their nominated amounts."""
     leaf = None if tree is None else tree.leaf_of(pod.namespace)
-    return id(leaf), pod.spec.priority, sorted(counted(pod).items())
+    return id(leaf), pod.spec.priority, sorted(quota_amounts(pod).items())

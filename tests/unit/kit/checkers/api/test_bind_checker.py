@@ -235,13 +235,13 @@ def _write_condition(stand: Stand, message: str) -> None:
 
 
 async def _tell_the_older(stand: Stand) -> None:
-    stand.hear().said[stand.uid("first")] = "newer"
+    stand.hear().last_messages[stand.uid("first")] = "newer"
     _write_condition(stand, "newer")
     _write_condition(stand, "older")
 
 
 async def _tell_while_binding(stand: Stand) -> None:
-    stand.hear().said[stand.uid("first")] = "no room"
+    stand.hear().last_messages[stand.uid("first")] = "no room"
     stand.sent("first", "a")
     _write_condition(stand, "no room")
 

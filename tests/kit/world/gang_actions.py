@@ -18,7 +18,7 @@ HOSTILE: Final = 32
 SLOW_S: Final = (1.0, 4.0)
 """Time until a volume is provisioned."""
 
-Act = Callable[[GangWorkloads], Awaitable[None]]
+Action = Callable[[GangWorkloads], Awaitable[None]]
 
 
 # -- evictions -----------------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ async def _make_unstartable(gangs: GangWorkloads, gang: GangWorkload) -> None:
     """Makes a gang of two unable to start; in one case of five it still can."""
     kind = gangs.rng.randrange(5)
     if kind == 0:
-        gang.is_kept = False
+        gang.is_active = False
         await gangs.delete_members(gang, 1)
     elif kind == 1:
         await gangs.delete_group(gang)
@@ -242,7 +242,7 @@ async def _search_expensively(gangs: GangWorkloads) -> None:
     await gangs.delete_members(gang)
 
 
-ACTS: Final[Mapping[str, Act]] = {
+ACTIONS: Final[Mapping[str, Action]] = {
     "gang evicted": _evict_a_gang,
     "gang evicted, another one deleted": _evict_and_delete,
     "gang beside several urgent pods": _preempt_at_once,
