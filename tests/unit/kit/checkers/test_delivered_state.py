@@ -1,4 +1,4 @@
-"""Pods on nodes as one process has observed and decided them: what is listed once follows every change."""
+"""Pods on nodes as one process has observed and assumed them: cached lists follow every change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the simulation says that a pod with GPUs fits for certain, and where it says nothing."""
+"""Nodes on which a pod with GPUs certainly fits, and nodes where that is unknown."""
 
 from __future__ import annotations
 

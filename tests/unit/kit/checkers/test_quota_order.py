@@ -1,4 +1,4 @@
-"""Who should have gone before a victim of a reclaim, and who could have gone where nobody was asked to."""
+"""The order of victims of a reclaim, and pods that could have been reclaimed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def many(namespace: str, count: int) -> list[Pod]:
     return [placed_pod(f"{namespace}{number}", namespace) for number in range(count)]
 
 
-def said_of(victim: Pod, pods: list[Pod], claim: Pod = CLAIM) -> str:
+def fault_of(victim: Pod, pods: list[Pod], claim: Pod = CLAIM) -> str:
     return fault_of_reclaim(three(), [(claim, NODE)], [[victim]], pods)
 
 
@@ -39,8 +39,8 @@ A, B = many("a", 7), many("b", 5)
 
 
 def test_leaf_furthest_over_its_min_loses_pods_first() -> None:
-    assert said_of(A[0], A + B) == ""
-    assert said_of(B[0], A + B) == "b/b0 goes, and not a/a0, whose leaf is further over its min"
+    assert fault_of(A[0], A + B) == ""
+    assert fault_of(B[0], A + B) == "b/b0 goes, and not a/a0, whose leaf is further over its min"
 
 
 @pytest.mark.parametrize(
@@ -58,25 +58,25 @@ def test_leaf_furthest_over_its_min_loses_pods_first() -> None:
 def test_lowest_priority_then_newest_pod_of_a_leaf_is_evicted_first(other: Pod, why: str) -> None:
     pods = [*A, *B[1:], other]
 
-    assert said_of(A[0], pods) == (f"a/a0 goes, and not a/other, {why}" if why else "")
+    assert fault_of(A[0], pods) == (f"a/a0 goes, and not a/other, {why}" if why else "")
 
 
 def test_leaf_of_the_claim_loses_pods_last() -> None:
     own = placed_pod("own", "c", priority=-1)
 
-    assert said_of(own, [*A, *B[1:], own]) == "c/own goes, and not a/a0, whose leaf is further over its min"
-    assert said_of(A[0], [*A, *B[1:], own]) == ""
+    assert fault_of(own, [*A, *B[1:], own]) == "c/own goes, and not a/a0, whose leaf is further over its min"
+    assert fault_of(A[0], [*A, *B[1:], own]) == ""
 
 
 def test_pods_that_cannot_be_evicted_do_not_matter_for_the_order() -> None:
     """The leaf b has borrowed nothing."""
     other = placed_pod("other", "b", priority=-1)
 
-    assert said_of(A[0], [*many("a", 9), *many("b", 2), other]) == ""
+    assert fault_of(A[0], [*many("a", 9), *many("b", 2), other]) == ""
 
 
 def test_borrowing_pod_can_be_evicted_for_an_entitled_one() -> None:
-    """Whether the level above is full, or the node."""
+    """The parent level is full, or the node."""
     small = make_node("n", cpu_milli=3_000)
 
     assert single_sufficient_victim(three(), CLAIM, NODE, [*A, *B]) == "a/a0"
@@ -129,7 +129,7 @@ def test_evicted_gang_counts_as_one_victim() -> None:
 
 
 def test_terminating_pod_is_no_victim_of_the_reclaim() -> None:
-    """For a pod of no quota, for instance: room comes by it, and it need not be borrowed."""
+    """It may be leaving for a pod without a quota: its room becomes free, and need not be borrowed."""
     going, large = replace(B[0], is_deleting=True), make_pod("claim", cpu_milli=2_000, namespace="c")
     there = [*A, going, *B[1:]]
 

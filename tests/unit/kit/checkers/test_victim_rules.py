@@ -1,4 +1,4 @@
-"""What the simulation holds against a preemption: only what holds in whatever order equal pods are counted."""
+"""Violations of preemptions: only what holds in every order of equal pods."""
 
 from __future__ import annotations
 
@@ -123,9 +123,9 @@ def test_node_is_a_candidate_if_all_hard_taints_are_tolerated() -> None:
     urgent = pod("urgent", cpu_milli=2000, priority=URGENT)
     tolerant = replace(urgent, spec=replace(urgent.spec, tolerations=(Toleration(key="upkeep", operator="Exists"),)))
 
-    def does(who: Pod, *taints: Taint) -> bool:
+    def does(apps: Pod, *taints: Taint) -> bool:
         here = node("n", taints=taints)
-        return fits_within_budgets(who, here, [], [here], [(pod("low"), here)], lambda node: True)
+        return fits_within_budgets(apps, here, [], [here], [(pod("low"), here)], lambda node: True)
 
     assert does(urgent, preferred)
     assert not does(urgent, preferred, hard)
@@ -151,10 +151,10 @@ def test_number_of_victims_is_minimal(victims: list[str], fault: str) -> None:
     pods_on_nodes: list[PodOnNode] = [(one, there) for one in lower.values()]
     going = [lower[name] for name in victims]
 
-    said = fault_of_victims(pod("urgent", priority=URGENT), there, going, [there], pods_on_nodes, lambda node: True)
+    found = fault_of_victims(pod("urgent", priority=URGENT), there, going, [there], pods_on_nodes, lambda node: True)
 
-    assert said.startswith(fault)
-    assert bool(said) == bool(fault)
+    assert found.startswith(fault)
+    assert bool(found) == bool(fault)
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,8 @@ def test_more_important_of_two_equal_pods_is_spared(victim: Pod, staying: Pod, i
     there = node("n")
     pods_on_nodes: list[PodOnNode] = [(victim, there), (staying, there)]
     preemptor = pod("urgent", priority=URGENT)
-    said = fault_of_victims(preemptor, there, [victim], [there], pods_on_nodes, lambda node: True, [budget("kept", 0)])
-    assert said == (f"{victim.key} goes, and {staying.key}, which is less important, stays" if is_fault else "")
+    found = fault_of_victims(preemptor, there, [victim], [there], pods_on_nodes, lambda node: True, [budget("kept", 0)])
+    assert found == (f"{victim.key} goes, and {staying.key}, which is less important, stays" if is_fault else "")
 
 
 @pytest.mark.parametrize(
@@ -203,5 +203,5 @@ def test_each_unit_of_victims_of_several_preemptors_is_needed(units: list[str], 
 def test_preemptors_must_fit_together() -> None:
     there = node("n")
     preemptors = [(pod("one", priority=URGENT), there), (pod("two", cpu_milli=1500, priority=URGENT), there)]
-    said = fault_of_units(preemptors, [[pod("a")]], [there], [(pod("a"), there)], lambda node: True)
-    assert said == "default/one and its like do not fit when ['default/a'] are gone"
+    found = fault_of_units(preemptors, [[pod("a")]], [there], [(pod("a"), there)], lambda node: True)
+    assert found == "default/one and its like do not fit when ['default/a'] are gone"

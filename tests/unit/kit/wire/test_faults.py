@@ -1,4 +1,4 @@
-"""The faulty wire: what is sent goes on by itself, and lines are lost only where that can be found out."""
+"""Faulty connections: a sent request continues without its sender, and events are lost only where a process can detect that."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PODS = "/api/v1/namespaces/default/pods"
 
 
 class Watcher(ApiChecker):
-    """ApiChecker that ask nothing of a binding that is only on its way."""
+    """An ApiChecker that ignores bindings in flight."""
 
     def on_bind_sent(self, sender: str, path: str, body: bytes) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Gangs that a run draws: of every form and size, and read by the judge as they are meant."""
+"""Gangs that a run draws: of every form and size, and read by the judge as planned."""
 
 from __future__ import annotations
 
