@@ -187,7 +187,7 @@ async def _own_spread_label_changed(dedicated: DedicatedNodes) -> ParkedPod:
     return waiting_pod._replace(awaits="its own labels", event=change)
 
 
-# -- pods go -----------------------------------------------------------------------------------------------------------
+# -- pods are deleted --------------------------------------------------------------------------------------------------
 
 
 async def _requests_freed(dedicated: DedicatedNodes) -> ParkedPod:
@@ -227,7 +227,7 @@ async def _excluding_pod_deleted(dedicated: DedicatedNodes) -> ParkedPod:
     return ParkedPod(pod, "the end of a pod that did not bear it", partial(dedicated.delete_pod, uid))
 
 
-# -- pods come and change ----------------------------------------------------------------------------------------------
+# -- pods are created and changed --------------------------------------------------------------------------------------
 
 
 async def _affinity_target_added(dedicated: DedicatedNodes) -> ParkedPod:
@@ -277,7 +277,7 @@ async def _namespace_relabelled(dedicated: DedicatedNodes) -> ParkedPod:
     return ParkedPod(pod, "labels of its enemy's namespace", partial(label, name, {"sim/hostile": None}), is_observed)
 
 
-# -- the last pod of a series ------------------------------------------------------------------------------------------
+# -- the last pod of its kind ------------------------------------------------------------------------------------------
 
 
 async def _last_pod_of_kind(
@@ -382,7 +382,7 @@ async def _resize(dedicated: DedicatedNodes, name: str) -> None:
         await dedicated.context.world.kubelets.resize(pod, "100m")
 
 
-# -- a node comes ------------------------------------------------------------------------------------------------------
+# -- a node is added --------------------------------------------------------------------------------------------------
 
 
 async def _add_node_for_all(context: RunContext) -> bool:

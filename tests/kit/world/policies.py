@@ -92,7 +92,7 @@ class Policies:
             },
         }
 
-    # -- as the API server asks ------------------------------------------------------------------------------------
+    # -- requests to the API server --------------------------------------------------------------------------------
 
     def before(self, request: ApiRequest) -> Response | None:
         if request.body is None or request.method not in ("POST", "PATCH"):
@@ -133,7 +133,7 @@ class Policies:
         stored = self._store.collection(kind).objects.get(key)
         return None if stored is None else dict(stored.document())
 
-    # -- as users act ----------------------------------------------------------------------------------------------
+    # -- changes by users ------------------------------------------------------------------------------------------
 
     def pod_changed(self, uid: str) -> None:
         self._changes[uid] += 1
@@ -149,7 +149,7 @@ class Policies:
         """Records a new configuration: each refused pod is tried once more by it."""
         self._configurations += 1
 
-    # -- as a process hears ----------------------------------------------------------------------------------------
+    # -- responses to a process ------------------------------------------------------------------------------------
 
     def on_pod_delivered(self, sender: str, uid: str) -> None:
         """Forgets responses about a claim of this name: they belong to an earlier pod."""

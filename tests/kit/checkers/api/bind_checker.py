@@ -347,7 +347,7 @@ class BindChecker(ApiChecker):
         if domain is not None and node is not None and not self._node_filter.usable_by(domain)(node):
             self.complain(f"I8: {pod.key} of {domain} was bound to {name}")
 
-    # -- at rest ---------------------------------------------------------------------------------------------------
+    # -- in a settled run --------------------------------------------------------------------------------------------
 
     def unbound_feasible(self) -> Iterator[Pod]:
         """Yields pods that are pending although a node of their domain has room for them (I3), unless the server refuses their

@@ -158,7 +158,7 @@ class AttemptChecker:
         self.queue.charge_attempt = checked_charge  # type: ignore[method-assign]
         return self
 
-    # -- whose turn it is ------------------------------------------------------------------------------------------
+    # -- order of pops ---------------------------------------------------------------------------------------------
 
     def _count_turn(self, popped: QueuedPod) -> None:
         """Counts a pop. While a pod waits for its first attempt, retries of other namespaces may use as many units as first
