@@ -22,7 +22,7 @@ from tests.sim.recent_defects import DEFECTS
 from tests.sim.run import quiet
 
 SEEDS_MAX = 48
-"""Seeds that a defect may survive before it counts as not caught, if no other number is asked for."""
+"""Default number of seeds after which a defect counts as not caught."""
 
 FIRST: dict[str, int] = {
     "answers_of_plugins_are_not_read": 300,
@@ -229,11 +229,13 @@ UNSHOWN = frozenset(
         "volumes_promised_twice",
     }
 )
-"""Defects that no seed is known to catch since the simulation was drawn anew; `--only` and `--all` try them."""
+"""Defects that no known seed catches since the draws of the simulation changed; `--only` and `--all` try them."""
 
 
 def hunt(name: str, seeds_max: int = SEEDS_MAX) -> tuple[str, int | None, str, float]:
-    """The first seed that catches the defect, with what it said; None if none does. Runs in a process of its own."""
+    """Returns name, first seed that catches the defect, its violation, and the time in seconds; the seed is None if none does. Runs
+    in a process of its own.
+    """
     began = time.monotonic()
     DEFECTS[name]()
     is_of_teams = DEFECTS[name].__module__ in (gang_defects.__name__, quota_defects.__name__)

@@ -54,9 +54,9 @@ async def _corrupt_rows(context: RunContext) -> bool:
     is_whole = process.program.audit.statistics().audits == audits + AUDITS
     left = row_faults(cache.nodes, range(cache.nodes.size))
     if is_whole and left:
-        context.bind_checker.complain(f"I4: the audit leaves rows as they are: {next(iter(left.values()))}")
+        context.bind_checker.report_violation(f"I4: the audit leaves rows as they are: {next(iter(left.values()))}")
     if is_whole and lost is not None and process.program.pod_repair.is_lost(lost):
-        context.bind_checker.complain(f"I3: the audit leaves {lost.key} in no queue")
+        context.bind_checker.report_violation(f"I3: the audit leaves {lost.key} in no queue")
     return True
 
 

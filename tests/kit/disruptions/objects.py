@@ -112,7 +112,7 @@ async def _relabel_namespace(context: RunContext) -> bool:
         placed = {pod.name for pod in world.pods() if pod.node == node}
         beside = sorted(placed.intersection(guests)) if host in placed else []
         if beside and label and was_heard:
-            context.bind_checker.complain(
+            context.bind_checker.report_violation(
                 f"I1: {beside[0]} was bound beside {host} against a rule about namespace {named}"
             )
         for guest in guests:

@@ -29,19 +29,19 @@ class ReserveTally:
 
     def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
         if pod.uid in self.open:
-            self._complain(f"{pod.key} was reserved on {node} while it was on {self.open[pod.uid]}")
+            self._report_violation(f"{pod.key} was reserved on {node} while it was on {self.open[pod.uid]}")
         self.open[pod.uid] = node
         return SUCCESS
 
     def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:
         if self.open.pop(pod.uid, None) != node:
-            self._complain(f"{pod.key} was unreserved on {node}, where it was not")
+            self._report_violation(f"{pod.key} was unreserved on {node}, where it was not")
 
     def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None:
         if self.open.pop(pod.uid, None) != node:
-            self._complain(f"{pod.key} was bound to {node}, where it was not reserved")
+            self._report_violation(f"{pod.key} was bound to {node}, where it was not reserved")
         self.on_bound(pod, node)
 
-    def _complain(self, sentence: str) -> None:
+    def _report_violation(self, sentence: str) -> None:
         if len(self.broken) < BROKEN_MAX:
             self.broken.append(f"I5: {sentence}")

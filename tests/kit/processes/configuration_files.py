@@ -57,11 +57,11 @@ class FileFollower:
         setting: Setting,
         number: int,
         rng: random.Random,
-        complain: Callable[[str], None],
+        report_violation: Callable[[str], None],
     ) -> None:
         self._file, self._setting, self._number = file, setting, number
         self._late_s = rng.uniform(0.0, LATE_MAX_S)
-        self._complain = complain
+        self._report_violation = report_violation
         started_by = file.last_good(self._late_s)
         self._text = started_by.text
         self.configuration = self._read(started_by)
@@ -83,14 +83,14 @@ class FileFollower:
         if self._task is None:
             return
         if self._task.done() and not self._task.cancelled() and (error := self._task.exception()) is not None:
-            self._complain(f"a process no longer follows its configuration file: {error!r}")
+            self._report_violation(f"a process no longer follows its configuration file: {error!r}")
         self._task.cancel()
 
     async def look(self) -> Configuration | None:
         """Returns the configuration if the file has changed since the last call; None if not. Raises ConfigError."""
         assert self._program is not None
         if self._kept is not None and self._program.configuration is not self._kept:
-            self._complain("a configuration with a mistake has changed what is in force")
+            self._report_violation("a configuration with a mistake has changed what is in force")
         seen = self._file.seen(self._late_s)
         if seen.text == self._text:
             return None
@@ -106,7 +106,7 @@ class FileFollower:
         named = {one.path for one in view.waiting}
         if view.problems or left != named:
             found = f"{sorted(left)[:3]} are not in force, {sorted(named)[:3]} are named, and these problems: {view.problems[:1]}"
-            self._complain(f"of a good configuration {found}")
+            self._report_violation(f"of a good configuration {found}")
 
     @staticmethod
     def rest_s() -> float:

@@ -89,7 +89,7 @@ class Questions:
         self._bind_checker = bind_checker
         self._clock = clock
         self._rng = rng
-        self._in_thread = _Watched(process.program, bind_checker.complain)
+        self._in_thread = _Watched(process.program, bind_checker.report_violation)
         self._explanations = ProgramExplanations(self._program, in_thread=self._in_thread)
 
     async def ask(self) -> None:
@@ -130,7 +130,7 @@ class Questions:
             self._judge(self._process.checker.delivered.pods.get(view.uid), view.domain, view.now.node)
         for fix in view.fixes or ():
             if fix.node not in self._process.checker.delivered.nodes:
-                self._bind_checker.complain(f"{pod.key} is said to fit on {fix.node}, which is gone")
+                self._bind_checker.report_violation(f"{pod.key} is said to fit on {fix.node}, which is gone")
 
     async def _ask_what_if(self) -> None:
         for document in self._rng.sample(MANIFESTS, PLANNED):
@@ -186,7 +186,7 @@ class Questions:
             await ask()
         except REFUSED as refused:
             if not str(refused):
-                self._bind_checker.complain(f"a question was refused without a word: {type(refused).__name__}")
+                self._bind_checker.report_violation(f"a question was refused without a word: {type(refused).__name__}")
 
     def _judge(self, pod: Pod | None, domain: str, name: str) -> None:
         delivered = self._process.checker.delivered
@@ -195,15 +195,15 @@ class Questions:
             return
         fault = "which is gone" if node is None else delivered.fault_of_node(pod, domain, node)
         if fault:
-            self._bind_checker.complain(f"I8: an answer says that {pod.key} would go to {name}, {fault}")
+            self._bind_checker.report_violation(f"I8: an answer says that {pod.key} would go to {name}, {fault}")
 
 
 class _Watched(InThread):
     """Runs work on the loop in place of a thread, and reports if that has changed the program."""
 
-    def __init__(self, program: Program, complain: Callable[[str], None]) -> None:
+    def __init__(self, program: Program, report_violation: Callable[[str], None]) -> None:
         self._program = program
-        self._complain = complain
+        self._report_violation = report_violation
 
     async def __call__(self, work: Callable[[], T]) -> T:
         before = _state_of(self._program)
@@ -212,7 +212,7 @@ class _Watched(InThread):
         finally:
             changed = [name for name, found in _state_of(self._program).items() if found != before[name]]
             if changed:
-                self._complain(f"a question has changed the program: {', '.join(changed)}")
+                self._report_violation(f"a question has changed the program: {', '.join(changed)}")
 
 
 def _state_of(program: Program) -> Mapping[str, object]:

@@ -123,7 +123,7 @@ class Replicas:
             is_steady=not self._setting.is_drawn,
         )
         if self._setting.has_gang_workloads:
-            cost = StepCost(self._loop, self._bind_checker.complain)
+            cost = StepCost(self._loop, self._bind_checker.report_violation)
             for worker in program.router.workers():
                 cost.follow(worker.runner)
         task = self._loop.create_task(self._keep(program), context=context)
@@ -139,7 +139,9 @@ class Replicas:
         self._file.write(file)
 
     def _follower(self) -> FileFollower:
-        return FileFollower(self._file, self._setting, self.started, self._file_rng, self._bind_checker.complain)
+        return FileFollower(
+            self._file, self._setting, self.started, self._file_rng, self._bind_checker.report_violation
+        )
 
     async def _keep(self, program: Program) -> None:
         """Runs a process. If it ends because it lost its lease, it is restarted, as a kubelet restarts a container."""
@@ -149,7 +151,7 @@ class Replicas:
             self._replace(program)
         except* Exception as died:  # noqa: BLE001 - a process ends here; that is what is judged
             self.died += 1
-            self._bind_checker.complain(f"{self._identity_of(program)} died: {_leaf(died)!r}")
+            self._bind_checker.report_violation(f"{self._identity_of(program)} died: {_leaf(died)!r}")
             self._replace(program)
 
     def _replace(self, program: Program) -> None:
@@ -206,10 +208,10 @@ class Replicas:
         if process not in self.running:
             return  # it lost its lease meanwhile, which also ends it
         if not process.task.done():
-            self._bind_checker.complain(f"I11: {process.identity} had not stopped after {STOP_MAX_S:.0f} s")
+            self._bind_checker.report_violation(f"I11: {process.identity} had not stopped after {STOP_MAX_S:.0f} s")
             process.task.cancel()
         elif process.task.exception() is not None:
-            self._bind_checker.complain(f"I11: {process.identity} stopped with {process.task.exception()!r}")
+            self._bind_checker.report_violation(f"I11: {process.identity} stopped with {process.task.exception()!r}")
         elif not self._bind_checker.was_restored:
             process.checker.events.check_whole(self._bind_checker.events())
         self._remove(process)

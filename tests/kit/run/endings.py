@@ -95,4 +95,4 @@ async def _free_room_while_held(context: RunContext) -> None:
         has_heard and all(p in context.replicas.running for p in leaders) and not context.setting.has_faulty_plugin
     )
     if is_undisturbed and any(pod.name == name for pod in context.bind_checker.unbound_feasible()):
-        context.bind_checker.complain(f"I3: {name} missed the event of its attempt")
+        context.bind_checker.report_violation(f"I3: {name} missed the event of its attempt")

@@ -54,7 +54,7 @@ class QuiescenceChecker:
         """`is_over`: reports whether the run has been given up."""
         self._context = context
         self._is_over = is_over
-        self._bind_checker, self._complain = context.bind_checker, context.bind_checker.complain
+        self._bind_checker, self._report_violation = context.bind_checker, context.bind_checker.report_violation
         self._replicas = context.replicas
         self._faults_over_s = math.inf
         """Time from which no faults have an effect."""
@@ -121,22 +121,24 @@ class QuiescenceChecker:
         """Checks everything that must hold in a settled run."""
         late = list(self._bind_checker.unbound_feasible())
         if late:
-            self._complain(f"I3: {len(late)} feasible pods are not bound, for instance {late[0].key}")
+            self._report_violation(f"I3: {len(late)} feasible pods are not bound, for instance {late[0].key}")
         entitled = list(self._bind_checker.unbound_entitled())
         if entitled:
-            self._complain(f"I14: {len(entitled)} entitled pods are not bound, for instance {entitled[0].key}")
+            self._report_violation(f"I14: {len(entitled)} entitled pods are not bound, for instance {entitled[0].key}")
         self._bind_checker.check_gangs()
         self._bind_checker.check_events()
         for fault in self._status_faults():
-            self._complain(fault)
+            self._report_violation(fault)
         if not self._bind_checker.was_restored:  # a restored backup has old conditions
             self._check_messages()
         aside = self.not_quarantined()
         if aside:
-            self._complain(f"I10: {len(aside)} pods are refused for ever and not set aside, for instance {aside[0]}")
+            self._report_violation(
+                f"I10: {len(aside)} pods are refused for ever and not set aside, for instance {aside[0]}"
+            )
         for process in self._replicas.running:
             for sentence in self._differences(process):
-                self._complain(f"{sentence} ({process.identity})")
+                self._report_violation(f"{sentence} ({process.identity})")
             process.checker.reserves.check(is_quiescent=True)
             process.checker.check_quiescent()
             if process.follower is not None:
@@ -146,7 +148,7 @@ class QuiescenceChecker:
         was_paused, failures = self._replicas.was_paused, self._replicas.observer.failures
         failures = [f for f in failures if not _is_expected(f) and not (was_paused and _is_late(f))]
         if failures:
-            self._complain(f"plugins failed: {failures[:3]}")
+            self._report_violation(f"plugins failed: {failures[:3]}")
 
     def _check_messages(self) -> None:
         events = self._bind_checker.events()
@@ -161,11 +163,11 @@ class QuiescenceChecker:
         was_tampered_with = self._bind_checker.was_restored or self._replicas.was_corrupted
         is_excused = self._context.setting.has_faulty_plugin or was_tampered_with or bool(injected["false 404"])
         if audit.inner and not is_excused:
-            self._complain(f"I4: the audit had to mend {audit.inner} contradictions inside the cache")
+            self._report_violation(f"I4: the audit had to mend {audit.inner} contradictions inside the cache")
         if audit.lost and not self._needs_audit():
-            self._complain(f"I4: the audit found {audit.lost} lost events, and none was lost")
+            self._report_violation(f"I4: the audit found {audit.lost} lost events, and none was lost")
         if audit.unbound and not self._needs_audit():
-            self._complain(f"I4: the audit took back {audit.unbound} binds, and no answer was false")
+            self._report_violation(f"I4: the audit took back {audit.unbound} binds, and no answer was false")
 
     async def drain(self) -> None:
         """Deletes all pods, and checks that no process keeps anything of them (I5). Pending pods are deleted first, so that none is

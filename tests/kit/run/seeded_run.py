@@ -87,8 +87,8 @@ class Run:
         self._world.schedulers = setting.configuration.served
         self._bind_checker.storage = self._world.storage
         if self._world.cards is not None:
-            objects, complain = self._bind_checker.objects, self._bind_checker.complain
-            self._bind_checker.cards = CardChecker(self._world.cards, objects, complain)
+            objects, report_violation = self._bind_checker.objects, self._bind_checker.report_violation
+            self._bind_checker.cards = CardChecker(self._world.cards, objects, report_violation)
         self._replicas = Replicas(setting, seed, loop, rng, self._world.user.api, self._faults, self._bind_checker)
         self._context = RunContext(
             seed=seed,
@@ -113,7 +113,7 @@ class Run:
             policy,
             RESERVING_SCHEDULER,
             self._loop.time,
-            checker.complain,
+            checker.report_violation,
             lambda: frozenset(one for one in leads if leads[one](RESERVING_DOMAIN) and one not in checker.interrupted),
         )
 
@@ -122,7 +122,7 @@ class Run:
 
     async def main(self) -> Report:
         if self._setting.is_drawn and (fault := fault_of_refusals(self._seed)):
-            self._bind_checker.complain(fault)
+            self._bind_checker.report_violation(fault)
         await self._world.build()
         self._replicas.split_leases()
         for _ in range(self._setting.replicas):

@@ -203,7 +203,7 @@ async def check_requeued(context: RunContext, waiting: Sequence[ParkedPod], befo
         return
     for one in late:
         if is_parked(context, one.pod) and one.is_observed(before.program):
-            context.bind_checker.complain(f"I3: {one.pod} was not woken by {one.awaits}")
+            context.bind_checker.report_violation(f"I3: {one.pod} was not woken by {one.awaits}")
 
 
 def _has_observed(context: RunContext, process: Process) -> bool:

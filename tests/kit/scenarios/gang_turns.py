@@ -91,7 +91,7 @@ class StreamScenario:
         is_over = await self.gangs.until(lambda: any(map(self.has_started, gangs)), within_s)
         if not is_over and before is self.leader() and before is not None:
             names = " and ".join(gang.plan.name for gang in gangs)
-            self.complain(f"gang {names} has not started {within_s:g} s after it could")
+            self.report_violation(f"gang {names} has not started {within_s:g} s after it could")
 
     async def expect_release(self, gang: GangWorkload) -> None:
         """Waits until the stream uses the capacity that was reserved for the gang. Reports a violation if it does not."""
@@ -102,11 +102,11 @@ class StreamScenario:
         )
         if not is_over and before is self.leader() and before is not None:
             found = f"{self.stream.running()} of {full} small pods run"
-            self.complain(f"room is not given up that was reserved for gang {gang.plan.name}: {found}")
+            self.report_violation(f"room is not given up that was reserved for gang {gang.plan.name}: {found}")
 
-    def complain(self, what: str) -> None:
+    def report_violation(self, what: str) -> None:
         if not self.context.bind_checker.was_restored:
-            self.context.bind_checker.complain(f"I13: {what}")
+            self.context.bind_checker.report_violation(f"I13: {what}")
 
 
 Turn = Callable[[StreamScenario], Awaitable[None]]
@@ -178,7 +178,7 @@ async def _expired_reservation(scenario: StreamScenario) -> None:
     scenario.stream.last()
     gang = await scenario.gang()
     if not await scenario.gangs.until(lambda: scenario.is_reserved_for(gang), scenario.in_time_s):
-        scenario.complain(f"no room is reserved for gang {gang.plan.name}")
+        scenario.report_violation(f"no room is reserved for gang {gang.plan.name}")
         return
     await scenario.gangs.until(lambda: not scenario.is_reserved_for(gang), scenario.policy.for_s + RELEASED_S)
     await scenario.expect_release(gang)
@@ -192,7 +192,7 @@ async def _changed_gang(scenario: StreamScenario) -> None:
     scenario.stream.last()
     gang = await scenario.gang(is_grouped=True)
     if not await scenario.gangs.until(lambda: scenario.is_reserved_for(gang), scenario.in_time_s):
-        scenario.complain(f"no room is reserved for gang {gang.plan.name}")
+        scenario.report_violation(f"no room is reserved for gang {gang.plan.name}")
         return
     await scenario.gangs.pause(scenario.policy.for_s / 4)
     kind = scenario.rng.randrange(3)

@@ -35,7 +35,7 @@ async def _deny_binds(context: RunContext) -> bool:
             lambda: _refusals(context, name) >= REFUSALS_ALIKE_MAX or _is_quarantined(context, name), DENIED_S
         )
         if _is_quarantined(context, name):
-            context.bind_checker.complain(f"I3: {name} is set aside, for which it was not we who were refused")
+            context.bind_checker.report_violation(f"I3: {name} is set aside, for which it was not we who were refused")
     finally:
         del answers[name]
     await context.world.user.delete_named(name)
@@ -63,7 +63,7 @@ async def _truncate_event(context: RunContext) -> bool:
     second = await create_pod(context, "", 10)
     await context.until(lambda: are_bound(context, [name, second]), REOPENED_S)
     if is_led_by(context, before) and bound_pods(context, [second]) and not bound_pods(context, [name]):
-        context.bind_checker.complain(f"I3: {name} is not heard of, whose line was cut short")
+        context.bind_checker.report_violation(f"I3: {name} is not heard of, whose line was cut short")
     for one in (name, second):
         await context.world.user.delete_named(one)
     return True

@@ -87,7 +87,7 @@ async def _fill_exactly(context: RunContext) -> bool:
     urgent_pod = await dedicated.add_pod("exact", milli=PLAIN_MILLI, is_urgent=True)
     await context.until(lambda: is_nominated(context, urgent_pod), HELPED_S)
     if is_led_by(context, before) and bound_pods(context, [less_urgent]) and not is_nominated(context, urgent_pod):
-        context.bind_checker.complain(f"I3: {urgent_pod} preempts nobody, and would fill {node}")
+        context.bind_checker.report_violation(f"I3: {urgent_pod} preempts nobody, and would fill {node}")
     await _clear(context, [node], [urgent_pod, less_urgent])
     return True
 
@@ -111,7 +111,7 @@ async def _nominate_twice(context: RunContext) -> bool:
         and is_nominated(context, second)
         and not is_nominated(context, first)
     ):
-        context.bind_checker.complain(f"I7: {first} has lost its promise to {second}, which is as urgent")
+        context.bind_checker.report_violation(f"I7: {first} has lost its promise to {second}, which is as urgent")
     await context.until(partial(are_bound, context, [first, second]), HELPED_S)
     await _clear(context, [node], [first, second, *less_urgent])
     return True

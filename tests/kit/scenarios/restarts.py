@@ -118,13 +118,13 @@ async def _lose_node(context: RunContext) -> bool:
     await context.world.nodes.delete(number)
     await context.until(lambda: not _is_in_flight(context, name), GIVEN_BACK_S)
     if is_led_by(context, before) and _is_in_flight(context, name):
-        context.bind_checker.complain(f"I5: {name} is on its way to {node}, which is gone")
+        context.bind_checker.report_violation(f"I5: {name} is on its way to {node}, which is gone")
     await disks.unselect_node(claim)
     await context.world.nodes.add(number)
     second = await create_pod(context, node, 10)
     await context.until(lambda: has_node() and bool(bound_pods(context, [second])), WRITTEN_S)
     if is_led_by(context, before) and bound_pods(context, [second]) and parked(context, [name]):
-        context.bind_checker.complain(f"I3: {name} is not decided anew, and {node} is there again")
+        context.bind_checker.report_violation(f"I3: {name} is not decided anew, and {node} is there again")
     await context.world.user.delete_named(second)
     await context.world.user.delete_named(name)
     await context.pause(0.2, 0.5)
@@ -152,7 +152,9 @@ async def _write_condition_again(context: RunContext) -> bool:
     await context.until(lambda: _condition(context, name) == _message(context, name), WRITTEN_S)
     said = _message(context, name)
     if is_led_by(context, before) and parked(context, [name]) and _condition(context, name) != said:
-        context.bind_checker.complain(f"I3: the owner of {name} reads {_condition(context, name)!r}, and not {said!r}")
+        context.bind_checker.report_violation(
+            f"I3: the owner of {name} reads {_condition(context, name)!r}, and not {said!r}"
+        )
     await context.world.user.delete_named(name)
     return True
 

@@ -120,7 +120,7 @@ async def expect_bound(context: RunContext, node: str, name: str, why: str) -> N
     await context.until(partial(are_bound, context, [name, second]), COMES_S)
     may_know = is_led_by(context, before) and sees_objects(context)
     if may_know and bound_pods(context, [second]) and parked(context, [name]):
-        context.bind_checker.complain(f"I3: {name} waits for {node}, and may go there: {why}")
+        context.bind_checker.report_violation(f"I3: {name} waits for {node}, and may go there: {why}")
     await context.world.user.delete_named(second)
 
 
@@ -133,7 +133,7 @@ async def expect_pending(context: RunContext, node: str, name: str, why: str, *,
     await context.until(lambda: bool(bound_pods(context, [second])), COMES_S)
     await context.until(lambda: bool(bound_pods(context, [name]) or parked(context, [name])), COMES_S)
     if is_led_by(context, before) and bound_pods(context, [name]) and are_bound(context, beside):
-        context.bind_checker.complain(f"I1: {name} stands on {node}, and must not: {why}")
+        context.bind_checker.report_violation(f"I1: {name} stands on {node}, and must not: {why}")
     await context.world.user.delete_named(second)
 
 

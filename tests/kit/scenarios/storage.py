@@ -162,7 +162,7 @@ async def _take_node_back(context: RunContext, number: int, node: str, key: str)
     await disks.unselect_node(claim)
     await context.until(is_selected, AT_ONCE_S)
     if is_led_by(context, before) and not is_selected():
-        context.bind_checker.complain(
+        context.bind_checker.report_violation(
             f"I3: {name} lost the node that was chosen for its volume, and is not decided anew"
         )
     await context.world.user.delete_named(name)

@@ -58,17 +58,17 @@ class ApiChecker:
         pods = self.pods()
         pod = pods.get(key)
         if pod is None:
-            self.complain(f"I7: {key} was bound but does not exist")
+            self.report_violation(f"I7: {key} was bound but does not exist")
             return
         wanted, node = decision_of(body)
         self.history.append((key, node))
         if pod.uid in self.bound:
-            self.complain(f"I2: {key} was bound to {self.bound[pod.uid]} and again to {node}")
+            self.report_violation(f"I2: {key} was bound to {self.bound[pod.uid]} and again to {node}")
         self.bound[pod.uid] = node
         if pod.gates or pod.is_deleting:
-            self.complain(f"I7: {key} was bound while gated or being deleted")
+            self.report_violation(f"I7: {key} was bound while gated or being deleted")
         if wanted != pod.uid:
-            self.complain(f"I7: {key} was bound by a decision about uid {wanted!r}")
+            self.report_violation(f"I7: {key} was bound by a decision about uid {wanted!r}")
         self._judge_node(pod, node, pods)
 
     def _judge_node(self, pod: Pod, node: str, pods: Mapping[str, Pod]) -> None:
@@ -126,7 +126,7 @@ class ApiChecker:
         for resource in {**node_resources(pod.requests), PODS: 1}:
             amount = sums[resource]
             if amount > room.get(resource, 0):
-                self.complain(f"I1: {name} holds {amount} of {room.get(resource, 0)} {resource} with {pod.key}")
+                self.report_violation(f"I1: {name} holds {amount} of {room.get(resource, 0)} {resource} with {pod.key}")
         self._check_devices(node, room.get(GPU, 0), [pod, *others])
 
     def _size(self, other: Pod, basis: DecisionBasis | None) -> Requests:
@@ -145,19 +145,21 @@ class ApiChecker:
         """Checks I1 for required anti-affinity between pods on one node."""
         for other in others:
             if keep_apart(pod, other):
-                self.complain(f"I1: {pod.key} was bound to {name} beside {other.key}, which an anti-affinity forbids")
+                self.report_violation(
+                    f"I1: {pod.key} was bound to {name} beside {other.key}, which an anti-affinity forbids"
+                )
 
     def _check_selector(self, pod: Pod, name: str, basis: DecisionBasis | None) -> None:
         """Checks I1 for node selector and node affinity, by the node labels that the sender had observed."""
         node = self.nodes().get(name) if basis is None or basis.node is None else basis.node
         if node is not None and not matches_node_affinity(pod, node):
-            self.complain(f"I1: {pod.key} was bound to {name}, which its node selector forbids")
+            self.report_violation(f"I1: {pod.key} was bound to {name}, which its node selector forbids")
 
     def _check_ports(self, pod: Pod, name: str, others: list[Pod]) -> None:
         """Checks I1 for host ports."""
         for other in others if pod.spec.host_ports else ():
             if ports_conflict(pod, other):
-                self.complain(f"I1: {pod.key} was bound to {name}, where {other.key} has its port")
+                self.report_violation(f"I1: {pod.key} was bound to {name}, where {other.key} has its port")
 
     def _check_volumes(self, pod: Pod, name: str) -> None:
         """Checks I1 for volumes: all claims of a pod are bound, to volumes that the node reaches."""
@@ -166,7 +168,7 @@ class ApiChecker:
             return  # processes do not observe at once which claims a restored backup has unbound
         fault = self.storage.fault_of_bind(pod, node)
         if fault:
-            self.complain(f"I1: {fault}")
+            self.report_violation(f"I1: {fault}")
 
     def _note_devices(self, pod: Pod, node: str) -> None:
         """Records the devices of a binding, from the annotations that the node's device plugin reads."""
@@ -188,20 +190,20 @@ class ApiChecker:
             _, devices, milli = self._devices[pod.uid]
             for text in devices:
                 if pod is pods[0] and (not text.isdigit() or int(text) >= count):
-                    self.complain(f"I1: {pod.key} is to use device {text!r} of {node.name}")
+                    self.report_violation(f"I1: {pod.key} is to use device {text!r} of {node.name}")
                 elif text.isdigit():
                     used[int(text)] = used.get(int(text), 0) + milli
         own = self._devices.get(pods[0].uid, ("", ()))[1]
         for device, milli in used.items():
             if milli > 1000 and str(device) in own:
-                self.complain(f"I1: device {device} of {node.name} is given out for {milli} milli")
+                self.report_violation(f"I1: device {device} of {node.name} is given out for {milli} milli")
         is_mixed = shared and any(pod.requests.get(GPU) for pod in pods)
         if is_mixed and node.labels.get(GPU_INDICES) != HONOURED:
-            self.complain(f"I1: whole and shared GPUs meet on {node.name}")
+            self.report_violation(f"I1: whole and shared GPUs meet on {node.name}")
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def complain(self, sentence: str) -> None:
+    def report_violation(self, sentence: str) -> None:
         if len(self._broken) < BROKEN_MAX:
             self._broken.append(sentence)
 
@@ -224,7 +226,7 @@ class ApiChecker:
             uid = (event.get("regarding") or event.get("involvedObject") or {}).get("uid", "")
             node = str(event.get("note") or event.get("message")).rsplit(" ", 1)[-1]
             if self.bound.get(uid) != node and (uid, node) not in self.faked:
-                self.complain(f"I2: an Event says that {uid} went to {node}; it is on {self.bound.get(uid)}")
+                self.report_violation(f"I2: an Event says that {uid} went to {node}; it is on {self.bound.get(uid)}")
 
 
 def smaller(size: Requests, other: Requests) -> Requests:

@@ -56,14 +56,14 @@ class BindChecker(ApiChecker):
     ) -> None:
         """`has_quotas`, `has_gangs`: the run may have quotas, or gangs; otherwise they are not checked."""
         super().__init__(server, broken)
-        self.quotas = QuotaChecker(server, now_s, self.complain, is_on=has_quotas)
-        self.gangs = GangChecker(server, now_s, self.complain, is_on=has_gangs)
+        self.quotas = QuotaChecker(server, now_s, self.report_violation, is_on=has_quotas)
+        self.gangs = GangChecker(server, now_s, self.report_violation, is_on=has_gangs)
         self.policies = policies
         self._node_filter = DomainNodeFilter(configuration)
         self._groups = lease_groups_of(configuration)
         self._domain_of = {name: d.name for d in configuration.domains for name in d.scheduler_names}
-        self.leases = LeaseChecker(configuration, now_s, self.complain, self._has_ours)
-        self.in_flight = BindsInFlight(configuration, now_s, self.complain, self.leases.cannot_know)
+        self.leases = LeaseChecker(configuration, now_s, self.report_violation, self._has_ours)
+        self.in_flight = BindsInFlight(configuration, now_s, self.report_violation, self.leases.cannot_know)
         self.decisions = Decisions(self.bound, self.leases.did_not_know)
         self.delivered = self.decisions.delivered
         """Sender -> what it has observed."""
@@ -77,7 +77,7 @@ class BindChecker(ApiChecker):
             self.objects, configuration, self._node_filter, lambda: self.storage, self.quotas, self.gangs
         )
         self._judge = BindJudge(server, configuration, now_s, self.decisions, unseen_s)
-        self.statuses = StatusChecker(server, configuration, self.leases, self.pods, self.complain)
+        self.statuses = StatusChecker(server, configuration, self.leases, self.pods, self.report_violation)
         self.cards: CardChecker | None = None
         """Checks nodes that share GPUs; None if the run has none."""
         server.interceptors.append(WriteLog(self))
@@ -98,11 +98,11 @@ class BindChecker(ApiChecker):
             return  # it was just deleted
         domain = self._domain_of.get(pod.spec.scheduler_name)
         if domain is None:
-            self.complain(f"I7: a binding was sent for {key} of {pod.spec.scheduler_name}")
+            self.report_violation(f"I7: a binding was sent for {key} of {pod.spec.scheduler_name}")
             return
         delivered = self.delivered.get(sender)
         if pod.gates and (delivered is None or uid not in delivered.pods or delivered.pods[uid].gates):
-            self.complain(f"I7: a binding was sent for {key}, which is gated")
+            self.report_violation(f"I7: a binding was sent for {key}, which is gated")
         self.leases.check(sender, domain, f"a binding for {key}")
         if delivered is not None:
             self.decisions.sent(sender, pod, node)
@@ -113,7 +113,7 @@ class BindChecker(ApiChecker):
                 else ""
             )
             if fault:
-                self.complain(f"I8: {sender} sent {key} to {node}, {fault}")
+                self.report_violation(f"I8: {sender} sent {key} to {node}, {fault}")
         if self.leases.is_unaware(sender):
             self.misreported_nodes.add(node)
         self.in_flight.opened(sender, uid, domain)
@@ -152,9 +152,11 @@ class BindChecker(ApiChecker):
         if message is None or last_message is None:
             return
         if message != last_message:
-            self.complain(f"I3: {sender} writes to the owner of {uid} {message[:60]!r}, after {last_message[:60]!r}")
+            self.report_violation(
+                f"I3: {sender} writes to the owner of {uid} {message[:60]!r}, after {last_message[:60]!r}"
+            )
         elif self.in_flight.is_open(sender, uid) and not message.startswith(UNREADABLE):
-            self.complain(f"I3: {sender} writes to the owner of {uid} {message[:60]!r} while it is being bound")
+            self.report_violation(f"I3: {sender} writes to the owner of {uid} {message[:60]!r} while it is being bound")
 
     def on_object_status_sent(self, sender: str, path: str) -> None:
         self.statuses.sent(sender, path)
@@ -163,7 +165,7 @@ class BindChecker(ApiChecker):
         """Checks I10: the number of attempts that the server always refuses is bounded."""
         fault = self.policies.answered(sender, uid, answer)
         if fault:
-            self.complain(f"I10: {sender} tried {uid} again: {fault}")
+            self.report_violation(f"I10: {sender} tried {uid} again: {fault}")
 
     def forgotten(self, sender: str, uid: str) -> None:
         """Checks I2 when the sender forgets a pod."""
@@ -206,9 +208,9 @@ class BindChecker(ApiChecker):
         domains = self._domains_at(sender, victim)
         faults = [self.leases.fault_of(sender, domain) for domain in domains]
         if faults and all(faults):
-            self.complain(f"I9: {sender} sent the deletion of {victim.key} {faults[0]}")
+            self.report_violation(f"I9: {sender} sent the deletion of {victim.key} {faults[0]}")
         if victim.spec.priority >= PRIORITY_MAX:
-            self.complain(f"I7: {sender} asked {victim.key} to go, than which no pod is more urgent")
+            self.report_violation(f"I7: {sender} asked {victim.key} to go, than which no pod is more urgent")
 
     def on_lease_read(self, sender: str, path: str) -> None:
         self.leases.read(sender, path)
@@ -226,7 +228,7 @@ class BindChecker(ApiChecker):
         """Checks I11: a lease is released only when no binding is in flight, since its next holder does not wait."""
         open_here = self.in_flight.open_count(sender, self.leases.domains_of(name))
         if open_here:
-            self.complain(f"I11: {sender} gave {name} back with {open_here} bindings on the wire")
+            self.report_violation(f"I11: {sender} gave {name} back with {open_here} bindings on the wire")
 
     # -- as a binding takes effect ---------------------------------------------------------------------------------
 
@@ -253,7 +255,9 @@ class BindChecker(ApiChecker):
         # After a restored backup the judge does not undo our own earlier binds; the checks above use what was observed.
         for finding in self._judge.findings(pod.uid, ORDER_DEPENDENT) if not self.was_restored else ():
             if finding.node not in self.misreported_nodes:
-                self.complain(f"I1: {finding.pod} on {finding.node} stands against {finding.rule}: {finding.message}")
+                self.report_violation(
+                    f"I1: {finding.pod} on {finding.node} stands against {finding.rule}: {finding.message}"
+                )
 
     def written(self) -> None:
         """Follows the store before history is compacted. The changes that led to a bind must be seen apart from the bind."""
@@ -286,7 +290,7 @@ class BindChecker(ApiChecker):
             self.quotas.bound_without_tree(own, sized)
         excess = quota_excess(basis.tree, own, sized)
         if excess:
-            self.complain(f"I14: {pod.key} was bound, and with it {excess}")
+            self.report_violation(f"I14: {pod.key} was bound, and with it {excess}")
 
     def assumed(self, uid: str, node: str) -> None:
         """Records that a process has assumed a pod."""
@@ -345,7 +349,7 @@ class BindChecker(ApiChecker):
         domain = self._domain_of.get(pod.spec.scheduler_name)
         node = self.nodes().get(name)
         if domain is not None and node is not None and not self._node_filter.usable_by(domain)(node):
-            self.complain(f"I8: {pod.key} of {domain} was bound to {name}")
+            self.report_violation(f"I8: {pod.key} of {domain} was bound to {name}")
 
     # -- in a settled run --------------------------------------------------------------------------------------------
 

@@ -33,12 +33,12 @@ class BindsInFlight:
         self,
         configuration: Configuration,
         now_s: Callable[[], float],
-        complain: Callable[[str], None],
+        report_violation: Callable[[str], None],
         cannot_know: Callable[[str, str], bool],
     ) -> None:
         """`cannot_know`: reports whether one of two processes cannot know what the other one does."""
         self._now_s = now_s
-        self._complain = complain
+        self._report_violation = report_violation
         self._cannot_know = cannot_know
         self._binds_max = _binds_max(configuration)
         self._posts: dict[str, list[_Post]] = {}
@@ -63,7 +63,7 @@ class BindsInFlight:
         for post in posts:
             if post.node != node and not self._cannot_know(sender, post.sender):
                 age_s = now_s - post.sent_s
-                self._complain(
+                self._report_violation(
                     f"I2: {key} was sent to {node} while its fate on {post.node} was unknown ({age_s:.1f} s)"
                 )
         self._posts[uid] = [*posts, _Post(sender, node, now_s, now_s + timeout_s)]
@@ -78,7 +78,9 @@ class BindsInFlight:
                 is_live = not post.is_definite and post.deadline_s > now_s and bound.get(uid) != node
                 is_others = post.node == node and post.sender != sender
                 if is_others and is_live and not self._cannot_know(sender, post.sender):
-                    self._complain(f"I8: {sender} sent {key} to {node}, to which {post.sender} may be binding {uid}")
+                    self._report_violation(
+                        f"I8: {sender} sent {key} to {node}, to which {post.sender} may be binding {uid}"
+                    )
                     return
 
     def opened(self, sender: str, uid: str, domain: str) -> None:
@@ -87,7 +89,7 @@ class BindsInFlight:
         self._open[sender, uid] = domain
         on_wire = sum(at[0] == sender and of == domain for at, of in self._open.items())
         if on_wire > self._binds_max[domain]:
-            self._complain(f"I10: {on_wire} bindings of {domain} on the wire")
+            self._report_violation(f"I10: {on_wire} bindings of {domain} on the wire")
 
     def answered(self, sender: str, uid: str, answer: Response | None) -> None:
         """Records the response that the sender received; None if it was lost, or if the sender has ended."""
@@ -115,7 +117,7 @@ class BindsInFlight:
             is_bound = pod.node == post.node and not is_external
             if post.sender == sender and (is_live or is_bound):
                 how = "it is bound there" if is_bound else "its fate is unknown"
-                self._complain(f"I2: {sender} gave {pod.key} up on {post.node}, and {how}")
+                self._report_violation(f"I2: {sender} gave {pod.key} up on {post.node}, and {how}")
                 return
 
     def is_open(self, sender: str, uid: str) -> bool:

@@ -26,8 +26,8 @@ INIT: str = "first"
 class CardChecker:
     """Checks the nodes and pods of `SharedGpuActors` until the store is restored from a backup."""
 
-    def __init__(self, users: SharedGpuActors, objects: StoreView, complain: Callable[[str], None]) -> None:
-        self._users, self._objects, self._complain = users, objects, complain
+    def __init__(self, users: SharedGpuActors, objects: StoreView, report_violation: Callable[[str], None]) -> None:
+        self._users, self._objects, self._report_violation = users, objects, report_violation
         self._seen = 0
         """Number of allocations that were checked."""
         self._rejected = Counter[str]()
@@ -42,12 +42,12 @@ class CardChecker:
             return
         for other in self._pods_on(pod.node):
             if other.uid != pod.uid and is_unserved(other) and may_be_confused(pod, other):
-                self._complain(
+                self._report_violation(
                     f"I1: {pod.key} was bound to {pod.node}, whose device plugin could take it for {other.key}"
                 )
         lock = self._lock(pod.node)
         if self._users.nodes[pod.node].mode == HAMI and not lock.endswith(f",{pod.namespace},{pod.name}"):
-            self._complain(
+            self._report_violation(
                 f"I1: {pod.key} was bound to {pod.node} under the lock {lock[:80]!r}, which does not name it"
             )
 
@@ -59,24 +59,24 @@ class CardChecker:
             excess = Usage(node, self._pods_on(name)).excess()
             if excess and name not in self._overfull:
                 self._overfull.add(name)
-                self._complain(f"I1: {excess}")
+                self._report_violation(f"I1: {excess}")
         allocations = self._users.kubelets.plugins.allocations
         for one in islice(allocations, self._seen, None):
             if one.uid != one.believed_uid:
                 names = {pod.uid: pod.key for pod in self._users.pods()}
                 pods = [names.get(uid, uid) for uid in (one.uid, one.believed_uid)]
-                self._complain(f"I1: {one.node} admitted {pods[0]}, and its device plugin served {pods[1]}")
+                self._report_violation(f"I1: {one.node} admitted {pods[0]}, and its device plugin served {pods[1]}")
         if self._seen < len(allocations):
             self._seen = len(allocations)
             for fault in self._overfull_cards(allocations):
-                self._complain(fault)
+                self._report_violation(fault)
         rejected = self._users.kubelets.statistics().rejected
         for reason, count in rejected.items():
             if count > self._rejected[reason]:
                 self._rejected[reason] = count
-                self._complain(f"I1: kubelets have rejected {count} pods: {reason}")
+                self._report_violation(f"I1: kubelets have rejected {count} pods: {reason}")
         for fault in self._users.stolen[self._stolen :]:
-            self._complain(f"I1: the lock of another scheduler was taken from it while it used it: {fault}")
+            self._report_violation(f"I1: the lock of another scheduler was taken from it while it used it: {fault}")
         self._stolen = len(self._users.stolen)
 
     def faults(self) -> Iterator[str]:

@@ -22,7 +22,7 @@ class GangChecker:
     """The gangs of one run."""
 
     def __init__(
-        self, server: ApiServer, now_s: Callable[[], float], complain: Callable[[str], None], *, is_on: bool
+        self, server: ApiServer, now_s: Callable[[], float], report_violation: Callable[[str], None], *, is_on: bool
     ) -> None:
         """`is_on`: the run may have gangs; otherwise the store is not followed."""
         self.judge = GangJudge()
@@ -30,7 +30,7 @@ class GangChecker:
         self.groups: dict[str, Document] = {}
         """Every version of a PodGroup that was written, by resourceVersion."""
         self._now_s = now_s
-        self._complain = complain
+        self._report_violation = report_violation
         self._overdue: dict[GangKey, float] = {}
         """Gang -> since when it has been partly bound past its timeout although there is room."""
         self._named: set[GangKey] = set()
@@ -41,7 +41,7 @@ class GangChecker:
         self._latest: dict[GangKey, Document] = {}
         """The current version of each PodGroup."""
         self._gang_of: dict[str, GangKey] = {}
-        self.history = GangHistory(now_s, complain)
+        self.history = GangHistory(now_s, report_violation)
         self.reservations: ReservationHistory | None = None
         """Reservations in the domain whose gangs may reserve room; None if gangs may not."""
         self._store = FollowedStore(server, KINDS if is_on else {}, self._changed)
@@ -122,7 +122,7 @@ class GangChecker:
             state = late[key]
             if now_s - since_s > LATE_S and key not in self._named:
                 self._named.add(key)
-                self._complain(
+                self._report_violation(
                     f"I13: gang {'/'.join(key)} has {len(state.bound)} of {state.minimum} members on nodes past its timeout,"
                     f" and for {now_s - since_s:.0f} s there has been room for the others"
                 )

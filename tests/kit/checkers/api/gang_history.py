@@ -74,9 +74,9 @@ class _GangRun:
 class GangHistory:
     """The gangs of one run."""
 
-    def __init__(self, now_s: Callable[[], float], complain: Callable[[str], None]) -> None:
+    def __init__(self, now_s: Callable[[], float], report_violation: Callable[[str], None]) -> None:
         self._now_s = now_s
-        self._complain = complain
+        self._report_violation = report_violation
         self._runs: dict[GangKey, _GangRun] = {}
         self._evicted: dict[str, str] = {}
         """uid of each pod that one of our processes has evicted -> that process."""
@@ -162,16 +162,16 @@ class GangHistory:
         """Checks for gangs that our evictions have left below their minimum. Called regularly."""
         for key, run in self._runs.items():
             if run.below is not None and self._now_s() - run.below.since_s > EVICTIONS_MAX_S:
-                self._complain_of_eviction(key, run, is_interrupted)
+                self._report_eviction(key, run, is_interrupted)
 
-    def _complain_of_eviction(self, key: GangKey, run: _GangRun, is_interrupted: IsInterrupted) -> None:
+    def _report_eviction(self, key: GangKey, run: _GangRun, is_interrupted: IsInterrupted) -> None:
         below, run.below = run.below, None
         if below is None or is_interrupted(below.sender):
             return
         if run.external_change_s >= 0 and below.since_s - run.external_change_s < UNSEEN_MAX_S:
             return
         left = len(below.left & run.running)
-        self._complain(
+        self._report_violation(
             f"I13: evictions by {below.sender} left gang {'/'.join(key)} with {left} of {run.minimum} members"
         )
 
@@ -180,9 +180,9 @@ class GangHistory:
         that no gang that cannot start has a nominated node.
         """
         for key, run in self._runs.items():
-            self._complain_of_eviction(key, run, is_interrupted)
+            self._report_eviction(key, run, is_interrupted)
         for fault in self.faults(is_interrupted):
-            self._complain(fault)
+            self._report_violation(fault)
 
     def faults(self, is_interrupted: IsInterrupted) -> Iterator[str]:
         for key, run in self._runs.items():

@@ -58,12 +58,12 @@ class LeaseChecker:
         self,
         configuration: Configuration,
         now_s: Callable[[], float],
-        complain: Callable[[str], None],
+        report_violation: Callable[[str], None],
         has_ours: Callable[[], bool],
     ) -> None:
         """`has_ours`: reports whether a pod of our schedulers is on a node."""
         self._now_s = now_s
-        self._complain = complain
+        self._report_violation = report_violation
         self._has_ours = has_ours
         self._groups = lease_groups_of(configuration)
         self._has_leases = configuration.lease.enabled
@@ -91,7 +91,7 @@ class LeaseChecker:
     def check(self, sender: str, domain: str, what: str) -> None:
         fault = self.fault_of(sender, domain)
         if fault:
-            self._complain(f"I9: {sender} sent {what} {fault}")
+            self._report_violation(f"I9: {sender} sent {what} {fault}")
 
     def fault_of(self, sender: str, domain: str) -> str:
         """Returns how the sender violates I9 by the lease in the server: it must hold the lease, before its deadline, and after the
@@ -192,7 +192,7 @@ class LeaseChecker:
             for domain in self._groups:
                 fault = self.fault_of(sender, domain) if may_bind(domain) else ""
                 if fault:
-                    self._complain(f"I9: {sender} believes that it may bind for {domain}, {fault}")
+                    self._report_violation(f"I9: {sender} believes that it may bind for {domain}, {fault}")
 
     def name_of(self, domain: str) -> str:
         """Returns the name of the domain's lease."""

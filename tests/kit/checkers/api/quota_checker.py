@@ -26,13 +26,13 @@ class QuotaChecker:
     """The quotas of one run. Checks nothing if there is no tree."""
 
     def __init__(
-        self, server: ApiServer, now_s: Callable[[], float], complain: Callable[[str], None], *, is_on: bool
+        self, server: ApiServer, now_s: Callable[[], float], report_violation: Callable[[str], None], *, is_on: bool
     ) -> None:
         """`is_on`: the run may have quotas; otherwise the store is not followed."""
         self.judge = LinkedQuotaJudge()
         self.trees: dict[str, Document] = {}
         """Every version of a tree that was written, by resourceVersion."""
-        self._complain = complain
+        self._report_violation = report_violation
         self._now_s = now_s
         self._deleted: tuple[float, QuotaTree] | None = None
         """Time at which the tree in force was deleted, and the tree; None while there is one."""
@@ -67,7 +67,7 @@ class QuotaChecker:
     def _tree_created(self) -> None:
         """Reports binds that exceeded a max while a tree was being replaced: a replacement lifts no limit."""
         for sentence in self._unbounded if self.is_replaced else ():
-            self._complain(f"I14: while the quotas were replaced, {sentence}")
+            self._report_violation(f"I14: while the quotas were replaced, {sentence}")
         self._deleted = None
         self._unbounded.clear()
 
@@ -122,7 +122,7 @@ class QuotaChecker:
             shortfall = {name: -usage.over_min(theirs, name) for name in {*theirs.min, *theirs.max}}
             fault = self._history.reclaimed(leaf.path, theirs.path, claim, shortfall)
             if fault:
-                self._complain(f"I14: {fault}")
+                self._report_violation(f"I14: {fault}")
 
     def status_faults(self) -> list[str]:
         """Returns differences between the status of the tree in force and its pods. Called when the run is quiescent."""

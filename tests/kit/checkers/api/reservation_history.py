@@ -55,12 +55,12 @@ class ReservationHistory:
         policy: ReservePolicy,
         scheduler: str,
         now_s: Callable[[], float],
-        complain: Callable[[str], None],
+        report_violation: Callable[[str], None],
         leaders: Callable[[], frozenset[str]],
     ) -> None:
         """`leaders`: returns the processes that lead the domain now."""
         self._policy, self._scheduler = policy, scheduler
-        self._now_s, self._complain, self._leaders = now_s, complain, leaders
+        self._now_s, self._report_violation, self._leaders = now_s, report_violation, leaders
         self._gangs: dict[GangKey, _Members] = {}
         self._open: dict[GangKey, float] = {}
         """Gang with a reservation -> time at which it began."""
@@ -117,7 +117,7 @@ class ReservationHistory:
         self._open[key] = now_s
         self.count += 1
         if last is not None and now_s - last.at_s < for_s / 2:
-            self._complain(
+            self._report_violation(
                 f"I13: room is reserved for gang {'/'.join(key)} {now_s - last.at_s:.1f} s after it was reserved for"
                 f" {'/'.join(last.key)}, which did not start; the pause is {for_s:g} s"
             )
@@ -142,7 +142,7 @@ class ReservationHistory:
         for one, since_s in self._doubts.items():
             if 0 <= since_s <= now_s - SETTLED_S:
                 self._doubts[one] = -1.0
-                self._complain(f"I13: {one}")
+                self._report_violation(f"I13: {one}")
 
     def _doubtful(self, now_s: float) -> Iterator[str]:
         """Yields states that may only be temporary."""

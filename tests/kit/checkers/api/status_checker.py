@@ -33,12 +33,12 @@ class StatusChecker:
         configuration: Configuration,
         leases: LeaseChecker,
         pods: Callable[[], Mapping[str, Pod]],
-        complain: Callable[[str], None],
+        report_violation: Callable[[str], None],
     ) -> None:
         self._budgets = server.store.collection(BUDGETS)
         self._leases = leases
         self._pods = pods
-        self._complain = complain
+        self._report_violation = report_violation
         registry = plugin_registry()
         plugins = {
             domain.name: {use.name.rpartition(":")[2] for use in resolve_profile(domain, registry).plugins}
@@ -57,7 +57,7 @@ class StatusChecker:
         if domain:
             self._leases.check(sender, domain, f"a status to {path.partition('?')[0]}")
         else:
-            self._complain(f"I9: {sender} sent a status to {path}, and no plugin says any")
+            self._report_violation(f"I9: {sender} sent a status to {path}, and no plugin says any")
 
     def faults(self) -> Iterator[str]:
         """Yields budgets whose status has a wrong number of pods on nodes."""

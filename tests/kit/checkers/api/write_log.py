@@ -25,7 +25,7 @@ class WriteWatcher(Protocol):
 
     def on_lease_deleted(self, name: str) -> None: ...
 
-    def complain(self, sentence: str) -> None: ...
+    def report_violation(self, sentence: str) -> None: ...
 
 
 class WriteLog:
@@ -41,7 +41,7 @@ class WriteLog:
         if request.method != "GET":
             self._watcher.written()
         if isinstance(answer, Response) and answer.status == 422 and "/events" in request.path:
-            self._watcher.complain(f"I3: an Event was no Event: {answer.body[:200]!r}")
+            self._watcher.report_violation(f"I3: an Event was no Event: {answer.body[:200]!r}")
         about = _LEASE.search(request.path)
         if request.method == "DELETE" and about is not None:
             self._watcher.on_lease_deleted(about[1] or "")

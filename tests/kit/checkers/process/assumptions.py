@@ -45,7 +45,7 @@ class AssumptionChecker:
     ) -> None:
         """`domain_of`: scheduler name -> domain."""
         self._program, self._delivered, self._watches = program, delivered, watches
-        self._bind_checker, self._complain = bind_checker, bind_checker.complain
+        self._bind_checker, self._report_violation = bind_checker, bind_checker.report_violation
         self._identity = identity
         self._domain_of = domain_of
         self._gpus = gpus
@@ -78,25 +78,27 @@ class AssumptionChecker:
         for resource, amount in {**node_resources(pod.spec.requests), PODS: 1}.items():
             used = int(table.pod_count[row]) if resource == PODS else int(table.requested(resource)[row])
             if used + amount > node.allocatable.get(resource, 0):
-                self._complain(f"I1: {pod.key} was assumed on {node.name}, which has no room for its {resource}")
+                self._report_violation(
+                    f"I1: {pod.key} was assumed on {node.name}, which has no room for its {resource}"
+                )
         known = self._delivered.nodes.get(node.name)
         fault = "which is gone"
         if known is not None:
             fault = self._delivered.fault_of_node(pod, domain, known) or self._delivered.fault_of_domain(pod, known)
         if fault:
-            self._complain(f"I8: {pod.key} was assumed on {node.name}, {fault}")
+            self._report_violation(f"I8: {pod.key} was assumed on {node.name}, {fault}")
         pending = self._program.pods.pending.get(pod.uid)
         if pending is None and self._was_restored(pod):
             pending = pod  # the read of its lost bind was the first news of the pod since the restore
             self._delivered.read(pod)
         if pending is None:
-            self._complain(f"I7: {pod.key} was assumed after the watch had said that it is gone")
+            self._report_violation(f"I7: {pod.key} was assumed after the watch had said that it is gone")
         elif pending.gates:
-            self._complain(f"I7: {pod.key} was assumed while gated")
+            self._report_violation(f"I7: {pod.key} was assumed while gated")
         self._check_rules(pod, node, domain)
         excess = self.quotas.fault_of(pod)
         if excess:
-            self._complain(f"I14: {pod.key} was assumed, and with it {excess}")
+            self._report_violation(f"I14: {pod.key} was assumed, and with it {excess}")
         self._bind_checker.assumed(pod.uid, node.name)
         free = tuple(self._gpus.free(node.name)) if self._takes_least_free(pod, domain) else ()
         assumption = self._assume(pod, row, choices, pod_ledgers, is_tentative=is_tentative)
@@ -133,7 +135,7 @@ class AssumptionChecker:
         devices = [] if hold is None else [name for name in hold.devices if isinstance(name, int)]
         fault = fault_of_choice(free, devices, hold.amount.milli) if hold is not None and devices else ""
         if fault:
-            self._complain(f"I12: {pod.key} on {self._program.cache.nodes.node(row).name}: {fault}")
+            self._report_violation(f"I12: {pod.key} on {self._program.cache.nodes.node(row).name}: {fault}")
 
     def _check_assumed_volumes(self) -> None:
         """Checks I1 for volumes before any write: each volume is assumed for one claim.
@@ -147,7 +149,7 @@ class AssumptionChecker:
             if bound_to is not None and bound_to.uid not in ("", volume.claim_id):
                 continue
             if claims.setdefault(volume.volume, volume.claim_id) != volume.claim_id:
-                self._complain(f"I1: volume {volume.volume} is promised to two claims")
+                self._report_violation(f"I1: volume {volume.volume} is promised to two claims")
 
     def _assumed_volumes(self) -> list[AssumedVolume]:
         ledgers = [ledger for ledger in self._program.cache.ledgers if isinstance(ledger, VolumeLedger)]
@@ -160,19 +162,21 @@ class AssumptionChecker:
         if known is not None:
             excess = self._delivered.excess(known, self._delivered.pods.get(pod.uid, pod))
             if excess:
-                self._complain(f"I1: {pod.key} was assumed on {node.name}, {excess}")
+                self._report_violation(f"I1: {pod.key} was assumed on {node.name}, {excess}")
             is_usable = self._delivered.is_usable(domain)
             if not Relations(pod, self._delivered.nodes.values(), pods_on_nodes, is_usable).allow(known):
-                self._complain(f"I1: {pod.key} was assumed on {node.name} against a rule about other pods")
+                self._report_violation(f"I1: {pod.key} was assumed on {node.name} against a rule about other pods")
         cache = self._program.cache
         row = cache.nodes.row_of(node.name)
         nominated = [p for p in self._program.nominator.on(node.name) if p.uid != pod.uid and not cache.placed(p.uid)]
         ahead = [p for p in nominated if p.spec.priority >= pod.spec.priority]
         for other in ahead:
             if ports_conflict(pod, other):
-                self._complain(f"I1: {pod.key} was assumed on {node.name}, whose port is promised to {other.key}")
+                self._report_violation(
+                    f"I1: {pod.key} was assumed on {node.name}, whose port is promised to {other.key}"
+                )
         for resource in node_resources(pod.spec.requests) if ahead and row is not None else ():
             used = int(cache.nodes.requested(resource)[row])
             wanted = used + sum(p.spec.requests.get(resource, 0) for p in [pod, *ahead])
             if wanted > node.allocatable.get(resource, 0):
-                self._complain(f"I1: {pod.key} was assumed on {node.name}, whose {resource} is promised")
+                self._report_violation(f"I1: {pod.key} was assumed on {node.name}, whose {resource} is promised")

@@ -88,7 +88,7 @@ class AttemptChecker:
     name: str
     queue: PodQueue
     settings: Queue
-    complain: Callable[[str], None]
+    report_violation: Callable[[str], None]
     feasible: FeasibleNodes | None
     judged: frozenset[str] = frozenset()
     """Plugins whose refusals depend only on what was observed."""
@@ -176,7 +176,7 @@ class AttemptChecker:
             )
             if retries > firsts + LEAD_ATTEMPTS:
                 found = f"{retries:.0f} retries of other namespaces, and {firsts:.0f} first attempts"
-                self.complain(f"I3: {pod.key} was tried for the first time after {found}")
+                self.report_violation(f"I3: {pod.key} was tried for the first time after {found}")
         self._pop_counts.firsts += 1
 
     def _check_turn(self, popped: QueuedPod) -> None:
@@ -188,7 +188,9 @@ class AttemptChecker:
             has_equal_state = self._is_retry(other.uid, other.attempts) == is_retry
             is_kin = other.pod.namespace == popped.pod.namespace and has_equal_state
             if is_kin and self._is_before(other, popped):
-                self.complain(f"I3: {popped.pod.key} had its turn before {other.pod.key}, which was in front of it")
+                self.report_violation(
+                    f"I3: {popped.pod.key} had its turn before {other.pod.key}, which was in front of it"
+                )
                 return
 
     def _check_early(self, popped: QueuedPod, backing_off: Sequence[QueueEntry], ends_s: Mapping[str, float]) -> None:
@@ -201,7 +203,9 @@ class AttemptChecker:
                 record is not None and not record.errors and not record.conflicts and not other.waits_out_backoff
             )
             if may_be_early and theirs < mine:
-                self.complain(f"I3: {popped.pod.key} was tried early, before {other.pod.key}, which was in front of it")
+                self.report_violation(
+                    f"I3: {popped.pod.key} was tried early, before {other.pod.key}, which was in front of it"
+                )
                 return
 
     def _is_retry(self, uid: str, attempts: int) -> bool:
@@ -259,12 +263,14 @@ class AttemptChecker:
         nodes = feasible.nodes_of(self.name) if is_judged(pod) and not self._refused % REFUSALS_EVERY else None
         node = nodes.node_for(pod) if nodes is not None else ""
         if node:
-            self.complain(f"I3: {pod.key} was refused, and {node} takes it ({failure.message[:80]})")
+            self.report_violation(f"I3: {pod.key} was refused, and {node} takes it ({failure.message[:80]})")
         if nodes is None or is_tried_anew or feasible.is_nominated(pod):
             return
         node = nodes.node_by_preemption(pod)
         if node:
-            self.complain(f"I3: {pod.key} preempts nobody, and {node} takes it without ({failure.message[-80:]})")
+            self.report_violation(
+                f"I3: {pod.key} preempts nobody, and {node} takes it without ({failure.message[-80:]})"
+            )
 
     def _check_backoff(self, entry: QueueEntry, failures: int, placement: QueueOutcome, now_s: float) -> None:
         if placement.state is not QueueState.BACKOFF or not failures or entry.retry_at_s is None:
@@ -276,4 +282,4 @@ class AttemptChecker:
         longest_s = max(waits_s, most_s + WINDOW_S) if entry.waits_out_backoff else waits_s
         if not waits_s - EXACT_S <= until_s <= longest_s + EXACT_S:
             found = f"{entry.retry_at_s - now_s:.2f} s after {failures} failures, not for {waits_s:.2f} s"
-            self.complain(f"I3: {entry.pod.key} backs off for {found}")
+            self.report_violation(f"I3: {entry.pod.key} backs off for {found}")

@@ -36,7 +36,7 @@ class ClassChecker:
         rows: DomainRows,
         scores: ScoreChecker,
         sandbox: SandboxChecker,
-        complain: Callable[[str], None],
+        report_violation: Callable[[str], None],
     ) -> None:
         self._scores = scores
         self._sandbox = sandbox
@@ -45,7 +45,7 @@ class ClassChecker:
         """A runner of its own: a fresh evaluation does not count as work of the process (`StepCost`)."""
         self._table = table
         self._rows = rows
-        self._complain = complain
+        self._report_violation = report_violation
         self._followed: ClassCache | None = None
         self._found = 0
         self.checks_all = False
@@ -97,18 +97,20 @@ class ClassChecker:
     def _compare(self, pod_class: EquivalenceClass, pod: Pod, attempt: int) -> None:
         made = self._rebuilt(pod, attempt)
         if made is None:
-            self._complain(f"I12: a filter fails for {pod.key} where it is asked anew")
+            self._report_violation(f"I12: a filter fails for {pod.key} where it is asked anew")
             return
         _, fresh = made
         if pod_class.refusal != fresh.refusal:
-            self._complain(f"I12: {pod.key} is refused by {pod_class.refusal}, and asked anew by {fresh.refusal}")
+            self._report_violation(
+                f"I12: {pod.key} is refused by {pod_class.refusal}, and asked anew by {fresh.refusal}"
+            )
         elif pod_class.refusal is None and pod_class.rows.tolist() != fresh.rows.tolist():
-            self._complain(f"I12: {pod.key} is looked at on other rows than where it is asked anew")
+            self._report_violation(f"I12: {pod.key} is looked at on other rows than where it is asked anew")
         elif pod_class.refusal is None and (pod_class.feasible != fresh.feasible).any():
             names = [
                 self._table.node(row).name for row in pod_class.rows[pod_class.feasible != fresh.feasible].tolist()
             ]
-            self._complain(f"I12: {pod.key} is answered otherwise on {names[:3]} than where it is asked anew")
+            self._report_violation(f"I12: {pod.key} is answered otherwise on {names[:3]} than where it is asked anew")
         elif pod_class.is_scored:
             self._compare_scores(pod_class, made)
 
@@ -127,4 +129,4 @@ class ClassChecker:
             at = int((pod_class.total != fresh.total).argmax())
             name = self._table.node(int(pod_class.rows[at])).name
             scores = f"{int(pod_class.total[at])} on {name}, and {int(fresh.total[at])} where it is asked anew"
-            self._complain(f"I12: {pod_class.pod.key} scores {scores}")
+            self._report_violation(f"I12: {pod_class.pod.key} scores {scores}")

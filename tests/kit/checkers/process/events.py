@@ -50,10 +50,10 @@ class EventChecker:
     """All recorded Events were written, or dropped and counted, before the process ended."""
 
     def __init__(
-        self, sink: ApiEventSink, identity: str, bounds: Collection[Bound], complain: Callable[[str], None]
+        self, sink: ApiEventSink, identity: str, bounds: Collection[Bound], report_violation: Callable[[str], None]
     ) -> None:
         """`bounds`: of all quotas that the process has observed until now."""
-        self._sink, self._identity, self._complain = sink, identity, complain
+        self._sink, self._identity, self._report_violation = sink, identity, report_violation
         self._bounds = bounds
         self._recorded: Counter[_News] = Counter()
         self._late: Counter[_News] = Counter()
@@ -79,10 +79,10 @@ class EventChecker:
     def _check_message(self, uid: str, message: str) -> None:
         fault = fault_of_counts(message)
         if fault:
-            self._complain(f"I3: {self._identity} writes of {uid} that {fault} refuse it: {message[:160]!r}")
+            self._report_violation(f"I3: {self._identity} writes of {uid} that {fault} refuse it: {message[:160]!r}")
         fault = fault_of_sentences(message, self._bounds)
         if fault:
-            self._complain(f"I3: {self._identity} writes of {uid}: {fault}")
+            self._report_violation(f"I3: {self._identity} writes of {uid}: {fault}")
 
     async def drain(self, timeout_s: float) -> bool:
         self.is_drained = await self._drain(timeout_s)
@@ -91,7 +91,7 @@ class EventChecker:
     def check_true(self, stored: Iterable[Mapping[str, Any]]) -> None:
         """Checks that all written Events were recorded. `stored`: all Events of the API server, in the form of core/v1."""
         for news in self._written(stored) - self._recorded:
-            self._complain(
+            self._report_violation(
                 f"I3: {self._identity} wrote of {news.uid} what it never recorded: {news.reason} {news.note[:80]!r}"
             )
 
@@ -102,7 +102,7 @@ class EventChecker:
         if any(dropped) or not self.is_drained:
             return
         for news, times in (self._recorded - self._written(stored) - self._late).items():
-            self._complain(
+            self._report_violation(
                 f"I3: {self._identity} left {times} times unsaid of {news.uid}: {news.reason} {news.note[:80]!r}"
             )
 

@@ -18,9 +18,9 @@ WRITES: Final = ("expect", "begin", "arrive", "leave")
 class BarrierChecker:
     """Wraps the gang barriers of one domain. Changes nothing."""
 
-    def __init__(self, worker: DomainWorker, roster: GangRoster, complain: Callable[[str], None]) -> None:
+    def __init__(self, worker: DomainWorker, roster: GangRoster, report_violation: Callable[[str], None]) -> None:
         self._barriers = worker.binding._barriers
-        self._roster, self._complain = roster, complain
+        self._roster, self._report_violation = roster, report_violation
         for name in WRITES:
             setattr(self._barriers, name, self._checked(getattr(self._barriers, name)))
 
@@ -31,7 +31,7 @@ class BarrierChecker:
                 missing = _missing(barrier)
                 for key in barrier.members:
                     if barrier.missing[key] != missing[key]:
-                        self._complain(
+                        self._report_violation(
                             f"I5: {barrier.missing[key]} members of gang {key} are waited for before it is bound, and"
                             f" {missing[key]} have not arrived"
                         )
@@ -45,7 +45,7 @@ class BarrierChecker:
             missing = _missing(barrier)
             is_closed = not (barrier.is_open or barrier.failure is not None or barrier.to_begin)
             if is_closed and barrier.arrived and not any(self._is_short(key, missing[key]) for key in barrier.members):
-                self._complain(
+                self._report_violation(
                     f"I5: {len(barrier.arrived)} members of gang {'/'.join(barrier.members)} may be bound, and wait"
                 )
 

@@ -28,10 +28,10 @@ WAITING: frozenset[QueueState] = frozenset({QueueState.UNSCHEDULABLE, QueueState
 class GangFit:
     """The gangs of one domain in one process."""
 
-    def __init__(self, domain: str, feasible: FeasibleNodes, complain: Callable[[str], None]) -> None:
+    def __init__(self, domain: str, feasible: FeasibleNodes, report_violation: Callable[[str], None]) -> None:
         self._domain = domain
         self._feasible = feasible
-        self._complain = complain
+        self._report_violation = report_violation
         self._tried: dict[str, Sequence[Pod]] = {}
         """uid of a member whose attempt is in progress -> all members of that attempt."""
 
@@ -81,12 +81,14 @@ class GangFit:
         if nodes is None or not lacking:
             return
         if self._fits(tried, lacking, nodes):
-            self._complain(f"I3: {pod.key} was refused, and its gang fits as a whole ({message[:80]})")
+            self._report_violation(f"I3: {pod.key} was refused, and its gang fits as a whole ({message[:80]})")
             return
         if not all(self._is_simple_preemptor(one) for one in tried):
             return
         if self._fits(tried, lacking, nodes.without_less_urgent(min(one.spec.priority for one in tried))):
-            self._complain(f"I3: {pod.key} preempts nobody, and so its gang would fit as a whole ({message[-80:]})")
+            self._report_violation(
+                f"I3: {pod.key} preempts nobody, and so its gang would fit as a whole ({message[-80:]})"
+            )
 
     def _is_simple_preemptor(self, pod: Pod) -> bool:
         """Reports whether the pod may preempt, needs only requests and labels, and has no victims already."""
@@ -127,7 +129,7 @@ class GangFit:
             [one.pod for one in members if one.state in WAITING], lacking, nodes
         ):
             refusal = f"{', '.join(entry.plugins)}: {entry.message[:80]}"
-            self._complain(f"I3: {entry.pod.key} was not woken, and its gang fits as a whole ({refusal})")
+            self._report_violation(f"I3: {entry.pod.key} was not woken, and its gang fits as a whole ({refusal})")
 
     def _uids_of(self, keys: Collection[GangKey]) -> set[str]:
         judge = self._feasible.delivered.gangs

@@ -85,9 +85,9 @@ def reason_of(gang: Gang | None) -> GangReason | None:
 class RosterChecker:
     """Wraps the roster of one program. Changes nothing."""
 
-    def __init__(self, program: Program, complain: Callable[[str], None]) -> None:
+    def __init__(self, program: Program, report_violation: Callable[[str], None]) -> None:
         self._program, self._roster = program, program.cache.gangs
-        self._complain = complain
+        self._report_violation = report_violation
         self._depth = 0
         """Depth of nested writes."""
         self._notified: set[str] = set()
@@ -111,7 +111,7 @@ class RosterChecker:
         gang = None if key is None else self._roster.gang(key)
         is_victim = entry is not None and entry.pod.is_victim and not pod.is_deleting
         if gang is not None and is_victim and not gang.members[pod.uid].is_victim:
-            self._complain(f"I13: {pod.key} of gang {key} counts as one that stays, and is about to be evicted")
+            self._report_violation(f"I13: {pod.key} of gang {key} counts as one that stays, and is about to be evicted")
         return membership
 
     def _checked(self, write: Callable[..., Any]) -> Callable[..., Any]:
@@ -143,13 +143,13 @@ class RosterChecker:
     def _check(self, key: str, before: GangReason | None) -> None:
         gang = self._roster.gang(key)
         if gang is not None and (fault := fault_of_count(gang)):
-            self._complain(fault)
+            self._report_violation(fault)
         after = reason_of(gang)
         if before == after or (before is None and key not in self._notified):
             return  # a new gang was reported when it was created
         for one in (key, *self._gangs_that_name(key)):
             if one not in self._notified and self._roster.gang(one) is not None:
-                self._complain(
+                self._report_violation(
                     f"I13: gang {one} depends on gang {key}, which changed, and its members were not looked at"
                 )
 

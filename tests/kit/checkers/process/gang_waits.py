@@ -58,9 +58,18 @@ class GangWaits:
     """The waiting gangs of one domain in one process. Changes nothing."""
 
     def __init__(
-        self, worker: DomainWorker, roster: GangRoster, complain: Callable[[str], None], is_paused: Callable[[], bool]
+        self,
+        worker: DomainWorker,
+        roster: GangRoster,
+        report_violation: Callable[[str], None],
+        is_paused: Callable[[], bool],
     ) -> None:
-        self._worker, self._roster, self._complain, self._is_paused = worker, roster, complain, is_paused
+        self._worker, self._roster, self._report_violation, self._is_paused = (
+            worker,
+            roster,
+            report_violation,
+            is_paused,
+        )
         self._snapshots: dict[str, _GangSnapshot] = {}
         self._tried: dict[str, GangDemand] = {}
         """Gang -> its demand when members were last popped."""
@@ -90,7 +99,7 @@ class GangWaits:
                 found = gate.pre_enqueue(member.pod)
                 if not found.is_success and found.code.is_rejection:
                     text = f"{gate.name}: {found.message[:80]}"
-                    self._complain(f"I7: {member.pod.key} is to be tried with its gang, and is gated ({text})")
+                    self._report_violation(f"I7: {member.pod.key} is to be tried with its gang, and is gated ({text})")
         return popped
 
     def add(self, pod: Pod, now_s: float) -> QueueOutcome:
@@ -100,7 +109,9 @@ class GangWaits:
         if is_new and outcome.state is QueueState.GANG and (key := self._roster.key_of(pod.uid)) is not None:
             for other in self._kept_of(self._roster.together_with(key)):
                 if other.state is QueueState.UNSCHEDULABLE and recount_gang_of(self._roster, other.uid).needs > 0:
-                    self._complain(f"I3: {pod.key} follows {other.pod.key}, which is parked and was not woken by it")
+                    self._report_violation(
+                        f"I3: {pod.key} follows {other.pod.key}, which is parked and was not woken by it"
+                    )
         return outcome
 
     def regroup(self, now_s: float) -> Moved:
@@ -118,10 +129,10 @@ class GangWaits:
                 continue
             is_started = not self._roster.needs(key) and recount(gang).needs <= 0
             if is_started and kept.since_s is not None:
-                self._complain(f"I3: gang {key} has started, and waits since {now_s - kept.since_s:.1f} s")
+                self._report_violation(f"I3: gang {key} has started, and waits since {now_s - kept.since_s:.1f} s")
             parked = [one for one in kept.entries.values() if one.state is QueueState.UNSCHEDULABLE]
             if parked and key in self._tried and self._tried[key] != self._asked(key):
-                self._complain(
+                self._report_violation(
                     f"I3: {parked[0].pod.key} is parked, and its gang asks for something else than when it was tried"
                 )
 
@@ -167,7 +178,7 @@ class GangWaits:
         for what, uid, since_s in sorted(doubts & (before.doubts if before is not None else set())):
             entry = self._worker.queue.entry(uid)
             name = uid if entry is None else entry.pod.key
-            self._complain(f"I3: {name} of gang {gang.key} {what}, for {now_s - since_s:.1f} s")
+            self._report_violation(f"I3: {name} of gang {gang.key} {what}, for {now_s - since_s:.1f} s")
         if recount(gang).needs <= 0:
             return
         look = self._snapshots[gang.key] = before or _GangSnapshot(now_s, gang.timeout_s)
@@ -229,14 +240,14 @@ class GangWaits:
         # `GangsBelowMinimum` handles the timeout of gangs with running members.
         is_new = gang.is_overdue and not look.is_overdue and is_seen and not gang.bound
         if is_new and waited_s < look.timeout_s - LATE_S and look.since_s > self._led_since_s:
-            self._complain(
+            self._report_violation(
                 f"I3: gang {gang.key} is overdue after {waited_s:.1f} s, and its timeout is {look.timeout_s:g} s"
             )
         look.is_overdue = gang.is_overdue
         is_waiting = any(one.state in (QueueState.GATED, QueueState.UNSCHEDULABLE) for one in own)
         look.queued_s = (now_s if look.queued_s < 0 else look.queued_s) if is_waiting else -1.0
         if look.queued_s >= 0 and not gang.is_overdue and now_s - look.queued_s > gang.timeout_s + LATE_S:
-            self._complain(
+            self._report_violation(
                 f"I3: gang {gang.key} is not overdue {now_s - look.queued_s - gang.timeout_s:.1f} s past its timeout"
             )
 
@@ -250,7 +261,7 @@ class GangWaits:
         has_begun, has_expired = turns.begun > seen.begun, turns.expired > seen.expired
         ended_s = now_s if has_expired and not seen.begun == seen.expired == 0 else seen.ended_s
         if has_begun and ended_s >= 0 and now_s - ended_s < policy.for_s - LATE_S:
-            self._complain(
+            self._report_violation(
                 f"I13: room is reserved for gang {turns.holder} {now_s - ended_s:.1f} s after a turn that ended without a"
                 f" start; the pause is {policy.for_s:g} s"
             )

@@ -17,7 +17,7 @@ class LeadershipChecker:
 
     def __init__(self, program: Program, delivered: DeliveredState, bind_checker: BindChecker, identity: str) -> None:
         self._program, self._delivered = program, delivered
-        self._bind_checker, self._complain = bind_checker, bind_checker.complain
+        self._bind_checker, self._report_violation = bind_checker, bind_checker.report_violation
         self._identity = identity
         for worker in program.router.workers():
             worker.lead = partial(self.lead, worker, worker.lead)  # type: ignore[method-assign]
@@ -42,7 +42,7 @@ class LeadershipChecker:
             known = self._delivered.pods.get(pod.uid)
             is_known = self._delivered.held.get(pod.uid) == pod.node or (known is not None and known.node == pod.node)
             if node is not None and is_used(node) and not is_known and pod.uid not in self._delivered.unknowable:
-                self._complain(
+                self._report_violation(
                     f"I9: {self._identity} leads {worker.name}, and knows nothing of {pod.key} on {pod.node}"
                 )
                 break

@@ -66,7 +66,7 @@ class PreemptionChecker:
         """`domain_of`: scheduler name -> domain. `is_plain`: no plugin needs remote responses or fails."""
         self._program, self._delivered = program, delivered
         self._domain_of = domain_of
-        self._complain, self._quotas = bind_checker.complain, bind_checker.quotas
+        self._report_violation, self._quotas = bind_checker.report_violation, bind_checker.quotas
         self._is_plain = is_plain
         self._may_overlook = any(_may_overlook(domain) for domain in configuration.domains)
         """The process may not evaluate all nodes: extenders and arguments may skip some, and isolated plugins answer with delay."""
@@ -105,7 +105,7 @@ class PreemptionChecker:
     def _judge(self, preemption: Preemption) -> None:
         for pod, _ in preemption.nominations:
             if self._program.preemptor.is_preempting(pod.uid):
-                self._complain(f"I5: {pod.key} preempts while its victims are being asked to go")
+                self._report_violation(f"I5: {pod.key} preempts while its victims are being asked to go")
         self._check_count(preemption)
         if preemption.plugin == GANG_PLUGIN:
             self._check_reservation(preemption)
@@ -117,7 +117,7 @@ class PreemptionChecker:
         least = min((pod for pod, _ in preemption.nominations), key=lambda pod: pod.spec.priority)
         for victim in preemption.every_victim:
             if victim.spec.priority >= least.spec.priority:
-                self._complain(f"I7: {least.key} is to preempt {victim.key}, which is as urgent")
+                self._report_violation(f"I7: {least.key} is to preempt {victim.key}, which is as urgent")
         self._check(preemption)
 
     def _check_count(self, preemption: Preemption) -> None:
@@ -128,7 +128,7 @@ class PreemptionChecker:
             gang = roster.gang(key)
             needs = 1 if gang is None else max(recount(gang).needs, 1)
             if count > needs:
-                self._complain(f"I7: room is made for {count} members of gang {key}, which needs {needs}")
+                self._report_violation(f"I7: room is made for {count} members of gang {key}, which needs {needs}")
 
     def _check_reclaim(self, tree: QuotaTree, preemption: Preemption) -> None:
         """Checks I14: only borrowed amounts of other leaves are reclaimed, no victim is needless, and no other reclaim is undone.
@@ -144,7 +144,7 @@ class PreemptionChecker:
             leaf = tree.leaf_of(victim.namespace)
             is_displaced = leaf is own or leaf is None
             if is_displaced and victim.spec.priority >= least.spec.priority:
-                self._complain(f"I7: {least.key} is to preempt {victim.key}, which is as urgent")
+                self._report_violation(f"I7: {least.key} is to preempt {victim.key}, which is as urgent")
         nominator, placed, members = (
             self._program.nominator,
             self._program.cache.placed,
@@ -161,7 +161,7 @@ class PreemptionChecker:
         in_gangs = {one.uid for one in pods_on_nodes if judge is not None and judge.gang_of(one.uid) is not None}
         fault = fault_of_reclaim(tree, claims, self._units(preemption), pods_on_nodes, others, in_gangs)
         if fault:
-            self._complain(f"I14: {first.key} is to reclaim on {at}: {fault}")
+            self._report_violation(f"I14: {first.key} is to reclaim on {at}: {fault}")
         going = [victim for victim in map(self._marked, victims) if not victim.is_leaving]
         gone = {victim.uid for victim in going}
         self._quotas.reclaimed(
@@ -174,7 +174,7 @@ class PreemptionChecker:
         """
         first = preemption.nominations[0].pod
         if preemption.every_victim:
-            self._complain(
+            self._report_violation(
                 f"I7: room is reserved for {first.key}, and {preemption.every_victim[0].key} is to go for it"
             )
         cluster = self._cluster_state(preemption)
@@ -213,7 +213,7 @@ class PreemptionChecker:
         elif len(wanted) == len(preemption.nominations):
             fault = fault_of_units(wanted, units, nodes.values(), [*cluster.pods_on_nodes, *before], cluster.is_usable)
             if fault:
-                self._complain(f"I7: {first.key} is to preempt with others: {fault}")
+                self._report_violation(f"I7: {first.key} is to preempt with others: {fault}")
 
     def _check_node(
         self, pod: Pod, node: Node, victims: Sequence[Pod], wanted: Sequence[PodOnNode], cluster: _ClusterState
@@ -230,7 +230,7 @@ class PreemptionChecker:
             self._program.cache.objects,
         )
         if fault:
-            self._complain(f"I7: {pod.key} is to preempt on {node.name} in vain: {fault}")
+            self._report_violation(f"I7: {pod.key} is to preempt on {node.name} in vain: {fault}")
 
     def _check_victims(self, pod: Pod, preemption: Preemption, cluster: _ClusterState) -> None:
         """Checks the victims on one node: all are sufficient, each is needed, and no budget is violated if another node avoids
@@ -250,13 +250,15 @@ class PreemptionChecker:
                 pod, nodes[name], victims, nodes.values(), pods_on_nodes, cluster.is_usable, budgets, cluster.promised
             )
             if fault:
-                self._complain(f"I7: {pod.key} is to preempt on {name}: {fault}")
+                self._report_violation(f"I7: {pod.key} is to preempt on {name}: {fault}")
         broken, is_used = surely_violated_budget(budgets, victims), used_by(self._program, cluster.domain)
         for node in filter(is_used, nodes.values()) if broken else ():
             if fits_within_budgets(
                 pod, node, budgets, nodes.values(), pods_on_nodes, cluster.is_usable, cluster.promised
             ):
-                self._complain(f"I7: {pod.key} is to break the budget {broken} on {name}, and need not on {node.name}")
+                self._report_violation(
+                    f"I7: {pod.key} is to break the budget {broken} on {name}, and need not on {node.name}"
+                )
                 return
 
     def _units(self, preemption: Preemption) -> Sequence[Sequence[Pod]]:
@@ -270,7 +272,7 @@ class PreemptionChecker:
             )
             is_whole = key is not None and gone.issuperset(members)
             if key is not None and not is_whole and len(gone & members) > surplus:
-                self._complain(f"I13: {victim.key} goes, and its gang falls below its minimum, and does not go")
+                self._report_violation(f"I13: {victim.key} goes, and its gang falls below its minimum, and does not go")
             units.setdefault("/".join(key) if key is not None and is_whole else victim.uid, []).append(victim)
         return list(units.values())
 

@@ -79,7 +79,7 @@ class ProcessChecker:
         `is_steady`: no drawn plugin refuses or fails by itself.
         """
         self.program = program
-        self._bind_checker, complain = bind_checker, bind_checker.complain
+        self._bind_checker, report_violation = bind_checker, bind_checker.report_violation
         self._identity = identity
         policies = {domain.name: domain.policy.compile() for domain in configuration.domains}
         self.delivered = bind_checker.delivered[identity] = DeliveredState(
@@ -93,7 +93,9 @@ class ProcessChecker:
         if bind_checker.gangs.is_on:
             self.delivered.gangs = GangJudge()
         CustomObjects(program, self.delivered, bind_checker)
-        self.watches = WatchChecker(program, self.delivered, bind_checker.policies, identity, complain, self._freed)
+        self.watches = WatchChecker(
+            program, self.delivered, bind_checker.policies, identity, report_violation, self._freed
+        )
         assumptions = AssumptionChecker(
             program, self.delivered, self.watches, bind_checker, identity, domain_of, self._gpus
         )
@@ -101,7 +103,7 @@ class ProcessChecker:
         self._preemptions = PreemptionChecker(
             program, self.delivered, configuration, domain_of, bind_checker, is_plain=is_plain
         )
-        self.events = EventChecker(program.events, identity, self.delivered.quota_bounds, complain)
+        self.events = EventChecker(program.events, identity, self.delivered.quota_bounds, report_violation)
         self.reserves = ReserveChecker(program, bind_checker)
         LeadershipChecker(program, self.delivered, bind_checker, identity)
         self._end_nomination = program.nominator.remove
@@ -117,7 +119,7 @@ class ProcessChecker:
         self._has_unchecked_rows = True
         """Something has changed since the last check of all rows."""
         self._is_paused = partial(loop.is_paused, identity)
-        self._kept = StateChecker(program, self._quotas, complain, self._is_paused)
+        self._kept = StateChecker(program, self._quotas, report_violation, self._is_paused)
         self._requeues: list[RequeueChecker] = []
         self._classes: list[ClassChecker] = []
         self._attempts: list[AttemptChecker] = []
@@ -126,22 +128,22 @@ class ProcessChecker:
         feasible = FeasibleNodes(program, self.delivered) if is_steady else None
         for worker, domain in zip(program.router.workers(), configuration.domains, strict=True):
             has_gangs = feasible is not None and self.delivered.gangs is not None
-            gangs = GangFit(worker.name, feasible, complain) if feasible is not None and has_gangs else None
-            attempts = AttemptChecker(worker.name, worker.queue, domain.queue, complain, feasible, gangs=gangs)
+            gangs = GangFit(worker.name, feasible, report_violation) if feasible is not None and has_gangs else None
+            attempts = AttemptChecker(worker.name, worker.queue, domain.queue, report_violation, feasible, gangs=gangs)
             attempts.long_attempts = worker.long_attempts
             self._attempts.append(attempts.begin())
-            requeues = RequeueChecker(program, worker, complain, self._is_paused, gangs, is_steady=is_steady)
+            requeues = RequeueChecker(program, worker, report_violation, self._is_paused, gangs, is_steady=is_steady)
             self._requeues.append(requeues)
             if is_plain:
                 self._check_classes(worker)
         self._gang_attempts: list[GangAttemptChecker] = []
         self._follow()
         has_gangs, roster = bind_checker.gangs.is_on, program.cache.gangs
-        self._roster = RosterChecker(program, self._complain_of) if has_gangs else None
+        self._roster = RosterChecker(program, self._report_violations) if has_gangs else None
         workers = program.router.workers() if has_gangs else ()
-        self._waits = [GangWaits(worker, roster, self._complain_of, self._is_paused) for worker in workers]
-        self._gang_attempts = [GangAttemptChecker(worker, self._complain_of) for worker in workers]
-        self._barriers = [BarrierChecker(worker, roster, self._complain_of) for worker in workers]
+        self._waits = [GangWaits(worker, roster, self._report_violations, self._is_paused) for worker in workers]
+        self._gang_attempts = [GangAttemptChecker(worker, self._report_violations) for worker in workers]
+        self._barriers = [BarrierChecker(worker, roster, self._report_violations) for worker in workers]
 
     # -- another configuration -------------------------------------------------------------------------------------
 
@@ -152,11 +154,11 @@ class ProcessChecker:
             done = self._reload(configuration)
         except PluginSetupError:
             if self.program.configuration is not before:
-                self._complain_of("a configuration that cannot be used has changed what is in force")
+                self._report_violations("a configuration that cannot be used has changed what is in force")
             raise
         finally:
             if lost := queued - self._queued():
-                self._complain_of(f"I3: another configuration has {len(lost)} pods leave the queue")
+                self._report_violations(f"I3: another configuration has {len(lost)} pods leave the queue")
             self._follow()
         return done
 
@@ -170,7 +172,7 @@ class ProcessChecker:
             self._binds_max[domain.name] = max(binds, self._binds_max.get(domain.name, 0))
         self.delivered.tolerations = {d.name: d.policy.compile() for d in self.program.configuration.domains}
         self.reserves.follow()
-        self._complain_of(self._kept.follow())
+        self._report_violations(self._kept.follow())
         self._preemptions.follow()
         for requeues in self._requeues:
             requeues.follow()
@@ -189,18 +191,18 @@ class ProcessChecker:
 
     def _check_classes(self, worker: DomainWorker) -> None:
         """Compares the worker's classes with fresh evaluations, and its scores with the formulas."""
-        table, complain = self.program.cache.nodes, self._bind_checker.complain
+        table, report_violation = self.program.cache.nodes, self._bind_checker.report_violation
         scores = ScoreChecker(
             self.delivered,
             table,
-            complain,
+            report_violation,
             domain=worker.name,
             plugins=worker.plugins,
             free_devices=self._gpus.free,
         )
-        sandbox = SandboxChecker(self.program, worker, complain)
+        sandbox = SandboxChecker(self.program, worker, report_violation)
         rows = self.program.router.rows_of(worker)
-        self._classes.append(ClassChecker(worker, table, rows, scores, sandbox, complain))
+        self._classes.append(ClassChecker(worker, table, rows, scores, sandbox, report_violation))
 
     def _freed(self, node: str) -> None:
         """Called when requests on the node have decreased."""
@@ -232,21 +234,21 @@ class ProcessChecker:
         if self.is_tampered_with:
             return
         self._looks += 1
-        self._complain_of(fault_of_nominations(self.program), *self._gangs.broken, *self._kept.faults())
+        self._report_violations(fault_of_nominations(self.program), *self._gangs.broken, *self._kept.faults())
         self._gangs.broken.clear()
         has_moved = self._has_moved()
         self._has_unchecked_rows |= has_moved
         if has_moved or not self._looks % ASKED_EVERY:
-            self._complain_of(
+            self._report_violations(
                 fault_of_cache(self.program, self.delivered, self._equal_pods), self._quotas.fault_of_sums()
             )
-            self._complain_of(*self._cards.faults())
+            self._report_violations(*self._cards.faults())
         if not self._looks % DEEP_EVERY and self._has_unchecked_rows:
             self._has_unchecked_rows = False
             self._look_deep()
         for worker in self.program.router.workers():
             if worker.limit.in_flight > self._binds_max[worker.name]:
-                self._bind_checker.complain(f"I10: {worker.limit.in_flight} binds of {worker.name} in flight")
+                self._bind_checker.report_violation(f"I10: {worker.limit.in_flight} binds of {worker.name} in flight")
         if not self._is_paused():
             self._check_permits()
         for requeues in self._requeues:
@@ -258,7 +260,7 @@ class ProcessChecker:
             for barriers in self._barriers:
                 barriers.look()
         if self._roster is not None:
-            self._complain_of(self._roster.fault())
+            self._report_violations(self._roster.fault())
         if not self._looks % ASKED_EVERY:
             self._look_at_queues()
 
@@ -273,31 +275,33 @@ class ProcessChecker:
             if statistics.in_flight_events > IN_FLIGHT_EVENTS_MAX or (
                 statistics.in_flight_events and not statistics.in_flight
             ):
-                self._bind_checker.complain(f"I10: {worker.name} keeps {statistics.in_flight_events} events")
+                self._bind_checker.report_violation(f"I10: {worker.name} keeps {statistics.in_flight_events} events")
 
     def _check_permits(self) -> None:
         """Checks I5: a pod at Permit is rejected when the time of the first plugin is over, and bound when all plugins allow it."""
         for worker, plugin in self._permits:
             late = plugin.overdue(worker.waiting.holders, LATE_S)
-            self._complain_of(*plugin.broken, *(f"I5: {uid} is held at Permit past its time" for uid in late))
+            self._report_violations(*plugin.broken, *(f"I5: {uid} is held at Permit past its time" for uid in late))
 
     def _look_deep(self) -> None:
-        self._complain_of(fault_of_rows(self.program, self.delivered), fault_of_ledgers(self.program))
+        self._report_violations(fault_of_rows(self.program, self.delivered), fault_of_ledgers(self.program))
         for worker in self.program.router.workers():
             try:
                 worker.queue.validate()
             except AssertionError as error:
-                self._complain_of(f"I3: {error}")
+                self._report_violations(f"I3: {error}")
 
-    def _complain_of(self, *faults: str) -> None:
+    def _report_violations(self, *faults: str) -> None:
         for fault in faults:
             if fault:
-                self._bind_checker.complain(f"{fault} ({self._identity})")
+                self._bind_checker.report_violation(f"{fault} ({self._identity})")
 
     def check_quiescent(self) -> None:
         """Checks what must hold when nothing is left to do."""
-        self._complain_of(unfinished_work(self.program), fault_of_cache(self.program, self.delivered, self._equal_pods))
-        self._complain_of(self._quotas.fault_of_sums(), *self._kept.faults_when_quiescent())
+        self._report_violations(
+            unfinished_work(self.program), fault_of_cache(self.program, self.delivered, self._equal_pods)
+        )
+        self._report_violations(self._quotas.fault_of_sums(), *self._kept.faults_when_quiescent())
         self._look_deep()
         for requeues in self._requeues:
             requeues.check_quiescent()
@@ -314,7 +318,9 @@ class ProcessChecker:
                 )
                 is_of_a_cycle = not written.startswith(FAILED)  # a failure while the pod is requeued
                 if written != entry.message and is_of_a_cycle:
-                    self._complain_of(f"I3: the owner of {entry.pod.key} reads {written!r}, not {entry.message!r}")
+                    self._report_violations(
+                        f"I3: the owner of {entry.pod.key} reads {written!r}, not {entry.message!r}"
+                    )
 
     def check_nominations(self) -> None:
         """Checks that the nomination written on each pod is the one that the next leader must read (I5)."""
@@ -324,7 +330,7 @@ class ProcessChecker:
             entry = next((queue.entry(pod.uid) for queue in leading if queue.entry(pod.uid) is not None), None)
             nominated = nominator.node_of(pod.uid)
             if entry is not None and not entry.is_quarantined and nominated != pod.nominated_node:
-                self._complain_of(
+                self._report_violations(
                     f"I5: {pod.key} was promised {nominated!r}, and {pod.nominated_node!r} is written on it"
                 )
 
@@ -336,4 +342,4 @@ class ProcessChecker:
     def check_empty(self) -> None:
         """Checks that nothing is kept after all pods were deleted (I5)."""
         self.check_quiescent()
-        self._complain_of(fault_of_leftovers(self.program))
+        self._report_violations(fault_of_leftovers(self.program))

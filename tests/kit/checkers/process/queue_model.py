@@ -75,11 +75,11 @@ class QueueModel:
         self,
         worker: DomainWorker,
         gangs: GangRoster,
-        complain: Callable[[str], None],
+        report_violation: Callable[[str], None],
         on_popped: Callable[[Collection[str]], None],
     ) -> None:
         """`on_popped`: called with the uids of all pods whose attempts begin."""
-        self._worker, self._gangs, self._complain, self._on_popped = worker, gangs, complain, on_popped
+        self._worker, self._gangs, self._report_violation, self._on_popped = worker, gangs, report_violation, on_popped
         self._missed: dict[str, list[ObservedEvent]] = {}
         """uid of each pod in flight -> events since it was popped."""
         self._registered: dict[str, Sequence[EventRegistration]] = {}
@@ -154,11 +154,15 @@ class QueueModel:
         is_parked = outcome.state is QueueState.UNSCHEDULABLE
         by = ", ".join(sorted(failure.rejectors | failure.pending))
         if is_parked and wakes is not RequeueEffect.NONE:
-            self._complain(f"I3: {pod.key} was refused by {by} and parked, and an event during its attempt helps it")
+            self._report_violation(
+                f"I3: {pod.key} was refused by {by} and parked, and an event during its attempt helps it"
+            )
         is_tried_again = outcome.state not in (QueueState.UNSCHEDULABLE, QueueState.GATED)
         is_checked_whole = budget is UNLIMITED or len(missed) < EVENTS_PER_CHECK
         if is_tried_again and wakes is RequeueEffect.NONE and is_checked_whole and self._gangs.key_of(uid) is None:
-            self._complain(f"I3: {pod.key} was refused by {by} and is tried again, and nothing has happened for it")
+            self._report_violation(
+                f"I3: {pod.key} was refused by {by} and is tried again, and nothing has happened for it"
+            )
         return outcome
 
     def _strongest(self, pod: Pod, failure: Failure, missed: Sequence[ObservedEvent]) -> RequeueEffect | None:
@@ -219,9 +223,9 @@ class QueueModel:
             is_parked = entry.state is QueueState.UNSCHEDULABLE
             by = ", ".join(sorted(entry.rejectors | entry.pending))
             if is_parked and (wakes > RequeueEffect.ONE or kind in parked):
-                self._complain(f"I3: {entry.pod.key}, refused by {by}, stays parked, and {label} helps it")
+                self._report_violation(f"I3: {entry.pod.key}, refused by {by}, stays parked, and {label} helps it")
             if not is_parked and wakes is RequeueEffect.NONE and self._gangs.key_of(entry.uid) is None:
-                self._complain(f"I3: {entry.pod.key}, refused by {by}, was woken, and {label} does not help it")
+                self._report_violation(f"I3: {entry.pod.key}, refused by {by}, was woken, and {label} does not help it")
 
     def fault_of_index(self) -> str:
         """Returns the first parked pod that is indexed under wrong keys; empty for none."""

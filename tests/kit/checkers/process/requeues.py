@@ -50,7 +50,7 @@ class RequeueChecker:
         self,
         program: Program,
         worker: DomainWorker,
-        complain: Callable[[str], None],
+        report_violation: Callable[[str], None],
         is_paused: Callable[[], bool],
         gangs: GangFit | None,
         *,
@@ -59,7 +59,7 @@ class RequeueChecker:
         """`gangs`: None if there are none, or if the run is not steady."""
         self._program = program
         self._worker = worker
-        self._complain = complain
+        self._report_violation = report_violation
         self._is_paused = is_paused
         self._gangs = gangs
         self._is_steady = is_steady
@@ -134,7 +134,7 @@ class RequeueChecker:
                 if self._waits_for_its_gang(entry):
                     self._ask_about_gang(entry)
                 elif self._is_taken(entry, row):
-                    self._complain_of_parked(entry, node.name)
+                    self._report_parked(entry, node.name)
 
     def _waits_for_its_gang(self, entry: QueueEntry) -> bool:
         return self._gangs is not None and bool(self._gangs.lacking(entry.uid))
@@ -161,7 +161,7 @@ class RequeueChecker:
 
     def _look_again(self, attempts: int) -> None:
         if self._worker.counters.attempts == attempts and self._has_idle_work():
-            self._complain(f"I3: {self._worker.name} has pods to decide, and nobody was woken for it")
+            self._report_violation(f"I3: {self._worker.name} has pods to decide, and nobody was woken for it")
 
     def _has_idle_work(self) -> bool:
         worker = self._worker
@@ -222,12 +222,12 @@ class RequeueChecker:
     def _check_waiting(self, entry: QueueEntry) -> None:
         now_s = asyncio.get_running_loop().time()
         if entry.state is QueueState.BACKOFF and entry.retry_at_s is not None and entry.retry_at_s < now_s - LATE_S:
-            self._complain(f"I3: {entry.pod.key} backs off {now_s - entry.retry_at_s:.1f} s past its time")
+            self._report_violation(f"I3: {entry.pod.key} backs off {now_s - entry.retry_at_s:.1f} s past its time")
         due_s = None if entry.retry_at_s is None else max(entry.retry_at_s, self._followed_s)
         if entry.state in _PARKED and due_s is not None and due_s < now_s - LATE_S:
-            self._complain(f"I3: {entry.pod.key} is parked {now_s - due_s:.1f} s past its flush")
+            self._report_violation(f"I3: {entry.pod.key} is parked {now_s - due_s:.1f} s past its flush")
         if entry.state is QueueState.GATED and entry.plugins == (GATES,) and not entry.pod.gates:
-            self._complain(f"I3: {entry.pod.key} is held by its gates, and has none")
+            self._report_violation(f"I3: {entry.pod.key} is held by its gates, and has none")
 
     def _ask_about(self, entries: list[QueueEntry]) -> None:
         program, worker = self._program, self._worker
@@ -239,11 +239,11 @@ class RequeueChecker:
                 continue
             node = self._node_for(classes, entry.pod, entry.attempts + 1)
             if node:
-                self._complain_of_parked(entry, node)
+                self._report_parked(entry, node)
 
-    def _complain_of_parked(self, entry: QueueEntry, node: str) -> None:
+    def _report_parked(self, entry: QueueEntry, node: str) -> None:
         refusal = f"{', '.join(entry.plugins)}: {entry.message[:80]}"
-        self._complain(f"I3: {entry.pod.key} was not woken, and its filters take {node} ({refusal})")
+        self._report_violation(f"I3: {entry.pod.key} was not woken, and its filters take {node} ({refusal})")
 
     def _node_for(self, classes: ClassCache, pod: Pod, attempt: int) -> str:
         """Returns a node that passes all filters and is free; empty for none."""

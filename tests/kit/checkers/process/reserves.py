@@ -13,7 +13,7 @@ class ReserveChecker:
 
     def __init__(self, program: Program, bind_checker: BindChecker) -> None:
         self._program = program
-        self._bind_checker, self._complain = bind_checker, bind_checker.complain
+        self._bind_checker, self._report_violation = bind_checker, bind_checker.report_violation
         self._tallies: list[ReserveTally] = []
         """All instances so far: an instance ends what it began, even when another one is in force."""
         self.follow()
@@ -31,12 +31,12 @@ class ReserveChecker:
         """Checks that a pod counted as bound is bound to this node (I2); it may be deleted already."""
         if self._bind_checker.bound.get(pod.uid) != node and (pod.uid, node) not in self._bind_checker.faked:
             there = self._bind_checker.bound.get(pod.uid)
-            self._complain(f"I2: {pod.key} counts as bound to {node}; it is on {there}")
+            self._report_violation(f"I2: {pod.key} counts as bound to {node}; it is on {there}")
 
     def check(self, *, is_quiescent: bool) -> None:
         """Checks I5 by the records of the `ReserveTally` plugins."""
         for plugin in self._tallies:
             for sentence in plugin.broken:
-                self._complain(sentence)
+                self._report_violation(sentence)
             if is_quiescent and plugin.open:
-                self._complain(f"I5: {len(plugin.open)} reserves never ended")
+                self._report_violation(f"I5: {len(plugin.open)} reserves never ended")

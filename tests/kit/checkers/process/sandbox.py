@@ -37,11 +37,11 @@ REFUSALS_EVERY: Final = 192
 class SandboxChecker:
     """Compares classes and attempts of one domain of one program."""
 
-    def __init__(self, program: Program, worker: DomainWorker, complain: Callable[[str], None]) -> None:
+    def __init__(self, program: Program, worker: DomainWorker, report_violation: Callable[[str], None]) -> None:
         self._program = program
         self._worker = worker
         self._rows = program.router.rows_of(worker)
-        self._complain = complain
+        self._report_violation = report_violation
         self._refused = 0
         self._made: tuple[object, SchedulerSandbox] | None = None
         """The latest rebuilt program of `compare`, with the state that it was built from."""
@@ -111,7 +111,7 @@ class SandboxChecker:
         again = sandbox.attempt(worker, result.pod).result
         ours, theirs = _outcome(result), _outcome(again)
         if ours != theirs:
-            self._complain(f"I12: {result.pod.key} ends with {ours}, and with {theirs} in a program made anew")
+            self._report_violation(f"I12: {result.pod.key} ends with {ours}, and with {theirs} in a program made anew")
 
     def compare(self, entry: EquivalenceClass, pod: Pod) -> None:
         """Compares a class. `entry`: just found for the pod, or just scored, possibly on some of its rows only."""
@@ -131,18 +131,18 @@ class SandboxChecker:
                 if fresh.feasible.any():
                     classes.score(fresh)
         except PluginFailure:
-            self._complain(f"I12: a plugin fails for {pod.key} in a program made anew")
+            self._report_violation(f"I12: a plugin fails for {pod.key} in a program made anew")
             return
         if entry.refusal is not None or fresh.refusal is not None:
             if entry.refusal != fresh.refusal:
                 found = f"{entry.refusal}, and by {fresh.refusal} in a program made anew"
-                self._complain(f"I12: {pod.key} is refused by {found}")
+                self._report_violation(f"I12: {pod.key} is refused by {found}")
             return
         ours, theirs = dict(_answers(entry, table)), dict(_answers(fresh, others))
         wrong = next((name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)), "")
         if wrong:
             found = f"{ours.get(wrong)} on {wrong}, and {theirs.get(wrong)} in a program made anew"
-            self._complain(f"I12: {pod.key} is answered {found}")
+            self._report_violation(f"I12: {pod.key} is answered {found}")
 
 
 def _outcome(result: Result) -> tuple[str, list[str], list[int]]:

@@ -38,7 +38,7 @@ class ScoreChecker:
 
     delivered: DeliveredState
     table: NodeTable
-    complain: Callable[[str], None]
+    report_violation: Callable[[str], None]
     domain: str
     plugins: PluginSet
     """The plugins in force in the domain."""
@@ -61,11 +61,11 @@ class ScoreChecker:
             if wanted is not None and given != wanted:
                 at = next(at for at, score in enumerate(wanted) if score != given[at])
                 points = f"{given[at]} by {column.plugin.name}, not {wanted[at]}"
-                self.complain(f"I3: {nodes[at].name} scores {points} for {pod.key}")
+                self.report_violation(f"I3: {nodes[at].name} scores {points} for {pod.key}")
                 return
         for name in sorted(left & {one.name for one in self.plugins.score}) if entry.scores else ():
             if len(set(self._scores_of(name, pod, nodes) or ())) > 1:
-                self.complain(f"I3: {name} has not scored {pod.key}, to which nodes differ")
+                self.report_violation(f"I3: {name} has not scored {pod.key}, to which nodes differ")
                 return
 
     def _name(self, row: int) -> str:

@@ -21,15 +21,16 @@ class StateChecker:
         self,
         program: Program,
         quotas: ProcessQuotas,
-        complain: Callable[[str], None],
+        report_violation: Callable[[str], None],
         is_paused: Callable[[], bool],
     ) -> None:
         self._program, self._quotas, self._is_paused = program, quotas, is_paused
         self._removals = RemovalChecker(program, is_paused)
         self._queues = [
-            QueueModel(worker, program.cache.gangs, complain, quotas.popped) for worker in program.router.workers()
+            QueueModel(worker, program.cache.gangs, report_violation, quotas.popped)
+            for worker in program.router.workers()
         ]
-        TakeoverChecker(program, complain)
+        TakeoverChecker(program, report_violation)
 
     def follow(self) -> str:
         """Uses the configuration now in force. Returns the first part that does not use it; empty for none."""

@@ -28,9 +28,9 @@ class StepCost:
     clock.
     """
 
-    def __init__(self, loop: SimLoop, complain: Callable[[str], None]) -> None:
+    def __init__(self, loop: SimLoop, report_violation: Callable[[str], None]) -> None:
         self._loop = loop
-        self._complain = complain
+        self._report_violation = report_violation
         self._step: tuple[int, int] = (0, 0)
         """Iteration of the loop, and task."""
         self._cost = 0
@@ -75,4 +75,4 @@ class StepCost:
         self._since_begin += cost
         self.highest = max(self.highest, self._cost)
         if before <= COST_MAX < self._cost:
-            self._complain(f"I10: one step of the event loop costs more than {COST_MAX}")
+            self._report_violation(f"I10: one step of the event loop costs more than {COST_MAX}")

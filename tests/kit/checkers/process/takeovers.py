@@ -13,8 +13,8 @@ from multisched.shell.program import Program
 class TakeoverChecker:
     """Wraps `Handover.open` of one program."""
 
-    def __init__(self, program: Program, complain: Callable[[str], None]) -> None:
-        self._program, self._complain = program, complain
+    def __init__(self, program: Program, report_violation: Callable[[str], None]) -> None:
+        self._program, self._report_violation = program, report_violation
         self._open = program.handover.open
         program.handover.open = self.open  # type: ignore[method-assign]
 
@@ -29,9 +29,11 @@ class TakeoverChecker:
                 continue
             seen = holding.annotations.get(SEEN_ANNOTATION, "")
             if not (seen.isdigit() and known.isdigit()):
-                self._complain(f"I9: {worker.name} uses {used[0].name}, and {group} does not say what it has seen")
+                self._report_violation(
+                    f"I9: {worker.name} uses {used[0].name}, and {group} does not say what it has seen"
+                )
             elif int(seen) > int(known):
                 found = f"{group} has seen nodes up to {seen}, and this process up to {known}"
-                self._complain(f"I9: {worker.name} uses {used[0].name}, and {found}")
+                self._report_violation(f"I9: {worker.name} uses {used[0].name}, and {found}")
             elif late := [node.name for node in used if int(node.version) > int(seen)]:
-                self._complain(f"I9: {worker.name} uses {late[0]}, which {group} may not have seen leave")
+                self._report_violation(f"I9: {worker.name} uses {late[0]}, which {group} may not have seen leave")

@@ -32,13 +32,13 @@ class WatchChecker:
         delivered: DeliveredState,
         policies: Policies,
         identity: str,
-        complain: Callable[[str], None],
+        report_violation: Callable[[str], None],
         on_freed: Callable[[str], None],
     ) -> None:
         """`on_freed`: called with each node on which a pod requests less than before."""
         self._delivered, self._policies = delivered, policies
         self._identity = identity
-        self._complain = complain
+        self._report_violation = report_violation
         self._on_freed = on_freed
         self._audit = program.audit
         self._versions: dict[str, int] = {}
@@ -72,12 +72,12 @@ class WatchChecker:
             return
         uid, version = metadata.uid, int(metadata.version)
         if uid in self._gone and not self.was_restored:
-            self._complain(f"I6: {key} ({uid}), which was deleted, came back")
+            self._report_violation(f"I6: {key} ({uid}), which was deleted, came back")
         if version < self._versions.get(uid, 0) and not self.was_restored:
-            self._complain(f"I6: {key} went back from version {self._versions[uid]} to {version}")
+            self._report_violation(f"I6: {key} went back from version {self._versions[uid]} to {version}")
         may_repeat = self.may_hear_twice or self.was_restored or self._audit.statistics().lost
         if version == self._versions.get(uid) and not may_repeat:
-            self._complain(f"I6: {key} was handed on in version {version} twice")
+            self._report_violation(f"I6: {key} was handed on in version {version} twice")
         if uid not in self._versions:
             self._policies.on_pod_delivered(self._identity, uid)
         self._versions[uid] = version
