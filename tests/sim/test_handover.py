@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from hypothesis import settings
 
-from tests.sim.handover import BY_LABEL, BY_NEW_LABEL, THREE, TWO, Site, play, run
+from tests.sim.handover import BY_LABEL, BY_NEW_LABEL, THREE, TOGETHER, TWO, Site, play, run
 
 SEEDS = settings().max_examples // 50
 
@@ -118,6 +118,38 @@ def test_second_lease_acquired_during_a_list_causes_another_list() -> None:
         await asyncio.sleep(30.0)
 
         assert [site.node_of(name) for name in (bound, late)] == ["n", ""]
+
+    play(scene)
+
+
+def test_lease_regained_during_a_list_causes_another_list() -> None:
+    """Another process has led in between, and has bound a pod that neither the list in progress nor a watch shows."""
+
+    async def scene(site: Site) -> None:
+        important = {"metadata": {"name": "first"}, "value": 9, "preemptionPolicy": "Never"}
+        await site.send("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", important)
+        dead, heir, between = (site.start(["forecast"], TOGETHER) for _ in range(3))
+        heir.cable.reaches_leases = between.cable.reaches_leases = False
+        await asyncio.sleep(10.0)
+        await site.kill(dead)
+        late = await site.add_pod("gpu", "6")
+        heir.cable.reaches_leases, heir.cable.list_s = True, 45.0
+        worker = next(one for one in heir.program.router.workers() if one.name == "gpu")
+        await heir.program.leases.until_held("forecast")
+        await asyncio.sleep(6.0)  # the bind deadline of the dead process has passed: the list has begun
+        heir.cable.reaches_leases, heir.cable.pods_deaf_until_s = False, site.loop.time() + 90.0
+        between.cable.reaches_leases, between.cable.bind_s = True, 0.1
+        bound = await site.add_pod("gpu", "6", priorityClassName="first")
+        await asyncio.sleep(28.0)
+        assert site.node_of(bound) == "n"
+        await site.stop(between)
+        heir.cable.reaches_leases, heir.cable.list_s = True, 0.0
+        await heir.program.leases.until_held("forecast")
+        assert not worker.is_leading, "its list is still in progress"
+        await asyncio.sleep(20.0)
+
+        assert worker.is_leading
+        assert site.node_of(late) == ""
 
     play(scene)
 
