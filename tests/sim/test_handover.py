@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from hypothesis import settings
 
-from tests.sim.handover import BY_LABEL, BY_NEW_LABEL, THREE, TWO, HandoverCluster, run, run_on_one_node
+from tests.sim.handover import BY_LABEL, BY_NEW_LABEL, THREE, TOGETHER, TWO, HandoverCluster, run, run_on_one_node
 
 SEEDS = settings().max_examples // 50
 
@@ -118,6 +118,38 @@ def test_second_lease_acquired_during_a_list_causes_another_list() -> None:
         await asyncio.sleep(30.0)
 
         assert [cluster.node_of(name) for name in (bound, late)] == ["n", ""]
+
+    run_on_one_node(main)
+
+
+def test_lease_regained_during_a_list_causes_another_list() -> None:
+    """Another process has led in between, and has bound a pod that neither the list in progress nor a watch shows."""
+
+    async def main(cluster: HandoverCluster) -> None:
+        important = {"metadata": {"name": "first"}, "value": 9, "preemptionPolicy": "Never"}
+        await cluster.send("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", important)
+        dead, successor, between = (cluster.start(["forecast"], TOGETHER) for _ in range(3))
+        successor.transport.reaches_leases = between.transport.reaches_leases = False
+        await asyncio.sleep(10.0)
+        await cluster.kill(dead)
+        late = await cluster.add_pod("gpu", "6")
+        successor.transport.reaches_leases, successor.transport.list_s = True, 45.0
+        worker = next(one for one in successor.program.router.workers() if one.name == "gpu")
+        await successor.program.leases.until_held("forecast")
+        await asyncio.sleep(6.0)  # the bind deadline of the dead process has passed: the list has begun
+        successor.transport.reaches_leases, successor.transport.pods_stalled_until_s = False, cluster.loop.time() + 90.0
+        between.transport.reaches_leases, between.transport.bind_s = True, 0.1
+        bound = await cluster.add_pod("gpu", "6", priorityClassName="first")
+        await asyncio.sleep(28.0)
+        assert cluster.node_of(bound) == "n"
+        await cluster.stop(between)
+        successor.transport.reaches_leases, successor.transport.list_s = True, 0.0
+        await successor.program.leases.until_held("forecast")
+        assert not worker.is_leading, "its list is still in progress"
+        await asyncio.sleep(20.0)
+
+        assert worker.is_leading
+        assert cluster.node_of(late) == ""
 
     run_on_one_node(main)
 
