@@ -57,7 +57,7 @@ dist: venv # wheel, sdist, bill of materials and checksums of what is committed,
 demo: $(RUNTIME) # the embedded cluster, three domains, a mixed workload; ARGS="--once -o json" ends by itself
 	@$(BIN)/multisched demo $(ARGS)
 
-test: venv # everything that needs nothing but Python; WHOLE=1: the slow tests, too, and four times as many examples of properties
+test: venv # everything that needs nothing but Python; WHOLE=1: the slow tests, too, and twice as many examples of properties
 	$(PYTEST) $(SPREAD) $(if $(WHOLE),--slow --hypothesis-profile=ci --durations=100) $(ARGS)
 
 CHECKS := check-types check-layers check-style

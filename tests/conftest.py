@@ -5,7 +5,7 @@ examples in each run, so that a red run is caused by a change. `make soak` uses 
 run, a failing one printed so that it can be replayed. No profile has a deadline: pytest-timeout ends a test that hangs.
 
 Tests that play random stories of their own play as many as the profile has examples for (`settings().max_examples // 5`):
-with `ci` four times as many as with `test`. Tests marked `slow` run with `--slow` only: commands of documents, demos, whole
+with `ci` twice as many as with `test`. Tests marked `slow` run with `--slow` only: commands of documents, demos, whole
 fleets. They take minutes, and each repeats at the level of a process, or of a large cluster, what faster tests show.
 
 No event loop but the tests' own: the plugins for asynchronous tests ask asyncio for the current loop before their first
@@ -31,7 +31,7 @@ LOOPTIME_NOOP_CYCLES = 1
 """Iterations of the loop before looptime advances its time. Its 42 are most of the cost of a test that only waits."""
 
 settings.register_profile("test", max_examples=50, derandomize=True, deadline=None, database=None, print_blob=True)
-settings.register_profile("ci", settings.get_profile("test"), max_examples=200)
+settings.register_profile("ci", settings.get_profile("test"), max_examples=100)
 settings.register_profile("soak", max_examples=10_000, deadline=None, print_blob=True)
 settings.load_profile("test")
 

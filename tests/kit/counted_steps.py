@@ -1,4 +1,6 @@
-"""Steps that end after so many evaluations: the same in every run, where time stands still while the core works."""
+"""Steps of attempts that end after a number of evaluations: equal in every run, since virtual time does not advance while the core
+works.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,13 @@ class CountedSteps:
     """`shell.step_clock.Steps` without a clock."""
 
     def __init__(self, evaluations_max: int, rest_s: float = 0.0) -> None:
-        """`evaluations_max`: of one step. `rest_s`: virtual seconds that each pause lasts."""
+        """`evaluations_max`: limit of one step. `rest_s`: virtual seconds of each pause."""
         self._evaluations_max = evaluations_max
         self._rest_s = rest_s
         self._evaluations = 0
         self.pauses = 0
         self.longest = 0
-        """Most evaluations of one step."""
+        """Highest number of evaluations in one step."""
 
     def begin(self) -> None:
         self._evaluations = 0

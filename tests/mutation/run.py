@@ -95,7 +95,7 @@ def failed_seed(seeds: int, mutant: Mutant) -> str:
     quiet()
     for seed in range(seeds):
         try:
-            broken = run_seed(seed, is_hasty=True).broken
+            broken = run_seed(seed, stops_at_first=True).broken
         except Exception as died:  # noqa: BLE001 - a run that dies has caught the mutant too
             broken = (f"{type(died).__name__}: {died}",)
         if broken:

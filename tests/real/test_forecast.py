@@ -16,7 +16,7 @@ from multisched.cluster.api.server import ApiServer
 from multisched.observe.explain_view import ExplainQuery
 from multisched.shell.workers.background_tasks import NetworkMeasures
 from multisched.whatif.explain_source import ProgramExplanations
-from tests.integration.plugins.house import HEAD, House, LoopClock, open_house
+from tests.integration.plugins.program_cluster import HEAD, LoopClock, ProgramCluster, open_cluster
 from tests.real.prometheus_server import Series, make_blocks, serving
 
 pytestmark = pytest.mark.timeout(240)
@@ -68,8 +68,8 @@ def configuration(url: str, folder: Path) -> str:
     return HEAD + "domains: " + orjson.dumps([domain]).decode()
 
 
-def forecast(house: House) -> Forecast:
-    (found,) = [b.plugin for b in house.worker("forecast").plugins.built if isinstance(b.plugin, Forecast)]
+def forecast(cluster: ProgramCluster) -> Forecast:
+    (found,) = [b.plugin for b in cluster.worker("forecast").plugins.built if isinstance(b.plugin, Forecast)]
     return found
 
 
@@ -78,37 +78,37 @@ async def test_services_with_much_logging_are_separated_and_explain_gives_the_pe
     async with serving(tmp_path) as url:
         text = configuration(url, tmp_path)
         measures = NetworkMeasures(DirectTransport(ApiServer(LoopClock(), seed=0, rbac=False)), random.Random(0))
-        async with open_house(text, measures=measures) as house:
+        async with open_cluster(text, measures=measures) as cluster:
             for number in range(NODES):
-                await house.node(f"n{number}")
-            await house.until(lambda: _is_learned(house), within_s=90)
+                await cluster.node(f"n{number}")
+            await cluster.until(lambda: _is_learned(cluster), within_s=90)
             names = [f"{service}-{replica}" for replica in range(REPLICAS) for service in (*CHATTY, *BUSY)]
             for name in names:
                 labels = {"multisched.io/service": name.rpartition("-")[0]}
-                await house.pod(name, scheduler="forecast-scheduler", cpu="500m", labels=labels)
-            await house.bound(*names)
-            chatty = {name: house.node_of(name) for name in names if name.rpartition("-")[0] in CHATTY}
+                await cluster.pod(name, scheduler="forecast-scheduler", cpu="500m", labels=labels)
+            await cluster.bound(*names)
+            chatty = {name: cluster.node_of(name) for name in names if name.rpartition("-")[0] in CHATTY}
             assert len(set(chatty.values())) == len(chatty), f"they share nodes: {chatty}"
 
-            explained = ProgramExplanations(house.program)
+            explained = ProgramExplanations(cluster.program)
             view = await explained.pod(ExplainQuery("default", "audit-0", node=chatty["trace-0"]))
             [own, other] = [note for note in view.notes if note.startswith("PeakForecast about ")]
             assert f"about {chatty['audit-0']}: with this pod its fullest moment is log at " in own
             assert f"about {chatty['trace-0']}: with this pod its fullest moment is log at " in other
             assert _percent(own) < 75 < 100 < _percent(other) < 150
-            await house.until(lambda: figure(house, "forecast_catch_up_rows") == 0)
-            assert figure(house, "forecast_pods", "own") == len(names)
-            assert 0.6 < figure(house, "forecast_node_peak_ratio", "log", "100") < 0.75, "each node has one of them"
-            await house.at_rest()
+            await cluster.until(lambda: figure(cluster, "forecast_catch_up_rows") == 0)
+            assert figure(cluster, "forecast_pods", "own") == len(names)
+            assert 0.6 < figure(cluster, "forecast_node_peak_ratio", "log", "100") < 0.75, "each node has one of them"
+            await cluster.at_rest()
 
 
-def figure(house: House, name: str, *labels: str) -> float:
-    [metric] = [one for one in forecast(house).metrics(LoopClock().now().timestamp()) if one.name == name]
+def figure(cluster: ProgramCluster, name: str, *labels: str) -> float:
+    [metric] = [one for one in forecast(cluster).metrics(LoopClock().now().timestamp()) if one.name == name]
     return metric.values[labels]
 
 
-def _is_learned(house: House) -> bool:
-    state = forecast(house).refit_state()
+def _is_learned(cluster: ProgramCluster) -> bool:
+    state = forecast(cluster).refit_state()
     assert state is not None
     assert not state.last_error, state.last_error
     return state.refits == 1

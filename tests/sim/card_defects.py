@@ -1,6 +1,5 @@
-"""Defects of nodes that share GPUs: what their cards hold, what their device plugins could confuse, and who has locked them.
-
-Seeds from `OWNED_FROM` on find them, where there are such nodes.
+"""Defects of nodes that share GPUs: holds of cards, pods that device plugins could confuse, and locks. Seeds from `OWNED_FROM` on
+find them, where there are such nodes.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ NOBODY = frozenset[str]()
 
 
 @defect
-def unserved_pods_refuse_nobody() -> None:
+def unserved_pods_refuse_nothing() -> None:
     """A node takes the next pod though its device plugin has not served the last one."""
     genuine = CardRow.barred
 
@@ -51,7 +50,7 @@ def unserved_pods_refuse_nobody() -> None:
 
 @defect
 def numbers_of_cards_are_not_compared() -> None:
-    """Volcano's plugin is taken to compare the memory of pods."""
+    """Volcano's device plugin is assumed to compare the memory of pods."""
     put(volcano, "_confusions", lambda pod: frozenset({f"volcano/{pod.requests.get(volcano.MEMORY)}"}))
 
 
@@ -62,8 +61,8 @@ def totals_of_memory_are_not_compared() -> None:
 
 
 @defect
-def new_processes_take_all_for_served() -> None:
-    """Who waits for its device plugin is forgotten at a restart."""
+def restarts_forget_unserved_pods() -> None:
+    """Pods that await their device plugin are forgotten at a restart."""
     genuine = GpuLedger.restore
 
     def restore(self: GpuLedger, pod: Pod, row: int) -> None:
@@ -78,7 +77,7 @@ def new_processes_take_all_for_served() -> None:
 
 @defect
 def answers_of_plugins_are_not_read() -> None:
-    """A pod that was assumed here waits for its device plugin for ever."""
+    """A pod that was assumed here awaits its device plugin forever."""
     genuine = GpuLedger.restore
 
     def restore(self: GpuLedger, pod: Pod, row: int) -> None:
@@ -89,14 +88,14 @@ def answers_of_plugins_are_not_read() -> None:
 
 
 @defect
-def answers_of_plugins_wake_nobody() -> None:
-    """Who was refused because another pod had not been served sleeps on when it is."""
+def answers_of_plugins_requeue_nothing() -> None:
+    """A pod that was refused because of an unserved pod is not requeued when that is served."""
     put(GpuShare, "_after_confirmation", lambda self, pod, old, new: Hint.SKIP)
 
 
 @defect
 def bindings_carry_no_times() -> None:
-    """The plugins look for the time at which a pod was assumed, and find none."""
+    """A binding has no annotation with the time of the assumption, which device plugins read."""
 
     def timed_annotations(self: GpuLedger, annotations: Mapping[str, str], now: datetime) -> Mapping[str, str]:
         return {}
@@ -106,7 +105,7 @@ def bindings_carry_no_times() -> None:
 
 @defect
 def forged_answers_stay() -> None:
-    """What the author of a pod has written is not overwritten by its binding."""
+    """A binding does not overwrite forged annotations."""
     genuine = GpuLedger.take
 
     def take(self: GpuLedger, pod: Pod, row: int, choice: object = None) -> Mapping[str, str]:
@@ -121,7 +120,7 @@ def forged_answers_stay() -> None:
 
 @defect
 def slots_of_a_card_are_whole_cards() -> None:
-    """HAMi's register is not read: a card that ten pods may share counts as ten."""
+    """HAMi's register is ignored: a card that ten pods may share counts as ten."""
     put(HamiDialect, "cards", lambda self, node, objects: None)
 
 
@@ -159,7 +158,7 @@ def cores_of_cards_are_not_counted() -> None:
 
 @defect
 def second_containers_hold_nothing() -> None:
-    """Of the cards in an annotation only those of the first container that has some count."""
+    """Only the cards of the first container with cards count in an annotation."""
     genuine = vgpu_text.shares_of
 
     def shares_of(containers: Any, init_count: int) -> Any:
@@ -171,7 +170,7 @@ def second_containers_hold_nothing() -> None:
 
 @defect
 def vanished_cards_are_free_when_they_are_back() -> None:
-    """Pods lose what they hold of a card that its node no longer registers."""
+    """Pods lose their holds of a card that its node no longer registers."""
     genuine = CardRow.set_node
 
     def set_node(self: CardRow, node: NodeCards) -> None:
@@ -202,7 +201,7 @@ def pods_that_end_slowly_give_their_cards_at_once() -> None:
 
 @defect
 def nodes_are_not_locked() -> None:
-    """HAMi's plugin is not told which pod it serves next."""
+    """HAMi's node lock is not taken for the pod to be served."""
 
     async def take(self: LockKeeper, pod: Pod, node: str, key: str) -> Status:
         return SUCCESS
@@ -212,7 +211,7 @@ def nodes_are_not_locked() -> None:
 
 @defect
 def locks_of_others_are_overwritten() -> None:
-    """A node that another scheduler has locked is used all the same, under a lock of ours."""
+    """A node that another scheduler has locked is used, under a lock of ours."""
     put(RowLocks, "_is_used", lambda self, lock, cards: True)
     put(lock_keeper, "_taken", lambda pod, text, now: lock_text(pod, now))
 
@@ -229,7 +228,7 @@ def locks_of_others_are_stale_at_once() -> None:
 
 @defect
 def stale_locks_are_left() -> None:
-    """Nobody removes a lock that expired, names no pod, or cannot be read."""
+    """A lock that expired, names no pod or is malformed is never removed."""
 
     async def is_stale(self: LockKeeper, node: str, lock: Any, clock: Any) -> bool:
         return False
@@ -239,11 +238,11 @@ def stale_locks_are_left() -> None:
 
 @defect
 def locks_of_pods_that_were_not_bound_are_left() -> None:
-    """A lock of ours stays when its pod is not bound after all, until it expires."""
+    """A lock of ours stays until it expires when its pod is not bound."""
     put(LockKeeper, "_is_left", lambda self, holder, node, lock, *, is_old: False)
 
 
 @defect
-def ended_locks_wake_nobody() -> None:
-    """Who was refused because a node was locked sleeps on when it is not."""
+def ended_locks_requeue_nothing() -> None:
+    """A pod that was refused because of a lock is not requeued when the lock ends."""
     put(GpuShare, "_is_unlocked", lambda self, pod, before, after: False)

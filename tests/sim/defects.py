@@ -1,7 +1,7 @@
-"""The defects themselves: each function breaks the program in one way that somebody could write, and says which.
+"""Deliberate defects: each function breaks the program in one plausible way, which its docstring describes.
 
-They reach into private parts on purpose; a rename there shows here as an AttributeError, never as a defect that is silently
-not there (`put` asks for the name first).
+They replace private parts on purpose; after a rename there they raise AttributeError, instead of silently having no effect (`put`
+reads the name first).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def put(owner: object, name: str, replacement: object) -> None:
 
 @defect
 def no_recheck_at_commit() -> None:
-    """Commit believes what the cycle saw before it waited."""
+    """The commit does not check rows that changed while the cycle waited."""
     genuine = commit.commit
 
     def trusting(cache: Any, rows: Any, pod: Any, candidates: Any, still_fits: Any, choose: Any, conflicts: Any) -> Any:
@@ -96,20 +96,20 @@ def no_recheck_at_commit() -> None:
 
 @defect
 def rows_not_checked_at_commit() -> None:
-    """A row that has left the domain while the cycle waited (its loan ended) is still taken."""
+    """A row that left the domain while the cycle waited (its loan ended) is still used."""
     put(DomainRows, "has", lambda self, row: True)
     put(DomainRows, "stayed_since", lambda self, rows, generation: np.ones(len(rows), np.bool_))
 
 
 @defect
 def forget_nothing() -> None:
-    """A refused bind keeps its room."""
+    """A refused bind is not forgotten."""
     put(ClusterCache, "forget", lambda self, uid: False)
 
 
 @defect
 def memory_not_counted() -> None:
-    """Pods take their CPU from a row, and nothing else."""
+    """Only the CPU of pods is counted."""
     genuine = ResourceColumns.account
 
     def sloppy(self: ResourceColumns, row: int, pod: Any, sign: int) -> None:
@@ -121,13 +121,13 @@ def memory_not_counted() -> None:
 
 @defect
 def resized_pods_not_recounted() -> None:
-    """A pod resized in place keeps what it took before."""
+    """A pod resized in place counts with its old requests."""
     put(cluster_cache, "_differs", lambda before, after: False)
 
 
 @defect
 def freed_rows_keep_their_use() -> None:
-    """A deleted node's pods leave its row, their use does not: the next node in that row starts full."""
+    """The requests of a deleted node's pods remain in its row: the next node in that row starts full."""
 
     def remove_node(self: ClusterCache, name: str) -> Any:
         row = self.nodes.row_of(name)
@@ -144,7 +144,7 @@ def freed_rows_keep_their_use() -> None:
 
 @defect
 def strays_forgotten() -> None:
-    """Pods of a node that is not known take nothing when it comes back."""
+    """Pods of an unknown node do not count when the node is added."""
     genuine = ClusterCache.set_node
 
     def set_node(self: ClusterCache, node: Any) -> Any:
@@ -156,13 +156,13 @@ def strays_forgotten() -> None:
 
 @defect
 def ledgers_not_rolled_back() -> None:
-    """What a failed pod held of a ledger stays held."""
+    """Ledgers keep the amounts of a failed pod."""
     put(LedgerRegistry, "release", lambda self, uid: None)
 
 
 @defect
 def devices_given_twice() -> None:
-    """Every pod gets the first devices, whoever holds them, and the ledger takes whatever is chosen."""
+    """Every pod gets the first devices, even if others hold them, and the ledger accepts any choice."""
     genuine = CardRow.choose
 
     def room_refusal(self: CardRow, demand: GpuDemand) -> str:
@@ -187,37 +187,37 @@ def _on_reply(wanted: BindAnswer, action: Action) -> None:
 
 @defect
 def forget_by_timer() -> None:
-    """A bind without an answer is given up, as if it had certainly not happened."""
+    """A bind without a response is forgotten, as if it had certainly failed."""
     _on_reply(BindAnswer.UNKNOWN, Action(Step.END, outcome=Outcome.REFUSED, message="no answer"))
 
 
 @defect
 def not_found_is_bound() -> None:
-    """404 to a binding is taken for success."""
+    """A 404 for a binding counts as success."""
     _on_reply(BindAnswer.NOT_FOUND, Action(Step.END, outcome=Outcome.BOUND))
 
 
 @defect
 def conflict_is_bound() -> None:
-    """409 to a binding is taken for success without reading the pod."""
+    """A 409 for a binding counts as success without reading the pod."""
     _on_reply(BindAnswer.CONFLICT, Action(Step.END, outcome=Outcome.BOUND))
 
 
 @defect
 def conflict_is_refusal() -> None:
-    """409 to a binding is taken for a failure without reading the pod, which may be bound where we wanted it."""
+    """A 409 for a binding counts as a failure without reading the pod, which may be bound to the chosen node."""
     _on_reply(BindAnswer.CONFLICT, Action(Step.END, outcome=Outcome.REFUSED))
 
 
 @defect
 def unknown_is_bound() -> None:
-    """No answer is taken for success."""
+    """A lost response counts as success."""
     _on_reply(BindAnswer.UNKNOWN, Action(Step.END, outcome=Outcome.BOUND))
 
 
 @defect
 def read_once_after_unknown() -> None:
-    """After a lost answer one read decides, though the binding may still be on its way."""
+    """After a lost response one read decides, though the binding may still be in flight."""
     genuine = BindMachine.on_read
 
     def on_reply(self: BindMachine, reply: BindReply) -> Action:
@@ -236,7 +236,7 @@ def read_once_after_unknown() -> None:
 
 @defect
 def uid_not_sent() -> None:
-    """A binding names the pod only, so an old decision binds a new pod of that name."""
+    """A binding has no uid, so that an old decision can bind a new pod of the same name."""
     genuine = ApiBinder.post
 
     async def post(self: ApiBinder, request: Any, *, timeout_s: float) -> BindReply:
@@ -249,7 +249,7 @@ def uid_not_sent() -> None:
 
 @defect
 def refused_pods_dropped() -> None:
-    """A pod whose bind was refused is not queued again."""
+    """A pod whose bind was refused is not requeued."""
 
     def careless(self: BindOutcomes, bind: Any, status: Any) -> None:
         self._in_progress.done()
@@ -260,7 +260,7 @@ def refused_pods_dropped() -> None:
 
 @defect
 def conflicted_pods_dropped() -> None:
-    """A conflict is counted, and its pod forgotten."""
+    """A conflict is counted, and its pod is not requeued."""
     genuine = ResultApplier.apply
 
     def settle(self: ResultApplier, entry: Any, result: Any, seconds: float, cycle: Any, **more: Any) -> None:
@@ -271,8 +271,8 @@ def conflicted_pods_dropped() -> None:
 
 
 @defect
-def gone_pods_decided() -> None:
-    """A pod that was deleted while its cycle waited is placed all the same."""
+def deleted_pods_decided() -> None:
+    """A pod that was deleted while its cycle waited is still placed."""
     genuine = PodQueue.where
 
     def where(self: PodQueue, uid: str) -> Any:
@@ -303,7 +303,7 @@ def no_forget_after_failure() -> None:
 
 @defect
 def no_unreserve() -> None:
-    """A failure after commit does not tell the Reserve plugins."""
+    """A failure after commit does not call Unreserve."""
     genuine = CommitStep.give_up
 
     def silent(self: CommitStep, placed: Any, status: Any) -> Any:
@@ -329,13 +329,13 @@ class _Without:
 
 @defect
 def permit_never_times_out() -> None:
-    """A pod that nobody allows is held for ever."""
+    """A pod that no plugin allows is held forever."""
     put(WaitingPodTable, "expire", lambda self, now_s: 0)
 
 
 @defect
-def permit_forgets_who_waited() -> None:
-    """A pod that timed out at Permit leaves the table, and nobody is told."""
+def permit_timeout_forgets_the_pod() -> None:
+    """A pod that timed out at Permit is removed from the table without a rejection."""
 
     def expire(self: WaitingPodTable, now_s: float) -> int:
         late = [uid for uid, entry in self._waiting.items() if min(entry.deadlines.values()) <= now_s]
@@ -351,7 +351,7 @@ def permit_forgets_who_waited() -> None:
 
 @defect
 def gates_open() -> None:
-    """Scheduling gates are not looked at."""
+    """Scheduling gates are ignored."""
     genuine = Gates.ask
 
     def open_gates(self: Gates, pod: Any, first: str = "") -> Any:
@@ -363,13 +363,13 @@ def gates_open() -> None:
 
 @defect
 def events_in_flight_lost() -> None:
-    """What happens while a pod is being decided is not remembered."""
+    """Events during an attempt are not recorded."""
     put(EventsInFlight, "record", lambda self, event, old, new, *, is_of_interest: None)
 
 
 @defect
 def events_in_flight_kept() -> None:
-    """Events of attempts that ended are never let go."""
+    """Events of attempts that ended are kept forever."""
     put(EventsInFlight, "_trim", lambda self: None)
 
 
@@ -381,38 +381,38 @@ def backoff_never_ends() -> None:
 
 @defect
 def queue_never_flushed() -> None:
-    """The timer of the queue does nothing: no backoff ends by itself."""
+    """The timer of the queue does nothing: no backoff ends."""
     put(PodQueue, "flush", lambda self, now_s: Moved())
     put(EntryStates, "release_backoff", lambda self, now_s: 0)
 
 
 @defect
 def own_updates_lost() -> None:
-    """A waiting pod's own change (a gate removed, a request made smaller) wakes it not."""
+    """An update of a pending pod (a removed gate, smaller requests) does not requeue it."""
     put(PodQueue, "_wake_by_itself", lambda self, entry, event, known: None)
 
 
 @defect
-def freed_room_wakes_nobody() -> None:
-    """Pods that wait for room do not hear of deleted pods."""
+def freed_room_requeues_nothing() -> None:
+    """The deletion of a pod does not requeue pods that wait for room."""
     put(PodQueue, "on_event", lambda self, event, old, new, now_s, only=EVERY_POD: Moved())
 
 
 @defect
-def refused_pods_never_set_aside() -> None:
-    """What the API server always refuses is tried for ever."""
+def refused_pods_never_quarantined() -> None:
+    """Pods that the API server always refuses are tried forever."""
     put(Entry, "note_refusal", lambda self, words: False)
 
 
 @defect
-def set_aside_for_good() -> None:
-    """No event brings back what was set aside for the API server's refusals."""
+def quarantine_never_ends() -> None:
+    """No event requeues pods quarantined after refusals of the API server."""
     put(ServerRefusals, "events_to_register", lambda self: ())
 
 
 @defect
-def set_aside_unheard_by_namespaces() -> None:
-    """What was set aside comes back when it is changed itself, and not when its namespace is."""
+def quarantine_ignores_namespaces() -> None:
+    """A quarantined pod is requeued by its own update, and not by one of its namespace."""
     put(quarantine, "_is_its_namespace", lambda pod, old, new: Hint.SKIP)
 
 
@@ -421,7 +421,7 @@ def set_aside_unheard_by_namespaces() -> None:
 
 @defect
 def no_synthetic_delete() -> None:
-    """What vanished while nobody watched stays for ever."""
+    """Objects deleted while no watch was open are kept forever."""
     put(KnownObjects, "end_replace", lambda self, version, now_s: [])
     put(Audit, "once", _no_audit)
 
@@ -439,25 +439,25 @@ def version_guard_off() -> None:
 
 @defect
 def tombstones_off() -> None:
-    """A deleted pod comes back when an older line of it is told again."""
+    """A deleted pod returns when an older event of it is delivered again."""
     put(KnownObjects, "_is_gone", lambda self, uid, version: False)
 
 
 @defect
 def deletions_ignored() -> None:
-    """Deleted pods keep their room and their place in the queue."""
+    """Deleted pods stay in the cache and in the queue."""
     put(PodIngest, "delete", lambda self, key, raw: None)
 
 
 @defect
-def nodes_never_go() -> None:
+def deleted_nodes_stay_usable() -> None:
     """A deleted node's row stays usable."""
     put(NodeIngest, "delete", lambda self, key, raw: None)
 
 
 @defect
 def foreign_binds_ignored() -> None:
-    """Pods that others bound take nothing here."""
+    """Pods that other clients bound are not counted."""
     genuine = PodIngest._placed
 
     def placed(self: PodIngest, pod: Any) -> None:
@@ -469,7 +469,7 @@ def foreign_binds_ignored() -> None:
 
 @defect
 def audit_off() -> None:
-    """Nobody ever compares the cache with the API server."""
+    """The cache is never compared with the API server."""
     put(Audit, "once", _no_audit)
 
 
@@ -479,8 +479,8 @@ async def _no_audit(self: Audit, sides: object = None) -> list[Any]:
 
 
 @defect
-def audit_mends_nothing() -> None:
-    """The audit finds what is lost, and asks for no new list."""
+def audit_repairs_nothing() -> None:
+    """The audit finds lost events, and requests no new list."""
     put(Reflector, "request_relist", lambda self: None)
 
     async def relist(self: Reflector) -> None:
@@ -494,7 +494,7 @@ def audit_mends_nothing() -> None:
 
 @defect
 def lease_ignored() -> None:
-    """Every process binds, whoever leads."""
+    """Every process binds, whether it leads or not."""
     put(LeaseTerm, "may_bind", lambda self: True)
     put(LeaseTerm, "may_bind_in_s", lambda self: 0.0)
 
@@ -511,13 +511,13 @@ def lease_ignored() -> None:
 
 @defect
 def lease_not_checked_before_bind() -> None:
-    """Who once led binds what it has decided, however late it is."""
+    """A process that has led binds what it has decided, however late."""
     put(LeaseTerm, "may_bind", lambda self: self.state is LeaseState.LEADING)
 
 
 @defect
 def expired_lease_not_waited_for() -> None:
-    """A new leader binds at once, though the last one's binds may still be on their way."""
+    """A new leader binds at once, though binds of the last leader may still be in flight."""
     genuine = LeaseTerm.begin
 
     def begin(self: LeaseTerm, *, after_expiry: bool, started: float) -> None:
@@ -528,7 +528,7 @@ def expired_lease_not_waited_for() -> None:
 
 @defect
 def no_list_before_leading() -> None:
-    """A new leader believes its watch, which may lag behind the last leader's binds."""
+    """A new leader trusts its watch, which may lag behind the last leader's binds."""
 
     async def believe(self: ClusterLists, since_s: float) -> None:
         del self, since_s
@@ -537,14 +537,14 @@ def no_list_before_leading() -> None:
 
 
 @defect
-def lease_given_back_too_early() -> None:
-    """SIGTERM gives the lease back at once, with binds on the wire."""
+def lease_released_too_early() -> None:
+    """SIGTERM releases the lease at once, with binds in flight."""
     put(DomainWorker, "is_drained", property(lambda self: True))
 
 
 @defect
 def stop_never_ends() -> None:
-    """SIGTERM waits for what never comes."""
+    """SIGTERM waits forever."""
 
     async def drain(self: Program) -> None:
         await asyncio.Event().wait()
@@ -560,38 +560,38 @@ def _passes(plugin: type[Any]) -> None:
 
 
 @defect
-def ports_not_looked_at() -> None:
+def ports_ignored() -> None:
     """Two pods get one port of a host."""
     _passes(NodePorts)
 
 
 @defect
-def cordons_not_looked_at() -> None:
-    """Cordoned nodes take pods."""
+def cordons_ignored() -> None:
+    """Pods are placed on cordoned nodes."""
     _passes(NodeUnschedulable)
 
 
 @defect
-def selectors_not_looked_at() -> None:
-    """Pods go where their node selectors forbid it."""
+def selectors_ignored() -> None:
+    """Node selectors are ignored."""
     _passes(NodeAffinity)
 
 
 @defect
-def spread_not_looked_at() -> None:
-    """Pods that want to be level over zones are not."""
+def spread_ignored() -> None:
+    """Hard spreading is ignored."""
     _passes(PodTopologySpread)
 
 
 @defect
-def promised_room_given_away() -> None:
-    """What a preemptor was promised is anybody's."""
+def nominated_room_given_away() -> None:
+    """The nominated node of a preemptor can be used by any pod."""
     put(NominatedPodsFilter, "blocked", lambda self, pod_class, pod, attempt, *, everywhere=False: {})
 
 
 @defect
 def victims_room_free_at_once() -> None:
-    """A pod that is asked to go is taken for gone, while it ends."""
+    """A pod that is being deleted counts as deleted."""
     genuine = PodIngest.upsert
 
     def upsert(self: PodIngest, key: str, raw: Any) -> None:
@@ -605,7 +605,7 @@ def victims_room_free_at_once() -> None:
 
 @defect
 def equals_preempted() -> None:
-    """Pods make room for others that are no more urgent."""
+    """Pods are evicted for pods of equal priority."""
     genuine = LowerPriority.__init__
 
     def begin(self: LowerPriority, priority: int, budgets: Any) -> None:
@@ -616,13 +616,13 @@ def equals_preempted() -> None:
 
 @defect
 def preemptors_not_held() -> None:
-    """A pod is tried again, and preempts again, while its victims are being asked to go."""
+    """A pod is tried again, and preempts again, while its victims are being evicted."""
     put(DefaultPreemption, "pre_enqueue", lambda self, pod: SUCCESS)
 
 
 @defect
 def budgets_ignored() -> None:
-    """Pods under a budget go like all others."""
+    """PodDisruptionBudgets are ignored."""
     put(DisruptionBudgets, "violating", lambda self, pods, victims: np.zeros_like(victims))
 
 
@@ -642,7 +642,7 @@ class _Leading:
 
 @defect
 def lease_not_checked_before_deletion() -> None:
-    """Who led when a preemption was decided deletes the victims, whoever leads by then."""
+    """A process that led when a preemption was decided deletes the victims, even if another one leads by then."""
     genuine = Preemptor._sent
 
     async def sent(self: Preemptor, job: Any, send: Any, **how: Any) -> Any:
@@ -653,7 +653,7 @@ def lease_not_checked_before_deletion() -> None:
 
 @defect
 def no_unreserve_after_permit() -> None:
-    """A pod whose time ran out at Permit is given up without telling the Reserve plugins."""
+    """A pod that timed out at Permit is forgotten without a call of Unreserve."""
     genuine = BindOutcomes.on_refused
 
     def abandon(self: BindOutcomes, bind: Any, status: Any) -> None:
@@ -674,7 +674,7 @@ def no_unreserve_after_permit() -> None:
 
 @defect
 def volumes_not_waited_for() -> None:
-    """PreBind writes what was promised and lets the pod go at once."""
+    """PreBind writes the assumed volumes and does not wait for them."""
 
     async def hasty(self: VolumeBinder, pod: Any, pod_volumes: Any, written: Any, timeout_s: float) -> None:
         del self, pod, pod_volumes, written, timeout_s
@@ -683,26 +683,26 @@ def volumes_not_waited_for() -> None:
 
 
 @defect
-def volumes_promised_to_nobody() -> None:
-    """Commit takes no volumes, so PreBind has nothing to do."""
+def volumes_never_assumed() -> None:
+    """The commit assumes no volumes, so that PreBind has nothing to do."""
     put(AssumedVolumes, "hold", lambda self, uid, pod_volumes: None)
 
 
 @defect
-def volumes_promised_twice() -> None:
-    """What one pod was promised may be promised to the next."""
+def volumes_assumed_twice() -> None:
+    """A volume assumed for one pod may be assumed for the next one."""
     put(AssumedVolumes, "volumes", property(lambda self: {}))
 
 
 @defect
-def volumes_never_given_back() -> None:
-    """What was promised stays promised, whatever becomes of the pod."""
+def volumes_never_released() -> None:
+    """Assumed volumes are never released."""
     put(AssumedVolumes, "release", lambda self, uid: None)
 
 
 @defect
 def volumes_reached_from_everywhere() -> None:
-    """The node affinity of bound volumes is not looked at."""
+    """The node affinity of bound volumes is ignored."""
     put(RowMasks, "of_volume", lambda self, nodes, volume: None)
     put(RowMasks, "affine", lambda self, nodes, selector: np.ones(len(nodes.taint_set), np.bool_))
 
@@ -711,19 +711,19 @@ def volumes_reached_from_everywhere() -> None:
 
 
 @defect
-def counts_stand_still() -> None:
-    """What hangs on counts is asked once per class and kept, whoever comes or goes."""
+def pod_counts_never_change() -> None:
+    """Results that depend on pod counts are computed once per class and never updated."""
     put(InterPodAffinity, "cache_key", lambda self, cycle, pod: None if self.sign(pod) == () else "still")
 
 
 @defect
 def others_terms_ignored() -> None:
-    """A pod goes by its own anti-affinity, and not by that of pods that are there."""
+    """The anti-affinity of existing pods is ignored."""
     put(PodDemands, "affinity_entry", lambda self, *asker: AffinityIndexEntry(IncomingPod(*asker), 0))
 
 
 @defect
-def gone_pods_counted() -> None:
-    """A pod that goes stays in the counts."""
+def deleted_pods_counted() -> None:
+    """A deleted pod stays in the counts."""
     account = PodCounts.account
     put(PodCounts, "account", lambda self, row, pod, sign: account(self, row, pod, sign) if sign > 0 else None)

@@ -39,19 +39,19 @@ def bound_members_count_twice() -> None:
 
 @defect
 def finished_members_not_counted() -> None:
-    """A gang of which a member has succeeded waits for another one in its place."""
+    """A gang with a succeeded member waits for another one in its place."""
     put(GangRoster, "finish", lambda self, pod: self.remove(pod.uid))
 
 
 @defect
-def gangs_start_without_their_fellows() -> None:
-    """Gangs that are to start together start one by one."""
+def gangs_start_without_their_group() -> None:
+    """Gangs that must start together start one by one."""
     put(GangRoster, "together_with", lambda self, key: (key,))
 
 
 @defect
-def half_gangs_begin_anew() -> None:
-    """A gang that is bound in part waits for as many members as if none stood."""
+def partial_gangs_start_over() -> None:
+    """A partly bound gang waits for as many members as if none was bound."""
 
     def needs(self: Gang) -> int:
         spec = self.spec
@@ -70,8 +70,8 @@ def paused_attempts_count_as_started() -> None:
 
 
 @defect
-def fellow_gangs_are_not_told() -> None:
-    """When a gang changes, the gangs that start with it keep their members where they are."""
+def dependent_gangs_not_updated() -> None:
+    """When a gang changes, members of gangs that start with it stay in their state."""
 
     def changed(self: GangRoster, key: str) -> None:
         gang = self.gang(key)
@@ -112,13 +112,13 @@ def gangs_woken_twice() -> None:
 
 @defect
 def gangs_wait_for_ever() -> None:
-    """Nobody notes that a gang has waited longer than its timeout."""
+    """A gang never becomes overdue."""
     put(GangEntries, "_wait", lambda self, key, now_s: None)
 
 
 @defect
-def members_that_leave_are_always_news() -> None:
-    """When a member is bound, the queue has work of which nobody hears."""
+def bound_members_do_not_wake_the_loop() -> None:
+    """When a member is bound, the scheduling loop is not woken for the queue's new work."""
     genuine = GangEntries.leave
 
     def leave(self: GangEntries, entry: Any) -> None:
@@ -130,8 +130,8 @@ def members_that_leave_are_always_news() -> None:
 
 
 @defect
-def gangs_that_change_wake_nobody() -> None:
-    """Members are put where they belong when something else happens."""
+def changed_gangs_requeue_nothing() -> None:
+    """Members are regrouped only at the next other event."""
 
     def gang_changed(self: Router, key: str) -> None:
         for worker, _ in self._workers:
@@ -141,8 +141,8 @@ def gangs_that_change_wake_nobody() -> None:
 
 
 @defect
-def newcomers_leave_the_lead_parked() -> None:
-    """A member that comes for a gang that was refused does not have it tried again."""
+def new_members_leave_the_lead_parked() -> None:
+    """A new member does not requeue its refused gang."""
     put(Readmission, "_came", lambda self, entry, lead, now_s, tally: None)
 
 
@@ -151,7 +151,7 @@ def newcomers_leave_the_lead_parked() -> None:
 
 @defect
 def room_for_one_member_more() -> None:
-    """Room is made for one member more than must start."""
+    """Pods are evicted for one member more than must start."""
     put(gang_attempt, "_needed", lambda gang: iter(gang.members[: sum(gang.needs.values()) + 1]))
 
 
@@ -171,19 +171,19 @@ def undone_members_are_waited_for() -> None:
 
 @defect
 def some_of_a_gang_are_enough() -> None:
-    """The attempt keeps whoever found a node."""
+    """An attempt keeps the members that found nodes, even if they are too few."""
     put(gang_attempt, "_lacking", lambda gang, found: None if found.placed else (next(iter(gang.needs)), 0))
 
 
 @defect
 def failed_gangs_keep_their_room() -> None:
-    """What an attempt assumed before it failed stays assumed."""
+    """The assumptions of a failed attempt are kept."""
     put(Transaction, "__exit__", lambda self, *error: self._assumed.clear())
 
 
 @defect
-def gangs_lose_their_promises_while_victims_go() -> None:
-    """A gang that is tried again when the first of its victims is gone loses its nominated nodes."""
+def gangs_lose_their_nominations_during_evictions() -> None:
+    """A gang that is tried again after its first victim has ended loses its nominated nodes."""
     genuine = gang_attempt._with_aftermath
 
     def with_aftermath(refused: Any, after: Any) -> Any:
@@ -198,19 +198,19 @@ def gangs_lose_their_promises_while_victims_go() -> None:
 
 @defect
 def required_domains_left() -> None:
-    """A gang that must stay in one topology domain goes wherever there is room."""
+    """A required topology domain is ignored."""
     put(GangTopology, "masks", lambda self: iter((None,)))
 
 
 @defect
-def members_that_stand_bind_to_no_domain() -> None:
-    """Members that come later may go into another domain than those that stand."""
+def bound_members_fix_no_domain() -> None:
+    """Later members may be placed in another domain than the bound ones."""
     put(gang_entries, "_nodes", lambda gang: iter(()))
 
 
 @defect
 def later_domains_not_tried() -> None:
-    """Where the first topology domain does not do, the gang waits."""
+    """If the first topology domain does not fit, the gang waits."""
     genuine: Any = GangTopology.masks
     put(GangTopology, "masks", lambda self: islice(genuine(self), 1))
 
@@ -219,7 +219,7 @@ def later_domains_not_tried() -> None:
 
 
 @defect
-def gangs_spare_anybody() -> None:
+def gangs_evicted_below_minimum() -> None:
     """A preemption takes some members of a gang, and leaves it below its minimum."""
 
     def surplus(self: GangRoster, key: str) -> int:

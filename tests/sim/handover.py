@@ -37,7 +37,7 @@ from multisched.whatif.repair_source import plans_of
 
 NODES = 3
 BIND_MIN_S, BIND_MAX_S = 0.2, 4.5
-"""How long a bind is on its way to the server: within its deadline, and longer than it takes to tell of a node."""
+"""Time until a bind reaches the server: less than its deadline, and more than a watch needs to deliver a node."""
 FAULTS_S, QUIET_S = 60.0, 40.0
 PODS_PATH = "/api/v1/namespaces/default/pods"
 
@@ -52,8 +52,8 @@ BY_NEW_LABEL = HEAD + "- name: forecast\n- name: gpu\n  nodes: {selector: {match
 class LateLines:
     """A watch whose lines come `late_s` late."""
 
-    def __init__(self, inner: LineStream, cable: Cable, *, is_about_pods: bool) -> None:
-        self._inner, self._cable, self._is_about_pods = inner, cable, is_about_pods
+    def __init__(self, inner: LineStream, transport: ReplicaTransport, *, is_about_pods: bool) -> None:
+        self._inner, self._transport, self._is_about_pods = inner, transport, is_about_pods
         self.status, self.headers = inner.status, inner.headers
 
     async def read_body(self) -> bytes:
@@ -62,34 +62,36 @@ class LateLines:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         loop, awake_s = asyncio.get_running_loop(), float("-inf")
         async for line in self._inner:
-            self._cable.check()
-            deaf_until_s = self._cable.pods_deaf_until_s if self._is_about_pods else self._cable.deaf_until_s
-            if deaf_until_s > loop.time():
-                await asyncio.sleep(deaf_until_s - loop.time())
-            if loop.time() - awake_s > self._cable.late_s:  # what comes together is late together
-                await asyncio.sleep(self._cable.late_s)
+            self._transport.check()
+            stalled_until_s = (
+                self._transport.pods_stalled_until_s if self._is_about_pods else self._transport.stalled_until_s
+            )
+            if stalled_until_s > loop.time():
+                await asyncio.sleep(stalled_until_s - loop.time())
+            if loop.time() - awake_s > self._transport.late_s:  # lines that arrive together have one delay
+                await asyncio.sleep(self._transport.late_s)
             awake_s = loop.time()
-            self._cable.check()
+            self._transport.check()
             yield line
 
 
-class Cable(DirectTransport):
-    """Between one replica and the server. Binds take seconds, and go on if the replica dies."""
+class ReplicaTransport(DirectTransport):
+    """The connection of one replica. Binds take seconds, and still take effect if the replica is killed."""
 
-    def __init__(self, site: Site, leads: frozenset[str], late_s: float) -> None:
-        super().__init__(site.server)
-        self._site = site
+    def __init__(self, cluster: HandoverCluster, leads: frozenset[str], late_s: float) -> None:
+        super().__init__(cluster.server)
+        self._cluster = cluster
         self.leads = leads
         self.late_s = late_s
-        self.deaf_until_s = 0.0
-        """Until then its watches tell nothing, without a word."""
-        self.pods_deaf_until_s = 0.0
+        self.stalled_until_s = 0.0
+        """Until then its watches deliver nothing, and do not end."""
+        self.pods_stalled_until_s = 0.0
         self.bind_s: float | None = None
-        """How long its binds take; None: drawn."""
+        """Duration of its binds; None: drawn for each bind."""
         self.list_s = 0.0
-        """How long a list of pods is on its way back."""
+        """Delay of the response to a list of pods."""
         self.node_lists: Mapping[str, float] = {}
-        """Node -> how long a list of its pods takes; infinite: it fails."""
+        """Node -> delay of a list of its pods; infinite: the list fails."""
         self.is_cut = False
         self.reaches_leases = True
         self._wire = contextvars.copy_context()
@@ -136,10 +138,10 @@ class Cable(DirectTransport):
             return answer
 
         async def travel() -> Response:
-            drawn_s = self._site.rng.uniform(BIND_MIN_S, BIND_MAX_S)
+            drawn_s = self._cluster.rng.uniform(BIND_MIN_S, BIND_MAX_S)
             await asyncio.sleep(drawn_s if self.bind_s is None else self.bind_s)
             answer = await sent
-            self._site.judge(path, body or b"", answer)
+            self._cluster.judge(path, body or b"", answer)
             return answer
 
         task = asyncio.get_running_loop().create_task(travel(), context=self._wire)
@@ -154,20 +156,20 @@ class Cable(DirectTransport):
 @dataclass
 class Replica:
     program: Program
-    cable: Cable
+    transport: ReplicaTransport
     task: asyncio.Task[None]
     leads: frozenset[str]
     text: str
 
 
 @dataclass
-class Site:
+class HandoverCluster:
     """The cluster, its replicas, and what was found wrong."""
 
     loop: SimLoop
     seed: int
     broken: list[str] = field(default_factory=list)
-    happened: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -227,7 +229,7 @@ class Site:
     def judge(self, path: str, body: bytes, answer: Response) -> None:
         if answer.status != 201:
             return
-        self.happened["bound"] += 1
+        self.counts["bound"] += 1
         name = orjson.loads(body)["target"]["name"]
         held = sum(pod.requests.get(CPU, 0) for pod in self.stored("pods") if pod.node == name)
         if held > 8000 and any(node.name == name for node in self.stored("nodes")):
@@ -238,11 +240,11 @@ class Site:
     def start(self, leads: Iterable[str], text: str) -> Replica:
         self.started += 1
         identity = f"replica-{self.started}"
-        cable = Cable(self, frozenset(leads), self.rng.choice([0.0, 0.02, 0.5]))
+        transport = ReplicaTransport(self, frozenset(leads), self.rng.choice([0.0, 0.02, 0.5]))
         context = contextvars.copy_context()
         context.run(PROCESS.set, identity)
         ports = ProgramPorts(
-            cable,
+            transport,
             self.clock,
             random.Random(self.rng.random()),
             identity,
@@ -253,23 +255,23 @@ class Site:
         )
         program = context.run(Program, loading.parse(text, "handover"), ports)
         task = self.loop.create_task(self._keep(program), context=context)
-        replica = Replica(program, cable, task, frozenset(leads), text)
+        replica = Replica(program, transport, task, frozenset(leads), text)
         self.replicas.append(replica)
         return replica
 
     async def _keep(self, program: Program) -> None:
-        """As a kubelet does with a container that ends because its lease is lost."""
+        """Restarts a program that ends because it lost its lease, as a kubelet restarts a container."""
         try:
             await program.run()
         except* LeaseLostError:
-            self.happened["lease lost"] += 1
+            self.counts["lease lost"] += 1
             replica = next(r for r in self.replicas if r.program is program)
-            replica.cable.is_cut = True
+            replica.transport.is_cut = True
             self.replicas.remove(replica)
             self.start(replica.leads, replica.text)
 
     async def kill(self, replica: Replica) -> None:
-        replica.cable.is_cut = True
+        replica.transport.is_cut = True
         self.replicas.remove(replica)
         replica.task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -286,124 +288,134 @@ class Site:
 
 
 class FaultSchedule:
-    """What happens to the cluster and its replicas for `STORM_S`, drawn from the seed."""
+    """Disruptions of the cluster and its replicas for `FAULTS_S`, drawn from the seed."""
 
-    def __init__(self, site: Site, domains: tuple[str, ...], moves: str) -> None:
-        self.site, self.domains, self.moves = site, domains, moves
+    def __init__(self, cluster: HandoverCluster, domains: tuple[str, ...], moves: str) -> None:
+        self.cluster, self.domains, self.moves = cluster, domains, moves
 
     async def run(self) -> None:
-        site, loop = self.site, self.site.loop
+        cluster, loop = self.cluster, self.cluster.loop
         end_s = loop.time() + FAULTS_S
         while loop.time() < end_s:
-            await asyncio.sleep(site.rng.uniform(0.02, 1.2))
-            what = site.rng.choices(
-                [self._move, self._burst, self._delete_pods, self._heartbeat, self._recreate, self._deafen, self._fail],
+            await asyncio.sleep(cluster.rng.uniform(0.02, 1.2))
+            what = cluster.rng.choices(
+                [
+                    self._move,
+                    self._burst,
+                    self._delete_pods,
+                    self._heartbeat,
+                    self._recreate,
+                    self._stall_watches,
+                    self._fail,
+                ],
                 [6, 8, 6, 2, 1, 1, 0.5],
             )[0]
-            site.happened[what.__name__.strip("_")] += 1
+            cluster.counts[what.__name__.strip("_")] += 1
             await what()
 
     def _node(self) -> str:
-        return f"node-{self.site.rng.randrange(NODES)}"
+        return f"node-{self.cluster.rng.randrange(NODES)}"
 
     async def _move(self) -> None:
-        rng, name = self.site.rng, self._node()
+        rng, name = self.cluster.rng, self._node()
         if self.moves == "gpus":
-            await self.site.set_gpus(name, rng.choice([0, 4]))
+            await self.cluster.set_gpus(name, rng.choice([0, 4]))
         elif self.moves == "pool":
-            await self.site.label(name, pool=rng.choice(["old", "new", "none"]))
+            await self.cluster.label(name, pool=rng.choice(["old", "new", "none"]))
         else:
-            await self.site.label(name, **{"multisched.io_domain": rng.choice(self.domains)})
+            await self.cluster.label(name, **{"multisched.io_domain": rng.choice(self.domains)})
 
     async def _burst(self) -> None:
-        for _ in range(self.site.rng.randrange(1, 9)):
-            await self.site.add_pod(self.site.rng.choice(self.domains), self.site.rng.choice(["500m", "1", "3"]))
+        for _ in range(self.cluster.rng.randrange(1, 9)):
+            await self.cluster.add_pod(
+                self.cluster.rng.choice(self.domains), self.cluster.rng.choice(["500m", "1", "3"])
+            )
 
     async def _delete_pods(self) -> None:
-        pods = sorted(pod.name for pod in self.site.stored("pods"))
-        for name in self.site.rng.sample(pods, len(pods) // 2):
-            await self.site.delete_pod(name)
+        pods = sorted(pod.name for pod in self.cluster.stored("pods"))
+        for name in self.cluster.rng.sample(pods, len(pods) // 2):
+            await self.cluster.delete_pod(name)
 
     async def _heartbeat(self) -> None:
-        await self.site.label(self._node(), beat=str(self.site.rng.random()))
+        await self.cluster.label(self._node(), beat=str(self.cluster.rng.random()))
 
     async def _recreate(self) -> None:
         name = self._node()
-        await self.site.send("DELETE", f"/api/v1/nodes/{name}")
-        for pod in self.site.stored("pods"):
+        await self.cluster.send("DELETE", f"/api/v1/nodes/{name}")
+        for pod in self.cluster.stored("pods"):
             if pod.node == name:
-                await self.site.delete_pod(pod.name)
-        await self.site.add_node(name, {"multisched.io/domain": self.site.rng.choice(self.domains)})
+                await self.cluster.delete_pod(pod.name)
+        await self.cluster.add_node(name, {"multisched.io/domain": self.cluster.rng.choice(self.domains)})
 
-    async def _deafen(self) -> None:
-        """A leader that hears nothing for a while, longer than any bind takes, and does not know it."""
-        cable = self.site.rng.choice(self.site.replicas).cable
-        until_s = self.site.loop.time() + self.site.rng.uniform(1.0, 12.0)
-        cable.deaf_until_s = self.site.rng.choice([0.0, until_s])
-        cable.pods_deaf_until_s = until_s
+    async def _stall_watches(self) -> None:
+        """Stalls the watches of a replica for longer than any bind takes. The replica cannot detect it."""
+        transport = self.cluster.rng.choice(self.cluster.replicas).transport
+        until_s = self.cluster.loop.time() + self.cluster.rng.uniform(1.0, 12.0)
+        transport.stalled_until_s = self.cluster.rng.choice([0.0, until_s])
+        transport.pods_stalled_until_s = until_s
 
     async def _fail(self) -> None:
-        replica = self.site.rng.choice(self.site.replicas)
-        if self.site.rng.random() < 0.5:
-            await self.site.kill(replica)
+        replica = self.cluster.rng.choice(self.cluster.replicas)
+        if self.cluster.rng.random() < 0.5:
+            await self.cluster.kill(replica)
         else:
-            await self.site.stop(replica)
-        self.site.start(replica.leads, replica.text)
+            await self.cluster.stop(replica)
+        self.cluster.start(replica.leads, replica.text)
 
 
 @dataclass(frozen=True)
-class Found:
+class HandoverReport:
     broken: tuple[str, ...]
-    happened: Counter[str]
-    stranded: tuple[str, ...]
-    """Pods that wait although a node of their domain has been empty for a long time."""
+    counts: Counter[str]
+    late_pods: tuple[str, ...]
+    """Pods that are not bound although a node of their domain has been empty for a long time."""
 
 
-def run(seed: int, texts: dict[tuple[str, ...], str], moves: str) -> Found:
-    """`texts`: what each replica may lead -> its configuration. `moves`: what moves nodes between domains."""
+def run(seed: int, texts: dict[tuple[str, ...], str], moves: str) -> HandoverReport:
+    """Runs one seed. `texts`: domains that a replica may lead -> its configuration. `moves`: what moves nodes between domains."""
     loop = SimLoop(seed)
-    site = Site(loop, seed)
+    cluster = HandoverCluster(loop, seed)
     configuration = loading.parse(next(iter(texts.values())), "handover")
 
-    async def main() -> Found:
+    async def main() -> HandoverReport:
         for number in range(NODES):
-            await site.add_node(f"node-{number}", {"pool": "old"} if moves == "pool" else {}, gpus=4 * (number % 2))
+            await cluster.add_node(f"node-{number}", {"pool": "old"} if moves == "pool" else {}, gpus=4 * (number % 2))
         for leads, text in texts.items():
-            site.start(leads, text)
+            cluster.start(leads, text)
         await asyncio.sleep(10.0)
         domains = tuple(domain.name for domain in configuration.domains)
-        await FaultSchedule(site, domains, moves).run()
-        stranded = await _calm(site, configuration) if len(set(texts.values())) == 1 else ()
-        await site.end()
-        return Found(tuple(site.broken), site.happened, tuple(stranded))
+        await FaultSchedule(cluster, domains, moves).run()
+        late_pods = await _calm(cluster, configuration) if len(set(texts.values())) == 1 else ()
+        await cluster.end()
+        return HandoverReport(tuple(cluster.broken), cluster.counts, tuple(late_pods))
 
     return simulate(main(), loop)
 
 
-def play(scene: Callable[[Site], Coroutine[Any, Any, None]]) -> None:
-    """A scene on node n, which has GPUs."""
+def run_on_one_node(main: Callable[[HandoverCluster], Coroutine[Any, Any, None]]) -> None:
+    """Runs a test on a cluster with one node, `n`, which has GPUs."""
     loop = SimLoop(seed=1)
-    site = Site(loop, seed=1)
+    cluster = HandoverCluster(loop, seed=1)
 
-    async def main() -> None:
-        await site.add_node("n", gpus=4)
-        await scene(site)
-        await site.end()
-        assert site.broken == []
+    async def on_loop() -> None:
+        await cluster.add_node("n", gpus=4)
+        await main(cluster)
+        await cluster.end()
+        assert cluster.broken == []
 
-    simulate(main(), loop)
+    simulate(on_loop(), loop)
 
 
-async def _calm(site: Site, configuration: Configuration) -> list[str]:
-    """After the storm every node is used again by the domain whose it is."""
-    for pod in site.stored("pods"):
-        await site.delete_pod(pod.name)
+async def _calm(cluster: HandoverCluster, configuration: Configuration) -> list[str]:
+    """Returns pods that are not bound after the disruptions: each node must be used by its domain again."""
+    for pod in cluster.stored("pods"):
+        await cluster.delete_pod(pod.name)
     await asyncio.sleep(QUIET_S)
     router, wanted = NodeRouter(configuration), {}
-    for node in site.stored("nodes"):
+    for node in cluster.stored("nodes"):
         home = router.home(node)
         if home is not None:
             for _ in range(2):
-                wanted[await site.add_pod(home, "3")] = home
+                wanted[await cluster.add_pod(home, "3")] = home
     await asyncio.sleep(QUIET_S)
-    return [pod.name for pod in site.stored("pods") if pod.name in wanted and not pod.node]
+    return [pod.name for pod in cluster.stored("pods") if pod.name in wanted and not pod.node]

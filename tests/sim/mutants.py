@@ -22,13 +22,13 @@ from tests.sim.recent_defects import DEFECTS
 from tests.sim.run import quiet
 
 SEEDS_MAX = 48
-"""Seeds that a defect may survive before it counts as not caught, if no other number is asked for."""
+"""Default number of seeds after which a defect counts as not caught."""
 
 FIRST: dict[str, int] = {
     "answers_of_plugins_are_not_read": 300,
     "assumed_pods_keep_their_size": 6,
-    "audit_mends_nothing": 2,
     "audit_off": 3,
+    "audit_repairs_nothing": 2,
     "backoff_never_ends": 0,
     "bad_text_ends_the_process": 7,
     "bindings_carry_no_times": 300,
@@ -38,136 +38,136 @@ FIRST: dict[str, int] = {
     "changed_pods_stay_parked_as_they_were": 300,
     "conflict_is_refusal": 0,
     "conflicted_pods_dropped": 3,
-    "cordons_not_looked_at": 2,
-    "counts_stand_still": 1,
+    "cordons_ignored": 2,
+    "deleted_nodes_requeue_no_spread": 22,
+    "deleted_nodes_stay_usable": 3,
+    "deleted_pods_counted": 0,
     "deletions_ignored": 36,
+    "dependent_gangs_not_updated": 106,
     "devices_given_twice": 4,
     "early_tries_in_exact_order": 2,
-    "edited_trees_count_nobody": 103,
+    "edited_trees_count_no_pods": 103,
+    "edited_trees_requeue_nothing": 152,
     "edited_trees_stay_out_of_force": 153,
-    "edited_trees_wake_nobody": 152,
-    "ended_locks_wake_nobody": 300,
-    "ended_promises_wake_the_less_urgent_alone": 6,
+    "ended_locks_requeue_nothing": 300,
+    "ended_nominations_requeue_only_lower_priority": 6,
     "equals_preempted": 0,
     "events_in_flight_kept": 2,
     "events_in_flight_lost": 21,
     "expired_lease_not_waited_for": 0,
+    "external_pods_elsewhere_ignored": 10,
+    "external_pods_on_the_node_ignored": 52,
     "failed_gangs_keep_their_room": 100,
-    "fellow_gangs_are_not_told": 106,
+    "forbidden_binds_quarantine_pods": 14,
     "foreign_binds_ignored": 5,
     "forged_answers_stay": 300,
     "forget_by_timer": 0,
     "forget_nothing": 1,
-    "freed_quotas_wake_nobody": 122,
-    "freed_room_wakes_nobody": 1,
+    "freed_quotas_requeue_nothing": 122,
+    "freed_room_requeues_nothing": 1,
     "freed_rows_keep_their_use": 4,
     "gang_quorum_off_by_one": 102,
-    "gangs_start_without_their_fellows": 106,
+    "gangs_start_without_their_group": 106,
     "gangs_wait_for_ever": 100,
     "gates_open": 2,
-    "gone_pods_counted": 0,
-    "half_gangs_begin_anew": 140,
+    "invalid_configurations_reported_in_force": 221,
     "joined_rows_used_at_once": 7,
     "labels_left_out_of_parked_classes": 4,
     "late_refusals_keep_their_victims": 2,
-    "lease_given_back_too_early": 1,
     "lease_not_checked_before_bind": 9,
+    "lease_released_too_early": 1,
     "leaves_alone_have_a_max": 122,
     "ledgers_not_rolled_back": 2,
     "locks_of_others_are_overwritten": 308,
     "locks_of_others_are_stale_at_once": 301,
-    "lost_binds_free_room_in_silence": 40,
-    "lost_rights_set_pods_aside": 14,
+    "lost_binds_requeue_nothing": 40,
     "members_tried_alone": 101,
     "memory_not_counted": 1,
-    "mistakes_are_in_force_in_name": 221,
-    "new_processes_take_all_for_served": 300,
-    "newcomers_leave_the_lead_parked": 227,
+    "new_members_leave_the_lead_parked": 227,
+    "new_message_counts_as_repeat": 3,
     "no_forget_after_failure": 1,
     "no_gang_gets_a_turn": 448,
     "no_list_before_leading": 9,
+    "no_pod_reclaims": 122,
     "no_recheck_at_commit": 1,
     "no_synthetic_delete": 3,
     "no_unreserve": 5,
     "no_unreserve_after_permit": 1,
-    "nobody_reclaims": 122,
     "nodes_are_not_locked": 300,
-    "nodes_never_go": 3,
-    "nodes_that_go_wake_no_spread": 22,
     "nominated_pods_count_nowhere": 122,
+    "nominated_room_given_away": 2,
     "not_found_is_bound": 1,
     "numbers_of_cards_are_not_compared": 302,
     "oldest_borrowers_go_first": 113,
     "one_allow_is_enough": 1,
     "one_namespace_retries_for_nothing": 16,
-    "other_news_counts_as_a_repeat": 3,
     "others_terms_ignored": 66,
     "own_updates_lost": 14,
-    "parked_anew_holds_up_the_rest": 7,
+    "partial_gangs_start_over": 140,
     "paused_attempts_count_as_started": 300,
-    "permit_forgets_who_waited": 1,
     "permit_never_times_out": 1,
+    "permit_timeout_forgets_the_pod": 1,
     "permit_waits_for_the_last": 1,
+    "pod_counts_never_change": 1,
     "pods_in_flight_end_by_the_new_profile": 221,
-    "pods_of_other_domains_unheard": 28,
-    "pods_that_end_slowly_give_their_cards_at_once": 300,
+    "pods_of_other_domains_requeue_nothing": 28,
     "pods_that_are_gone_count_as_terminating": 300,
-    "ports_not_looked_at": 2,
-    "promised_room_given_away": 2,
+    "pods_that_end_slowly_give_their_cards_at_once": 300,
+    "ports_ignored": 2,
+    "quarantine_ignores_namespaces": 9,
+    "quarantine_never_ends": 3,
     "queue_never_flushed": 0,
     "quotas_keep_what_has_ended": 122,
     "quotas_of_cpu_alone": 180,
     "read_once_after_unknown": 1,
     "reclaim_beyond_the_min": 122,
-    "reclaim_spares_nobody": 122,
+    "reclaim_evicts_all_tried": 122,
     "reclaim_takes_one_too_few": 122,
-    "reclaims_wait_for_nobody": 122,
+    "reclaims_ignore_terminating_pods": 122,
     "refused_pods_dropped": 3,
-    "refused_pods_never_set_aside": 4,
-    "relabelled_company_wakes_nobody": 28,
+    "refused_pods_never_quarantined": 4,
+    "relabelled_pods_requeue_nothing": 28,
     "reloads_drop_a_queued_pod": 220,
+    "reparked_pod_blocks_others": 7,
     "required_domains_left": 218,
     "resized_pods_keep_their_quota": 122,
     "resized_pods_not_recounted": 0,
     "resizes_count_when_they_are_requested": 1,
+    "restarts_forget_unserved_pods": 300,
     "roles_left_out_of_the_signature": 1,
     "room_for_one_member_more": 241,
     "rows_not_checked_at_commit": 24,
     "second_containers_hold_nothing": 300,
-    "selectors_not_looked_at": 1,
-    "set_aside_for_good": 3,
-    "set_aside_unheard_by_namespaces": 9,
-    "shorter_flushes_reach_nobody_who_waits": 222,
+    "selectors_ignored": 1,
+    "shorter_flushes_ignored_for_parked_pods": 222,
     "slots_of_a_card_are_whole_cards": 300,
     "some_of_a_gang_are_enough": 100,
-    "spread_not_looked_at": 1,
+    "spread_ignored": 1,
     "stale_locks_are_left": 300,
-    "statuses_said_by_plugins_of_before": 228,
-    "statuses_of_quotas_stand_still": 102,
+    "statuses_of_earlier_plugins": 228,
+    "statuses_of_quotas_never_change": 102,
     "statuses_written_without_the_lease": 1,
     "stop_never_ends": 1,
-    "strangers_elsewhere_not_looked_at": 10,
-    "strangers_on_the_node_not_looked_at": 52,
     "strays_forgotten": 1,
     "tombstones_off": 5,
     "totals_of_memory_are_not_compared": 301,
     "turns_follow_without_a_pause": 432,
     "turns_never_end": 404,
     "uid_not_sent": 1,
-    "uncordoned_nodes_wake_nobody": 4,
+    "uncordoned_nodes_requeue_nothing": 4,
     "undone_members_are_waited_for": 301,
-    "unknown_binds_given_up_when_refused": 57,
+    "unknown_binds_forgotten_when_refused": 57,
     "unknown_is_bound": 1,
-    "unsent_binds_not_looked_at_again": 2,
-    "unserved_pods_refuse_nobody": 301,
-    "untainted_nodes_wake_nobody": 9,
-    "vanished_cards_are_free_when_they_are_back": 300,
+    "unsent_binds_not_rechecked": 2,
+    "unserved_pods_refuse_nothing": 301,
+    "untainted_nodes_requeue_nothing": 9,
     "updates_spare_victims": 302,
+    "vanished_cards_are_free_when_they_are_back": 300,
     "version_guard_off": 7,
-    "victims_that_stay_stay_marked": 219,
     "victims_room_free_at_once": 2,
-    "volumes_never_given_back": 0,
-    "volumes_promised_to_nobody": 0,
+    "victims_that_stay_stay_marked": 219,
+    "volumes_never_assumed": 0,
+    "volumes_never_released": 0,
     "waiting_members_count_as_scheduled": 100,
     "withdrawn_binds_forgotten": 2,
 }
@@ -175,10 +175,10 @@ FIRST: dict[str, int] = {
 
 UNSHOWN = frozenset(
     {
-        "answers_of_plugins_wake_nobody",  # tests/integration/gpu/test_plugin_picks.py catches it
+        "answers_of_plugins_requeue_nothing",  # tests/integration/gpu/test_plugin_picks.py catches it
         "cores_of_cards_are_not_counted",  # tests/unit/domains/gpu/commands/test_cli_gpu.py catches it
-        "ended_promises_stay_written",  # tests/unit/shell/test_refused_nominations.py catches it
-        "fractions_that_end_wake_nobody",  # tests/unit/domains/gpu/test_gpu_share.py catches it
+        "ended_nominations_stay_written",  # tests/unit/shell/test_refused_nominations.py catches it
+        "ended_fractions_requeue_nothing",  # tests/unit/domains/gpu/test_gpu_share.py catches it
         "volumes_reached_from_everywhere",  # tests/unit/plugins/volumes/test_volume_binder.py catches it
         "conflict_is_bound",  # tests/unit/shell/test_domain_worker.py catches it
         "bound_members_count_twice",
@@ -186,22 +186,22 @@ UNSHOWN = frozenset(
         "deleted_leases_hold_no_nodes",
         "deleted_leases_not_waited_for",
         "detached_volumes_counted",
-        "devices_that_come_back_wake_nobody",
+        "returned_devices_requeue_nothing",
         # What a pod was given stands in annotations that the scheduler alone may write; worlds edit what authors may.
-        "edits_take_devices_back",
-        "equals_lose_their_promises",  # tests/unit/shell/test_group_preemptions.py catches it
-        "exact_fits_beyond_help",
+        "edits_release_devices",
+        "equals_lose_their_nominations",  # tests/unit/shell/test_group_preemptions.py catches it
+        "exact_fits_not_preempted",
         "false_answers_believed",
         "finished_members_not_counted",
         # The gpu domain's default policy is fragmentation now. tests/unit/domains/gpu/test_gpu_choices.py catches it.
         "fractions_scored_by_the_freest",
         "full_nodes_keep_the_scale",  # tests/unit/cycle/classes/test_warm_relations.py catches it
-        "gangs_lose_their_promises_while_victims_go",
-        "gangs_spare_anybody",
-        "gangs_that_change_wake_nobody",
+        "gangs_lose_their_nominations_during_evictions",
+        "gangs_evicted_below_minimum",
+        "changed_gangs_requeue_nothing",
         "gangs_woken_twice",  # tests/unit/queueing/test_gang_entries.py catches it
-        "going_pods_spread_against",
-        "gone_pods_decided",
+        "deleting_pods_counted_for_spread",
+        "deleted_pods_decided",
         "images_count_by_row_alone",  # tests/unit/cycle/classes/test_warm_classes.py catches it
         "later_domains_not_tried",
         "lease_ignored",
@@ -210,30 +210,32 @@ UNSHOWN = frozenset(
         "locks_of_pods_that_were_not_bound_are_left",  # tests/integration/gpu/test_hami_locks.py catches it
         "lost_cards_count_nowhere",  # tests/unit/domains/gpu/dialects/test_dialects.py catches it
         "malformed_lines_skipped",  # tests/unit/client/test_reflector.py catches it
-        "members_that_leave_are_always_news",
-        "members_that_stand_bind_to_no_domain",
-        "news_marked_before_it_is_counted",
-        "nodes_that_others_may_have_again_used_at_once",  # tests/unit/shell/leadership/test_handover_edge_cases.py catches it
-        "places_of_reclaims_end_unheard",  # tests/unit/shell/ingest/test_ingest.py catches it
-        "ports_of_other_addresses_wake_nobody",
+        "bound_members_do_not_wake_the_loop",
+        "bound_members_fix_no_domain",
+        "changes_marked_before_counted",
+        "nodes_seen_later_by_others_used_at_once",  # tests/unit/shell/leadership/test_handover_edge_cases.py catches it
+        "ended_reclaim_nominations_requeue_nothing",  # tests/unit/shell/ingest/test_ingest.py catches it
+        "ports_of_other_addresses_requeue_nothing",
         "preemptors_not_held",
-        "promised_ports_not_looked_at",  # tests/unit/cycle/test_reservations.py catches it
+        "nominated_ports_ignored",  # tests/unit/cycle/test_reservations.py catches it
         "repeats_on_the_way_are_not_counted",
         "restored_history_forgets_first",
         "seen_before_the_last_binds_end",  # tests/sim/test_handover.py catches it
-        "shares_go_by_what_is_wanted_now",  # tests/unit/domains/gpu/test_gpu_in_cache.py catches it
+        "device_shares_from_current_requests",  # tests/unit/domains/gpu/test_gpu_in_cache.py catches it
         "starts_leave_victims_as_they_were",
         # Seed 186 alone did: it has quotas now.
         "unanswered_conditions_forgotten",
         "volumes_not_waited_for",
-        "volumes_promised_twice",
+        "volumes_assumed_twice",
     }
 )
-"""Defects that no seed is known to catch since the simulation was drawn anew; `--only` and `--all` try them."""
+"""Defects that no known seed catches since the draws of the simulation changed; `--only` and `--all` try them."""
 
 
 def hunt(name: str, seeds_max: int = SEEDS_MAX) -> tuple[str, int | None, str, float]:
-    """The first seed that catches the defect, with what it said; None if none does. Runs in a process of its own."""
+    """Returns name, first seed that catches the defect, its violation, and the time in seconds; the seed is None if none does. Runs
+    in a process of its own.
+    """
     began = time.monotonic()
     DEFECTS[name]()
     is_of_teams = DEFECTS[name].__module__ in (gang_defects.__name__, quota_defects.__name__)
@@ -250,7 +252,7 @@ def hunt(name: str, seeds_max: int = SEEDS_MAX) -> tuple[str, int | None, str, f
     first = FIRST.get(name, start)
     for seed in [first, *(seed for seed in seeds if seed != first)]:
         try:
-            broken = run_seed(seed, is_hasty=True).broken
+            broken = run_seed(seed, stops_at_first=True).broken
         except Exception as died:  # noqa: BLE001 - a run that dies has caught the defect too
             return name, seed, f"{type(died).__name__}: {died}"[:200], time.monotonic() - began
         if broken:

@@ -24,7 +24,7 @@ from tests.sim.defects import defect, put
 
 @defect
 def leaves_alone_have_a_max() -> None:
-    """The levels above a leaf are not looked at."""
+    """The max of levels above a leaf is ignored."""
 
     def refusal(self: QuotaLedger, pod: Any, nominated: Any = NOTHING) -> str:
         levels = self.levels_of(pod)
@@ -35,7 +35,7 @@ def leaves_alone_have_a_max() -> None:
 
 @defect
 def quotas_of_cpu_alone() -> None:
-    """Other resources pass any max."""
+    """Only the CPU is limited."""
     genuine = Level.refusal
     put(
         Level,
@@ -46,13 +46,13 @@ def quotas_of_cpu_alone() -> None:
 
 @defect
 def quotas_keep_what_has_ended() -> None:
-    """What a pod held of its quota stays held."""
+    """The amounts of a deleted pod are kept."""
     put(QuotaLedger, "release", lambda self, uid: None)
 
 
 @defect
 def pods_that_are_gone_count_as_terminating() -> None:
-    """A pod that was released stays among those that a reclaim expects to end."""
+    """A released pod stays among those that a reclaim expects to end."""
     genuine = QuotaLedger.release
 
     def release(self: QuotaLedger, uid: str) -> None:
@@ -66,14 +66,14 @@ def pods_that_are_gone_count_as_terminating() -> None:
 
 @defect
 def resized_pods_keep_their_quota() -> None:
-    """A pod that was resized counts as before."""
+    """A resized pod counts with its old amounts."""
     genuine = QuotaLedger.restore
     put(QuotaLedger, "restore", lambda self, pod: None if self.holds(pod.uid) else genuine(self, pod))
 
 
 @defect
-def edited_trees_count_nobody() -> None:
-    """When another tree comes into force, pods that stand already are forgotten."""
+def edited_trees_count_no_pods() -> None:
+    """When another tree comes into force, existing pods are not counted."""
 
     def begin_count(self: QuotaLedger, source: QuotaSource) -> None:
         fresh = QuotaLedger(None, tuple, self.amounts.demands)
@@ -85,14 +85,14 @@ def edited_trees_count_nobody() -> None:
 
 @defect
 def edited_trees_stay_out_of_force() -> None:
-    """The first tree stays for ever."""
+    """The first tree stays in force forever."""
     genuine = QuotaSource._choose
     put(QuotaSource, "_choose", lambda self: genuine(self) if self.in_force is None else None)
 
 
 @defect
 def broken_trees_lift_all_quotas() -> None:
-    """A tree with problems is as good as none."""
+    """An invalid tree counts as no tree."""
     genuine = QuotaSource._chosen_tree
 
     def chosen_tree(self: QuotaSource, trees: Sequence[Any]) -> Any:
@@ -104,7 +104,7 @@ def broken_trees_lift_all_quotas() -> None:
 
 @defect
 def reclaim_beyond_the_min() -> None:
-    """Whoever waits takes back what others have borrowed, whether its own min covers that or not."""
+    """Pods reclaim borrowed amounts even beyond their own min."""
 
     def claim_of(*arguments: Any, **named: Any) -> Any:
         claim = removal.claim_of(*arguments, **named)
@@ -114,8 +114,8 @@ def reclaim_beyond_the_min() -> None:
 
 
 @defect
-def reclaim_spares_nobody() -> None:
-    """Whoever was tried on the way goes, needed or not."""
+def reclaim_evicts_all_tried() -> None:
+    """All tried victims are evicted, needed or not."""
 
     def needed(self: Search) -> list[Pod]:
         here = {pod.uid for pod in self._here}
@@ -126,14 +126,14 @@ def reclaim_spares_nobody() -> None:
 
 @defect
 def reclaim_takes_one_too_few() -> None:
-    """The last one that has to go is left out."""
+    """The last victim is left out."""
     genuine = Search.needed
     put(Search, "needed", lambda self: found[:-1] if len(found := genuine(self)) > 1 else found)
 
 
 @defect
 def oldest_borrowers_go_first() -> None:
-    """Within a leaf priority and age count the other way round."""
+    """Within a leaf priority and age are compared in reverse."""
     genuine = ReclaimOrder._keys
 
     def keys(self: ReclaimOrder, unit: Any) -> Any:
@@ -143,43 +143,43 @@ def oldest_borrowers_go_first() -> None:
 
 
 @defect
-def reclaims_wait_for_nobody() -> None:
-    """Pods that are being deleted count still: others go for room that they leave in a moment."""
+def reclaims_ignore_terminating_pods() -> None:
+    """Pods that are being deleted still count: others are evicted for room that becomes free anyway."""
     put(QuotaLedger, "terminating", property(lambda self: frozenset()))
 
 
 @defect
 def nominated_pods_count_nowhere() -> None:
-    """Two pods reclaim the same room."""
+    """Two pods reclaim the same capacity."""
     put(ElasticQuota, "_other_nominated", lambda self, pod: NOTHING)
 
 
 @defect
-def nobody_reclaims() -> None:
-    """Who is entitled waits until borrowers end by themselves."""
+def no_pod_reclaims() -> None:
+    """Entitled pods wait until borrowing pods end by themselves."""
     put(ElasticQuota, "post_filter", lambda self, cycle, pod, refusals: PostFilterResult(Status.unschedulable()))
 
 
 @defect
-def freed_quotas_wake_nobody() -> None:
-    """A pod that leaves its quota helps nobody."""
+def freed_quotas_requeue_nothing() -> None:
+    """A pod that leaves its quota requeues no pod."""
     put(ElasticQuota, "_after_pod_freed", lambda self, pod, old, new: Hint.SKIP)
 
 
 @defect
-def edited_trees_wake_nobody() -> None:
-    """Who is held by its quota hears nothing of a tree that has changed."""
+def edited_trees_requeue_nothing() -> None:
+    """A changed tree does not requeue pods that their quota holds back."""
     genuine = ElasticQuota.events_to_register
     put(ElasticQuota, "events_to_register", lambda self: genuine(self)[:3])
 
 
 @defect
-def places_of_reclaims_end_unheard() -> None:
-    """Pods more urgent than one that reclaimed do not hear that it needs its place no more."""
+def ended_reclaim_nominations_requeue_nothing() -> None:
+    """Pods of a higher priority than a reclaiming pod are not requeued when its nomination ends."""
     put(DomainNominations, "rank_of", lambda self, pod: pod.spec.priority)
 
 
 @defect
-def statuses_of_quotas_stand_still() -> None:
-    """What is written of a tree is written once."""
+def statuses_of_quotas_never_change() -> None:
+    """The status of a tree is written once."""
     put(QuotaStatuses, "changed", lambda self, levels: None)

@@ -1,5 +1,6 @@
-"""Defects that the program once had where production goes, and others that somebody planted: each was found by hand first, or
-by nobody, and seeds are to find it again."""
+"""Defects that the program once had in production code, and deliberate ones. Each was first found by hand, or not at all; seeds
+must find it.
+"""
 
 from __future__ import annotations
 
@@ -80,26 +81,26 @@ __all__ = ["DEFECTS"]
 
 
 @defect
-def unsent_binds_not_looked_at_again() -> None:
-    """A bind goes out though its node was cordoned, tainted, shrank or left the domain meanwhile."""
+def unsent_binds_not_rechecked() -> None:
+    """A bind is sent though its node was cordoned, tainted, shrunk or moved to another domain meanwhile."""
     put(SendCheck, "refusal", lambda self, placed, seen: None)
 
 
 @defect
 def assumed_pods_keep_their_size() -> None:
-    """A pod that is resized on its way to a node counts as it was decided."""
+    """A pod that is resized during its bind counts with the decided requests."""
     put(ClusterCache, "revise", lambda self, pod: True)
 
 
 @defect
-def edits_take_devices_back() -> None:
-    """What a running pod holds of its devices goes by its annotations as they are now."""
+def edits_release_devices() -> None:
+    """The devices of a running pod are read from its current annotations."""
     put(ClusterCache, "_settled", lambda self, before, after: after)
 
 
 @defect
 def false_answers_believed() -> None:
-    """Nobody asks about a pod that counts as bound by an answer alone."""
+    """A pod that counts as bound by a response alone is not verified."""
 
     async def believe(self: Audit, now: Any, began_s: float) -> None:
         del self, now, began_s
@@ -109,7 +110,7 @@ def false_answers_believed() -> None:
 
 @defect
 def joined_rows_used_at_once() -> None:
-    """A node that joins a domain is used though the binds of its last domain may be under way."""
+    """A node that joins a domain is used though binds of its last domain may be in flight."""
     genuine = DomainRows.set_node
 
     def set_node(self: DomainRows, row: int, node: Any) -> None:
@@ -121,7 +122,7 @@ def joined_rows_used_at_once() -> None:
 
 @defect
 def restored_history_forgets_first() -> None:
-    """Where history went back, all that is known goes before the new list is there."""
+    """After a restore all known objects are dropped before the new list has arrived."""
     genuine = ListReader._may_use
 
     def may_use(self: ListReader, version: str) -> bool:
@@ -148,13 +149,13 @@ def bad_text_ends_the_process() -> None:
 
 @defect
 def roles_left_out_of_the_signature() -> None:
-    """Pods of one spec are one class to InterPodAffinity, whether its own terms are about them or not."""
+    """Pods of one spec share a class of InterPodAffinity, whether its own terms select them or not."""
     put(InterPodAffinity, "sign", lambda self, pod: id(pod.spec.pod_affinity))
 
 
 @defect
-def going_pods_spread_against() -> None:
-    """A pod that is deleted on its way to a node is counted as one that stays."""
+def deleting_pods_counted_for_spread() -> None:
+    """A pod that is deleted during its bind is counted as one that stays."""
     genuine = ClusterCache.revise
 
     def revise(self: ClusterCache, pod: Any) -> bool:
@@ -167,8 +168,8 @@ def going_pods_spread_against() -> None:
 
 
 @defect
-def untainted_nodes_wake_nobody() -> None:
-    """A node whose taint goes is taken for one that could be used before."""
+def untainted_nodes_requeue_nothing() -> None:
+    """A node whose taint is removed counts as one that could be used before."""
     genuine = taint_toleration._after_node_change
 
     def hint(pod: Any, old: Any, new: Any) -> Hint:
@@ -178,8 +179,8 @@ def untainted_nodes_wake_nobody() -> None:
 
 
 @defect
-def uncordoned_nodes_wake_nobody() -> None:
-    """A node that is cordoned no more is taken for one that could be used before."""
+def uncordoned_nodes_requeue_nothing() -> None:
+    """A node that is uncordoned counts as one that could be used before."""
     genuine = node_unschedulable._after_node_change
 
     def hint(pod: Any, old: Any, new: Any) -> Hint:
@@ -189,14 +190,14 @@ def uncordoned_nodes_wake_nobody() -> None:
 
 
 @defect
-def ports_of_other_addresses_wake_nobody() -> None:
-    """A port of all addresses comes free, and who waits for it on one address does not hear of it."""
+def ports_of_other_addresses_requeue_nothing() -> None:
+    """When a port on all addresses becomes free, pods that wait for it on one address are not requeued."""
     put(node_ports, "_is_same_port", lambda want, held: want == held)
 
 
 @defect
-def devices_that_come_back_wake_nobody() -> None:
-    """Pods that wait for devices hear of a node that has fewer, and not of one that has more."""
+def returned_devices_requeue_nothing() -> None:
+    """Pods that wait for devices are requeued by a node that has fewer devices, and not by one that has more."""
 
     def hint(self: GpuShare, pod: Any, old: Any, new: Any) -> Hint:
         had = old.allocatable.get(GPU, 0) if isinstance(old, Node) else 1 << 30
@@ -206,8 +207,8 @@ def devices_that_come_back_wake_nobody() -> None:
 
 
 @defect
-def fractions_that_end_wake_nobody() -> None:
-    """Pods that wait for devices hear of the end of pods with whole ones alone."""
+def ended_fractions_requeue_nothing() -> None:
+    """Pods that wait for devices are requeued only by the end of pods with whole devices."""
 
     def hint(self: GpuShare, pod: Any, old: Any, new: Any) -> Hint:
         return Hint.QUEUE if old.requests.get(GPU) else Hint.SKIP
@@ -217,7 +218,7 @@ def fractions_that_end_wake_nobody() -> None:
 
 @defect
 def permit_waits_for_the_last() -> None:
-    """Of several plugins that hold a pod at Permit, the one with most time decides when that is over."""
+    """If several plugins hold a pod at Permit, the longest timeout counts."""
 
     def expire(self: WaitingPodTable, now_s: float) -> int:
         late = [(uid, max(one.deadlines, key=one.deadlines.__getitem__)) for uid, one in self._waiting.items()]
@@ -229,7 +230,7 @@ def permit_waits_for_the_last() -> None:
 
 @defect
 def one_allow_is_enough() -> None:
-    """Who is allowed by one of several plugins that hold it is let go."""
+    """A pod that one of several Permit plugins allows is bound."""
     put(WaitingPodTable, "allow", lambda self, uid, plugin: self.end(uid, SUCCESS))
 
 
@@ -241,21 +242,21 @@ def conditions_overtake() -> None:
 
 @defect
 def withdrawn_binds_forgotten() -> None:
-    """A bind that may not be sent again is taken for one that was never sent."""
+    """A bind that may not be sent again counts as one that was never sent."""
     refused = Action(Step.END, outcome=Outcome.REFUSED, message="withdrawn")
     put(BindMachine, "withdraw", lambda self, message: refused)
 
 
 @defect
-def other_news_counts_as_a_repeat() -> None:
-    """A pod that is refused for another reason is told the first one again."""
+def new_message_counts_as_repeat() -> None:
+    """A pod that is refused for another reason keeps the first message."""
     genuine = event_sink._key
     put(event_sink, "_key", lambda event: genuine(replace(event, note="")))
 
 
 @defect
 def repeats_on_the_way_are_not_counted() -> None:
-    """An Event that recurs while it is being written stays as it was."""
+    """An Event that recurs while it is being written is not counted."""
     genuine = event_sink.ApiEventSink._settle
 
     def settle(self: Any, entry: Any) -> None:
@@ -266,15 +267,15 @@ def repeats_on_the_way_are_not_counted() -> None:
 
 
 @defect
-def ended_promises_stay_written() -> None:
-    """A pod that is promised a node no more keeps its nominatedNodeName."""
+def ended_nominations_stay_written() -> None:
+    """A pod that is no longer nominated keeps its nominatedNodeName."""
     genuine = DomainNominations.nominate
     put(DomainNominations, "nominate", lambda self, result: genuine(self, result) or None)
 
 
 @defect
 def early_tries_in_exact_order() -> None:
-    """Who backs off and is tried early goes by the exact end of its backoff, not by whole seconds and priority."""
+    """Pods that are tried before their backoff ends are ordered by its exact end, not by whole seconds and priority."""
     genuine = BackoffPods.add
 
     def add(self: BackoffPods, uid: str, until_s: float, sort_key: Any, order: int, *, is_error: bool) -> None:
@@ -302,7 +303,7 @@ def fractions_scored_by_the_freest() -> None:
 
 @defect
 def deleted_leases_not_waited_for() -> None:
-    """Who finds no lease takes it for nobody's, whatever stands in the cluster."""
+    """A process that finds no lease takes it at once, whatever pods are on nodes."""
     put(Handover, "_may_have_unrecorded_holder", lambda self: False)
 
 
@@ -314,13 +315,13 @@ def deleted_leases_hold_no_nodes() -> None:
 
 @defect
 def seen_before_the_last_binds_end() -> None:
-    """A leader shows that it has seen a node leave while its own binds to it are under way."""
+    """A leader publishes that it has seen a node leave while its own binds to the node are in flight."""
     put(DomainWorker, "has_strayed_binds", property(lambda self: False))
 
 
 @defect
 def lists_dated_at_their_end() -> None:
-    """Who takes a second lease while it lists for the first one goes by that list."""
+    """A process that takes a second lease while it lists for the first one uses that list."""
 
     async def see(self: ClusterLists, since_s: float) -> None:
         async with self._relisting:
@@ -334,7 +335,7 @@ def lists_dated_at_their_end() -> None:
 
 @defect
 def late_refusals_keep_their_victims() -> None:
-    """Who preempts clears a node that a later filter than the ones for room refuses whoever goes."""
+    """A preemptor evicts pods from a node that another filter refuses in any case."""
     put(AttemptDryRun, "_as_it_stands", lambda self, plugin, rows: np.zeros(len(rows), np.uint8))
 
 
@@ -343,7 +344,7 @@ def late_refusals_keep_their_victims() -> None:
 
 @defect
 def resizes_count_when_they_are_requested() -> None:
-    """Room that a resize frees is told of when its owner asks for it, and not when the kubelet has freed it."""
+    """The event of a resize is sent when its owner requests it, and not when the kubelet has applied it."""
     genuine = cluster_changes.assigned_pod_events
 
     def events(before: Pod, after: Pod, *reported: Any) -> Any:
@@ -361,8 +362,8 @@ def labels_left_out_of_parked_classes() -> None:
 
 
 @defect
-def ended_promises_wake_the_less_urgent_alone() -> None:
-    """Who is as urgent as the pod that was promised a node does not hear of the end of that promise."""
+def ended_nominations_requeue_only_lower_priority() -> None:
+    """Pods of the same priority as a nominated pod are not requeued when its nomination ends."""
     genuine = PodQueue.on_event
 
     def on_event(
@@ -374,7 +375,7 @@ def ended_promises_wake_the_less_urgent_alone() -> None:
 
 
 @defect
-def news_marked_before_it_is_counted() -> None:
+def changes_marked_before_counted() -> None:
     """A pod with anti-affinity, as the first change since a decision, cancels no bind of a pod without rules of its own."""
     genuine = ExternalPodChanges.log_added
 
@@ -388,7 +389,7 @@ def news_marked_before_it_is_counted() -> None:
 
 @defect
 def one_namespace_retries_for_nothing() -> None:
-    """Where one namespace alone has retries, first attempts of others wait for all of them."""
+    """If only one namespace has retries, first attempts of others wait for all of them."""
     genuine = ActivePods._pay
 
     def pay(self: ActivePods, namespace: str, units: float) -> None:
@@ -402,7 +403,7 @@ def one_namespace_retries_for_nothing() -> None:
 
 @defect
 def detached_volumes_counted() -> None:
-    """What a node has attached is counted anew when its pods change, and not when a volume is detached."""
+    """Attached volumes of a node are recounted when its pods change, and not when a volume is detached."""
     genuine = AttachedVolumes._rows_touched
 
     def touched(self: AttachedVolumes, kind: ObjectKind, key: tuple[str, str]) -> set[int]:
@@ -413,7 +414,7 @@ def detached_volumes_counted() -> None:
 
 @defect
 def unanswered_conditions_forgotten() -> None:
-    """A condition whose write nobody answered is taken for one that was never sent: the one before it stands, it is thought."""
+    """A condition whose response was lost counts as never sent."""
     genuine = ApiConditionWriter._remember
 
     def remember(self: ApiConditionWriter, uid: str, written: Any) -> None:
@@ -424,8 +425,8 @@ def unanswered_conditions_forgotten() -> None:
 
 
 @defect
-def shares_go_by_what_is_wanted_now() -> None:
-    """Who leads anew counts a pod's part of a device by what its owner asks for, and not by what it was given."""
+def device_shares_from_current_requests() -> None:
+    """A new leader counts a pod's part of a device by its current request, and not by what it was given."""
 
     def allocated(pod: Pod) -> cards.Amount:
         return cards.Amount(milli=integer_within(pod.annotations.get(GPU_MILLI), CARD_MILLI) or CARD_MILLI)
@@ -434,8 +435,8 @@ def shares_go_by_what_is_wanted_now() -> None:
 
 
 @defect
-def lost_binds_free_room_in_silence() -> None:
-    """Nobody hears that a pod, which was deleted or bound elsewhere on its way, takes no room of its node any more."""
+def lost_binds_requeue_nothing() -> None:
+    """No pod is requeued when a pod was deleted or bound elsewhere during its bind."""
     genuine, wake = BindOutcomes.on_lost, BindOutcomes._notify_freed
 
     def lost(self: BindOutcomes, bind: Any) -> None:
@@ -447,8 +448,8 @@ def lost_binds_free_room_in_silence() -> None:
 
 
 @defect
-def nodes_that_go_wake_no_spread() -> None:
-    """The emptiest domain goes with its last node, and pods that it held up do not hear of it."""
+def deleted_nodes_requeue_no_spread() -> None:
+    """When the emptiest topology domain loses its last node, pods blocked by it are not requeued."""
     genuine = PodTopologySpread._after_node_change
 
     def hint(self: PodTopologySpread, pod: Pod, old: Any, new: Any) -> Hint:
@@ -458,8 +459,8 @@ def nodes_that_go_wake_no_spread() -> None:
 
 
 @defect
-def relabelled_company_wakes_nobody() -> None:
-    """A placed pod whose labels change is no news to those who want its company, or did not bear it."""
+def relabelled_pods_requeue_nothing() -> None:
+    """Changed labels of a placed pod do not requeue pods with affinity or anti-affinity to it."""
     genuine = InterPodAffinity._after_pod_change
 
     def hint(self: InterPodAffinity, pod: Pod, old: Any, new: Any) -> Hint:
@@ -469,8 +470,8 @@ def relabelled_company_wakes_nobody() -> None:
 
 
 @defect
-def parked_anew_holds_up_the_rest() -> None:
-    """A gated pod that was asked again in vain keeps its place among the deadlines, with a later one: who is behind it waits."""
+def reparked_pod_blocks_others() -> None:
+    """A gated pod that stays gated keeps its position among the deadlines with a later deadline: pods after it wait."""
 
     def add(self: ParkedPods, entry: Any, deadline_s: float) -> None:
         self.reindex(entry) if entry.uid in self else self._index(entry)
@@ -483,19 +484,19 @@ def parked_anew_holds_up_the_rest() -> None:
 
 
 @defect
-def strangers_on_the_node_not_looked_at() -> None:
-    """A bind goes out though somebody else's pod has come to its node and taken a port, a disk or a device."""
+def external_pods_on_the_node_ignored() -> None:
+    """A bind is sent though a pod of another client has taken a port, a disk or a device on its node."""
     put(ClusterCache, "external_changes", lambda self, row: 0)
 
 
 @defect
-def strangers_elsewhere_not_looked_at() -> None:
-    """A bind goes out though somebody else's pod has come or left elsewhere, and a rule that reaches so far forbids it now."""
+def external_pods_elsewhere_ignored() -> None:
+    """A bind is sent though pods of other clients on other nodes now violate a rule."""
     put(SendCheck, "_is_affected", lambda self, placed, pod, seen: False)
 
 
 @defect
-def unknown_binds_given_up_when_refused() -> None:
+def unknown_binds_forgotten_when_refused() -> None:
     """A bind that may have been applied ends after a few refused connections."""
 
     def again(self: BindMachine, reply: Any, pause_s: float, *, is_last: bool) -> Action:
@@ -507,8 +508,8 @@ def unknown_binds_given_up_when_refused() -> None:
 
 
 @defect
-def promised_ports_not_looked_at() -> None:
-    """Room is kept for who is promised a node, and the port that it wants is not."""
+def nominated_ports_ignored() -> None:
+    """Requests of a nominated pod are reserved, and its host port is not."""
 
     def columns(self: NominatedPodsFilter, pod: Pod, nominated: Any) -> ColumnOverlay:
         return ColumnOverlay(self._table, nominated, list)
@@ -521,7 +522,7 @@ def promised_ports_not_looked_at() -> None:
 
 @defect
 def starts_leave_victims_as_they_were() -> None:
-    """What a preemptor of a kind would take of a node is kept while pods there start, which changes who is the most important."""
+    """Cached victims on a node are kept while pods there start, which changes their importance."""
     genuine = VictimCache.renew
 
     def renew(self: VictimCache, table: NodeTable, nominator: Nominator) -> None:
@@ -535,7 +536,7 @@ def starts_leave_victims_as_they_were() -> None:
 
 @defect
 def full_nodes_keep_the_scale() -> None:
-    """Scores stay in the scale of the node that had the most, though no pod of the class goes there any more."""
+    """Scores stay in the scale of the best node though no pod of the class fits there any more."""
     genuine = ClassScores._normalize
 
     def normalize(self: ClassScores, entry: EquivalenceClass, column: ScoreColumn, at: Rows) -> bool:
@@ -545,8 +546,8 @@ def full_nodes_keep_the_scale() -> None:
 
 
 @defect
-def exact_fits_beyond_help() -> None:
-    """A node that a pod would fill exactly counts as too small for it, and nobody is displaced there."""
+def exact_fits_not_preempted() -> None:
+    """A node that a pod would fill exactly counts as too small, and no pod is evicted there."""
     genuine = NodeResourcesFit.filter
 
     def answer(self: NodeResourcesFit, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
@@ -559,8 +560,8 @@ def exact_fits_beyond_help() -> None:
 
 
 @defect
-def pods_of_other_domains_unheard() -> None:
-    """A pod that comes to a node of another domain in the zone wakes nobody who wants its company."""
+def pods_of_other_domains_requeue_nothing() -> None:
+    """A pod placed on a node of another domain in the zone does not requeue pods with affinity to it."""
     genuine = HintTable._registered
 
     def registered(self: HintTable, name: str, event: ClusterEvent) -> Any:
@@ -570,14 +571,14 @@ def pods_of_other_domains_unheard() -> None:
 
 
 @defect
-def lost_rights_set_pods_aside() -> None:
-    """A pod for which we were refused for want of rights is set aside, as one that the API server refuses."""
+def forbidden_binds_quarantine_pods() -> None:
+    """A pod whose bind was forbidden to us is quarantined like one that the API server refuses."""
     put(bind_outcomes, "refusal_key", lambda words, node: words)
 
 
 @defect
 def malformed_lines_skipped() -> None:
-    """A watch goes on after a line that nobody can read."""
+    """A watch continues after a malformed event."""
 
     async def consume(self: Watch, stream: Any) -> Any:
         async for line in stream:
@@ -593,8 +594,8 @@ def malformed_lines_skipped() -> None:
 
 
 @defect
-def equals_lose_their_promises() -> None:
-    """A preemptor takes back what is promised on its node to a pod that is as urgent."""
+def equals_lose_their_nominations() -> None:
+    """A preemptor ends nominations of the same priority on its node."""
     genuine = Preemptor._clear_lower
 
     async def clear(self: Preemptor, job: Any, problems: list[str]) -> None:
@@ -610,13 +611,13 @@ def equals_lose_their_promises() -> None:
 
 @defect
 def images_count_by_row_alone() -> None:
-    """What an image is worth is kept while other nodes pull it."""
+    """The score of an image is cached while other nodes pull it."""
     put(ImageLocality, "depends_on", Dependency.NODE)
 
 
 @defect
 def statuses_written_without_the_lease() -> None:
-    """Whoever knows a status writes it, whether it leads or not."""
+    """Every process writes statuses, whether it leads or not."""
 
     class Always:
         def may_bind(self) -> bool:
@@ -627,7 +628,7 @@ def statuses_written_without_the_lease() -> None:
 
 @defect
 def victims_that_stay_stay_marked() -> None:
-    """A removal that came to nothing leaves its victims marked, and everybody counts them as going."""
+    """A failed removal leaves its victims marked, so that they count as leaving."""
 
     def drop(self: Removals, uid: str, plan: object) -> None:
         plans = self._plans.get(uid, set())
@@ -640,7 +641,7 @@ def victims_that_stay_stay_marked() -> None:
 
 @defect
 def changed_pods_stay_parked_as_they_were() -> None:
-    """A parked pod that was changed is asked together with those that it was like before."""
+    """A parked pod that was updated is evaluated together with its former equals."""
     genuine = EntryStates.find_anew
 
     def find(self: EntryStates, entry: Entry, now_s: float) -> None:
@@ -651,8 +652,8 @@ def changed_pods_stay_parked_as_they_were() -> None:
 
 
 @defect
-def nodes_that_others_may_have_again_used_at_once() -> None:
-    """A leader that begins does not look at whether another one has seen more of nodes than itself."""
+def nodes_seen_later_by_others_used_at_once() -> None:
+    """A new leader ignores whether another one has seen later versions of nodes."""
     genuine = Handover.open
 
     def open_(self: Handover, worker: DomainWorker, others: Any) -> None:
@@ -664,15 +665,15 @@ def nodes_that_others_may_have_again_used_at_once() -> None:
 
 
 @defect
-def statuses_said_by_plugins_of_before() -> None:
-    """Plugins that come into force with another configuration say no statuses: those before them go on."""
+def statuses_of_earlier_plugins() -> None:
+    """Plugins of a new configuration write no statuses: the earlier plugins continue."""
     genuine = Statuses.serve
     put(Statuses, "serve", lambda self, workers: None if self._sources else genuine(self, workers))
 
 
 @defect
 def lost_cards_count_nowhere() -> None:
-    """Of a pod that holds several cards those that have fallen out are forgotten, so that another one may get what it holds."""
+    """The missing cards of a pod with several cards are forgotten, so that another pod may get them."""
 
     def uses(self: CardRow, hold: Hold) -> Any:
         known = [share for share in hold.shares if self._place_of(share.card) >= 0]

@@ -1,4 +1,4 @@
-"""Defects of another configuration that comes while pods are on their way: seeds from `RELOADED_FROM` on find them."""
+"""Defects of a configuration change during attempts: seeds from `RELOADED_FROM` on find them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.sim.defects import defect, put
 
 @defect
 def pods_in_flight_end_by_the_new_profile() -> None:
-    """What the old plugins have reserved, the new ones are told of."""
+    """Reservations of the earlier plugins are ended by the new ones."""
     genuine = DomainWorker.use
 
     def use(self: DomainWorker, cycle: Any, *, is_tried: bool) -> None:
@@ -30,7 +30,7 @@ def pods_in_flight_end_by_the_new_profile() -> None:
 
 @defect
 def reloads_drop_a_queued_pod() -> None:
-    """The queue loses one that was ready when the profile changed."""
+    """The queue loses a pod that was ready when the profile changed."""
     genuine = PodQueue.use
 
     def use(self: PodQueue, plugins: Any, now_s: float, *, is_tried: bool) -> Moved:
@@ -44,13 +44,13 @@ def reloads_drop_a_queued_pod() -> None:
 
 
 @defect
-def shorter_flushes_reach_nobody_who_waits() -> None:
-    """Pods that were parked under the longer one hold up those that come later."""
+def shorter_flushes_ignored_for_parked_pods() -> None:
+    """Pods parked under a longer flush block those that are parked later."""
     put(ParkedPods, "delay", lambda self, seconds: None)
 
 
 @defect
-def mistakes_are_in_force_in_name() -> None:
+def invalid_configurations_reported_in_force() -> None:
     """A plugin that cannot be built leaves its configuration behind as the one in force."""
     genuine = Reload.apply
 

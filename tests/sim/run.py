@@ -26,17 +26,17 @@ from tests.kit.settings.setting import EDITED_FROM, LINKED_FROM, OWNED_FROM, REL
 KINDS = (0, TEAMED_FROM, RELOADED_FROM, OWNED_FROM, LINKED_FROM, EDITED_FROM)
 """The first seed of each kind of run."""
 FAULTS_MIN = 10
-"""Faults that must have struck in every run."""
+"""Minimum number of faults in every run."""
 
 
 def played(count: int) -> list[int]:
-    """Returns so many seeds, of each kind in turn."""
+    """Returns `count` seeds, of each kind in turn."""
     kinds = [numbers(start) for start in KINDS]
     return [next(kind) for kind in islice(cycle(kinds), count)]
 
 
 def attempt(seed: int, kinds: Sequence[str] | None = None) -> tuple[int, Report | None, str]:
-    """A report, or what the run died of."""
+    """Returns the seed, its report, and the traceback if the run raised."""
     try:
         return seed, run_seed(seed, kinds=kinds), ""
     except Exception:  # noqa: BLE001 - a run ends here; its seed is what matters
@@ -44,13 +44,15 @@ def attempt(seed: int, kinds: Sequence[str] | None = None) -> tuple[int, Report 
 
 
 def quiet() -> None:
-    """The program logs every fault it meets, by the thousand; looking for cycles takes a tenth of a run, as it does there."""
+    """Disables logging, since the program logs thousands of faults, and sets the program's thresholds of garbage collection, which
+    would take a tenth of a run.
+    """
     logging.disable(logging.CRITICAL)
     set_gc_thresholds()
 
 
 class Summary:
-    """All runs of one command."""
+    """The results of all runs of one command."""
 
     def __init__(self) -> None:
         self.failed = 0

@@ -1,6 +1,6 @@
-"""Every planted defect fits the program as it is: what it puts in the place of a function takes that function's calls.
+"""Every deliberate defect fits the current program: a replacement accepts the calls of the replaced function.
 
-A replacement that did not would raise at its first call, and count as caught by a seed that has shown nothing.
+A replacement that did not would raise at its first call, and would wrongly count as caught.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A seed of each kind of run of the whole program; `make sim` plays 40 of each kind but the packed ones."""
+"""One seed of each kind of run; `make sim` runs 33 or 34 of each kind but the one with topologies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_every_invariant_holds_under_faults(seed: int) -> None:
 
     assert report.broken == (), f"replay with: python -m tests.sim.run --seed {seed}"
     assert report.fault_count >= FAULTS_MIN
-    if not report.is_shipped:  # where nobody asks outside, nothing comes between a decision and its commit
+    if not report.is_shipped:  # without remote responses nothing happens between a decision and its commit
         assert report.conflicts_true > 0
         assert report.conflicts_false > 0
 
@@ -55,7 +55,7 @@ def test_most_runs_with_controllers_and_trees_have_nodes_that_share_gpus() -> No
 
 
 def test_every_second_seed_runs_the_shipped_default_configuration() -> None:
-    """Under quotas unchanged; without them each domain has a lease of its own, so that different replicas lead."""
+    """The configuration is unchanged with quotas; without them each domain has its own lease, so that different replicas lead."""
     default = loading.default()
     apart = replace(default, lease=replace(default.lease, per_domain=True))
     for seed in (*range(4), *range(TEAMED_FROM, TEAMED_FROM + 12)):
@@ -65,7 +65,7 @@ def test_every_second_seed_runs_the_shipped_default_configuration() -> None:
 
 
 def test_seed_gives_the_same_run_whatever_ran_before() -> None:
-    """Also in another process under another hash seed: no set or dict of ours decides anything by its order (I12)."""
+    """Also in another process with another hash seed: no decision depends on the order of a set or dict (I12)."""
     command = [sys.executable, "-c", "from tests.kit.run.seeded_run import run_seed; print(run_seed(9).trace)"]
     environment = os.environ | {"PYTHONHASHSEED": "12345"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as other:

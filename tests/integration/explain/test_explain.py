@@ -27,7 +27,7 @@ from multisched.shell.telemetry import ProgramQueues
 from multisched.whatif.explain_source import ProgramExplanations
 from multisched.whatif.repair_source import RepairPlans
 from tests.integration.plugins.faulty import VICTIM
-from tests.integration.plugins.house import House, one_domain, open_house
+from tests.integration.plugins.program_cluster import ProgramCluster, one_domain, open_cluster
 
 REQUESTS = {"cpu": "1100m", "memory": "1Gi"}
 SPEC = {
@@ -38,18 +38,18 @@ LATE = ExplainQuery("default", "late", with_fixes=True)
 
 
 @asynccontextmanager
-async def opened() -> AsyncIterator[tuple[House, ProgramExplanations]]:
+async def opened() -> AsyncIterator[tuple[ProgramCluster, ProgramExplanations]]:
     text = one_domain()
-    async with open_house(text) as house:
-        yield house, ProgramExplanations(house.program)
+    async with open_cluster(text) as cluster:
+        yield cluster, ProgramExplanations(cluster.program)
 
 
-async def refused(house: House, name: str) -> None:
-    await house.until(lambda: (entry := house.waiting(name)) is not None and entry.state.value == "unschedulable")
+async def refused(cluster: ProgramCluster, name: str) -> None:
+    await cluster.until(lambda: (entry := cluster.waiting(name)) is not None and entry.state.value == "unschedulable")
 
 
-async def patch(house: House, path: str, body: object, kind: str = MERGE_PATCH) -> None:
-    transport = DirectTransport(house.server)
+async def patch(cluster: ProgramCluster, path: str, body: object, kind: str = MERGE_PATCH) -> None:
+    transport = DirectTransport(cluster.server)
     answer = await transport.request("PATCH", f"/api/v1/{path}", body=orjson.dumps(body), content_type=kind)
     assert answer.status == 200, answer.body
 
@@ -64,23 +64,23 @@ async def test_failed_plugin_has_its_own_heading() -> None:
         "name": "tests.integration.plugins.faulty:Faulty",
         "args": {"point": "Filter", "how": "raise", "times": 9},
     }
-    async with open_house(one_domain(faulty)) as house:
-        await house.node("n1")
-        await house.pod(VICTIM)
-        await house.until(lambda: (entry := house.waiting(VICTIM)) is not None and entry.state.value == "backoff")
+    async with open_cluster(one_domain(faulty)) as cluster:
+        await cluster.node("n1")
+        await cluster.pod(VICTIM)
+        await cluster.until(lambda: (entry := cluster.waiting(VICTIM)) is not None and entry.state.value == "backoff")
 
-        view = await ProgramExplanations(house.program).pod(ExplainQuery("default", VICTIM))
+        view = await ProgramExplanations(cluster.program).pod(ExplainQuery("default", VICTIM))
 
         last = view.attempts[0].points[-1]
         assert (last.point, last.plugin) == ("failed", "Faulty"), "not as if PreEnqueue had said it"
 
 
 async def test_pending_pod_is_explained_from_its_records() -> None:
-    async with opened() as (house, explanations):
-        await house.node("small", cpu="1")
-        await house.node("other", cpu="1")
-        await house.pod("late", cpu="4")
-        await refused(house, "late")
+    async with opened() as (cluster, explanations):
+        await cluster.node("small", cpu="1")
+        await cluster.node("other", cpu="1")
+        await cluster.pod("late", cpu="4")
+        await refused(cluster, "late")
 
         view = await explanations.pod(ExplainQuery("default", "late"))
 
@@ -98,53 +98,53 @@ async def test_pending_pod_is_explained_from_its_records() -> None:
 
 
 async def test_toleration_of_a_fix_makes_the_pod_bind() -> None:
-    async with opened() as (house, explanations):
+    async with opened() as (cluster, explanations):
         taints = [{"key": "team", "value": "search", "effect": "NoSchedule"}]
-        await house.node("n1", taints=taints)
-        await house.pod("late", cpu="1")
-        await refused(house, "late")
+        await cluster.node("n1", taints=taints)
+        await cluster.pod("late", cpu="1")
+        await refused(cluster, "late")
         fix = fix_of(await explanations.pod(LATE), "toleration")
         assert fix.node == "n1"
 
         operations = json.loads(fix.command.partition(" -p '")[2].removesuffix("'"))
-        await patch(house, "namespaces/default/pods/late", operations, "application/json-patch+json")
-        await house.bound("late")
+        await patch(cluster, "namespaces/default/pods/late", operations, "application/json-patch+json")
+        await cluster.bound("late")
 
         view = await explanations.pod(ExplainQuery("default", "late"))
         assert (view.state, view.node, view.attempts[0].outcome) == ("bound", "n1", "placed")
         assert [attempt.number for attempt in view.attempts] == [2, 1]
-        await house.at_rest()
+        await cluster.at_rest()
 
 
 async def test_label_of_a_fix_makes_the_pod_bind() -> None:
-    async with opened() as (house, explanations):
-        await house.node("n1")
-        await house.pod("late", cpu="1", nodeSelector={"disk": "ssd"})
-        await refused(house, "late")
+    async with opened() as (cluster, explanations):
+        await cluster.node("n1")
+        await cluster.pod("late", cpu="1", nodeSelector={"disk": "ssd"})
+        await refused(cluster, "late")
         change = fix_of(await explanations.pod(LATE), "node").change
 
-        await patch(house, f"nodes/{change['node']}", {"metadata": {"labels": {change["label"]: change["value"]}}})
-        await house.bound("late")
+        await patch(cluster, f"nodes/{change['node']}", {"metadata": {"labels": {change["label"]: change["value"]}}})
+        await cluster.bound("late")
 
 
 async def test_victim_of_a_fix_makes_room() -> None:
-    async with opened() as (house, explanations):
-        await house.node("n1", cpu="4")
-        await house.pod("large", cpu="3")
-        await house.bound("large")
-        await house.pod("late", cpu="2")
-        await refused(house, "late")
+    async with opened() as (cluster, explanations):
+        await cluster.node("n1", cpu="4")
+        await cluster.pod("large", cpu="3")
+        await cluster.bound("large")
+        await cluster.pod("late", cpu="2")
+        await refused(cluster, "late")
         change = fix_of(await explanations.pod(LATE), "victim").change
 
-        await house.delete(f"namespaces/{change['namespace']}/pods/{change['name']}")
-        await house.bound("late")
+        await cluster.delete(f"namespaces/{change['namespace']}/pods/{change['name']}")
+        await cluster.bound("late")
 
 
 async def test_gate_is_named_with_the_next_obstacle() -> None:
-    async with opened() as (house, explanations):
-        await house.node("n1")
-        await house.pod("late", cpu="1", schedulingGates=[{"name": "example.com/quota"}])
-        await house.until(lambda: house.waiting("late") is not None)
+    async with opened() as (cluster, explanations):
+        await cluster.node("n1")
+        await cluster.pod("late", cpu="1", schedulingGates=[{"name": "example.com/quota"}])
+        await cluster.until(lambda: cluster.waiting("late") is not None)
 
         view = await explanations.pod(LATE)
 
@@ -154,54 +154,54 @@ async def test_gate_is_named_with_the_next_obstacle() -> None:
         assert view.now.outcome == "placed"
         fix = fix_of(view, "gate")
         operations = json.loads(fix.command.partition(" -p '")[2].removesuffix("'"))
-        await patch(house, "namespaces/default/pods/late", operations, "application/json-patch+json")
-        await house.bound("late")
+        await patch(cluster, "namespaces/default/pods/late", operations, "application/json-patch+json")
+        await cluster.bound("late")
 
 
 async def test_what_if_equals_what_the_scheduler_then_does() -> None:
-    async with opened() as (house, explanations):
+    async with opened() as (cluster, explanations):
         for index in range(4):
-            await house.node(f"n{index}", cpu=str(3 + 4 * index))
-        await house.pod("before", cpu="1500m")
-        await house.bound("before")
+            await cluster.node(f"n{index}", cpu=str(3 + 4 * index))
+        await cluster.pod("before", cpu="1500m")
+        await cluster.bound("before")
         manifest = {"kind": "Pod", "metadata": {"name": "new"}, "spec": SPEC}
 
         foretold = await explanations.what_if(manifest, 30)
 
-        assert not any(name.startswith("new") for name in house.bound_at), "nothing is written"
+        assert not any(name.startswith("new") for name in cluster.bound_at), "nothing is written"
         # From the first tie on chance has a say.
         placed = [one.node for one in takewhile(lambda one: one.ties == 1, foretold.placements)]
         assert len(placed) >= 5
         for number in range(1, len(placed) + 1):
-            await house.post("namespaces/default/pods", f"new-{number}", {}, spec=SPEC)
-            await house.bound(f"new-{number}")
-        assert [house.node_of(f"new-{number}") for number in range(1, len(placed) + 1)] == placed
-        await house.at_rest()
+            await cluster.post("namespaces/default/pods", f"new-{number}", {}, spec=SPEC)
+            await cluster.bound(f"new-{number}")
+        assert [cluster.node_of(f"new-{number}") for number in range(1, len(placed) + 1)] == placed
+        await cluster.at_rest()
 
 
 async def test_what_if_names_the_first_infeasible_replica_and_why() -> None:
-    async with opened() as (house, explanations):
-        await house.node("n1", cpu="4")
+    async with opened() as (cluster, explanations):
+        await cluster.node("n1", cpu="4")
         manifest = {"kind": "Pod", "metadata": {"name": "new"}, "spec": SPEC}
         foretold = await explanations.what_if(manifest, 5)
 
         assert [one.node for one in foretold.placements] == ["n1", "n1", "n1", "", ""]
         for number in range(1, 5):
-            await house.post("namespaces/default/pods", f"new-{number}", {}, spec=SPEC)
-        await house.bound("new-1", "new-2", "new-3")
-        await refused(house, "new-4")
-        entry = house.waiting("new-4")
+            await cluster.post("namespaces/default/pods", f"new-{number}", {}, spec=SPEC)
+        await cluster.bound("new-1", "new-2", "new-3")
+        await refused(cluster, "new-4")
+        entry = cluster.waiting("new-4")
         assert entry is not None
         assert entry.message == foretold.placements[3].message
 
 
 async def test_what_if_uses_the_admission_priority() -> None:
-    async with opened() as (house, explanations):
-        await house.node("n1", cpu="1500m")
-        await house.priority_class("high", 10)
-        await house.priority_class("meek", 10, preemptionPolicy="Never")
-        await house.pod("low", cpu="1")
-        await house.bound("low")
+    async with opened() as (cluster, explanations):
+        await cluster.node("n1", cpu="1500m")
+        await cluster.priority_class("high", 10)
+        await cluster.priority_class("meek", 10, preemptionPolicy="Never")
+        await cluster.pod("low", cpu="1")
+        await cluster.bound("low")
 
         async def planned(**written: object) -> WhatIfView:
             return await explanations.what_if({"metadata": {"name": "new"}, "spec": {**SPEC, **written}}, 1)
@@ -213,17 +213,17 @@ async def test_what_if_uses_the_admission_priority() -> None:
             NotExplainedError, match='pods "new" is forbidden: no PriorityClass with name hihg was found'
         ):
             await planned(priorityClassName="hihg")
-        await house.post("/apis/scheduling.k8s.io/v1/priorityclasses", "usual", {}, value=5, globalDefault=True)
+        await cluster.post("/apis/scheduling.k8s.io/v1/priorityclasses", "usual", {}, value=5, globalDefault=True)
         assert (await planned()).placements[0].victims == ("default/low",)
 
 
 async def test_unanswerable_query_is_reported() -> None:
-    async with opened() as (house, explanations):
-        await house.node("n1")
+    async with opened() as (cluster, explanations):
+        await cluster.node("n1")
         with pytest.raises(NotExplainedError, match="pod default/nobody is not known here"):
             await explanations.pod(ExplainQuery("default", "nobody"))
-        await house.pod("late", cpu="400")
-        await refused(house, "late")
+        await cluster.pod("late", cpu="400")
+        await refused(cluster, "late")
         with pytest.raises(NotExplainedError, match=r"node n2 is not known here: did you mean n1\?"):
             await explanations.pod(ExplainQuery("default", "late", node="n2"))
         with pytest.raises(NotExplainedError, match="no domain serves schedulerName default-scheduler"):
@@ -231,15 +231,15 @@ async def test_unanswerable_query_is_reported() -> None:
 
 
 async def test_command_line_and_http_give_equal_answers(tmp_path: Path) -> None:
-    async with opened() as (house, explanations):
-        await house.node("small", cpu="1")
-        await house.pod("late", cpu="4")
-        await refused(house, "late")
+    async with opened() as (cluster, explanations):
+        await cluster.node("small", cpu="1")
+        await cluster.pod("late", cpu="4")
+        await refused(cluster, "late")
         manifest = tmp_path / "pod.yaml"
         spec = {"schedulerName": "tests-scheduler", "containers": [{"name": "main", "image": "app"}]}
         manifest.write_text(yaml.safe_dump({"kind": "Pod", "metadata": {"name": "new"}, "spec": spec}))
-        queues, views = ProgramQueues(house.program, "me"), ProgramViews(house.program)
-        repair = RepairPlans(house.program)
+        queues, views = ProgramQueues(cluster.program, "me"), ProgramViews(cluster.program)
+        repair = RepairPlans(cluster.program)
         sources = Sources(Health(), Metrics(), queues, explanations, repair, views)
         async with serve(ServerSettings(port=0), sources) as url:
             told = await _told("explain", "pod", "default/late", "--fix", "--server", url)

@@ -10,7 +10,7 @@ from multisched.framework.introspection import StateExportPlugin
 from multisched.framework.registry import implements
 from multisched.observe.explain_view import ExplainQuery
 from multisched.whatif.explain_source import ProgramExplanations
-from tests.integration.plugins.house import House, one_domain, open_house
+from tests.integration.plugins.program_cluster import ProgramCluster, one_domain, open_cluster
 from tests.unit.domains.forecast.profiles import make_profiles
 
 TEXT = one_domain(
@@ -23,8 +23,8 @@ QUIET = {"cpu": np.full(168, 0.01), "log": np.full(168, 1.0)}
 CHATTY = {"cpu": np.full(168, 0.01), "log": np.where(np.arange(168) == 20, 60.0, 1.0)}
 
 
-def forecast(house: House) -> Forecast:
-    (found,) = [b.plugin for b in house.worker().plugins.built if isinstance(b.plugin, Forecast)]
+def forecast(cluster: ProgramCluster) -> Forecast:
+    (found,) = [b.plugin for b in cluster.worker().plugins.built if isinstance(b.plugin, Forecast)]
     return found
 
 
@@ -39,24 +39,24 @@ def manifest(service: str) -> dict[str, object]:
 
 
 async def test_what_if_uses_the_profiles_of_the_running_process() -> None:
-    async with open_house(TEXT) as house:
-        explanations = ProgramExplanations(house.program)
-        await house.node("n1")
-        await house.node("n2")
+    async with open_cluster(TEXT) as cluster:
+        explanations = ProgramExplanations(cluster.program)
+        await cluster.node("n1")
+        await cluster.node("n2")
         before = await explanations.what_if(manifest("chatty"), 3)
         assert all(one.node for one in before.placements), "nothing is known of logs yet"
 
-        forecast(house).adopt(make_profiles(("cpu", "log"), quiet=QUIET, chatty=CHATTY))
+        forecast(cluster).adopt(make_profiles(("cpu", "log"), quiet=QUIET, chatty=CHATTY))
         view = await explanations.what_if(manifest("chatty"), 3)
 
         assert sorted(one.node for one in view.placements) == ["", "n1", "n2"]
         assert "fit now, log at Mon 20:00 would be over 120 %" in view.placements[2].message
-        await house.pod("chatty-1", cpu="100m", labels={"multisched.io/service": "chatty"})
-        await house.pod("chatty-2", cpu="100m", labels={"multisched.io/service": "chatty"})
-        await house.bound("chatty-1", "chatty-2")
-        assert house.node_of("chatty-1") != house.node_of("chatty-2")
-        await house.pod("chatty-3", cpu="100m", labels={"multisched.io/service": "chatty"})
-        await house.until(lambda: house.waiting("chatty-3") is not None)
+        await cluster.pod("chatty-1", cpu="100m", labels={"multisched.io/service": "chatty"})
+        await cluster.pod("chatty-2", cpu="100m", labels={"multisched.io/service": "chatty"})
+        await cluster.bound("chatty-1", "chatty-2")
+        assert cluster.node_of("chatty-1") != cluster.node_of("chatty-2")
+        await cluster.pod("chatty-3", cpu="100m", labels={"multisched.io/service": "chatty"})
+        await cluster.until(lambda: cluster.waiting("chatty-3") is not None)
         explained = await explanations.pod(ExplainQuery("default", "chatty-3", with_fixes=True))
         assert explained.fixes, "a victim with a heavy evening makes room"
 
@@ -70,10 +70,10 @@ async def test_queried_capacity_is_exported_with_the_profiles() -> None:
         ],
     }
     text = one_domain({"name": "PeakForecast", "args": {"mode": "both", "history": history}})
-    async with open_house(text) as house:
-        explanations = ProgramExplanations(house.program)
-        await house.node("n1")
-        plugin = forecast(house)
+    async with open_cluster(text) as cluster:
+        explanations = ProgramExplanations(cluster.program)
+        await cluster.node("n1")
+        plugin = forecast(cluster)
         assert implements(plugin, StateExportPlugin)
         ((_, capacity),) = plugin._measured()
         capacity.measure({"n1": 50.0})

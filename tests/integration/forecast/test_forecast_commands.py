@@ -23,39 +23,39 @@ from multisched.shell.plugin_views import ASKERS_MAX, ProgramViews
 from multisched.shell.telemetry import ProgramQueues
 from multisched.whatif.explain_source import ProgramExplanations
 from multisched.whatif.repair_source import RepairPlans
-from tests.integration.plugins.house import HEAD, House, one_domain, open_house
+from tests.integration.plugins.program_cluster import HEAD, ProgramCluster, one_domain, open_cluster
 from tests.unit.domains.forecast.fleets import learned
 
 ARGS = {"dimensions": ["cpu", "log"], "capacities": {"log": "2"}}
 TEXT = one_domain({"name": "PeakForecast", "args": ARGS})
 
 
-def forecast(house: House) -> Forecast:
-    (found,) = [b.plugin for b in house.worker().plugins.built if isinstance(b.plugin, Forecast)]
+def forecast(cluster: ProgramCluster) -> Forecast:
+    (found,) = [b.plugin for b in cluster.worker().plugins.built if isinstance(b.plugin, Forecast)]
     return found
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[tuple[House, str]]:
-    async with open_house(TEXT) as house:
+async def served() -> AsyncIterator[tuple[ProgramCluster, str]]:
+    async with open_cluster(TEXT) as cluster:
         for number in range(3):
-            await house.node(f"n{number}")
-        forecast(house).adopt(learned(["default/web", "default/cart"], ("cpu", "log")))
+            await cluster.node(f"n{number}")
+        forecast(cluster).adopt(learned(["default/web", "default/cart"], ("cpu", "log")))
         for number in range(4):
-            await house.pod(f"web-{number}", cpu="100m", labels={"multisched.io/service": "web"})
-        await house.pod("stranger", cpu="100m")
-        await house.bound(*(f"web-{number}" for number in range(4)), "stranger")
+            await cluster.pod(f"web-{number}", cpu="100m", labels={"multisched.io/service": "web"})
+        await cluster.pod("stranger", cpu="100m")
+        await cluster.bound(*(f"web-{number}" for number in range(4)), "stranger")
         sources = Sources(
             Health(),
             Metrics(),
-            ProgramQueues(house.program, "me"),
-            ProgramExplanations(house.program),
-            RepairPlans(house.program),
-            ProgramViews(house.program),
+            ProgramQueues(cluster.program, "me"),
+            ProgramExplanations(cluster.program),
+            RepairPlans(cluster.program),
+            ProgramViews(cluster.program),
         )
         async with serve(ServerSettings(port=0), sources) as url:
-            yield house, url
-        await house.at_rest()
+            yield cluster, url
+        await cluster.at_rest()
 
 
 async def said(url: str, *arguments: str, code: int = 0) -> str:
@@ -68,14 +68,14 @@ async def said(url: str, *arguments: str, code: int = 0) -> str:
 
 
 async def test_nodes_and_times_are_shown_for_a_running_program() -> None:
-    async with served() as (house, url):
+    async with served() as (cluster, url):
         lines = (await said(url, "nodes")).splitlines()
         assert lines[0].split() == ["NODE", "PODS", "NO", "PROFILE", "FULLEST", "AT", "PEAK", "NOW"]
         assert {line.split()[0] for line in lines[1:4]} == {"n0", "n1", "n2"}
         assert lines[-1].startswith("domain tests; profiles 3, 0 s old; it is ")
         assert "CPU AT" in await said(url, "nodes", "-o", "wide")
 
-        node = house.node_of("web-0")
+        node = cluster.node_of("web-0")
         text = await said(url, "node", node)
         assert f"{node}   " in text
         assert re.search(r"^default/web-0 +web +profile +\d+ % ", text, re.MULTILINE)
@@ -136,8 +136,8 @@ async def test_forecasts_of_two_domains_are_selected_by_name() -> None:
         {"name": "a", "profile": profile},
         {"name": "b", "profile": profile, "nodes": {"rule": "labelled"}},
     ]
-    async with open_house(HEAD + "domains: " + orjson.dumps(domains).decode()) as house:
-        views = ProgramViews(house.program)
+    async with open_cluster(HEAD + "domains: " + orjson.dumps(domains).decode()) as cluster:
+        views = ProgramViews(cluster.program)
         with pytest.raises(NoViewError, match="several domains show this view; name one of them: a, b"):
             await views.document("forecast", ViewQuery("nodes"))
         with pytest.raises(NoViewError, match="no profiles are active yet"):
@@ -147,8 +147,8 @@ async def test_forecasts_of_two_domains_are_selected_by_name() -> None:
 
 
 async def test_too_many_queries_are_refused_and_others_answered() -> None:
-    async with served() as (house, _):
-        views, refused, answered = ProgramViews(house.program), [], []
+    async with served() as (cluster, _):
+        views, refused, answered = ProgramViews(cluster.program), [], []
 
         async def ask() -> None:
             try:

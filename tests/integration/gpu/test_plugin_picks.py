@@ -8,16 +8,16 @@ from datetime import timedelta
 import pytest
 
 from multisched.testing.sim_loop import SimLoop, simulate
-from tests.integration.gpu.gpu_town import (
+from tests.integration.gpu.gpu_cluster import (
     GPUSHARE,
     HAMI,
     SIZES,
     VOLCANO,
     Demand,
-    GpuTown,
+    GpuCluster,
     gpushare_node,
     hami_node,
-    open_town,
+    open_gpu_cluster,
     volcano_node,
 )
 
@@ -30,102 +30,102 @@ PODS, BURST = 400, 25
 SEEDS = (0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4)))
 
 
-async def arrive(town: GpuTown, every_s: float) -> None:
+async def arrive(cluster: GpuCluster, every_s: float) -> None:
     """400 pods in bursts; of each burst a fifth is deleted within ten seconds."""
     dialects = (HAMI, VOLCANO, GPUSHARE)
     deletions = set[asyncio.Task[None]]()
 
     async def delete(name: str, after_s: float) -> None:
         await asyncio.sleep(after_s)
-        await town.delete_pod(name)
+        await cluster.delete_pod(name)
 
     for number in range(PODS):
         dialect = dialects[number % 3]
-        await town.add_pod(f"pod-{number:03}", town.rng.choice(SIZES[dialect]))
+        await cluster.add_pod(f"pod-{number:03}", cluster.rng.choice(SIZES[dialect]))
         if number % 5 == 4:
-            late = delete(f"pod-{number - town.rng.randrange(5):03}", town.rng.uniform(0, 10))
+            late = delete(f"pod-{number - cluster.rng.randrange(5):03}", cluster.rng.uniform(0, 10))
             deletions.add(asyncio.create_task(late))
         if number % BURST == BURST - 1:
-            await asyncio.sleep(every_s * town.rng.uniform(0.5, 1.5))
+            await asyncio.sleep(every_s * cluster.rng.uniform(0.5, 1.5))
     await asyncio.gather(*deletions)
 
 
-def judge(town: GpuTown) -> None:
-    assert town.wrong_picks() == []
-    assert town.kubelets.statistics().rejected == {}
-    assert town.overfull_cards() == []
+def judge(cluster: GpuCluster) -> None:
+    assert cluster.wrong_picks() == []
+    assert cluster.kubelets.statistics().rejected == {}
+    assert cluster.overfull_cards() == []
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_of_400_pods_gets_its_own_cards(seed: int) -> None:
     loop = SimLoop(seed)
 
-    async def story() -> None:
-        async with open_town(loop, *NODES, seed=seed) as town:
-            await arrive(town, 4.0)
+    async def main() -> None:
+        async with open_gpu_cluster(loop, *NODES, seed=seed) as cluster:
+            await arrive(cluster, 4.0)
             await asyncio.sleep(10.0)
-            judge(town)
-            assert await town.pending_that_fit() == []
-            assert town.refused_binds == []
-            assert town.differences() == []
-            assert len(town.allocations) > 300
-            wakes = town.wakes_s()
+            judge(cluster)
+            assert await cluster.pending_that_fit() == []
+            assert cluster.refused_binds == []
+            assert cluster.differences() == []
+            assert len(cluster.allocations) > 300
+            wakes = cluster.wakes_s()
             assert len(wakes) > 100
             assert wakes[len(wakes) * 99 // 100] <= 1.0
 
-    simulate(story(), loop)
+    simulate(main(), loop)
 
 
-async def kill_leaders(town: GpuTown) -> None:
+async def kill_leaders(cluster: GpuCluster) -> None:
     """Every three seconds, until cancelled. Two replicas run all the time."""
     while True:
         await asyncio.sleep(3.0)
-        leader = town.leader()
+        leader = cluster.leader()
         if leader is not None:
-            await town.kill(leader)
-        while len(town.replicas) < 2:
-            town.start()
+            await cluster.kill(leader)
+        while len(cluster.replicas) < 2:
+            cluster.start()
 
 
-async def lock_nodes(town: GpuTown) -> None:
+async def lock_nodes(cluster: GpuCluster) -> None:
     """A foreign scheduler and its remains, until cancelled: locks that are fresh, expired, of a vanished pod, and malformed."""
-    await town.add_foreign_pod("foreign")
+    await cluster.add_foreign_pod("foreign")
     while True:
-        await asyncio.sleep(town.rng.uniform(0.5, 3.0))
-        node, now = f"hami-{town.rng.randrange(3)}", town.clock.now()
+        await asyncio.sleep(cluster.rng.uniform(0.5, 3.0))
+        node, now = f"hami-{cluster.rng.randrange(3)}", cluster.clock.now()
         texts = {
             "fresh": f"{now:%Y-%m-%dT%H:%M:%SZ},default,foreign",
             "expired": f"{now - timedelta(minutes=6):%Y-%m-%dT%H:%M:%SZ},default,foreign",
             "vanished": f"{now:%Y-%m-%dT%H:%M:%SZ},default,nobody",
-            "malformed": town.rng.choice(("yesterday", f"{now:%Y-%m-%dT%H:%M:%SZ},default", "x" * 2000, ",,")),
+            "malformed": cluster.rng.choice(("yesterday", f"{now:%Y-%m-%dT%H:%M:%SZ},default", "x" * 2000, ",,")),
         }
-        kind = town.rng.choice(sorted(texts))
-        if not await town.swap_lock(node, "", texts[kind]) or kind != "fresh":
+        kind = cluster.rng.choice(sorted(texts))
+        if not await cluster.swap_lock(node, "", texts[kind]) or kind != "fresh":
             continue
         try:
-            await asyncio.sleep(town.rng.uniform(0.1, 2.0))
+            await asyncio.sleep(cluster.rng.uniform(0.1, 2.0))
         finally:
-            await town.swap_lock(node, texts[kind], "")
+            await cluster.swap_lock(node, texts[kind], "")
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_picks_are_right_while_leaders_are_killed_and_others_lock_nodes(seed: int) -> None:
     loop = SimLoop(seed)
 
-    async def story() -> None:
-        async with open_town(loop, *NODES, seed=seed, replicas=2) as town:
-            disturbers = [asyncio.create_task(one(town)) for one in (kill_leaders, lock_nodes)]
-            await arrive(town, 12.0)
+    async def main() -> None:
+        async with open_gpu_cluster(loop, *NODES, seed=seed, replicas=2) as cluster:
+            disturbers = [asyncio.create_task(one(cluster)) for one in (kill_leaders, lock_nodes)]
+            await arrive(cluster, 12.0)
             for task in disturbers:
                 task.cancel()
             await asyncio.gather(*disturbers, return_exceptions=True)
             await asyncio.sleep(10.0)
-            judge(town)
-            assert await town.pending_that_fit() == []
-            assert town.differences() == []
-            assert town.killed > 5
+            judge(cluster)
+            assert await cluster.pending_that_fit() == []
+            assert cluster.differences() == []
+            assert cluster.killed > 5
 
-    simulate(story(), loop)
+    simulate(main(), loop)
 
 
 def test_plugin_response_requeues_one_of_many_equal_pods_and_forgets_none() -> None:
@@ -133,20 +133,20 @@ def test_plugin_response_requeues_one_of_many_equal_pods_and_forgets_none() -> N
     loop = SimLoop(1)
     small = Demand(HAMI, ((1, 1_000),))
 
-    async def story() -> None:
-        async with open_town(loop, *NODES[:3], plugin_delay_s=(0.1, 0.1)) as town:
+    async def main() -> None:
+        async with open_gpu_cluster(loop, *NODES[:3], plugin_delay_s=(0.1, 0.1)) as cluster:
             names = [f"pod-{number:03}" for number in range(120)]
             for name in names:
-                await town.add_pod(name, small)
-            for name in town.rng.sample(names, 40):
+                await cluster.add_pod(name, small)
+            for name in cluster.rng.sample(names, 40):
                 await asyncio.sleep(0.02)
-                await town.delete_pod(name)
+                await cluster.delete_pod(name)
             await asyncio.sleep(12.0)
-            assert await town.pending_that_fit() == []
-            judge(town)
-            leader = town.leader()
+            assert await cluster.pending_that_fit() == []
+            judge(cluster)
+            leader = cluster.leader()
             assert leader is not None
             refusals = sum(worker.failures.refused for worker in leader.program.router.workers())
             assert refusals < 6 * len(names), "each answer retries about one pod, not all that wait"
 
-    simulate(story(), loop)
+    simulate(main(), loop)

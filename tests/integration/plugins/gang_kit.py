@@ -1,4 +1,4 @@
-"""Gangs in a house: members by any of the APIs, and what people see of them."""
+"""Helpers for gangs: members in any of the APIs, and what users see of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import orjson
 
 from multisched.cluster.api.direct import DirectTransport
 from multisched.model.gang import ACK_MIN, ACK_NAME, KOORDINATOR
-from tests.integration.plugins.house import House, install_definitions
+from tests.integration.plugins.program_cluster import ProgramCluster, install_definitions
 
 PODS = "/api/v1/namespaces/default/pods"
 GROUPS = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/podgroups"
@@ -30,7 +30,7 @@ def koordinator(gang: str, least: int, **fields: str) -> dict[str, Any]:
 
 
 async def member(
-    house: House,
+    cluster: ProgramCluster,
     name: str,
     metadata: Mapping[str, Any],
     *,
@@ -47,46 +47,46 @@ async def member(
         "containers": [{"name": "main", "image": "app:v1", "resources": requests}],
         **spec,
     }
-    await house.post(f"/api/v1/namespaces/{namespace}/pods", name, metadata, spec=full)
+    await cluster.post(f"/api/v1/namespaces/{namespace}/pods", name, metadata, spec=full)
 
 
-async def members(house: House, metadata: Mapping[str, Any], *names: str, **fields: Any) -> None:
+async def members(cluster: ProgramCluster, metadata: Mapping[str, Any], *names: str, **fields: Any) -> None:
     for name in names:
-        await member(house, name, metadata, **fields)
+        await member(cluster, name, metadata, **fields)
 
 
-async def nodes(house: House, *names: str, cpu: str = "4") -> None:
+async def nodes(cluster: ProgramCluster, *names: str, cpu: str = "4") -> None:
     """With the definitions that ship."""
-    await install_definitions(house)
+    await install_definitions(cluster)
     for name in names:
-        await house.node(name, cpu=cpu)
+        await cluster.node(name, cpu=cpu)
 
 
-def waiting(house: House, name: str) -> str:
+def waiting(cluster: ProgramCluster, name: str) -> str:
     """Place and message of a waiting pod; empty for one that waits no more."""
-    entries = house.worker("forecast").queue.entries()
+    entries = cluster.worker("forecast").queue.entries()
     return next((f"{entry.state.value}: {entry.message}" for entry in entries if entry.pod.name == name), "")
 
 
-async def get(house: House, path: str) -> dict[str, Any]:
-    answer = await DirectTransport(house.server).request("GET", path)
+async def get(cluster: ProgramCluster, path: str) -> dict[str, Any]:
+    answer = await DirectTransport(cluster.server).request("GET", path)
     assert answer.status == 200, answer.body
     found: dict[str, Any] = orjson.loads(answer.body)
     return found
 
 
-async def condition(house: House, name: str) -> tuple[str, str]:
+async def condition(cluster: ProgramCluster, name: str) -> tuple[str, str]:
     """Reason and message of the pod's PodScheduled condition."""
-    status = (await get(house, f"{PODS}/{name}")).get("status", {})
+    status = (await get(cluster, f"{PODS}/{name}")).get("status", {})
     return next(
         ((c["reason"], c["message"]) for c in status.get("conditions", ()) if c["type"] == "PodScheduled"), ("", "")
     )
 
 
-async def notes(house: House, reason: str) -> dict[str, list[str]]:
+async def notes(cluster: ProgramCluster, reason: str) -> dict[str, list[str]]:
     """Pod -> notes of its events for this reason."""
     found: dict[str, list[str]] = {}
-    for event in (await get(house, EVENTS))["items"]:
+    for event in (await get(cluster, EVENTS))["items"]:
         if event["reason"] == reason:
             found.setdefault(event["regarding"]["name"], []).append(event["note"])
     return found

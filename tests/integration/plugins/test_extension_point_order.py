@@ -10,7 +10,7 @@ from multisched.framework.points import PermitResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import Status
 from tests.integration.plugins.faulty import BENIGN
-from tests.integration.plugins.house import House, in_virtual_time, one_domain, open_house
+from tests.integration.plugins.program_cluster import ProgramCluster, in_virtual_time, one_domain, open_cluster
 
 WATCHED = ("PreEnqueue", "PreFilter", "Filter", "PreScore", "Score", "Reserve", "Permit", "PreBind", "Bind", "PostBind")
 METHODS = {
@@ -67,18 +67,18 @@ def profile(*, refuses: bool = False) -> str:
     )
 
 
-async def one_pod(house: House) -> None:
+async def one_pod(cluster: ProgramCluster) -> None:
     Diary.written.clear()
-    await house.node("n")
-    await house.pod("p", cpu="1")
+    await cluster.node("n")
+    await cluster.pod("p", cpu="1")
 
 
 def test_extension_points_and_plugins_run_in_order() -> None:
-    async def story() -> None:
-        async with open_house(profile()) as house:
-            await one_pod(house)
-            await house.bound("p")
-            await house.at_rest()
+    async def main() -> None:
+        async with open_cluster(profile()) as cluster:
+            await one_pod(cluster)
+            await cluster.bound("p")
+            await cluster.at_rest()
 
             assert Diary.written == [
                 f"{method} {name}"
@@ -94,17 +94,17 @@ def test_extension_points_and_plugins_run_in_order() -> None:
                 f"{method} {name}" for method in ("reserve", "permit", "pre_bind", "bind", "post_bind") for name in "AB"
             ]
 
-    in_virtual_time(story)
+    in_virtual_time(main)
 
 
 def test_a_refusal_at_permit_undoes_reserve_in_reverse() -> None:
-    async def story() -> None:
-        async with open_house(profile(refuses=True)) as house:
-            await one_pod(house)
-            await house.until(lambda: house.worker().counters.refused == 1)
+    async def main() -> None:
+        async with open_cluster(profile(refuses=True)) as cluster:
+            await one_pod(cluster)
+            await cluster.until(lambda: cluster.worker().counters.refused == 1)
 
             after = Diary.written[Diary.written.index("reserve A") :]
             assert after[:6] == ["reserve A", "reserve B", "permit A", "permit B", "unreserve B", "unreserve A"]
-            assert len(house.program.cache) == 0
+            assert len(cluster.program.cache) == 0
 
-    in_virtual_time(story)
+    in_virtual_time(main)

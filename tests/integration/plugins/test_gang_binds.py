@@ -12,7 +12,7 @@ from multisched.cluster.api.direct import DirectTransport
 from multisched.model.wire import Response, Transport
 from multisched.plugins.default_preemption import NO_VICTIMS_FOR_ALL
 from tests.integration.plugins.gang_kit import PODS, condition, koordinator, members, nodes, notes, waiting
-from tests.integration.plugins.house import HEAD, House, in_virtual_time, open_house
+from tests.integration.plugins.program_cluster import HEAD, ProgramCluster, in_virtual_time, open_cluster
 
 G3 = koordinator("g", 3, waiting_time="60s")
 NAMES = ("m0", "m1", "m2")
@@ -42,7 +42,7 @@ def refused(status: int, reason: str, message: str) -> Response:
     return Response(status, orjson.dumps(document))
 
 
-def play(story: Callable[[House, Doorkeeper], Awaitable[None]], *names: str, cpu: str = "4") -> None:
+def play(main: Callable[[ProgramCluster, Doorkeeper], Awaitable[None]], *names: str, cpu: str = "4") -> None:
     async def scene() -> None:
         keepers: list[Doorkeeper] = []
 
@@ -50,77 +50,77 @@ def play(story: Callable[[House, Doorkeeper], Awaitable[None]], *names: str, cpu
             keepers.append(Doorkeeper(inner))
             return keepers[0]
 
-        async def before(house: House) -> None:
-            await nodes(house, *names, cpu=cpu)
+        async def before(cluster: ProgramCluster) -> None:
+            await nodes(cluster, *names, cpu=cpu)
 
-        async with open_house(HEAD, before=before, behind=behind) as house:
-            await story(house, keepers[0])
-            await house.at_rest()
+        async with open_cluster(HEAD, before=before, behind=behind) as cluster:
+            await main(cluster, keepers[0])
+            await cluster.at_rest()
 
     in_virtual_time(scene)
 
 
-async def bind(house: House, name: str, node: str) -> None:
+async def bind(cluster: ProgramCluster, name: str, node: str) -> None:
     """What another scheduler does."""
     target = {"apiVersion": "v1", "kind": "Node", "name": node}
     body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
-    answer = await DirectTransport(house.server).request("POST", f"{PODS}/{name}/binding", body=orjson.dumps(body))
+    answer = await DirectTransport(cluster.server).request("POST", f"{PODS}/{name}/binding", body=orjson.dumps(body))
     assert answer.status == 201, answer.body
 
 
 def test_member_bound_by_another_scheduler_counts_and_others_stay() -> None:
-    async def story(house: House, keeper: Doorkeeper) -> None:
+    async def main(cluster: ProgramCluster, keeper: Doorkeeper) -> None:
         async def ask(name: str) -> None:
             if name == "m1":
                 keeper.ask = None
-                await bind(house, "m1", "b" if house.node_of("m0") == "a" else "a")
+                await bind(cluster, "m1", "b" if cluster.node_of("m0") == "a" else "a")
 
         keeper.ask = ask
-        await members(house, G3, *NAMES)
-        await house.until(lambda: all(house.node_of(name) for name in NAMES))
-        gang = house.program.cache.gangs.gang("default/g")
+        await members(cluster, G3, *NAMES)
+        await cluster.until(lambda: all(cluster.node_of(name) for name in NAMES))
+        gang = cluster.program.cache.gangs.gang("default/g")
         assert gang is not None
-        await house.until(lambda: gang.bound == 3)
-        assert (gang.placed_count, gang.needs, len(house.worker("forecast").queue)) == (3, 0, 0)
+        await cluster.until(lambda: gang.bound == 3)
+        assert (gang.placed_count, gang.needs, len(cluster.worker("forecast").queue)) == (3, 0, 0)
 
-    play(story, "a", "b")
+    play(main, "a", "b")
 
 
 def test_member_with_a_refused_bind_is_retried_and_others_stay() -> None:
-    async def story(house: House, keeper: Doorkeeper) -> None:
+    async def main(cluster: ProgramCluster, keeper: Doorkeeper) -> None:
         left = [refused(500, "InternalError", "etcd has no leader") for _ in range(3)]
 
         async def ask(name: str) -> Response | None:
             return left.pop() if name == "m1" and left else None
 
         keeper.ask = ask
-        await members(house, G3, *NAMES)
-        await house.bound("m0", "m2", within_s=2.0)
-        await house.bound("m1", within_s=60.0)
+        await members(cluster, G3, *NAMES)
+        await cluster.bound("m0", "m2", within_s=2.0)
+        await cluster.bound("m1", within_s=60.0)
 
-    play(story, "a")
+    play(main, "a")
 
 
 def test_unrecoverable_and_bound_members_are_reported() -> None:
-    async def story(house: House, keeper: Doorkeeper) -> None:
+    async def main(cluster: ProgramCluster, keeper: Doorkeeper) -> None:
         async def ask(name: str) -> Response | None:
             return refused(403, "Forbidden", "not yours") if name == "m1" else None
 
         keeper.ask = ask
-        await members(house, G3, *NAMES)
-        await house.bound("m0", "m2", within_s=2.0)
+        await members(cluster, G3, *NAMES)
+        await cluster.bound("m0", "m2", within_s=2.0)
         await asyncio.sleep(100.0)
-        assert (await condition(house, "m1"))[1], "it waits, and knows why"
+        assert (await condition(cluster, "m1"))[1], "it waits, and knows why"
         below = "gang default/g has been below its minimum for 60 s: 2 of 3 members run"
-        assert await notes(house, "GangBelowMinimum") == {"m0": [below], "m2": [below]}
+        assert await notes(cluster, "GangBelowMinimum") == {"m0": [below], "m2": [below]}
         keeper.ask = None
-        await house.bound("m1", within_s=400.0)
+        await cluster.bound("m1", within_s=400.0)
 
-    play(story, "a")
+    play(main, "a")
 
 
 def test_gang_with_a_node_deleted_during_binding_continues_elsewhere() -> None:
-    async def story(house: House, keeper: Doorkeeper) -> None:
+    async def main(cluster: ProgramCluster, keeper: Doorkeeper) -> None:
         late = asyncio.Event()
 
         async def ask(name: str) -> None:
@@ -128,52 +128,52 @@ def test_gang_with_a_node_deleted_during_binding_continues_elsewhere() -> None:
                 await late.wait()
 
         keeper.ask = ask
-        await members(house, G3, *NAMES, cpu="2")
-        await house.bound("m0")
-        assert house.node_of("m0") == "a"
-        await house.node("b", cpu="4")
-        await house.delete("nodes/a")
+        await members(cluster, G3, *NAMES, cpu="2")
+        await cluster.bound("m0")
+        assert cluster.node_of("m0") == "a"
+        await cluster.node("b", cpu="4")
+        await cluster.delete("nodes/a")
         late.set()
-        await house.until(lambda: house.program.cache.nodes.row_of("a") is None)
+        await cluster.until(lambda: cluster.program.cache.nodes.row_of("a") is None)
         await asyncio.sleep(5.0)
         # The server lets pods be bound to a node that is gone: those that were sent before are its own to collect.
-        for name in [name for name in NAMES if house.node_of(name) == "a"]:
-            await house.delete(f"{PODS}/{name}")
-            await members(house, G3, f"{name}-again", cpu="1")
-        await house.until(lambda: not len(house.worker("forecast").queue))
+        for name in [name for name in NAMES if cluster.node_of(name) == "a"]:
+            await cluster.delete(f"{PODS}/{name}")
+            await members(cluster, G3, f"{name}-again", cpu="1")
+        await cluster.until(lambda: not len(cluster.worker("forecast").queue))
 
-    play(story, "a", cpu="6")
+    play(main, "a", cpu="6")
 
 
 def test_gang_left_by_a_killed_leader_recovers_together_under_the_next() -> None:
-    async def story() -> None:
-        async def before(house: House) -> None:
-            await nodes(house, "a", cpu="2")
-            await members(house, G3, "m0", nodeName="a")
-            await members(house, G3, "m1", "m2")
+    async def main() -> None:
+        async def before(cluster: ProgramCluster) -> None:
+            await nodes(cluster, "a", cpu="2")
+            await members(cluster, G3, "m0", nodeName="a")
+            await members(cluster, G3, "m1", "m2")
 
-        async with open_house(HEAD, before=before) as house:
+        async with open_cluster(HEAD, before=before) as cluster:
             await asyncio.sleep(70.0)
             why = (
                 "gang default/g has been below its minimum for 60 s: 1 of the 2 members that must start together fit;"
                 f" m2: 0/1 nodes are available: 1 Insufficient cpu. preemption: {NO_VICTIMS_FOR_ALL}"
             )
-            assert await condition(house, "m1") == ("Unschedulable", why)
-            assert not house.bound_at, "not one alone"
-            await house.node("b", cpu="1")
-            await house.bound("m1", "m2")
-            await house.at_rest()
+            assert await condition(cluster, "m1") == ("Unschedulable", why)
+            assert not cluster.bound_at, "not one alone"
+            await cluster.node("b", cpu="1")
+            await cluster.bound("m1", "m2")
+            await cluster.at_rest()
 
-    in_virtual_time(story)
+    in_virtual_time(main)
 
 
 def test_killed_leader_leaves_no_partial_gang() -> None:
     """The first program is cancelled while one of three binds has been answered; the second one ends what it began."""
 
-    async def story() -> None:
-        async def before(house: House) -> None:
-            await nodes(house, "a", cpu="3")
-            await members(house, G3, *NAMES)
+    async def main() -> None:
+        async def before(cluster: ProgramCluster) -> None:
+            await nodes(cluster, "a", cpu="3")
+            await members(cluster, G3, *NAMES)
 
         gone = asyncio.Event()
         keepers: list[Doorkeeper] = []
@@ -187,13 +187,13 @@ def test_killed_leader_leaves_no_partial_gang() -> None:
             keepers[0].ask = ask
             return keepers[0]
 
-        async with open_house(HEAD, before=before, behind=behind) as first:
+        async with open_cluster(HEAD, before=before, behind=behind) as first:
             await first.bound("m0")
             assert waiting(first, "m1").startswith("in-flight")
             keepers[0].ask = None
-            async with open_house(HEAD, server=first.server) as second:
+            async with open_cluster(HEAD, server=first.server) as second:
                 await second.until(lambda: all(second.node_of(name) for name in NAMES))
             gone.set()
             await first.at_rest()
 
-    in_virtual_time(story)
+    in_virtual_time(main)

@@ -21,33 +21,39 @@ from tests.integration.plugins.gang_kit import (
     nodes,
     waiting,
 )
-from tests.integration.plugins.house import HEAD, House, in_virtual_time, install_definitions, open_house
+from tests.integration.plugins.program_cluster import (
+    HEAD,
+    ProgramCluster,
+    in_virtual_time,
+    install_definitions,
+    open_cluster,
+)
 from tests.integration.plugins.test_workloads import serve
 
 
-def play(story: Callable[[House], Awaitable[None]]) -> None:
-    async def before(house: House) -> None:
-        await nodes(house, "a")
-        await house.post("namespaces", "other", {})
+def play(main: Callable[[ProgramCluster], Awaitable[None]]) -> None:
+    async def before(cluster: ProgramCluster) -> None:
+        await nodes(cluster, "a")
+        await cluster.post("namespaces", "other", {})
 
     async def scene() -> None:
-        async with open_house(HEAD, before=before) as house:
-            await story(house)
-            await house.pod("plain", scheduler=SCHEDULER)
-            await house.bound("plain", within_s=2.0)
-            await house.at_rest()
+        async with open_cluster(HEAD, before=before) as cluster:
+            await main(cluster)
+            await cluster.pod("plain", scheduler=SCHEDULER)
+            await cluster.bound("plain", within_s=2.0)
+            await cluster.at_rest()
 
     in_virtual_time(scene)
 
 
-async def says(house: House, name: str, words: str, within_s: float = 5.0) -> None:
+async def says(cluster: ProgramCluster, name: str, words: str, within_s: float = 5.0) -> None:
     """The pod is held, and its condition has these words."""
-    await house.until(lambda: words in waiting(house, name), within_s=within_s)
+    await cluster.until(lambda: words in waiting(cluster, name), within_s=within_s)
     for _ in range(40):  # members hear of it a second later, in virtual time
-        if words in (await condition(house, name))[1]:
+        if words in (await condition(cluster, name))[1]:
             return
         await asyncio.sleep(0.1)
-    raise AssertionError(await condition(house, name))
+    raise AssertionError(await condition(cluster, name))
 
 
 @pytest.mark.parametrize(
@@ -78,108 +84,110 @@ async def says(house: House, name: str, words: str, within_s: float = 5.0) -> No
 def test_contradicting_gang_labels_are_reported_and_the_pod_starts_when_fixed(
     metadata: dict[str, Any], words: str
 ) -> None:
-    async def story(house: House) -> None:
-        await member(house, "m0", metadata)
-        await says(house, "m0", words)
+    async def main(cluster: ProgramCluster) -> None:
+        await member(cluster, "m0", metadata)
+        await says(cluster, "m0", words)
         gone = {key: dict.fromkeys(pairs) for key, pairs in metadata.items()}
-        await house.patch(f"{PODS}/m0", {"metadata": gone})
-        await house.bound("m0")
+        await cluster.patch(f"{PODS}/m0", {"metadata": gone})
+        await cluster.bound("m0")
 
-    play(story)
+    play(main)
 
 
 def test_pod_with_invalid_gang_labels_does_not_count() -> None:
-    async def story(house: House) -> None:
-        await member(house, "m0", ack("g", 2))
-        await member(house, "m1", {"labels": {ACK_NAME: "g"}})
-        await says(house, "m0", f"waits until 2 members are there, not counting m1: label {ACK_MIN} is missing")
-        await house.patch(f"{PODS}/m1", {"metadata": {"labels": {ACK_MIN: "2"}}})
-        await house.bound("m0", "m1")
+    async def main(cluster: ProgramCluster) -> None:
+        await member(cluster, "m0", ack("g", 2))
+        await member(cluster, "m1", {"labels": {ACK_NAME: "g"}})
+        await says(cluster, "m0", f"waits until 2 members are there, not counting m1: label {ACK_MIN} is missing")
+        await cluster.patch(f"{PODS}/m1", {"metadata": {"labels": {ACK_MIN: "2"}}})
+        await cluster.bound("m0", "m1")
 
-    play(story)
+    play(main)
 
 
 def test_members_of_two_schedulers_are_reported_with_both_names() -> None:
-    async def story(house: House) -> None:
-        await member(house, "m0", ack("g", 2))
-        await member(house, "m1", ack("g", 2), scheduler="gpu-scheduler")
-        await says(house, "m0", "its members name the schedulers forecast-scheduler and gpu-scheduler; write the same")
-        await house.delete(f"{PODS}/m1")
-        await member(house, "m2", ack("g", 2))
-        await house.bound("m0", "m2")
+    async def main(cluster: ProgramCluster) -> None:
+        await member(cluster, "m0", ack("g", 2))
+        await member(cluster, "m1", ack("g", 2), scheduler="gpu-scheduler")
+        await says(
+            cluster, "m0", "its members name the schedulers forecast-scheduler and gpu-scheduler; write the same"
+        )
+        await cluster.delete(f"{PODS}/m1")
+        await member(cluster, "m2", ack("g", 2))
+        await cluster.bound("m0", "m2")
 
-    play(story)
+    play(main)
 
 
 def test_members_in_two_namespaces_get_no_details_of_each_other() -> None:
-    async def story(house: House) -> None:
-        await member(house, "m0", ack("g", 2))
-        await member(house, "m1", ack("g", 2), namespace="other")
-        await says(house, "m0", "waits until 2 members are there")
-        assert "other" not in (await condition(house, "m0"))[1]
-        await member(house, "m2", ack("g", 2))
-        await house.bound("m0", "m2")
+    async def main(cluster: ProgramCluster) -> None:
+        await member(cluster, "m0", ack("g", 2))
+        await member(cluster, "m1", ack("g", 2), namespace="other")
+        await says(cluster, "m0", "waits until 2 members are there")
+        assert "other" not in (await condition(cluster, "m0"))[1]
+        await member(cluster, "m2", ack("g", 2))
+        await cluster.bound("m0", "m2")
 
-    play(story)
+    play(main)
 
 
 def test_different_minimums_of_members_are_reported() -> None:
-    async def story(house: House) -> None:
-        await member(house, "m0", ack("g", 2))
-        await member(house, "m1", ack("g", 3))
-        await says(house, "m0", "its members ask for minimums of 2 and 3; write the same in all of them")
-        await house.patch(f"{PODS}/m1", {"metadata": {"labels": {ACK_MIN: "2"}}})
-        await house.bound("m0", "m1")
+    async def main(cluster: ProgramCluster) -> None:
+        await member(cluster, "m0", ack("g", 2))
+        await member(cluster, "m1", ack("g", 3))
+        await says(cluster, "m0", "its members ask for minimums of 2 and 3; write the same in all of them")
+        await cluster.patch(f"{PODS}/m1", {"metadata": {"labels": {ACK_MIN: "2"}}})
+        await cluster.bound("m0", "m1")
 
-    play(story)
+    play(main)
 
 
 def test_different_minimums_of_group_and_members_are_reported() -> None:
-    async def story(house: House) -> None:
-        await house.post(GROUPS, "g", {}, spec={"minMember": 2})
+    async def main(cluster: ProgramCluster) -> None:
+        await cluster.post(GROUPS, "g", {}, spec={"minMember": 2})
         both = {"labels": {SP_LABEL: "g", ACK_NAME: "g", ACK_MIN: "3"}}
-        await members(house, both, "m0", "m1", "m2")
-        await says(house, "m0", "its PodGroup asks for a minimum of 2, and its members for 3; write the same in both")
-        await house.patch(f"{GROUPS}/g", {"spec": {"minMember": 3}})
-        await house.bound("m0", "m1", "m2")
+        await members(cluster, both, "m0", "m1", "m2")
+        await says(cluster, "m0", "its PodGroup asks for a minimum of 2, and its members for 3; write the same in both")
+        await cluster.patch(f"{GROUPS}/g", {"spec": {"minMember": 3}})
+        await cluster.bound("m0", "m1", "m2")
 
-    play(story)
+    play(main)
 
 
 def test_linked_gang_without_a_back_reference_is_reported() -> None:
-    async def story(house: House) -> None:
-        await member(house, "m0", koordinator("x", 1, groups='["default/x", "default/y"]'))
-        await member(house, "m1", koordinator("y", 1))
-        await house.bound("m1")
-        await says(house, "m0", "does not name the gangs that gang default/x starts with; write the same in both")
+    async def main(cluster: ProgramCluster) -> None:
+        await member(cluster, "m0", koordinator("x", 1, groups='["default/x", "default/y"]'))
+        await member(cluster, "m1", koordinator("y", 1))
+        await cluster.bound("m1")
+        await says(cluster, "m0", "does not name the gangs that gang default/x starts with; write the same in both")
 
-    play(story)
+    play(main)
 
 
 def test_linked_gangs_of_two_schedulers_are_reported() -> None:
-    async def story(house: House) -> None:
+    async def main(cluster: ProgramCluster) -> None:
         groups = '["x", "y"]'
-        await member(house, "m0", koordinator("x", 1, groups=groups))
-        await member(house, "m1", koordinator("y", 1, groups=groups), scheduler="gpu-scheduler")
-        await says(house, "m0", "they name the schedulers forecast-scheduler and gpu-scheduler")
-        await house.delete(f"{PODS}/m1")
-        await member(house, "m2", koordinator("y", 1, groups=groups))
-        await house.bound("m0", "m2")
+        await member(cluster, "m0", koordinator("x", 1, groups=groups))
+        await member(cluster, "m1", koordinator("y", 1, groups=groups), scheduler="gpu-scheduler")
+        await says(cluster, "m0", "they name the schedulers forecast-scheduler and gpu-scheduler")
+        await cluster.delete(f"{PODS}/m1")
+        await member(cluster, "m2", koordinator("y", 1, groups=groups))
+        await cluster.bound("m0", "m2")
 
-    play(story)
+    play(main)
 
 
 def test_pod_group_deleted_while_members_wait_is_reported() -> None:
-    async def story(house: House) -> None:
-        await house.post(GROUPS, "g", {}, spec={"minMember": 2})
-        await member(house, "m0", {"labels": {SP_LABEL: "g"}})
-        await says(house, "m0", "waits until 2 members are there")
-        await house.delete(f"{GROUPS}/g")
-        await says(house, "m0", "PodGroup default/g of scheduling.x-k8s.io is missing; create it")
-        await house.post(GROUPS, "g", {}, spec={"minMember": 1})
-        await house.bound("m0")
+    async def main(cluster: ProgramCluster) -> None:
+        await cluster.post(GROUPS, "g", {}, spec={"minMember": 2})
+        await member(cluster, "m0", {"labels": {SP_LABEL: "g"}})
+        await says(cluster, "m0", "waits until 2 members are there")
+        await cluster.delete(f"{GROUPS}/g")
+        await says(cluster, "m0", "PodGroup default/g of scheduling.x-k8s.io is missing; create it")
+        await cluster.post(GROUPS, "g", {}, spec={"minMember": 1})
+        await cluster.bound("m0")
 
-    play(story)
+    play(main)
 
 
 @pytest.mark.parametrize(
@@ -208,32 +216,32 @@ def test_pod_group_deleted_while_members_wait_is_reported() -> None:
 def test_missing_pod_group_kind_is_named_and_noticed_once_installed(
     group: str, metadata: dict[str, Any], fields: dict[str, Any], words: str
 ) -> None:
-    async def before(house: House) -> None:
-        await house.node("a", cpu="4")
+    async def before(cluster: ProgramCluster) -> None:
+        await cluster.node("a", cpu="4")
 
     async def scene() -> None:
-        async with open_house(HEAD, before=before) as house:
-            await member(house, "m0", metadata, **fields)
-            await says(house, "m0", f"gang default/g: PodGroup default/g of {group} is missing: {words}")
+        async with open_cluster(HEAD, before=before) as cluster:
+            await member(cluster, "m0", metadata, **fields)
+            await says(cluster, "m0", f"gang default/g: PodGroup default/g of {group} is missing: {words}")
             await asyncio.sleep(300.0)
-            await install_definitions(house)
-            await serve(house, "v1alpha2")
-            await says(house, "m0", "is missing; create it", within_s=10.0)
+            await install_definitions(cluster)
+            await serve(cluster, "v1alpha2")
+            await says(cluster, "m0", "is missing; create it", within_s=10.0)
             version = "v1alpha2" if group == "scheduling.k8s.io" else "v1alpha1"
             spec = {"minMember": 1} if version == "v1alpha1" else {"schedulingPolicy": {"gang": {"minCount": 1}}}
-            await house.post(f"/apis/{group}/{version}/namespaces/default/podgroups", "g", {}, spec=spec)
-            await house.bound("m0", within_s=1.0)
-            await house.at_rest()
+            await cluster.post(f"/apis/{group}/{version}/namespaces/default/podgroups", "g", {}, spec=spec)
+            await cluster.bound("m0", within_s=1.0)
+            await cluster.at_rest()
 
     in_virtual_time(scene)
 
 
 def test_oversized_minimum_names_the_existing_members() -> None:
-    async def story(house: House) -> None:
-        await house.post(GROUPS, "g", {}, spec={"minMember": 50, "scheduleTimeoutSeconds": 30})
-        await members(house, {"labels": {SP_LABEL: "g"}}, "m0", "m1")
-        await says(house, "m0", "waits until 50 members are there")
-        await house.until(lambda: "has not started within 30 s" in waiting(house, "m0"))
-        await says(house, "m0", "gang default/g has not started within 30 s: 2 of 50 members are there (m0, m1)")
+    async def main(cluster: ProgramCluster) -> None:
+        await cluster.post(GROUPS, "g", {}, spec={"minMember": 50, "scheduleTimeoutSeconds": 30})
+        await members(cluster, {"labels": {SP_LABEL: "g"}}, "m0", "m1")
+        await says(cluster, "m0", "waits until 50 members are there")
+        await cluster.until(lambda: "has not started within 30 s" in waiting(cluster, "m0"))
+        await says(cluster, "m0", "gang default/g has not started within 30 s: 2 of 50 members are there (m0, m1)")
 
-    play(story)
+    play(main)

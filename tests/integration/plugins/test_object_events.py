@@ -14,7 +14,7 @@ from multisched.model.cluster_objects import ResourceQuota
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.queueing.transitions import QueueState
-from tests.integration.plugins.house import House, in_virtual_time, one_domain, open_house
+from tests.integration.plugins.program_cluster import ProgramCluster, in_virtual_time, one_domain, open_cluster
 
 SEATS = "requests.example.com/seats"
 QUOTAS = "namespaces/{}/resourcequotas"
@@ -60,65 +60,65 @@ HERE = "tests.integration.plugins.test_object_events"
 SEAT_QUOTA, WOKEN_BY_ANYTHING = {"name": f"{HERE}:SeatQuota"}, {"name": f"{HERE}:WokenByAnything"}
 
 
-async def quota(house: House, namespace: str) -> None:
-    await house.post(QUOTAS.format(namespace), "seats", {}, spec={"hard": {SEATS: "1"}})
+async def quota(cluster: ProgramCluster, namespace: str) -> None:
+    await cluster.post(QUOTAS.format(namespace), "seats", {}, spec={"hard": {SEATS: "1"}})
 
 
-async def asking_for_seats(house: House, name: str, seats: int, namespace: str = "default") -> None:
+async def asking_for_seats(cluster: ProgramCluster, name: str, seats: int, namespace: str = "default") -> None:
     spec = {"schedulerName": "tests-scheduler", "containers": [{"name": "main", "image": "app:v1"}]}
-    await house.post(f"namespaces/{namespace}/pods", name, {"labels": {"seats": str(seats)}}, spec=spec)
+    await cluster.post(f"namespaces/{namespace}/pods", name, {"labels": {"seats": str(seats)}}, spec=spec)
 
 
-def stories(house: House) -> dict[str, set[str]]:
-    """What has moved each pod that waits."""
-    queue = house.worker().queue
+def requeue_events(cluster: ProgramCluster) -> dict[str, set[str]]:
+    """Returns, for each queued pod, the events that moved it."""
+    queue = cluster.worker().queue
     return {entry.pod.name: {event for _, event, _ in queue.transitions(entry.uid)} for entry in queue.entries()}
 
 
-def parked(house: House) -> set[str]:
-    return {entry.pod.name for entry in house.worker().queue.entries() if entry.state is QueueState.UNSCHEDULABLE}
+def parked(cluster: ProgramCluster) -> set[str]:
+    return {entry.pod.name for entry in cluster.worker().queue.entries() if entry.state is QueueState.UNSCHEDULABLE}
 
 
 def test_raised_quota_requeues_only_the_pod_it_blocked() -> None:
-    async def story() -> None:
-        async with open_house(one_domain(SEAT_QUOTA, WOKEN_BY_ANYTHING)) as house:
-            await house.node("n")
-            await house.post("namespaces", "other", {})
+    async def main() -> None:
+        async with open_cluster(one_domain(SEAT_QUOTA, WOKEN_BY_ANYTHING)) as cluster:
+            await cluster.node("n")
+            await cluster.post("namespaces", "other", {})
             for namespace in ("default", "other"):
-                await quota(house, namespace)
-            store = house.program.cache.objects
-            await house.until(lambda: len(store.all(ObjectKind.RESOURCE_QUOTA)) == 2)
-            await asking_for_seats(house, "held", 2)
-            await asking_for_seats(house, "greedy", 3)
-            await asking_for_seats(house, "elsewhere", 2, "other")
-            await house.pod("too-big", cpu="100")
-            await house.pod("never", labels={"never": "yes"})
+                await quota(cluster, namespace)
+            store = cluster.program.cache.objects
+            await cluster.until(lambda: len(store.all(ObjectKind.RESOURCE_QUOTA)) == 2)
+            await asking_for_seats(cluster, "held", 2)
+            await asking_for_seats(cluster, "greedy", 3)
+            await asking_for_seats(cluster, "elsewhere", 2, "other")
+            await cluster.pod("too-big", cpu="100")
+            await cluster.pod("never", labels={"never": "yes"})
             others = {"greedy", "elsewhere", "too-big", "never"}
-            await house.until(lambda: parked(house) == {"held", *others})
+            await cluster.until(lambda: parked(cluster) == {"held", *others})
 
-            await house.patch(f"{QUOTAS.format('default')}/seats", {"spec": {"hard": {SEATS: "2"}}})
-            await house.bound("held", within_s=5.0)
-            waiting = stories(house)
+            await cluster.patch(f"{QUOTAS.format('default')}/seats", {"spec": {"hard": {SEATS: "2"}}})
+            await cluster.bound("held", within_s=5.0)
+            waiting = requeue_events(cluster)
             assert waiting.keys() == others
-            assert not any("ResourceQuotaUpdate" in story for story in waiting.values())
-            await house.at_rest()
+            assert not any("ResourceQuotaUpdate" in main for main in waiting.values())
+            await cluster.at_rest()
 
-    in_virtual_time(story)
+    in_virtual_time(main)
 
 
 def test_unregistered_kind_requeues_no_pod() -> None:
-    async def story() -> None:
-        async with open_house(one_domain(WOKEN_BY_ANYTHING)) as house:
-            await house.node("n")
-            await house.pod("never", labels={"never": "yes"})
-            await house.until(lambda: parked(house) == {"never"})
-            before = stories(house)
-            await house.post(
+    async def main() -> None:
+        async with open_cluster(one_domain(WOKEN_BY_ANYTHING)) as cluster:
+            await cluster.node("n")
+            await cluster.pod("never", labels={"never": "yes"})
+            await cluster.until(lambda: parked(cluster) == {"never"})
+            before = requeue_events(cluster)
+            await cluster.post(
                 "namespaces/default/services", "web", {}, spec={"selector": {"app": "web"}, "ports": [{"port": 80}]}
             )
-            store = house.program.cache.objects
-            await house.until(lambda: bool(store.services("default")))
-            assert parked(house) == {"never"}
-            assert stories(house) == before
+            store = cluster.program.cache.objects
+            await cluster.until(lambda: bool(store.services("default")))
+            assert parked(cluster) == {"never"}
+            assert requeue_events(cluster) == before
 
-    in_virtual_time(story)
+    in_virtual_time(main)

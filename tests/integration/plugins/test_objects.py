@@ -17,109 +17,115 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.wire import Response
 from multisched.shell.ingest.objects import ObjectIngest
 from multisched.state.object_store import ObjectStore
-from tests.integration.plugins.house import House, in_virtual_time, install_definitions, one_domain, open_house
+from tests.integration.plugins.program_cluster import (
+    ProgramCluster,
+    in_virtual_time,
+    install_definitions,
+    one_domain,
+    open_cluster,
+)
 
 PV, PVC, SERVICE = ObjectKind.PERSISTENT_VOLUME, ObjectKind.PERSISTENT_VOLUME_CLAIM, ObjectKind.SERVICE
 
 
-class Ears:
-    """Hears what the queues and the API are told."""
+class IngestRecorder:
+    """Records the cluster events and Events that an `ObjectIngest` emits."""
 
     def __init__(self, kind: ObjectKind) -> None:
-        self.told: list[tuple[ClusterEvent, str, str]] = []
+        self.notified: list[tuple[ClusterEvent, str, str]] = []
         self.events: list[Event] = []
         self.store = ObjectStore()
         self.ingest = ObjectIngest(kind, self.store, self.notify, self, "ours")
 
     def notify(self, event: ClusterEvent, old: EventObject, new: EventObject) -> None:
-        self.told.append((event, "" if old is None else old.name, "" if new is None else new.name))
+        self.notified.append((event, "" if old is None else old.name, "" if new is None else new.name))
 
     def record(self, event: Event) -> None:
         self.events.append(event)
 
-    def see(self, name: str, namespace: str = "", version: int = 1, **parts: Any) -> None:
+    def upsert(self, name: str, namespace: str = "", version: int = 1, **parts: Any) -> None:
         metadata = {"name": name, "uid": f"uid-{name}", "resourceVersion": str(version), "namespace": namespace}
         raw = msgspec.Raw(orjson.dumps({"metadata": metadata, **parts}))
         self.ingest.upsert(f"{namespace}/{name}" if namespace else name, raw)
 
     def actions(self) -> list[tuple[Action, str]]:
-        return [(event.action, old or new) for event, old, new in self.told]
+        return [(event.action, old or new) for event, old, new in self.notified]
 
 
 def test_object_changes_reach_the_queues() -> None:
-    ears = Ears(PVC)
-    ears.see("c", "team")
-    ears.see("c", "team", 2, spec={"volumeName": "v"})
-    ears.ingest.delete("team/c", None)
+    recorder = IngestRecorder(PVC)
+    recorder.upsert("c", "team")
+    recorder.upsert("c", "team", 2, spec={"volumeName": "v"})
+    recorder.ingest.delete("team/c", None)
 
-    assert ears.actions() == [(Action.ADD, "c"), (Action.UPDATE, "c"), (Action.DELETE, "c")]
-    assert {event.resource for event, _, _ in ears.told} == {ObjectKind.PERSISTENT_VOLUME_CLAIM}
-    assert [event.label for event, _, _ in ears.told] == [
+    assert recorder.actions() == [(Action.ADD, "c"), (Action.UPDATE, "c"), (Action.DELETE, "c")]
+    assert {event.resource for event, _, _ in recorder.notified} == {ObjectKind.PERSISTENT_VOLUME_CLAIM}
+    assert [event.label for event, _, _ in recorder.notified] == [
         f"PersistentVolumeClaim{what}" for what in ("Add", "Update", "Delete")
     ]
-    assert ears.store.claim("team", "c") is None
+    assert recorder.store.claim("team", "c") is None
 
 
 def test_change_of_unread_fields_requeues_no_pod() -> None:
-    ears = Ears(PV)
-    ears.see("v", version=1, status={"phase": "Available"})
-    ears.see("v", version=2, status={"phase": "Available", "message": "hello"})
-    found = ears.store.volume("v")
+    recorder = IngestRecorder(PV)
+    recorder.upsert("v", version=1, status={"phase": "Available"})
+    recorder.upsert("v", version=2, status={"phase": "Available", "message": "hello"})
+    found = recorder.store.volume("v")
     assert found is not None
     assert found.version == 2
-    assert ears.actions() == [(Action.ADD, "v")]
+    assert recorder.actions() == [(Action.ADD, "v")]
 
 
 def test_kinds_outside_the_wildcard_are_stored_and_announced() -> None:
-    ears = Ears(SERVICE)
-    ears.see("s", "team", spec={"selector": {"app": "web"}})
-    assert ears.actions() == [(Action.ADD, "s")]
-    assert [s.name for s in ears.store.services("team")] == ["s"]
-    ears.ingest.delete("team/s", None)
-    ears.ingest.delete("team/never-seen", None)
-    assert not ears.store.services("team")
+    recorder = IngestRecorder(SERVICE)
+    recorder.upsert("s", "team", spec={"selector": {"app": "web"}})
+    assert recorder.actions() == [(Action.ADD, "s")]
+    assert [s.name for s in recorder.store.services("team")] == ["s"]
+    recorder.ingest.delete("team/s", None)
+    recorder.ingest.delete("team/never-seen", None)
+    assert not recorder.store.services("team")
 
 
 def test_malformed_object_is_reported_once_per_fault_and_others_continue() -> None:
-    ears = Ears(PV)
+    recorder = IngestRecorder(PV)
     for version in (1, 2):
-        ears.see("bad", version=version, spec={"capacity": {"storage": "lots"}})
-    ears.see("good")
-    ears.ingest.upsert("nothing", msgspec.Raw(b"[]"))
+        recorder.upsert("bad", version=version, spec={"capacity": {"storage": "lots"}})
+    recorder.upsert("good")
+    recorder.ingest.upsert("nothing", msgspec.Raw(b"[]"))
 
-    (event,) = ears.events
+    (event,) = recorder.events
     assert (event.reason, event.regarding.kind, event.regarding.name) == (
         "MalformedPersistentVolume",
         "PersistentVolume",
         "bad",
     )
     assert event.note.startswith("Not used for scheduling: spec.capacity.storage: 'lots'")
-    assert ears.ingest.malformed == 2
-    assert {v.name for v in ears.store.volumes()} == {"bad", "good"}
+    assert recorder.ingest.malformed == 2
+    assert {v.name for v in recorder.store.volumes()} == {"bad", "good"}
 
-    ears.see("bad", version=3, spec={"capacity": {"storage": "1Gi"}})
-    ears.see("bad", version=4, spec={"capacity": {"storage": "lots"}})
-    assert len(ears.events) == 2
+    recorder.upsert("bad", version=3, spec={"capacity": {"storage": "1Gi"}})
+    recorder.upsert("bad", version=4, spec={"capacity": {"storage": "lots"}})
+    assert len(recorder.events) == 2
 
 
 def test_refused_kind_is_unreadable_until_listed() -> None:
-    ears = Ears(PV)
-    ears.see("v")
-    ears.ingest.refused("403 Forbidden: no")
-    assert ears.store.unreadable(PV) == "403 Forbidden: no"
-    assert ears.store.volume("v") is not None
-    told = len(ears.told)
-    ears.ingest.replaced("5")
-    assert ears.store.unreadable(PV) == ""
-    ears.ingest.replaced("6")
-    assert [event.resource for event, _, _ in ears.told[told:]] == [Resource.WILDCARD]
+    recorder = IngestRecorder(PV)
+    recorder.upsert("v")
+    recorder.ingest.refused("403 Forbidden: no")
+    assert recorder.store.unreadable(PV) == "403 Forbidden: no"
+    assert recorder.store.volume("v") is not None
+    notified = len(recorder.notified)
+    recorder.ingest.replaced("5")
+    assert recorder.store.unreadable(PV) == ""
+    recorder.ingest.replaced("6")
+    assert [event.resource for event, _, _ in recorder.notified[notified:]] == [Resource.WILDCARD]
 
 
 @pytest.mark.parametrize("kind", list(ObjectKind))
 def test_every_kind_is_listed_at_its_path(kind: ObjectKind) -> None:
-    async def story() -> None:
-        async with open_house(one_domain(), before=install_definitions) as house:
-            answer = await DirectTransport(house.server).request("GET", kind.definition.path)
+    async def main() -> None:
+        async with open_cluster(one_domain(), before=install_definitions) as cluster:
+            answer = await DirectTransport(cluster.server).request("GET", kind.definition.path)
             if kind is ObjectKind.WORKLOAD_POD_GROUP:  # a gate of the API server is off
                 assert answer.status == 404
                 return
@@ -130,14 +136,14 @@ def test_every_kind_is_listed_at_its_path(kind: ObjectKind) -> None:
                 kind.definition.api_version,
             )
 
-    in_virtual_time(story)
+    in_virtual_time(main)
 
 
 class Closed:
     """A transport that answers requests about some paths with a refusal."""
 
-    def __init__(self, house_transport: Any) -> None:
-        self._inner = house_transport
+    def __init__(self, cluster_transport: Any) -> None:
+        self._inner = cluster_transport
         self.closed: dict[str, int] = {}
 
     async def request(self, method: str, path: str, **rest: Any) -> Response:
@@ -151,7 +157,7 @@ class Closed:
         return self._inner.stream(path, **rest)
 
 
-def play(story: Callable[[House, Closed], Coroutine[Any, Any, None]], closed: dict[str, int]) -> None:
+def play(main: Callable[[ProgramCluster, Closed], Coroutine[Any, Any, None]], closed: dict[str, int]) -> None:
     """The whole program before an API server that does not serve or forbids some kinds."""
 
     async def scene() -> None:
@@ -162,28 +168,28 @@ def play(story: Callable[[House, Closed], Coroutine[Any, Any, None]], closed: di
             transports[0].closed = closed
             return transports[0]
 
-        async with open_house(one_domain(), behind=behind) as house:
-            await story(house, transports[0])
+        async with open_cluster(one_domain(), behind=behind) as cluster:
+            await main(cluster, transports[0])
 
     in_virtual_time(scene)
 
 
 @pytest.mark.parametrize("status", [403, 404])
 def test_unavailable_kind_blocks_no_pod_and_makes_the_process_unready(status: int) -> None:
-    async def story(house: House, transport: Closed) -> None:
-        await house.node("n")
-        await house.pod("p", cpu="1")
-        await house.bound("p")
-        assert house.program.objects.unreadable() == f"CSINode: {status} : not for you"
-        assert house.program.cache.objects.unreadable(ObjectKind.CSI_NODE)
+    async def main(cluster: ProgramCluster, transport: Closed) -> None:
+        await cluster.node("n")
+        await cluster.pod("p", cpu="1")
+        await cluster.bound("p")
+        assert cluster.program.objects.unreadable() == f"CSINode: {status} : not for you"
+        assert cluster.program.cache.objects.unreadable(ObjectKind.CSI_NODE)
 
-        await house.program.audit.once()
-        assert house.program.audit.statistics().audits == 1
+        await cluster.program.audit.once()
+        assert cluster.program.audit.statistics().audits == 1
 
         transport.closed.clear()
-        await house.until(lambda: not house.program.objects.unreadable(), within_s=60.0)
+        await cluster.until(lambda: not cluster.program.objects.unreadable(), within_s=60.0)
 
-    play(story, {"/apis/storage.k8s.io/v1/csinodes": status})
+    play(main, {"/apis/storage.k8s.io/v1/csinodes": status})
 
 
 @pytest.mark.parametrize("path", ["/api/v1/persistentvolumeclaims", "/api/v1/persistentvolumes"])
@@ -191,57 +197,59 @@ def test_pod_waits_while_its_storage_kinds_are_unreadable(path: str) -> None:
     """It is not told that its claim does not exist, and not placed as if it had none; others go on."""
     kind = PVC if path.endswith("claims") else PV
 
-    async def story(house: House, transport: Closed) -> None:
+    async def main(cluster: ProgramCluster, transport: Closed) -> None:
         spec = {"storageClassName": "c", "accessModes": ["ReadWriteOnce"]}
         source = {"capacity": {"storage": "1Gi"}, "nfs": {"server": "s", "path": "/"}}
-        await house.post("persistentvolumes", "v", {}, spec={**spec, **source})
+        await cluster.post("persistentvolumes", "v", {}, spec={**spec, **source})
         bound = {"namespace": "default", "annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
         asked = {"volumeName": "v", "resources": {"requests": {"storage": "1Gi"}}}
-        await house.post("namespaces/default/persistentvolumeclaims", "c", bound, spec={**spec, **asked})
-        await house.node("n")
+        await cluster.post("namespaces/default/persistentvolumeclaims", "c", bound, spec={**spec, **asked})
+        await cluster.node("n")
         volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]
-        await house.pod("p", volumes=volumes)
-        await house.pod("plain")
-        await house.bound("plain")
+        await cluster.pod("p", volumes=volumes)
+        await cluster.pod("plain")
+        await cluster.bound("plain")
 
         words = f"{kind.value} objects cannot be read by the scheduler: 403 : not for you."
-        waiting = house.waiting("p")
+        waiting = cluster.waiting("p")
         assert waiting is not None
         assert waiting.message.startswith(f"0/1 nodes are available: {words}")
 
         transport.closed.clear()
-        await house.bound("p", within_s=90.0)
+        await cluster.bound("p", within_s=90.0)
 
-    play(story, {path: 403})
+    play(main, {path: 403})
 
 
 def test_audit_finds_an_object_lost_by_the_watch() -> None:
-    async def story(house: House, transport: Closed) -> None:
+    async def main(cluster: ProgramCluster, transport: Closed) -> None:
         name = {"storageClassName": "c", "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}
         for number in range(3):
-            await house.post("persistentvolumes", f"v{number}", {}, spec={**name, "nfs": {"server": "s", "path": "/"}})
-        store = house.program.cache.objects
-        await house.until(lambda: len(store.volumes()) == 3)
+            await cluster.post(
+                "persistentvolumes", f"v{number}", {}, spec={**name, "nfs": {"server": "s", "path": "/"}}
+            )
+        store = cluster.program.cache.objects
+        await cluster.until(lambda: len(store.volumes()) == 3)
         store.remove(PV, "", "v1")
         for _ in range(2):
-            await house.program.audit.once()
-        await house.until(lambda: len(store.volumes()) == 3)
-        assert house.program.audit.statistics().lost == 1
+            await cluster.program.audit.once()
+        await cluster.until(lambda: len(store.volumes()) == 3)
+        assert cluster.program.audit.statistics().lost == 1
 
-    play(story, {})
+    play(main, {})
 
 
 def test_audit_checks_other_objects_less_often_than_pods() -> None:
     lists: Counter[str] = Counter()
 
-    async def story(house: House, transport: Closed) -> None:
+    async def main(cluster: ProgramCluster, transport: Closed) -> None:
         def note(method: str, path: str, user: str, status: int) -> None:
             if method == "GET" and "watch=" not in path:
                 lists[path.partition("?")[0]] += 1
 
-        house.server.request_log = note
-        await house.until(lambda: house.program.audit.statistics().audits == 11, within_s=900.0)
+        cluster.server.request_log = note
+        await cluster.until(lambda: cluster.program.audit.statistics().audits == 11, within_s=900.0)
 
-    play(story, {})
+    play(main, {})
     assert lists["/api/v1/pods"] == lists["/api/v1/nodes"] == 11
     assert lists["/api/v1/persistentvolumes"] == lists["/apis/storage.k8s.io/v1/csinodes"] == 3

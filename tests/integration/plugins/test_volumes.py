@@ -13,7 +13,13 @@ import pytest
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.controllers.fake_provisioner import FAKE_PROVISIONER
 from multisched.model.wire import MERGE_PATCH
-from tests.integration.plugins.house import House, controlled, in_virtual_time, one_domain, open_house
+from tests.integration.plugins.program_cluster import (
+    ProgramCluster,
+    in_virtual_time,
+    one_domain,
+    open_cluster,
+    with_controllers,
+)
 
 ZONE = "topology.kubernetes.io/zone"
 LOCAL = "kubernetes.io/no-provisioner"
@@ -23,20 +29,22 @@ PROFILE = one_domain({"name": "VolumeBinding", "args": {"bindTimeoutSeconds": BI
 Json = dict[str, Any]
 
 
-async def storage_class(house: House, name: str, provisioner: str, mode: str = "WaitForFirstConsumer") -> None:
-    await house.post(CLASSES, name, {}, provisioner=provisioner, volumeBindingMode=mode)
+async def storage_class(
+    cluster: ProgramCluster, name: str, provisioner: str, mode: str = "WaitForFirstConsumer"
+) -> None:
+    await cluster.post(CLASSES, name, {}, provisioner=provisioner, volumeBindingMode=mode)
 
 
-async def claim(house: House, name: str, storage_class_name: str, size: str = "1Gi") -> None:
+async def claim(cluster: ProgramCluster, name: str, storage_class_name: str, size: str = "1Gi") -> None:
     spec = {
         "storageClassName": storage_class_name,
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": size}},
     }
-    await house.post("namespaces/default/persistentvolumeclaims", name, {}, spec=spec)
+    await cluster.post("namespaces/default/persistentvolumeclaims", name, {}, spec=spec)
 
 
-async def local_volume(house: House, name: str, node: str, size: str = "1Gi") -> None:
+async def local_volume(cluster: ProgramCluster, name: str, node: str, size: str = "1Gi") -> None:
     expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
     spec = {
         "capacity": {"storage": size},
@@ -45,52 +53,55 @@ async def local_volume(house: House, name: str, node: str, size: str = "1Gi") ->
         "local": {"path": f"/disks/{name}"},
         "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}},
     }
-    await house.post("persistentvolumes", name, {}, spec=spec)
+    await cluster.post("persistentvolumes", name, {}, spec=spec)
 
 
-async def pod_with(house: House, name: str, *claims: str) -> None:
+async def pod_with(cluster: ProgramCluster, name: str, *claims: str) -> None:
     volumes = [{"name": f"v{at}", "persistentVolumeClaim": {"claimName": one}} for at, one in enumerate(claims)]
-    await house.pod(name, volumes=volumes)
+    await cluster.pod(name, volumes=volumes)
 
 
-async def read(house: House, path: str) -> Json:
-    answer = await DirectTransport(house.server).request("GET", f"/api/v1/{path}")
+async def read(cluster: ProgramCluster, path: str) -> Json:
+    answer = await DirectTransport(cluster.server).request("GET", f"/api/v1/{path}")
     assert answer.status == 200, answer.body
     found: Json = orjson.loads(answer.body)
     return found
 
 
-async def patch(house: House, path: str, body: Json) -> None:
-    answer = await DirectTransport(house.server).request(
+async def patch(cluster: ProgramCluster, path: str, body: Json) -> None:
+    answer = await DirectTransport(cluster.server).request(
         "PATCH", f"/api/v1/{path}", body=orjson.dumps(body), content_type=MERGE_PATCH
     )
     assert answer.status == 200, answer.body
 
 
-async def three_nodes(house: House) -> None:
+async def three_nodes(cluster: ProgramCluster) -> None:
     for number in range(3):
         name = f"n{number}"
-        await house.node(name, labels={"kubernetes.io/hostname": name, ZONE: f"z{number}"})
-    await storage_class(house, "local", LOCAL)
-    await storage_class(house, "made", FAKE_PROVISIONER)
-    await storage_class(house, "now", FAKE_PROVISIONER, "Immediate")
+        await cluster.node(name, labels={"kubernetes.io/hostname": name, ZONE: f"z{number}"})
+    await storage_class(cluster, "local", LOCAL)
+    await storage_class(cluster, "made", FAKE_PROVISIONER)
+    await storage_class(cluster, "now", FAKE_PROVISIONER, "Immediate")
 
 
 @asynccontextmanager
-async def cluster(*, controllers: bool = True, profile: str = PROFILE) -> AsyncIterator[House]:
-    """A house with three nodes and three classes; with the controllers of a cluster, or without any."""
-    async with open_house(profile, before=three_nodes) as house, controlled(house) if controllers else nullcontext():
-        yield house
-        await house.at_rest()
+async def prepared_cluster(*, controllers: bool = True, profile: str = PROFILE) -> AsyncIterator[ProgramCluster]:
+    """A program with three nodes and three classes; with the controllers of a cluster, or without any."""
+    async with (
+        open_cluster(profile, before=three_nodes) as cluster,
+        with_controllers(cluster) if controllers else nullcontext(),
+    ):
+        yield cluster
+        await cluster.at_rest()
 
 
-def play(story: Callable[[], Awaitable[None]]) -> None:
-    in_virtual_time(story)
+def play(main: Callable[[], Awaitable[None]]) -> None:
+    in_virtual_time(main)
 
 
-def held(house: House) -> Json:
+def held(cluster: ProgramCluster) -> Json:
     """What pods on their way are promised."""
-    return {uid: hold for ledger in house.program.cache.ledgers for uid, hold in ledger.held().items()}
+    return {uid: hold for ledger in cluster.program.cache.ledgers for uid, hold in ledger.held().items()}
 
 
 def is_bound(found: Json) -> bool:
@@ -98,67 +109,67 @@ def is_bound(found: Json) -> bool:
 
 
 def test_local_volume_is_bound_before_the_pod() -> None:
-    async def story() -> None:
-        async with cluster() as house:
-            await local_volume(house, "disk", "n1", "2Gi")
-            await local_volume(house, "large-disk", "n1", "9Gi")
-            await claim(house, "data", "local")
-            await pod_with(house, "p", "data")
-            await house.bound("p")
+    async def main() -> None:
+        async with prepared_cluster() as cluster:
+            await local_volume(cluster, "disk", "n1", "2Gi")
+            await local_volume(cluster, "large-disk", "n1", "9Gi")
+            await claim(cluster, "data", "local")
+            await pod_with(cluster, "p", "data")
+            await cluster.bound("p")
 
-            assert house.node_of("p") == "n1"
-            bound = await read(house, "namespaces/default/persistentvolumeclaims/data")
-            volume = await read(house, "persistentvolumes/disk")
+            assert cluster.node_of("p") == "n1"
+            bound = await read(cluster, "namespaces/default/persistentvolumeclaims/data")
+            volume = await read(cluster, "persistentvolumes/disk")
             assert is_bound(bound)
             assert bound["spec"]["volumeName"] == "disk"
             assert volume["spec"]["claimRef"]["uid"] == bound["metadata"]["uid"]
             assert volume["metadata"]["annotations"] == {"pv.kubernetes.io/bound-by-controller": "yes"}
 
-    play(story)
+    play(main)
 
 
 def test_claim_is_provisioned_for_the_node_of_its_pod() -> None:
-    async def story() -> None:
-        async with cluster() as house:
-            await claim(house, "data", "made")
-            await pod_with(house, "p", "data")
-            await house.bound("p")
+    async def main() -> None:
+        async with prepared_cluster() as cluster:
+            await claim(cluster, "data", "made")
+            await pod_with(cluster, "p", "data")
+            await cluster.bound("p")
 
-            found = await read(house, "namespaces/default/persistentvolumeclaims/data")
+            found = await read(cluster, "namespaces/default/persistentvolumeclaims/data")
             assert is_bound(found)
-            assert found["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] == house.node_of("p")
+            assert found["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] == cluster.node_of("p")
             # Where the volume is, a second pod of the claim has to be.
-            await pod_with(house, "q", "data")
-            await house.bound("q")
-            assert house.node_of("q") == house.node_of("p")
+            await pod_with(cluster, "q", "data")
+            await cluster.bound("q")
+            assert cluster.node_of("q") == cluster.node_of("p")
 
-    play(story)
+    play(main)
 
 
 def test_burst_of_pods_uses_each_volume_once_and_the_rest_wait() -> None:
-    async def story() -> None:
-        async with cluster() as house:
+    async def main() -> None:
+        async with prepared_cluster() as cluster:
             for number in range(12):
-                await local_volume(house, f"disk-{number}", f"n{number % 3}")
+                await local_volume(cluster, f"disk-{number}", f"n{number % 3}")
             for number in range(15):
-                await claim(house, f"data-{number}", "local")
-                await pod_with(house, f"p{number}", f"data-{number}")
-            await house.until(lambda: len(house.bound_at) == 12)
+                await claim(cluster, f"data-{number}", "local")
+                await pod_with(cluster, f"p{number}", f"data-{number}")
+            await cluster.until(lambda: len(cluster.bound_at) == 12)
             await asyncio.sleep(30.0)
 
-            assert len(house.bound_at) == 12
-            waiting = [e for w in house.program.router.workers() for e in w.queue.entries()]
+            assert len(cluster.bound_at) == 12
+            waiting = [e for w in cluster.program.router.workers() for e in w.queue.entries()]
             assert len(waiting) == 3
             assert all("didn't find available persistent volumes to bind" in e.message for e in waiting)
-            listed = await read(house, "persistentvolumes")
+            listed = await read(cluster, "persistentvolumes")
             claims = [v["spec"]["claimRef"]["name"] for v in listed["items"]]
             assert len(set(claims)) == 12
             # New volumes wake those who wait.
             for number in range(12, 15):
-                await local_volume(house, f"disk-{number}", "n0")
-            await house.until(lambda: len(house.bound_at) == 15)
+                await local_volume(cluster, f"disk-{number}", "n0")
+            await cluster.until(lambda: len(cluster.bound_at) == 15)
 
-    play(story)
+    play(main)
 
 
 @pytest.mark.parametrize(
@@ -170,64 +181,66 @@ def test_burst_of_pods_uses_each_volume_once_and_the_rest_wait() -> None:
     ],
 )
 def test_pod_waits_for_its_claim_with_the_reason(class_name: str, words: str) -> None:
-    async def story() -> None:
-        async with cluster() as house:
-            await pod_with(house, "p", "data")
-            await house.until(lambda: house.waiting("p") is not None and bool(house.waiting("p").message))  # type: ignore[union-attr]
-            entry = house.waiting("p")
+    async def main() -> None:
+        async with prepared_cluster() as cluster:
+            await pod_with(cluster, "p", "data")
+            await cluster.until(lambda: cluster.waiting("p") is not None and bool(cluster.waiting("p").message))  # type: ignore[union-attr]
+            entry = cluster.waiting("p")
             assert entry is not None
             assert 'persistentvolumeclaim "data" not found' in entry.message
             if class_name:
-                await claim(house, "data", class_name)
+                await claim(cluster, "data", class_name)
             if words:
-                await house.until(lambda: words in getattr(house.waiting("p"), "message", ""))
-                await storage_class(house, "gone", FAKE_PROVISIONER)
+                await cluster.until(lambda: words in getattr(cluster.waiting("p"), "message", ""))
+                await storage_class(cluster, "gone", FAKE_PROVISIONER)
                 if not class_name:
-                    await claim(house, "data", "gone")
-            await house.bound("p", within_s=60.0)
+                    await claim(cluster, "data", "gone")
+            await cluster.bound("p", within_s=60.0)
 
-    play(story)
+    play(main)
 
 
 def test_pod_without_its_volume_in_time_is_requeued_and_holds_nothing() -> None:
-    async def story() -> None:
-        async with cluster(controllers=False) as house:
-            await claim(house, "data", "made")
-            await pod_with(house, "p", "data")
-            await house.until(lambda: "p" in house.observer.placed)
-            await house.node("n3", labels={ZONE: "z3"})
-            await house.pod("other", cpu="1")
-            await house.bound("other")
-            assert "p" not in house.bound_at
+    async def main() -> None:
+        async with prepared_cluster(controllers=False) as cluster:
+            await claim(cluster, "data", "made")
+            await pod_with(cluster, "p", "data")
+            await cluster.until(lambda: "p" in cluster.observer.placed)
+            await cluster.node("n3", labels={ZONE: "z3"})
+            await cluster.pod("other", cpu="1")
+            await cluster.bound("other")
+            assert "p" not in cluster.bound_at
             await asyncio.sleep(BIND_TIMEOUT_S - 1.0)
-            assert len(held(house)) == 1
-            await house.until(lambda: "binding volumes: context deadline" in getattr(house.waiting("p"), "message", ""))
-            assert held(house) == {}
-            await house.delete("namespaces/default/pods/p")
+            assert len(held(cluster)) == 1
+            await cluster.until(
+                lambda: "binding volumes: context deadline" in getattr(cluster.waiting("p"), "message", "")
+            )
+            assert held(cluster) == {}
+            await cluster.delete("namespaces/default/pods/p")
 
-    play(story)
+    play(main)
 
 
 def test_failed_provisioning_moves_the_pod_elsewhere() -> None:
-    async def story() -> None:
-        async with cluster(controllers=False) as house:
-            await claim(house, "data", "made")
-            await pod_with(house, "p", "data")
+    async def main() -> None:
+        async with prepared_cluster(controllers=False) as cluster:
+            await claim(cluster, "data", "made")
+            await pod_with(cluster, "p", "data")
             path = "namespaces/default/persistentvolumeclaims/data"
-            node = await selected_node(house, path)
-            await patch(house, f"nodes/{node}", {"spec": {"unschedulable": True}})
-            await patch(house, path, {"metadata": {"annotations": {"volume.kubernetes.io/selected-node": None}}})
-            await house.until(lambda: house.observer.placed.count("p") == 2)
-            assert await selected_node(house, path) != node
-            await house.delete("namespaces/default/pods/p")
+            node = await selected_node(cluster, path)
+            await patch(cluster, f"nodes/{node}", {"spec": {"unschedulable": True}})
+            await patch(cluster, path, {"metadata": {"annotations": {"volume.kubernetes.io/selected-node": None}}})
+            await cluster.until(lambda: cluster.observer.placed.count("p") == 2)
+            assert await selected_node(cluster, path) != node
+            await cluster.delete("namespaces/default/pods/p")
 
-    play(story)
+    play(main)
 
 
-async def selected_node(house: House, path: str) -> str:
+async def selected_node(cluster: ProgramCluster, path: str) -> str:
     """The node that the scheduler writes to a claim; waits until it has."""
     for _ in range(2_000):
-        annotations = (await read(house, path))["metadata"].get("annotations") or {}
+        annotations = (await read(cluster, path))["metadata"].get("annotations") or {}
         if "volume.kubernetes.io/selected-node" in annotations:
             return str(annotations["volume.kubernetes.io/selected-node"])
         await asyncio.sleep(0.01)
@@ -235,36 +248,36 @@ async def selected_node(house: House, path: str) -> str:
 
 
 def test_volume_changed_after_its_selection_is_checked_again() -> None:
-    async def story() -> None:
-        async with cluster() as house:
-            await local_volume(house, "disk", "n1")
-            await claim(house, "data", "local")
-            await pod_with(house, "p", "data")
+    async def main() -> None:
+        async with prepared_cluster() as cluster:
+            await local_volume(cluster, "disk", "n1")
+            await claim(cluster, "data", "local")
+            await pod_with(cluster, "p", "data")
             for number in range(5):
-                await patch(house, "persistentvolumes/disk", {"metadata": {"labels": {"touched": str(number)}}})
+                await patch(cluster, "persistentvolumes/disk", {"metadata": {"labels": {"touched": str(number)}}})
                 await asyncio.sleep(0.0)
-            await house.bound("p")
-            assert house.node_of("p") == "n1"
+            await cluster.bound("p")
+            assert cluster.node_of("p") == "n1"
 
-    play(story)
+    play(main)
 
 
 def test_equal_pods_of_one_unbound_claim_follow_the_first() -> None:
-    async def story() -> None:
-        async with cluster() as house:
-            await claim(house, "shared", "made")
+    async def main() -> None:
+        async with prepared_cluster() as cluster:
+            await claim(cluster, "shared", "made")
             names = [f"p{number}" for number in range(12)]
             for name in names:
-                await pod_with(house, name, "shared")
-            await house.bound(*names, within_s=60.0)
-            assert len({house.node_of(name) for name in names}) == 1
+                await pod_with(cluster, name, "shared")
+            await cluster.bound(*names, within_s=60.0)
+            assert len({cluster.node_of(name) for name in names}) == 1
 
-    play(story)
+    play(main)
 
 
 def test_ephemeral_claim_is_created_and_bound() -> None:
-    async def story() -> None:
-        async with cluster() as house:
+    async def main() -> None:
+        async with prepared_cluster() as cluster:
             template = {
                 "spec": {
                     "storageClassName": "made",
@@ -272,8 +285,8 @@ def test_ephemeral_claim_is_created_and_bound() -> None:
                     "resources": {"requests": {"storage": "1Gi"}},
                 }
             }
-            await house.pod("p", volumes=[{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}])
-            await house.bound("p", within_s=60.0)
-            assert is_bound(await read(house, "namespaces/default/persistentvolumeclaims/p-scratch"))
+            await cluster.pod("p", volumes=[{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}])
+            await cluster.bound("p", within_s=60.0)
+            assert is_bound(await read(cluster, "namespaces/default/persistentvolumeclaims/p-scratch"))
 
-    play(story)
+    play(main)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from multisched.testing.virtual_workers import VirtualWorkers
-from tests.integration.plugins.house import House, in_virtual_time, one_domain, open_house
+from tests.integration.plugins.program_cluster import ProgramCluster, in_virtual_time, one_domain, open_cluster
 from tests.unit.shell.workers.isolated_plugins import Roomy
 
 ORACLE = {"name": "tests.kit.plugins.slow_oracle:SlowOracle", "weight": 100}
@@ -21,22 +21,22 @@ OTHERS = [f"p{number}" for number in range(12)]
 def test_eight_concurrent_cycles_never_overcommit_one_node() -> None:
     """An asynchronous plugin of 5 ms; all want the lowest row; what no longer fits there goes to the next."""
 
-    async def story() -> None:
-        async with open_house(one_domain(ORACLE, concurrency={"cycles": 8})) as house:
+    async def main() -> None:
+        async with open_cluster(one_domain(ORACLE, concurrency={"cycles": 8})) as cluster:
             for number in range(6):
-                await house.node(f"n{number}", cpu="10")
+                await cluster.node(f"n{number}", cpu="10")
             names = [f"p{number}" for number in range(60)]
             for name in names:
-                await house.pod(name, cpu="1")
-            await house.bound(*names)
+                await cluster.pod(name, cpu="1")
+            await cluster.bound(*names)
 
-            conflicts = house.worker().cycle.conflicts
+            conflicts = cluster.worker().cycle.conflicts
             assert conflicts.true > 0
             assert conflicts.false > 0
-            assert Counter(house.node_of(name) for name in names) == {f"n{number}": 10 for number in range(6)}
-            await house.at_rest()
+            assert Counter(cluster.node_of(name) for name in names) == {f"n{number}": 10 for number in range(6)}
+            await cluster.at_rest()
 
-    in_virtual_time(story)
+    in_virtual_time(main)
 
 
 def isolated(isolation: str, **args: Any) -> str:
@@ -50,80 +50,80 @@ def isolated(isolation: str, **args: Any) -> str:
 async def test_hung_isolated_plugin_fails_one_attempt(isolation: str, told: str, tmp_path: Path) -> None:
     flag = tmp_path / "hang"
     flag.touch()
-    async with open_house(isolated(isolation, hangWhile=str(flag))) as house:
-        await make_pods(house, "victim")
-        await house.bound(*OTHERS, within_s=10.0)
-        await house.until(lambda: bool(house.observer.failures), within_s=5.0)
-        assert told in house.observer.failures[0]
-        assert house.observer.failures[0].startswith("Roomy Filter: 'no answer within 0.3 s")
+    async with open_cluster(isolated(isolation, hangWhile=str(flag))) as cluster:
+        await make_pods(cluster, "victim")
+        await cluster.bound(*OTHERS, within_s=10.0)
+        await cluster.until(lambda: bool(cluster.observer.failures), within_s=5.0)
+        assert told in cluster.observer.failures[0]
+        assert cluster.observer.failures[0].startswith("Roomy Filter: 'no answer within 0.3 s")
         flag.unlink()
 
-        await house.bound("victim", within_s=10.0)
-        assert house.worker().counters.attempts >= len(OTHERS) + 2
-        await house.at_rest()
+        await cluster.bound("victim", within_s=10.0)
+        assert cluster.worker().counters.attempts >= len(OTHERS) + 2
+        await cluster.at_rest()
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 @pytest.mark.parametrize("how", ["raise", "wrong-shape", "exit", "raise-in-score"])
 async def test_failed_isolated_plugin_fails_one_attempt(isolation: str, how: str) -> None:
-    async with open_house(isolated(isolation)) as house:
-        await make_pods(house, how)
-        await house.bound(*OTHERS, within_s=10.0)
-        await house.until(lambda: len(house.observer.failures) >= 2, within_s=5.0)
+    async with open_cluster(isolated(isolation)) as cluster:
+        await make_pods(cluster, how)
+        await cluster.bound(*OTHERS, within_s=10.0)
+        await cluster.until(lambda: len(cluster.observer.failures) >= 2, within_s=5.0)
 
-        waiting = house.waiting(how)
-        assert how not in house.bound_at
+        waiting = cluster.waiting(how)
+        assert how not in cluster.bound_at
         assert waiting is not None
         assert "running" in waiting.message
 
 
 async def test_dead_plugin_process_fails_one_attempt() -> None:
-    async with open_house(isolated("process")) as house:
-        await make_pods(house, "die")
-        await house.bound(*OTHERS, within_s=10.0)
-        await house.until(lambda: bool(house.observer.failures), within_s=5.0)
+    async with open_cluster(isolated("process")) as cluster:
+        await make_pods(cluster, "die")
+        await cluster.bound(*OTHERS, within_s=10.0)
+        await cluster.until(lambda: bool(cluster.observer.failures), within_s=5.0)
 
-        assert "its process died: exit code 7" in house.observer.failures[0]
+        assert "its process died: exit code 7" in cluster.observer.failures[0]
 
 
-async def make_pods(house: House, victim: str) -> None:
+async def make_pods(cluster: ProgramCluster, victim: str) -> None:
     Roomy.released.set()
-    await house.node("n", cpu="64")
+    await cluster.node("n", cpu="64")
     for name in (*OTHERS[:6], victim, *OTHERS[6:]):
-        await house.pod(name, cpu="1")
+        await cluster.pod(name, cpu="1")
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_isolated_row_rule_holds_despite_stale_results(seed: int) -> None:
     """At most two pods per node, by a plugin that is asked beside the loop, with eight cycles on the same rows."""
 
-    async def story() -> None:
+    async def main() -> None:
         plugin = {"name": ROOMY, "isolation": "thread", "args": {"limit": 2}}
         workers = VirtualWorkers(random.Random(seed))
-        async with open_house(one_domain(plugin, concurrency={"cycles": 8}), worker_factory=workers) as house:
+        async with open_cluster(one_domain(plugin, concurrency={"cycles": 8}), worker_factory=workers) as cluster:
             for number in range(10):
-                await house.node(f"n{number}")
+                await cluster.node(f"n{number}")
             for number in range(24):
-                await house.pod(f"p{number}", cpu="100m")
-            await house.until(lambda: len(house.bound_at) == 20, within_s=120.0)
+                await cluster.pod(f"p{number}", cpu="100m")
+            await cluster.until(lambda: len(cluster.bound_at) == 20, within_s=120.0)
 
-            assert set(Counter(house.node_of(name) for name in house.bound_at).values()) == {2}
-            assert house.observer.failures == []
-            await house.at_rest()
-            assert len(house.bound_at) == 20
+            assert set(Counter(cluster.node_of(name) for name in cluster.bound_at).values()) == {2}
+            assert cluster.observer.failures == []
+            await cluster.at_rest()
+            assert len(cluster.bound_at) == 20
 
-    in_virtual_time(story, seed)
+    in_virtual_time(main, seed)
 
 
 def test_hung_plugin_fails_in_virtual_time() -> None:
-    async def story() -> None:
+    async def main() -> None:
         workers = VirtualWorkers(random.Random(0), stuck=("victim",))
-        async with open_house(isolated("process"), worker_factory=workers) as house:
-            await make_pods(house, "victim")
-            await house.bound(*OTHERS, within_s=1.0)
-            await house.until(lambda: house.worker().counters.attempts >= len(OTHERS) + 3)
+        async with open_cluster(isolated("process"), worker_factory=workers) as cluster:
+            await make_pods(cluster, "victim")
+            await cluster.bound(*OTHERS, within_s=1.0)
+            await cluster.until(lambda: cluster.worker().counters.attempts >= len(OTHERS) + 3)
 
-            assert "victim" not in house.bound_at
-            assert "no answer within 0.3 s" in house.observer.failures[0]
+            assert "victim" not in cluster.bound_at
+            assert "no answer within 0.3 s" in cluster.observer.failures[0]
 
-    in_virtual_time(story)
+    in_virtual_time(main)

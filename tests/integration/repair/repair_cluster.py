@@ -348,7 +348,7 @@ class _RepairTransport:
             if "/eviction" in path and answer.status == 201:
                 self._cluster.saw_eviction(bare)
             if "/binding" in path and body is not None:
-                self._cluster.api_checker.bind_seen(bare, body, answer)
+                self._cluster.api_checker.on_bind_applied(bare, body, answer)
             return answer
 
         word = _word(method, path, body)
@@ -441,10 +441,10 @@ async def uneven(cluster: RepairCluster, *, replicas: int = 3, least: int = 2, n
     await cluster.budget("chatty", least)
 
 
-def played(story: Callable[[], Awaitable[None]], seed: int = 0) -> None:
-    """The story in virtual time."""
+def run_in_virtual_time(test: Callable[[], Awaitable[None]], seed: int = 0) -> None:
+    """Runs an asynchronous test on the seeded loop with virtual time."""
 
     async def main() -> None:
-        await story()
+        await test()
 
     simulate(main(), SimLoop(seed))

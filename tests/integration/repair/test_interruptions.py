@@ -13,7 +13,7 @@ from tests.integration.repair.repair_cluster import (
     Fault,
     RepairCluster,
     open_cluster,
-    played,
+    run_in_virtual_time,
     uneven,
 )
 
@@ -23,7 +23,7 @@ WRITES = ("reserving", "looking", "evicting", "EVICT", "leaving", "checking", "f
 
 
 async def mended(cluster: RepairCluster) -> None:
-    """The end that every story comes to."""
+    """Checks the end state that every test must reach."""
     await cluster.until(lambda: cluster.spread("chatty") == [1, 1], within_s=WINDOW_S)
     await cluster.until(lambda: cluster.ready("chatty") == 2)
     await cluster.until(lambda: cluster.run_state() in ("finished", "stopped"), within_s=WINDOW_S)
@@ -34,7 +34,7 @@ async def mended(cluster: RepairCluster) -> None:
 @pytest.mark.parametrize("fault", [Fault.DIED_BEFORE, Fault.DIED_AFTER])
 @pytest.mark.parametrize("number", range(1, len(WRITES) + 1), ids=WRITES)
 def test_run_of_a_dead_process_is_completed_by_the_next(tmp_path: Path, number: int, fault: Fault) -> None:
-    async def story() -> None:
+    async def main() -> None:
         async with open_cluster(tmp_path) as cluster:
             await uneven(cluster, replicas=2, least=1)
             cluster.faults = {number: fault}
@@ -45,12 +45,12 @@ def test_run_of_a_dead_process_is_completed_by_the_next(tmp_path: Path, number: 
             await cluster.start()
             await mended(cluster)
 
-    played(story, seed=number)
+    run_in_virtual_time(main, seed=number)
 
 
 @pytest.mark.parametrize("number", range(1, len(WRITES) + 1), ids=WRITES)
 def test_run_of_a_dead_unreplaced_process_keeps_every_replica_running(tmp_path: Path, number: int) -> None:
-    async def story() -> None:
+    async def main() -> None:
         async with open_cluster(tmp_path) as cluster:
             await uneven(cluster, replicas=2, least=1)
             cluster.faults = {number: Fault.DIED_AFTER}
@@ -64,13 +64,13 @@ def test_run_of_a_dead_unreplaced_process_keeps_every_replica_running(tmp_path: 
             assert len(cluster.evicted) == evicted
             await cluster.at_rest()
 
-    played(story, seed=number)
+    run_in_virtual_time(main, seed=number)
 
 
 @pytest.mark.parametrize("fault", [Fault.THROTTLED, Fault.LOST, Fault.UNDONE])
 @pytest.mark.parametrize("number", range(1, len(WRITES) + 1), ids=WRITES)
 def test_missing_response_is_requested_again(tmp_path: Path, number: int, fault: Fault) -> None:
-    async def story() -> None:
+    async def main() -> None:
         async with open_cluster(tmp_path) as cluster:
             await uneven(cluster, replicas=2, least=1)
             cluster.faults = {number: fault}
@@ -79,11 +79,11 @@ def test_missing_response_is_requested_again(tmp_path: Path, number: int, fault:
             assert cluster.run_state() == "finished"
             assert not cluster.status().counts["stopped"]
 
-    played(story, seed=number)
+    run_in_virtual_time(main, seed=number)
 
 
 def test_unstored_step_is_not_executed(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def main() -> None:
         async with open_cluster(tmp_path) as cluster:
             await uneven(cluster, replicas=2, least=1)
             cluster.faults = dict.fromkeys(range(1, 500), Fault.FORBIDDEN)
@@ -94,11 +94,11 @@ def test_unstored_step_is_not_executed(tmp_path: Path) -> None:
             assert "no right to do that" in cluster.status().reason
             await cluster.at_rest()
 
-    played(story)
+    run_in_virtual_time(main)
 
 
 def test_missing_eviction_permission_stops_the_run_and_is_named(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def main() -> None:
         async with open_cluster(tmp_path, intervalMinutes=60) as cluster:
             await uneven(cluster, replicas=2, least=1)
             cluster.forbids = "EVICT"
@@ -109,11 +109,11 @@ def test_missing_eviction_permission_stops_the_run_and_is_named(tmp_path: Path) 
             assert cluster.status().counts["evictions_refused"] == 11
             await cluster.at_rest()
 
-    played(story)
+    run_in_virtual_time(main)
 
 
 def test_foreign_record_is_read_before_any_action(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def main() -> None:
         async with open_cluster(tmp_path) as cluster:
             await uneven(cluster, replicas=2, least=1)
             await cluster.start()
@@ -128,14 +128,14 @@ def test_foreign_record_is_read_before_any_action(tmp_path: Path) -> None:
             assert not cluster.places()
             await mended(cluster)
 
-    played(story)
+    run_in_virtual_time(main)
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_faults_violate_no_budget_and_lose_no_replica(tmp_path: Path, seed: int) -> None:
     """Faults drawn for every third write or so; processes die and come again until the window ends."""
 
-    async def story() -> None:
+    async def main() -> None:
         async with open_cluster(tmp_path, seed=seed, intervalMinutes=1, windows=[("00:01", "00:11")]) as cluster:
             await uneven(cluster, replicas=4, nodes=6, least=3)
             cluster.draw_faults(0.35)
@@ -151,4 +151,4 @@ def test_random_faults_violate_no_budget_and_lose_no_replica(tmp_path: Path, see
             assert len(set(names)) == len(names), "no pod is evicted twice"
             await cluster.at_rest()
 
-    played(story, seed)
+    run_in_virtual_time(main, seed)

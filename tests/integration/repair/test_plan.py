@@ -31,7 +31,7 @@ from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.telemetry import ProgramQueues
 from multisched.whatif.explain_source import ProgramExplanations
 from multisched.whatif.repair_source import RepairPlans
-from tests.integration.plugins.house import House, one_domain, open_house
+from tests.integration.plugins.program_cluster import ProgramCluster, one_domain, open_cluster
 from tests.integration.repair.uneven import PROFILES, configuration, known, put, uneven
 
 ASKED = RepairRequest()
@@ -41,14 +41,14 @@ def moves(plan: RepairPlan) -> list[tuple[str, str, str]]:
     return [(move.pod, move.from_node, move.to_node) for move in plan.moves]
 
 
-def on_server(house: House) -> list[tuple[str, str, Version]]:
+def on_server(cluster: ProgramCluster) -> list[tuple[str, str, Version]]:
     """Every pod with its node and version."""
-    return sorted((key, pod.node, pod.version) for key, pod in house.api_checker.pods().items())
+    return sorted((key, pod.node, pod.version) for key, pod in cluster.api_checker.pods().items())
 
 
 async def test_one_move_repairs_a_node_overloaded_in_one_dimension() -> None:
-    async with uneven() as (house, plans):
-        before = on_server(house)
+    async with uneven() as (cluster, plans):
+        before = on_server(cluster)
 
         plan = await plans.plan(ASKED)
 
@@ -61,7 +61,7 @@ async def test_one_move_repairs_a_node_overloaded_in_one_dimension() -> None:
             1,
         )
         assert move.to_node in ("n1", "n2")
-        assert house.program.cache.placed(move.uid) is not None
+        assert cluster.program.cache.placed(move.uid) is not None
         assert (move.service, move.replicas) == ("default/chatty", 3)
         assert (move.from_before.dimension, move.from_before.at) == ("log", "Mon 20:00")
         assert (round(move.from_before.percent), round(move.from_after.percent)) == (120, 80)
@@ -70,8 +70,8 @@ async def test_one_move_repairs_a_node_overloaded_in_one_dimension() -> None:
         assert {name: round(p) for name, p in move.to_peaks_percent.items()} == {"cpu": 1, "log": 42}
         assert (plan.domain, plan.nodes, plan.pods, plan.movable, plan.kept) == ("tests", 3, 5, 5, {})
         assert plan.threshold_percent == {"cpu": 100.0, "log": 100.0}
-        assert on_server(house) == before, "a plan writes nothing"
-        await house.at_rest()
+        assert on_server(cluster) == before, "a plan writes nothing"
+        await cluster.at_rest()
 
 
 async def test_request_overrides_the_settings() -> None:
@@ -86,10 +86,10 @@ async def test_request_overrides_the_settings() -> None:
 
 
 async def test_pods_move_only_to_nodes_that_pass_every_filter() -> None:
-    async with uneven() as (house, plans):
+    async with uneven() as (cluster, plans):
         taints = [{"key": "team", "value": "search", "effect": "NoSchedule"}]
         amounts = {"cpu": "8", "memory": "32Gi", "pods": "110"}
-        await house.post(
+        await cluster.post(
             "nodes", "empty", {}, spec={"taints": taints}, status={"capacity": amounts, "allocatable": amounts}
         )
         anti: dict[str, Any] = {
@@ -101,12 +101,12 @@ async def test_pods_move_only_to_nodes_that_pass_every_filter() -> None:
                 }
             }
         }
-        await put(house, "shy-0", "chatty", "n0", spec=anti)
-        await put(house, "shy-1", "chatty", "n0", spec=anti)
-        await known(house, "shy-0", "shy-1")
+        await put(cluster, "shy-0", "chatty", "n0", spec=anti)
+        await put(cluster, "shy-1", "chatty", "n0", spec=anti)
+        await known(cluster, "shy-0", "shy-1")
         labelled = {"kubernetes.io/hostname": "free"}
-        await house.node("free", labels=labelled)
-        await house.until(lambda: house.program.cache.nodes.row_of("free") is not None)
+        await cluster.node("free", labels=labelled)
+        await cluster.until(lambda: cluster.program.cache.nodes.row_of("free") is not None)
 
         plan = await plans.plan(ASKED)
 
@@ -118,9 +118,9 @@ async def test_pods_move_only_to_nodes_that_pass_every_filter() -> None:
 
 
 async def test_full_node_takes_a_pod_after_another_move() -> None:
-    async with uneven(nodes={"n0": "8", "n1": "250m"}) as (house, plans):
-        await put(house, "quiet-0", "quiet", "n1", cpu="100m")  # with early-n1: 200m of 250m
-        await known(house, "quiet-0")
+    async with uneven(nodes={"n0": "8", "n1": "250m"}) as (cluster, plans):
+        await put(cluster, "quiet-0", "quiet", "n1", cpu="100m")  # with early-n1: 200m of 250m
+        await known(cluster, "quiet-0")
 
         plan = await plans.plan(ASKED)
 
@@ -129,11 +129,11 @@ async def test_full_node_takes_a_pod_after_another_move() -> None:
 
 
 async def test_disruption_budgets_are_shown_and_respected() -> None:
-    async with uneven() as (house, plans):
+    async with uneven() as (cluster, plans):
         path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
         selector = {"matchLabels": {"app": "chatty"}}
-        await house.post(path, "chatty", {}, spec={"selector": selector, "maxUnavailable": 0}, status={})
-        await house.until(lambda: len(house.program.cache.objects.disruption_budgets("default")) == 1)
+        await cluster.post(path, "chatty", {}, spec={"selector": selector, "maxUnavailable": 0}, status={})
+        await cluster.until(lambda: len(cluster.program.cache.objects.disruption_budgets("default")) == 1)
 
         (left,) = (await plans.plan(ASKED)).unrepaired
 
@@ -141,18 +141,18 @@ async def test_disruption_budgets_are_shown_and_respected() -> None:
 
 
 async def test_full_quota_keeps_the_pods_of_its_namespace() -> None:
-    async with uneven() as (house, plans):
-        await house.post("namespaces/default/resourcequotas", "tight", {}, spec={"hard": {"pods": "5"}})
+    async with uneven() as (cluster, plans):
+        await cluster.post("namespaces/default/resourcequotas", "tight", {}, spec={"hard": {"pods": "5"}})
         used = orjson.dumps({"status": {"hard": {"pods": "5"}, "used": {"pods": "5"}}})
         path = "/api/v1/namespaces/default/resourcequotas/tight/status"
-        answer = await DirectTransport(house.server).request("PATCH", path, body=used, content_type=MERGE_PATCH)
+        answer = await DirectTransport(cluster.server).request("PATCH", path, body=used, content_type=MERGE_PATCH)
         assert answer.status == 200, answer.body
-        objects = house.program.cache.objects
+        objects = cluster.program.cache.objects
 
         def is_known() -> bool:
             return any(one.used for one in objects.all(ObjectKind.RESOURCE_QUOTA) if isinstance(one, ResourceQuota))
 
-        await house.until(is_known)
+        await cluster.until(is_known)
 
         (left,) = (await plans.plan(ASKED)).unrepaired
 
@@ -168,8 +168,8 @@ async def test_plans_without_a_repair_section_use_defaults_and_read_no_quotas() 
 
 
 async def test_unreadable_budgets_prevent_moves() -> None:
-    async with uneven() as (house, plans):
-        house.program.cache.objects.set_unreadable(ObjectKind.POD_DISRUPTION_BUDGET, "forbidden")
+    async with uneven() as (cluster, plans):
+        cluster.program.cache.objects.set_unreadable(ObjectKind.POD_DISRUPTION_BUDGET, "forbidden")
         with pytest.raises(RepairRefusedError, match=r"PodDisruptionBudgets cannot be read \(forbidden\)"):
             await plans.plan(ASKED)
 
@@ -188,13 +188,13 @@ async def test_abandoned_plan_request_blocks_no_other() -> None:
 
 async def test_pods_of_other_schedulers_move_only_if_configured() -> None:
     for whose, expected in (("own", 0), ("all", 1)):
-        async with uneven(configuration(pods=whose)) as (house, plans):
+        async with uneven(configuration(pods=whose)) as (cluster, plans):
             for number in range(3):
-                await house.delete(f"namespaces/default/pods/chatty-{number}")
+                await cluster.delete(f"namespaces/default/pods/chatty-{number}")
             for number in range(3):
-                await put(house, f"foreign-{number}", "chatty", "n0", scheduler="default-scheduler")
-            await known(house, "foreign-0", "foreign-1", "foreign-2")
-            await house.until(lambda: len(house.program.cache) == 5)
+                await put(cluster, f"foreign-{number}", "chatty", "n0", scheduler="default-scheduler")
+            await known(cluster, "foreign-0", "foreign-1", "foreign-2")
+            await cluster.until(lambda: len(cluster.program.cache) == 5)
 
             plan = await plans.plan(ASKED)
 
@@ -206,11 +206,11 @@ async def test_pods_of_other_schedulers_move_only_if_configured() -> None:
 
 
 async def test_nominated_pods_count_on_their_nodes() -> None:
-    async with uneven() as (house, plans):
-        (pod,) = [entry.pod for entry in house.program.cache if entry.pod.name == "chatty-0"]
+    async with uneven() as (cluster, plans):
+        (pod,) = [entry.pod for entry in cluster.program.cache if entry.pod.name == "chatty-0"]
         for node in ("n1", "n2"):  # promised enough at 20:00 to leave no room for one of n0's
             for number in range(2):
-                house.program.nominator.nominate(_renamed(pod, f"next-{node}-{number}"), node)
+                cluster.program.nominator.nominate(_renamed(pod, f"next-{node}-{number}"), node)
 
         (left,) = (await plans.plan(ASKED)).unrepaired
 
@@ -231,15 +231,15 @@ async def test_impossible_plan_reports_the_fix() -> None:
         with pytest.raises(RepairRefusedError, match="domain test: no such domain; did you mean tests"):
             await plans.plan(RepairRequest(domain="test"))
     text = configuration()
-    async with open_house(text) as house:
-        plans = RepairPlans(house.program)
-        await house.node("n0")
+    async with open_cluster(text) as cluster:
+        plans = RepairPlans(cluster.program)
+        await cluster.node("n0")
         with pytest.raises(RepairRefusedError, match="no profiles are active yet"):
             await plans.plan(ASKED)
     text = one_domain()
-    async with open_house(text) as house:
+    async with open_cluster(text) as cluster:
         with pytest.raises(RepairRefusedError, match="enable PeakForecast in one"):
-            await RepairPlans(house.program).plan(ASKED)
+            await RepairPlans(cluster.program).plan(ASKED)
 
 
 async def test_surplus_plan_requests_get_a_retry_hint() -> None:
@@ -260,9 +260,9 @@ async def test_surplus_plan_requests_get_a_retry_hint() -> None:
 
 
 async def test_plan_is_served_over_http_and_cli() -> None:
-    async with uneven() as (house, plans):
-        explanations = ProgramExplanations(house.program)
-        queues, views = ProgramQueues(house.program, "me"), ProgramViews(house.program)
+    async with uneven() as (cluster, plans):
+        explanations = ProgramExplanations(cluster.program)
+        queues, views = ProgramQueues(cluster.program, "me"), ProgramViews(cluster.program)
         sources = Sources(Health(), Metrics(), queues, explanations, plans, views)
         async with serve(ServerSettings(port=0), sources) as url:
             code, text, _ = await _call("--server", url)
@@ -292,9 +292,9 @@ async def test_dump_gives_the_same_plan(tmp_path: Path) -> None:
     profiles, dump, text = tmp_path / "profiles", tmp_path / "dump.json", tmp_path / "config.yaml"
     profiles.write_bytes(dumps(PROFILES))
     text.write_text(configuration(str(profiles)))
-    async with uneven() as (house, plans):
+    async with uneven() as (cluster, plans):
         expected = await plans.plan(ASKED)
-        dump.write_bytes(orjson.dumps({"items": [*await listed(house, "Node"), *await listed(house, "Pod")]}))
+        dump.write_bytes(orjson.dumps({"items": [*await listed(cluster, "Node"), *await listed(cluster, "Pod")]}))
 
     code, told, error = await _call("--snapshot", str(dump), "--config", str(text), "-o", "json")
 
@@ -309,9 +309,9 @@ async def test_dump_gives_the_same_plan(tmp_path: Path) -> None:
     assert (code, "the dump has no nodes" in error) == (1, True), error
 
 
-async def listed(house: House, kind: str) -> list[dict[str, Any]]:
+async def listed(cluster: ProgramCluster, kind: str) -> list[dict[str, Any]]:
     """As kubectl prints them."""
-    answer = await DirectTransport(house.server).request("GET", f"/api/v1/{kind.lower()}s")
+    answer = await DirectTransport(cluster.server).request("GET", f"/api/v1/{kind.lower()}s")
     return [{**item, "kind": kind} for item in orjson.loads(answer.body)["items"]]
 
 

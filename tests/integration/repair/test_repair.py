@@ -10,13 +10,13 @@ import pytest
 
 from multisched.framework.moving import digest_of
 from multisched.framework.repair import RepairRefusedError, RepairRequest
-from tests.integration.repair.repair_cluster import CLOSES_S, OPENS_S, open_cluster, played, uneven
+from tests.integration.repair.repair_cluster import CLOSES_S, OPENS_S, open_cluster, run_in_virtual_time, uneven
 
 WINDOW_S = CLOSES_S - OPENS_S
 
 
 def test_uneven_cluster_is_repaired_only_in_the_window(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def main() -> None:
         async with open_cluster(tmp_path) as cluster:
             await uneven(cluster)
             await cluster.start()
@@ -30,12 +30,12 @@ def test_uneven_cluster_is_repaired_only_in_the_window(tmp_path: Path) -> None:
             assert cluster.status().moved == 2
             await cluster.at_rest()
 
-    played(story)
+    run_in_virtual_time(main)
 
 
 @pytest.mark.parametrize("mode", ["off", "preview"])
 def test_nothing_is_moved_by_default(tmp_path: Path, mode: str) -> None:
-    async def story() -> None:
+    async def main() -> None:
         async with open_cluster(tmp_path, mode=mode) as cluster:
             await uneven(cluster)
             await cluster.start()
@@ -48,11 +48,11 @@ def test_nothing_is_moved_by_default(tmp_path: Path, mode: str) -> None:
             assert cluster.status().mode == mode
             await cluster.at_rest()
 
-    played(story)
+    run_in_virtual_time(main)
 
 
 def test_zero_budget_is_never_violated(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def main() -> None:
         async with open_cluster(tmp_path) as cluster:
             await uneven(cluster, least=3)
             await cluster.start()
@@ -61,11 +61,11 @@ def test_zero_budget_is_never_violated(tmp_path: Path) -> None:
             assert cluster.ready("chatty") == 3
             await cluster.at_rest()
 
-    played(story)
+    run_in_virtual_time(main)
 
 
 def test_budget_used_up_after_the_plan_stops_the_run(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def main() -> None:
         async with open_cluster(tmp_path, intervalMinutes=60) as cluster:
             await uneven(cluster)
             await cluster.start()
@@ -82,11 +82,11 @@ def test_budget_used_up_after_the_plan_stops_the_run(tmp_path: Path) -> None:
             assert "PodDisruptionBudget default/chatty allows no disruption" in cluster.record()["reason"]
             await cluster.at_rest()
 
-    played(story)
+    run_in_virtual_time(main)
 
 
 def test_unready_replica_keeps_the_others_in_place(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def main() -> None:
         async with open_cluster(tmp_path, intervalMinutes=60) as cluster:
             await uneven(cluster, replicas=4, nodes=5, least=1)
             await cluster.start()
@@ -104,11 +104,11 @@ def test_unready_replica_keeps_the_others_in_place(tmp_path: Path) -> None:
             await cluster.until(lambda: cluster.ready("chatty") == 4)
             await cluster.at_rest()
 
-    played(story)
+    run_in_virtual_time(main)
 
 
 def test_closing_window_completes_the_current_move_only(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def main() -> None:
         async with open_cluster(tmp_path, windows=[("00:01", "00:02")]) as cluster:
             await uneven(cluster, replicas=4, nodes=6, least=1)
             await cluster.start()
@@ -122,11 +122,11 @@ def test_closing_window_completes_the_current_move_only(tmp_path: Path) -> None:
             assert cluster.spread("chatty") == [3, 1]
             await cluster.at_rest()
 
-    played(story)
+    run_in_virtual_time(main)
 
 
 def test_late_eviction_is_not_sent(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def main() -> None:
         async with open_cluster(tmp_path, windows=[("00:01", "00:02")]) as cluster:
             await uneven(cluster)
             await cluster.start()
@@ -138,11 +138,11 @@ def test_late_eviction_is_not_sent(tmp_path: Path) -> None:
             assert cluster.record()["reason"].endswith("the window closed")
             await cluster.at_rest()
 
-    played(story)
+    run_in_virtual_time(main)
 
 
 def test_window_budget_counts_across_plans_and_processes(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def main() -> None:
         windows = [("00:01", "00:11"), ("00:15", "00:25")]
         async with open_cluster(tmp_path, windows=windows, movesPerWindow=1) as cluster:
             await uneven(cluster, replicas=2, nodes=6, least=1)
@@ -162,11 +162,11 @@ def test_window_budget_counts_across_plans_and_processes(tmp_path: Path) -> None
             assert (cluster.spread("chatty"), cluster.spread("other")) == ([1, 1], [1, 1])
             await cluster.at_rest()
 
-    played(story)
+    run_in_virtual_time(main)
 
 
 def test_equal_pod_does_not_take_a_reserved_place(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def main() -> None:
         async with open_cluster(tmp_path) as cluster:
             await cluster.node("n0")
             await cluster.node("n1", cpu="500m")  # room for one replica
@@ -187,11 +187,11 @@ def test_equal_pod_does_not_take_a_reserved_place(tmp_path: Path) -> None:
             assert thief.node == ""
             await cluster.at_rest()
 
-    played(story)
+    run_in_virtual_time(main)
 
 
 def test_deleted_target_stops_the_run_with_every_replica_running(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def main() -> None:
         async with open_cluster(tmp_path, intervalMinutes=60) as cluster:
             await uneven(cluster, replicas=2, least=1)
             await cluster.start()
@@ -204,11 +204,11 @@ def test_deleted_target_stops_the_run_with_every_replica_running(tmp_path: Path)
             await cluster.until(lambda: cluster.ready("chatty") == 2)
             await cluster.at_rest()
 
-    played(story)
+    run_in_virtual_time(main)
 
 
 def test_load_that_differs_from_the_forecast_stops_the_run(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def main() -> None:
         async with open_cluster(tmp_path, intervalMinutes=60) as cluster:
             await uneven(cluster)
             await cluster.start()
@@ -221,11 +221,11 @@ def test_load_that_differs_from_the_forecast_stops_the_run(tmp_path: Path) -> No
             assert len(cluster.evicted) == 1
             await cluster.at_rest()
 
-    played(story)
+    run_in_virtual_time(main)
 
 
 def test_stateful_set_pods_move_too(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def main() -> None:
         async with open_cluster(tmp_path) as cluster:
             for number in range(3):
                 await cluster.node(f"n{number}")
@@ -236,11 +236,11 @@ def test_stateful_set_pods_move_too(tmp_path: Path) -> None:
             assert cluster.spread("chatty") == [1, 1, 1]
             await cluster.at_rest()
 
-    played(story)
+    run_in_virtual_time(main)
 
 
 def test_only_the_shown_plan_is_executed(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def main() -> None:
         async with open_cluster(tmp_path, mode="preview") as cluster:
             await uneven(cluster)
             await cluster.start()
@@ -261,4 +261,4 @@ def test_only_the_shown_plan_is_executed(tmp_path: Path) -> None:
                 await cluster.plugin.request_repair(RepairRequest(), shown)
             await cluster.at_rest()
 
-    played(story)
+    run_in_virtual_time(main)

@@ -14,7 +14,7 @@ from multisched.cluster.api.direct import DirectTransport
 from multisched.model.wire import MERGE_PATCH
 from multisched.testing.builders import Document, container, pod_document
 from multisched.whatif.repair_source import RepairPlans
-from tests.integration.plugins.house import House, one_domain, open_house
+from tests.integration.plugins.program_cluster import ProgramCluster, one_domain, open_cluster
 from tests.unit.domains.forecast.profiles import make_profiles
 
 EVENING: Any = np.where(np.arange(168) % 24 == 20, 40.0, 2.0)
@@ -62,10 +62,10 @@ def service_pod(name: str, service: str, node: str, **fields: Any) -> Document:
     )
 
 
-async def put(house: House, name: str, service: str, node: str, **fields: Any) -> None:
+async def put(cluster: ProgramCluster, name: str, service: str, node: str, **fields: Any) -> None:
     """A foreign scheduler binds a pod of ours, and it comes to be ready."""
     document = service_pod(name, service, node, **fields)
-    transport, pods = DirectTransport(house.server), "/api/v1/namespaces/default/pods"
+    transport, pods = DirectTransport(cluster.server), "/api/v1/namespaces/default/pods"
     answer = await transport.request("POST", pods, body=orjson.dumps(document))
     assert answer.status == 201, answer.body
     status = orjson.dumps({"status": document["status"]})
@@ -73,31 +73,33 @@ async def put(house: House, name: str, service: str, node: str, **fields: Any) -
     assert answer.status == 200, answer.body
 
 
-async def known(house: House, *names: str) -> None:
+async def known(cluster: ProgramCluster, *names: str) -> None:
     """The program has seen these pods ready."""
 
     def are_ready() -> bool:
-        return {entry.pod.name for entry in house.program.cache if entry.pod.is_ready} >= set(names)
+        return {entry.pod.name for entry in cluster.program.cache if entry.pod.is_ready} >= set(names)
 
-    await house.until(are_ready)
+    await cluster.until(are_ready)
 
 
-def forecast(house: House) -> Forecast:
-    (found,) = [b.plugin for b in house.worker().plugins.built if isinstance(b.plugin, Forecast)]
+def forecast(cluster: ProgramCluster) -> Forecast:
+    (found,) = [b.plugin for b in cluster.worker().plugins.built if isinstance(b.plugin, Forecast)]
     return found
 
 
 @asynccontextmanager
-async def uneven(text: str = "", nodes: Mapping[str, str] | None = None) -> AsyncIterator[tuple[House, RepairPlans]]:
+async def uneven(
+    text: str = "", nodes: Mapping[str, str] | None = None
+) -> AsyncIterator[tuple[ProgramCluster, RepairPlans]]:
     """Three pods of `chatty` on n0, 120 % of its log at 20:00, and one of `early` on each other node. `nodes`: name -> CPU."""
     text = text or configuration()
-    async with open_house(text) as house:
+    async with open_cluster(text) as cluster:
         for name, cpu in (nodes or dict.fromkeys(("n0", "n1", "n2"), "8")).items():
-            await house.node(name, cpu=cpu)
+            await cluster.node(name, cpu=cpu)
         placed = {f"chatty-{number}": ("chatty", "n0") for number in range(3)}
         placed |= {f"early-{name}": ("early", name) for name in (nodes or ("n0", "n1", "n2")) if name != "n0"}
         for name, (service, node) in placed.items():
-            await put(house, name, service, node)
-        await known(house, *placed)
-        forecast(house).adopt(PROFILES)
-        yield house, RepairPlans(house.program)
+            await put(cluster, name, service, node)
+        await known(cluster, *placed)
+        forecast(cluster).adopt(PROFILES)
+        yield cluster, RepairPlans(cluster.program)

@@ -1,1 +1,1 @@
-"""What must hold of a program, compared with what the cluster has and with what the program has observed."""
+"""Checks of a simulated program against the API server's objects and against what the program has observed."""

@@ -1,6 +1,6 @@
-"""What pods hold of the cards of nodes that share GPUs, which of them a device plugin has not served, and where one more fits.
+"""What pods hold of shared GPUs, which pods a device plugin has not served yet, and where another pod fits.
 
-From specs and annotations alone, as `multisched.verify.cards` reads them, and from what the nodes really have.
+Computed from specs and annotations, as `multisched.verify.cards` reads them, and from the real cards of the nodes.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from tests.kit.world.gpu_nodes import GPUSHARE, HAMI, KOORDINATOR, VOLCANO, WHOL
 from tests.kit.world.gpu_pods import CardDemand, Part
 from tests.kit.world.labels import CARDS
 
-GUESSING = (HAMI, VOLCANO, GPUSHARE)
-"""Modes of nodes whose device plugin guesses its pod."""
-WRITTEN = (*GUESSING, KOORDINATOR)
-"""Modes whose pods say in their annotations what they hold of which card."""
+GUESSING_MODES = (HAMI, VOLCANO, GPUSHARE)
+"""Modes whose device plugin is not told which pod it serves, and guesses it."""
+ANNOTATED_MODES = (*GUESSING_MODES, KOORDINATOR)
+"""Modes in which annotations of a pod list what it holds of which card."""
 
 
-def listed(requests: Mapping[str, int]) -> Mapping[str, int]:
-    """Those resources that nodes list: what a device plugin reads of the pod alone is left out."""
+def node_resources(requests: Mapping[str, int]) -> Mapping[str, int]:
+    """Returns the resources that nodes list, without those that only a device plugin reads."""
     return {name: amount for name, amount in requests.items() if name not in UNKNOWN_TO_NODES}
 
 
 def mode_of(pod: Pod) -> str:
-    """The sharing system in whose names the pod requests GPUs; empty for other pods."""
+    """Returns the sharing system whose resource names the pod uses; empty for other pods."""
     return pod.labels.get(CARDS, "")
 
 
 def is_unserved(pod: Pod) -> bool:
-    """The device plugin of a pod's node has not allocated all that the pod was given: it may take another pod for this one."""
+    """Reports whether the device plugin has not allocated all devices of the pod yet. It may then take another pod for this one."""
     if not pod.node or pod.phase != "Pending":
         return False
     found = pod.annotations
@@ -44,22 +44,22 @@ def is_unserved(pod: Pod) -> bool:
 
 
 def may_be_confused(one: Pod, other: Pod) -> bool:
-    """The plugin of a node on which both wait could serve one for the other."""
+    """Reports whether a device plugin could serve one of the pods in place of the other one."""
     mode = mode_of(one)
-    if mode != mode_of(other) or mode not in GUESSING:
+    if mode != mode_of(other) or mode not in GUESSING_MODES:
         return False
     names = {VOLCANO: VOLCANO_NUMBER, GPUSHARE: GPUSHARE_MEMORY}
     return mode == HAMI or one.requests.get(names[mode]) == other.requests.get(names[mode])
 
 
 def held_of(pod: Pod, mode: str) -> Mapping[str, Mapping[str, int]]:
-    """Card -> what the pod holds of it, by its annotations."""
+    """Returns card -> what the pod holds of it, by its annotations."""
     found = cards_of_pod(pod.annotations, pod.requests, pod.spec.init_container_count, lambda problem: None).get(mode)
     return {} if found is None else found.cards
 
 
 class Usage:
-    """What pods hold of one node's cards."""
+    """What pods hold of the cards of one node."""
 
     def __init__(self, node: CardNode, pods: Iterable[Pod]) -> None:
         self._node = node
@@ -70,7 +70,7 @@ class Usage:
                     self._used[card].update(use)
 
     def excess(self) -> str:
-        """The first amount of a card that is given out beyond what there is; empty for none."""
+        """Returns the first amount by which a card is overcommitted; empty for none."""
         for card, has in self._node.cards.items():
             for what, most in has.items():
                 if self._used[card][what] > most:
@@ -89,10 +89,10 @@ class Usage:
 
 
 def fits(demand: CardDemand, pod: Pod, known: CardNode, node: Node, there: Collection[Pod]) -> bool:
-    """True if the node has room for the pod for certain. `there`: the pods that stand on it."""
+    """Reports whether the pod certainly fits on the node. `there`: the pods on the node."""
     if known.mode != demand.mode or any(is_unserved(one) and may_be_confused(one, pod) for one in there):
         return False
-    for name, amount in listed(pod.requests).items():
+    for name, amount in node_resources(pod.requests).items():
         if sum(one.requests.get(name, 0) for one in there) + amount > node.allocatable.get(name, 0):
             return False
     if not known.cards:

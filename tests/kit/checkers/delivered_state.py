@@ -1,8 +1,7 @@
-"""What one simulated process has observed, kept beside it: the measure of what it can know.
+"""What one simulated process has observed: it determines what the process can know.
 
-A binding is judged by what the world is, and excused only by what its sender cannot have known. That is measured by
-pods as its watches showed them when it decided, and by nodes when it sent. Nothing is read from the program's own
-caches.
+A binding is checked against the API server, and excused only by what its sender cannot have known: pods as its watches delivered
+them when it decided, and nodes as delivered when it sent. Nothing is read from the caches of the program.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from multisched.verify.fields import Json
 from multisched.verify.gangs import GangJudge
 from multisched.verify.quota_tree import QuotaTree
 from multisched.verify.quotas import QuotaJudge
-from tests.kit.checkers.card_rules import listed
+from tests.kit.checkers.card_rules import node_resources
 from tests.kit.checkers.device_rules import fraction_wanted
 from tests.kit.checkers.linked_quotas import LinkedQuotaJudge
 from tests.kit.checkers.quota_messages import Bound
-from tests.kit.checkers.reference_rules import Standing, wants
+from tests.kit.checkers.reference_rules import PodOnNode, matches_node_affinity
 from tests.kit.world.labels import GPU_DEVICES
 from tests.kit.world.store_view import Reader
 
 CORDON = Taint("node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
-"""What a cordon counts as; who tolerates it goes there all the same."""
+"""The taint that a cordon corresponds to. Pods that tolerate it may use the node."""
 
 
-class Homes:
-    """Which nodes a configuration lets its domains use: asked for each pod and node, and answered once for each node."""
+class DomainNodeFilter:
+    """Which nodes each domain of a configuration may use. Results are cached per pod and node."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._router = NodeRouter(configuration)
@@ -48,77 +47,77 @@ class Homes:
     def usable_by(self, domain: str) -> Callable[[Node], bool]:
         """See `NodeRouter.usable_by`."""
         if domain not in self._tests:
-            # A node that changed is another object, and as many as were observed are kept.
+            # A changed node is a new object; all observed versions are kept.
             self._tests[domain] = cache(self._router.usable_by(domain))
         return self._tests[domain]
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """What a binding was decided and sent on."""
+class DecisionBasis:
+    """The state on which a binding was decided and sent."""
 
     sender: str
     node: Node | None
-    """As it was observed when the binding was sent; None: not at all."""
+    """The node as observed when the binding was sent; None if it was not observed."""
     size: Requests
-    """Of the pod, as observed when the binding was sent."""
+    """The pod's requests, as observed when the binding was sent."""
     pods: Mapping[str, Pod]
     """uid -> pod, as observed when the pod was assumed."""
     unknowable: frozenset[str]
-    """uids of pods of which the sender had observed less than is so, when it sent."""
+    """uids of pods about which the sender lacked events when it sent."""
     tree: QuotaTree | None = None
-    """Of quotas, as in force when the pod was assumed."""
+    """The tree of quotas in force when the pod was assumed."""
 
-    def mistakes(self, node: Node) -> bool:
-        """The name was another node's when the binding was sent, as far as its sender had observed."""
+    def predates(self, node: Node) -> bool:
+        """Reports whether the sender had observed an earlier node of the same name when it sent the binding."""
         return self.node is not None and self.node.uid != node.uid
 
 
 @dataclass(slots=True)
 class DeliveredState:
-    """One process: all that its watches have handed on, and what it holds itself."""
+    """All that the watches of one process have delivered, and what it holds itself."""
 
     reader: Reader
     is_usable: Callable[[str], Callable[[Node], bool]]
-    """Domain -> the test of its nodes, by this process' own configuration."""
+    """Domain -> function that reports whether the domain may use a node, by the configuration of this process."""
     tolerations: Mapping[str, tuple[Toleration, ...]]
-    """Domain -> those its policy adds."""
+    """Domain -> tolerations that its policy adds."""
     pods: dict[str, Pod] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
     held: dict[str, str] = field(default_factory=dict)
-    """uid -> node of each pod that it has assumed and not given up; until the watch shows it."""
+    """uid -> node of each pod that the process has assumed and not forgotten, until the watch shows the pod on a node."""
     unknowable: set[str] = field(default_factory=set)
-    """uids of pods of which a line was lost without a word, or that a restored backup has changed, and nothing came since."""
+    """uids of pods about which an event was silently lost, or which a restored backup has changed, without a later event."""
     changes: int = 0
-    """Moves with whatever `standing` and `placed` go by."""
-    _standing: list[Standing] = field(default_factory=list)
+    """Increased with each change that `pods_on_nodes` and `placed` depend on."""
+    _pods_on_nodes: list[PodOnNode] = field(default_factory=list)
     _on: dict[str, list[Pod]] = field(default_factory=dict)
-    """Node -> the pods that stand there."""
-    _standing_at: int = -1
-    """The changes by which both were counted."""
+    """Node -> pods on it."""
+    _indexed_at: int = -1
+    """The value of `changes` for which both were computed."""
     _placed: list[Pod] = field(default_factory=list)
     _placed_at: int = -1
-    """The changes by which it was listed."""
+    """The value of `changes` for which it was computed."""
     quotas: QuotaJudge = field(default_factory=LinkedQuotaJudge)
-    """The trees of quotas that were observed, and no pods."""
+    """The observed trees of quotas, without pods."""
     quota_bounds: set[Bound] = field(default_factory=set)
-    """Every max of every tree that has been in force: what is said of one may be said later."""
+    """Every max of every tree that has been in force: a message may refer to an earlier one."""
     gangs: GangJudge | None = None
-    """Pods and groups as they were observed; None where there are no gangs."""
-    said: dict[str, str] = field(default_factory=dict)
-    """uid -> what it last had to tell the pod's owner."""
+    """Pods and PodGroups as observed; None if the run has no gangs."""
+    last_messages: dict[str, str] = field(default_factory=dict)
+    """uid -> message of the last condition that the process wrote for the pod."""
     _uids: dict[str, str] = field(default_factory=dict)
     _restored: dict[str, str] = field(default_factory=dict)
-    """uid -> node of each pod of the last restored backup; the node is empty if the pod was not bound in it."""
+    """uid -> node of each pod of the last restored backup; empty if the pod was not bound in it."""
     _finished: dict[str, Json] = field(default_factory=dict)
-    """NAMESPACE/NAME -> pod that has succeeded, as the watch of finished pods showed it: members of gangs count on."""
+    """NAMESPACE/NAME -> succeeded pod, as the watch of finished pods delivered it. Such members still count for their gangs."""
     _assumed: dict[str, tuple[dict[str, Pod], Node | None, QuotaTree | None]] = field(default_factory=dict)
-    """uid -> the pods, the node it was assumed on, and the tree of quotas, as observed at that moment."""
+    """uid -> observed pods, node and tree of quotas when the pod was assumed."""
 
     # -- as the watches hand on ------------------------------------------------------------------------------------
 
     def pod_delivered(self, key: str, raw: msgspec.Raw) -> str:
-        """The node on which the pod takes less than before; empty for none."""
+        """Records a delivered pod. Returns the node on which it requests less than before; empty for none."""
         try:
             pod = self.reader.pod(raw)
         except (DecodeError, UnicodeDecodeError, msgspec.DecodeError):
@@ -126,7 +125,7 @@ class DeliveredState:
         before = self.pods.get(pod.uid)
         self.changes += 1
         if self.gangs is not None:
-            with suppress(orjson.JSONDecodeError):  # as with text that is no text, which no gang of a run has
+            with suppress(orjson.JSONDecodeError):  # text that is not UTF-8; no gang of a run has it
                 self.gangs.add("Pod", orjson.loads(bytes(raw)))
         self.pods[pod.uid], self._uids[key] = pod, pod.uid
         if pod.node or not self._restored.get(pod.uid):
@@ -139,7 +138,7 @@ class DeliveredState:
         return pod.node if is_less or pod.is_terminal else ""
 
     def read(self, pod: Pod) -> None:
-        """The server has shown the pod when it was asked, and no watch has."""
+        """Records a pod that the process read from the server and that no watch has delivered."""
         self.changes += 1
         self.pods[pod.uid], self._uids[pod.key] = pod, pod.uid
 
@@ -157,12 +156,12 @@ class DeliveredState:
                 self.gangs.forget("Pod", {"metadata": {"name": pod.name, "namespace": pod.namespace, "uid": uid}})
         self._left(uid)
         self.held.pop(uid, None)
-        self.said.pop(uid, None)
+        self.last_messages.pop(uid, None)
 
     def _left(self, uid: str) -> None:
-        """The pod is gone or has ended, as it was told.
+        """Removes a pod that was delivered as deleted or ended.
 
-        A line may have been sent before a backup was restored. Then the server has the pod again, and the process cannot know that.
+        The event may be older than a restored backup. In this case the server has the pod again, and the process cannot know that.
         """
         self.pods.pop(uid, None)
         if uid in self._restored:
@@ -171,7 +170,7 @@ class DeliveredState:
             self.unknowable.discard(uid)
 
     def finished_delivered(self, key: str, raw: msgspec.Raw) -> None:
-        """The watch of finished pods shows a pod that has succeeded; that of running pods may not have dropped it yet."""
+        """Records a succeeded pod of the watch of finished pods. The watch of running pods may not have removed it yet."""
         if self.gangs is not None:
             with suppress(orjson.JSONDecodeError):
                 self._finished[key] = orjson.loads(bytes(raw))
@@ -200,17 +199,17 @@ class DeliveredState:
         self._assumed[uid] = dict(self.pods), self.nodes.get(node), self.quotas.tree
         self.held[uid] = node
 
-    def given_up(self, uid: str) -> None:
+    def forgotten(self, uid: str) -> None:
         self.changes += 1
         self.held.pop(uid, None)
 
-    def standing(self) -> Sequence[Standing]:
-        """Pods that it knows on nodes that it knows, its own on their way among them."""
-        self._count_standing()
-        return self._standing
+    def pods_on_nodes(self) -> Sequence[PodOnNode]:
+        """Returns observed pods on observed nodes, including assumed ones."""
+        self._index_pods()
+        return self._pods_on_nodes
 
     def placed(self) -> Sequence[Pod]:
-        """Pods that it knows on nodes, whether it knows these or not, and its own on their way, each with its node."""
+        """Returns observed pods with a node, including assumed ones and pods on unknown nodes."""
         if self._placed_at != self.changes:
             self._placed_at = self.changes
             self._placed = [
@@ -220,36 +219,36 @@ class DeliveredState:
             ]
         return self._placed
 
-    def standing_on(self, node: str) -> Sequence[Pod]:
-        """Those of one node."""
-        self._count_standing()
+    def pods_on(self, node: str) -> Sequence[Pod]:
+        """Returns the pods of one node."""
+        self._index_pods()
         return self._on.get(node, ())
 
-    def _count_standing(self) -> None:
-        if self._standing_at == self.changes:
+    def _index_pods(self) -> None:
+        if self._indexed_at == self.changes:
             return
-        self._standing, self._on, self._standing_at = [], {}, self.changes
+        self._pods_on_nodes, self._on, self._indexed_at = [], {}, self.changes
         for uid, pod in self.pods.items():
             node = self.nodes.get(pod.node or self.held.get(uid, ""))
             if node is not None:
-                self._standing.append((pod, node))
+                self._pods_on_nodes.append((pod, node))
                 self._on.setdefault(node.name, []).append(pod)
 
-    def ground(self, sender: str, pod: Pod, node: str) -> Ground:
-        """Of a binding that is sent at this moment."""
+    def basis(self, sender: str, pod: Pod, node: str) -> DecisionBasis:
+        """Returns the basis of a binding that is sent now."""
         known = self.pods.get(pod.uid, pod)
         there, _, tree = self._assumed.get(pod.uid, (self.pods, None, self.quotas.tree))
-        return Ground(sender, self.nodes.get(node), known.requests, there, frozenset(self.unknowable), tree)
+        return DecisionBasis(sender, self.nodes.get(node), known.requests, there, frozenset(self.unknowable), tree)
 
-    def chosen(self, uid: str) -> Node | None:
-        """The node on which the pod was assumed, as observed at that moment."""
+    def assumed_node(self, uid: str) -> Node | None:
+        """Returns the node on which the pod was assumed, as observed at that moment."""
         return self._assumed[uid][1] if uid in self._assumed else None
 
-    def rewound(self, there: Mapping[str, Pod]) -> None:
-        """A backup was restored: what it has changed, nobody has observed.
+    def on_restored(self, there: Mapping[str, Pod]) -> None:
+        """Records that a backup was restored: no process has observed the changes.
 
-        A pod that came back unbound may be bound in a moment, by what was sent before it was deleted. Lines that were
-        sent before may still come.
+        A pod that is unbound again may be bound at any moment, by a bind sent before. Events that were sent before the restore may
+        still arrive.
         """
         self._restored = {uid: pod.node for uid, pod in there.items()}
         self.unknowable.update(
@@ -257,26 +256,26 @@ class DeliveredState:
         )
 
     def fault_of_bind(self, pod: Pod, domain: str, name: str) -> str:
-        """What its process had observed of the node that forbids to send the binding; empty for nothing."""
+        """Returns what the process has observed that forbids to send the binding; empty for nothing."""
         node = self.nodes.get(name)
         if node is None:
             return "which is gone, as it was delivered"
-        decided_for = self.chosen(pod.uid)
+        decided_for = self.assumed_node(pod.uid)
         if decided_for is not None and decided_for.uid != node.uid:
             return "which is another node than the one that it was decided for"
-        # It had room when the pod was assumed: it has shrunk since, or somebody else's pods came, or those there grew.
-        return self.fault_of_node(pod, domain, node) or self.lack(node, self.pods.get(pod.uid, pod))
+        # It had room when the pod was assumed. The node may have shrunk since, or pods of other clients may have been added or resized.
+        return self.fault_of_node(pod, domain, node) or self.excess(node, self.pods.get(pod.uid, pod))
 
-    def lack(self, node: Node, pod: Pod | None = None) -> str:
-        """What the node holds beyond its capacity, as observed, with this pod added; empty for nothing.
+    def excess(self, node: Node, pod: Pod | None = None) -> str:
+        """Returns by how much the pods on the node exceed its capacity with this pod added, as observed; empty if they do not.
 
-        With a pod, of what that pod asks for alone: devices that have gone are the business of who wants devices.
+        With a pod, only the resources that it requests are compared: lost devices do not concern other pods.
         """
-        here = {one.uid: one for one in self.standing_on(node.name)}
+        here = {one.uid: one for one in self.pods_on(node.name)}
         sums = Counter({PODS: 0})
         for one in (here | {pod.uid: pod} if pod is not None else here).values():
-            sums.update({**listed(one.requests), PODS: 1})
-        asked = {**listed(pod.requests), PODS: 1} if pod is not None else sums
+            sums.update({**node_resources(one.requests), PODS: 1})
+        asked = {**node_resources(pod.requests), PODS: 1} if pod is not None else sums
         for resource in asked:
             amount = sums[resource]
             if amount > node.allocatable.get(resource, 0):
@@ -284,7 +283,7 @@ class DeliveredState:
         return ""
 
     def fault_of_node(self, pod: Pod, domain: str, node: Node) -> str:
-        """What of the node alone forbids the pod to go there; empty for nothing."""
+        """Returns what forbids the pod to use the node, by the node alone; empty for nothing."""
         if not self.is_usable(domain)(node):
             return f"which is not of domain {domain}"
         tolerations = (*pod.spec.tolerations, *self.tolerations.get(domain, ()))
@@ -294,18 +293,20 @@ class DeliveredState:
             is_hard = taint.effect in (NO_SCHEDULE, NO_EXECUTE)
             if is_hard and not any(one.tolerates(taint) for one in tolerations):
                 return f"whose taint {taint.key}:{taint.effect} it does not tolerate"
-        if not wants(pod, node):
+        if not matches_node_affinity(pod, node):
             return "which its node selector or affinity forbids"
         return ""
 
     def fault_of_domain(self, pod: Pod, node: Node) -> str:
-        """Members of its gang are elsewhere, and it requires one topology domain; empty if nothing forbids the node."""
+        """Returns the label by which the node is in another topology domain than the gang's other members, if the gang requires one
+        domain; empty if it is not.
+        """
         key = self.gangs.gang_of(pod.uid) if self.gangs is not None else None
         state = self.gangs.state(key) if self.gangs is not None and key is not None else None
         for label in () if state is None else state.required:
             if label not in node.labels:
                 return f"which has no label {label}, and its gang requires one domain of it"
-            for other, there in self.standing():
+            for other, there in self.pods_on_nodes():
                 is_member = self.gangs is not None and self.gangs.gang_of(other.uid) == key and other.uid != pod.uid
                 if is_member and not other.is_deleting and there.labels.get(label) != node.labels[label]:
                     return f"in another domain of {label} than {other.key}, and its gang requires one"
@@ -313,7 +314,7 @@ class DeliveredState:
 
 
 def _as_bound(annotations: Mapping[str, str]) -> Mapping[str, str]:
-    """With as many devices as the pod asks for: which ones it gets, its bind will say."""
+    """Returns the annotations with as many devices as the pod requests; its bind will choose which."""
     count = fraction_wanted(annotations)
     if not count or GPU_DEVICES in annotations:
         return annotations

@@ -1,7 +1,7 @@
-"""Where a pod that wants GPUs fits for certain, in plain arithmetic from requests and annotations.
+"""Where a pod that requests GPUs certainly fits, by plain arithmetic on requests and annotations.
 
-Which device a fraction gets is the scheduler's choice, so that a node may be full or not by how others were put there. But
-where each pod that stands had devices of its own, and as many are left as the pod wants, it fits whatever was chosen.
+The scheduler chooses the device of a fraction, so that the same pods may fill a node or not. But if each placed pod has devices of
+its own, and as many devices are left as the pod requests, it fits with any choice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from multisched.verify.devices import requested_total_milli
 from tests.kit.world.labels import CARDS, GPU, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
 
 OURS = "multisched.io/gpu"
-"""What the annotations about devices begin with."""
+"""Prefix of the annotations about devices."""
 WHOLE_MILLI = 1000
 
 
@@ -21,8 +21,8 @@ def wants_devices(pod: Pod) -> bool:
     return bool(pod.requests.get(GPU)) or any(key.startswith(OURS) for key in pod.annotations)
 
 
-def fits_for_certain(pod: Pod, node: Node, there: Collection[Pod]) -> bool:
-    """True if the node has devices for the pod, whichever the pods that stand there were given; of others nothing is said."""
+def surely_fits(pod: Pod, node: Node, there: Collection[Pod]) -> bool:
+    """Reports whether the node has devices for the pod, with any choice of devices for the pods on it; False if that is unknown."""
     if CARDS in node.labels:
         return False
     whole, fraction, offered = pod.requests.get(GPU, 0), fraction_wanted(pod.annotations), node.allocatable.get(GPU, 0)
@@ -40,9 +40,10 @@ def fits_for_certain(pod: Pod, node: Node, there: Collection[Pod]) -> bool:
 
 
 def fault_of_choice(free: Sequence[int], devices: Collection[int], milli: int) -> str:
-    """What is wrong with these devices for a fraction: those with the least room that is enough are to be taken. Empty for nothing.
+    """Returns what is wrong with the devices chosen for a fraction; empty for nothing. The devices with the least sufficient room
+    must be chosen.
 
-    `free`: what each device had before.
+    `free`: room of each device before the choice.
     """
     others = [free[at] for at in range(len(free)) if at not in devices and free[at] >= milli]
     most = max(free[at] for at in devices)
@@ -54,13 +55,13 @@ def fault_of_choice(free: Sequence[int], devices: Collection[int], milli: int) -
 
 
 def fraction_wanted(annotations: Mapping[str, str]) -> int:
-    """Devices of which a part is wanted; 0 for none, and where the annotations are no amounts."""
+    """Returns the number of devices of which the pod requests a part; 0 for none, or for invalid annotations."""
     total_milli = requested_total_milli(annotations)
     return total_milli // int(annotations[GPU_MILLI]) if total_milli else 0
 
 
 def _fraction_held(pod: Pod, offered: int) -> int | None:
-    """Devices of which a pod that stands, or is on its way, has a part; None where that cannot be said."""
+    """Returns the number of devices of which a placed or assumed pod has a part; None if unknown."""
     if not pod.spec.scheduler_name.startswith("gpu") or pod.requests.get(GPU):
         return 0
     if not pod.annotations.get(GPU_DEVICES):
@@ -69,11 +70,11 @@ def _fraction_held(pod: Pod, offered: int) -> int | None:
 
 
 def _named(pod: Pod, offered: int) -> int:
-    """Devices that the pod's annotation names; 0 where the node does not have all of them."""
+    """Returns the number of devices in the pod's annotation; 0 if the node does not have all of them."""
     devices = [_number(text) for text in pod.annotations.get(GPU_DEVICES, "").split(",")]
     return len(devices) if all(0 <= device < offered for device in devices) else 0
 
 
 def _number(text: str) -> int:
-    """-1 for what is none."""
+    """Returns the number; -1 for other text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 5 else -1

@@ -1,4 +1,4 @@
-"""What must hold of a program at rest (I3, I4, I5), compared with the API server's own store."""
+"""Compares a quiescent program with the API server's store (I3, I4, I5)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from multisched.state.row_check import row_faults
 
 
 def differences(program: Program, server: ApiServer) -> list[str]:
-    """Where the program's caches and queues differ from the server's store; none at rest."""
+    """Returns differences between the program's caches and queues and the server's store; none when the run is quiescent."""
     decoder = Decoder()
     pods = [decoder.pod(stored.raw) for _, stored in server.store.collection("pods").items()]
     nodes = [decoder.node(stored.raw) for _, stored in server.store.collection("nodes").items()]
@@ -22,7 +22,7 @@ def differences(program: Program, server: ApiServer) -> list[str]:
 
 
 def compare(program: Program, pods: Mapping[str, Pod], nodes: Mapping[str, Node]) -> list[str]:
-    """As `differences`, from objects that are decoded already; by namespace/name, and by name."""
+    """Does the same with decoded objects, by NAMESPACE/NAME and by name."""
     found = []
     try:
         program.cache.validate()
@@ -62,7 +62,7 @@ def compare(program: Program, pods: Mapping[str, Pod], nodes: Mapping[str, Node]
 
 
 def _pod_differences(cache: ClusterCache, pods: Mapping[str, Pod]) -> list[str]:
-    """Each pod on a node, in the cache as in the API: where it is, in which version, and what it takes."""
+    """Compares node, version and requests of each placed pod."""
     there = {p.uid: (p.node, p.version, dict(p.requests)) for p in pods.values() if p.node and not p.is_terminal}
     here = {e.pod.uid: (e.node, e.pod.version, dict(e.pod.requests)) for e in cache if e.state is PodState.CONFIRMED}
     return [
@@ -73,25 +73,25 @@ def _pod_differences(cache: ClusterCache, pods: Mapping[str, Pod]) -> list[str]:
 
 
 def _node_differences(cache: ClusterCache, nodes: Mapping[str, Node], pods: Mapping[str, Pod]) -> list[str]:
-    """Each node, and the sums of each row as the API's own pods make them."""
+    """Compares each node, and the sums of each row with the API server's pods."""
     table = cache.nodes
     rows = {node.name: row for row, node in table.live_rows()}
     if rows.keys() != nodes.keys():
         return [f"I4: nodes differ: {sorted(rows.keys() ^ nodes.keys())}"]
     found = []
-    standing: dict[str, list[Pod]] = {name: [] for name in nodes}
+    pods_on_nodes: dict[str, list[Pod]] = {name: [] for name in nodes}
     for pod in pods.values():
-        if pod.node in standing and not pod.is_terminal:
-            standing[pod.node].append(pod)
+        if pod.node in pods_on_nodes and not pod.is_terminal:
+            pods_on_nodes[pod.node].append(pod)
     for name, node in nodes.items():
         known = table.node(rows[name])
-        labels = node.labels if known.malformed else known.labels  # of one that cannot be read nothing more is known
+        labels = node.labels if known.malformed else known.labels  # the labels of a malformed node are unknown
         if (known.uid, known.version, labels) != (node.uid, node.version, node.labels):
             found.append(f"I4: cache has node {name} at {known.version}, the API at {node.version}")
-        sums = {**dict.fromkeys(table.resources, 0), PODS: len(standing[name])}
-        for pod in standing[name]:
+        sums = {**dict.fromkeys(table.resources, 0), PODS: len(pods_on_nodes[name])}
+        for pod in pods_on_nodes[name]:
             for resource, amount in pod.requests.items():
-                if table.has_column(resource):  # no row counts what no node ever had
+                if table.has_column(resource):  # resources that no node has ever had are not counted
                     sums[resource] = sums.get(resource, 0) + amount
         here = {resource: int(table.requested(resource)[rows[name]]) for resource in sums}
         if here != sums:

@@ -1,7 +1,8 @@
-"""ElasticQuotas of Koordinator's form, in plain arithmetic: one object per level, and pods that name their quota by a label.
+"""ElasticQuotas in Koordinator's form, in plain arithmetic: one object per level, and pods that name their quota by a label.
 
-The quotas in force are the last valid version of each that contradicts no other. Each namespace is listed by one leaf, so a label
-names the leaf of its namespace, no leaf (then it counts as missing), or another team's, for which the pod may not be placed.
+The last valid version of each quota that contradicts no other one is in force. Each namespace is listed by one leaf. A label
+therefore names the leaf of its namespace, no leaf (it then counts as missing), or another team's leaf, for which the pod must not
+be placed.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from multisched.verify.quotas import QuotaJudge
 KIND: Final = "ElasticQuota"
 PREFIX: Final = "quota.scheduling.koordinator.sh/"
 LABEL: Final = f"{PREFIX}name"
-"""Of a pod: its quota. Of a quota it is not read."""
+"""On a pod: the name of its quota. On a quota it is ignored."""
 ROOT: Final = "koordinator-root-quota"
 
 
 class LinkedQuota(NamedTuple):
-    """What one object says."""
+    """The content of one object."""
 
     name: str
     parent: str
@@ -38,16 +39,24 @@ class LinkedQuota(NamedTuple):
 
 
 def read_quota(document: Json) -> LinkedQuota:
-    """Raises Unreadable where the object is wrong by itself."""
+    """Raises Unreadable if the object is invalid."""
     metadata, spec = mapping(document, "metadata"), mapping(document, "spec")
-    labels, listed = mapping(metadata, "labels"), text(mapping(metadata, "annotations"), f"{PREFIX}namespaces", "[]")
+    labels, node_resources = (
+        mapping(metadata, "labels"),
+        text(mapping(metadata, "annotations"), f"{PREFIX}namespaces", "[]"),
+    )
     least, most = ({of: quota_units(of, much) for of, much in amounts(spec, side).items()} for side in ("min", "max"))
     for resource, amount in least.items():
         if amount > most.get(resource, -1):
             raise Unreadable(f"min.{resource}: over max")
     is_parent = text(labels, f"{PREFIX}is-parent") == "true"
     return LinkedQuota(
-        text(metadata, "name"), text(labels, f"{PREFIX}parent"), is_parent, tuple(orjson.loads(listed)), least, most
+        text(metadata, "name"),
+        text(labels, f"{PREFIX}parent"),
+        is_parent,
+        tuple(orjson.loads(node_resources)),
+        least,
+        most,
     )
 
 
@@ -60,7 +69,7 @@ def _noted(document: Json) -> LinkedQuota | None:
 
 
 class LinkedTree(QuotaTree):
-    """The quotas in force."""
+    """The tree of the quotas in force."""
 
     def __init__(self, quotas: Collection[LinkedQuota]) -> None:
         tops = [one for one in quotas if not one.parent]
@@ -69,7 +78,7 @@ class LinkedTree(QuotaTree):
         self._listed = {one.name: one.namespaces for one in quotas if not one.is_parent}
 
     def misnames(self, pod: Pod) -> str:
-        """The quota that the pod names without being listed there; empty for none."""
+        """Returns the quota that the pod names although its namespace is not listed there; empty for none."""
         name = pod.labels.get(LABEL, "")
         return "" if pod.namespace in self._listed.get(name, (pod.namespace,)) else name
 
@@ -101,21 +110,21 @@ def _is_consistent(quotas: Mapping[str, LinkedQuota]) -> bool:
 
 
 class LinkedQuotaJudge(QuotaJudge):
-    """Where there is an ElasticQuotaTree it is as without these quotas."""
+    """Follows ElasticQuotas. If there is an ElasticQuotaTree, it is used instead."""
 
     def __init__(self) -> None:
         super().__init__()
         self._written: dict[str, tuple[Json, LinkedQuota | None]] = {}
-        """Name -> the object as it is now, and what it says; None: it is wrong."""
+        """Name -> current object, and its content; None if it is invalid."""
         self._age: dict[str, tuple[object, ...]] = {}
-        """Name -> age of its latest change; a new status is none."""
+        """Name -> sort key of its latest change. Changes of the status do not count."""
         self._is_starting = True
-        """Until the first list is complete: somebody asks, or a known object changes."""
+        """True until the first list is complete: until the tree is read, or a known object changes."""
         self._quotas: dict[str, LinkedQuota] = {}
-        """Name -> what is in force of it."""
+        """Name -> version in force."""
         self._linked: LinkedTree | None = None
         self._shown: dict[str, LinkedQuota] = {}
-        """The quotas that `_linked` has."""
+        """The quotas in `_linked`."""
 
     @property
     def tree(self) -> QuotaTree | None:
@@ -144,8 +153,15 @@ class LinkedQuotaJudge(QuotaJudge):
             self._quotas[name] = noted
         self._settle()
 
+    def recall(self, tree: QuotaTree | None) -> None:
+        """Puts the tree in force that was so before a process started, as long as no other quotas are valid."""
+        if not isinstance(tree, LinkedTree):
+            self._deleted = tree
+
     def _start(self) -> None:
-        """Puts in force what is noted to be, if there are contradictions, and tries the others: parents first, then by age."""
+        """Puts the annotated versions in force if the current ones contradict each other, then tries the others: parents first,
+        then by age.
+        """
         if not self._is_starting or not self._written:
             return
         self._is_starting = False
@@ -173,7 +189,7 @@ class LinkedQuotaJudge(QuotaJudge):
         self._settle()
 
     def _settle(self) -> None:
-        """Puts in force whatever contradicts nothing, the oldest change first."""
+        """Puts versions in force that contradict no other one, the oldest change first."""
         changed = [one for one in self._by_age() if self._quotas.get(one.name) != one]
         while True:
             fitting = (one for one in changed if _is_consistent({**self._quotas, one.name: one}))
@@ -195,7 +211,7 @@ class LinkedQuotaJudge(QuotaJudge):
         return super().status_faults() if super().tree is not None else list(self._faults_of_used())
 
     def _faults_of_used(self) -> Iterator[str]:
-        """Of quotas that are in force as they are written."""
+        """Yields wrong `used` amounts of quotas whose current version is in force."""
         usage = self.usage()
         if usage is None:
             return

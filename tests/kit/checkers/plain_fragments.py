@@ -1,4 +1,4 @@
-"""Fragments and the fragmentation score of one node in plain Python, as in reference/fgd.md: what the arrays must equal."""
+"""The fragmentation score of one node in plain Python, as in reference/fgd.md. The vectorised implementation must equal it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ IDLE_CARD = 1000
 
 
 def fragments_for(left: Sequence[int], cpu_milli: int, model: str, shape: PodShape) -> int:
-    """Idle thousandths that pods of this shape could not use."""
+    """Returns the idle thousandths that pods of this shape cannot use."""
     enough = [one for one in left if one >= shape.milli]
     can_run = (
         shape.count > 0
@@ -31,7 +31,7 @@ def points(before: float, after: float) -> int:
 
 
 def ways(left: Sequence[int], milli: int, count: int) -> list[tuple[int, ...]]:
-    """The places that are tried: each card that fits for one, the least free ones for several."""
+    """Returns the choices that are tried: for one card, each that fits; for several, the least free ones."""
     fitting = sorted((place for place, one in enumerate(left) if one >= milli), key=lambda place: left[place])
     if count == 1:
         return [(place,) for place in sorted(fitting)]
@@ -45,7 +45,7 @@ def placed(left: Sequence[int], places: Sequence[int], milli: int) -> list[int]:
 def score(
     left: Sequence[int], cpu_milli: int, model: str, typical: Typical, shape: PodShape
 ) -> tuple[int, tuple[int, ...]]:
-    """The score of the node and the places of the cards, for a pod that accepts the model; 0 and none if it does not fit."""
+    """Returns the score of the node and the chosen cards, for a pod that accepts the model; 0 and none if it does not fit."""
     before, idle = fragments(left, cpu_milli, model, typical), cpu_milli - shape.cpu_milli
     if not shape.count:
         return points(before, fragments(left, idle, model, typical)), ()

@@ -1,7 +1,7 @@
-"""Whether a preemption helps, in plain words: the node takes the pod once its victims are gone, by every rule that is known here.
+"""Checks whether a preemption helps: the node must take the pod after the victims are deleted, by all rules known here.
 
-The verdict holds whatever pods are nominated to the node: those come on top. Not judged: which devices would be free,
-how many volumes a node attaches, and disks that are named in pods themselves.
+The result holds for all other pods nominated to the node, which come in addition. Not checked: which devices would be free, how
+many volumes a node attaches, and inline disks.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from collections.abc import Callable, Collection, Iterator
 from multisched.framework.objects_view import ObjectsView
 from multisched.model.cluster_objects import PersistentVolumeClaim
 from multisched.model.objects import Node, Pod
-from tests.kit.checkers.reference_rules import Relations, Standing, clash, has_room, reaches
+from tests.kit.checkers.reference_rules import PodOnNode, Relations, has_room, ports_conflict, reaches
 
 SOLE = "ReadWriteOncePod"
 
 
 def _counts_deleted_twice(pod: Pod, victims: Collection[Pod]) -> bool:
-    """As upstream, spreading counts no pod that is being deleted, and one less once such a pod is taken away."""
+    """Reports whether a victim is counted twice: like upstream, spreading ignores pods that are being deleted, and counts one less
+    when such a pod is removed.
+    """
     hard = [rule.selector for rule in pod.spec.spread if rule.is_hard and rule.selector is not None]
     going = [victim for victim in victims if victim.is_deleting and victim.namespace == pod.namespace]
     return any(selector.matches(victim.labels) for victim in going for selector in hard)
@@ -28,24 +30,26 @@ def fault_of_preemption(
     node: Node,
     victims: Collection[Pod],
     nodes: Collection[Node],
-    standing: Collection[Standing],
+    pods_on_nodes: Collection[PodOnNode],
     is_usable: Callable[[Node], bool],
     objects: ObjectsView,
 ) -> str:
-    """What keeps the pod off the node though its victims are gone; empty for nothing. `standing`: every pod that is on a node."""
+    """Returns what keeps the pod off the node after the victims are deleted; empty for nothing. `pods_on_nodes`: all placed
+    pods.
+    """
     going = {victim.uid for victim in victims}
-    left = [(one, there) for one, there in standing if one.uid not in going]
+    left = [(one, there) for one, there in pods_on_nodes if one.uid not in going]
     here = [one for one, there in left if there.name == node.name]
     if not has_room(pod, node, here):
         return "it has no room"
-    if any(clash(pod, one) for one in here):
+    if any(ports_conflict(pod, one) for one in here):
         return "somebody has its port"
     if not Relations(pod, nodes, left, is_usable).allow(node) and not _counts_deleted_twice(pod, victims):
         return "a rule about other pods forbids it"
     return _fault_of_claims(pod, node, left, objects)
 
 
-def _fault_of_claims(pod: Pod, node: Node, left: Collection[Standing], objects: ObjectsView) -> str:
+def _fault_of_claims(pod: Pod, node: Node, left: Collection[PodOnNode], objects: ObjectsView) -> str:
     for claim in _claims(pod, objects):
         users = [one for one, _ in left if one.uid != pod.uid and claim in _claims(one, objects)]
         if SOLE in claim.access_modes and users:

@@ -1,7 +1,7 @@
-"""The order in which pods give back what their leaves have borrowed.
+"""Checks the order in which borrowed amounts are reclaimed.
 
-The leaf furthest over its min gives first, then the lowest priority, then the newest.
-A victim is held against each pod that could have gone in its stead. Where devices are asked for, that is one of its node.
+The leaf furthest over its min is first, then the lowest priority, then the newest pod. Each victim is compared with each pod that
+could have been evicted in its place: if devices are requested, a pod of the same node.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from multisched.verify.quota_tree import Level, QuotaTree, Usage
 from multisched.verify.quotas import quota_requests
 from tests.kit.checkers.device_rules import wants_devices
 
-Speaks = Callable[[Sequence[Pod]], str]
-"""What speaks against these victims in place of those that were chosen; empty for nothing."""
+ObjectionTo = Callable[[Sequence[Pod]], str]
+"""Returns why these victims are not allowed in place of the chosen ones; empty if they are."""
 
 
 def fault_of_order(
@@ -24,18 +24,20 @@ def fault_of_order(
     asked: Requests,
     usage: Usage,
     victims: Sequence[Pod],
-    standing: Iterable[Pod],
-    speaks_against: Speaks,
+    pods_on_nodes: Iterable[Pod],
+    objection_to: ObjectionTo,
 ) -> str:
-    """A pod that should have gone before one of the victims; empty for none. `usage`: before they go."""
+    """Returns a pod that should have been evicted before one of the victims; empty for none. `usage`: before the evictions."""
     own, going = tree.leaf_of(pod.namespace), {victim.uid for victim in victims}
-    others = [one for one in standing if one.uid not in going and not one.is_leaving and tree.leaf_of(one.namespace)]
+    others = [
+        one for one in pods_on_nodes if one.uid not in going and not one.is_leaving and tree.leaf_of(one.namespace)
+    ]
     for victim in (one for one in victims if not one.is_leaving):
         for other in (one for one in others if _counts_as(one) == _counts_as(victim)):
             if other.node != victim.node and wants_devices(pod):
                 continue
             why = _is_first(other, victim, lambda pod: _distance(tree, own, asked, usage, pod, len(victims)), tree)
-            if why and not speaks_against([one for one in victims if one.uid != victim.uid] + [other]):
+            if why and not objection_to([one for one in victims if one.uid != victim.uid] + [other]):
                 return f"{victim.key} goes, and not {other.key}, {why}"
     return ""
 
@@ -45,7 +47,7 @@ def _counts_as(pod: Pod) -> Requests:
 
 
 def _is_first(other: Pod, victim: Pod, distance: Callable[[Pod], Fraction | None], tree: QuotaTree) -> str:
-    """Why the other one goes before the victim; empty: it does not, or that cannot be said."""
+    """Returns why the other pod must be evicted before the victim; empty if it need not, or if that is unknown."""
     if tree.leaf_of(other.namespace) is not tree.leaf_of(victim.namespace):
         theirs, its = distance(other), distance(victim)
         return "whose leaf is further over its min" if theirs is not None and its is not None and theirs > its else ""
@@ -58,9 +60,9 @@ def _is_first(other: Pod, victim: Pod, distance: Callable[[Pod], Fraction | None
 def _distance(
     tree: QuotaTree, own: Level | None, asked: Requests, usage: Usage, pod: Pod, count: int
 ) -> Fraction | None:
-    """How far the pod's leaf is over its min, as a share of the root; the claim's own leaf gives last.
+    """Returns by how much the pod's leaf exceeds its min, as a share of the root; -1 for the claim's own leaf, which is last.
 
-    None where several go: each of them changes what the next one is measured by.
+    None if there are several victims: each changes the amounts by which the next one is compared.
     """
     leaf = tree.leaf_of(pod.namespace)
     if leaf is None or count > 1:
@@ -70,15 +72,17 @@ def _distance(
     return max(
         (
             Fraction(usage.over_min(leaf, resource), max(tree.root.max[resource], 1))
-            for resource in taken_back(tree, own, asked)
+            for resource in reclaimed_resources(tree, own, asked)
             if resource in tree.root.max
         ),
         default=Fraction(0),
     )
 
 
-def taken_back(tree: QuotaTree, own: Level | None, asked: Requests) -> Collection[str]:
-    """Resources for which others may go: what the claim's leaf names, or else all. Each is asked for, and sure to somebody."""
+def reclaimed_resources(tree: QuotaTree, own: Level | None, asked: Requests) -> Collection[str]:
+    """Returns the resources that may be reclaimed: those that the claim's leaf names, or else all. Only resources that are
+    requested and guaranteed to a level.
+    """
     sure = {resource for level in tree.root.below() for resource, amount in level.min.items() if amount}
     wanted = [resource for resource, amount in asked.items() if amount and resource in sure]
     named = [resource for resource in wanted if own is not None and (resource in own.min or resource in own.max)]

@@ -1,6 +1,6 @@
-"""What tests/reference says of observed pods and nodes: the kit has no rules of its own where the reference has them.
+"""Rules of `tests/reference` for observed pods and nodes. The kit has no rules of its own where the reference has them.
 
-Pods and nodes are rendered as the documents that the reference reads. Namespaces have the label with their name, and no other.
+Pods and nodes are rendered as the documents that the reference reads. Namespaces have only the label with their name.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ from tests.reference.world import SKIP, NodeState, PodState, World
 
 Json = dict[str, Any]
 CLAIM: Final = {"name": "data", "persistentVolumeClaim": {"claimName": "claim"}}
-Standing = tuple[Pod, Node]
+PodOnNode = tuple[Pod, Node]
 """A pod and the node it is on."""
 STATES_MAX: Final = 20_000
-"""Rendered pods, and nodes, that are kept: each version of each for the length of a run."""
+"""Limit of cached pods, and of cached nodes: more than one run has versions."""
 
 
 # -- rules ---------------------------------------------------------------------------------------------------------
 
 
 class Relations:
-    """Whether affinity, anti-affinity and hard spread constraints let a pod onto nodes."""
+    """Reports whether affinity, anti-affinity and hard spread constraints allow a pod on nodes."""
 
     def __init__(
-        self, pod: Pod, nodes: Iterable[Node], standing: Collection[Standing], is_usable: Callable[[Node], bool]
+        self, pod: Pod, nodes: Iterable[Node], pods_on_nodes: Collection[PodOnNode], is_usable: Callable[[Node], bool]
     ) -> None:
-        """`nodes`: all. `standing`: every pod that has not ended, with its node. `is_usable`: whether a node is of the pod's
-        domain; spreading counts only these nodes."""
-        self._pod, self._nodes, self._standing, self._is_usable = pod, tuple(nodes), standing, is_usable
+        """`nodes`: all. `pods_on_nodes`: all pods that have not ended, with their nodes. `is_usable`: reports whether a node
+        belongs to the pod's domain; spreading counts only these nodes.
+        """
+        self._pod, self._nodes, self._pods_on_nodes, self._is_usable = pod, tuple(nodes), pods_on_nodes, is_usable
         self._prepared: list[tuple[InterPodAffinity | PodTopologySpread, Any]] | None = None
         self._world = world_of((), ())
 
@@ -54,14 +55,14 @@ class Relations:
 
     def _prepare(self) -> list[tuple[InterPodAffinity | PodTopologySpread, Any]]:
         state = pod_state(self._pod)
-        self._world = world_of(self._nodes, self._standing, state.namespace)
+        self._world = world_of(self._nodes, self._pods_on_nodes, state.namespace)
         found: list[tuple[InterPodAffinity | PodTopologySpread, Any]] = []
-        if self._pod.spec.pod_affinity is not None or any(pod.spec.pod_affinity for pod, _ in self._standing):
+        if self._pod.spec.pod_affinity is not None or any(pod.spec.pod_affinity for pod, _ in self._pods_on_nodes):
             affinity = InterPodAffinity({})
             found.append((affinity, affinity.prepare(self._world, state)))
         if self._pod.spec.spread:
             spread = PodTopologySpread({})
-            found.append((spread, spread.prepare(within(self._world, self._nodes, self._is_usable), state)))
+            found.append((spread, spread.prepare(restricted_to(self._world, self._nodes, self._is_usable), state)))
         return [(plugin, prepared) for plugin, prepared in found if prepared is not SKIP]
 
 
@@ -74,7 +75,7 @@ def keep_apart(pod: Pod, other: Pod) -> bool:
     return not Relations(alone, [host], [(_only_anti_affinity(other), host)], lambda node: True).allow(host)
 
 
-def keeps_off(pod: Pod, node: Node, other: Pod) -> bool:
+def restricts_by_anti_affinity(pod: Pod, node: Node, other: Pod) -> bool:
     """Reports whether an anti-affinity of the pod, which is on the node, keeps the other pod off some nodes."""
     if pod.spec.pod_affinity is None:
         return False
@@ -83,7 +84,7 @@ def keeps_off(pod: Pod, node: Node, other: Pod) -> bool:
     return state is not SKIP and bool(state.existing)
 
 
-def clash(pod: Pod, other: Pod) -> bool:
+def ports_conflict(pod: Pod, other: Pod) -> bool:
     """Reports whether both pods want the same host port."""
     if not (pod.spec.host_ports and other.spec.host_ports):
         return False
@@ -98,7 +99,7 @@ def has_room(pod: Pod, node: Node, here: Collection[Pod]) -> bool:
     return NodeResourcesFit({}).refusal(None, world, pod_state(pod), node.name) is None
 
 
-def wants(pod: Pod, node: Node) -> bool:
+def matches_node_affinity(pod: Pod, node: Node) -> bool:
     """Reports whether the pod's node selector and required node affinity match the node."""
     return required_node_affinity_matches(pod_state(pod).document, node.labels, node.name)
 
@@ -134,12 +135,12 @@ def _only_anti_affinity(pod: Pod) -> Pod:
 # -- worlds --------------------------------------------------------------------------------------------------------
 
 
-def world_of(nodes: Iterable[Node], standing: Iterable[Standing], *namespaces: str) -> World:
+def world_of(nodes: Iterable[Node], pods_on_nodes: Iterable[PodOnNode], *namespaces: str) -> World:
     """Returns the reference's view of these nodes and pods, and of the pods' namespaces."""
     states = {node.name: node_state(node) for node in nodes}
     pods: dict[str, list[PodState]] = {}
     known = set(namespaces)
-    for pod, node in standing:
+    for pod, node in pods_on_nodes:
         states.setdefault(node.name, node_state(node))
         pods.setdefault(node.name, []).append(pod_state(pod))
         known.add(pod.namespace)
@@ -147,7 +148,7 @@ def world_of(nodes: Iterable[Node], standing: Iterable[Standing], *namespaces: s
     return World(states, {name: tuple(there) for name, there in pods.items()}, (), {"namespaces": named})
 
 
-def within(world: World, nodes: Iterable[Node], is_usable: Callable[[Node], bool]) -> World:
+def restricted_to(world: World, nodes: Iterable[Node], is_usable: Callable[[Node], bool]) -> World:
     """Returns the world with the usable nodes alone, and their pods."""
     names = {node.name for node in nodes if is_usable(node)}
     return World(

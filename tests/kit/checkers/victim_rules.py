@@ -1,8 +1,7 @@
-"""The victims of a preemption, in plain words: what budgets say of them, whether all are needed, and whether others would do.
+"""Rules for the victims of a preemption: budgets, whether each victim is needed, and whether other victims would be better.
 
-A preemption is judged by what holds in whatever order pods of equal importance are counted. A budget is broken for certain
-where more of its pods are to go than it allows. It need not have been where the pod would fit with every pod left standing
-that some budget might hold back.
+The rules hold for every order of pods of equal importance. A budget is certainly violated if more of its pods are victims than it
+allows. The violation was needless if the pod fits although every pod remains that some budget might protect.
 """
 
 from __future__ import annotations
@@ -14,61 +13,63 @@ from msgspec.structs import replace
 
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.objects import Node, Pod
-from tests.kit.checkers.reference_rules import Relations, Standing, has_room, is_tolerated, wants
+from tests.kit.checkers.reference_rules import PodOnNode, Relations, has_room, is_tolerated, matches_node_affinity
 
 
-def broken_for_certain(budgets: Collection[PodDisruptionBudget], victims: Collection[Pod]) -> str:
-    """The name of a budget that allows fewer of its pods to go than these victims are; empty for none."""
+def surely_violated_budget(budgets: Collection[PodDisruptionBudget], victims: Collection[Pod]) -> str:
+    """Returns the name of a budget that these victims certainly violate; empty for none."""
     for budget in budgets:
-        if sum(_holds(budget, victim) for victim in victims) > budget.disruptions_allowed:
+        if sum(_protects(budget, victim) for victim in victims) > budget.disruptions_allowed:
             return budget.name
     return ""
 
 
-def less(budget: PodDisruptionBudget, victims: Collection[Pod]) -> PodDisruptionBudget:
-    """The budget, without what victims of other preemptions use of it. `victims`: as they stand in the cache."""
-    used = sum(_holds(budget, replace(victim, is_victim=False)) for victim in victims)
+def remaining_budget(budget: PodDisruptionBudget, victims: Collection[Pod]) -> PodDisruptionBudget:
+    """Returns the budget reduced by the victims of other preemptions. `victims`: as in the cache."""
+    used = sum(_protects(budget, replace(victim, is_victim=False)) for victim in victims)
     return replace(budget, disruptions_allowed=max(budget.disruptions_allowed - used, 0))
 
 
-def spared_for_certain(budgets: Collection[PodDisruptionBudget], lower: Collection[Pod]) -> list[Pod]:
-    """Of the less important pods of one node: all that stay if no budget is to be broken, in whatever order they are counted."""
-    tight = [b for b in budgets if sum(_holds(b, pod) for pod in lower) > b.disruptions_allowed]
-    return [pod for pod in lower if any(_holds(budget, pod) for budget in tight)]
+def surely_spared(budgets: Collection[PodDisruptionBudget], lower: Collection[Pod]) -> list[Pod]:
+    """Returns the less important pods of one node that certainly remain if no budget is violated, in any order."""
+    tight = [b for b in budgets if sum(_protects(b, pod) for pod in lower) > b.disruptions_allowed]
+    return [pod for pod in lower if any(_protects(budget, pod) for budget in tight)]
 
 
 def is_plain(pod: Pod) -> bool:
-    """What keeps it off a node is room, the labels and taints of nodes, and other pods' rules: pods more do not help it."""
-    return is_bare(pod) and not (pod.annotations or pod.requests.get("nvidia.com/gpu"))
+    """Reports whether only requests, labels and taints of nodes, and the rules of other pods can keep the pod off a node. More pods
+    never help it.
+    """
+    return needs_only_room_or_devices(pod) and not (pod.annotations or pod.requests.get("nvidia.com/gpu"))
 
 
-def is_bare(pod: Pod) -> bool:
-    """As a plain one, but for devices."""
+def needs_only_room_or_devices(pod: Pod) -> bool:
+    """Does the same for pods that may also request devices."""
     return not (pod.spec.pod_affinity or pod.spec.spread or pod.spec.volumes or pod.spec.host_ports)
 
 
-def would_do(
+def fits_within_budgets(
     pod: Pod,
     node: Node,
     budgets: Collection[PodDisruptionBudget],
     nodes: Collection[Node],
-    standing: Collection[Standing],
+    pods_on_nodes: Collection[PodOnNode],
     is_usable: Callable[[Node], bool],
-    promised: Collection[Standing] = (),
+    promised: Collection[PodOnNode] = (),
 ) -> bool:
-    """A plain pod would fit on the node if the less urgent pods went there that no budget might hold back.
+    """Reports whether a plain pod would fit on the node after evicting the less important pods that no budget might protect.
 
-    `standing`: pods that are on nodes. `promised`: pods that nodes are promised to before this one; nobody takes these
-    away, however little urgent they are. Each pod comes with its node.
+    `pods_on_nodes`: placed pods. `promised`: pods nominated to nodes before this pod; these are never evicted, whatever their
+    priority. Each pod with its node.
     """
     if node.is_unschedulable or not is_usable(node) or not is_tolerated(pod, node):
         return False
-    if not wants(pod, node):
+    if not matches_node_affinity(pod, node):
         return False
-    lower = [one for one, there in standing if there.name == node.name and one.spec.priority < pod.spec.priority]
-    spared = {one.uid for one in spared_for_certain(budgets, lower)}
+    lower = [one for one, there in pods_on_nodes if there.name == node.name and one.spec.priority < pod.spec.priority]
+    spared = {one.uid for one in surely_spared(budgets, lower)}
     going = {one.uid for one in lower} - spared
-    left = [*((one, there) for one, there in standing if one.uid not in going), *promised]
+    left = [*((one, there) for one, there in pods_on_nodes if one.uid not in going), *promised]
     here = [one for one, there in left if there.name == node.name]
     return bool(going) and has_room(pod, node, here) and Relations(pod, nodes, left, is_usable).allow(node)
 
@@ -78,19 +79,19 @@ def fault_of_victims(
     node: Node,
     victims: Collection[Pod],
     nodes: Collection[Node],
-    standing: Collection[Standing],
+    pods_on_nodes: Collection[PodOnNode],
     is_usable: Callable[[Node], bool],
     budgets: Collection[PodDisruptionBudget] = (),
-    promised: Collection[Standing] = (),
+    promised: Collection[PodOnNode] = (),
 ) -> str:
-    """What is wrong with taking these pods from the node for a plain pod; empty for nothing.
+    """Returns what is wrong with evicting these victims from the node for a plain pod; empty for nothing.
 
-    `standing`, `promised`: as for `would_do`.
+    `pods_on_nodes`, `promised`: as for `fits_within_budgets`.
     """
     going = {victim.uid for victim in victims}
 
     def fits_without(uids: Collection[str]) -> bool:
-        left = [*((one, there) for one, there in standing if one.uid not in uids), *promised]
+        left = [*((one, there) for one, there in pods_on_nodes if one.uid not in uids), *promised]
         here = [one for one, there in left if there.name == node.name]
         return has_room(pod, node, here) and Relations(pod, nodes, left, is_usable).allow(node)
 
@@ -99,26 +100,26 @@ def fault_of_victims(
     spared = next((victim for victim in victims if fits_without(going - {victim.uid})), None)
     if spared is not None:
         return f"{spared.key} might as well stay"
-    left = [one for one, there in standing if there.name == node.name and one.uid not in going]
-    free, staying = ([one for one in some if not any(_holds(b, one) for b in budgets)] for some in (victims, left))
+    left = [one for one, there in pods_on_nodes if there.name == node.name and one.uid not in going]
+    free, staying = ([one for one in some if not any(_protects(b, one) for b in budgets)] for some in (victims, left))
     return next((fault for victim in free for one in staying if (fault := _fault_of_choice(pod, victim, one))), "")
 
 
 def fault_of_units(
-    preemptors: Sequence[Standing],
+    preemptors: Sequence[PodOnNode],
     units: Sequence[Collection[Pod]],
     nodes: Collection[Node],
-    standing: Collection[Standing],
+    pods_on_nodes: Collection[PodOnNode],
     is_usable: Callable[[Node], bool],
 ) -> str:
-    """What is wrong with taking these pods away for plain pods, each with its node; empty for nothing.
+    """Returns what is wrong with evicting these victims for plain pods, each with its node; empty for nothing.
 
-    `units`: victims that go together or not at all, on whatever nodes.
+    `units`: victims that are evicted together or not at all, on any nodes.
     """
 
     def fit_without(gone: Collection[Collection[Pod]]) -> bool:
         uids = {victim.uid for unit in gone for victim in unit}
-        left = [(one, there) for one, there in standing if one.uid not in uids]
+        left = [(one, there) for one, there in pods_on_nodes if one.uid not in uids]
         for pod, node in preemptors:
             here = [one for one, there in left if there.name == node.name]
             if not (has_room(pod, node, here) and Relations(pod, nodes, left, is_usable).allow(node)):
@@ -136,7 +137,9 @@ def fault_of_units(
 
 
 def _fault_of_choice(pod: Pod, victim: Pod, staying: Pod) -> str:
-    """Of two pods that might go, the more important goes only where the other is smaller, or where its own rules keep the pod off."""
+    """Returns why the other pod should have been the victim; empty if not. The more important pod may be the victim only if the
+    other one is smaller, or if its own rules exclude the preemptor.
+    """
     is_choice = staying.spec.priority < pod.spec.priority and victim.spec.pod_affinity is None
     is_as_large = all(staying.requests.get(resource, 0) >= amount for resource, amount in victim.requests.items())
     if is_choice and is_as_large and _importance(victim) > _importance(staying):
@@ -145,11 +148,11 @@ def _fault_of_choice(pod: Pod, victim: Pod, staying: Pod) -> str:
 
 
 def _importance(pod: Pod) -> tuple[int, float]:
-    """The earlier it has started the more important; as upstream, one that has not comes last."""
+    """Returns a sort key: an earlier start is more important. Like upstream, a pod without a start time is the least important."""
     return pod.spec.priority, -(pod.started_s or math.inf)
 
 
-def _holds(budget: PodDisruptionBudget, pod: Pod) -> bool:
+def _protects(budget: PodDisruptionBudget, pod: Pod) -> bool:
     is_selected = budget.selector is not None and budget.selector.matches(pod.labels)
     return (
         is_selected

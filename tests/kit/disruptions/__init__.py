@@ -1,1 +1,1 @@
-"""What strikes a simulated cluster, a file for each theme, each with its table of disruptions and their weights."""
+"""Disruptions of a simulated cluster: one file per theme, each with a table of disruptions and their weights."""

@@ -1,6 +1,6 @@
-"""All disruptions with their weights: the light and the heavy ones, the rare and the early; and which of them strike in a run.
+"""All disruptions with their weights (light, heavy, rare and early ones), and the choice for one run.
 
-Not every kind is in each run, so that a run stays short; over a hundred seeds each kind is met dozens of times.
+A run has only some kinds, so that it stays short. In a hundred seeds each kind occurs dozens of times.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ import random
 from collections.abc import Sequence
 
 from tests.kit.disruptions import devices, memory, nodes, objects, pods, processes, questions, servers, volumes
-from tests.kit.disruptions.scene import Disruption, Where
+from tests.kit.disruptions.run_context import Disruption, RunKind
 from tests.kit.settings.setting import Setting
 
 LIGHT_KINDS = 10
-"""Disruptions of a run that leave the processes alone."""
+"""Number of disruptions in a run that do not disturb processes."""
 HEAVY_KINDS = 2
-"""Those that make a process lose its lease, give it back, or come back late."""
+"""Number of disruptions in a run that make a process lose or release its lease, or restart late."""
 EDITED_LIGHT_KINDS, EDITED_HEAVY_KINDS = 3, 1
-"""The same in runs with edits, which are the longer part of these."""
+"""The same in runs with edits (`Setting.is_edited`), which are the longer part of these runs."""
 RARE_SHARE = 0.25
-"""Of all runs: one rare disruption strikes in them."""
+"""Share of runs with a rare disruption."""
 EARLY_SHARE = 0.25
-"""The same of early ones."""
+"""Share of runs with an early disruption."""
 
 LIGHT = (
     *nodes.TABLE,
@@ -33,29 +33,30 @@ LIGHT = (
     *memory.TABLE,
     *volumes.TABLE,
 )
-"""They leave the processes alone."""
+"""Disruptions that do not disturb processes."""
 HEAVY = processes.TABLE
 
 RARE = (*processes.RARE, *devices.RARE)
-"""One of them strikes in some runs, at the end, beside what is drawn of the others."""
+"""Some runs have one of these at the end, in addition to the other drawn disruptions."""
 
 EARLY = processes.EARLY
-"""One of them strikes first in some runs, in the place of another one: the leases are where they were at the start."""
+"""Some runs have one of these first, in place of another one: leases are still held as at the start."""
 
 BY_NAME = {one.name: one for one in (*LIGHT, *HEAVY, *RARE, *EARLY)}
 
 
 def drawn_kinds(seed: int, rng: random.Random, setting: Setting) -> Sequence[str]:
-    """Light and heavy ones, in the order in which they strike. A process without a lease is not to be followed by another.
+    """Returns light and heavy disruptions in their order. A run without leases has no heavy ones: a process must not be replaced
+    there.
 
-    Rare ones are drawn apart, so that the other runs stay as they are when one more is thought of.
+    Rare disruptions have a generator of their own, so that adding one does not change other runs.
     """
     is_alone = not setting.configuration.lease.enabled
     light, heavy = (EDITED_LIGHT_KINDS, EDITED_HEAVY_KINDS) if setting.is_edited else (LIGHT_KINDS, HEAVY_KINDS)
-    elsewhere = Where.ASKING if setting.is_shipped else Where.SHIPPED
+    elsewhere = RunKind.REMOTE if setting.is_shipped else RunKind.DEFAULT
     found = [
-        *_sample(rng, [one for one in LIGHT if one.where is not elsewhere], light),
-        *_sample(rng, [one for one in HEAVY if one.where is not elsewhere], 0 if is_alone else heavy),
+        *_sample(rng, [one for one in LIGHT if one.runs is not elsewhere], light),
+        *_sample(rng, [one for one in HEAVY if one.runs is not elsewhere], 0 if is_alone else heavy),
     ]
     rng.shuffle(found)
     apart = random.Random(f"{seed}/rare")
@@ -67,7 +68,7 @@ def drawn_kinds(seed: int, rng: random.Random, setting: Setting) -> Sequence[str
 
 
 def _sample(rng: random.Random, left: list[Disruption], most: int) -> list[str]:
-    """By weight, none twice."""
+    """Draws by weight, without repetition."""
     left = [one for one in left if not one.awaits]
     found: list[str] = []
     while left and len(found) < most:

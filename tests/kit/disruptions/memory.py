@@ -1,6 +1,6 @@
-"""What a process remembers, made wrong: numbers of a row, a pod that no queue has, objects that were observed otherwise than they are.
+"""Corruptions of a process's memory: numbers of a row, a pod missing from its queue, objects that differ from the API server.
 
-No program does that to itself, so that only its audit can find it. It is asked at once, and everything has to be true again.
+The program does not do that by itself, so only its audit can detect it. The audit is run at once, and must repair everything.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from multisched.queueing.transitions import QueueState
 from multisched.state.cluster_cache import PodState
 from multisched.state.columns.resources import SCORING
 from multisched.state.row_check import row_faults
-from tests.kit.disruptions.scene import Disruption, Scene
+from tests.kit.disruptions.run_context import Disruption, RunContext
 from tests.kit.plugins.faulty import FAULTY
 from tests.kit.processes.process import Process
 
 WRONG_PODS_MAX: Final = 24
-"""Pods that are observed otherwise: more differences than the audit names in the log."""
+"""Pods that are delivered wrongly: more differences than the audit logs."""
 AUDITS: Final = 2
-"""Of what may have changed meanwhile the first audit says nothing."""
+"""Audits to run: the first one ignores state that may have changed meanwhile."""
 WRONG: Final = {"sim/wrong": "wrong"}
 PORT: Final = 9_977
 
@@ -34,61 +34,65 @@ PORT: Final = 9_977
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 
-async def _miscount(scene: Scene) -> bool:
-    """While the process stands still, so that nothing is decided by it."""
-    process = scene.replicas.leader()
+async def _corrupt_rows(context: RunContext) -> bool:
+    """Corrupts rows while the process is paused, so that nothing is decided from them, and checks that the audit repairs them."""
+    process = context.replicas.leader()
     if process is None:
         return False
     cache = process.program.cache
     live = [row for row, _ in cache.nodes.live_rows()]
     audits = process.program.audit.statistics().audits
-    scene.replicas.was_corrupted = True
-    with _standing_still(scene, process):
-        for row, make_wrong in zip(scene.rng.sample(live, min(len(live), len(_WRONGS))), _WRONGS, strict=False):
+    context.replicas.was_corrupted = True
+    with _paused_process(context, process):
+        for row, make_wrong in zip(
+            context.rng.sample(live, min(len(live), len(_CORRUPTIONS))), _CORRUPTIONS, strict=False
+        ):
             make_wrong(process, row)
-        lost = _lose_from_queue(scene, process)
+        lost = _drop_from_queue(context, process)
         for _ in range(AUDITS):
             await process.program.audit.once(())
     is_whole = process.program.audit.statistics().audits == audits + AUDITS
     left = row_faults(cache.nodes, range(cache.nodes.size))
     if is_whole and left:
-        scene.bind_checker.complain(f"I4: the audit leaves rows as they are: {next(iter(left.values()))}")
+        context.bind_checker.report_violation(f"I4: the audit leaves rows as they are: {next(iter(left.values()))}")
     if is_whole and lost is not None and process.program.pod_repair.is_lost(lost):
-        scene.bind_checker.complain(f"I3: the audit leaves {lost.key} in no queue")
+        context.bind_checker.report_violation(f"I3: the audit leaves {lost.key} in no queue")
     return True
 
 
 @contextmanager
-def _standing_still(scene: Scene, process: Process) -> Iterator[None]:
-    scene.replicas.disturbed.add(process.identity)
-    scene.loop.pause(process.identity)
+def _paused_process(context: RunContext, process: Process) -> Iterator[None]:
+    context.replicas.disturbed.add(process.identity)
+    context.loop.pause(process.identity)
     process.checker.is_tampered_with = True
     try:
         yield
     finally:
         process.checker.is_tampered_with = False
-        scene.loop.resume(process.identity)
-        scene.replicas.disturbed.discard(process.identity)
+        context.loop.resume(process.identity)
+        context.replicas.disturbed.discard(process.identity)
 
 
-def _lose_from_queue(scene: Scene, process: Process) -> Pod | None:
-    """Some pod that waits is taken out of its queue without a word. Of one that the server refuses the count is lost so."""
+def _drop_from_queue(context: RunContext, process: Process) -> Pod | None:
+    """Removes a pending pod from its queue silently. Returns it; None for none. Pods that the server refuses are excluded, since
+    their count of refusals would be lost.
+    """
     waiting = [
         (worker, entry)
         for worker in process.program.router.workers()
         for entry in worker.queue.entries()
         if entry.state in (QueueState.UNSCHEDULABLE, QueueState.BACKOFF, QueueState.ACTIVE)
-        and not scene.bind_checker.policies.policy_of(entry.pod.name)
+        and not context.bind_checker.policies.policy_of(entry.pod.name)
     ]
     if not waiting:
         return None
-    worker, entry = scene.rng.choice(waiting)
+    worker, entry = context.rng.choice(waiting)
     worker.queue.remove(entry.uid)
     return process.program.pods.pending.get(entry.uid)
 
 
 def _add_ghost(process: Process, row: int) -> None:
-    """A pod that never was holds a port there."""
+    """Adds a pod that does not exist, with a host port, to the row."""
     table = process.program.cache.nodes
     ports = [{"containerPort": 80, "hostPort": PORT}]
     spec = {"nodeName": table.node(row).name, "containers": [{"name": "main", "ports": ports}]}
@@ -96,14 +100,14 @@ def _add_ghost(process: Process, row: int) -> None:
 
 
 def _forget_pod(process: Process, row: int) -> None:
-    """One that stands somewhere counts there no more."""
+    """Removes a placed pod from the counts of its row."""
     entries = (entry for entry in process.program.cache if entry.state is PodState.CONFIRMED and entry.row >= 0)
     found = next(entries, None)
     if found is not None:
         process.program.cache.nodes.remove_pod(found.row, found.pod.uid)
 
 
-def _bar(process: Process, row: int) -> None:
+def _toggle_cordon(process: Process, row: int) -> None:
     flags = process.program.cache.nodes._unschedulable
     flags[row] = not flags[row]
 
@@ -128,48 +132,48 @@ def _forget_labels(process: Process, row: int) -> None:
 
 
 def _shift_ledgers(process: Process, row: int) -> None:
-    """Whatever ledgers count for the row is more by one."""
+    """Adds one to every amount that ledgers count for the row."""
     for ledger in process.program.cache.ledgers:
         for column in vars(ledger).values() if ledger.name != FAULTY else ():
             if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind == "i" and row < len(column):
                 column[row] += 1
 
 
-_WRONGS: Final = (
+_CORRUPTIONS: Final = (
     _add_ghost,
     _forget_pod,
-    _bar,
+    _toggle_cordon,
     _forget_labels,
     _shift_ledgers,
     _shift_requested,
     _shift_scored,
     _shift_allocatable,
 )
-"""Each makes something of one row wrong."""
+"""Functions that each corrupt one row."""
 
 
 # -- objects -----------------------------------------------------------------------------------------------------------
 
 
-async def _deliver_wrong(scene: Scene) -> bool:
-    """A server tells objects otherwise than they are, at their very versions, and a pod that never was."""
-    process = scene.replicas.leader()
+async def _deliver_wrong_objects(context: RunContext) -> bool:
+    """Delivers objects that differ from the server's at the same version, and a pod that does not exist."""
+    process = context.replicas.leader()
     if process is None or not process.checker.delivered.nodes:
         return False
-    scene.replicas.was_corrupted = process.checker.watches.may_hear_twice = True
-    _deliver_wrong_pods(scene, process)
-    _deliver_wrong_nodes(scene, process)
-    await scene.pause(0.0, 0.5)
+    context.replicas.was_corrupted = process.checker.watches.may_hear_twice = True
+    _deliver_wrong_pods(context, process)
+    _deliver_wrong_nodes(context, process)
+    await context.pause(0.0, 0.5)
     for _ in range(AUDITS):
         await process.program.audit.once()
     return True
 
 
-def _deliver_wrong_pods(scene: Scene, process: Process) -> None:
+def _deliver_wrong_pods(context: RunContext, process: Process) -> None:
     delivered = process.checker.delivered
     found = [
         stored.document()
-        for _, stored in scene.server.store.collection("pods").items()
+        for _, stored in context.server.store.collection("pods").items()
         if stored.document()["metadata"]["uid"] in delivered.pods
     ]
     known = [
@@ -177,26 +181,30 @@ def _deliver_wrong_pods(scene: Scene, process: Process) -> None:
         for one in found
         if delivered.pods[one["metadata"]["uid"]].version == int(one["metadata"]["resourceVersion"])
     ]
-    scene.rng.shuffle(known)
+    context.rng.shuffle(known)
     for document in known[:WRONG_PODS_MAX]:
         metadata = document["metadata"]
         metadata["labels"] = {**metadata.get("labels", {}), **WRONG}
         _deliver(process, document)
-        for _ in ("wrong", "mended"):  # either may help a pod that was set aside, as far as the process knows
-            scene.bind_checker.policies.pod_changed(metadata["uid"])
+        for _ in ("wrong", "mended"):  # as far as the process knows, either change may help a quarantined pod
+            context.bind_checker.policies.pod_changed(metadata["uid"])
     moved = next((one for one in known if _is_plain(one)), None)
     names = sorted(delivered.nodes)
     if moved is not None:
-        scene.bind_checker.misled_about.add(moved["spec"]["nodeName"])
-        moved["spec"]["nodeName"] = scene.rng.choice(names)
+        context.bind_checker.misreported_nodes.add(moved["spec"]["nodeName"])
+        moved["spec"]["nodeName"] = context.rng.choice(names)
         _deliver(process, moved)
         delivered.unknowable.add(moved["metadata"]["uid"])
-    spec = {"nodeName": scene.rng.choice(names), "schedulerName": "default-scheduler", "containers": [{"name": "main"}]}
-    _deliver(process, orjson.loads(_ghost(f"wrong-{scene.mark()}", spec)))
+    spec = {
+        "nodeName": context.rng.choice(names),
+        "schedulerName": "default-scheduler",
+        "containers": [{"name": "main"}],
+    }
+    _deliver(process, orjson.loads(_ghost(f"wrong-{context.mark()}", spec)))
 
 
 def _is_plain(pod: dict[str, Any]) -> bool:
-    """On a node, and nothing but room depends on where that is."""
+    """Reports whether the pod is on a node, and only requests depend on its node."""
     spec = pod["spec"]
     return (
         bool(spec.get("nodeName"))
@@ -210,10 +218,10 @@ def _deliver(process: Process, document: dict[str, Any]) -> None:
     process.program.pods.upsert(f"{metadata['namespace']}/{metadata['name']}", msgspec.Raw(orjson.dumps(document)))
 
 
-def _deliver_wrong_nodes(scene: Scene, process: Process) -> None:
-    """Each of some nodes looks as if it took less than it does."""
+def _deliver_wrong_nodes(context: RunContext, process: Process) -> None:
+    """Delivers some nodes with less room than they have."""
     delivered = process.checker.delivered
-    stored = dict(scene.server.store.collection("nodes").items())
+    stored = dict(context.server.store.collection("nodes").items())
     documents = [one.document() for one in stored.values()]
     known = [
         one
@@ -227,7 +235,7 @@ def _deliver_wrong_nodes(scene: Scene, process: Process) -> None:
         {"spec": {"taints": [{"key": "sim/wrong", "value": "", "effect": "NoSchedule"}]}},
         {"status": {"allocatable": {CPU: "1"}}},
     )
-    for document, change in zip(scene.rng.sample(known, min(len(known), len(changes))), changes, strict=False):
+    for document, change in zip(context.rng.sample(known, min(len(known), len(changes))), changes, strict=False):
         process.program.nodes.upsert(document["metadata"]["name"], msgspec.Raw(orjson.dumps(merge(document, change))))
 
 
@@ -237,6 +245,6 @@ def _ghost(name: str, spec: dict[str, Any]) -> bytes:
 
 
 TABLE = (
-    Disruption("memory miscounted", _miscount, 3),
-    Disruption("wrong objects delivered", _deliver_wrong, 3),
+    Disruption("memory miscounted", _corrupt_rows, 3),
+    Disruption("wrong objects delivered", _deliver_wrong_objects, 3),
 )

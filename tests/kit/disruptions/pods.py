@@ -1,4 +1,4 @@
-"""Pods that go, come again, are resized in every state, and want what others want."""
+"""Disruptions of pods: deleted, recreated, resized in every state, and in conflict with other pods."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from multisched.model.objects import CPU, Pod
-from tests.kit.disruptions.scene import Disruption, Scene
+from tests.kit.disruptions.run_context import Disruption, RunContext
 from tests.kit.plugins.permit_holds import HELD
 from tests.kit.wire.faults import FOREIGN
 from tests.kit.world.budgets import FREE, PROTECTED
@@ -17,192 +17,191 @@ from tests.kit.world.policies import OWNER
 from tests.kit.world.traits import SOLE
 
 PAIR_FILL, PAIR_URGENT = ("900m",) * 8, ("1", "1", "1500m")
-"""CPU of the pods that fill two nodes, half of them under a budget, and of the urgent ones that then want to go there."""
+"""CPU of the pods that fill two nodes, half of them under a budget, and of the urgent ones created next."""
 NEXT_IN_ZONE = 9
-"""From a node to another plain one of its zone."""
+"""Difference between the numbers of two plain nodes of one zone."""
 INFEASIBLE_MILLI = 100_000
 EDITED = 12
 ENDED = 10
-WANTED = tuple(number for number in range(4, 37) if number % 10 not in (7, 8, 9))
-"""Plain nodes: more than the program begins to keep promises for."""
-DEAR_PODS, DEAR_TERMS = 70, 60
-"""Their product is more than an event may cost."""
+CONTESTED_NODES = tuple(number for number in range(4, 37) if number % 10 not in (7, 8, 9))
+"""Plain nodes: more than the program keeps nominations for by default."""
+EXPENSIVE_PODS, EXPENSIVE_TERMS = 70, 60
+"""Pods, and terms of each: their product exceeds the cost limit of an event."""
 
 
-async def _delete(scene: Scene) -> bool:
-    pod = scene.any_pod()
+async def _delete(context: RunContext) -> bool:
+    pod = context.any_pod()
     if pod is not None:
-        await scene.world.user.delete_pod(pod)
+        await context.world.user.delete_pod(pod)
     return pod is not None
 
 
-async def _recreate(scene: Scene) -> bool:
-    pod = scene.any_pod(lambda pod: pod.namespace == "default")
+async def _recreate(context: RunContext) -> bool:
+    pod = context.any_pod(lambda pod: pod.namespace == "default")
     if pod is not None:
-        await scene.world.user.delete_pod(pod)
-        await scene.world.add_pod(pod.name)
+        await context.world.user.delete_pod(pod)
+        await context.world.add_pod(pod.name)
     return pod is not None
 
 
-async def _delete_unseen(scene: Scene) -> bool:
-    """While no watch is open, and gone from history before one is."""
-    pod = scene.any_pod()
+async def _delete_unseen(context: RunContext) -> bool:
+    """Deletes a pod while no watch is open, and compacts history before one is."""
+    pod = context.any_pod()
     if pod is not None:
-        scene.server.drop_watches()
-        await scene.world.user.delete_pod(pod)
-        scene.server.compact()
+        context.server.drop_watches()
+        await context.world.user.delete_pod(pod)
+        context.server.compact()
     return pod is not None
 
 
-async def _delete_while_decided(scene: Scene) -> bool:
-    """Pods of a burst go while their cycles wait for an answer, or their binds are on the way."""
-    names = [f"brief-{scene.mark()}" for _ in range(6)]
+async def _delete_while_decided(context: RunContext) -> bool:
+    """Deletes pods of a burst while their cycles wait for a response, or their binds are in flight."""
+    names = [f"brief-{context.mark()}" for _ in range(6)]
     for name in names:
-        await scene.world.add_pod(name, scheduler="forecast-scheduler")
+        await context.world.add_pod(name, scheduler="forecast-scheduler")
     for name in names:
-        await scene.pause(0.0, 0.008)
-        await scene.world.user.delete_named(name)
+        await context.pause(0.0, 0.008)
+        await context.world.user.delete_named(name)
     return True
 
 
-async def _recreate_while_decided(scene: Scene) -> bool:
-    """Pods of a burst go, and others of their names come at once: an old decision must not bind a new pod."""
-    names = [f"again-{scene.mark()}" for _ in range(5)]
+async def _recreate_while_decided(context: RunContext) -> bool:
+    """Deletes pods of a burst and recreates them under the same names: an old decision must not bind a new pod."""
+    names = [f"again-{context.mark()}" for _ in range(5)]
     for name in names:
-        await scene.world.add_pod(name, scheduler="forecast-scheduler")
+        await context.world.add_pod(name, scheduler="forecast-scheduler")
     for name in names:
-        await scene.pause(0.0, 0.02)
-        await scene.world.user.delete_named(name)
-        await scene.world.add_pod(name, scheduler=scene.rng.choice(("forecast-scheduler", "job-scheduler")))
+        await context.pause(0.0, 0.02)
+        await context.world.user.delete_named(name)
+        await context.world.add_pod(name, scheduler=context.rng.choice(("forecast-scheduler", "job-scheduler")))
     return True
 
 
-async def _resize_down(scene: Scene) -> bool:
-    """Bound pods take less than before: their room must come free, and nothing more."""
-    standing = [p for p in scene.world.pods() if p.node and not p.is_deleting and 100 < p.requests.get(CPU, 0) <= 500]
-    for pod in scene.rng.sample(standing, min(3, len(standing))):
-        await scene.world.kubelets.resize(pod, f"{pod.requests[CPU] // 2}m")
-    return bool(standing)
+async def _resize_down(context: RunContext) -> bool:
+    """Resizes bound pods down: exactly the difference becomes free."""
+    placed = [p for p in context.world.pods() if p.node and not p.is_deleting and 100 < p.requests.get(CPU, 0) <= 500]
+    for pod in context.rng.sample(placed, min(3, len(placed))):
+        await context.world.kubelets.resize(pod, f"{pod.requests[CPU] // 2}m")
+    return bool(placed)
 
 
-async def _resize_up(scene: Scene) -> bool:
-    """Bound pods take more than before; more pods want to go where they are."""
-    standing = [p for p in scene.world.pods() if p.node and not p.is_deleting and 0 < p.requests.get(CPU, 0) <= 500]
-    scene.rng.shuffle(standing)
-    for pod in standing[:4]:
-        await scene.world.kubelets.resize(pod, f"{pod.requests[CPU] + 700}m")
-    for node in sorted({pod.node for pod in standing[:4]}):
-        await scene.world.crowds.add(node, 3)
-    return bool(standing)
+async def _resize_up(context: RunContext) -> bool:
+    """Resizes bound pods up, and creates more pods for their nodes."""
+    placed = [p for p in context.world.pods() if p.node and not p.is_deleting and 0 < p.requests.get(CPU, 0) <= 500]
+    context.rng.shuffle(placed)
+    for pod in placed[:4]:
+        await context.world.kubelets.resize(pod, f"{pod.requests[CPU] + 700}m")
+    for node in sorted({pod.node for pod in placed[:4]}):
+        await context.world.crowds.add(node, 3)
+    return bool(placed)
 
 
-async def _resize_waiting(scene: Scene) -> bool:
-    """Pods are resized while they are queued, held at Permit, assumed or on the wire; then others come after the room.
+async def _resize_waiting(context: RunContext) -> bool:
+    """Resizes pods while they are queued, at Permit, assumed or being bound, then creates others for the room.
 
-    On the node with most room, for where there is none nobody is on his way.
+    Uses the node with most room: pods for a full node are not in these states.
     """
-    node = _emptiest(scene)
-    is_held = scene.rng.random() < 0.5
-    names = await scene.world.crowds.add(node, 4, cpu="900m", prefix=HELD if is_held else "")
-    await scene.pause(0.0, 0.08)
+    node = _emptiest(context)
+    is_held = context.rng.random() < 0.5
+    names = await context.world.crowds.add(node, 4, cpu="900m", prefix=HELD if is_held else "")
+    await context.pause(0.0, 0.08)
     for name in names:
-        pod = scene.bind_checker.pods().get(f"default/{name}")
+        pod = context.bind_checker.pods().get(f"default/{name}")
         if pod is not None:
-            await scene.world.kubelets.resize(pod, scene.rng.choice(("1400m", "1900m", "300m")))
-    await scene.pause(0.05, 0.3)
-    await scene.world.crowds.add(node, 6)
+            await context.world.kubelets.resize(pod, context.rng.choice(("1400m", "1900m", "300m")))
+    await context.pause(0.05, 0.3)
+    await context.world.crowds.add(node, 6)
     return True
 
 
-def _emptiest(scene: Scene) -> str:
-    """Of the nodes that crowds want."""
+def _emptiest(context: RunContext) -> str:
+    """Returns the node with most room, of those that crowds use."""
     used: Counter[str] = Counter({f"node-{number}": 0 for number in CROWDED})
-    for pod in scene.world.pods():
+    for pod in context.world.pods():
         used[pod.node] += pod.requests.get(CPU, 0)
     return min((f"node-{number}" for number in CROWDED), key=lambda node: used[node])
 
 
-async def _shrink_infeasible(scene: Scene) -> bool:
-    """The only event that helps this pod is its own update."""
-    pod = scene.any_pod(lambda pod: not pod.node and pod.requests.get(CPU, 0) > INFEASIBLE_MILLI)
-    return pod is not None and await scene.world.kubelets.resize(pod, "100m")
+async def _shrink_infeasible(context: RunContext) -> bool:
+    """Resizes down a pod that fits on no node: only its own update helps it."""
+    pod = context.any_pod(lambda pod: not pod.node and pod.requests.get(CPU, 0) > INFEASIBLE_MILLI)
+    return pod is not None and await context.world.kubelets.resize(pod, "100m")
 
 
-async def _open_gate(scene: Scene) -> bool:
-    pod = scene.any_pod(lambda pod: bool(pod.gates))
-    return pod is not None and await scene.world.open_gates(pod)
+async def _open_gate(context: RunContext) -> bool:
+    pod = context.any_pod(lambda pod: bool(pod.gates))
+    return pod is not None and await context.world.open_gates(pod)
 
 
-async def _comply_with_policy(scene: Scene) -> bool:
-    """One of those that the API server refuses, at whatever stage it is."""
-    pod = scene.any_pod(lambda pod: scene.bind_checker.policies.policy_of(pod.name) == OWNER)
-    return pod is not None and await scene.world.comply_with_policy(pod)
+async def _comply_with_policy(context: RunContext) -> bool:
+    """Corrects a pod that the API server refuses, in any state."""
+    pod = context.any_pod(lambda pod: context.bind_checker.policies.policy_of(pod.name) == OWNER)
+    return pod is not None and await context.world.comply_with_policy(pod)
 
 
-async def _bind_from_outside(scene: Scene) -> bool:
+async def _bind_externally(context: RunContext) -> bool:
     for _ in range(3):
-        await scene.world.strangers.bind_one_of_ours()
+        await context.world.external_actors.bind_one_of_ours()
     return True
 
 
-async def _place_giants(scene: Scene) -> bool:
-    """Valid pods of absurd size, placed by somebody else: what they hold counts all the same."""
-    node = f"node-{scene.rng.choice(CROWDED)}"
-    giant = await scene.world.strangers.place_giant(node)
-    await scene.until(lambda: scene.replicas.knows_placed(giant))
-    await scene.world.strangers.add_beside_giant(node)
+async def _place_giants(context: RunContext) -> bool:
+    """Places oversized but valid pods of another scheduler: what they hold still counts."""
+    node = f"node-{context.rng.choice(CROWDED)}"
+    giant = await context.world.external_actors.place_giant(node)
+    await context.until(lambda: context.replicas.knows_placed(giant))
+    await context.world.external_actors.add_beside_giant(node)
     return True
 
 
-async def _crowd(scene: Scene) -> bool:
-    """More pods than fit want one node, all at once: some have no other candidate."""
-    await scene.world.crowds.add(f"node-{scene.rng.choice(CROWDED)}", 12, is_mixed=True)
+async def _crowd(context: RunContext) -> bool:
+    """Creates more pods for one node at once than fit: some have no other candidate."""
+    await context.world.crowds.add(f"node-{context.rng.choice(CROWDED)}", 12, is_mixed=True)
     return True
 
 
-async def _press_protected(scene: Scene) -> bool:
-    """Urgent pods want two nodes that are full, in part of pods under budgets."""
-    pair = await fill_pair(scene)
-    await press(scene, pair)
-    await _press_beyond_reach(scene, pair)
+async def _preempt_protected(context: RunContext) -> bool:
+    """Creates urgent pods for two full nodes some of whose pods are under budgets."""
+    pair = await fill_node_pair(context)
+    await add_urgent_pods(context, pair)
+    await _add_unreachable_pods(context, pair)
     return True
 
 
-async def fill_pair(scene: Scene) -> str:
-    """Fills two nodes; the label that names them."""
-    pair = scene.rng.choice(PAIRS)
+async def fill_node_pair(context: RunContext) -> str:
+    """Fills two nodes. Returns the label value that selects them."""
+    pair = context.rng.choice(PAIRS)
     apps = [*PROTECTED * 2, *FREE * 2]
-    scene.rng.shuffle(apps)
+    context.rng.shuffle(apps)
     names = [
-        await scene.world.add_to_pair(pair, cpu, app, is_urgent=False) for cpu, app in zip(PAIR_FILL, apps, strict=True)
+        await context.world.add_to_pair(pair, cpu, app, is_urgent=False)
+        for cpu, app in zip(PAIR_FILL, apps, strict=True)
     ]
-    await scene.until(lambda: all(pod.node for pod in scene.world.pods() if pod.name in names))
+    await context.until(lambda: all(pod.node for pod in context.world.pods() if pod.name in names))
     return pair
 
 
-async def press(scene: Scene, pair: str) -> None:
+async def add_urgent_pods(context: RunContext, pair: str) -> None:
     for cpu in PAIR_URGENT:
-        await scene.world.add_to_pair(pair, cpu, scene.rng.choice(FREE), is_urgent=True)
+        await context.world.add_to_pair(pair, cpu, context.rng.choice(FREE), is_urgent=True)
 
 
-async def _press_beyond_reach(scene: Scene, pair: str) -> None:
-    """Still more urgent pods.
-
-    For some, one node of the two is out of reach whoever goes: by an anti-affinity in its zone, or by their volume's
-    zone.
+async def _add_unreachable_pods(context: RunContext, pair: str) -> None:
+    """Creates more urgent pods. For some, evictions cannot help on one of the two nodes: because of an anti-affinity in its zone,
+    or the zone of their volume.
     """
     beside = int(pair.removeprefix("pair-")) - NEXT_IN_ZONE
-    unborne = await scene.world.place_lowly(
+    unborne = await context.world.add_small_pod(
         f"node-{beside}", {}, is_urgent=True, scheduler="forecast-scheduler", labels={"unborne": pair}
     )
-    await scene.until(lambda: any(pod.node for pod in scene.world.pods() if pod.name == unborne))
+    await context.until(lambda: any(pod.node for pod in context.world.pods() if pod.name == unborne))
     term = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"unborne": pair}}}
-    far = {"name": "v0", "persistentVolumeClaim": {"claimName": f"zoned-{scene.rng.randrange(ZONED)}"}}
+    far = {"name": "v0", "persistentVolumeClaim": {"claimName": f"zoned-{context.rng.randrange(ZONED)}"}}
     for rule in (
         {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}},
         {"volumes": [far]},
     ):
-        await scene.world.place_lowly(
+        await context.world.add_small_pod(
             "",
             {"nodeSelector": {"pair": pair}, **rule},
             is_urgent=True,
@@ -212,85 +211,91 @@ async def _press_beyond_reach(scene: Scene, pair: str) -> None:
         )
 
 
-async def _contend(scene: Scene, scheduler: str, node: str, spec: Mapping[str, Any], milli: str = "") -> bool:
-    """Less urgent pods hold what urgent ones then want to have."""
+async def _contend(context: RunContext, scheduler: str, node: str, spec: Mapping[str, Any], milli: str = "") -> bool:
+    """Creates less urgent pods that hold what urgent pods then need."""
     low = [
-        await scene.world.place_lowly(node, spec, is_urgent=False, scheduler=scheduler, milli=milli) for _ in range(6)
+        await context.world.add_small_pod(node, spec, is_urgent=False, scheduler=scheduler, milli=milli)
+        for _ in range(6)
     ]
-    await scene.until(lambda: any(pod.node for pod in scene.world.pods() if pod.name in low))
+    await context.until(lambda: any(pod.node for pod in context.world.pods() if pod.name in low))
     for _ in range(2):
-        await scene.world.place_lowly(node, spec, is_urgent=True, scheduler=scheduler, milli=milli)
-    await scene.pause(0.0, 0.2)
-    await scene.world.place_lowly(
+        await context.world.add_small_pod(node, spec, is_urgent=True, scheduler=scheduler, milli=milli)
+    await context.pause(0.0, 0.2)
+    await context.world.add_small_pod(
         node, spec, is_urgent=True, scheduler=scheduler, milli=milli, priority="system-node-critical"
     )
-    await scene.pause(1.0, 4.0)
+    await context.pause(1.0, 4.0)
     return True
 
 
-async def _contend_for_ports(scene: Scene) -> bool:
+async def _contend_for_ports(context: RunContext) -> bool:
     port = {"containerPort": 80, "hostPort": 9_970}
     main = {"name": "main", "image": "app-0:v1", "resources": {"requests": {"cpu": "50m"}}, "ports": [port]}
-    return await _contend(scene, "forecast-scheduler", f"node-{scene.rng.choice(CROWDED)}", {"containers": [main]})
+    return await _contend(context, "forecast-scheduler", f"node-{context.rng.choice(CROWDED)}", {"containers": [main]})
 
 
-async def _contend_for_devices(scene: Scene) -> bool:
-    """Fractions, or whole devices, and in one of two cases beside an anti-affinity that must be asked row by row."""
-    node = f"node-{scene.rng.choice(GPU_NODES)}"
-    if scene.rng.random() < 0.6:
-        return await _contend(scene, "gpu-scheduler", node, _averse() if scene.rng.random() < 0.5 else {}, milli="900")
+async def _contend_for_devices(context: RunContext) -> bool:
+    """Uses fractions or whole devices; in half of the cases of fractions with an anti-affinity that must be evaluated row by
+    row.
+    """
+    node = f"node-{context.rng.choice(GPU_NODES)}"
+    if context.rng.random() < 0.6:
+        return await _contend(
+            context, "gpu-scheduler", node, _anti_affinity() if context.rng.random() < 0.5 else {}, milli="900"
+        )
     main = {"name": "main", "image": "app-0:v1", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
-    return await _contend(scene, "gpu-scheduler", node, {"containers": [main]})
+    return await _contend(context, "gpu-scheduler", node, {"containers": [main]})
 
 
-async def _contend_apart(scene: Scene) -> bool:
-    """Pods that bear none of their kind beside them."""
-    node = f"node-{scene.rng.choice(CROWDED)}"
-    return await _contend(scene, "forecast-scheduler", node, _averse() | {"volumes": [_DISK]})
+async def _contend_by_anti_affinity(context: RunContext) -> bool:
+    """Uses pods that exclude each other by anti-affinity."""
+    node = f"node-{context.rng.choice(CROWDED)}"
+    return await _contend(context, "forecast-scheduler", node, _anti_affinity() | {"volumes": [_DISK]})
 
 
-async def _contend_for_claims(scene: Scene) -> bool:
-    """Pods of one claim that is for one of them, wherever it stands; one follows the other."""
-    spec = {"volumes": [{"name": "v0", "persistentVolumeClaim": {"claimName": scene.rng.choice(SOLE)}}]}
+async def _contend_for_claims(context: RunContext) -> bool:
+    """Uses pods of one ReadWriteOncePod claim, one after the other."""
+    spec = {"volumes": [{"name": "v0", "persistentVolumeClaim": {"claimName": context.rng.choice(SOLE)}}]}
     names: list[str] = []
 
     def placed() -> list[Pod]:
-        return [pod for pod in scene.world.pods() if pod.node and pod.name in names]
+        return [pod for pod in context.world.pods() if pod.node and pod.name in names]
 
     for _ in range(3):
         names += [
-            await scene.world.place_lowly("", spec, is_urgent=False, scheduler="forecast-scheduler") for _ in range(2)
+            await context.world.add_small_pod("", spec, is_urgent=False, scheduler="forecast-scheduler")
+            for _ in range(2)
         ]
-        await scene.until(lambda: bool(placed()))
-        await scene.pause(0.2, 1.0)
+        await context.until(lambda: bool(placed()))
+        await context.pause(0.2, 1.0)
         for pod in placed():
-            await scene.world.user.delete_pod(pod)
+            await context.world.user.delete_pod(pod)
     return True
 
 
-def _averse() -> dict[str, Any]:
+def _anti_affinity() -> dict[str, Any]:
     term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"absent": "yes"}}}
     return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
 
 
-async def _overflow_nominations(scene: Scene) -> bool:
-    """Urgent pods want more nodes at once than are commonly promised to anybody."""
-    for number in WANTED:
-        await scene.world.crowds.add(f"node-{number}", 1, cpu="3500m")
-    await scene.pause(0.5, 1.5)
-    for number in WANTED:
-        await scene.world.place_lowly(
+async def _overflow_nominations(context: RunContext) -> bool:
+    """Creates urgent pods for more nodes at once than nominations are kept for by default."""
+    for number in CONTESTED_NODES:
+        await context.world.crowds.add(f"node-{number}", 1, cpu="3500m")
+    await context.pause(0.5, 1.5)
+    for number in CONTESTED_NODES:
+        await context.world.add_small_pod(
             f"node-{number}", {"containers": [_LARGE]}, is_urgent=True, scheduler="forecast-scheduler"
         )
-    await scene.pause(0.0, 0.2)
-    await _outbid(scene, [f"node-{number}" for number in scene.rng.sample(WANTED, 4)])
+    await context.pause(0.0, 0.2)
+    await _outbid(context, [f"node-{number}" for number in context.rng.sample(CONTESTED_NODES, 4)])
     return True
 
 
-async def _outbid(scene: Scene, nodes: Sequence[str]) -> None:
-    """Pods that are more urgent than the urgent want what these wait for: who was promised a node looks for another."""
+async def _outbid(context: RunContext, nodes: Sequence[str]) -> None:
+    """Creates pods of a higher priority for nodes that are nominated to urgent pods: these need other nodes."""
     for node in nodes:
-        await scene.world.place_lowly(
+        await context.world.add_small_pod(
             node,
             {"containers": [_LARGE]},
             is_urgent=True,
@@ -299,45 +304,45 @@ async def _outbid(scene: Scene, nodes: Sequence[str]) -> None:
         )
 
 
-async def _wait_absurdly(scene: Scene) -> bool:
-    """Pods of absurd size that wait: their condition says so, and they are tried once they are readable."""
+async def _add_oversized_pods(context: RunContext) -> bool:
+    """Creates pods that are too large to be decoded: their condition reports it, and they are tried when they become readable."""
     tolerations = [{"key": f"t{at}", "operator": "Exists"} for at in range(300)]
-    node = f"node-{scene.rng.choice(CROWDED)}"
+    node = f"node-{context.rng.choice(CROWDED)}"
     names = [
-        await scene.world.place_lowly(
+        await context.world.add_small_pod(
             node, {"tolerations": tolerations}, is_urgent=False, scheduler="forecast-scheduler"
         )
         for _ in range(2)
     ]
-    crowd = await scene.world.crowds.add(node, 4)
-    await scene.pause(0.0, 0.05)
-    for pod in [pod for pod in scene.world.pods() if pod.name in (*names, *crowd)]:
+    crowd = await context.world.crowds.add(node, 4)
+    await context.pause(0.0, 0.05)
+    for pod in [pod for pod in context.world.pods() if pod.name in (*names, *crowd)]:
         labels = {f"l{at}": "" for at in range(1_100)} if pod.name in crowd[:2] else {"seen": "yes"}
-        await scene.world.patch_pod(pod, {"metadata": {"labels": labels}})
-    await scene.pause(1.0, 3.0)
+        await context.world.patch_pod(pod, {"metadata": {"labels": labels}})
+    await context.pause(1.0, 3.0)
     for name in (*names, *crowd[:2]):
-        await scene.world.user.delete_named(name)
+        await context.world.user.delete_named(name)
     return True
 
 
-async def _edit_waiting(scene: Scene) -> bool:
-    """Owners add tolerations to pods that wait, remove one of their gates, or write something that helps nobody."""
+async def _edit_waiting(context: RunContext) -> bool:
+    """Edits pending pods: adds tolerations, removes one of two gates, or writes something that does not help."""
     for at in range(3):
         gated = {"schedulingGates": [{"name": "test/one"}, {"name": "test/two"}]}
-        await scene.world.place_lowly(f"node-{20 + at}", gated, is_urgent=False, scheduler="forecast-scheduler")
-    await scene.world.crowds.add(f"node-{scene.rng.choice((9, 19))}", 2, scheduler="forecast-scheduler")
-    await scene.pause(1.0, 3.0)
-    waiting = [pod for pod in scene.world.pods() if not pod.node and not pod.is_deleting]
-    for pod in scene.rng.sample(waiting, min(len(waiting), EDITED)):
+        await context.world.add_small_pod(f"node-{20 + at}", gated, is_urgent=False, scheduler="forecast-scheduler")
+    await context.world.crowds.add(f"node-{context.rng.choice((9, 19))}", 2, scheduler="forecast-scheduler")
+    await context.pause(1.0, 3.0)
+    waiting = [pod for pod in context.world.pods() if not pod.node and not pod.is_deleting]
+    for pod in context.rng.sample(waiting, min(len(waiting), EDITED)):
         patches: list[dict[str, Any]] = [
-            {"metadata": {"labels": {"seen": f"{scene.rng.randrange(9)}"}}},
+            {"metadata": {"labels": {"seen": f"{context.rng.randrange(9)}"}}},
             {"metadata": {"annotations": {"sim/seen": "yes"}}},
             {"spec": {"tolerations": [*_documents(pod), {"key": "sim/further", "operator": "Exists"}]}},
         ]
         if len(pod.gates) > 1:
             patches.append({"spec": {"schedulingGates": [{"name": pod.gates[0]}]}})
-        await scene.world.patch_pod(pod, scene.rng.choice(patches))
-        await scene.pause(0.0, 0.4)
+        await context.world.patch_pod(pod, context.rng.choice(patches))
+        await context.pause(0.0, 0.4)
     return bool(waiting)
 
 
@@ -346,51 +351,52 @@ def _documents(pod: Pod) -> list[dict[str, str]]:
     return [{name: getattr(one, name) for name in fields if getattr(one, name)} for one in pod.spec.tolerations]
 
 
-async def _wait_dearly(scene: Scene) -> bool:
-    """One namespace's pods that fit nowhere have so many terms that no event asks about them: all are tried again in turns."""
-    node = f"node-{scene.rng.choice(CROWDED)}"
+async def _add_expensive_pods(context: RunContext) -> bool:
+    """Creates pods of one namespace that fit nowhere and have so many terms that no event evaluates them: all are retried in turns."""
+    node = f"node-{context.rng.choice(CROWDED)}"
     terms = [
-        {"topologyKey": f"sim/t{at}", "labelSelector": {"matchLabels": {"absent": str(at)}}} for at in range(DEAR_TERMS)
+        {"topologyKey": f"sim/t{at}", "labelSelector": {"matchLabels": {"absent": str(at)}}}
+        for at in range(EXPENSIVE_TERMS)
     ]
     names = []
-    for at in range(DEAR_PODS):
+    for at in range(EXPENSIVE_PODS):
         main = {"name": "main", "image": "app-0:v1", "resources": {"requests": {"cpu": f"{400 + at}"}}}
         affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
         spec = {"containers": [main], "affinity": affinity}
-        names.append(await scene.world.place_lowly(node, spec, is_urgent=False, scheduler="forecast-scheduler"))
-    await scene.pause(1.0, 3.0)
+        names.append(await context.world.add_small_pod(node, spec, is_urgent=False, scheduler="forecast-scheduler"))
+    await context.pause(1.0, 3.0)
     for _ in range(3):
-        await scene.world.nodes.patch(node, {"metadata": {"labels": {"nudge": f"{scene.now_s():.0f}"}}})
-        await scene.pause(0.5, 2.0)
+        await context.world.nodes.patch(node, {"metadata": {"labels": {"nudge": f"{context.now_s():.0f}"}}})
+        await context.pause(0.5, 2.0)
     for name in names:
-        await scene.world.user.delete_named(name)
+        await context.world.user.delete_named(name)
     return True
 
 
-async def _mark_mistaken(scene: Scene) -> bool:
-    """Preferences that do not parse: the API server takes them, and their pods' conditions say why they wait."""
+async def _add_invalid_preferences(context: RunContext) -> bool:
+    """Creates a pod with preferences that do not parse: the API server accepts them, and the pod's condition reports them."""
     wrong = [
         {"key": "rank", "operator": "Gt", "values": ["many"]},
         {"key": "zone", "operator": "In", "values": ["no label value!"]},
         {"key": "zone", "operator": "In", "values": ["z" * 70]},
     ]
-    terms = [{"weight": 1, "preference": {"matchExpressions": [one]}} for one in scene.rng.sample(wrong, 2)]
+    terms = [{"weight": 1, "preference": {"matchExpressions": [one]}} for one in context.rng.sample(wrong, 2)]
     spec = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}}
-    name = await scene.world.place_lowly("", spec, is_urgent=False, scheduler="forecast-scheduler")
-    await scene.pause(2.0, 5.0)  # it fits on several nodes: with one alone nobody reads its preferences
-    await scene.world.user.delete_named(name)
+    name = await context.world.add_small_pod("", spec, is_urgent=False, scheduler="forecast-scheduler")
+    await context.pause(2.0, 5.0)  # it fits on several nodes: with one candidate, preferences are not evaluated
+    await context.world.user.delete_named(name)
     return True
 
 
-async def _complete(scene: Scene) -> bool:
-    """Pods end by themselves, as those of jobs do: their room comes free, and they stay on record."""
-    standing = [pod for pod in scene.world.pods() if is_ours_to_lose(pod) and not pod.is_deleting]
-    ended = scene.rng.sample(standing, min(len(standing), ENDED))
+async def _complete(context: RunContext) -> bool:
+    """Ends pods, as those of jobs do: their room becomes free, and the objects remain."""
+    placed = [pod for pod in context.world.pods() if may_be_deleted_unseen(pod) and not pod.is_deleting]
+    ended = context.rng.sample(placed, min(len(placed), ENDED))
     for pod in ended:
-        await scene.world.kubelets.end_pod(pod, scene.rng.choice(("Succeeded", "Succeeded", "Failed")))
-        await scene.pause(0.0, 0.3)
+        await context.world.kubelets.end_pod(pod, context.rng.choice(("Succeeded", "Succeeded", "Failed")))
+        await context.pause(0.0, 0.3)
     for node in sorted({pod.node for pod in ended[:3]}):
-        await scene.world.crowds.add(node, 3)
+        await context.world.crowds.add(node, 3)
     return bool(ended)
 
 
@@ -398,8 +404,8 @@ _DISK = {"name": "v0", "gcePersistentDisk": {"pdName": "contested"}}
 _LARGE = {"name": "main", "image": "app-1:v1", "resources": {"requests": {"cpu": "3"}}}
 
 
-def is_ours_to_lose(pod: Pod) -> bool:
-    """A pod whose deletion nobody need hear of but by the audit."""
+def may_be_deleted_unseen(pod: Pod) -> bool:
+    """Reports whether the pod may be deleted without any watch event, so that only the audit detects it."""
     return bool(pod.node) and not pod.name.startswith(FOREIGN)
 
 
@@ -416,17 +422,17 @@ TABLE = (
     Disruption("infeasible pod shrunk", _shrink_infeasible),
     Disruption("gate opened", _open_gate),
     Disruption("refused pod mended", _comply_with_policy),
-    Disruption("foreign binds", _bind_from_outside),
+    Disruption("foreign binds", _bind_externally),
     Disruption("giants placed", _place_giants),
     Disruption("crowd for one node", _crowd),
-    Disruption("protected pods pressed", _press_protected, 5),
+    Disruption("protected pods pressed", _preempt_protected, 5),
     Disruption("ports contended for", _contend_for_ports),
     Disruption("devices contended for", _contend_for_devices),
     Disruption("claims contended for", _contend_for_claims),
-    Disruption("company contended for", _contend_apart),
+    Disruption("company contended for", _contend_by_anti_affinity),
     Disruption("many nodes promised", _overflow_nominations, 2),
-    Disruption("absurd pods waiting", _wait_absurdly, 3),
-    Disruption("preferences mistaken", _mark_mistaken, 2),
-    Disruption("hints made dear", _wait_dearly, 1),
+    Disruption("absurd pods waiting", _add_oversized_pods, 3),
+    Disruption("preferences mistaken", _add_invalid_preferences, 2),
+    Disruption("hints made dear", _add_expensive_pods, 1),
     Disruption("waiting pods edited", _edit_waiting),
 )

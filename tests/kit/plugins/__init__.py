@@ -1,1 +1,1 @@
-"""Plugins that simulated domains run beside the default ones."""
+"""Plugins that simulated domains run in addition to the default ones."""

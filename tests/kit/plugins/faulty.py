@@ -1,7 +1,7 @@
-"""A plugin with bugs, as somebody's own may have: it raises, or gives nonsense, at every point where it is asked.
+"""A plugin with bugs, as a user's plugin may have: it raises, or returns nonsense, at every extension point.
 
-Each pod meets each bug once at most, and few pods meet any. What is promised of the others, and of the next attempt,
-holds all the same. Its failures are the only ones that a run may have (`scenario`).
+Each pod meets each bug at most once, and few pods meet any. The promises to other pods, and to the next attempt, still hold. Its
+failures are the only plugin failures that a run may have (`quiescence_checker`).
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from multisched.model.objects import Node, Pod
 
 FAULTY: Final = "Faulty"
 ONE_IN: Final = 23
-"""Of so many pods one meets the bug of a point."""
+"""One pod in this number meets the bug of an extension point."""
 LEDGER_ONE_IN: Final = 61
 CONCERNED_ONE_IN: Final = 3
-"""Of the pods that the ledger is about, which are few: what fails then costs one attempt, and not the ledger its trust."""
+"""One in this number of the few pods that use the ledger: a failure costs one attempt, and does not mark the ledger as broken."""
 CATCHES_UP_EVERY, FAILS_TO_EVERY = 3, 7
-"""Calls to catch up after so many of which there is more, and after so many of which it fails."""
+"""Every n-th call of `catch_up` returns that more work is left, and every n-th call fails."""
 ANSWER_TIMEOUT_S: Final = 0.5
 LONG_REASON: Final = "the plugin is confused" + 400 * "…"
-"""Of more bytes than the note of an Event may have, and of more than one byte a character."""
+"""Longer than the note of an Event may be, with characters of several bytes."""
 
 
 class FaultyError(Exception):
-    """A bug of the plugin."""
+    """The exception that the plugin raises."""
 
 
 class Bugs:
-    """Which pods have met which bugs."""
+    """Records which pods have met which bugs."""
 
     def __init__(self) -> None:
         self._met: set[tuple[str, str]] = set()
 
     def strikes(self, point: str, uid: str, one_in: int = ONE_IN) -> int:
-        """0, or the number of the pod's bug at this point, which it meets now."""
+        """Returns the number of the bug that the pod meets at this point now; 0 for none."""
         drawn = zlib.crc32(f"{point}/{uid}".encode())
         if drawn % one_in or (point, uid) in self._met:
             return 0
@@ -78,7 +78,7 @@ class Faulty:
         return PreFilterResult(Status.unresolvable(LONG_REASON) if struck else SUCCESS)
 
     def sign(self, pod: Pod) -> Hashable:
-        """Who meets the bug of PreFilter is of no class with others."""
+        """Gives pods that meet the bug of PreFilter a class of their own."""
         return pod.uid if zlib.crc32(f"PreFilter/{pod.uid}".encode()) % ONE_IN == 0 else ""
 
     def request(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
@@ -116,7 +116,7 @@ class Faulty:
         return self._status("PreBind", pod)
 
     async def bind(self, binder: Binder, request: BindRequest, *, timeout_s: float) -> BindReply | None:
-        """Binds nothing, ever."""
+        """Never binds a pod."""
         found: BindReply | None = self._bugs.raise_or("Bind", request.uid, "bound", None)
         return found
 
@@ -143,9 +143,9 @@ class Faulty:
 
 
 class FaultyLedger:
-    """Holds one thing for each pod that its bugs are about, and forgets to count now and then: the audit mends it.
+    """A ledger that holds one item for each pod that uses it, and sometimes forgets to count: the audit repairs it.
 
-    Its bugs keep the names by which the seeds draw them, whatever the methods are called.
+    Its bugs keep the names from which the seeds draw them, whatever the methods are called.
     """
 
     name = FAULTY
@@ -182,7 +182,7 @@ class FaultyLedger:
             self._held.pop(uid, None)
 
     def set_node(self, row: int, node: Node | None) -> None:
-        """Nothing of it counts."""
+        """Ignores nodes."""
 
     def held(self) -> Mapping[str, object]:
         return self._held

@@ -1,4 +1,4 @@
-"""A plugin that says something in the status of objects: how many pods of a namespace stand, at its disruption budgets."""
+"""A plugin that writes statuses of objects: the number of pods on nodes, to the PodDisruptionBudgets of each namespace."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CONDITION: Final = "PodsCounted"
 
 
 def sentence(count: int) -> str:
-    """The condition's message."""
+    """Returns the message of the condition."""
     return f"{count} pods stand in the namespace"
 
 
 class HeadLedger:
-    """`ClusterLedger`: the namespace of each pod that stands, and their number. It refuses nobody.
+    """A `ClusterLedger` of the namespaces of placed pods and their numbers. It refuses no pod.
 
-    One for all domains, and so for all plugins of a process.
+    All domains of a process share one ledger.
     """
 
     name = HEADCOUNT
@@ -34,7 +34,7 @@ class HeadLedger:
     condition_reason = ""
 
     def __init__(self, context: PluginContext | None) -> None:
-        """None: nothing is marked, as in a copy."""
+        """`context`: None for a copy, which marks no statuses."""
         self._context = context
         self._namespaces: dict[str, str] = {}
         self._version = 0
@@ -91,7 +91,7 @@ class HeadLedger:
 
 
 class Headcount:
-    """Says at each budget how many pods of its namespace stand; at one that cannot be read, what is wrong with it."""
+    """Writes to each budget the number of placed pods in its namespace; to a malformed one, what is wrong with it."""
 
     name = HEADCOUNT
     traits = Traits(reads_objects=(KIND,))

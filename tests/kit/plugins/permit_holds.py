@@ -1,4 +1,4 @@
-"""Plugins that hold pods at Permit, alone and together, so that waits end in every way there is."""
+"""Plugins that hold pods at Permit, alone and together, so that waits end in every possible way."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from multisched.model.objects import Pod
 HOLD_S = 2.0
 HOLD_LONGER_S = 5.0
 HELD = "held-"
-"""Pods of such a name are held until their time runs out."""
+"""Pods with this name prefix are held until their time runs out."""
 BROKEN_MAX = 20
 
 
 _HOLDING: WeakKeyDictionary[WaitingPods, dict[str, float]] = WeakKeyDictionary()
-"""Of each domain of each process."""
+"""Held pods of each domain of each process."""
 
 
 class HoldSome:
-    """Holds a tenth of the pods until their time runs out, and a tenth until the next pod comes; by the second attempt all pass."""
+    """Holds a tenth of the pods until their time runs out, and a tenth until the next pod arrives. From the second attempt all pods
+    pass.
+    """
 
     name = "HoldSome"
 
@@ -42,10 +44,10 @@ class HoldSome:
 
 
 class HoldLonger:
-    """Holds what `HoldSome` holds, for longer, and lets a pod go one pod later.
+    """Holds the pods that `HoldSome` holds, for longer, and allows a pod one pod later.
 
-    A pod is bound when both let it, and turned back when the first of them has waited long enough. `broken` says where
-    not.
+    A pod is bound when both plugins allow it, and rejected when the first of them has waited long enough. `broken` lists
+    violations.
     """
 
     name = "HoldLonger"
@@ -53,9 +55,9 @@ class HoldLonger:
     def __init__(self, args: Mapping[str, Any], context: PluginContext) -> None:
         self._held = context.waiting_pods
         self._holding = _HOLDING.setdefault(context.waiting_pods, {})
-        """uid -> since when it is held here. Who comes after this one, with other args, lets go what it holds."""
+        """uid -> time since which it is held. An instance with other arguments, built later, allows pods that this one holds."""
         self._passed: set[str] = set()
-        """uids of pods that the other plugin has let go."""
+        """uids of pods that the other plugin has allowed."""
         self.broken: list[str] = []
 
     def permit(self, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
@@ -80,7 +82,9 @@ class HoldLonger:
             self.broken.append(f"I5: {pod.key} was bound, and {self.name} holds it")
 
     def overdue(self, holders: Callable[[str], Collection[str]], slack_s: float) -> list[str]:
-        """uids of pods that are held past the time of the first plugin that holds them. `holders`: which ones those are."""
+        """Returns uids of pods that are held past the time of the first plugin that holds them. `holders`: uid -> plugins that hold
+        the pod.
+        """
         now_s = asyncio.get_running_loop().time()
         found = []
         for uid, since_s in self._holding.items():

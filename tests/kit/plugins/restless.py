@@ -1,8 +1,7 @@
-"""A plugin that moves pods, as a repair does: keeps a place, writes down what it is about, evicts, and waits for the replacement.
+"""A plugin that moves pods, as a repair does: it reserves a row, writes a document, evicts, and waits for the replacement.
 
-Its plans are drawn. Any pod of a controller may go to any node that takes it, by a plan made on a copy or by none.
-Whatever it does goes through `framework.moving.Mover`, so that the place it keeps, the eviction and the kept document
-meet the faults of a run.
+Its moves are drawn. Any pod of a controller may be moved to any node that takes it, with or without a plan made on a copy. All
+actions use `framework.moving.Mover`, so that the reservation, the eviction and the kept document meet the faults of a run.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ from multisched.model.objects import Pod
 
 REST_MIN_S, REST_MAX_S = 1.0, 5.0
 WATCH_S: Final = 4.0
-"""How long the replacement may take to come."""
+"""Time within which the replacement must be created."""
 GIVES_UP: Final = 0.05
-"""Of all moves: the background task itself ends by an error, and is begun again."""
+"""Share of moves after which the background task ends, with or without an error, and is restarted."""
 LOOK_S: Final = 0.2
 LONG_SHARE, LONG = 0.03, 50_000
-"""Of all moves: what is kept of them is longer than may be kept."""
+"""Share of moves whose document is longer than allowed, and its length factor."""
 PLANNED: Final = 0.15
-"""Of all moves: they go by a plan."""
+"""Share of moves that follow a plan."""
 MOVES: Final = "moves"
-"""What the plugin shows, by its name."""
+"""The name of the plugin's view."""
 PODS_PLANNED: Final = 8
-"""Standing pods that a plan looks at."""
+"""Placed pods that a plan considers."""
 
 
 class GaveUpError(Exception):
@@ -59,7 +58,7 @@ class Restless:
         self._nodes = context.nodes
         self._rows = context.rows
         self._newest = ""
-        """The pod that was bound last: it is left where it is."""
+        """The pod that was bound last. It is not moved."""
 
     def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None:
         self._newest = pod.uid
@@ -84,24 +83,24 @@ class Restless:
             finally:
                 mover.release()
             if rng.random() < GIVES_UP:
-                return  # as if its work were done: it is begun again
+                return  # as if its work were done: it is restarted
 
     async def _move(self, mover: Mover, rng: random.Random) -> None:
         found = await self._found(mover, rng)
         if found is None or (await mover.read() is None and rng.random() < GIVES_UP):
             return
         pod, node = found
-        standing = mover.placed_pod(pod.uid)
-        if standing is None or standing.owner is None or not mover.has_node(node) or mover.budget_refusal(pod):
+        placed = mover.placed_pod(pod.uid)
+        if placed is None or placed.owner is None or not mover.has_node(node) or mover.budget_refusal(pod):
             return
         handed: list[str] = []
-        if mover.reserve(pod.uid, standing, node, on_assigned=lambda: handed.append(pod.uid)):
+        if mover.reserve(pod.uid, placed, node, on_assigned=lambda: handed.append(pod.uid)):
             return
         regarding = pod_ref(pod)
         await mover.write((f"{pod.key} to {node}" * (LONG if rng.random() < LONG_SHARE else 1)).encode())
         if not await mover.still_exists(regarding) or not mover.is_reserved():
             return
-        known = frozenset(peer.uid for peer in mover.peers(pod.namespace, standing.owner.uid))
+        known = frozenset(peer.uid for peer in mover.peers(pod.namespace, placed.owner.uid))
         reply = await mover.evict(regarding, timeout_s=mover.write_timeout_s)
         if reply.answer not in (EvictAnswer.EVICTED, EvictAnswer.UNKNOWN):
             return
@@ -116,18 +115,18 @@ class Restless:
         await mover.write(b"")
 
     async def _found(self, mover: Mover, rng: random.Random) -> tuple[Pod, str] | None:
-        """What to move where."""
+        """Returns the pod to move and its new node; None for none."""
         if rng.random() >= PLANNED:
             return self._drawn(rng)
         with contextlib.suppress(RepairRefusedError):
             plan = await mover.plan(RepairRequest())
             for move in plan.moves:
-                if (standing := mover.placed_pod(move.uid)) is not None:
-                    return standing, move.to_node
+                if (placed := mover.placed_pod(move.uid)) is not None:
+                    return placed, move.to_node
         return None
 
     def plan_repair(self, scene: RepairInput, asked: RepairRequest) -> RepairPlan:
-        """Pods of controllers, each to the last node that takes it; nothing is mended by that."""
+        """Plans moves of controllers' pods, each to the last node that takes it. They repair nothing."""
         moves = []
         owned = [(pod, row) for pod, row in scene.placed if pod.owner is not None]
         for pod, row in owned[-PODS_PLANNED:]:
@@ -154,7 +153,7 @@ class Restless:
         )
 
     def _drawn(self, rng: random.Random) -> tuple[Pod, str] | None:
-        """A pod of some controller on one of our nodes, and another of our nodes."""
+        """Returns a drawn pod of a controller on one of our nodes, and another of our nodes; None if there is none."""
         rows = self._rows().tolist() if self._rows is not None else []
         owned = [
             pod for row in rows for pod in self._nodes.pods_on(row) if pod.owner is not None and pod.uid != self._newest

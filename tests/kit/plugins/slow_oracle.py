@@ -1,4 +1,4 @@
-"""A plugin that asks outside and waits: it makes parallel cycles meet."""
+"""A plugin that needs a remote response: it makes parallel cycles conflict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ ANSWER_S = 0.005
 
 
 class SlowOracle:
-    """Asks about the feasible rows, waits 5 ms, and then prefers the lowest row: everybody wants the same node."""
+    """Requests a response about the feasible rows, waits 5 ms, and prefers the lowest row, so that all pods prefer the same
+    node.
+    """
 
     name = "SlowOracle"
     depends_on = Dependency.ATTEMPT

@@ -1,4 +1,4 @@
-"""A plugin that cannot be built: nobody sees that before it is tried, as `config validate` calls no factory."""
+"""A plugin that cannot be built. `config validate` does not detect that, since it calls no factory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from multisched.model.objects import Pod
 
 
 class Unbuildable:
-    """Asks for something that this machine does not have."""
+    """Fails in its constructor: the machine lacks a file."""
 
     name = "Unbuildable"
 
@@ -19,4 +19,4 @@ class Unbuildable:
         return SUCCESS
 
     def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:
-        """Nothing."""
+        """Does nothing."""

@@ -1,1 +1,1 @@
-"""The program's processes in a simulation: how they start and end, and what people ask of them."""
+"""The program's processes in a simulation: how they start and end, and what users ask of them."""

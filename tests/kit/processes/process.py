@@ -13,7 +13,7 @@ from tests.kit.wire.faulty_transport import FaultyTransport
 
 @dataclass(slots=True)
 class Process:
-    """One running program with the cable that can be cut."""
+    """One running program, with its connection and its checker."""
 
     identity: str
     program: Program
@@ -21,4 +21,4 @@ class Process:
     checker: ProcessChecker
     task: asyncio.Task[None]
     follower: FileFollower | None = None
-    """None where the configuration file stays as it is."""
+    """None if the configuration file does not change."""

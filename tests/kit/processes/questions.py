@@ -1,7 +1,7 @@
-"""What people ask of a running process and have tried on a copy: what would help a pod, where others would go, what should move.
+"""Questions of users that a running process answers from a copy: fixes of a pod, what-if, and plans.
 
-Asked by the parts that answer over HTTP and on the command line; in virtual time their threads are the loop. Judged:
-who asks changes nothing, and no answer names a node that its pod may not go to, by what the process has observed.
+The parts that answer over HTTP and on the command line are called; in virtual time the loop replaces their threads. A question must
+change nothing, and no answer may name a node that the pod cannot use, by what the process has observed.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from tests.kit.world.world import World
 T = TypeVar("T")
 
 PODS_ASKED, NAMED_ASKED, PLANNED = 2, 5, 5
-"""Pods that are asked about beside those that are named, so many of which are; pods that are planned."""
+"""Pods asked about in addition to named ones, number of named ones, and pods of what-if questions."""
 ASKERS: Final = 10
-"""People who want one view at once: more than are served."""
+"""Concurrent requests for one view: more than are served."""
 REPLICAS_MAX: Final = 6
 REFUSED: Final = (NotExplainedError, RepairRefusedError, NoViewError, JudgeError, TransportError)
-"""What an answer may be instead."""
+"""Errors that may replace an answer."""
 DUMPED: Final = {
     "namespaces": "Namespace",
     "nodes": "Node",
@@ -65,7 +65,7 @@ DUMPED: Final = {
 
 
 class Questions:
-    """Those of one moment, to one process."""
+    """Questions to one process at one moment."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Questions:
         clock: SimClock,
         rng: random.Random,
     ) -> None:
-        """`names`: of pods that are asked about in any case."""
+        """`names`: pods that are always asked about."""
         self._process = process
         self._program = process.program
         self._names = names
@@ -89,11 +89,11 @@ class Questions:
         self._bind_checker = bind_checker
         self._clock = clock
         self._rng = rng
-        self._in_thread = _Watched(process.program, bind_checker.complain)
+        self._in_thread = _Watched(process.program, bind_checker.report_violation)
         self._explanations = ProgramExplanations(self._program, in_thread=self._in_thread)
 
     async def ask(self) -> None:
-        """Some of everything; what is refused is refused."""
+        """Asks some questions of each kind. Errors in REFUSED are allowed."""
         for question in (self._explain, self._ask_what_if, self._plan, self._dump, self._look):
             await question()
 
@@ -115,7 +115,7 @@ class Questions:
             await self._unless_refused(lambda query=query: self._explanations.pod(query))  # type: ignore[misc]
 
     def _odd(self, pods: Collection[Pod]) -> list[Pod]:
-        """One that cannot be read, one that the server always refuses, and one of another scheduler, where they are."""
+        """Returns a malformed pod, a quarantined pod, and a pod of another scheduler, if there are any."""
         refused = [one.pod for one in self._program.pods.refused.values()]
         queues = [worker.queue for worker in self._program.router.workers()]
         aside = [entry.pod for queue in queues for entry in queue.entries() if entry.is_quarantined]
@@ -130,7 +130,7 @@ class Questions:
             self._judge(self._process.checker.delivered.pods.get(view.uid), view.domain, view.now.node)
         for fix in view.fixes or ():
             if fix.node not in self._process.checker.delivered.nodes:
-                self._bind_checker.complain(f"{pod.key} is said to fit on {fix.node}, which is gone")
+                self._bind_checker.report_violation(f"{pod.key} is said to fit on {fix.node}, which is gone")
 
     async def _ask_what_if(self) -> None:
         for document in self._rng.sample(MANIFESTS, PLANNED):
@@ -156,7 +156,7 @@ class Questions:
             self._judge(self._process.checker.delivered.pods.get(move.uid), plan.domain, move.to_node)
 
     async def _dump(self) -> None:
-        """As `multisched explain --dump` and `multisched repair plan --dump` do: of what the API server has."""
+        """Asks as `multisched explain --dump` and `multisched repair plan --dump` do, with the objects of the API server."""
         known = DumpedCluster(_dumped(self._store), self._clock.now(), self._clock.monotonic())
         explanations = DumpExplanations(self._configuration, known)
         pods = self._world.pods()
@@ -171,13 +171,13 @@ class Questions:
             await self._unless_refused(lambda query=query: _later(lambda: explanations.pod(query)))  # type: ignore[misc]
         empty = DumpExplanations(self._configuration, DumpedCluster([msgspec.Raw(b'{"kind":"Pod"}')], known.now))
         await self._unless_refused(lambda: _later(lambda: empty.pod(asked[0])))
-        document = self._rng.choice(MANIFESTS)  # what it places stays in its copy
+        document = self._rng.choice(MANIFESTS)  # what it places remains in its copy
         await self._unless_refused(lambda: _later(lambda: explanations.what_if(document, 2)))
         sandbox, repair = SchedulerSandbox(self._configuration, known), RepairRequest(domain="forecast")
         await self._unless_refused(lambda: _later(lambda: plan_on(sandbox, repair)))
 
     async def _look(self) -> None:
-        """As `multisched verify` does."""
+        """Judges the cluster as `multisched verify` does."""
         domains = judged_domains(self._configuration)
         await self._unless_refused(lambda: judge_cluster(self._process.transport, domains))
 
@@ -186,7 +186,7 @@ class Questions:
             await ask()
         except REFUSED as refused:
             if not str(refused):
-                self._bind_checker.complain(f"a question was refused without a word: {type(refused).__name__}")
+                self._bind_checker.report_violation(f"a question was refused without a word: {type(refused).__name__}")
 
     def _judge(self, pod: Pod | None, domain: str, name: str) -> None:
         delivered = self._process.checker.delivered
@@ -195,15 +195,15 @@ class Questions:
             return
         fault = "which is gone" if node is None else delivered.fault_of_node(pod, domain, node)
         if fault:
-            self._bind_checker.complain(f"I8: an answer says that {pod.key} would go to {name}, {fault}")
+            self._bind_checker.report_violation(f"I8: an answer says that {pod.key} would go to {name}, {fault}")
 
 
 class _Watched(InThread):
-    """The loop in place of a thread; complains where the program is not as it was before."""
+    """Runs work on the loop in place of a thread, and reports if that has changed the program."""
 
-    def __init__(self, program: Program, complain: Callable[[str], None]) -> None:
+    def __init__(self, program: Program, report_violation: Callable[[str], None]) -> None:
         self._program = program
-        self._complain = complain
+        self._report_violation = report_violation
 
     async def __call__(self, work: Callable[[], T]) -> T:
         before = _state_of(self._program)
@@ -212,11 +212,11 @@ class _Watched(InThread):
         finally:
             changed = [name for name, found in _state_of(self._program).items() if found != before[name]]
             if changed:
-                self._complain(f"a question has changed the program: {', '.join(changed)}")
+                self._report_violation(f"a question has changed the program: {', '.join(changed)}")
 
 
 def _state_of(program: Program) -> Mapping[str, object]:
-    """All that an answer could have changed, as values that do not change with it."""
+    """Returns all state that a question could change, as immutable values."""
     cache, workers = program.cache, program.router.workers()
     return {
         "pods": [(entry.pod.uid, entry.pod.version, entry.node, entry.state) for entry in cache],
@@ -233,7 +233,7 @@ async def _later(work: Callable[[], T]) -> T:
 
 
 def _dumped(store: Store) -> list[msgspec.Raw]:
-    """As kubectl prints it, with objects that nobody can read and that nobody asked for."""
+    """Returns a dump as kubectl prints it, with malformed and unneeded objects."""
     found: list[dict[str, Any]] = [{"kind": "Secret"}, {"kind": "Node"}, *({"kind": "Pod"} for _ in range(6))]
     for name, kind in DUMPED.items():
         found += [{**stored.document(), "kind": kind} for _, stored in store.collection(name).items()]
@@ -277,4 +277,4 @@ MANIFESTS: Final[tuple[Any, ...]] = (
     {"kind": "Pod", "spec": 7},
     {"kind": "Pod", "spec": {}},
 )
-"""What somebody may ask about; some of it is refused."""
+"""Manifests of what-if questions; some are invalid."""

@@ -1,1 +1,1 @@
-"""One whole run under a seed: arrivals and disruptions, then quiet, then the invariants."""
+"""One run of a seed: arrivals and disruptions, then the wait until it has settled, then the invariants."""

@@ -1,6 +1,6 @@
-"""One run's arrivals and disruptions, in the order in which they were drawn.
+"""The arrivals and disruptions of one run, in the order in which they were drawn.
 
-`struck` counts what really happened; a disruption that found nothing to disrupt does not count.
+`struck` counts what happened; a disruption that found nothing to disrupt does not count.
 """
 
 from __future__ import annotations
@@ -11,53 +11,53 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tests.kit.disruptions.catalog import BY_NAME
-from tests.kit.disruptions.scene import Scene
+from tests.kit.disruptions.run_context import RunContext
 from tests.kit.processes.configuration_files import LATE_MAX_S, FileFollower
-from tests.kit.run.endings import NotSetAside, end
-from tests.kit.scenarios.edits import play_edits
-from tests.kit.scenarios.gang_turns import play_turns
+from tests.kit.run.endings import NotQuarantined, end
+from tests.kit.scenarios.edits import run_edit_scenarios
+from tests.kit.scenarios.gang_turns import run_turn_scenarios
 from tests.kit.settings import changed_files
-from tests.kit.world.gang_acts import ACTS
+from tests.kit.world.gang_actions import ACTIONS
 from tests.kit.world.gang_workloads import GangWorkloads
 from tests.kit.world.workloads import Workloads
 
 FAULTS_S = 30.0
-"""Virtual seconds in which pods arrive and faults strike; what strikes last may go on for longer."""
+"""Virtual seconds in which pods arrive and disruptions begin; lasting disruptions may end later."""
 LULL = 10
-"""So many disruptions at least share the time: few are not stretched over all of it."""
+"""The pauses are computed for at least this number of disruptions: few are not spread over the whole time."""
 CLEARED_EVERY_S = 4.0
-ACTS_WITH_FAULTS = (1, 3)
-ACTS_ALONE = (2, 3)
-"""Acts on gangs when all disruptions are over: what comes of them is known more exactly."""
+ACTIONS_WITH_FAULTS = (1, 3)
+ACTIONS_WITHOUT_FAULTS = (2, 3)
+"""Number of actions on gangs after all disruptions: their results are known more exactly."""
 KILLED = "leader killed"
 BURSTS = (1, 1, 5, 20, 40)
 
 
 class FaultSchedule:
-    """The arrivals and disruptions of one run, in their drawn order."""
+    """The arrivals and disruptions of one run."""
 
-    def __init__(self, scene: Scene, kinds: Sequence[str], not_quarantined: NotSetAside) -> None:
-        """`kinds`: disruptions, in the order in which they strike."""
-        self._scene = scene
-        self._setting = scene.setting
-        self._rng = scene.rng
+    def __init__(self, context: RunContext, kinds: Sequence[str], not_quarantined: NotQuarantined) -> None:
+        """`kinds`: names of disruptions, in their order."""
+        self._context = context
+        self._setting = context.setting
+        self._rng = context.rng
         self._kinds = kinds
         self._not_quarantined = not_quarantined
-        self._workloads = Workloads(scene.world, scene.seed)
+        self._workloads = Workloads(context.world, context.seed)
         self.struck: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Returns when the last disruption is over."""
+        """Runs all. Returns when the last disruption is over."""
         kinds = self._kinds
         tasks = [asyncio.ensure_future(self._arrive()), asyncio.ensure_future(self._roll_out())]
-        world = self._scene.world
+        world = self._context.world
         tasks += [
             asyncio.ensure_future(one.run(self.struck))
             for one in (world.quotas, world.gangs, world.cards)
             if one is not None
         ]
         if world.gang_workloads is not None:
-            tasks.append(asyncio.ensure_future(self._act_on_gangs(world.gang_workloads, ACTS_WITH_FAULTS)))
+            tasks.append(asyncio.ensure_future(self._change_gangs(world.gang_workloads, ACTIONS_WITH_FAULTS)))
         for kind in kinds:
             await asyncio.sleep(self._rng.uniform(0.1, 2 * FAULTS_S / max(len(kinds), LULL)))
             tasks.append(asyncio.ensure_future(self._strike(kind)))
@@ -68,46 +68,46 @@ class FaultSchedule:
             await asyncio.gather(*tasks)
             clearing.cancel()
             if world.gang_workloads is not None:
-                self._scene.faults.is_on = False
-                await self._act_on_gangs(world.gang_workloads, ACTS_ALONE)
-            await play_turns(self._scene, self.struck)
-            await play_edits(self._scene, self.struck)
-            await end(self._scene, self.struck, self._not_quarantined)
+                self._context.faults.is_on = False
+                await self._change_gangs(world.gang_workloads, ACTIONS_WITHOUT_FAULTS)
+            await run_turn_scenarios(self._context, self.struck)
+            await run_edit_scenarios(self._context, self.struck)
+            await end(self._context, self.struck, self._not_quarantined)
         finally:
             for task in [*tasks, clearing]:
                 task.cancel()
 
     async def _strike(self, kind: str) -> None:
-        self.struck[kind] += await BY_NAME[kind].act(self._scene)
+        self.struck[kind] += await BY_NAME[kind].action(self._context)
 
-    async def _act_on_gangs(self, gangs: GangWorkloads, count: tuple[int, int]) -> None:
-        """Acts on gangs that controllers own, one after the other."""
+    async def _change_gangs(self, gangs: GangWorkloads, count: tuple[int, int]) -> None:
+        """Applies actions to gangs that controllers own, one after the other."""
         for _ in range(gangs.rng.randint(*count)):
-            name = gangs.rng.choice(sorted(ACTS))
-            await ACTS[name](gangs)
+            name = gangs.rng.choice(sorted(ACTIONS))
+            await ACTIONS[name](gangs)
             self.struck[name] += 1
 
     async def _change_file(self) -> None:
-        """Somebody changes the configuration file; once a leader is killed when some processes have seen the change.
+        """Changes the configuration file; once a leader is killed when some processes have seen a change.
 
-        The mistakes before the last good file last for a while, too.
+        Invalid versions before the last valid one also remain for a while.
         """
-        scene, rng = self._scene, random.Random(f"{self._scene.seed}/files")
+        context, rng = self._context, random.Random(f"{self._context.seed}/files")
         files = changed_files.drawn(rng, self._setting)
         killing_at = rng.randrange(2 * len(files)) if self._setting.configuration.lease.enabled else -1
         for number, file in enumerate(files):
             await asyncio.sleep(rng.uniform(0.5, 2 * FAULTS_S / len(files)))
-            scene.replicas.change_file(file)
+            context.replicas.change_file(file)
             self.struck["configuration changed" if file.is_good else "configuration mistaken"] += 1
             if number == killing_at:
                 await asyncio.sleep(rng.uniform(0.0, LATE_MAX_S))
-                self.struck[KILLED] += await BY_NAME[KILLED].act(scene)
+                self.struck[KILLED] += await BY_NAME[KILLED].action(context)
         await asyncio.sleep(FileFollower.rest_s())
 
     async def _clear(self) -> None:
         while True:
             await asyncio.sleep(CLEARED_EVERY_S)
-            await self._scene.world.crowds.clear(self._scene.clock.now().timestamp())
+            await self._context.world.crowds.clear(self._context.clock.now().timestamp())
 
     async def _arrive(self) -> None:
         left = self._setting.arrivals
@@ -115,11 +115,11 @@ class FaultSchedule:
             burst = min(left, self._rng.choice(BURSTS))
             left -= burst
             for _ in range(burst):
-                await self._scene.world.add_pod()
+                await self._context.world.add_pod()
             await asyncio.sleep(self._rng.uniform(0.0, FAULTS_S / 8))
 
     async def _roll_out(self) -> None:
-        """Workloads one after the other, each in two rounds."""
+        """Creates workloads one after the other, each in two rounds."""
         for number in range(self._setting.workloads):
             await asyncio.sleep(self._rng.uniform(0.2, FAULTS_S / 5))
             self.struck[await self._workloads.create(number)] += 1

@@ -1,4 +1,4 @@
-"""What one run found."""
+"""The result of one run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run found. `trace` is a digest of every request and its moment, in order: equal for equal seeds (I12)."""
+    """The result of one run. `trace` is a digest of every request and its time, in order: equal for equal seeds (I12)."""
 
     seed: int
     is_shipped: bool
@@ -17,15 +17,15 @@ class Report:
     bound: int
     trace: int
     faults: Mapping[str, int]
-    """Kind -> how often it struck."""
+    """Kind -> number of occurrences."""
     conflicts_true: int
     conflicts_false: int
     repaired: int
-    """Lost events that the audit found."""
+    """Number of lost events that the audit found."""
     quarantines: int
-    """Times a pod was set aside since the API server refused it again and again."""
+    """Number of pods that were quarantined because the API server always refused them."""
     quiet_s: float
-    """Virtual seconds from the last fault to rest."""
+    """Virtual seconds from the last fault until the run was settled."""
     virtual_s: float
 
     @property

@@ -16,16 +16,16 @@ from multisched.cluster.api.server import ApiServer
 from multisched.framework.gangs import ReservePolicy
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
 from tests.kit.checkers.api.bind_checker import BindChecker
-from tests.kit.checkers.api.bind_judge import LOST_NEWS_S
+from tests.kit.checkers.api.bind_judge import UNSEEN_LOST_MAX_S
 from tests.kit.checkers.api.card_checker import CardChecker
 from tests.kit.checkers.api.reservation_history import ReservationHistory
 from tests.kit.disruptions.catalog import drawn_kinds
-from tests.kit.disruptions.scene import Scene
-from tests.kit.processes.onlookers import look_at
+from tests.kit.disruptions.run_context import RunContext
 from tests.kit.processes.replicas import Replicas
+from tests.kit.processes.status_queries import query_status
 from tests.kit.run.fault_schedule import FaultSchedule
+from tests.kit.run.quiescence_checker import QuiescenceChecker
 from tests.kit.run.report import Report
-from tests.kit.run.rest_checker import RestChecker
 from tests.kit.settings.setting import RESERVING_DOMAIN, RESERVING_SCHEDULER, Setting, drawn, fault_of_refusals, rng_of
 from tests.kit.wire.faults import Faults
 from tests.kit.world.policies import Policies
@@ -33,17 +33,19 @@ from tests.kit.world.world import World
 
 LOOK_S = 0.5
 SHORTEST_FLUSH_S = 8.0
-"""Of all that a file may say while it changes (`configurations.QUEUES`)."""
+"""The shortest flush that a changed configuration file may set (`configurations.QUEUES`)."""
 ASKED_LOOKS, ASKED_PODS = 20, 4
-"""Every so many looks people ask each process how it fares, and about so many pods."""
+"""Every n-th look users query each process, about this number of pods."""
 
 
 class Run:
-    """Everything of one seed. `is_hasty` ends it at the first broken invariant."""
+    """One run. `stops_at_first`: it ends at the first violation."""
 
-    def __init__(self, seed: int, loop: SimLoop, setting: Setting, kinds: Sequence[str], *, is_hasty: bool) -> None:
-        """`kinds`: disruptions, in the order in which they strike."""
-        self._seed, self._loop, self._setting, self._is_hasty = seed, loop, setting, is_hasty
+    def __init__(
+        self, seed: int, loop: SimLoop, setting: Setting, kinds: Sequence[str], *, stops_at_first: bool
+    ) -> None:
+        """`kinds`: names of disruptions, in their order."""
+        self._seed, self._loop, self._setting, self._stops_at_first = seed, loop, setting, stops_at_first
         self._broken: list[str] = []
         self._trace = 0
         rng, clock = random.Random(seed), SimClock(loop)
@@ -62,7 +64,7 @@ class Run:
             loop.time,
             self._broken,
             policies,
-            lambda: LOST_NEWS_S,
+            lambda: UNSEEN_LOST_MAX_S,
             has_quotas=setting.has_quotas,
             has_gangs=setting.has_gangs,
         )
@@ -75,7 +77,7 @@ class Run:
             clock,
             rng,
             seed,
-            on_bound=self._bind_checker.bound_from_outside,
+            on_bound=self._bind_checker.on_external_bind,
             has_quotas=setting.has_quotas,
             has_gangs=setting.has_gangs,
             has_gang_workloads=setting.has_gang_workloads,
@@ -85,10 +87,10 @@ class Run:
         self._world.schedulers = setting.configuration.served
         self._bind_checker.storage = self._world.storage
         if self._world.cards is not None:
-            objects, complain = self._bind_checker.objects, self._bind_checker.complain
-            self._bind_checker.cards = CardChecker(self._world.cards, objects, complain)
+            objects, report_violation = self._bind_checker.objects, self._bind_checker.report_violation
+            self._bind_checker.cards = CardChecker(self._world.cards, objects, report_violation)
         self._replicas = Replicas(setting, seed, loop, rng, self._world.user.api, self._faults, self._bind_checker)
-        self._scene = Scene(
+        self._context = RunContext(
             seed=seed,
             setting=setting,
             loop=loop,
@@ -100,18 +102,18 @@ class Run:
             bind_checker=self._bind_checker,
             replicas=self._replicas,
         )
-        self._rest = RestChecker(self._scene, self._is_over)
-        self._schedule = FaultSchedule(self._scene, kinds, self._rest.not_quarantined)
+        self._rest = QuiescenceChecker(self._context, self._is_over)
+        self._schedule = FaultSchedule(self._context, kinds, self._rest.not_quarantined)
 
     def _reservations(self, policy: ReservePolicy) -> ReservationHistory:
-        """A process that was paused is not held to the times."""
+        """Returns the check of reservations. Times are not checked for processes that were paused."""
         checker = self._bind_checker
         leads = checker.leases.leaders
         return ReservationHistory(
             policy,
             RESERVING_SCHEDULER,
             self._loop.time,
-            checker.complain,
+            checker.report_violation,
             lambda: frozenset(one for one in leads if leads[one](RESERVING_DOMAIN) and one not in checker.interrupted),
         )
 
@@ -120,7 +122,7 @@ class Run:
 
     async def main(self) -> Report:
         if self._setting.is_drawn and (fault := fault_of_refusals(self._seed)):
-            self._bind_checker.complain(fault)
+            self._bind_checker.report_violation(fault)
         await self._world.build()
         self._replicas.split_leases()
         for _ in range(self._setting.replicas):
@@ -128,18 +130,18 @@ class Run:
         looking = self._loop.create_task(self._look())
         self._world.storage.start()
         ending = self._loop.create_task(self._world.kubelets.run())
-        keeping = [self._loop.create_task(self._world.budgets.keep())]
+        controllers = [self._loop.create_task(self._world.budgets.run_controller())]
         if self._world.quotas is not None:
-            keeping.append(self._loop.create_task(self._world.quotas.keep()))
+            controllers.append(self._loop.create_task(self._world.quotas.run_controller()))
         if self._world.gang_workloads is not None:
-            keeping.append(self._loop.create_task(self._world.gang_workloads.keep()))
+            controllers.append(self._loop.create_task(self._world.gang_workloads.run_controller()))
         if self._world.cards is not None:
-            keeping.append(self._loop.create_task(self._world.cards.kubelets.run()))
+            controllers.append(self._loop.create_task(self._world.cards.kubelets.run()))
         await self._strike()
         self._faults.is_on = False
-        if self._bind_checker.was_rewound:
-            await self._world.mend_storage()
-        quiet_s = await self._rest.calm_down() if not self._is_over() else 0.0
+        if self._bind_checker.was_restored:
+            await self._world.repair_storage()
+        quiet_s = await self._rest.wait_until_settled() if not self._is_over() else 0.0
         if not self._is_over():
             self._rest.check()
         if not self._broken:
@@ -153,18 +155,18 @@ class Run:
         self._world.kubelets.close()
         if self._world.cards is not None:
             self._world.cards.close()
-        for task in keeping:
+        for task in controllers:
             if task.done():
                 task.result()  # it ends by an error alone
             task.cancel()
         for process in self._replicas.running:
-            self._loop.resume(process.identity)  # what is paused cannot end
+            self._loop.resume(process.identity)  # a paused process cannot end
         for process in list(self._replicas.running) if not self._is_over() else ():
             await self._replicas.stop(process)
         return self._report(self._schedule.struck, quiet_s)
 
     async def _strike(self) -> None:
-        """Until the last disruption is over, or nobody wants to know any more."""
+        """Runs the schedule until the last disruption is over, or the run is given up."""
         running = self._loop.create_task(self._schedule.run())
         while not running.done() and not self._is_over():
             await asyncio.wait([running], timeout=1.0)
@@ -174,7 +176,7 @@ class Run:
             running.result()
 
     def _is_over(self) -> bool:
-        return (self._is_hasty and bool(self._broken)) or self._replicas.is_hopeless
+        return (self._stops_at_first and bool(self._broken)) or self._replicas.has_failed_repeatedly
 
     async def _look(self) -> None:
         looks = 0
@@ -188,11 +190,11 @@ class Run:
                 process.checker.look()
                 if looks % ASKED_LOOKS == 0:
                     asked = [pod.key for pod in self._world.pods()[-ASKED_PODS:]]
-                    look_at(process.program, process.identity, asked)
+                    query_status(process.program, process.identity, asked)
 
     def _report(self, struck: Mapping[str, int], quiet_s: float) -> Report:
-        everybody = [*self._replicas.running, *self._replicas.ended]
-        conflicts = [w.cycle.conflicts for p in everybody for w in p.program.router.workers()]
+        every_process = [*self._replicas.running, *self._replicas.ended]
+        conflicts = [w.cycle.conflicts for p in every_process for w in p.program.router.workers()]
         return Report(
             seed=self._seed,
             is_shipped=self._setting.is_shipped,
@@ -202,16 +204,22 @@ class Run:
             faults=Counter(self._faults.injected) + Counter(struck),
             conflicts_true=sum(c.true for c in conflicts),
             conflicts_false=sum(c.false for c in conflicts),
-            repaired=sum(p.program.audit.statistics().lost for p in everybody),
-            quarantines=sum(w.queue.statistics().quarantines for p in everybody for w in p.program.router.workers()),
+            repaired=sum(p.program.audit.statistics().lost for p in every_process),
+            quarantines=sum(
+                w.queue.statistics().quarantines for p in every_process for w in p.program.router.workers()
+            ),
             quiet_s=quiet_s,
             virtual_s=self._loop.time(),
         )
 
 
-def run_seed(seed: int, *, is_hasty: bool = False, kinds: Sequence[str] | None = None) -> Report:
-    """One whole run; deterministic in the seed. Hasty: over at the first broken invariant. `kinds`: of disruptions, no others."""
+def run_seed(seed: int, *, stops_at_first: bool = False, kinds: Sequence[str] | None = None) -> Report:
+    """Runs one seed; the result depends only on the seed. `stops_at_first`: ends at the first violation. `kinds`: only these
+    disruptions.
+    """
     loop, rng = SimLoop(seed), rng_of(seed)
     setting = drawn(seed, rng)
-    run = Run(seed, loop, setting, drawn_kinds(seed, rng, setting) if kinds is None else kinds, is_hasty=is_hasty)
+    run = Run(
+        seed, loop, setting, drawn_kinds(seed, rng, setting) if kinds is None else kinds, stops_at_first=stops_at_first
+    )
     return simulate(run.main(), loop)

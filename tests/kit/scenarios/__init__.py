@@ -1,1 +1,1 @@
-"""Scenarios that end a run, one in each: a known end, and nothing else that helps or hinders."""
+"""Scenarios that end a run, one in each: the result is known, and nothing else helps or hinders."""

@@ -1,31 +1,31 @@
-"""Which scenario ends a run: each is named where it is written."""
+"""Chooses the scenario that ends a run."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Final
 
-from tests.kit.disruptions.scene import Scene
+from tests.kit.disruptions.run_context import RunContext
 from tests.kit.scenarios import (
     classes,
-    handbacks,
+    external_changes,
     outages,
     preemptors,
+    released_capacity,
+    requeues,
     restarts,
     storage,
-    strangers,
     waiting,
-    wakeups,
 )
-from tests.kit.scenarios.steps import LED_MAX_S, Scenarios, place, standing
+from tests.kit.scenarios.steps import LED_MAX_S, Scenarios, bound_pods, create_pod
 
 RUNS_EACH: Final = 3
-"""One at least of the configuration as it ships (`Setting.is_shipped`)."""
+"""Consecutive seeds with the same scenario. At least one of them uses the default configuration (`Setting.is_shipped`)."""
 SCENARIOS: Final[Scenarios] = (
     *waiting.SCENARIOS,
-    *wakeups.SCENARIOS,
-    *handbacks.SCENARIOS,
-    *strangers.SCENARIOS,
+    *requeues.SCENARIOS,
+    *released_capacity.SCENARIOS,
+    *external_changes.SCENARIOS,
     *preemptors.SCENARIOS,
     *storage.SCENARIOS,
     *classes.SCENARIOS,
@@ -35,15 +35,15 @@ SCENARIOS: Final[Scenarios] = (
 )
 
 
-async def play_one(scene: Scene, struck: Counter[str]) -> None:
-    """The scenarios take turns, three runs each: a hundred runs meet every one.
+async def run_scenario(context: RunContext, struck: Counter[str]) -> None:
+    """Runs the scenario of the seed; each scenario is used in a hundred runs.
 
-    None is played where a faulty ledger may fail at its pods: they would wait for the next audit.
+    None is run with the faulty plugin: its ledger may fail for the scenario's pods, which would wait for the next audit.
     """
-    if scene.setting.has_faulty_plugin:
+    if context.setting.has_faulty_plugin:
         return
-    name, act = SCENARIOS[scene.seed // RUNS_EACH % len(SCENARIOS)]
-    first = await place(scene, "", 10)
-    await scene.until(lambda: bool(standing(scene, [first])), LED_MAX_S)
-    if standing(scene, [first]):
-        struck[name] += await act(scene)
+    name, action = SCENARIOS[context.seed // RUNS_EACH % len(SCENARIOS)]
+    first = await create_pod(context, "", 10)
+    await context.until(lambda: bool(bound_pods(context, [first])), LED_MAX_S)
+    if bound_pods(context, [first]):
+        struck[name] += await action(context)

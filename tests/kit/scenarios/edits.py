@@ -14,7 +14,7 @@ from typing import Final
 from multisched.model.objects import CPU, Pod
 from multisched.queueing.transitions import QueueState
 from multisched.shell.domain import DomainWorker
-from tests.kit.disruptions.scene import Scene
+from tests.kit.disruptions.run_context import RunContext
 from tests.kit.processes.configuration_files import LATE_MAX_S
 from tests.kit.processes.process import Process
 from tests.kit.scenarios.steps import sees_objects
@@ -44,11 +44,11 @@ NAMESPACES: Final = ("edits-a", "edits-b")
 """Those of the leaves of the tree that these scenarios write."""
 
 
-class Stage:
+class EditScenario:
     """One scenario: its pool of nodes, its pods, and what is judged."""
 
-    def __init__(self, scene: Scene, gangs: GangWorkloads, rng: random.Random) -> None:
-        self.scene = scene
+    def __init__(self, context: RunContext, gangs: GangWorkloads, rng: random.Random) -> None:
+        self.context = context
         self.gangs = gangs
         self.rng = rng
         self.pool = gangs.pool()
@@ -63,12 +63,12 @@ class Stage:
         name = await self.gangs.node(self.pool, cpu, domain=domain)
         self._nodes.append(name)
         if gpus:
-            await self.scene.world.nodes.set_gpus(name, gpus)
+            await self.context.world.nodes.set_gpus(name, gpus)
         return name
 
     async def resize_node(self, node: str, cpu: int) -> None:
         amounts = {"cpu": str(cpu)}
-        await self.scene.world.nodes.patch(node, {"status": {"allocatable": amounts, "capacity": amounts}})
+        await self.context.world.nodes.patch(node, {"status": {"allocatable": amounts, "capacity": amounts}})
 
     async def pod(
         self,
@@ -100,14 +100,14 @@ class Stage:
             "annotations": dict(annotations or {}),
             "finalizers": [FINALIZER] if has_finalizer else [],
         }
-        await self.scene.world.user.create_pod({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        await self.context.world.user.create_pod({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
         self._pods.append((namespace, name))
         return name
 
     async def delete(self, name: str) -> None:
         """As `kubectl delete` does, with the pod's grace period."""
         for namespace in {one for one, other in self._pods if other == name}:
-            await self.scene.world.user.send("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}")
+            await self.context.world.user.send("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}")
 
     async def end(self, name: str) -> None:
         """Removes the pod's finalizer."""
@@ -120,7 +120,7 @@ class Stage:
             await self.gangs.cordon(node)
         for namespace, name in self._pods:
             await self.end(name)
-            await self.scene.world.user.delete_named(name, namespace)
+            await self.context.world.user.delete_named(name, namespace)
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class Stage:
         """Processes that decide about the domain's pods, with their workers."""
         return [
             (process, worker)
-            for process in self.scene.replicas.running
+            for process in self.context.replicas.running
             for worker in process.program.router.workers()
             if worker.name == domain and worker.is_leading
         ]
@@ -165,159 +165,159 @@ class Stage:
         return all(self.is_parked(name, domain) for name in names)
 
     async def comes(self, why: str, *names: str, domain: str = FORECAST, within_s: float = COMES_S) -> bool:
-        """All of the pods are bound in time, or it is complained; `why`: the event that they waited for."""
+        """All of the pods are bound in time, or a violation is reported. `why`: the event that they waited for."""
         before = self.leader(domain)
         is_over = await self.gangs.until(lambda: all(map(self.is_bound, names)), within_s)
         if not is_over:
             late = next(name for name in names if not self.is_bound(name))
-            self._complain(domain, before, f"I3: {late} is not bound {within_s:g} s after {why}")
+            self._report(domain, before, f"I3: {late} is not bound {within_s:g} s after {why}")
         return is_over
 
     async def stays(self, what: str, holds: Callable[[], bool], *, invariant: str, domain: str = FORECAST) -> None:
-        """It holds for a while, or it is complained."""
+        """It holds for a while, or a violation is reported."""
         before = self.leader(domain)
         if await self.gangs.until(lambda: not holds(), STAYS_S):
-            self._complain(domain, before, f"{invariant}: {what}")
+            self._report(domain, before, f"{invariant}: {what}")
 
-    def _complain(self, domain: str, before: Process | None, what: str) -> None:
+    def _report(self, domain: str, before: Process | None, what: str) -> None:
         """Unless the leader changed, or does not hear of changes."""
-        checker = self.scene.bind_checker
+        checker = self.context.bind_checker
         is_judged = before is not None and before is self.leader(domain) and not before.program.handover.waiting()
-        if is_judged and sees_objects(self.scene) and not checker.was_rewound:
-            checker.complain(what)
+        if is_judged and sees_objects(self.context) and not checker.was_restored:
+            checker.report_violation(what)
 
     # -- quotas -----------------------------------------------------------------------------------------------
 
     async def use_tree(self, *leaves: tuple[str, int]) -> None:
         """Leaves for NAMESPACES, in this order, each with its name and its max of CPU, are in force."""
-        quotas = self.scene.world.quotas
+        quotas = self.context.world.quotas
         assert quotas is not None
         for namespace in NAMESPACES:
-            await self.scene.world.user.send("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+            await self.context.world.user.send("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
         children = [
             {"name": name, "min": {CPU: "0"}, "max": {CPU: str(most)}, "namespaces": [name]} for name, most in leaves
         ]
         root: Level = {"name": "root", "min": {CPU: "100"}, "max": {CPU: "100"}, "children": children}
         await quotas.put(root)
-        await self.scene.pause(COUNTED_S, COUNTED_S)
+        await self.context.pause(COUNTED_S, COUNTED_S)
 
 
-Edit = Callable[[Stage], Awaitable[None]]
+Scenario = Callable[[EditScenario], Awaitable[None]]
 
 
-async def play_edits(scene: Scene, struck: Counter[str]) -> None:
+async def run_edit_scenarios(context: RunContext, struck: Counter[str]) -> None:
     """All scenarios, one after the other."""
-    gangs = scene.world.gang_workloads
-    if gangs is None or not scene.setting.is_edited:
+    gangs = context.world.gang_workloads
+    if gangs is None or not context.setting.is_edited:
         return
-    scene.faults.is_on = False
-    rng = random.Random(f"{scene.seed}/edits")
-    for name in rng.sample(sorted(EDITS), len(EDITS)):
-        stage = Stage(scene, gangs, rng)
-        await EDITS[name](stage)
-        await stage.clear()
+    context.faults.is_on = False
+    rng = random.Random(f"{context.seed}/edits")
+    for name in rng.sample(sorted(SCENARIOS), len(SCENARIOS)):
+        scenario = EditScenario(context, gangs, rng)
+        await SCENARIOS[name](scenario)
+        await scenario.clear()
         struck[name] += 1
 
 
 # -- pods and nodes ----------------------------------------------------------------------------------------------------
 
 
-async def _annotation(stage: Stage) -> None:
+async def _annotation(scenario: EditScenario) -> None:
     """The amount of an annotation cannot be read, until its author corrects it."""
-    await stage.node(4, domain=GPUS, gpus=1)
-    name = await stage.pod("100m", domain=GPUS, annotations={GPU_MILLI: "half"})
-    if await stage.parks(name, domain=GPUS) and (pod := stage.found(name)) is not None:
-        await stage.scene.world.patch_pod(pod, {"metadata": {"annotations": {GPU_MILLI: "500"}}})
-        await stage.comes("its annotation was corrected", name, domain=GPUS)
+    await scenario.node(4, domain=GPUS, gpus=1)
+    name = await scenario.pod("100m", domain=GPUS, annotations={GPU_MILLI: "half"})
+    if await scenario.parks(name, domain=GPUS) and (pod := scenario.found(name)) is not None:
+        await scenario.context.world.patch_pod(pod, {"metadata": {"annotations": {GPU_MILLI: "500"}}})
+        await scenario.comes("its annotation was corrected", name, domain=GPUS)
 
 
-async def _member(stage: Stage) -> None:
+async def _member(scenario: EditScenario) -> None:
     """One member of a gang is too large for its node; a further member comes, with which enough fit."""
-    await stage.node(2)
-    gang = (f"{stage.pool}-gang", 2)
-    first = [await stage.pod(cpu, gang=gang) for cpu in ("8", "1")]
-    if await stage.gangs.until(lambda: any(map(stage.is_parked, first)), REFUSED_S):
-        await stage.scene.pause(1.0, 2.0)
-        further = await stage.pod("1", gang=gang)
-        await stage.comes("a member came with which enough fit", first[1], further)
+    await scenario.node(2)
+    gang = (f"{scenario.pool}-gang", 2)
+    first = [await scenario.pod(cpu, gang=gang) for cpu in ("8", "1")]
+    if await scenario.gangs.until(lambda: any(map(scenario.is_parked, first)), REFUSED_S):
+        await scenario.context.pause(1.0, 2.0)
+        further = await scenario.pod("1", gang=gang)
+        await scenario.comes("a member came with which enough fit", first[1], further)
 
 
-async def _node_grows(stage: Stage) -> None:
+async def _node_grows(scenario: EditScenario) -> None:
     """A large gang has room for all members but one, until its node has more CPU."""
-    node = await stage.node(MANY - 1)
-    gang = (f"{stage.pool}-gang", MANY)
-    members = [await stage.pod("1", gang=gang) for _ in range(MANY)]
-    if await stage.gangs.until(lambda: any(map(stage.is_parked, members)), REFUSED_S):
-        await stage.scene.pause(1.0, 2.0)
-        await stage.resize_node(node, MANY)
-        await stage.comes("its node has room for all members", *members)
+    node = await scenario.node(MANY - 1)
+    gang = (f"{scenario.pool}-gang", MANY)
+    members = [await scenario.pod("1", gang=gang) for _ in range(MANY)]
+    if await scenario.gangs.until(lambda: any(map(scenario.is_parked, members)), REFUSED_S):
+        await scenario.context.pause(1.0, 2.0)
+        await scenario.resize_node(node, MANY)
+        await scenario.comes("its node has room for all members", *members)
 
 
-async def _member_deleted(stage: Stage) -> None:
+async def _member_deleted(scenario: EditScenario) -> None:
     """Two members of a gang, which are enough, wait for a third one, whose volume does not arrive; the third one is deleted."""
-    await stage.node(3)
-    gang = (f"{stage.pool}-gang", 2)
-    claim = await stage.gangs.claim()
-    first = [await stage.pod("1", gang=gang) for _ in range(2)]
-    third = await stage.pod("1", gang=gang, claim=claim)
-    if await stage.gangs.until(lambda: all(_is_assumed(stage, name) for name in (*first, third)), REFUSED_S):
-        await stage.scene.pause(0.5, 1.0)
-        await stage.scene.world.user.delete_named(third)
-        await stage.comes("the member was deleted whose volume had not arrived", *first)
+    await scenario.node(3)
+    gang = (f"{scenario.pool}-gang", 2)
+    claim = await scenario.gangs.claim()
+    first = [await scenario.pod("1", gang=gang) for _ in range(2)]
+    third = await scenario.pod("1", gang=gang, claim=claim)
+    if await scenario.gangs.until(lambda: all(_is_assumed(scenario, name) for name in (*first, third)), REFUSED_S):
+        await scenario.context.pause(0.5, 1.0)
+        await scenario.context.world.user.delete_named(third)
+        await scenario.comes("the member was deleted whose volume had not arrived", *first)
 
 
-async def _lost_bind(stage: Stage) -> None:
+async def _lost_bind(scenario: EditScenario) -> None:
     """A pod is deleted while its bind is on its way; another one waits for what it had."""
-    node = await stage.node(1)
-    stage.scene.faults.slow_nodes.add(node)
-    first = await stage.pod("1")
-    second = await stage.pod("1")
-    is_under_way = await stage.gangs.until(lambda: _is_assumed(stage, first) and stage.is_parked(second), REFUSED_S)
-    await stage.scene.world.user.delete_named(first)
-    stage.scene.faults.slow_nodes.discard(node)
-    if is_under_way and stage.found(first) is None:
-        await stage.comes("the pod before it was deleted during its bind", second, within_s=2 * COMES_S)
+    node = await scenario.node(1)
+    scenario.context.faults.slow_nodes.add(node)
+    first = await scenario.pod("1")
+    second = await scenario.pod("1")
+    is_under_way = await scenario.gangs.until(lambda: _is_assumed(scenario, first) and scenario.is_parked(second), REFUSED_S)
+    await scenario.context.world.user.delete_named(first)
+    scenario.context.faults.slow_nodes.discard(node)
+    if is_under_way and scenario.found(first) is None:
+        await scenario.comes("the pod before it was deleted during its bind", second, within_s=2 * COMES_S)
 
 
-def _is_assumed(stage: Stage, name: str) -> bool:
-    pod = stage.found(name)
-    return pod is not None and any(process.program.cache.is_assumed(pod.uid) for process, _ in stage.leaders(FORECAST))
+def _is_assumed(scenario: EditScenario, name: str) -> bool:
+    pod = scenario.found(name)
+    return pod is not None and any(process.program.cache.is_assumed(pod.uid) for process, _ in scenario.leaders(FORECAST))
 
 
 # -- preemption --------------------------------------------------------------------------------------------------------
 
 
-async def _leaving_member(stage: Stage) -> None:
+async def _leaving_member(scenario: EditScenario) -> None:
     """One of three members is terminating, two are the minimum: an urgent pod takes what the terminating one leaves."""
-    await stage.node(3)
-    gang = (f"{stage.pool}-gang", 2)
-    members = [await stage.pod("1", gang=gang, has_finalizer=True) for _ in range(3)]
-    if not await stage.gangs.until(lambda: all(map(stage.is_bound, members)), COMES_S):
+    await scenario.node(3)
+    gang = (f"{scenario.pool}-gang", 2)
+    members = [await scenario.pod("1", gang=gang, has_finalizer=True) for _ in range(3)]
+    if not await scenario.gangs.until(lambda: all(map(scenario.is_bound, members)), COMES_S):
         return
-    await stage.delete(members[0])
-    await stage.scene.pause(1.0, 2.0)
-    urgent = await stage.pod("1", priority=URGENT)
+    await scenario.delete(members[0])
+    await scenario.context.pause(1.0, 2.0)
+    urgent = await scenario.pod("1", priority=URGENT)
     others = members[1:]
-    await stage.stays(
-        "a member is evicted beside one that leaves", lambda: all(map(stage.is_bound, others)), invariant="I7"
+    await scenario.stays(
+        "a member is evicted beside one that leaves", lambda: all(map(scenario.is_bound, others)), invariant="I7"
     )
-    await stage.end(members[0])
-    await stage.comes("a terminating member has ended", urgent)
+    await scenario.end(members[0])
+    await scenario.comes("a terminating member has ended", urgent)
 
 
-async def _mixed_gang(stage: Stage) -> None:
+async def _mixed_gang(scenario: EditScenario) -> None:
     """A gang of a more and a less urgent member is no reason to evict what is more urgent than the lesser one."""
-    await stage.use_tree((NAMESPACES[0], 4), (NAMESPACES[1], 4))
-    node, namespace = await stage.node(8), NAMESPACES[0]
-    standing = [await stage.pod("2", namespace=namespace, priority=URGENT) for _ in range(2)]
-    if not await stage.gangs.until(lambda: all(map(stage.is_bound, standing)), COMES_S):
+    await scenario.use_tree((NAMESPACES[0], 4), (NAMESPACES[1], 4))
+    node, namespace = await scenario.node(8), NAMESPACES[0]
+    standing = [await scenario.pod("2", namespace=namespace, priority=URGENT) for _ in range(2)]
+    if not await scenario.gangs.until(lambda: all(map(scenario.is_bound, standing)), COMES_S):
         return
-    gang = (f"{stage.pool}-gang", 2)
+    gang = (f"{scenario.pool}-gang", 2)
     for priority in (MOST_URGENT, ""):
-        await stage.pod("2", namespace=namespace, priority=priority, gang=gang, node=node)
-    await stage.stays(
+        await scenario.pod("2", namespace=namespace, priority=priority, gang=gang, node=node)
+    await scenario.stays(
         "a gang evicts a pod that is more urgent than one of its members",
-        lambda: all(map(stage.is_bound, standing)),
+        lambda: all(map(scenario.is_bound, standing)),
         invariant="I14",
     )
 
@@ -325,82 +325,82 @@ async def _mixed_gang(stage: Stage) -> None:
 # -- quotas ------------------------------------------------------------------------------------------------------------
 
 
-async def _quota_goes(stage: Stage) -> None:
+async def _quota_goes(scenario: EditScenario) -> None:
     """The tree that refuses a pod is deleted."""
-    quotas = stage.scene.world.quotas
+    quotas = scenario.context.world.quotas
     assert quotas is not None
-    await stage.use_tree((NAMESPACES[0], 1), (NAMESPACES[1], 1))
-    await stage.node(4)
-    name = await stage.pod("2", namespace=NAMESPACES[0])
-    if await stage.parks(name):
+    await scenario.use_tree((NAMESPACES[0], 1), (NAMESPACES[1], 1))
+    await scenario.node(4)
+    name = await scenario.pod("2", namespace=NAMESPACES[0])
+    if await scenario.parks(name):
         await quotas.lift()
-        await stage.comes("its quota was deleted", name)
+        await scenario.comes("its quota was deleted", name)
 
 
-async def _quota_and_resize(stage: Stage) -> None:
+async def _quota_and_resize(scenario: EditScenario) -> None:
     """A pod takes what its quota has left by a resize; another pod then waits."""
-    await stage.use_tree((NAMESPACES[0], 2), (NAMESPACES[1], 2))
-    await stage.node(8)
-    first = await stage.pod("1", namespace=NAMESPACES[0])
-    if not await stage.gangs.until(lambda: stage.is_bound(first), COMES_S) or (pod := stage.found(first)) is None:
+    await scenario.use_tree((NAMESPACES[0], 2), (NAMESPACES[1], 2))
+    await scenario.node(8)
+    first = await scenario.pod("1", namespace=NAMESPACES[0])
+    if not await scenario.gangs.until(lambda: scenario.is_bound(first), COMES_S) or (pod := scenario.found(first)) is None:
         return
-    await stage.scene.world.kubelets.resize(pod, "2")
-    await stage.scene.pause(2.0, 3.0)
-    second = await stage.pod("1", namespace=NAMESPACES[0])
-    await stage.stays(
-        "a pod is bound although a resize has used its quota", lambda: not stage.is_bound(second), invariant="I14"
+    await scenario.context.world.kubelets.resize(pod, "2")
+    await scenario.context.pause(2.0, 3.0)
+    second = await scenario.pod("1", namespace=NAMESPACES[0])
+    await scenario.stays(
+        "a pod is bound although a resize has used its quota", lambda: not scenario.is_bound(second), invariant="I14"
     )
 
 
-async def _quota_and_nomination(stage: Stage) -> None:
+async def _quota_and_nomination(scenario: EditScenario) -> None:
     """A pod is nominated within one leaf while the leaves change places: the other leaf is not charged for it."""
-    await stage.use_tree((NAMESPACES[0], 2), (NAMESPACES[1], 2))
-    await stage.node(2)
-    victim = await stage.pod("2", has_finalizer=True)
-    if not await stage.gangs.until(lambda: stage.is_bound(victim), COMES_S):
+    await scenario.use_tree((NAMESPACES[0], 2), (NAMESPACES[1], 2))
+    await scenario.node(2)
+    victim = await scenario.pod("2", has_finalizer=True)
+    if not await scenario.gangs.until(lambda: scenario.is_bound(victim), COMES_S):
         return
-    nominated = await stage.pod("2", namespace=NAMESPACES[0], priority=URGENT)
-    if not await stage.gangs.until(lambda: stage.is_nominated(nominated), COMES_S):
+    nominated = await scenario.pod("2", namespace=NAMESPACES[0], priority=URGENT)
+    if not await scenario.gangs.until(lambda: scenario.is_nominated(nominated), COMES_S):
         return
-    await stage.use_tree((NAMESPACES[1], 2), (NAMESPACES[0], 2))
-    node = await stage.node(2)
-    other = await stage.pod("2", namespace=NAMESPACES[1], node=node)
-    await stage.comes("it was created, with its quota unused", other)
+    await scenario.use_tree((NAMESPACES[1], 2), (NAMESPACES[0], 2))
+    node = await scenario.node(2)
+    other = await scenario.pod("2", namespace=NAMESPACES[1], node=node)
+    await scenario.comes("it was created, with its quota unused", other)
 
 
-async def _quota_broken(stage: Stage) -> None:
+async def _quota_broken(scenario: EditScenario) -> None:
     """All processes are replaced while the tree has a mistake: the last good tree limits pods all the same."""
-    quotas, replicas = stage.scene.world.quotas, stage.scene.replicas
+    quotas, replicas = scenario.context.world.quotas, scenario.context.replicas
     assert quotas is not None
-    await stage.use_tree((NAMESPACES[0], 1), (NAMESPACES[1], 1))
-    await stage.node(4)
+    await scenario.use_tree((NAMESPACES[0], 1), (NAMESPACES[1], 1))
+    await scenario.node(4)
     await quotas.spoil()
-    await stage.scene.pause(COUNTED_S, COUNTED_S)
+    await scenario.context.pause(COUNTED_S, COUNTED_S)
     for process in list(replicas.running):
         await replicas.kill(process)
         replicas.start()
-    if await stage.gangs.until(lambda: stage.leader() is not None, LED_S):
-        name = await stage.pod("2", namespace=NAMESPACES[0])
-        await stage.stays("a pod exceeds the last good tree", lambda: not stage.is_bound(name), invariant="I14")
-    await stage.use_tree((NAMESPACES[0], 1), (NAMESPACES[1], 1))
+    if await scenario.gangs.until(lambda: scenario.leader() is not None, LED_S):
+        name = await scenario.pod("2", namespace=NAMESPACES[0])
+        await scenario.stays("a pod exceeds the last good tree", lambda: not scenario.is_bound(name), invariant="I14")
+    await scenario.use_tree((NAMESPACES[0], 1), (NAMESPACES[1], 1))
 
 
 # -- the configuration file --------------------------------------------------------------------------------------------
 
 
-async def _tolerations(stage: Stage) -> None:
+async def _tolerations(scenario: EditScenario) -> None:
     """A domain gets tolerations for the taint that keeps its pod off."""
-    node = await stage.node(4)
-    taints = [{"key": POOL, "value": stage.pool, "effect": "NoSchedule"}, {"key": EDITED_TAINT, "effect": "NoSchedule"}]
-    await stage.scene.world.nodes.patch(node, {"spec": {"taints": taints}})
-    name = await stage.pod("1")
-    if await stage.parks(name):
-        document = edited_document(stage.scene.setting.document)
-        stage.scene.replicas.change_file(ChangedFile(text_of(document), is_good=True))
-        await stage.comes("its domain tolerates the taint", name, within_s=LATE_MAX_S + COMES_S)
+    node = await scenario.node(4)
+    taints = [{"key": POOL, "value": scenario.pool, "effect": "NoSchedule"}, {"key": EDITED_TAINT, "effect": "NoSchedule"}]
+    await scenario.context.world.nodes.patch(node, {"spec": {"taints": taints}})
+    name = await scenario.pod("1")
+    if await scenario.parks(name):
+        document = edited_document(scenario.context.setting.document)
+        scenario.context.replicas.change_file(ChangedFile(text_of(document), is_good=True))
+        await scenario.comes("its domain tolerates the taint", name, within_s=LATE_MAX_S + COMES_S)
 
 
-EDITS: Final[Mapping[str, Edit]] = {
+SCENARIOS: Final[Mapping[str, Scenario]] = {
     "annotation corrected": _annotation,
     "domain tolerates a taint": _tolerations,
     "member comes to a parked gang": _member,

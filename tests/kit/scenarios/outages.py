@@ -1,4 +1,4 @@
-"""Scenarios of what goes wrong with us and not with a pod: nobody is set aside or overlooked for it."""
+"""Scenarios of faults that are not a pod's own: no pod is quarantined or missed because of them."""
 
 from __future__ import annotations
 
@@ -6,62 +6,68 @@ from itertools import repeat
 from typing import Final
 
 from multisched.queueing.quarantine import REFUSALS_ALIKE_MAX
-from tests.kit.disruptions.scene import Scene
+from tests.kit.disruptions.run_context import RunContext
 from tests.kit.scenarios.steps import (
     Scenarios,
-    all_stand,
+    are_bound,
+    bound_pods,
+    create_pod,
     is_led_by,
-    leading,
-    place,
+    leading_queues,
     several,
-    standing,
     steady_leader,
 )
 from tests.kit.wire.faults import FORBIDDEN
 
 DENIED_S: Final = 20.0
-"""In which a pod is tried REFUSALS_ALIKE_MAX times: it backs off for 1, 2, 4 and 8 s between them."""
+"""Time in which a pod is tried REFUSALS_ALIKE_MAX times: it backs off for 1, 2, 4 and 8 s between attempts."""
 REOPENED_S: Final = 35.0
-"""In which a watch is opened again: it may have failed before, and backs off for half a minute at most."""
+"""Time in which a watch is opened again: it may have failed before, and backs off for half a minute at most."""
 
 
-async def _lose_rights(scene: Scene) -> bool:
-    """We may not bind for a while. A pod that we are refused so is not at fault, however often that happens."""
-    name, answers = f"denied-{scene.mark()}", scene.faults.bind_answers
+async def _deny_binds(context: RunContext) -> bool:
+    """Denies binds to the program for a while. A pod is not quarantined for that, however often it happens."""
+    name, answers = f"denied-{context.mark()}", context.faults.bind_answers
     answers[name] = repeat(FORBIDDEN)
     try:
-        await place(scene, "", 10, name=name)
-        await scene.until(lambda: _refusals(scene, name) >= REFUSALS_ALIKE_MAX or _is_set_aside(scene, name), DENIED_S)
-        if _is_set_aside(scene, name):
-            scene.bind_checker.complain(f"I3: {name} is set aside, for which it was not we who were refused")
+        await create_pod(context, "", 10, name=name)
+        await context.until(
+            lambda: _refusals(context, name) >= REFUSALS_ALIKE_MAX or _is_quarantined(context, name), DENIED_S
+        )
+        if _is_quarantined(context, name):
+            context.bind_checker.report_violation(f"I3: {name} is set aside, for which it was not we who were refused")
     finally:
         del answers[name]
-    await scene.world.user.delete_named(name)
+    await context.world.user.delete_named(name)
     return True
 
 
-def _refusals(scene: Scene, name: str) -> int:
-    return max((e.attempts for queue in leading(scene) for e in queue.entries() if e.pod.name == name), default=0)
+def _refusals(context: RunContext, name: str) -> int:
+    return max(
+        (e.attempts for queue in leading_queues(context) for e in queue.entries() if e.pod.name == name), default=0
+    )
 
 
-def _is_set_aside(scene: Scene, name: str) -> bool:
-    return any(entry.is_quarantined for queue in leading(scene) for entry in queue.entries() if entry.pod.name == name)
+def _is_quarantined(context: RunContext, name: str) -> bool:
+    return any(
+        entry.is_quarantined for queue in leading_queues(context) for entry in queue.entries() if entry.pod.name == name
+    )
 
 
-async def _cut_line_short(scene: Scene) -> bool:
-    """The line that tells of a pod is cut short, and the watch goes on. A list has to tell of it."""
-    name, before = f"short-{scene.mark()}", steady_leader(scene)
-    for process in scene.replicas.running:
-        process.transport.cut_short.add(name)
-    await place(scene, "", 10, name=name)
-    second = await place(scene, "", 10)
-    await scene.until(lambda: all_stand(scene, [name, second]), REOPENED_S)
-    if is_led_by(scene, before) and standing(scene, [second]) and not standing(scene, [name]):
-        scene.bind_checker.complain(f"I3: {name} is not heard of, whose line was cut short")
+async def _truncate_event(context: RunContext) -> bool:
+    """Truncates the watch event of a pod without ending the watch. A list has to deliver the pod."""
+    name, before = f"short-{context.mark()}", steady_leader(context)
+    for process in context.replicas.running:
+        process.transport.truncated_pods.add(name)
+    await create_pod(context, "", 10, name=name)
+    second = await create_pod(context, "", 10)
+    await context.until(lambda: are_bound(context, [name, second]), REOPENED_S)
+    if is_led_by(context, before) and bound_pods(context, [second]) and not bound_pods(context, [name]):
+        context.bind_checker.report_violation(f"I3: {name} is not heard of, whose line was cut short")
     for one in (name, second):
-        await scene.world.user.delete_named(one)
+        await context.world.user.delete_named(one)
     return True
 
 
-OUTAGES: Final[Scenarios] = (("rights lost", _lose_rights), ("line cut short", _cut_line_short))
+OUTAGES: Final[Scenarios] = (("rights lost", _deny_binds), ("line cut short", _truncate_event))
 SCENARIOS: Final[Scenarios] = (("rights lost, lines cut short", several(OUTAGES, len(OUTAGES))),)

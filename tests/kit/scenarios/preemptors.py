@@ -1,7 +1,7 @@
-"""Scenarios of pods that make others go: what is promised to them, and whom they wait for in vain.
+"""Scenarios of preemptors: their nominations, and preemptions that must or must not happen.
 
-What a preemption takes is judged where it begins (`PreemptionChecker`), what is promised wherever a pod is assumed
-(`AssumptionChecker`). Here the pods are few, so that what must come of it is known beforehand.
+Victims are checked when a preemption starts (`PreemptionChecker`), nominations when a pod is assumed (`AssumptionChecker`). Here
+few pods take part, so that the result is known.
 """
 
 from __future__ import annotations
@@ -10,32 +10,32 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from tests.kit.disruptions.scene import Scene
-from tests.kit.scenarios.rooms import Rooms
+from tests.kit.disruptions.run_context import RunContext
+from tests.kit.scenarios.dedicated_nodes import DedicatedNodes
 from tests.kit.scenarios.steps import (
     PLAIN_MILLI,
     Scenarios,
-    all_stand,
-    emptiest,
+    are_bound,
+    bound_pods,
+    cpu_by_node,
+    create_pod,
     is_led_by,
-    named,
-    nominated,
-    place,
+    is_nominated,
+    least_used_node,
+    pods_named,
     several,
-    standing,
     steady_leader,
-    used,
 )
 from tests.kit.world.labels import HOSTNAME
 
 PORT: Final = 9_972
 FILLED_MILLI: Final = 900
 LARGE_MILLI, SMALL_MILLI = 2_500, 1_400
-"""A node takes one of each. Where the small one goes there is no room for a second large one."""
+"""A node takes one pod of each size. With the small pod gone there is no room for a second large one."""
 SPARE_MILLI: Final = 50
-"""What is left beside the urgent pod."""
+"""CPU that remains free with the urgent pod."""
 HELPED_S: Final = 8.0
-"""Within this a pod has preempted that nothing hinders; `checkers/process/preemptions.py` says that it may."""
+"""Time within which an unhindered pod preempts; `checkers/process/preemptions.py` checks that it may."""
 
 
 def _wants_port(milli: int) -> dict[str, Any]:
@@ -44,89 +44,100 @@ def _wants_port(milli: int) -> dict[str, Any]:
     return {"containers": [{"name": "main", "image": "app-0:v1", "resources": resources, "ports": ports}]}
 
 
-async def _nominate_for_port(scene: Scene) -> bool:
-    """An urgent pod waits for the room of others. The port that it wants too is free, and smaller pods would like it."""
-    node = emptiest(scene)
-    free = PLAIN_MILLI - used(scene)[node]
-    fillers = [await place(scene, node, FILLED_MILLI) for _ in range(max(free // FILLED_MILLI, 1))]
-    await scene.until(lambda: all_stand(scene, fillers))
-    left = PLAIN_MILLI - used(scene)[node]
-    pressing = await place(scene, node, 10, spec=_wants_port(left + FILLED_MILLI - SPARE_MILLI), is_urgent=True)
-    await scene.until(lambda: nominated(scene, pressing))
-    eager = [await place(scene, node, 10, spec=_wants_port(5)) for _ in range(2)]
-    await scene.until(lambda: bool(standing(scene, [pressing])), HELPED_S)
-    for name in (*eager, pressing, *fillers):
-        await scene.world.user.delete_named(name)
+async def _nominate_for_port(context: RunContext) -> bool:
+    """Creates an urgent pod that waits for victims. Its host port is free, and smaller pods request the same port."""
+    node = least_used_node(context)
+    free = PLAIN_MILLI - cpu_by_node(context)[node]
+    fillers = [await create_pod(context, node, FILLED_MILLI) for _ in range(max(free // FILLED_MILLI, 1))]
+    await context.until(lambda: are_bound(context, fillers))
+    left = PLAIN_MILLI - cpu_by_node(context)[node]
+    urgent_pod = await create_pod(
+        context, node, 10, spec=_wants_port(left + FILLED_MILLI - SPARE_MILLI), is_urgent=True
+    )
+    await context.until(lambda: is_nominated(context, urgent_pod))
+    small_pods = [await create_pod(context, node, 10, spec=_wants_port(5)) for _ in range(2)]
+    await context.until(lambda: bool(bound_pods(context, [urgent_pod])), HELPED_S)
+    for name in (*small_pods, urgent_pod, *fillers):
+        await context.world.user.delete_named(name)
     return True
 
 
-async def _bear_with_the_urgent(scene: Scene) -> bool:
-    """A pod of little importance bears no soft one on its host. An urgent soft one wants that host: the other has to go."""
-    node, labels = emptiest(scene), {"tone": "softest"}
+async def _preempt_averse_pod(context: RunContext) -> bool:
+    """Places a pod with anti-affinity to a label, and creates an urgent pod with that label for its host: the placed pod must be
+    evicted.
+    """
+    node, labels = least_used_node(context), {"tone": "softest"}
     term = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": labels}}
     spec = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
-    averse = await place(scene, node, 10, spec=spec)
-    await scene.until(lambda: bool(standing(scene, [averse])))
-    pressing = await place(scene, node, 10, is_urgent=True, labels=labels)
-    await scene.until(lambda: nominated(scene, pressing), HELPED_S)
-    for name in (pressing, averse):
-        await scene.world.user.delete_named(name)
+    excluding = await create_pod(context, node, 10, spec=spec)
+    await context.until(lambda: bool(bound_pods(context, [excluding])))
+    urgent_pod = await create_pod(context, node, 10, is_urgent=True, labels=labels)
+    await context.until(lambda: is_nominated(context, urgent_pod), HELPED_S)
+    for name in (urgent_pod, excluding):
+        await context.world.user.delete_named(name)
     return True
 
 
-async def _fill_exactly(scene: Scene) -> bool:
-    """An urgent pod is as large as its node."""
-    rooms, before = Rooms(scene), steady_leader(scene)
-    node = await rooms.room("exact")
-    lowly = await rooms.pod("exact", milli=LARGE_MILLI)
-    await scene.until(lambda: bool(standing(scene, [lowly])))
-    pressing = await rooms.pod("exact", milli=PLAIN_MILLI, is_urgent=True)
-    await scene.until(lambda: nominated(scene, pressing), HELPED_S)
-    if is_led_by(scene, before) and standing(scene, [lowly]) and not nominated(scene, pressing):
-        scene.bind_checker.complain(f"I3: {pressing} preempts nobody, and would fill {node}")
-    await _clear(scene, [node], [pressing, lowly])
+async def _fill_exactly(context: RunContext) -> bool:
+    """Creates an urgent pod that is as large as its node."""
+    dedicated, before = DedicatedNodes(context), steady_leader(context)
+    node = await dedicated.add_node("exact")
+    less_urgent = await dedicated.add_pod("exact", milli=LARGE_MILLI)
+    await context.until(lambda: bool(bound_pods(context, [less_urgent])))
+    urgent_pod = await dedicated.add_pod("exact", milli=PLAIN_MILLI, is_urgent=True)
+    await context.until(lambda: is_nominated(context, urgent_pod), HELPED_S)
+    if is_led_by(context, before) and bound_pods(context, [less_urgent]) and not is_nominated(context, urgent_pod):
+        context.bind_checker.report_violation(f"I3: {urgent_pod} preempts nobody, and would fill {node}")
+    await _clear(context, [node], [urgent_pod, less_urgent])
     return True
 
 
-async def _nominate_twice(scene: Scene) -> bool:
-    """Two urgent pods as important as each other displace one pod each of a large node. Neither takes the other's promise back."""
-    rooms, before = Rooms(scene), steady_leader(scene)
-    node = await rooms.room("twice", cpu="8")
-    lowly = [await rooms.pod("twice", milli=LARGE_MILLI) for _ in range(3)]
-    await scene.until(partial(all_stand, scene, lowly))
-    first = await rooms.pod("twice", milli=LARGE_MILLI, is_urgent=True)
-    await scene.until(lambda: nominated(scene, first), HELPED_S)
-    was_nominated = nominated(scene, first)
-    second = await rooms.pod("twice", milli=LARGE_MILLI, is_urgent=True)
-    await scene.until(lambda: nominated(scene, second), HELPED_S)
-    if is_led_by(scene, before) and was_nominated and nominated(scene, second) and not nominated(scene, first):
-        scene.bind_checker.complain(f"I7: {first} has lost its promise to {second}, which is as urgent")
-    await scene.until(partial(all_stand, scene, [first, second]), HELPED_S)
-    await _clear(scene, [node], [first, second, *lowly])
-    return True
-
-
-async def _start_meanwhile(scene: Scene) -> bool:
-    """Two urgent pods of one kind, one after the other.
-
-    On either node are a large pod and a small one of equal priority. Before the second urgent pod comes, some of these
-    start, which makes them the more important.
+async def _nominate_twice(context: RunContext) -> bool:
+    """Creates two urgent pods of equal priority that each evict one pod of a large node. Neither ends the nomination of the
+    other.
     """
-    rooms = Rooms(scene)
+    dedicated, before = DedicatedNodes(context), steady_leader(context)
+    node = await dedicated.add_node("twice", cpu="8")
+    less_urgent = [await dedicated.add_pod("twice", milli=LARGE_MILLI) for _ in range(3)]
+    await context.until(partial(are_bound, context, less_urgent))
+    first = await dedicated.add_pod("twice", milli=LARGE_MILLI, is_urgent=True)
+    await context.until(lambda: is_nominated(context, first), HELPED_S)
+    was_nominated = is_nominated(context, first)
+    second = await dedicated.add_pod("twice", milli=LARGE_MILLI, is_urgent=True)
+    await context.until(lambda: is_nominated(context, second), HELPED_S)
+    if (
+        is_led_by(context, before)
+        and was_nominated
+        and is_nominated(context, second)
+        and not is_nominated(context, first)
+    ):
+        context.bind_checker.report_violation(f"I7: {first} has lost its promise to {second}, which is as urgent")
+    await context.until(partial(are_bound, context, [first, second]), HELPED_S)
+    await _clear(context, [node], [first, second, *less_urgent])
+    return True
+
+
+async def _start_meanwhile(context: RunContext) -> bool:
+    """Creates two equal urgent pods, one after the other.
+
+    Each node has a large and a small pod of equal priority. Before the second urgent pod is created, some of these get a start
+    time, which makes them more important.
+    """
+    dedicated = DedicatedNodes(context)
     for is_large in (False, True):
-        bed = f"start-{is_large}"
-        nodes = [await rooms.room(bed) for _ in range(2)]
-        large = [await rooms.pod(bed, _on(node), milli=LARGE_MILLI) for node in nodes]
-        small = [await rooms.pod(bed, _on(node), milli=SMALL_MILLI) for node in nodes]
-        await scene.until(partial(all_stand, scene, [*large, *small]))
-        pressing: list[str] = []
+        group = f"start-{is_large}"
+        nodes = [await dedicated.add_node(group) for _ in range(2)]
+        large = [await dedicated.add_pod(group, _on(node), milli=LARGE_MILLI) for node in nodes]
+        small = [await dedicated.add_pod(group, _on(node), milli=SMALL_MILLI) for node in nodes]
+        await context.until(partial(are_bound, context, [*large, *small]))
+        urgent_pod: list[str] = []
         for started in ([], large if is_large else small):
-            for pod in named(scene, started):
-                await scene.world.kubelets.start_pod(pod)
-            await scene.pause(0.2, 0.4)
-            pressing.append(await rooms.pod(bed, milli=LARGE_MILLI, is_urgent=True))
-            await scene.until(partial(all_stand, scene, pressing), HELPED_S)
-        await _clear(scene, nodes, [*pressing, *large, *small])
+            for pod in pods_named(context, started):
+                await context.world.kubelets.start_pod(pod)
+            await context.pause(0.2, 0.4)
+            urgent_pod.append(await dedicated.add_pod(group, milli=LARGE_MILLI, is_urgent=True))
+            await context.until(partial(are_bound, context, urgent_pod), HELPED_S)
+        await _clear(context, nodes, [*urgent_pod, *large, *small])
     return True
 
 
@@ -137,17 +148,17 @@ def _on(node: str) -> dict[str, Any]:
     }
 
 
-async def _clear(scene: Scene, nodes: Sequence[str], pods: Sequence[str]) -> None:
-    """The pods go, and nobody comes any more."""
+async def _clear(context: RunContext, nodes: Sequence[str], pods: Sequence[str]) -> None:
+    """Cordons the nodes and deletes the pods."""
     for node in nodes:
-        await scene.world.nodes.patch(node, {"spec": {"unschedulable": True}})
+        await context.world.nodes.patch(node, {"spec": {"unschedulable": True}})
     for name in pods:
-        await scene.world.user.delete_named(name)
+        await context.world.user.delete_named(name)
 
 
 NOMINATIONS: Final[Scenarios] = (
     ("port promised", _nominate_for_port),
-    ("urgent pod kept off by another's rule", _bear_with_the_urgent),
+    ("urgent pod kept off by another's rule", _preempt_averse_pod),
     ("urgent pod as large as a node", _fill_exactly),
     ("two urgent pods on a large node", _nominate_twice),
     ("pods started between two urgent ones", _start_meanwhile),

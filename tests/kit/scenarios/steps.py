@@ -1,7 +1,6 @@
-"""What is played at the end of runs, once all is quiet: one scene with a known end, in which nothing else helps or hinders.
+"""Common steps of the scenarios at the end of a run, in which nothing else helps or hinders.
 
-While disruptions strike, something else wakes whoever was passed over, leaders are away, and bindings are decided anew for many
-reasons.
+While disruptions happen, other events requeue a missed pod, leaders are absent, and bindings are decided again for many reasons.
 """
 
 from __future__ import annotations
@@ -16,135 +15,141 @@ from multisched.model.objects import CPU, Pod
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import QueueState
 from multisched.shell.domain import DomainWorker
-from tests.kit.disruptions.scene import Act, Scene
+from tests.kit.disruptions.run_context import Action, RunContext
 from tests.kit.processes.process import Process
 from tests.kit.world.nodes import CROWDED
 
-Scenarios = Sequence[tuple[str, Act]]
-"""Name and act."""
+Scenarios = Sequence[tuple[str, Action]]
+"""(name, action) of each scenario."""
 DOMAIN, SCHEDULER = "forecast", "forecast-scheduler"
 LED_MAX_S: Final = 10.0
-"""Until somebody leads and binds. Where nobody does for as long, nothing is played: it would take half a minute more."""
+"""Time until a process leads and binds. If none does, no scenario is run: it would take half a minute more."""
 PLAIN_MILLI: Final = 4_000
 """CPU of a plain node."""
 COMES_S: Final = 5.0
-"""Until a pod is decided anew, and bound: it was tried once or twice before, and a bind may take two seconds."""
+"""Time until a pod is tried again and bound: it was tried once or twice before, and a bind may take two seconds."""
 
 
-def several(scenarios: Scenarios, count: int) -> Act:
-    """So many of them, one after the other."""
+def several(scenarios: Scenarios, count: int) -> Action:
+    """Returns an action that runs a drawn sample of scenarios, one after the other."""
 
-    async def act(scene: Scene) -> bool:
-        return any([await one(scene) for _, one in scene.rng.sample(scenarios, count)])
+    async def action(context: RunContext) -> bool:
+        return any([await one(context) for _, one in context.rng.sample(scenarios, count)])
 
-    return act
+    return action
 
 
-async def place(
-    scene: Scene, node: str, milli: int, *, spec: Mapping[str, Any] | None = None, is_urgent: bool = False, **more: Any
+async def create_pod(
+    context: RunContext,
+    node: str,
+    milli: int,
+    *,
+    spec: Mapping[str, Any] | None = None,
+    is_urgent: bool = False,
+    **more: Any,
 ) -> str:
-    """The name of a small pod for this node."""
-    return await scene.world.place_lowly(
+    """Creates a small pod for this node, or for any if empty. Returns its name."""
+    return await context.world.add_small_pod(
         node, spec or {}, is_urgent=is_urgent, scheduler=SCHEDULER, cpu=f"{milli}m", **more
     )
 
 
-def leaders(scene: Scene) -> list[tuple[Process, DomainWorker]]:
-    """Those who believe that they decide about these pods."""
-    workers = [(process, worker) for process in scene.replicas.running for worker in process.program.router.workers()]
+def leaders(context: RunContext) -> list[tuple[Process, DomainWorker]]:
+    """Returns the processes that believe to lead the domain of these pods, with their workers."""
+    workers = [(process, worker) for process in context.replicas.running for worker in process.program.router.workers()]
     return [(process, worker) for process, worker in workers if worker.name == DOMAIN and worker.is_leading]
 
 
-def leading(scene: Scene) -> list[PodQueue]:
-    """Their queues."""
-    return [worker.queue for _, worker in leaders(scene)]
+def leading_queues(context: RunContext) -> list[PodQueue]:
+    """Returns the queues of these workers."""
+    return [worker.queue for _, worker in leaders(context)]
 
 
-def parked(scene: Scene, names: Sequence[str]) -> list[str]:
-    """Those that wait for an event."""
-    entries = [entry for queue in leading(scene) for entry in queue.entries(QueueState.UNSCHEDULABLE)]
+def parked(context: RunContext, names: Sequence[str]) -> list[str]:
+    """Returns the names of those pods that are parked."""
+    entries = [entry for queue in leading_queues(context) for entry in queue.entries(QueueState.UNSCHEDULABLE)]
     return [entry.pod.name for entry in entries if entry.pod.name in names]
 
 
-def named(scene: Scene, names: Sequence[str]) -> list[Pod]:
-    return [pod for pod in scene.world.pods() if pod.name in names]
+def pods_named(context: RunContext, names: Sequence[str]) -> list[Pod]:
+    return [pod for pod in context.world.pods() if pod.name in names]
 
 
-def standing(scene: Scene, names: Sequence[str]) -> list[Pod]:
-    return [pod for pod in named(scene, names) if pod.node and not pod.is_deleting]
+def bound_pods(context: RunContext, names: Sequence[str]) -> list[Pod]:
+    return [pod for pod in pods_named(context, names) if pod.node and not pod.is_deleting]
 
 
-def all_stand(scene: Scene, names: Sequence[str]) -> bool:
-    return len(standing(scene, names)) == len(names)
+def are_bound(context: RunContext, names: Sequence[str]) -> bool:
+    return len(bound_pods(context, names)) == len(names)
 
 
-def nominated(scene: Scene, name: str) -> bool:
-    """The pod was promised a node, or has one."""
-    return any(pod.nominated_node or pod.node for pod in named(scene, [name]))
+def is_nominated(context: RunContext, name: str) -> bool:
+    """Reports whether the pod is nominated or bound."""
+    return any(pod.nominated_node or pod.node for pod in pods_named(context, [name]))
 
 
-def emptiest(scene: Scene) -> str:
-    """Of the nodes that crowds want and that are there."""
-    amounts, there = used(scene), scene.bind_checker.nodes()
+def least_used_node(context: RunContext) -> str:
+    """Returns the existing node with most free CPU, of those that crowds use."""
+    amounts, there = cpu_by_node(context), context.bind_checker.nodes()
     return min((f"node-{number}" for number in CROWDED if f"node-{number}" in there), key=lambda node: amounts[node])
 
 
-def used(scene: Scene) -> Counter[str]:
-    """Node -> the CPU that its pods have."""
+def cpu_by_node(context: RunContext) -> Counter[str]:
+    """Returns node -> CPU that its pods request."""
     amounts: Counter[str] = Counter()
-    for pod in scene.world.pods():
+    for pod in context.world.pods():
         amounts[pod.node] += pod.requests.get(CPU, 0)
     return amounts
 
 
 @contextmanager
-def closely(scene: Scene) -> Iterator[None]:
-    """Meanwhile each class that is found is asked anew."""
+def checking_every_class(context: RunContext) -> Iterator[None]:
+    """Compares each class that a cycle uses with a fresh evaluation while the block runs."""
     try:
-        for process in scene.replicas.running:
-            process.checker.look_closely(is_on=True)
+        for process in context.replicas.running:
+            process.checker.check_every_class(is_on=True)
         yield
     finally:
-        for process in scene.replicas.running:
-            process.checker.look_closely(is_on=False)
+        for process in context.replicas.running:
+            process.checker.check_every_class(is_on=False)
 
 
-async def must_come(scene: Scene, node: str, name: str, why: str) -> None:
-    """Complains if the pod stays parked though nothing keeps it off the node: a plain pod that comes then shows that."""
-    before, second = steady_leader(scene), await place(scene, node, 10)
-    await scene.until(partial(all_stand, scene, [name, second]), COMES_S)
-    may_know = is_led_by(scene, before) and sees_objects(scene)
-    if may_know and standing(scene, [second]) and parked(scene, [name]):
-        scene.bind_checker.complain(f"I3: {name} waits for {node}, and may go there: {why}")
-    await scene.world.user.delete_named(second)
+async def expect_bound(context: RunContext, node: str, name: str, why: str) -> None:
+    """Checks that the pod is bound. A plain pod that is created now and bound shows that the leader schedules pods."""
+    before, second = steady_leader(context), await create_pod(context, node, 10)
+    await context.until(partial(are_bound, context, [name, second]), COMES_S)
+    may_know = is_led_by(context, before) and sees_objects(context)
+    if may_know and bound_pods(context, [second]) and parked(context, [name]):
+        context.bind_checker.report_violation(f"I3: {name} waits for {node}, and may go there: {why}")
+    await context.world.user.delete_named(second)
 
 
-async def must_wait(scene: Scene, node: str, name: str, why: str, *, beside: Sequence[str] = ()) -> None:
-    """Complains if the pod comes, which something keeps off the node: a plain pod that came after it shows that it had its turn.
+async def expect_pending(context: RunContext, node: str, name: str, why: str, *, beside: Sequence[str] = ()) -> None:
+    """Checks that the pod is not bound. A plain pod that is created later and bound shows that the pod was tried.
 
-    `beside`: pods that keep it off as long as they stand.
+    `beside`: pods that exclude the pod while they are on the node.
     """
-    before, second = steady_leader(scene), await place(scene, node, 10)
-    await scene.until(lambda: bool(standing(scene, [second])), COMES_S)
-    await scene.until(lambda: bool(standing(scene, [name]) or parked(scene, [name])), COMES_S)
-    if is_led_by(scene, before) and standing(scene, [name]) and all_stand(scene, beside):
-        scene.bind_checker.complain(f"I1: {name} stands on {node}, and must not: {why}")
-    await scene.world.user.delete_named(second)
+    before, second = steady_leader(context), await create_pod(context, node, 10)
+    await context.until(lambda: bool(bound_pods(context, [second])), COMES_S)
+    await context.until(lambda: bool(bound_pods(context, [name]) or parked(context, [name])), COMES_S)
+    if is_led_by(context, before) and bound_pods(context, [name]) and are_bound(context, beside):
+        context.bind_checker.report_violation(f"I1: {name} stands on {node}, and must not: {why}")
+    await context.world.user.delete_named(second)
 
 
-def steady_leader(scene: Scene) -> PodQueue | None:
-    """The only queue of those pods, of a profile that neither holds pods nor refuses them by itself; None if there is none."""
-    now = leading(scene)
-    return now[0] if scene.setting.is_shipped and len(now) == 1 else None
+def steady_leader(context: RunContext) -> PodQueue | None:
+    """Returns the only leading queue, if its profile neither holds nor refuses pods by itself; None otherwise."""
+    now = leading_queues(context)
+    return now[0] if context.setting.is_shipped and len(now) == 1 else None
 
 
-def sees_objects(scene: Scene) -> bool:
-    """Whoever leads has an open watch of every kind: else it cannot know what came meanwhile."""
-    programs = [process.program for process in scene.replicas.running]
+def sees_objects(context: RunContext) -> bool:
+    """Reports whether each leader has an open watch of every kind; otherwise it cannot know recent changes."""
+    programs = [process.program for process in context.replicas.running]
     leaders = [one for one in programs if any(worker.is_leading for worker in one.router.workers())]
     return all(not reflector.staleness_s() for one in leaders for reflector in one.objects.reflectors.values())
 
 
-def is_led_by(scene: Scene, before: PodQueue | None) -> bool:
-    """The queue that led then leads still."""
-    return before is not None and before is steady_leader(scene)
+def is_led_by(context: RunContext, before: PodQueue | None) -> bool:
+    """Reports whether the queue that led before still leads."""
+    return before is not None and before is steady_leader(context)

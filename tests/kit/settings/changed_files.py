@@ -1,7 +1,7 @@
-"""What somebody makes of a run's configuration file while it runs: settings that change, and mistakes.
+"""Changes of the configuration file during a run: changed settings, and mistakes.
 
-Drawn from the seed. Changes add up, and the last file is a good one. None of them says more about where a pod may be than
-the pod does: what is right is judged as without them.
+Drawn from the seed. Changes add up, and the last file is valid. None restricts the nodes of a pod more than the pod itself does, so
+that the checkers need not know them.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from tests.kit.settings import configurations
 from tests.kit.settings.setting import Setting, text_of
 
 FILES: Final = (3, 7)
-"""Good files of one run."""
+"""Number of valid files in a run."""
 CHANGES: Final = (1, 3)
-"""Of one file against the one before."""
+"""Number of changes from one file to the next."""
 MISTAKES: Final = 0.35
-"""Of all files: before them comes one with a mistake."""
+"""Share of files that an invalid file precedes."""
 WEIGHED: Final = ("TaintToleration", "NodeAffinity", "ImageLocality", "PodTopologySpread", "InterPodAffinity")
 CPU_AND_MEMORY: Final = [{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}]
 TOLERATED: Final = "sim/nobody"
-"""A taint that no node has."""
+"""A taint key that no node has."""
 KIT: Final = "tests.kit.plugins"
 ORACLE: Final = f"{KIT}.slow_oracle:SlowOracle"
 TALLY: Final = f"{KIT}.reserve_tally:ReserveTally"
 RENEWED: Final = (f"{KIT}.permit_holds:HoldSome", f"{KIT}.permit_holds:HoldLonger")
-"""Plugins that take a number that means nothing: with another one they are built anew."""
+"""Plugins with an ignored argument: with another value they are built again."""
 TAKEN_OUT: Final = f"{KIT}.permit_holds:HoldSome"
 UNBUILDABLE: Final = {"name": f"{KIT}.unbuildable:Unbuildable"}
 
@@ -39,14 +39,14 @@ Change = Callable[[random.Random, Domain], None]
 
 @dataclass(frozen=True, slots=True)
 class ChangedFile:
-    """What the file says next."""
+    """One version of the file."""
 
     text: str
     is_good: bool
 
 
 def drawn(rng: random.Random, setting: Setting) -> Sequence[ChangedFile]:
-    """The files of one run, in their order."""
+    """Returns the files of one run, in order."""
     document: dict[str, Any] = copy.deepcopy(dict(setting.document))
     kinds = _kinds(setting)
     files = []
@@ -62,7 +62,7 @@ def drawn(rng: random.Random, setting: Setting) -> Sequence[ChangedFile]:
 
 
 def _kinds(setting: Setting) -> Sequence[Change]:
-    """Whatever has a checker that follows it. What is drawn of arguments says nothing by which the shipped profile is judged."""
+    """Returns the kinds of changes that the checkers follow. Drawn arguments are not used with the default configuration."""
     everywhere = (_weigh, _weigh, _size, _requeue, _toggle_scorer, _sort, _tolerate)
     if setting.is_shipped:
         return (*everywhere, _pack, _limit, _limit)
@@ -89,7 +89,7 @@ def _requeue(rng: random.Random, domain: Domain) -> None:
 
 
 def _toggle_scorer(rng: random.Random, domain: Domain) -> None:
-    """A plugin that scores goes, or comes back."""
+    """Disables or enables a plugin that scores."""
     disabled, name = _disabled(domain), "ImageLocality"
     if name in disabled:
         disabled.remove(name)
@@ -102,7 +102,7 @@ def _sort(rng: random.Random, domain: Domain) -> None:
 
 
 def _tolerate(rng: random.Random, domain: Domain) -> None:
-    """Only where the domain has no tolerations of its own, which these would replace."""
+    """Changes the tolerations of a domain that has none of its own, which these would replace."""
     if domain["name"] == "forecast":
         tolerations = [{"key": TOLERATED, "operator": "Exists"}] if rng.random() < 0.5 else []
         domain["policy"] = {"tolerations": tolerations}
@@ -114,7 +114,7 @@ def _pack(rng: random.Random, domain: Domain) -> None:
 
 
 def _limit(rng: random.Random, domain: Domain) -> None:
-    """So high a limit that no reclaim comes near it: the plugin that says statuses of quotas is built anew."""
+    """Sets a limit that no reclaim reaches: the plugin that writes statuses of quotas is built again."""
     _entry(domain, "ElasticQuota")["args"] = {"maxEvictedOverNeeded": rng.choice((1_000, 2_000, 3_000))}
 
 
@@ -137,7 +137,7 @@ def _give_args(rng: random.Random, domain: Domain) -> None:
 
 
 def _isolate(rng: random.Random, domain: Domain) -> None:
-    """Only a restart puts that in force, and until then nothing else of the profile."""
+    """Isolates a plugin. That needs a restart, as do all other changes of the profile until then."""
     _entry(domain, "NodeAffinity").update({"isolation": "thread", "timeout": rng.choice(("200ms", "300ms"))})
 
 
@@ -162,7 +162,7 @@ def _entry(domain: Domain, name: str) -> dict[str, Any]:
 
 
 def _renew_tallies(document: Mapping[str, Any], number: int) -> None:
-    """With each file, so that whoever ends a pod that another has begun is found out."""
+    """Changes the argument of `ReserveTally` with each file, so that an instance that ends what another one began is detected."""
     for domain in document["domains"]:
         for entry in _enabled(domain):
             if entry["name"] == TALLY:
@@ -173,13 +173,13 @@ def _renew_tallies(document: Mapping[str, Any], number: int) -> None:
 
 
 def _change_server(rng: random.Random, document: dict[str, Any]) -> None:
-    """Now and then, what only a restart puts in force, and nothing here goes by."""
+    """Sometimes changes a setting that needs a restart and affects no simulation."""
     if rng.random() < 0.3:
         document["server"] = {"port": rng.randint(1_024, 65_535)}
 
 
 def _mistaken(rng: random.Random, document: Mapping[str, Any]) -> str:
-    """Good changes, with a mistake beside them: none of them may come into force."""
+    """Returns an invalid file with valid changes: none of these may come into force."""
     wrong = copy.deepcopy(dict(document))
     domain = rng.choice(wrong["domains"])
     for change in (_weigh, _size, _requeue):

@@ -1,7 +1,7 @@
-"""Configurations of simulated runs: three domains whose cycles meet, and what a user may write into them, drawn from a seed.
+"""Configurations of simulated runs: three domains whose cycles conflict, and settings that a user may add, drawn from a seed.
 
-Arguments are drawn from what each plugin accepts. None of them says more about where a pod may be than the pod does.
-That is judged by the pod and its node alone.
+Arguments are drawn from what each plugin accepts. None restricts the nodes of a pod more than the pod and its node do, so that
+placements are judged by these alone.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from multisched.config.document import ConfigError
 from tests.kit.world.labels import LICENCE
 
 ARGS_SHARE: Final = 0.5
-"""Of all plugins with arguments: they are given some."""
+"""Share of plugins with arguments that get some."""
 EDGE_PLUGINS: Final = (
     "tests.kit.plugins.slow_oracle:SlowOracle",
     "tests.kit.plugins.reserve_tally:ReserveTally",
 )
-"""Of the domain EDGE."""
+"""Plugins of the domain EDGE."""
 FAULTY_SHARE, MOVING_SHARE, EXTENDED_SHARE, SORTED_SHARE = 0.5, 0.8, 0.8, 0.3
-"""Of all drawn configurations: one plugin is faulty; one moves pods; extenders are asked; the queue goes by priority alone."""
+"""Shares of drawn configurations with a faulty plugin, with a plugin that moves pods, with extenders, and with PrioritySort."""
 THRIFTY_SHARE: Final = 0.3
-"""Of all drawn configurations: writes are limited to so few that they have to wait."""
+"""Share of drawn configurations with so few writes per second that writes have to wait."""
 SELECTING_SHARE: Final = 0.5
-"""Of all drawn configurations: two domains select their nodes by label, and both claim one node."""
+"""Share of drawn configurations in which two domains select nodes by label, and both claim one node."""
 VERIFYING_SHARE, ALONE_SHARE = 0.5, 0.15
-"""The same: the judge looks beside the program; a single process runs, without leases."""
+"""Shares of drawn configurations with the judge enabled, and with a single process without leases."""
 EDGE: Final = "edge"
-"""The domain that is there where domains select by label."""
+"""The additional domain if domains select nodes by label."""
 EDGE_RANKS: Final = ("14", "26", "29")
-"""Nodes that it claims; the last is the job domain's too."""
+"""Nodes that it claims; the job domain also claims the last one."""
 APART_SHARE: Final = 0.3
-"""Of all domains of these: one plugin runs beside the loop."""
+"""Share of drawn domains in which one plugin runs in a thread."""
 APART: Final = ("TaintToleration", "ImageLocality", "NodeAffinity")
 
 QUEUES: Final[Sequence[Mapping[str, str]]] = (
@@ -57,7 +57,7 @@ MANY_RESOURCES: Final = [
 
 
 def fit_args(**args: Any) -> Mapping[str, Any]:
-    """Arguments of NodeResourcesFit that leave resources which no node lists to GpuShare, as the gpu domain's own do."""
+    """Returns arguments of NodeResourcesFit that leave resources which no node lists to GpuShare, as those of the gpu domain do."""
     return {"ignoredResources": ["example.com/nothing", *NOT_LISTED_BY_NODES], **args}
 
 
@@ -83,7 +83,7 @@ def _spread_defaults() -> Sequence[Mapping[str, Any]]:
 
 
 def _added_affinity() -> Sequence[Mapping[str, Any]]:
-    """One that every node meets, and one that some nodes would rather be."""
+    """Returns added affinities: one that every node meets, and one that some nodes prefer."""
     anywhere = {"matchExpressions": [{"key": "sim/nowhere", "operator": "DoesNotExist"}]}
     rather = {"weight": 7, "preference": {"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["z2"]}]}}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [anywhere]}}
@@ -178,11 +178,11 @@ REFUSED: Final[Sequence[tuple[str, object]]] = (
     ("VolumeBinding", {"bindTimeoutSeconds": -1, "shape": []}),
     ("VolumeBinding", {"shape": "steep"}),
 )
-"""What somebody may write, and the program must refuse before it starts: plugin and arguments."""
+"""Plugin and arguments that the program must refuse before it starts."""
 
 
 def drawn(rng: random.Random, asking: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The domains of `asking`, with what else a user may have configured."""
+    """Returns the domains of `asking` with other settings that a user may configure."""
     document = copy.deepcopy(dict(asking))
     for domain in document["domains"]:
         _draw_domain(rng, domain)
@@ -200,7 +200,7 @@ def drawn(rng: random.Random, asking: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def fault_of_refusal(asking: Mapping[str, Any], plugin: str, args: object) -> str:
-    """What is wrong with the answer to a configuration that must be refused; empty for nothing."""
+    """Returns what is wrong with the response to a configuration that must be refused; empty for nothing."""
     document = copy.deepcopy(dict(asking))
     document["domains"][0]["profile"]["plugins"]["enabled"].append({"name": plugin, "args": args})
     try:
@@ -232,7 +232,9 @@ def _draw_domain(rng: random.Random, domain: dict[str, Any]) -> None:
 
 
 def _select_nodes(domains: list[dict[str, Any]]) -> None:
-    """The job domain by another label than a further one, so that what both claim is seen at the nodes alone."""
+    """Lets the job domain and an additional domain select nodes by different labels, so that the shared node can only be found on
+    the node itself.
+    """
     job = next(domain for domain in domains if domain["name"] == "job")
     job["nodes"] = {"selector": {"matchLabels": {"type": "virtual-kubelet"}}}
     ranks = {"key": "rank", "operator": "In", "values": list(EDGE_RANKS)}
@@ -242,7 +244,7 @@ def _select_nodes(domains: list[dict[str, Any]]) -> None:
 
 
 def _draw_extenders(rng: random.Random, domains: Mapping[str, dict[str, Any]]) -> None:
-    """One that may be passed over and one that may not, for either of two domains; one that binds what needs a licence."""
+    """Adds an ignorable extender, and one that is not, to one of two domains; and one that binds pods with licences."""
     advisor = {
         "urlPrefix": "http://advisor.sim/v1",
         "filterVerb": "filter",

@@ -1,9 +1,8 @@
-"""What one simulated run is made of, drawn from its seed: configuration, replicas, pages, arrivals.
+"""The conditions of one simulated run, drawn from its seed: configuration, replicas, page size, arrivals.
 
-Every second seed runs the default configuration as it ships, with every time and every bound as it is; some of these from
-LINKED_FROM on let gangs of one domain reserve room. The others run three
-domains that ask outside, hold pods at Permit and lend nodes to each other. Every second of these has whatever else a user may
-configure.
+Every second seed runs the default configuration, with all its times and limits; from LINKED_FROM on some of these let gangs of one
+domain reserve capacity. The other seeds run three domains with remote plugins, pods held at Permit, and loans of nodes. Every
+second one of these also has other settings of a user.
 """
 
 from __future__ import annotations
@@ -24,48 +23,51 @@ from multisched.framework.gangs import GANG_PLUGIN, ReservePolicy
 from tests.kit.settings import configurations
 
 REFUSED_TRIED = 3
-"""Configurations that must be refused, tried before a run."""
+"""Number of configurations that are tried before a run and must be refused."""
 PAGE_MIN_ITEMS, PAGE_MAX_ITEMS = 3, 50
 ARRIVALS = (40, 80)
 WORKLOADS = (2, 3)
 REPLICAS = (2, 2, 2, 3)
 SLOW_BINDS = 0.35
-"""Of all runs: in these a bind takes up to SLOW_BIND_MAX_S."""
+"""Share of runs in which a bind takes up to SLOW_BIND_MAX_S."""
 SLOW_BIND_MAX_S = 2.5
 ROLLOUTS = 0.25
-"""Of all runs: in these the settings of leases are being changed."""
+"""Share of runs in which the lease settings are being rolled out."""
 QUOTAS, GANGS = 0.65, 0.65
-"""Of the runs of teams: there are elastic quotas, or gangs; in the rest of either there are both."""
+"""Shares of runs of teams with elastic quotas, and with gangs; some have both."""
 TEAMED_FROM = 100
-"""From this seed on there are teams: a sixth of what `make sim` runs. Defects are known by seeds below, which stay as they were."""
+"""From this seed on there are teams: a sixth of the runs of `make sim`. Earlier seeds keep their traces: some are known to detect
+defects.
+"""
 RELOADED_FROM: Final = 220
 """From this seed on the configuration file changes while the processes run."""
 OWNED_FROM: Final = 300
-"""From this seed on there are gangs that controllers own, and quotas with fractions of devices. Seeds below keep their traces."""
+"""From this seed on there are gangs owned by controllers, and quotas with fractions of devices. Earlier seeds keep their traces."""
 LINKED_FROM: Final = 400
 """From this seed on quotas are ElasticQuotas, one object per level, and pods name them by a label."""
 EDITED_FROM: Final = 500
-"""From this seed on the shipped configuration alone runs, disruptions are fewer, and edits follow (`scenarios.edits`)."""
+"""From this seed on runs have the shipped configuration and fewer disruptions, followed by edits (`scenarios.edits`)."""
 EDITED_TAINT: Final = "sim/edited"
-"""The taint that the domain forecast tolerates when its file has been edited."""
+"""The taint that EDITED_DOMAIN tolerates once the configuration file is edited."""
 EDITED_DOMAIN: Final = "forecast"
 RESERVING = 0.5
-"""Of the runs with ElasticQuotas whose arguments are not drawn: gangs of RESERVING_DOMAIN may reserve capacity."""
+"""Share of runs with ElasticQuotas and without drawn arguments in which gangs of RESERVING_DOMAIN may reserve capacity."""
 RESERVING_DOMAIN: Final = "gpu"
-"""No other gang of a run belongs to it, so that it is known which gangs take turns."""
+"""No other gang of a run belongs to this domain, so that it is known which gangs take turns."""
 RESERVING_SCHEDULER: Final = f"{RESERVING_DOMAIN}-scheduler"
 RESERVE_AFTER_S: Final = (4, 9)
 RESERVE_FOR_S: Final = 20
-"""For longer than a small pod runs (`world.pod_streams`) and a gang backs off."""
+"""Longer than a small pod runs (`world.pod_streams`) and a gang backs off."""
 RELOADED = 0.25
-"""Of these seeds: the configuration file changes, too."""
+"""Share of the seeds from OWNED_FROM on in which the configuration file changes."""
 CARDS = 0.6
-"""Of the runs with gangs that controllers own and trees of quotas: some nodes share GPUs (`world.gpu_nodes`)."""
+"""Share of runs with gangs owned by controllers and trees of quotas in which some nodes share GPUs (`world.gpu_nodes`)."""
 FEWER = 0.7
-"""Of the single pods that were drawn, so many are left beside those of teams, again beside gangs, and again beside gangs that
-controllers own, and again beside pods of nodes that share GPUs."""
+"""Factor of the number of single pods, applied once each for teams, for gangs, for gangs owned by controllers, and for nodes that
+share GPUs.
+"""
 SHORT_LEASE = {"duration_s": 9.0, "renew_deadline_s": 3.0, "retry_period_s": 1.0}
-"""It runs out before the holder of one of fifteen seconds has to stop."""
+"""It expires before the holder of a lease of fifteen seconds has to stop."""
 
 _ASKING_DOMAIN = """
 - name: {name}
@@ -90,7 +92,7 @@ domains:
     selector:
       matchLabels: {{lend: "yes"}}
 """
-"""Three domains in which parallel cycles meet: the profiles wait for answers."""
+"""Three domains whose parallel cycles conflict: their profiles wait for responses."""
 
 
 SHIPPED: Final[Mapping[str, Any]] = {
@@ -98,51 +100,51 @@ SHIPPED: Final[Mapping[str, Any]] = {
     "kind": "MultischedConfiguration",
     "domains": [{"name": name} for name in ("forecast", "gpu", "job")],
 }
-"""The default configuration as a file that says which domains it has."""
+"""The default configuration as a file that lists its domains."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One run's conditions."""
+    """The conditions of one run."""
 
     configuration: Configuration
     document: Mapping[str, Any]
-    """What the configuration was read from, but for its leases."""
+    """The document of the configuration, apart from leases."""
     is_shipped: bool
-    """The default configuration, but for who shares a lease, and for `reserve`."""
+    """The default configuration, apart from lease groups and `reserve`."""
     is_drawn: bool
-    """What a user may configure is drawn: arguments, extenders, plugins of their own."""
+    """User settings are drawn: arguments, extenders, additional plugins."""
     replicas: int
     page_items: int
-    """So many objects come with each page of a list, whatever was asked for."""
+    """Number of objects in each page of a list, whatever was requested."""
     arrivals: int
-    """Single pods."""
+    """Number of single pods."""
     workloads: int
     bind_max_s: float
-    """How long a bind may take beside its way."""
+    """Maximum duration of a bind, in addition to the latency."""
     has_quotas: bool
     has_gangs: bool
     has_gang_workloads: bool
-    """There are gangs that controllers own; then other gangs may be there, too."""
+    """There are gangs owned by controllers, and possibly other gangs."""
     has_linked_quotas: bool
-    """If there are quotas: they are ElasticQuotas of Koordinator's form."""
+    """Quotas, if any, are ElasticQuotas of Koordinator's form."""
     has_card_nodes: bool
-    """There are nodes that share GPUs, with their device plugins."""
+    """Some nodes share GPUs, with their device plugins."""
     reserve: ReservePolicy | None
     """When gangs of RESERVING_DOMAIN may reserve capacity; None: never."""
     is_rollout: bool
-    """Every second process has another configuration: its lease is shorter."""
+    """Every second process has a configuration with a shorter lease."""
     is_reloaded: bool
     """The configuration file changes, and each process sees that at another time."""
     is_edited: bool
-    """Edits of objects and of the configuration file are played at the end; other changes of the file are not."""
+    """The scenarios of edits are run at the end. The configuration file changes by them alone."""
 
     def configuration_of(self, number: int) -> Configuration:
-        """Of the first process, the second and so on."""
+        """Returns the configuration of the n-th process."""
         return self.with_lease(self.configuration, number)
 
     def with_lease(self, configuration: Configuration, number: int) -> Configuration:
-        """As this process has it, whatever the file says: a lease is chosen for the run."""
+        """Returns the configuration with the lease settings of this process, which are chosen for the run."""
         lease = self.configuration.lease
         if self.is_rollout and not number % 2:
             lease = replace(lease, **SHORT_LEASE)
@@ -150,7 +152,7 @@ class Setting:
 
     @property
     def judged(self) -> Configuration:
-        """By which binds are judged: with the tolerations that an edit of the file adds. Nothing else has that taint."""
+        """The configuration that checkers use: with the toleration that an edit of the file adds. No other node has that taint."""
         if not self.is_edited:
             return self.configuration
         domains = list(self.configuration.domains)
@@ -161,18 +163,18 @@ class Setting:
 
     @property
     def has_faulty_plugin(self) -> bool:
-        """A plugin of some domain fails now and then, in its ledger too."""
+        """Reports whether a domain has the faulty plugin, whose ledger also fails."""
         plugins = (one.name for domain in self.configuration.domains for one in domain.profile.plugins.enabled)
         return any(name.endswith(":Faulty") for name in plugins)
 
 
 def rng_of(seed: int) -> random.Random:
-    """What the conditions of a run are drawn with, and then its disruptions."""
+    """Returns the generator of a run's conditions and disruptions."""
     return random.Random(f"{seed}/setting")
 
 
 def drawn(seed: int, rng: random.Random) -> Setting:
-    """The setting of a seed. `rng`: as `rng_of` makes it."""
+    """Returns the setting of a seed. `rng`: from `rng_of`."""
     is_edited = seed >= EDITED_FROM
     is_shipped, is_drawn = seed % 2 == 0 or is_edited, seed % 4 == 3 and not is_edited
     document = SHIPPED if is_shipped else _asking(rng, is_drawn=is_drawn)
@@ -188,7 +190,7 @@ def drawn(seed: int, rng: random.Random) -> Setting:
     is_owned = seed >= OWNED_FROM
     has_cards = OWNED_FROM <= seed < LINKED_FROM and random.Random(f"{seed}/shared GPUs").random() < CARDS
     has_gangs = is_owned or (seed >= TEAMED_FROM and teams >= 1 - GANGS)
-    # Only by a lease of all domains does a max hold for all of them. Without quotas they are split, which is harder.
+    # A max holds for all domains only if they share one lease. Without quotas they have separate leases, which is harder.
     lease = replace(configuration.lease, per_domain=not has_quotas)
     return Setting(
         configuration=replace(configuration, lease=lease),
@@ -214,7 +216,7 @@ def drawn(seed: int, rng: random.Random) -> Setting:
 
 
 def edited_document(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A configuration by which EDITED_DOMAIN tolerates EDITED_TAINT."""
+    """Returns the document with a toleration of EDITED_DOMAIN for EDITED_TAINT."""
     found = copy.deepcopy(dict(document))
     (domain,) = (one for one in found["domains"] if one["name"] == EDITED_DOMAIN)
     domain["policy"] = {"tolerations": [{"key": EDITED_TAINT, "operator": "Exists"}]}
@@ -222,7 +224,7 @@ def edited_document(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def text_of(document: Mapping[str, Any]) -> str:
-    """A configuration file. JSON is YAML."""
+    """Returns the text of a configuration file, as JSON, which is YAML."""
     return orjson.dumps(document).decode()
 
 
@@ -236,7 +238,7 @@ def _drawn_reserve(rng: random.Random) -> ReservePolicy | None:
 
 
 def _with_reserve(document: Mapping[str, Any], reserve: ReservePolicy) -> Mapping[str, Any]:
-    """The configuration with turns to reserve in one domain."""
+    """Returns the configuration with turns to reserve capacity in one domain."""
     found = copy.deepcopy(dict(document))
     (domain,) = (one for one in found["domains"] if one["name"] == RESERVING_DOMAIN)
     plugins = domain.setdefault("profile", {}).setdefault("plugins", {})
@@ -246,7 +248,7 @@ def _with_reserve(document: Mapping[str, Any], reserve: ReservePolicy) -> Mappin
 
 
 def fault_of_refusals(seed: int) -> str:
-    """Before a run: some of what a user must not configure is refused in words; empty if it is."""
+    """Tries some invalid configurations. Returns what is wrong with a response; empty for nothing."""
     asking, rng = yaml.safe_load(ASKING), random.Random(f"{seed}/refused")
     drawn = rng.sample(configurations.REFUSED, REFUSED_TRIED)
     found = (configurations.fault_of_refusal(asking, plugin, args) for plugin, args in drawn)

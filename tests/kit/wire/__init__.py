@@ -1,1 +1,1 @@
-"""The wire between a program and what it asks: it goes wrong in named ways, drawn from a seed."""
+"""Connections between a program and the API server or its extenders, which fail in named ways, drawn from a seed."""

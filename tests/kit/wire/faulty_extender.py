@@ -1,7 +1,7 @@
-"""HTTP extenders of a simulated cluster: they answer in virtual time, and go wrong as services do.
+"""HTTP extenders of a simulated cluster: they respond in virtual time, with faults of services.
 
-An extender refuses nodes of its own will only while faults strike: what it says at rest is for the pod. Whoever binds for the
-scheduler does so over the process's own wire, so that the binding is judged like any other.
+An extender refuses nodes by itself only while faults are on: after the last fault its responses must allow the pod. An extender
+that binds uses the connection of its process, so that the binding is checked like any other.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from multisched.model.wire import Transport, TransportError
 from tests.kit.wire.faults import Faults
 
 DELAY_MAX_S = 0.03
-UNREACHABLE, UNANSWERED, UNREADABLE, UNWILLING, ASTRAY = 0.05, 0.04, 0.04, 0.04, 0.03
-"""Of all requests: nothing listens; the answer is lost; it is no JSON; it is an error; it names a node that nobody asked about."""
-SPOILED_EVERY = 7
-"""One node in so many is refused to a pod, for SPOILED_S."""
-SPOILED_S = 5.0
+UNREACHABLE, UNANSWERED, UNREADABLE, FAILED, INVALID_NODE = 0.05, 0.04, 0.04, 0.04, 0.03
+"""Shares of requests: connection refused; response lost; invalid JSON; an error; a node that was not in the request."""
+REFUSED_EVERY = 7
+"""One node in this number is refused to a pod, for SPOILED_S."""
+REFUSED_S = 5.0
 
 
 class SimExtender:
-    """Implements `ports.ExtenderClient`. Owns nothing."""
+    """Implements `ports.ExtenderClient`."""
 
     def __init__(self, settings: ExtenderSettings, rng: random.Random, faults: Faults, transport: Transport) -> None:
         self.settings = settings
@@ -50,7 +50,7 @@ class SimExtender:
         return orjson.dumps(said)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no connection is open."""
 
     async def _said(self, verb: str, asked: Mapping[str, Any]) -> Any:
         settings = self.settings
@@ -64,13 +64,13 @@ class SimExtender:
         return self._filter(asked, names) if verb == settings.filter_verb else self._prioritize(names)
 
     def _filter(self, asked: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
-        if self._faults.strikes("extender unwilling", UNWILLING):
+        if self._faults.strikes("extender unwilling", FAILED):
             return {"Error": "the extender is busy"}
-        kept = [name for name in names if not self._spoils(asked["pod"], name)]
+        kept = [name for name in names if not self._refuses_node(asked["pod"], name)]
         left_out = [name for name in names if name not in kept]
         said: dict[str, Any] = {"FailedNodes": dict.fromkeys(left_out[::2], "is too hot")}
         said["FailedAndUnresolvableNodes"] = dict.fromkeys(left_out[1::2], "has no licence")
-        if self._faults.strikes("extender astray", ASTRAY):
+        if self._faults.strikes("extender astray", INVALID_NODE):
             if self._rng.random() < 0.5:
                 return said | {"NodeNames": "all of them", "Nodes": 7}
             kept = [*kept, "node-of-another-cluster"]
@@ -78,18 +78,18 @@ class SimExtender:
             return said | {"NodeNames": kept}
         return said | {"Nodes": {"items": [{"metadata": {"name": name}} for name in kept]}}
 
-    def _spoils(self, pod: Mapping[str, Any], node: str) -> bool:
-        moment = int(asyncio.get_running_loop().time() / SPOILED_S)
+    def _refuses_node(self, pod: Mapping[str, Any], node: str) -> bool:
+        moment = int(asyncio.get_running_loop().time() / REFUSED_S)
         drawn = zlib.crc32(f"{pod['metadata']['uid']}/{node}/{moment}".encode())
-        return self._faults.is_on and drawn % SPOILED_EVERY == 0
+        return self._faults.is_on and drawn % REFUSED_EVERY == 0
 
     def _prioritize(self, names: list[str]) -> list[dict[str, Any]]:
-        if self._faults.strikes("extender astray", ASTRAY):
+        if self._faults.strikes("extender astray", INVALID_NODE):
             return [{"Host": names[0], "Score": self._rng.choice((True, "10", 2**40))}]
         return [{"Host": name, "Score": zlib.crc32(name.encode()) % 11} for name in names]
 
     def _preempt(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Leaves out a node on which budgets would be broken; of the others nothing, since the judge would have to know."""
+        """Omits nodes on which most budgets would be violated, and no others, since the checkers would have to know these."""
         offered = asked["nodenametometavictims"] or asked["nodenametovictims"]
         uids = {
             node: {
@@ -98,7 +98,7 @@ class SimExtender:
             }
             for node, victims in offered.items()
         }
-        if self._faults.strikes("extender astray", 4 * ASTRAY):
+        if self._faults.strikes("extender astray", 4 * INVALID_NODE):
             node = next(iter(uids))
             nonsense: tuple[dict[str, Any], ...] = (
                 {"node-of-another-cluster": uids[node]},
@@ -111,7 +111,7 @@ class SimExtender:
         return {"NodeNameToMetaVictims": kept}
 
     async def _bind(self, asked: Mapping[str, Any]) -> str:
-        """What went wrong; empty for nothing."""
+        """Binds the pod. Returns the error; empty for none."""
         path = f"{pod_path(asked['podnamespace'], asked['podname'])}/binding"
         target = {"apiVersion": "v1", "kind": "Node", "name": asked["node"]}
         metadata = {"name": asked["podname"], "namespace": asked["podnamespace"], "uid": asked["poduid"]}

@@ -1,6 +1,6 @@
-"""A transport between the program and the embedded cluster that goes wrong in named ways, drawn from a seed.
+"""A transport between the program and the embedded cluster with named faults, drawn from a seed.
 
-What is sent travels on its own: a process that is paused or killed does not take back the bytes it has written.
+A request is sent in a task of its own: a process that is paused or killed cannot take back what it has sent.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from tests.kit.wire.faulty_watch import FaultyLines, RefusedWatch
 LATENCY_MIN_S, LATENCY_MAX_S = 0.0005, 0.02
 LATE_APPLY_MAX_S = 4.0
 SLOW_MIN, SLOW_MAX = 0.6, 0.95
-"""How long a bind to a slow node takes, of the time that its sender waits for it."""
+"""Duration of a bind to a slow node, as a share of the sender's timeout."""
 HELD_MAX_S = 20.0
-"""So long at most a list is held: its client would give up."""
+"""Maximum time for which a list is held: its client would time out."""
 _LIMIT = re.compile(r"limit=\d+")
 _PAGE = b"<html><body>bad gateway</body></html>"
 _FORBIDDEN = b'{"kind":"Status","status":"Failure","code":403,"reason":"Forbidden","message":"forbidden (injected)"}'
@@ -45,8 +45,8 @@ _NONSENSE = (
     b'{"metadata":{"resourceVersion":"1"},"items":[{}]}',
     b'{"metadata":{"resourceVersion":"1"},"items":[{"spec":{}}]}',
 )
-"""What stands in place of a list: no JSON, no version, objects without a name."""
-_ODD = (
+"""Bodies in place of a list: no JSON, no version, objects without a name."""
+_MISLEADING = (
     Response(500, b'{"kind":"Status","status":"Failure","code":500,"message":"' + TWO_BUDGETS.encode() + b'"}'),
     Response(500, b'{"kind":"Status","status":"Failure","code":500,"message":"etcd is away (injected)"}'),
     Response(409, b'{"kind":"Status","status":"Failure","code":409,"reason":"Conflict","message":"(injected)"}'),
@@ -61,19 +61,19 @@ _UNSURE = (
     Response(500, b'{"kind":"Status","status":"Failure","code":500,"message":"rpc error: code = Unavailable"}'),
     Response(502, b"<html>Bad Gateway</html>"),
 )
-"""What a server or a proxy before it says when it does not know whether a binding was stored."""
+"""Responses of a server or proxy that does not know whether a binding was stored."""
 _WITHOUT_RIGHTS = Response(
     403,
     b'{"kind":"Status","status":"Failure","code":403,"reason":"Forbidden","message":"pods \\"x\\" is forbidden: User \\"system'
     b':serviceaccount:kube-system:multisched\\" cannot create resource \\"pods/binding\\" in API group \\"\\""}',
 )
-_ANSWERS = {THROTTLED: _ODD[-1], FORBIDDEN: _WITHOUT_RIGHTS, LATE_500: _UNSURE[2], LATE_408: _UNSURE[1]}
+_ANSWERS = {THROTTLED: _MISLEADING[-1], FORBIDDEN: _WITHOUT_RIGHTS, LATE_500: _UNSURE[2], LATE_408: _UNSURE[1]}
 _POD_OF_BINDING = re.compile(r"/pods/([^/]+)/binding")
 LATE_S = 2.0
 
 
 class FaultyTransport:
-    """Implements `wire.Transport` for one process. `cut()` severs it for good, as a killed process or an isolated host."""
+    """Implements `wire.Transport` for one process. `cut()` ends the connection for good, like a killed process or an isolated host."""
 
     def __init__(self, inner: Transport, faults: Faults, sender: str, watcher: BindWatcher) -> None:
         self._inner = inner
@@ -81,21 +81,21 @@ class FaultyTransport:
         self._sender = sender
         self._watcher = watcher
         self._wire = contextvars.copy_context()
-        self._travelling: set[asyncio.Task[Response]] = set()
+        self._requests: set[asyncio.Task[Response]] = set()
         self._is_cut = False
         self.stalled_until_s = 0.0
-        """Until then lines of open watches are on their way."""
+        """Until then open watches deliver nothing."""
         self.pods_late_until_s = 0.0
-        """The same for watches of pods alone: each kind has its own, and falls behind by itself."""
+        """The same for watches of pods alone: each kind has its own watch, which may lag separately."""
         self.nodes_version = 0
-        """Lists of nodes come from a server that is behind, and has them as of this version; 0: as they are."""
+        """Lists of nodes are returned as of this version, as by a server that is behind; 0: current."""
         self.holds_lists = False
-        """Lists of pods that are begun meanwhile reach it when this is over, as they were."""
+        """While True, lists of pods are held back, and returned unchanged afterwards."""
         self.held_lists = 0
-        self.cut_short: set[str] = set()
-        """Names of pods of which the next line is cut short. Others follow it, as if nothing had happened."""
+        self.truncated_pods: set[str] = set()
+        """Names of pods whose next event is truncated. Further events follow as usual."""
         self.lost_leases: Sequence[str] = ()
-        """No request about a lease of such a name arrives: a partition that hits the elector alone."""
+        """Lease requests whose path contains one of these names are lost: a partition that only affects leader election."""
 
     def cut(self) -> None:
         self._is_cut = True
@@ -111,58 +111,58 @@ class FaultyTransport:
         timeout_s: float = 30.0,
     ) -> Response:
         if "/binding" in path and body is not None:
-            self._check_uncut()
-            self._watcher.bind_sent(self._sender, path, body)
+            self._check_connected()
+            self._watcher.on_bind_sent(self._sender, path, body)
             response: Response | None = None
             try:
                 response = await self._send(self._bind(path, body, content_type, timeout_s))
             except ConnectFailedError:
-                response = Response(0, b"")  # it certainly never arrived
+                response = Response(0, b"")  # it certainly was not sent
                 raise
             finally:
-                self._watcher.bind_answered(self._sender, body, response)
+                self._watcher.on_bind_answered(self._sender, body, response)
             return response
         if method == "DELETE" and "/pods/" in path:
-            self._check_uncut()
-            self._watcher.victim_sent(self._sender, path)
+            self._check_connected()
+            self._watcher.on_eviction_sent(self._sender, path)
         if method == "PATCH" and "/pods/" in path and path.endswith("/status") and body is not None:
-            self._check_uncut()
-            self._watcher.status_sent(self._sender, body)
+            self._check_connected()
+            self._watcher.on_pod_status_sent(self._sender, body)
         elif method == "PATCH" and "/pods/" not in path and path.partition("?")[0].endswith("/status"):
-            self._check_uncut()
-            self._watcher.object_status_sent(self._sender, path)
+            self._check_connected()
+            self._watcher.on_object_status_sent(self._sender, path)
         answer = await self._send(self._ask(method, path, body, content_type, accept, timeout_s))
         if method == "PATCH" and "/persistentvolumeclaims/" in path:
-            self._watcher.claim_answered(self._sender, path, answer)
+            self._watcher.on_claim_answered(self._sender, path, answer)
         if method == "GET" and "/leases/" in path and b'"holderIdentity"' in answer.body:
-            self._watcher.lease_read(self._sender, path)
+            self._watcher.on_lease_read(self._sender, path)
         return answer
 
-    async def _send(self, journey: Coroutine[None, None, Response]) -> Response:
-        """The journey goes on if the caller is cancelled or paused."""
-        task = asyncio.get_running_loop().create_task(journey, context=self._wire)
-        self._travelling.add(task)
+    async def _send(self, exchange: Coroutine[None, None, Response]) -> Response:
+        """Sends a request. It continues if the caller is cancelled or paused."""
+        task = asyncio.get_running_loop().create_task(exchange, context=self._wire)
+        self._requests.add(task)
         task.add_done_callback(self._arrived)
         return await asyncio.shield(task)
 
     def _arrived(self, task: asyncio.Task[Response]) -> None:
-        self._travelling.discard(task)
+        self._requests.discard(task)
         if not task.cancelled():
-            task.exception()  # nobody may be left to hear it
+            task.exception()  # the caller may have ended
 
     async def _ask(
         self, method: str, path: str, body: bytes | None, content_type: str, accept: str, timeout_s: float
     ) -> Response:
-        await self._travel()
+        await self._delay()
         early = self._refused(method)
         if early is not None:
             return early
         if "/leases" in path and any(name in path for name in self.lost_leases):
             await asyncio.sleep(timeout_s)
             raise AnswerLostError("no answer (injected, leases unreachable)")
-        odd = self._oddness(path)
+        odd = self._frequent_fault(path)
         if odd is not None and self._faults.strikes(*odd):
-            return await self._answer_oddly(method, path, body, content_type, timeout_s)
+            return await self._respond_misleadingly(method, path, body, content_type, timeout_s)
         if method != "GET":
             if any(method == one and part in path for one, part in self._faults.forbidden_writes):
                 return Response(403, _FORBIDDEN)
@@ -176,33 +176,33 @@ class FaultyTransport:
             return Response(self._faults.rng.choice((200, 200, 502)), page)
         if "limit=" in path and any(f"/{kind}?" in path for kind in self._faults.forbidden):
             return Response(403, _FORBIDDEN)
-        path = self._as_served(path)
+        path = self._server_path(path)
         answer = await self._inner.request(method, path, accept=accept, timeout_s=timeout_s)
         if self.holds_lists and "/pods?" in path and "limit=" in path and "continue=" not in path:
             await self._hold()
-        await self._travel()
+        await self._delay()
         if "continue=" in path and self._faults.strikes("torn list", self._faults.torn):
             answer = replace(answer, body=_VERSION.sub(rb'"resourceVersion":"1\1"', answer.body, count=1))
         return replace(answer, body=garbled(answer.body))
 
-    def _oddness(self, path: str) -> tuple[str, float] | None:
-        """The fault that calls of this kind meet more often than others, and how often."""
+    def _frequent_fault(self, path: str) -> tuple[str, float] | None:
+        """Returns a fault, and its probability, for kinds of requests that fail more often than others; None for the others."""
         if "/leases" in path:
-            return "odd answer about a lease", self._faults.lease_odd
+            return "odd answer about a lease", self._faults.lease_failed
         if path.partition("?")[0].endswith("/eviction"):
-            return "odd answer to an eviction", self._faults.evict_odd
+            return "odd answer to an eviction", self._faults.eviction_failed
         if "/configmaps" in path:
-            return "odd answer about a kept document", self._faults.kept_odd
+            return "odd answer about a kept document", self._faults.document_failed
         return None
 
-    async def _answer_oddly(
+    async def _respond_misleadingly(
         self, method: str, path: str, body: bytes | None, content_type: str, timeout_s: float
     ) -> Response:
-        """Applied in half of all cases; then no answer, or one that says nothing or something else."""
+        """Applies the request in half of all cases, then returns no response or a misleading one."""
         rng = self._faults.rng
         if rng.random() < 0.5:
             await self._inner.request(method, path, body=body, content_type=content_type, timeout_s=timeout_s)
-        kind = rng.randrange(3 + len(_ODD))
+        kind = rng.randrange(3 + len(_MISLEADING))
         if kind == 0:
             raise AnswerLostError("connection reset (injected)")
         if kind == 1:
@@ -210,12 +210,12 @@ class FaultyTransport:
             raise AnswerLostError("no answer (injected)")
         if kind == 2:
             return Response(200, _PAGE)
-        return _ODD[kind - 3]
+        return _MISLEADING[kind - 3]
 
     async def _write(
         self, method: str, path: str, body: bytes | None, content_type: str, accept: str, timeout_s: float
     ) -> Response:
-        """Of a write whose answer says nothing nobody knows whether it was applied."""
+        """Sends a write. If the response is lost or 504, it may be stored or not."""
         faults = self._faults
         if any(part in path for part in faults.unreachable):
             raise ConnectFailedError("connection refused (injected)")
@@ -233,11 +233,11 @@ class FaultyTransport:
         if is_cut:
             await asyncio.sleep(timeout_s)
             raise AnswerLostError("no answer (injected)")
-        await self._travel()
+        await self._delay()
         return answer
 
-    def _as_served(self, path: str) -> str:
-        """Pages as small as this server's, and the state of a server that is behind."""
+    def _server_path(self, path: str) -> str:
+        """Returns the path with the page size of this server, and the version of a server that is behind."""
         if self._faults.page_items:
             path = _LIMIT.sub(f"limit={self._faults.page_items}", path)
         if "limit=" in path and "continue=" not in path and (self._faults.older_by or self.nodes_version):
@@ -257,7 +257,7 @@ class FaultyTransport:
 
     async def _bind(self, path: str, body: bytes, content_type: str, timeout_s: float) -> Response:
         faults = self._faults
-        await self._travel()
+        await self._delay()
         named = _POD_OF_BINDING.search(path)
         scripted = next(faults.bind_answers.get(named[1] if named else "", iter(())), "")
         if scripted:
@@ -266,7 +266,7 @@ class FaultyTransport:
         if early is not None:
             return early
         if faults.strikes("false 404", faults.bind_missing):
-            self._watcher.bind_faked(body)
+            self._watcher.on_bind_faked(body)
             return Response(404, b'{"kind":"Status","status":"Failure","code":404,"reason":"NotFound"}')
         if any(f'"name":"{node}"'.encode() in body for node in faults.slow_nodes):
             faults.injected["slow bind"] += 1
@@ -278,7 +278,7 @@ class FaultyTransport:
         if faults.strikes("bind rejected", faults.bind_rejected):
             return Response(422, b'{"kind":"Status","status":"Failure","code":422,"message":"not now"}')
         if faults.strikes("false answer", faults.bind_faked):
-            self._watcher.bind_faked(body)
+            self._watcher.on_bind_faked(body)
             return Response(201, b'{"kind":"Status","status":"Success"}')
         if faults.strikes("bind lost, not applied", faults.bind_lost_before):
             await asyncio.sleep(timeout_s)
@@ -286,7 +286,7 @@ class FaultyTransport:
         if faults.strikes("bind lost, applied late", faults.bind_late):
             delay_s = faults.rng.uniform(0.0, min(LATE_APPLY_MAX_S, timeout_s))
             late = asyncio.get_running_loop().create_task(self._apply_late(path, body, content_type, delay_s))
-            self._travelling.add(late)
+            self._requests.add(late)
             late.add_done_callback(self._arrived)
             await asyncio.sleep(faults.rng.uniform(0.0, delay_s))
             if faults.strikes("unsure of a bind, applied late", 0.5):
@@ -296,7 +296,7 @@ class FaultyTransport:
         if faults.strikes("bind lost, applied", faults.bind_lost_after):
             await asyncio.sleep(timeout_s)
             raise AnswerLostError("no answer (injected, applied)")
-        await self._travel()
+        await self._delay()
         return _unsure(body) if faults.strikes("unsure of a bind", faults.timed_out) else answer
 
     async def _bind_as_scripted(self, kind: str, path: str, body: bytes, content_type: str) -> Response:
@@ -307,7 +307,7 @@ class FaultyTransport:
             await self._apply(path, body, content_type)
         if kind in (LATE, LATE_500, LATE_408):
             late = asyncio.get_running_loop().create_task(self._apply_late(path, body, content_type, LATE_S))
-            self._travelling.add(late)
+            self._requests.add(late)
             late.add_done_callback(self._arrived)
         if kind in _ANSWERS:
             return _ANSWERS[kind]
@@ -319,27 +319,27 @@ class FaultyTransport:
 
     async def _apply(self, path: str, body: bytes, content_type: str) -> Response:
         answer = await self._inner.request("POST", path, body=body, content_type=content_type)
-        self._watcher.bind_seen(path, body, answer)
+        self._watcher.on_bind_applied(path, body, answer)
         return answer
 
-    async def _travel(self) -> None:
-        self._check_uncut()
+    async def _delay(self) -> None:
+        self._check_connected()
         await asyncio.sleep(self._faults.rng.uniform(LATENCY_MIN_S, LATENCY_MAX_S))
-        self._check_uncut()
+        self._check_connected()
 
     async def stall(self, *, is_about_pods: bool) -> None:
-        """Before each line of a watch: waits while such watches are stalled."""
-        self._check_uncut()
+        """Called before each event of a watch: waits while such watches are stalled."""
+        self._check_connected()
         until_s = max(self.stalled_until_s, self.pods_late_until_s) if is_about_pods else self.stalled_until_s
         late_s = until_s - asyncio.get_running_loop().time()
         if late_s > 0:
             await asyncio.sleep(late_s)
-            self._check_uncut()
+            self._check_connected()
 
-    def cuts_short(self, line: bytes) -> bool:
-        """Once for each pod."""
-        named = [name for name in self.cut_short if f'"name":"{name}"'.encode() in line]
-        self.cut_short.difference_update(named)
+    def truncates(self, line: bytes) -> bool:
+        """Reports whether the event must be truncated; once for each pod."""
+        named = [name for name in self.truncated_pods if f'"name":"{name}"'.encode() in line]
+        self.truncated_pods.difference_update(named)
         self._faults.injected["line cut short, as scripted"] += len(named)
         return bool(named)
 
@@ -350,9 +350,9 @@ class FaultyTransport:
             await asyncio.sleep(0.1)
 
     def lost(self, uid: bytes) -> None:
-        self._watcher.line_lost(self._sender, uid.decode())
+        self._watcher.on_line_lost(self._sender, uid.decode())
 
-    def _check_uncut(self) -> None:
+    def _check_connected(self) -> None:
         if self._is_cut:
             raise AnswerLostError("cut off")
 
@@ -360,11 +360,11 @@ class FaultyTransport:
     async def stream(
         self, path: str, *, connect_timeout_s: float = 5.0, idle_timeout_s: float = 90.0
     ) -> AsyncIterator[LineStream]:
-        await self._travel()
+        await self._delay()
         if self._faults.strikes("refused connection", self._faults.refused):
             raise ConnectFailedError("connection refused (injected)")
         if self._faults.strikes("watch refused", self._faults.watch_refused):
-            yield RefusedWatch(self._faults.rng.choice(_ODD))
+            yield RefusedWatch(self._faults.rng.choice(_MISLEADING))
             return
         async with self._inner.stream(
             path, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s
@@ -373,5 +373,5 @@ class FaultyTransport:
 
 
 def _unsure(body: bytes) -> Response:
-    """Of the pod, not of chance: one draw more would make every other run a different one."""
+    """Returns a response by the pod, not by a random number: another draw would change every other run."""
     return _UNSURE[zlib.crc32(body) % len(_UNSURE)]

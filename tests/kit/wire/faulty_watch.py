@@ -1,4 +1,4 @@
-"""Watches that go wrong: refused, ended, and with lines that come late, twice, again, cut short, or not at all."""
+"""Watches with faults: refused, ended, and with events that are late, repeated, truncated or lost."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from multisched.model.wire import AnswerLostError, LineStream, Response
 from tests.kit.wire.faults import KEPT, Faults, garbled
 
 EARLIER_LINES, REPLAYED_LINES = 64, 8
-"""Lines of a watch that may come again: after a deletion of their object, and at any time."""
+"""Numbers of earlier events that may be repeated: after a deletion of their object, and at any time."""
 REPLAYED_AT_ONCE = 3
-"""That come again one after the other, as from a watch that begins anew a little earlier."""
+"""Number of consecutive events that are repeated, as by a watch that restarts a little earlier."""
 _UID = re.compile(rb'"uid":"([^"]+)"')
 _ETCD_AWAY = (
     b'{"type":"ERROR","object":{"kind":"Status","status":"Failure","code":500,"message":"etcd is away (injected)"}}'
@@ -21,21 +21,21 @@ _ETCD_AWAY = (
 
 
 class Connection(Protocol):
-    """What lines come over."""
+    """The connection of a watch."""
 
     async def stall(self, *, is_about_pods: bool) -> None:
-        """Returns when what is on its way may arrive."""
+        """Returns when the next event may be delivered."""
         ...
 
-    def cuts_short(self, line: bytes) -> bool: ...
+    def truncates(self, line: bytes) -> bool: ...
 
     def lost(self, uid: bytes) -> None:
-        """A line about this object was dropped without a word."""
+        """Called when an event of this object was silently dropped."""
         ...
 
 
 class RefusedWatch:
-    """A watch that the server did not open."""
+    """A watch that the server has refused."""
 
     def __init__(self, answer: Response) -> None:
         self.status = answer.status
@@ -51,7 +51,7 @@ class RefusedWatch:
 
 
 class FaultyLines:
-    """A watch whose lines come late, twice, again, cut short, or not at all."""
+    """A watch whose events are late, repeated, truncated or lost."""
 
     def __init__(self, inner: LineStream, faults: Faults, connection: Connection, *, is_about_pods: bool) -> None:
         self.status = inner.status
@@ -69,7 +69,7 @@ class FaultyLines:
         async for line in self._inner:
             await self._connection.stall(is_about_pods=self._is_about_pods)
             faults = self._faults
-            if self._connection.cuts_short(line):
+            if self._connection.truncates(line):
                 yield line[: len(line) // 2]
                 continue
             if faults.strikes("truncated line", faults.line_truncated):
@@ -100,7 +100,7 @@ class FaultyLines:
                 earlier.append(line)
 
     def _loss_of(self, line: bytes) -> float:
-        is_unheard = any(f'"name":"{name}"'.encode() in line for name in self._faults.unheard)
+        is_unheard = any(f'"name":"{name}"'.encode() in line for name in self._faults.undelivered_pods)
         return 1.0 if is_unheard else self._faults.line_lost
 
     def _may_lose(self, line: bytes) -> bool:
@@ -109,6 +109,6 @@ class FaultyLines:
 
 
 def _uid(line: bytes) -> bytes:
-    """Of the object a watch line is about: its own comes before those of its owners."""
+    """Returns the uid of the object of an event: its own uid precedes those of its owners."""
     match = _UID.search(line)
     return match[1] if match is not None else b""

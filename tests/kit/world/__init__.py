@@ -1,1 +1,1 @@
-"""The simulated cluster as its users, kubelets and controllers make it, over the API alone."""
+"""The simulated cluster as its users, kubelets and controllers change it, only through the API."""

@@ -1,4 +1,4 @@
-"""Somebody who acts on the API: a server that is away is asked again, as users do."""
+"""A user of the API, who repeats requests while the server is away."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMESPACE = "default"
 
 
 class ApiUser:
-    """Somebody else than the program."""
+    """A client of the API other than the program."""
 
     def __init__(self, server: ApiServer) -> None:
         self.api = DirectTransport(server)

@@ -1,15 +1,17 @@
-"""An etcd that is restored from a backup: every object as it was, and the revision counter with them."""
+"""Restores the store from a backup: every object, and the revision counter."""
 
 from __future__ import annotations
 
 from multisched.cluster.base.storage import Store
 
 KEPT = ("leases.coordination.k8s.io", "events", "events.events.k8s.io")
-"""What goes on: a lease that jumps back by seconds looks the same, and nobody decides by events."""
+"""Kinds that are not restored: a lease set back by seconds looks the same, and no decision depends on Events."""
 
 
-def rewind(store: Store, version: int) -> bool:
-    """Back to a version that is still remembered; False where it is not. Open watches are the caller's to break."""
+def restore_backup(store: Store, version: int) -> bool:
+    """Restores the store to an earlier version. Returns False if that is no longer available. The caller must break open
+    watches.
+    """
     going = {name: one for name, one in store.collections().items() if name not in KEPT}
     if any(version < collection.compacted for collection in going.values()):
         return False

@@ -1,4 +1,4 @@
-"""The PodDisruptionBudgets of a simulated cluster: they stand over apps, and their statuses are kept as a controller does."""
+"""The PodDisruptionBudgets of a simulated cluster: they select apps, and their statuses are updated as by a controller."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from multisched.model.objects import Pod
 from multisched.model.wire import JSON, MERGE_PATCH, Response
 
 MAY_BE_AWAY = {"app-0": 0, "app-1": 1, "app-2": 3}
-"""App -> how many of its pods may be missing at a time; the other apps have no budget."""
+"""App -> maxUnavailable; the other apps have no budget."""
 PROTECTED, FREE = ("app-0", "app-1"), ("app-3", "app-4")
 
 KEPT_EVERY_S = 0.5
 BUDGETS_PATH = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 
 Send = Callable[[str, str, Mapping[str, Any], str], Awaitable[Response]]
-"""(method, path, document, content type): asked again while the server is away."""
+"""(method, path, document, content type): sends a request, repeated while the server is away."""
 
 
 class Budgets:
@@ -40,8 +40,8 @@ class Budgets:
             if answer.status not in (201, 409):
                 raise AssertionError(answer.body)
 
-    async def keep(self) -> None:
-        """The statuses, until cancelled: pods that are asked to go count as missing until they are gone."""
+    async def run_controller(self) -> None:
+        """Updates the statuses until cancelled. Pods that are being deleted count as unhealthy until they are removed."""
         while True:
             placed = [pod for pod in self._pods() if pod.node and not pod.is_terminal]
             expected = Counter(pod.labels.get("app", "") for pod in placed)
@@ -65,12 +65,12 @@ class Budgets:
             self._written[app] = expected, going
 
     def differences(self, known: Collection[ClusterObject]) -> list[str]:
-        """Where what a process knows of the budgets differs from the server's store (I4)."""
+        """Returns differences between the budgets that a process knows and the server's store (I4)."""
         stored = [
             decode_disruption_budget(one.raw)
             for _, one in self._store.collection("poddisruptionbudgets.policy").items()
         ]
-        # A restored backup may bring another one back (`Disks.break_objects`).
+        # A restored backup may bring another one back (`Disks.create_oversized`).
         there = {b.name: b.version for b in stored if b.name in MAY_BE_AWAY}
         here = {b.name: b.version for b in known if b.name in MAY_BE_AWAY}
         return [] if there == here else [f"I4: budgets are known at {here}, the API has them at {there}"]

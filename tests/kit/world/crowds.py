@@ -1,4 +1,4 @@
-"""Crowds: many small pods that want one node at once."""
+"""Crowds: many small pods for one node, created at once."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.kit.world.nodes import CROWDED
 from tests.kit.world.pod_manifests import add_urgency, number_of, small_spec
 from tests.kit.world.store_view import StoreView
 
-CROWD_S, STUBBORN_EVERY = 8.0, 5
-"""How long the pods of a crowd wait; one in so many stays for ever."""
+CROWD_S, KEPT_EVERY = 8.0, 5
+"""Time after which pending pods of a crowd are deleted, except one in STUBBORN_EVERY."""
 RUN_S, ENDING_EVERY = 5.0, 4
-"""Of those that run, one in so many ends a while after it was made: what it held is what others wait for."""
+"""One running pod in ENDING_EVERY is deleted RUN_S after its creation, so that its room becomes free."""
 
 
 class Crowds:
-    """Those of one run: most give up after a while, and some that run end."""
+    """The crowds of one run. Most pending pods are deleted after a while, and some running ones."""
 
     def __init__(self, user: ApiUser, objects: StoreView, rng: random.Random, next_number: Callable[[], int]) -> None:
         self._user = user
@@ -40,7 +40,9 @@ class Crowds:
         respects_taints: bool = True,
         is_mixed: bool = False,
     ) -> list[str]:
-        """Small plain pods that go to this one node; their names. Mixed: some crowds are after more than CPU (`traits`)."""
+        """Creates small plain pods for this node. Returns their names. `is_mixed`: some crowds also request other things than CPU
+        (`traits`).
+        """
         names = []
         trait = traits.drawn(self._rng) if is_mixed else None
         for _ in range(count):
@@ -60,16 +62,15 @@ class Crowds:
         return names
 
     async def clear(self, now_s: float) -> None:
-        """Of crowds that have waited for CROWD_S in vain most give up: each of them is tried again at every event. Some that run
-        end."""
+        """Deletes most pods that have been pending for CROWD_S, since each is tried again at every event, and some running ones."""
         for pod in list(self._objects.pods().values()):
             age_s = now_s - pod.created_s if pod.name in self._crowded else 0.0
-            is_tired = age_s > CROWD_S and not pod.node and number_of(pod.name) % STUBBORN_EVERY
+            is_expired = age_s > CROWD_S and not pod.node and number_of(pod.name) % KEPT_EVERY
             is_done = age_s > RUN_S and pod.node and not number_of(pod.name) % ENDING_EVERY
-            if is_tired or is_done:
+            if is_expired or is_done:
                 await self._user.delete_pod(pod)
 
     async def fill(self, bursts: int) -> None:
-        """Crowds on nodes that crowds want."""
+        """Creates crowds for random nodes of CROWDED."""
         for _ in range(bursts):
             await self.add(f"node-{self._rng.choice(CROWDED)}", 3, is_mixed=True)

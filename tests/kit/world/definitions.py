@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions of a simulated cluster: kinds that users install, whose objects are taken as they are written."""
+"""CustomResourceDefinitions of a simulated cluster. Their objects are not validated."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class CustomKind(NamedTuple):
     kind: str
     plural: str
     has_status_path: bool = True
-    """Its status is apart."""
+    """It has the status subresource."""
 
     def path(self, namespace: str, name: str = "") -> str:
-        """Of its objects, or of one."""
+        """Returns the path of its objects, or of one of them."""
         objects = f"/apis/{self.group}/{self.version}/namespaces/{namespace}/{self.plural}"
         return f"{objects}/{name}" if name else objects
 
@@ -34,7 +34,7 @@ POD_GROUP = CustomKind("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups
 
 
 async def install(user: ApiUser, kind: CustomKind) -> None:
-    """Nothing happens where it is installed already."""
+    """Installs the kind, if it is not installed yet."""
     answer = await user.send("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", _definition(kind))
     if answer.status not in (201, 409):
         raise AssertionError(answer.body)

@@ -1,10 +1,8 @@
-"""Volumes of every other sort in a simulated cluster.
+"""Further volumes of a simulated cluster.
 
-There are inline disks that exclude each other, claims for one pod alone, volumes of a zone, and ephemeral ones. Classes
-go by topology and capacity; drivers attach so many and no more.
-
-Pods that want them are marked. Whether one of them could be placed is not judged from the store, which would take a
-second scheduler. Where each is bound is judged by `multisched verify`'s judge and by `Storage`.
+There are inline disks that exclude each other, ReadWriteOncePod claims, volumes of a zone, and ephemeral volumes; classes with
+topologies and capacity; and drivers with limits. Pods that use them have a label. Whether such a pod fits is not computed from the
+store, which would need a second scheduler. Where it is bound is checked by the judge of `multisched verify` and by `Storage`.
 """
 
 from __future__ import annotations
@@ -17,25 +15,26 @@ from typing import Any, Final
 from multisched.cluster.controllers.fake_provisioner import FAKE_PROVISIONER, ZONE
 from multisched.model.cluster_objects import SELECTED_NODE_ANNOTATION
 from multisched.model.wire import MERGE_PATCH, Response
-from tests.kit.world.labels import ODD
+from tests.kit.world.labels import ODD_VOLUMES
 from tests.kit.world.storage import (
     CLAIMS_PATH,
     CLASSES_PATH,
+    DYNAMIC,
     LOCAL,
-    MADE,
     TIGHT_PROVISIONER,
     VOLUMES_PATH,
     local_disk,
 )
 
 SHARE: Final = 0.14
-"""Of all pods that are plain and have no claims."""
+"""Share of plain pods without claims that get such volumes."""
 SHARED_DISKS, SOLE_CLAIMS, ZONED = 3, 3, 6
 LATE_MIN_S, LATE_MAX_S = 1.0, 6.0
 EDGE, TIGHT, SOON, LATER, UNBINDABLE = "edge", "tight", "soon", "later", "unbindable"
-NOBODYS, IN_TREE = "nobodys", "in-tree"
-"""Classes: in two zones alone; of a driver that tells its capacity; bound at once; made after its claims. Others have
-an unknown binding mode, or provisioners that never come."""
+UNPROVISIONED, IN_TREE = "nobodys", "in-tree"
+"""Classes: in two zones; of a driver that publishes its capacity; bound immediately; created after its claims. Others have an
+unknown binding mode, or provisioners that do not exist.
+"""
 TIGHT_DRIVER, GCE_DRIVER = TIGHT_PROVISIONER, "pd.csi.storage.gke.io"
 ZONE_BETA: Final = "failure-domain.beta.kubernetes.io/zone"
 ATTACHED_MAX = (2, 5, 6)
@@ -47,7 +46,7 @@ Volume = dict[str, Any]
 
 
 class Disks:
-    """Those of one run. Draws by names, so that what else is drawn stays as it was."""
+    """The volumes of one run. Values are drawn by names, so that other draws do not change."""
 
     def __init__(self, send: Send, seed: int) -> None:
         self._send = send
@@ -67,7 +66,7 @@ class Disks:
             if number % 5:
                 await self._create(f"{CSI_PATH}/csinodes", csi_node(number, ATTACHED_MAX[number % len(ATTACHED_MAX)]))
         for at in range(SOLE_CLAIMS):
-            await self._create(CLAIMS_PATH, _claim(f"sole-{at}", MADE, mode="ReadWriteOncePod"))
+            await self._create(CLAIMS_PATH, _claim(f"sole-{at}", DYNAMIC, mode="ReadWriteOncePod"))
         for at in range(ZONED):
             await self._create(VOLUMES_PATH, _zoned(at))
             await self._create(CLAIMS_PATH, _claim(f"zoned-{at}", "", volume=f"zoned-{at}"))
@@ -79,7 +78,7 @@ class Disks:
             task.cancel()
 
     async def add_volumes(self, pod: dict[str, Any]) -> None:
-        """Gives some pods volumes of one sort."""
+        """Adds volumes of one kind to some pods."""
         spec, name = pod["spec"], pod["metadata"]["name"]
         rng = random.Random(f"{self._seed}/disks/{name}")
         is_plain = (
@@ -87,7 +86,7 @@ class Disks:
         )
         if not is_plain or rng.random() >= SHARE:
             return
-        pod["metadata"]["labels"][ODD] = "yes"
+        pod["metadata"]["labels"][ODD_VOLUMES] = "yes"
         make = rng.choice(_SORTS if spec["schedulerName"].startswith("forecast") else _SORTS[1:])
         spec["volumes"] = [await make(self, name, rng)]
         if rng.random() < 0.2:
@@ -105,26 +104,26 @@ class Disks:
         return _of_claim(f"zoned-{rng.randrange(ZONED)}")
 
     async def own(self, name: str, rng: random.Random) -> Volume:
-        """A claim of a class of any sort."""
+        """Creates a claim of a random class."""
         class_name = rng.choice((EDGE, TIGHT, TIGHT, SOON, UNBINDABLE))
         await self._create(CLAIMS_PATH, _claim(f"odd-{name}", class_name, size=rng.choice(("1Gi", "2Gi", "9Gi"))))
         return _of_claim(f"odd-{name}")
 
-    async def choosy(self, name: str, rng: random.Random) -> Volume:
-        """A claim that takes disks of some label alone."""
+    async def with_selector(self, name: str, rng: random.Random) -> Volume:
+        """Creates a claim with a label selector."""
         claim = _claim(f"odd-{name}", LOCAL)
         claim["spec"]["selector"] = {"matchLabels": {"speed": rng.choice(("fast", "slow"))}}
         await self._create(CLAIMS_PATH, claim)
         return _of_claim(f"odd-{name}")
 
     async def ephemeral(self, name: str, rng: random.Random) -> Volume:
-        template = {"spec": _claim("", rng.choice((MADE, EDGE)))["spec"]}
+        template = {"spec": _claim("", rng.choice((DYNAMIC, EDGE)))["spec"]}
         return {"name": "v0", "ephemeral": {"volumeClaimTemplate": template}}
 
-    async def belated(self, name: str, rng: random.Random) -> Volume:
-        """The claim comes after its pod, and its class after both."""
+    async def created_late(self, name: str, rng: random.Random) -> Volume:
+        """Creates the claim after its pod, and its class after both."""
         delay_s = rng.uniform(LATE_MIN_S, LATE_MAX_S)
-        class_name = rng.choice((MADE, LATER))
+        class_name = rng.choice((DYNAMIC, LATER))
         task = asyncio.get_running_loop().create_task(self._come_late(f"odd-{name}", class_name, delay_s))
         self._late.add(task)
         task.add_done_callback(self._late.discard)
@@ -138,13 +137,13 @@ class Disks:
             await self.make_later()
 
     async def make_later(self) -> None:
-        """The class that claims waited for; also one that a restored backup has taken away."""
-        await self._create(CLASSES_PATH, {"metadata": {"name": LATER}, **_made_late(FAKE_PROVISIONER)})
+        """Creates the late class; also after a restored backup has removed it."""
+        await self._create(CLASSES_PATH, {"metadata": {"name": LATER}, **_late_binding(FAKE_PROVISIONER)})
 
     # -- as disruptions change them --------------------------------------------------------------------------------
 
     async def attach(self, number: int, at: int, *, attacher: str = FAKE_PROVISIONER) -> None:
-        """A volume of somebody else's is attached to the node; two of three are known as volumes here."""
+        """Attaches a volume of another client to the node; two of three exist as PersistentVolumes."""
         source = {"persistentVolumeName": f"soon-{at % 3}"}
         spec = {"attacher": attacher, "nodeName": f"node-{number}", "source": source}
         await self._create(
@@ -170,20 +169,20 @@ class Disks:
         await self._send("PATCH", f"{CAPACITIES_PATH}/{TIGHT}-{zone}", {"capacity": size}, MERGE_PATCH)
 
     async def widen_class(self) -> None:
-        """The class reaches all zones from now on: it is made anew, since its topologies cannot be edited."""
+        """Recreates the class for all zones: its topologies cannot be edited."""
         await self._send("DELETE", f"{CLASSES_PATH}/{EDGE}")
-        await self._create(CLASSES_PATH, {"metadata": {"name": EDGE}, **_made_late(FAKE_PROVISIONER)})
+        await self._create(CLASSES_PATH, {"metadata": {"name": EDGE}, **_late_binding(FAKE_PROVISIONER)})
 
     async def publish_no_capacity(self) -> None:
         path = f"{CSI_PATH}/csidrivers/{TIGHT_DRIVER}"
         await self._send("PATCH", path, {"spec": {"storageCapacity": False}}, MERGE_PATCH)
 
     async def move_volume(self, at: int, zone: str) -> None:
-        """The volume's zone label is corrected."""
+        """Changes the zone label of the volume."""
         await self._send("PATCH", f"{VOLUMES_PATH}/zoned-{at}", {"metadata": {"labels": {ZONE: zone}}}, MERGE_PATCH)
 
     async def note(self, number: int) -> None:
-        """Somebody writes beside the matter on a volume, a class, a driver and what a kubelet tells of its drivers."""
+        """Writes an irrelevant annotation on a volume, a class, a driver and a CSINode."""
         note = {"metadata": {"annotations": {"sim/seen": f"{number}"}}}
         for path in (
             f"{VOLUMES_PATH}/zoned-0",
@@ -196,14 +195,14 @@ class Disks:
     async def add_class(self, name: str, *, is_late: bool) -> None:
         mode = "WaitForFirstConsumer" if is_late else "Immediate"
         await self._create(
-            CLASSES_PATH, {"metadata": {"name": name}, **_made_late("nobody.sim"), "volumeBindingMode": mode}
+            CLASSES_PATH, {"metadata": {"name": name}, **_late_binding("nobody.sim"), "volumeBindingMode": mode}
         )
 
     async def add_reaching_class(self, name: str, zones: Sequence[str]) -> None:
-        """Volumes are made where their pod goes, in these zones alone."""
+        """Creates a class whose volumes are provisioned on the pod's node, in these zones only."""
         terms = [{"matchLabelExpressions": [{"key": ZONE, "values": list(zones)}]}]
         await self._create(
-            CLASSES_PATH, {"metadata": {"name": name}, **_made_late(FAKE_PROVISIONER), "allowedTopologies": terms}
+            CLASSES_PATH, {"metadata": {"name": name}, **_late_binding(FAKE_PROVISIONER), "allowedTopologies": terms}
         )
 
     async def delete_class(self, name: str) -> None:
@@ -223,7 +222,7 @@ class Disks:
         await self._create(path, _claim(name, class_name, size=size, mode=mode, volume=volume))
 
     async def add_attachable(self, name: str, driver: str, labels: Mapping[str, str] | None = None) -> None:
-        """A volume that the driver attaches, and a claim of its name that is bound to it."""
+        """Creates a volume that the driver attaches, and a claim of the same name that is bound to it."""
         spec = {
             "capacity": {"storage": "1Gi"},
             "accessModes": ["ReadWriteOnce"],
@@ -237,12 +236,12 @@ class Disks:
         await self._send("PATCH", f"{VOLUMES_PATH}/{name}", {"metadata": {"labels": labels}}, MERGE_PATCH)
 
     async def add_driver(self, number: int, driver: str, most: int) -> None:
-        """The node's kubelet tells of one more driver, and of how many volumes that attaches."""
+        """Adds a driver with this limit to the node's CSINode."""
         added = {"name": driver, "nodeID": f"n{number}", "topologyKeys": [], "allocatable": {"count": most}}
         await self._set_drivers(number, [*csi_node(number, 9)["spec"]["drivers"], added])
 
     async def raise_limits(self, number: int) -> None:
-        """The node's drivers attach as many volumes as any node's do."""
+        """Sets the limits of the node's drivers to the highest of all nodes."""
         await self._set_drivers(number, csi_node(number, 9)["spec"]["drivers"])
 
     async def _set_drivers(self, number: int, drivers: Sequence[Mapping[str, Any]]) -> None:
@@ -250,12 +249,12 @@ class Disks:
         await self._send("PATCH", path, {"spec": {"drivers": drivers}}, MERGE_PATCH)
 
     async def attach_volume(self, number: int, volume: str, driver: str) -> None:
-        """It depends on the node, whoever uses it."""
+        """Attaches the volume to the node, whether a pod uses it or not."""
         spec = {"attacher": driver, "nodeName": f"node-{number}", "source": {"persistentVolumeName": volume}}
         await self._create(f"{CSI_PATH}/volumeattachments", {"metadata": {"name": f"attached-{volume}"}, "spec": spec})
 
-    async def tear_out(self, name: str) -> None:
-        """The claim and its volume of that name go, though a pod uses them: somebody has taken their finalizers out."""
+    async def delete_in_use(self, name: str) -> None:
+        """Deletes the claim and the volume of this name although a pod uses them: their finalizers are removed."""
         for path in (f"{CLAIMS_PATH}/{name}", f"{VOLUMES_PATH}/{name}"):
             await self._send("DELETE", path)
             await self._send("PATCH", path, {"metadata": {"finalizers": None}}, MERGE_PATCH)
@@ -266,8 +265,9 @@ class Disks:
     async def add_disk(
         self, name: str, node: str, size: str, *, is_narrow: bool, put_aside: str = "", beside: str = ""
     ) -> None:
-        """A disk of the node; narrow: by more than the node's name. `put_aside`: the claim that its owner means it for. `beside`:
-        another node that reaches it."""
+        """Creates a local disk of the node. `is_narrow`: its node affinity has more than the node's name. `put_aside`: the claim
+        that its owner reserves it for. `beside`: another node that reaches it.
+        """
         disk = local_disk(name, node, size)
         (term,) = disk["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
         if beside:
@@ -279,15 +279,15 @@ class Disks:
         await self._create(VOLUMES_PATH, disk)
 
     async def reset_volume(self, name: str) -> None:
-        """Somebody takes the claim's name out of the volume."""
+        """Removes the claim reference from the volume."""
         await self._send("PATCH", f"{VOLUMES_PATH}/{name}", {"spec": {"claimRef": None}}, MERGE_PATCH)
 
     async def take_claim(self, name: str, volume: str) -> None:
-        """Somebody binds the claim to another volume by hand."""
+        """Binds the claim to another volume by hand."""
         await self._send("PATCH", f"{CLAIMS_PATH}/{name}", {"spec": {"volumeName": volume}}, MERGE_PATCH)
 
     async def unselect_node(self, name: str) -> None:
-        """As a provisioner does that cannot make the volume there."""
+        """Removes the selected node of the claim, as a provisioner does on failure."""
         selected = {"metadata": {"annotations": {SELECTED_NODE_ANNOTATION: None}}}
         await self._send("PATCH", f"{CLAIMS_PATH}/{name}", selected, MERGE_PATCH)
 
@@ -297,17 +297,17 @@ class Disks:
     async def delete_volume(self, name: str) -> None:
         await self._send("DELETE", f"{VOLUMES_PATH}/{name}")
 
-    async def break_objects(self) -> None:
-        """Objects of a size that nobody reads: they are reported, and not used."""
+    async def create_oversized(self) -> None:
+        """Creates objects that are too large to be decoded: they are reported, and not used."""
         values = [f"v{at}" for at in range(300)]
         selector = {"matchExpressions": [{"key": "app", "operator": "In", "values": values}]}
         body = {"metadata": {"name": "huge"}, "spec": {"selector": selector, "maxUnavailable": 1}}
         await self._create("/apis/policy/v1/namespaces/default/poddisruptionbudgets", body)
         topologies = [{"matchLabelExpressions": [{"key": ZONE, "values": [value]}]} for value in values]
-        body = {"metadata": {"name": "huge"}, **_made_late(FAKE_PROVISIONER), "allowedTopologies": topologies}
+        body = {"metadata": {"name": "huge"}, **_late_binding(FAKE_PROVISIONER), "allowedTopologies": topologies}
         await self._create(CLASSES_PATH, body)
 
-    async def mend_objects(self) -> None:
+    async def delete_oversized(self) -> None:
         await self._send("DELETE", "/apis/policy/v1/namespaces/default/poddisruptionbudgets/huge")
         await self._send("DELETE", f"{CLASSES_PATH}/huge")
 
@@ -324,32 +324,32 @@ _SORTS: Final = (
     Disks.zoned_claim,
     Disks.own,
     Disks.own,
-    Disks.choosy,
+    Disks.with_selector,
     Disks.ephemeral,
-    Disks.belated,
+    Disks.created_late,
 )
-"""The first for pods of one domain alone: what a claim for one pod promises holds within a leader's pods."""
+"""The first kind is for pods of one domain: a ReadWriteOncePod claim is exclusive among the pods of one leader."""
 
 _MIGRATED: Final = "storage.alpha.kubernetes.io/migrated-plugins"
 
 
-def _made_late(provisioner: str) -> dict[str, Any]:
+def _late_binding(provisioner: str) -> dict[str, Any]:
     return {"provisioner": provisioner, "volumeBindingMode": "WaitForFirstConsumer"}
 
 
 _CLASSES: Final[Mapping[str, Mapping[str, Any]]] = {
-    EDGE: _made_late(FAKE_PROVISIONER)
+    EDGE: _late_binding(FAKE_PROVISIONER)
     | {"allowedTopologies": [{"matchLabelExpressions": [{"key": ZONE, "values": ["z0", "z1"]}]}]},
-    TIGHT: _made_late(TIGHT_DRIVER),
+    TIGHT: _late_binding(TIGHT_DRIVER),
     SOON: {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "Immediate"},
     UNBINDABLE: {"provisioner": "nobody.sim", "volumeBindingMode": "Immediate"},
-    NOBODYS: _made_late("nobody.sim"),
-    IN_TREE: _made_late("kubernetes.io/azure-file"),
+    UNPROVISIONED: _late_binding("nobody.sim"),
+    IN_TREE: _late_binding("kubernetes.io/azure-file"),
 }
 
 
 def csi_node(number: int, most: int) -> dict[str, Any]:
-    """What the kubelet tells of its drivers; every third still attaches GCE disks by itself."""
+    """Returns the CSINode of a node. On every third node the kubelet still attaches GCE disks itself."""
     drivers = [
         {"name": FAKE_PROVISIONER, "nodeID": f"n{number}", "topologyKeys": [ZONE], "allocatable": {"count": most}},
         {"name": GCE_DRIVER, "nodeID": f"n{number}", "topologyKeys": [ZONE], "allocatable": {"count": 2}},
@@ -390,7 +390,7 @@ def _claim(
 
 
 def _zoned(at: int) -> dict[str, Any]:
-    """Volumes from before there was a CSI driver: their zone is a label, or in their node affinity, or given nowhere."""
+    """Returns a volume without a CSI driver: its zone is a label, in its node affinity, or missing."""
     labels = {ZONE: "z0__z1"} if at % 2 else {ZONE_BETA if at else ZONE: f"z{at % 3}"}
     volume: dict[str, Any] = {
         "metadata": {"name": f"zoned-{at}", "labels": {} if at > 3 else labels},

@@ -1,6 +1,6 @@
-"""Gangs as a run draws them: in which API, how large, who comes late, who ends how, and which can never start.
+"""Plans of gangs as a run draws them: API, size, late members, members that end, and gangs that never start.
 
-A plan is made of values alone. What is drawn depends on the generator alone.
+A plan only has values, which depend on the generator alone.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ KOORDINATOR: Final = "gang.scheduling.koordinator.sh/"
 
 SIZE: Final = (2, 8)
 LATE: Final = 0.35
-"""Of all gangs: some members arrive late."""
+"""Share of gangs with late members."""
 FAILING: Final = 0.3
 SUCCEEDING: Final = 0.2
-"""Of all gangs: a member fails, or succeeds, some time after it was bound."""
+"""Shares of gangs with a member that fails, or succeeds, some time after it was bound."""
 NEVER: Final = 0.25
-"""Of all gangs: they never start."""
+"""Share of gangs that never start."""
 TIGHT: Final = 0.3
-"""Of the others: one node alone has room for them, and hardly."""
+"""Share of the other gangs that must run on one node that just has room for them."""
 TIMEOUTS_S: Final = (10, 20, 40)
 URGENT: Final = 0.2
-"""Of all gangs: they may preempt."""
+"""Share of gangs that may preempt."""
 GROUPED: Final = 0.5
-"""Of all gangs of Koordinator's form that another one follows: the two start together."""
+"""Share of gangs of Koordinator's form, followed by another gang, that start together with it."""
 PACKED_FROM: Final = 200
-"""From this seed on gangs may ask for a topology domain. Defects are known by seeds below, which stay as they were."""
+"""From this seed on gangs may require a topology domain. Earlier seeds keep their traces: some are known to detect defects."""
 PACKED: Final = 0.5
-"""Of all gangs of these seeds that go alone, to no node of their own."""
+"""Share of the gangs of these seeds that start alone and on any node."""
 TOPOLOGIES: Final = (
     f"{ZONE}:required",
     f"{ZONE}:required",
@@ -47,12 +47,12 @@ TOPOLOGIES: Final = (
     ZONE,
     f"{ZONE}:required,{HOSTNAME}",
 )
-ESTRANGED: Final = 0.2
-"""Of these: they may name two schedulers, and then never start."""
+TWO_SCHEDULERS: Final = 0.2
+"""Share of gangs that start together but name two schedulers, and therefore never start."""
 
 
 class Form(Enum):
-    """The API that says who is of the gang."""
+    """The API that defines the members of a gang."""
 
     ACK = "labels of ACK"
     ACK_AND_GROUP = "labels of ACK, and a PodGroup"
@@ -60,15 +60,15 @@ class Form(Enum):
     KOORDINATOR = "annotations of Koordinator"
 
 
-class Never(Enum):
-    """Why a gang never starts."""
+class NeverStarts(Enum):
+    """The reason why a gang never starts."""
 
     TOO_FEW = "fewer members than its minimum"
     TOO_LARGE = "members that fit on no node"
     TOO_MANY = "more members than fit on its node"
 
 
-CPU_OF: Final[Mapping[Never | None, str]] = {Never.TOO_LARGE: "200", Never.TOO_MANY: "600m"}
+CPU_OF: Final[Mapping[NeverStarts | None, str]] = {NeverStarts.TOO_LARGE: "200", NeverStarts.TOO_MANY: "600m"}
 CPUS: Final = ("100m", "250m", "500m")
 
 
@@ -81,23 +81,23 @@ class GangPlan:
     scheduler: str
     form: Form
     size: int
-    """Members that are made."""
+    """Number of members that are created."""
     minimum: int
     late: int
-    """So many of them come later than the others."""
+    """Number of members that are created later."""
     timeout_s: int
     cpu: str
     node: str
     """The only node for its members; empty for any."""
-    never: Never | None
+    never_starts: NeverStarts | None
     failing: int
-    """Members that fail and are made anew, once bound."""
+    """Number of bound members that fail and are recreated."""
     succeeding: int
     is_urgent: bool
     groups: tuple[str, ...] = ()
-    """Namespaces and names of all gangs that start together with this one, itself among them; none for most."""
+    """NAMESPACE/NAME of all gangs that start together, including this one; empty for most."""
     topology: str = ""
-    """Levels, as the annotation says them; empty for none."""
+    """Topology levels, in the form of the annotation; empty for none."""
 
     @property
     def description(self) -> str:
@@ -111,20 +111,20 @@ class GangPlan:
 def drawn_gangs(
     rng: random.Random, names: Sequence[str], namespaces: Sequence[str], schedulers: Sequence[str], nodes: Sequence[str]
 ) -> list[GangPlan]:
-    """One gang for each name; some two of Koordinator's form start together. `nodes`: for gangs that want one node alone."""
+    """Returns one gang for each name; two of Koordinator's form may start together. `nodes`: for gangs that use only one node."""
     plans = [_drawn(rng, name, rng.choice(namespaces), schedulers, nodes) for name in names]
     for at, (one, other) in enumerate(pairwise(plans)):
         if one.form is Form.KOORDINATOR and not one.groups and rng.random() < GROUPED:
             together = (f"{one.namespace}/{one.name}", f"{other.namespace}/{other.name}")
             plans[at] = replace(one, groups=together)
-            scheduler = other.scheduler if rng.random() < ESTRANGED else one.scheduler
+            scheduler = other.scheduler if rng.random() < TWO_SCHEDULERS else one.scheduler
             plans[at + 1] = replace(other, form=Form.KOORDINATOR, groups=together, scheduler=scheduler)
             break
     return plans
 
 
-def packed(rng: random.Random, plans: Sequence[GangPlan]) -> list[GangPlan]:
-    """Some of the gangs ask for a topology domain."""
+def with_topologies(rng: random.Random, plans: Sequence[GangPlan]) -> list[GangPlan]:
+    """Returns the gangs; some of them require a topology domain."""
     return [
         replace(one, topology=rng.choice(TOPOLOGIES) if rng.random() < PACKED and not (one.groups or one.node) else "")
         for one in plans
@@ -132,10 +132,12 @@ def packed(rng: random.Random, plans: Sequence[GangPlan]) -> list[GangPlan]:
 
 
 def _drawn(rng: random.Random, name: str, namespace: str, schedulers: Sequence[str], nodes: Sequence[str]) -> GangPlan:
-    never = rng.choice(list(Never)) if rng.random() < NEVER else None
-    size = SIZE[1] if never is Never.TOO_MANY else rng.randint(*SIZE)
-    minimum = {Never.TOO_MANY: size, Never.TOO_FEW: size + rng.randint(1, 3)}.get(never or Never.TOO_LARGE)
-    is_tight = never is Never.TOO_MANY or (never is None and rng.random() < TIGHT)
+    never_starts = rng.choice(list(NeverStarts)) if rng.random() < NEVER else None
+    size = SIZE[1] if never_starts is NeverStarts.TOO_MANY else rng.randint(*SIZE)
+    minimum = {NeverStarts.TOO_MANY: size, NeverStarts.TOO_FEW: size + rng.randint(1, 3)}.get(
+        never_starts or NeverStarts.TOO_LARGE
+    )
+    is_tight = never_starts is NeverStarts.TOO_MANY or (never_starts is None and rng.random() < TIGHT)
     return GangPlan(
         name=name,
         namespace=namespace,
@@ -145,9 +147,9 @@ def _drawn(rng: random.Random, name: str, namespace: str, schedulers: Sequence[s
         minimum=minimum or rng.choice((size, size, rng.randint(1, size))),
         late=rng.randint(1, size - 1) if rng.random() < LATE else 0,
         timeout_s=rng.choice(TIMEOUTS_S),
-        cpu=CPU_OF.get(never) or rng.choice(CPUS),
+        cpu=CPU_OF.get(never_starts) or rng.choice(CPUS),
         node=rng.choice(nodes) if is_tight else "",
-        never=never,
+        never_starts=never_starts,
         failing=int(rng.random() < FAILING),
         succeeding=int(rng.random() < SUCCEEDING),
         is_urgent=rng.random() < URGENT,
@@ -155,7 +157,7 @@ def _drawn(rng: random.Random, name: str, namespace: str, schedulers: Sequence[s
 
 
 def member_manifest(plan: GangPlan, name: str) -> dict[str, Any]:
-    """One pod of the gang."""
+    """Returns the manifest of a member."""
     spec = small_spec(plan.scheduler, plan.cpu)
     if plan.node:
         spec["nodeSelector"] = {HOSTNAME: plan.node}
@@ -187,7 +189,7 @@ def _membership(plan: GangPlan) -> tuple[dict[str, str], Mapping[str, str]]:
 
 
 def group_manifest(plan: GangPlan) -> dict[str, Any]:
-    """The gang's PodGroup, where it has one."""
+    """Returns the manifest of the gang's PodGroup."""
     annotations = {TOPOLOGY: plan.topology} if plan.topology else {}
     return {
         "apiVersion": "scheduling.x-k8s.io/v1alpha1",

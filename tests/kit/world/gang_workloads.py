@@ -1,7 +1,7 @@
 """Gangs owned by controllers: members that were evicted or deleted are replaced while they still terminate.
 
-Each gang runs on a pool of nodes of its own, which no other pod tolerates, so that the room of each gang is known. What happens to
-the gangs is a table of acts (`gang_acts`); what must hold of them is judged by `checkers/api/gang_history.py`.
+Each gang runs on a pool of nodes of its own, which no other pod tolerates, so that the room of each gang is known. `gang_actions` has
+the actions on these gangs; `checkers/api/gang_history.py` checks them.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ POOL: Final = "sim/pool"
 FINALIZER: Final = "sim.multisched.io/slow-end"
 KEPT_EVERY_S: Final = 0.25
 ENDS_S: Final = (0.0, 0.5, 3.0, 8.0)
-"""How long the finalizer of a deleted member stays; 0: members have none, and end within a kubelet's grace period."""
+"""Time for which a deleted member keeps its finalizer; 0: members have none, and end within the kubelet's grace period."""
 URGENT: Final = "system-cluster-critical"
 SCHEDULER: Final = "forecast-scheduler"
 FORMS: Final = (Form.ACK, Form.ACK_AND_GROUP, Form.PLUGINS)
-"""Koordinator's gangs are left out: by default they start together only once."""
+"""Koordinator's form is not used: by default such gangs start together only once."""
 MEMBERS_MAX: Final = 40
-"""Pods that one controller creates in a run."""
-TOO_MUCH: Final = "200"
+"""Maximum number of pods that one controller creates in a run."""
+MISFIT_CPU: Final = "200"
 """CPU of a member that fits on no node."""
-TASTES: Final = 6
-"""Preferred neighbours of each member of a gang with tastes."""
+PREFERENCES: Final = 6
+"""Number of preferred terms of each member of a gang with preferences."""
 SLOW_CLASS: Final = "slow"
-"""The storage class whose volumes are provisioned by the acts alone."""
+"""The storage class whose volumes only the actions provision."""
 
 
 @dataclass(slots=True)
@@ -52,18 +52,18 @@ class GangWorkload:
     replicas: int
     ends_s: float
     is_job: bool
-    """Members that have succeeded are not replaced."""
+    """The owner is a Job: members that have succeeded are not replaced."""
     run: int = 1
-    """Raised when the workload is deleted and created again under its name: its owner has another uid then."""
-    is_kept: bool = True
+    """Increased when the workload is recreated under its name: its owner then has another uid."""
+    is_active: bool = True
     """False: the controller creates no members."""
     created: int = 0
     claims: Sequence[str] = ()
     """Claims of the first members."""
     misfits: int = 0
-    """So many of the first members ask for more than any node has."""
-    has_tastes: bool = False
-    """Each member prefers other neighbours, so that no two are alike; the last one fits on no node."""
+    """Number of first members that request more than any node has."""
+    has_preferences: bool = False
+    """Each member has other preferred terms, so that no two are equal; the last one fits on no node."""
 
     @property
     def owner_uid(self) -> str:
@@ -73,7 +73,7 @@ class GangWorkload:
         return pod.owner is not None and pod.owner.uid == self.owner_uid
 
     def member(self) -> dict[str, Any]:
-        """The next one."""
+        """Returns the manifest of the next member."""
         self.created += 1
         pod = member_manifest(self.plan, f"{self.plan.name}-{self.run}-{self.created}")
         kind = (
@@ -85,19 +85,19 @@ class GangWorkload:
         pod["metadata"] |= {"ownerReferences": [owner], "finalizers": [FINALIZER] if self.ends_s else []}
         pod["spec"] |= _in_pool(self.pool, pod["spec"].get("nodeSelector")) | {"terminationGracePeriodSeconds": 30}
         if self.created <= self.misfits:
-            pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = TOO_MUCH
+            pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = MISFIT_CPU
         if self.created <= len(self.claims):
             claim = {"claimName": self.claims[self.created - 1]}
             pod["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": claim}]
-        if self.has_tastes:
-            pod["spec"] |= _tastes(self.created)
+        if self.has_preferences:
+            pod["spec"] |= _preferences(self.created)
             if self.created == self.replicas:
                 pod["spec"]["nodeSelector"] = {HOSTNAME: "nowhere"}
         return pod
 
 
 class GangWorkloads:
-    """Those of one run."""
+    """The gangs of one run, with their nodes and other pods."""
 
     def __init__(
         self,
@@ -115,22 +115,22 @@ class GangWorkloads:
         self._workloads: list[GangWorkload] = []
         self._numbers = itertools.count(1)
         self._ending_since_s: dict[str, float] = {}
-        """uid of a deleted pod with a finalizer -> when that was seen first."""
+        """uid of a deleted pod with a finalizer -> time at which that was seen first."""
         self._ended: set[str] = set()
         """uids of pods whose finalizer was removed."""
         self._provisioned: dict[str, None] = {}
-        """Claims of SLOW_CLASS whose volume has arrived."""
-        self.is_kept = True
+        """Claims of SLOW_CLASS whose volume was provisioned."""
+        self.is_active = True
         """False: no controller creates members any more."""
 
     # -- the controllers -------------------------------------------------------------------------------------------
 
-    async def keep(self) -> None:
+    async def run_controller(self) -> None:
         """Creates missing members, removes finalizers and provisions lost volumes again, until cancelled."""
         while True:
             await asyncio.sleep(KEPT_EVERY_S)
             await self._provision_again()
-            for pod in () if self.is_kept else list(self._pods()):
+            for pod in () if self.is_active else list(self._pods()):
                 if pod.uid in self._ended and pod.is_deleting:
                     await self.end(pod)  # a restored backup has the finalizer again
             for workload in self._workloads:
@@ -139,8 +139,8 @@ class GangWorkloads:
                 await self._remove_finalizers([pod for pod in pods if _is_of(pod, workload)], workload.ends_s)
                 counted = [pod for pod in own if not (pod.is_deleting or pod.phase == "Failed")]
                 there = [pod for pod in counted if workload.is_job or not pod.is_terminal]
-                is_kept = self.is_kept and workload.is_kept and workload.created < MEMBERS_MAX
-                for _ in range(workload.replicas - len(there) if is_kept else 0):
+                is_active = self.is_active and workload.is_active and workload.created < MEMBERS_MAX
+                for _ in range(workload.replicas - len(there) if is_active else 0):
                     await self.user.create_pod(workload.member())
 
     async def _remove_finalizers(self, members: Sequence[Pod], ends_s: float) -> None:
@@ -150,7 +150,7 @@ class GangWorkloads:
                 await self.end(pod)
 
     async def end(self, pod: Pod) -> None:
-        """Removes the pod's finalizer: it ends when its kubelet, too, is done."""
+        """Removes the pod's finalizer: the pod is removed when its kubelet has ended it."""
         self._ended.add(pod.uid)
         path = f"{pods_path(pod.namespace)}/{pod.name}"
         await self.user.send("PATCH", path, {"metadata": {"finalizers": None}}, MERGE_PATCH)
@@ -158,11 +158,11 @@ class GangWorkloads:
     # -- pools, pods and gangs -------------------------------------------------------------------------------------
 
     def pool(self) -> str:
-        """The name of a new one."""
+        """Returns the name of a new pool."""
         return f"pool-{next(self._numbers)}"
 
     async def node(self, pool: str, cpu: int, *, domain: str = "") -> str:
-        """The name of a new node of the pool. `domain`: whose it is; empty: that of SCHEDULER."""
+        """Creates a node of the pool. Returns its name. `domain`: the resource domain of the node; empty: that of SCHEDULER."""
         name = f"{pool}-node-{next(self._numbers)}"
         amounts = {"cpu": str(cpu), "memory": "16Gi", "pods": "40"}
         labels = {HOSTNAME: name, POOL: pool, "topology.kubernetes.io/zone": name, "zone": name}
@@ -190,7 +190,7 @@ class GangWorkloads:
         has_finalizer: bool = False,
         scheduler: str = SCHEDULER,
     ) -> str:
-        """The name of a pod of no gang. A finalizer is removed by `end` alone."""
+        """Creates a pod without a gang. Returns its name. Only `end` removes its finalizer."""
         name = f"{pool}-pod-{next(self._numbers)}"
         spec = small_spec(scheduler, cpu) | _in_pool(pool, {HOSTNAME: node} if node else None)
         if is_urgent:
@@ -215,7 +215,9 @@ class GangWorkloads:
         misfits: int = 0,
         scheduler: str = SCHEDULER,
     ) -> GangWorkload:
-        """A new gang; its controller creates its members. `node`: the only one for them. `misfits`: see `GangWorkload`."""
+        """Creates a gang, whose controller then creates its members. `node`: the only one for them. `misfits`: see
+        `GangWorkload`.
+        """
         plan = GangPlan(
             name=f"{pool}-gang-{next(self._numbers)}",
             namespace=NAMESPACE,
@@ -227,7 +229,7 @@ class GangWorkloads:
             timeout_s=self.rng.choice((10, 40)),
             cpu=cpu,
             node=node,
-            never=None,
+            never_starts=None,
             failing=0,
             succeeding=0,
             is_urgent=is_urgent,
@@ -249,7 +251,7 @@ class GangWorkloads:
     async def edit_group(
         self, workload: GangWorkload, *, minimum: int | None = None, topology: str | None = None
     ) -> None:
-        """The PodGroup asks for another minimum or another topology; so will members that are created from now on."""
+        """Changes minimum or topology of the PodGroup; later members have the same values."""
         plan = workload.plan
         workload.plan = plan = replace(
             plan,
@@ -261,14 +263,16 @@ class GangWorkloads:
         await self.user.send("PATCH", POD_GROUP.path(plan.namespace, plan.name), patch, MERGE_PATCH)
 
     async def delete_members(self, workload: GangWorkload, count: int = MEMBERS_MAX) -> int:
-        """As `kubectl delete` does: each ends within its grace period. Members that have finished stay. Returns how many were deleted."""
+        """Deletes members as `kubectl delete` does: each ends within its grace period. Members that have ended are kept. Returns
+        the number of deleted members.
+        """
         found = [pod for pod in self.members(workload) if not pod.is_terminal][:count]
         for pod in found:
             await self.user.send("DELETE", f"{pods_path(pod.namespace)}/{pod.name}")
         return len(found)
 
     async def create_again(self, workload: GangWorkload) -> None:
-        """The workload is deleted, and created under the same name: its new members appear while the old ones terminate."""
+        """Deletes and recreates the workload under its name: its new members are created while the old ones terminate."""
         workload.run += 1
         workload.created = 0
         for pod in self._pods():
@@ -278,21 +282,21 @@ class GangWorkloads:
     # -- looking ---------------------------------------------------------------------------------------------------
 
     def members(self, workload: GangWorkload) -> list[Pod]:
-        """Those of the current run that are not being deleted."""
+        """Returns the members of the current run that are not being deleted."""
         return [pod for pod in self._pods() if workload.owns(pod) and not pod.is_deleting]
 
     def running(self, workload: GangWorkload) -> list[Pod]:
         return [pod for pod in self.members(workload) if pod.node and not pod.is_terminal]
 
     def pods_of(self, pool: str) -> Mapping[str, Pod]:
-        """By name, the pool's pods of no gang."""
+        """Returns the pool's pods without a gang, by name."""
         return {pod.name: pod for pod in self._pods() if pod.name.startswith(f"{pool}-pod-")}
 
     def named(self, name: str) -> Pod | None:
         return next((pod for pod in self._pods() if pod.name == name), None)
 
     async def until(self, holds: Callable[[], bool], limit_s: float = 12.0) -> bool:
-        """Waits until it holds, for `limit_s` at most; whether it does."""
+        """Waits until `holds()` is true, for `limit_s` at most. Returns its last result."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + limit_s
         while loop.time() < until_s and not holds():  # noqa: ASYNC110 - virtual time
@@ -300,12 +304,12 @@ class GangWorkloads:
         return holds()
 
     async def runs(self, workload: GangWorkload, count: int | None = None) -> bool:
-        """Waits until so many members run; all of them if no count is given."""
+        """Waits until `count` members run; all of them if it is None."""
         wanted = workload.replicas if count is None else count
         return await self.until(lambda: len(self.running(workload)) >= wanted)
 
     async def all_bound(self, names: Sequence[str]) -> bool:
-        """Waits until all of these pods have nodes."""
+        """Waits until all of these pods are bound."""
         return await self.until(lambda: all((pod := self.named(name)) and pod.node for name in names), 8.0)
 
     async def pause(self, at_most_s: float) -> None:
@@ -314,7 +318,7 @@ class GangWorkloads:
     # -- volumes ---------------------------------------------------------------------------------------------------
 
     async def claim(self) -> str:
-        """The name of a claim that waits for its pod and for `provision`."""
+        """Creates a claim that waits for its pod and for `provision`. Returns its name."""
         name = f"slow-{next(self._numbers)}"
         mode = {"provisioner": "slow.sim", "volumeBindingMode": "WaitForFirstConsumer"}
         await self.user.send(
@@ -329,13 +333,13 @@ class GangWorkloads:
         return name
 
     async def _provision_again(self) -> None:
-        """Provisions volumes that a restored backup lacks, as a provisioner does whose claim waits for its volume again."""
+        """Provisions again the volumes that a restored backup lacks."""
         for claim in self._provisioned:
             if self.storage.has_node(claim) and self.storage.lacks_volume(claim, _volume_of(claim)):
                 await self.provision(claim)
 
     async def provision(self, claim: str) -> None:
-        """The claim's volume arrives."""
+        """Provisions the volume of the claim."""
         self._provisioned[claim] = None
         spec = {
             "capacity": {"storage": "1Gi"},
@@ -351,16 +355,17 @@ def _volume_of(claim: str) -> str:
     return f"volume-of-{claim}"
 
 
-def _tastes(number: int) -> dict[str, Any]:
+def _preferences(number: int) -> dict[str, Any]:
     terms = [
-        {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": {"taste": f"{number}-{at}"}}} for at in range(TASTES)
+        {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": {"taste": f"{number}-{at}"}}}
+        for at in range(PREFERENCES)
     ]
     preferred = [{"weight": 1, "podAffinityTerm": term} for term in terms]
     return {"affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}}
 
 
 def _is_of(pod: Pod, workload: GangWorkload) -> bool:
-    """A member of any run."""
+    """Reports whether the pod is a member of any run of the workload."""
     return pod.namespace == workload.plan.namespace and pod.labels.get("gang") == workload.plan.name
 
 

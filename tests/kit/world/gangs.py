@@ -1,6 +1,6 @@
-"""The gangs of a simulated cluster: members come, some late; some fail and are made anew, some succeed.
+"""The gangs of a simulated cluster: members are created, some late; some fail and are recreated, some succeed.
 
-Each gang has a controller that makes its members, as that of a training job does. What is drawn stands in `gang_plans`.
+Each gang has a controller that creates its members, as that of a training job does. `gang_plans` has the drawn values.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from tests.kit.world.gang_plans import (
     drawn_gangs,
     group_manifest,
     member_manifest,
-    packed,
+    with_topologies,
 )
 from tests.kit.world.kubelets import Kubelets
 
 GANGS: Final = (2, 5)
 GANG_NODES: Final = ("node-0", "node-1")
-"""Where gangs go that want one node alone."""
+"""Nodes for gangs that use only one node."""
 SCHEDULERS: Final = ("forecast-scheduler", "forecast-scheduler", "job-scheduler")
 COMES_S: Final = (0.3, 6.0)
-"""Between two gangs."""
+"""Time between two gangs."""
 LATE_S: Final = (1.0, 8.0)
 RUNS_S: Final = (1.0, 6.0)
-"""How long a gang runs until a member of it ends."""
+"""Time for which a gang runs until one of its members ends."""
 LOOK_S: Final = 0.5
 STARTS_MAX_S: Final = 15.0
-"""For so long somebody waits for a gang that may start."""
+"""Time to wait for a gang that can start."""
 FAILED_S: Final = 1.0
-"""Until a member that has failed is made anew."""
+"""Time until a failed member is recreated."""
 EDITED: Final = 0.15
-"""Of all gangs with a PodGroup: somebody makes it senseless for a moment."""
+"""Share of gangs with a PodGroup that is made invalid for a while."""
 EDITED_S: Final = 4.0
 
 
@@ -56,7 +56,7 @@ class Gangs:
         seed: int,
         namespaces: Sequence[str],
     ) -> None:
-        """`namespaces`: where gangs may be."""
+        """`namespaces`: of the gangs."""
         self._user = user
         self._kubelets = kubelets
         self._pods = pods
@@ -64,26 +64,26 @@ class Gangs:
         names = [f"gang-{number}" for number in range(self._rng.randint(*GANGS))]
         self.plans = drawn_gangs(self._rng, names, namespaces, SCHEDULERS, GANG_NODES)
         if seed >= PACKED_FROM:
-            self.plans = packed(random.Random(f"{seed}/packed"), self.plans)
+            self.plans = with_topologies(random.Random(f"{seed}/packed"), self.plans)
         self._numbers = itertools.count(1)
 
     async def build(self) -> None:
         await install(self._user, POD_GROUP)
 
     async def run(self, struck: Counter[str]) -> None:
-        """Gangs one after the other, each going its way; over when all have gone it."""
-        courses = []
+        """Creates the gangs one after the other. Returns when all are complete."""
+        tasks = []
         for plan in self.plans:
             await asyncio.sleep(self._rng.uniform(*COMES_S))
             struck[plan.description] += 1
-            courses.append(asyncio.ensure_future(self._course(plan, random.Random(self._rng.random()), struck)))
+            tasks.append(asyncio.ensure_future(self._run_gang(plan, random.Random(self._rng.random()), struck)))
         try:
-            await asyncio.gather(*courses)
+            await asyncio.gather(*tasks)
         finally:
-            for course in courses:
-                course.cancel()
+            for task in tasks:
+                task.cancel()
 
-    async def _course(self, plan: GangPlan, rng: random.Random, struck: Counter[str]) -> None:
+    async def _run_gang(self, plan: GangPlan, rng: random.Random, struck: Counter[str]) -> None:
         is_edited = plan.has_group and rng.random() < EDITED
         for _ in range(plan.size - plan.late):
             await self._add_member(plan)
@@ -94,7 +94,7 @@ class Gangs:
         for _ in range(plan.late):
             await asyncio.sleep(rng.uniform(*LATE_S) / plan.late)
             await self._add_member(plan)
-        if plan.never is None and (plan.failing or plan.succeeding) and await self._has_started(plan):
+        if plan.never_starts is None and (plan.failing or plan.succeeding) and await self._has_started(plan):
             await asyncio.sleep(rng.uniform(*RUNS_S))
             await self._end_members(plan, rng, struck)
 
@@ -102,7 +102,7 @@ class Gangs:
         await self._user.create_pod(member_manifest(plan, f"{plan.name}-{next(self._numbers)}"))
 
     async def _edit(self, plan: GangPlan) -> bool:
-        """Its object asks for no member at all, and is mended."""
+        """Sets the minimum of its PodGroup to zero for a while."""
         path, spec = POD_GROUP.path(plan.namespace, plan.name), group_manifest(plan)["spec"]
         answer = await self._patch(path, {"spec": {"minMember": 0}})
         await asyncio.sleep(EDITED_S)

@@ -1,6 +1,6 @@
-"""Nodes whose GPUs a sharing system publishes: what they have, what they say, and what their agents do to that.
+"""Nodes whose GPUs are published by a sharing system: real cards, annotations, and changes of these.
 
-No pod of another part of the simulation tolerates their taint, so that what is held there is known.
+Only pods for these nodes tolerate their taint, so that all holds there are known.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HAMI, VOLCANO, GPUSHARE, KOORDINATOR, SHARED, MIG, WHOLE = (
 )
 REGISTERS: Final[Mapping[str, str]] = {HAMI: "hami.io/node-nvidia-register", VOLCANO: "volcano.sh/node-vgpu-register"}
 MODES: Final = (HAMI, HAMI, VOLCANO, GPUSHARE, KOORDINATOR, SHARED, MIG, WHOLE)
-"""Of the nodes of each run."""
+"""Modes of the nodes of each run."""
 MODEL: Final = "NVIDIA-A10"
 MIB, GIB = 24_000, 24
 REPLICAS: Final = 4
@@ -33,19 +33,21 @@ MIG_PROFILE: Final = "nvidia.com/mig-1g.6gb"
 DEVICE_GROUP, DEVICE_VERSION = "scheduling.koordinator.sh", "v1alpha1"
 
 Amounts = Mapping[str, int]
-"""Of one card: `memory`, `cores` (percent), `ratio` (percent of memory) and `sharers`, as `multisched.verify.cards` names them."""
+"""Amounts of one card: `memory`, `cores` (percent), `ratio` (percent of memory) and `sharers`, named as in
+`multisched.verify.cards`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CardNode:
-    """One node, and what it really has."""
+    """One node and its real cards."""
 
     name: str
     mode: str
     cards: Mapping[str, Amounts]
-    """Id or index of each card -> what it has; empty where the kubelet alone knows the cards, and in mode `whole`."""
+    """Id or index of each card -> its amounts; empty if only the kubelet knows the cards, and in mode `whole`."""
     is_old: bool = False
-    """HAMi's register is text as of older releases."""
+    """HAMi's register annotation has the format of older releases."""
 
     def manifest(self) -> dict[str, Any]:
         return {
@@ -61,7 +63,7 @@ class CardNode:
         }
 
     def annotations(self, *, without: Collection[str] = (), sick: Collection[str] = ()) -> dict[str, str]:
-        """What its device plugin registers. `without`, `sick`: cards that have vanished, or are not healthy."""
+        """Returns the annotations that its device plugin registers. `without`, `sick`: cards that are missing, or unhealthy."""
         there = [name for name in self.cards if name not in without]
         if self.mode == VOLCANO:
             return {REGISTERS[VOLCANO]: "".join(self._volcano_card(name, is_sick=name in sick) for name in there)}
@@ -90,7 +92,7 @@ class CardNode:
         return f"{name},{has['sharers']},{has['memory']},{MODEL},{_field(not is_sick)},hami-core:"
 
     def device(self) -> dict[str, Any]:
-        """Koordinator's object about the node."""
+        """Returns Koordinator's Device object of the node."""
         devices = [
             {
                 "type": "gpu",
@@ -137,7 +139,7 @@ class CardNode:
 
 
 def drawn_nodes(rng: random.Random) -> list[CardNode]:
-    """One node of each mode, and another of HAMi's."""
+    """Returns one node of each mode, and a second one of HAMi."""
     return [_drawn(rng, mode, f"cards-{number}") for number, mode in enumerate(MODES)]
 
 

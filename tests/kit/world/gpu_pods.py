@@ -1,4 +1,4 @@
-"""Pods that request GPUs in the names of a sharing system: drawn sizes, and answers that some of their authors forge."""
+"""Pods that request GPUs of a sharing system, with drawn sizes; some have forged annotations."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from tests.kit.world.gpu_nodes import GPUSHARE, HAMI, KOORDINATOR, MIB, MIG, MIG
 from tests.kit.world.labels import CARDS, GPU
 
 FORGED: Final = 0.15
-"""Of all pods: their authors write what only a scheduler may write."""
+"""Share of pods with annotations that only a scheduler may write."""
 SHORT: Final = 0.6
-"""Of all pods: they end by themselves."""
+"""Share of pods that end by themselves."""
 RUN_S: Final = (2, 12)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one container takes of each of `count` cards."""
+    """What one container uses of each of `count` cards."""
 
     count: int
     memory: int
     """In the unit of the node's cards."""
     cores: int = 0
     is_exclusive: bool = False
-    """Only a card that no pod uses."""
+    """Needs a card that no pod uses."""
     needs_cores: bool = False
-    """Only a card some of whose cores are left."""
+    """Needs a card with some free cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ class CardDemand:
 
     mode: str
     limits: tuple[Mapping[str, str], ...]
-    """Of each container."""
+    """Limits of each container."""
     parts: tuple[Part, ...] = ()
-    """What the first container takes, if there is one container alone: only then it is known where the pod fits."""
+    """What the container uses, if it is the only one; only then it is known where the pod fits."""
     first: Mapping[str, str] | None = None
-    """Limits of an init container."""
+    """Limits of the init container; None without one."""
     has_selector: bool = False
-    """Its request means something else on nodes of other modes."""
+    """The pod selects nodes of its mode: its request has another meaning on others."""
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -106,7 +106,7 @@ DEMANDS: Final = (
     CardDemand(MIG, ({MIG_PROFILE: "2"},)),
 )
 OFTEN: Final = {HAMI: 3, VOLCANO: 3, GPUSHARE: 3}
-"""Pods whose device plugin guesses which one it serves."""
+"""Weights of pods whose device plugin guesses which one it serves."""
 _FORGERIES: Final[Mapping[str, Mapping[str, str]]] = {
     HAMI: {"hami.io/vgpu-devices-allocated": "GPU-none,NVIDIA,1,1:;", "hami.io/bind-phase": "success"},
     VOLCANO: {"volcano.sh/vgpu-ids-new": "GPU-none,NVIDIA,1,1:", "volcano.sh/bind-phase": "success"},
@@ -115,7 +115,7 @@ _FORGERIES: Final[Mapping[str, Mapping[str, str]]] = {
         "scheduling.koordinator.sh/device-allocated": '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"1"}}]}'
     },
 }
-"""What a plugin reads of pods on its node alone. A binding overwrites it."""
+"""Forged annotations that a device plugin would read of pods on its node. A binding overwrites them."""
 
 
 def drawn_demand(rng: random.Random) -> CardDemand:

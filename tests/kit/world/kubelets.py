@@ -1,4 +1,4 @@
-"""The kubelets and the taint manager of a simulated cluster: pods start, are resized, and end a moment after they are asked to."""
+"""The kubelets and the taint manager of a simulated cluster: pods start, are resized, and end shortly after their deletion."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from tests.kit.world.store_view import StoreView
 
 _PAIRED = frozenset(f"node-{number}" for number in range(20, 26))
 RESIZED_MAX_S = 6.0
-"""How long a kubelet may take to resize a pod."""
+"""Maximum duration of a resize."""
 KUBELET_S, LINGER_MAX_S = 0.25, 3.0
-"""How often kubelets look, and how long a pod may take to end."""
+"""Polling interval of kubelets, and maximum time that a pod takes to end."""
 
 
 class Kubelets:
-    """Those of all nodes together."""
+    """The kubelets of all nodes."""
 
     def __init__(self, user: ApiUser, objects: StoreView) -> None:
         self._user = user
         self._objects = objects
         self._started = 0
         self._under_way: set[asyncio.Task[None]] = set()
-        """What they are about to do."""
+        """Delayed actions."""
 
     async def run(self) -> None:
-        """The kubelets and the taint manager, until cancelled.
+        """Runs the kubelets and the taint manager until cancelled.
 
-        Pods that are asked to go end a moment later, and hold their room till then. A pod that does not tolerate a
-        NoExecute taint goes at once.
+        Deleted pods end shortly afterwards, and use their node until then. Pods that do not tolerate a NoExecute taint are deleted
+        at once.
         """
         asked: dict[str, float] = {}
         loop = asyncio.get_running_loop()
@@ -46,7 +46,7 @@ class Kubelets:
             await asyncio.sleep(KUBELET_S)
             has_moved = self._objects.nodes() is not nodes or self._objects.pods() is not pods
             if not has_moved and not asked:
-                continue  # what is shown is another object whenever something was written
+                continue  # the views are new objects after each write
             nodes, pods = self._objects.nodes(), self._objects.pods()
             await self._begin_pods(pods)
             hostile = {node.name: node for node in nodes.values() if _drives_out(node)}
@@ -60,26 +60,26 @@ class Kubelets:
                     await self._user.delete_pod(pod)
 
     async def _begin_pods(self, pods: Mapping[str, Pod]) -> None:
-        """Most on nodes of pairs have a start time, whole seconds after the one before: of equal pods preemption spares the oldest."""
+        """Sets start times of most pods on paired nodes, one second apart: among equal pods preemption spares the oldest."""
         for pod in list(pods.values()):
             if pod.node in _PAIRED and not pod.started_s and not pod.is_deleting and number_of(pod.uid) % 3:
                 await self.start_pod(pod)
 
     async def start_pod(self, pod: Pod) -> None:
-        """Its kubelet says that it has started, a second after the pod before it."""
+        """Sets the start time of the pod, a second after that of the previous one."""
         self._started += 1
         started = f"2026-01-01T{self._started // 3600:02}:{self._started // 60 % 60:02}:{self._started % 60:02}Z"
         path = f"{pods_path(pod.namespace)}/{pod.name}/status"
         await self._user.send("PATCH", path, {"status": {"startTime": started}}, MERGE_PATCH)
 
     async def end_pod(self, pod: Pod, phase: str) -> None:
-        """Its containers have ended, and are not begun again."""
+        """Sets the phase of a pod whose containers have ended."""
         await self._user.send(
             "PATCH", f"{pods_path(pod.namespace)}/{pod.name}/status", {"status": {"phase": phase}}, MERGE_PATCH
         )
 
     async def resize(self, pod: Pod, cpu: str, *, takes_time: bool = False) -> bool:
-        """In place, whether it is bound or waits. Some kubelets take their time: until then the pod has what it had."""
+        """Resizes a pod in place, bound or pending. Some kubelets take time: until then the pod has its old amounts."""
         is_slow = bool(pod.node) and (takes_time or number_of(pod.uid) % 2 == 0)
         if is_slow:
             await self._report_cpu(pod, f"{pod.requests.get(CPU, 0)}m")
@@ -90,7 +90,7 @@ class Kubelets:
         return is_done
 
     async def _report_cpu(self, pod: Pod, cpu: str) -> None:
-        """What the kubelet has given the pod's container."""
+        """Reports the allocated CPU of the pod's container."""
         amounts = {"cpu": cpu}
         container = {"name": "main", "image": "a", "imageID": "", "ready": True, "restartCount": 0}
         status = {**container, "allocatedResources": amounts, "resources": {"requests": amounts}}

@@ -1,4 +1,4 @@
-"""Labels, annotations and resources by which the parts of a simulation know each other's objects."""
+"""Labels, annotations and resources that several parts of a simulation use."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ GPU_COUNT: Final = "multisched.io/gpu-count"
 GPU_DEVICES: Final = "multisched.io/gpu-devices"
 GPU_INDICES: Final = "multisched.io/gpu-indices"
 HONOURED: Final = "honoured"
-"""The value of the label GPU_INDICES where a node's device plugin gives each pod the devices that its annotation names."""
+"""The value of the label GPU_INDICES if the node's device plugin gives each pod the devices in its annotation."""
 LICENCE: Final = "example.com/licence"
-"""What virtual nodes have a few of; an extender may look after it (`settings.configurations`)."""
-ODD: Final = "odd-volumes"
-"""The label of pods with volumes of other sorts (`disks`)."""
+"""A resource of which virtual nodes have a few; an extender may manage it (`settings.configurations`)."""
+ODD_VOLUMES: Final = "odd-volumes"
+"""The label of pods with volumes of `disks`."""
 CARDS: Final = "sim/cards"
-"""The label of nodes that share GPUs and of their pods, whose value is the mode; and these nodes' taint (`gpu_nodes`)."""
+"""The label of nodes that share GPUs and of their pods, whose value is the mode; also the key of these nodes' taint
+(`gpu_nodes`).
+"""
 GUEST: Final = "sim/guest"
-"""A label of pods that some hosts bear or not by labels of their namespaces, of which checkers know nothing."""
+"""The label of pods that others exclude by labels of namespaces, which the checkers do not know."""

@@ -1,7 +1,7 @@
 """The quotas of a simulated cluster as ElasticQuotas of Koordinator's form: one object per level, each changed by its own team.
 
-One team's object is wrong for a while, and the others are changed meanwhile. Pods name quotas by their label: their own, none that
-there is, or another team's; and they change it while they wait and while they run.
+One team's object is invalid for a while, and others are changed meanwhile. Pods name quotas by their label: their own, an unknown
+one, or another team's; the label is changed while they wait and while they run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.kit.world.quota_trees import Level, amounts_of, leaves_of, units_of
 from tests.kit.world.quotas import BROKEN_S, TREE_NAMESPACE, Quotas
 
 LABELLED: Final = 0.5
-"""Of all pods of teams: they have the label when they are created."""
+"""Share of teams' pods that have the label when they are created."""
 WRONG: Final[dict[str, Callable[[Level], dict[str, Any]]]] = {
     "min over max": lambda leaf: {"min": {**leaf["min"], "cpu": "100"}},
     "unreadable amount": lambda leaf: {"max": {**leaf["max"], "cpu": "a lot"}},
@@ -29,11 +29,11 @@ WRONG: Final[dict[str, Callable[[Level], dict[str, Any]]]] = {
         side: {**leaf[side], "cpu": "100", "memory": "100Gi"} for side in ("min", "max")
     },
 }
-"""What is wrong with one object -> its spec."""
+"""Kind of mistake -> the invalid spec."""
 
 
 class LinkedQuotas(Quotas):
-    """Those of one run."""
+    """The quotas of one run."""
 
     async def build(self) -> None:
         await install(self._user, LINKED_QUOTA)
@@ -62,18 +62,18 @@ class LinkedQuotas(Quotas):
         await self._user.create_pod(pod)
 
     def _drawn_name(self, namespace: str) -> str:
-        """Its own leaf, none that there is, or another team's leaf."""
+        """Returns the name of the team's own leaf, of an unknown one, or of another team's leaf."""
         leaves = leaves_of(self._root)
         own = next(leaf["name"] for leaf in leaves if namespace in leaf.get("namespaces", ()))
         return self._rng.choice((own, own, "nobodys", self._rng.choice(leaves)["name"]))
 
     # -- what people do --------------------------------------------------------------------------------------------
 
-    def _acts(self) -> tuple[Callable[[], Awaitable[str]], ...]:
-        return (*[self._edit] * 2, *[self._break] * 4, *[self._relabel] * 4, self._scale, *[self._leave] * 2)
+    def _changes_by_weight(self) -> tuple[Callable[[], Awaitable[str]], ...]:
+        return (*[self._edit] * 2, *[self._break] * 4, *[self._relabel] * 4, self._scale, *[self._suspend_team] * 2)
 
     async def _edit(self) -> str:
-        """A leaf gets another max, lends all of its min, or is sure of it again."""
+        """Changes the max of a leaf, or sets one of its min amounts to zero."""
         await self._edit_one(self._rng.choice(leaves_of(self._root)))
         return "one quota edited"
 
@@ -87,7 +87,7 @@ class LinkedQuotas(Quotas):
         await self._write_one(leaf["name"], {"min": leaf["min"], "max": leaf["max"]})
 
     async def _break(self) -> str:
-        """One team's object is wrong for a while. Another one may be changed meanwhile, and is in force at once."""
+        """Makes one team's object invalid for a while. Another one may be changed meanwhile, and is in force at once."""
         leaves = leaves_of(self._root)
         leaf, kind = self._rng.choice(leaves), self._rng.choice(sorted(WRONG))
         await self._write_one(leaf["name"], WRONG[kind](leaf))
@@ -100,7 +100,7 @@ class LinkedQuotas(Quotas):
         return f"one quota wrong: {kind}"
 
     async def _relabel(self) -> str:
-        """Some pods of a team name another quota, whether they run or wait; some name none any more."""
+        """Changes or removes the label of some pods of a team, running or pending."""
         team = self._rng.choice(self.teams)
         pods = [pod for pod in self._pods() if pod.namespace == team.namespace and not pod.is_deleting]
         for pod in self._rng.sample(sorted(pods, key=lambda pod: pod.name), min(len(pods), self._rng.randint(1, 4))):

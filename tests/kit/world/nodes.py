@@ -1,4 +1,4 @@
-"""The nodes of a simulated cluster: what they look like, and what is done to them."""
+"""The nodes of a simulated cluster, and changes of them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tests.kit.world.labels import GPU, LICENCE
 NODES = 40
 GPU_NODES = tuple(number for number in range(NODES) if number % 10 in (7, 8))
 FAVOURITE = f"node-{NODES // 4}"
-"""The node that every pod prefers where the profiles ask outside."""
+"""The node that every pod prefers in profiles with remote plugins."""
 CROWDED = tuple(range(NODES - 10, NODES - 4))
-"""Numbers of nodes that crowds want: plain ones of the forecast domain."""
+"""Numbers of nodes that crowds use: plain ones of the forecast domain."""
 SHUNNED = {1: 1, 2: 2}
-"""Number of a node modulo 4 -> how many taints keep those off who may as well go elsewhere."""
+"""Number of a node modulo 4 -> number of its PreferNoSchedule taints."""
 PAIRS = ("pair-20", "pair-22", "pair-24")
-"""Nodes that are wanted by twos: node-20 and node-21, and so on."""
+"""Labels of pairs of nodes: node-20 and node-21, and so on."""
 
 
 class Nodes:
-    """Made, patched and deleted by whoever runs the cluster."""
+    """Creates, patches and deletes nodes."""
 
     def __init__(self, user: ApiUser) -> None:
         self._user = user
@@ -39,7 +39,7 @@ class Nodes:
         await self._user.send("DELETE", f"/api/v1/nodes/node-{number}")
 
     async def set_gpus(self, name: str, count: int) -> bool:
-        """What the node's device plugin offers."""
+        """Sets the number of GPUs that the node's device plugin offers."""
         amounts = {GPU: str(count)}
         return await self.patch(name, {"status": {"allocatable": amounts, "capacity": amounts}})
 

@@ -1,4 +1,4 @@
-"""What pods of a simulation look like: the mixture that is drawn, and small plain ones."""
+"""Manifests of pods: drawn ones of several kinds, and small plain ones."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.kit.world.labels import HOSTNAME, LICENCE
 
 INFEASIBLE_CPU = "500"
 BEST_EFFORT = 0.05
-"""Of all pods that want no device: they ask for nothing."""
+"""Share of pods without devices that request nothing."""
 URGENT_EVERY = 4
-"""One pod in so many is urgent."""
+"""One pod in this number is urgent."""
 
 
 def small_spec(scheduler: str, cpu: str) -> dict[str, Any]:
-    """The spec of a plain pod."""
+    """Returns the spec of a plain pod."""
     resources = {"requests": {"cpu": cpu, "memory": "64Mi"}}
     return {"schedulerName": scheduler, "containers": [{"name": "main", "image": "app-0:v1", "resources": resources}]}
 
@@ -28,7 +28,7 @@ def anti_affinity(labels: Mapping[str, str], key: str = HOSTNAME) -> dict[str, A
 
 
 def add_urgency(pod: dict[str, Any]) -> None:
-    """One pod in a few preempts others, one in a few goes at once when it is asked to; which one, its name says."""
+    """Gives some pods a high priority, and some a grace period of zero, by their names."""
     number = number_of(pod["metadata"]["name"])
     pod["spec"]["terminationGracePeriodSeconds"] = 0 if number // URGENT_EVERY % 2 else 30
     if number % URGENT_EVERY == 0:
@@ -36,12 +36,12 @@ def add_urgency(pod: dict[str, Any]) -> None:
 
 
 def number_of(name: str) -> int:
-    """What is drawn by a name, so that the rest of the run stays as it was."""
+    """Returns a number derived from the name, so that no other draw changes."""
     return zlib.crc32(name.encode())
 
 
 def mixed_pod(name: str, rng: random.Random) -> dict[str, Any]:
-    """A pod of the mixture."""
+    """Returns a drawn pod."""
     domain = rng.choice(["forecast", "forecast", "gpu", "job", "job"])
     requests = {"cpu": rng.choice(["100m", "250m", "500m"]), "memory": rng.choice(["64Mi", "256Mi", "512Mi"])}
     annotations: dict[str, str] = {}

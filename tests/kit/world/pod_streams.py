@@ -10,7 +10,7 @@ from tests.kit.world.gang_workloads import GangWorkloads
 
 RUNS_S: Final = (1.5, 4.0)
 WAITING: Final = 3
-"""Pods of a stream that always wait."""
+"""Number of pods of a stream that always wait."""
 LOOK_S: Final = 0.25
 
 
@@ -23,7 +23,7 @@ class PodStream:
         self._scheduler = scheduler
         self._rng = rng
         self._ends_s: dict[str, float] = {}
-        """Name of a pod with a node -> when it ends."""
+        """Name of a bound pod -> time at which it ends."""
         self.lasting: set[str] = set()
         """Names of pods that do not end."""
 
@@ -45,12 +45,12 @@ class PodStream:
         return sum(bool(pod.node) for pod in self._gangs.pods_of(self._pool).values())
 
     def last(self) -> str:
-        """One of its pods with nodes does not end; its name."""
+        """Makes one bound pod last. Returns its name."""
         name = next(name for name, pod in self._gangs.pods_of(self._pool).items() if pod.node)
         self.lasting.add(name)
         return name
 
     async def clear(self) -> None:
-        """Deletes all pods of the pool that are of no gang."""
+        """Deletes all pods of the pool that have no gang."""
         for pod in self._gangs.pods_of(self._pool).values():
             await self._gangs.user.delete_pod(pod)

@@ -1,7 +1,8 @@
-"""Admission policies of a simulated cluster: pods whose binding, or whose claim, the API server refuses in the same words.
+"""Admission policies of a simulated cluster: the API server refuses bindings, or claims, of some pods, always with the same
+message.
 
-Stands before the server as an admission webhook does, and judges the program by its answers alone. A pod that is
-refused in the same words is tried only so often. It is tried once more for each change that might have helped it (I10).
+Acts as an admission webhook, and judges the program by its responses alone. A pod that is refused with the same message may be
+tried only a limited number of times, and once more for each change that might have helped (I10).
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from multisched.model.cluster_objects import SELECTED_NODE_ANNOTATION
 from multisched.model.wire import Response
 from multisched.queueing.quarantine import REFUSALS_ALIKE_MAX
 from tests.kit.world.api_user import NAMESPACE
-from tests.kit.world.storage import MADE
+from tests.kit.world.storage import DYNAMIC
 
 REFUSED = 0.04
-"""Of all pods."""
+"""Share of pods that are refused."""
 POLICY, COMPLIANT = "policy", "compliant"
-"""The label by which a pod is refused, and its value once the pod obeys its policy."""
+"""The label of refused pods, and its value once the pod complies."""
 OWNER, TENANT, NEVER = "owner", "tenant", "never"
-"""What helps: a change of the pod; a change of its namespace; nothing."""
+"""What ends the refusal: a change of the pod; a change of its namespace; nothing."""
 TRUSTED = "trusted"
-"""The label that lifts TENANT from a namespace."""
+"""The label that ends TENANT in a namespace."""
 
 _BINDING = re.compile(r"/namespaces/default/pods/([^/]+)/binding")
 _WITHOUT_RIGHTS = re.compile(r'" cannot \w+ resource "')
@@ -40,41 +41,41 @@ _NODE = re.compile(r"node-\d+")
 
 
 @dataclass(slots=True)
-class _Row:
-    """Refusals of one pod in a row that its process has heard, all in these words."""
+class _Refusals:
+    """Consecutive refusals of one pod with the same message."""
 
     words: str
     times: int = 0
     is_unsure: bool = False
-    """An answer was lost: the next refusal may be about what was asked before, and need not count."""
+    """A response was lost: the next refusal may belong to the lost request, and need not count."""
 
 
 def is_unsure(answer: Response) -> bool:
-    """Who answers so does not know whether the write was applied: a server in trouble, a proxy that would wait no more."""
+    """Reports whether the response leaves open if the write was stored: from a failing server, or a proxy that timed out."""
     return answer.status >= 500 or answer.status == 408
 
 
 class Policies:
-    """`server.Interceptor`. `changes` counts what was done for a pod."""
+    """A `server.Interceptor` that refuses requests, and counts refusals and changes."""
 
     def __init__(self, server: ApiServer, seed: int) -> None:
         self._store = server.store
         self._seed = seed
-        self._rows: dict[tuple[str, str], _Row] = {}
+        self._rows: dict[tuple[str, str], _Refusals] = {}
         self._changes: Counter[str] = Counter()
         self._namespace_changes = 0
         self._kinds_readable = 0
         self._configurations = 0
         self.flushes: Callable[[], int] = lambda: 0
-        """How often until now pods that wait in vain have been tried once more, whatever happened."""
+        """Returns how often parked pods have been flushed until now."""
         server.interceptors.append(self)
 
     def add_policy(self, pod: dict[str, Any]) -> dict[str, Any] | None:
-        """Puts some pods under a policy, drawn by their name; what it says is about a claim for half of them, which is returned."""
+        """Applies a policy to some pods, drawn by their name. Returns the pod's claim if the policy refuses that, for half of them."""
         name, spec = pod["metadata"]["name"], pod["spec"]
         rng = random.Random(f"{self._seed}/policy/{name}")
         is_plain = not {"nodeSelector", "schedulingGates", "volumes"} & spec.keys()
-        # What asks for devices or licences may be bound by an extender, whose word is not the API server's.
+        # Pods with devices or licences may be bound by an extender, whose response is not the API server's.
         is_plain = is_plain and not any("limits" in one["resources"] for one in spec["containers"])
         if not is_plain or rng.random() >= REFUSED:
             return None
@@ -85,13 +86,13 @@ class Policies:
         return {
             "metadata": {"name": f"data-{name}"},
             "spec": {
-                "storageClassName": MADE,
+                "storageClassName": DYNAMIC,
                 "accessModes": ["ReadWriteOnce"],
                 "resources": {"requests": {"storage": "1Gi"}},
             },
         }
 
-    # -- as the API server asks ------------------------------------------------------------------------------------
+    # -- requests to the API server --------------------------------------------------------------------------------
 
     def before(self, request: ApiRequest) -> Response | None:
         if request.body is None or request.method not in ("POST", "PATCH"):
@@ -109,14 +110,14 @@ class Policies:
         return answer
 
     def policy_of(self, name: str) -> str:
-        """The policy that refuses the pod at this moment; empty for none."""
+        """Returns the policy that refuses the pod now; empty for none."""
         policy = self._labels("pods", f"{NAMESPACE}/{name}").get(POLICY, "")
         if policy == TENANT:
             return "" if TRUSTED in self._labels("namespaces", NAMESPACE) else policy
         return policy if policy in (OWNER, NEVER) else ""
 
     def condition_of(self, name: str) -> str:
-        """The message of the pod's condition."""
+        """Returns the message of the pod's condition."""
         pod = self._document("pods", f"{NAMESPACE}/{name}")
         found = pod.get("status", {}).get("conditions", []) if pod is not None else []
         return next((str(one.get("message")) for one in found if one["type"] == "PodScheduled"), "")
@@ -132,7 +133,7 @@ class Policies:
         stored = self._store.collection(kind).objects.get(key)
         return None if stored is None else dict(stored.document())
 
-    # -- as users act ----------------------------------------------------------------------------------------------
+    # -- changes by users ------------------------------------------------------------------------------------------
 
     def pod_changed(self, uid: str) -> None:
         self._changes[uid] += 1
@@ -141,26 +142,28 @@ class Policies:
         self._namespace_changes += 1
 
     def kind_readable(self) -> None:
-        """A kind can be read again: anybody may have waited for what its objects say."""
+        """Records that a kind can be listed again: any pod may have waited for its objects."""
         self._kinds_readable += 1
 
     def configuration_changed(self) -> None:
-        """Another profile may decide otherwise: each pod that was refused is tried once more by it."""
+        """Records a new configuration: each refused pod is tried once more by it."""
         self._configurations += 1
 
-    # -- as a process hears ----------------------------------------------------------------------------------------
+    # -- responses to a process ------------------------------------------------------------------------------------
 
-    def heard_of(self, sender: str, uid: str) -> None:
-        """What was answered about the pod's claim until now was asked for an earlier pod of its name."""
+    def on_pod_delivered(self, sender: str, uid: str) -> None:
+        """Forgets responses about a claim of this name: they belong to an earlier pod."""
         self._rows.pop((sender, uid), None)
 
     def answered(self, sender: str, uid: str, answer: Response | None) -> str:
-        """Counts a refusal; what is wrong with the attempt that met it, empty for nothing.
+        """Records a response. Returns what is wrong with the attempt; empty for nothing.
 
-        Answers that may be another one next time neither count nor begin the row anew; `None` is a lost one.
+        Responses that may differ next time neither count nor restart the count; `None`: the response was lost.
         """
-        row = self._rows.setdefault((sender, uid), _Row(""))
-        if answer is None or is_unsure(answer):  # it may have been applied: the sender asks again, and goes by a read
+        row = self._rows.setdefault((sender, uid), _Refusals(""))
+        if answer is None or is_unsure(
+            answer
+        ):  # it may have been stored: the sender repeats the request, or reads the pod
             row.is_unsure = True
             return ""
         if answer.status in (0, 429):
@@ -168,7 +171,7 @@ class Policies:
         was_unsure, row.is_unsure = row.is_unsure, False
         words = _NODE.sub("", orjson.loads(answer.body).get("message", "")) if answer.status >= 400 else ""
         if _WITHOUT_RIGHTS.search(words):
-            return ""  # that is about us, and not about the pod
+            return ""  # it concerns our permissions, not the pod
         if row.words != words:
             row.words, row.times = words, 0
         row.times += bool(words) and not was_unsure
@@ -177,7 +180,7 @@ class Policies:
         return f"it was refused {row.times} times alike, and not set aside" if row.times > may_be else ""
 
     def uid_of_claimant(self, path: str) -> str:
-        """Of the pod whose claim a request is about; empty for others."""
+        """Returns the uid of the pod whose claim a request is about; empty for others."""
         claim = _CLAIM.search(path)
         pod = self._document("pods", f"{NAMESPACE}/{claim[1]}") if claim is not None else None
         return str(pod["metadata"]["uid"]) if pod is not None else ""

@@ -1,4 +1,4 @@
-"""Teams below the leaves of a tree of quotas as a run draws them: some borrow early, others come later for what is theirs."""
+"""Teams in the leaves of a quota tree: some borrow early, others claim their own amounts later."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from tests.kit.world.pod_manifests import small_spec
 from tests.kit.world.quota_trees import Level, leaves_of, units_of
 
 PODS_MAX: Final = 14
-"""Of one team at once."""
+"""Maximum number of pods of one team."""
 BORROWING_S: Final = (0.0, 4.0)
 OWNING_S: Final = (9.0, 20.0)
-"""When a team begins: those that borrow come first."""
+"""Time at which a team begins: teams that borrow are first."""
 TOGETHER: Final = 0.35
-"""Of all teams: their pods want the node that others of these want, too."""
+"""Share of teams whose pods all use SHARED_NODE."""
 SHARED_NODE: Final = "node-5"
 ACCELERATED: Final = 0.4
-"""Of all teams of a domain with devices, or licences: their pods ask for one."""
+"""Share of teams of a domain with devices, or licences, whose pods request one."""
 LIMITS: Final = {"gpu-scheduler": GPU, "job-scheduler": LICENCE}
 SIZES: Final = (1, 1, 2, 2, 3)
-"""Of a pod, in units of CPU."""
+"""Size of a pod, in units of CPU."""
 FRACTIONAL: Final = 0.5
 MILLIS: Final = (250, 500, 600, 1000)
 COUNTS: Final = (1, 1, 2)
 MIXED: Final = 0.4
-"""Of all teams: every third pod has another size, and another one is urgent."""
+"""Share of teams in which every third pod has another size, and every third is urgent."""
 URGENT: Final = "system-cluster-critical"
 
 
 @dataclass(slots=True)
 class Team:
-    """One namespace, and the pods that its controller keeps there."""
+    """One namespace, and the pods that its controller creates there."""
 
     namespace: str
     spec: dict[str, Any]
     is_borrowing: bool
-    """It wants all that its leaf may have; else little more than its leaf is sure of."""
+    """It requests up to the max of its leaf; otherwise little more than the min."""
     is_mixed: bool
     replicas: int
     starts_s: float
     annotations: Mapping[str, str] = field(default_factory=dict)
-    """Of its pods: what they ask for of devices."""
+    """Annotations of its pods: the requested devices."""
     made: int = 0
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def pod(self) -> dict[str, Any]:
-        """Its next one."""
+        """Returns the manifest of the next pod."""
         self.made += 1
         number = next(self.numbers)
         owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "team", "uid": f"uid-of-{self.namespace}"}
@@ -79,7 +79,7 @@ def _resized(container: dict[str, Any]) -> dict[str, Any]:
 
 
 def drawn_teams(rng: random.Random, root: Level, namespaces: Sequence[str]) -> list[Team]:
-    """Every second one borrows."""
+    """Returns the teams; every second one borrows."""
     leaf_of = {namespace: leaf for leaf in leaves_of(root) for namespace in leaf.get("namespaces", ())}
     return [
         _drawn_team(rng, namespace, leaf_of[namespace], is_borrowing=number % 2 == 0)
@@ -88,7 +88,7 @@ def drawn_teams(rng: random.Random, root: Level, namespaces: Sequence[str]) -> l
 
 
 def with_fractions(rng: random.Random, root: Level, teams: Sequence[Team]) -> None:
-    """Most of the teams ask for parts of GPUs by annotations from now on, the first two in any case."""
+    """Lets most of the teams request fractions of GPUs by annotations, including the first two."""
     leaf_of = {namespace: leaf for leaf in leaves_of(root) for namespace in leaf.get("namespaces", ())}
     for number, team in enumerate(teams):
         if number > 1 and rng.random() > FRACTIONAL:

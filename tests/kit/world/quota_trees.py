@@ -1,7 +1,7 @@
-"""Trees of elastic quotas as a run draws them: good ones, edits of these, and documents that break one rule each.
+"""Trees of elastic quotas as a run draws them: valid ones, edits of these, and documents that break one rule each.
 
-Amounts are whole units of each resource, so that every share of a tree is an amount that pods can have. What is drawn
-depends on the generator alone.
+Amounts are whole units of each resource, so that every share of a tree is an amount that pods can request. Results depend on the
+generator alone.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from typing import Any, Final
 from tests.kit.world.labels import GPU, LICENCE
 
 Level = dict[str, Any]
-"""One node of a tree, as `spec.root` has it."""
+"""One level of a tree, as in `spec.root`."""
 _Units = dict[str, int]
-"""Resource -> how many units."""
+"""Resource -> number of units."""
 
 UNIT: Final[Mapping[str, tuple[int, str]]] = {"cpu": (250, "m"), "memory": (256, "Mi"), GPU: (1, ""), LICENCE: (1, "")}
-"""Resource -> what one unit of it is."""
+"""Resource -> (amount, suffix) of one unit."""
 ROOT: Final[Mapping[str, tuple[int, int]]] = {"cpu": (20, 40), "memory": (10, 20), GPU: (2, 6), LICENCE: (3, 8)}
-"""How many units the root has, at least and at most: less than the nodes have, so that quotas are what is scarce."""
+"""Minimum and maximum units of the root: less than the nodes have, so that quotas are the limit."""
 SHARES: Final[Mapping[str, float]] = {"cpu": 1.0, "memory": 0.6, GPU: 0.25, LICENCE: 0.25}
-"""Of all trees: they name this resource."""
+"""Resource -> share of trees that name it."""
 DEPTH: Final = (2, 4)
-"""Levels from the root to the deepest leaf, both counted."""
+"""Number of levels from the root to the deepest leaf."""
 WIDTH: Final = (2, 3)
-"""Children of a level that has any."""
+"""Number of children of an inner level."""
 SHARED: Final = 0.8
-"""Of all levels: half of each resource is divided evenly among their children."""
+"""Share of levels that divide half of each resource evenly among their children."""
 INNER: Final = 0.5
-"""Of all children that have one sibling, above the deepest level: they have children of their own."""
+"""Share of children with one sibling, above the deepest level, that have children of their own."""
 
 
 def drawn_tree(rng: random.Random, namespaces: Sequence[str], *, always: Collection[str] = ()) -> Level:
-    """The root of a good tree; each namespace is in one leaf, and some leaves may have several or none.
+    """Returns the root of a valid tree. Each namespace is in one leaf; leaves may have several or none.
 
-    `always`: resources that it names in any case.
+    `always`: resources that the tree names in any case.
     """
     resources = [resource for resource, share in SHARES.items() if rng.random() < share or resource in always]
     amounts = {resource: rng.randint(*ROOT[resource]) for resource in resources}
@@ -55,7 +55,7 @@ def leaves_of(root: Level) -> list[Level]:
 
 
 def levels_of(level: Level) -> Iterator[Level]:
-    """This level and all below it, parents first."""
+    """Yields this level and all levels below it, parents first."""
     yield level
     for child in level.get("children", ()):
         yield from levels_of(child)
@@ -66,7 +66,7 @@ def namespaces_of(root: Level) -> list[str]:
 
 
 def _grow(rng: random.Random, level: Level, least: _Units, most: _Units, depth: int) -> None:
-    """Gives the level children: what is guaranteed is divided among them, with something left over at times."""
+    """Adds children to the level: its min is divided among them, sometimes with a remainder."""
     width = rng.randint(*WIDTH)
     parts = {resource: _divided(rng, units, width) for resource, units in least.items()}
     level["children"] = []
@@ -80,7 +80,7 @@ def _grow(rng: random.Random, level: Level, least: _Units, most: _Units, depth: 
 
 
 def _divided(rng: random.Random, units: int, width: int) -> list[int]:
-    """Of most trees each child has some; at times something is left over, and at times somebody has nothing."""
+    """Returns a random division: in most trees each child gets some; sometimes there is a remainder, or a child gets none."""
     base = units // (2 * width) if rng.random() < SHARED else 0
     left = rng.randint(0, units - base * width)
     cuts = sorted(rng.randint(0, left) for _ in range(width - 1))
@@ -92,12 +92,12 @@ def _level(name: str, least: _Units, most: _Units) -> Level:
 
 
 def amounts_of(units: Mapping[str, int]) -> dict[str, str]:
-    """As the API has them."""
+    """Returns the amounts as API quantities."""
     return {resource: f"{number * UNIT[resource][0]}{UNIT[resource][1]}" for resource, number in units.items()}
 
 
 def units_of(level: Level, side: str, resource: str) -> int:
-    """The units of `min` or `max` of one level."""
+    """Returns the units in `min` or `max` of one level."""
     size, suffix = UNIT[resource]
     return int(level[side][resource].removesuffix(suffix)) // size
 
@@ -106,7 +106,7 @@ def units_of(level: Level, side: str, resource: str) -> int:
 
 
 def edited(rng: random.Random, root: Level, *, always: Collection[str] = ()) -> Level:
-    """Another good tree with the same namespaces: other amounts, another shape, or namespaces that change their leaf."""
+    """Returns another valid tree with the same namespaces: other amounts, another shape, or namespaces in other leaves."""
     kind = rng.randrange(3)
     if kind == 0:
         return drawn_tree(rng, namespaces_of(root), always=always)
@@ -126,7 +126,7 @@ def _move_namespace(rng: random.Random, root: Level) -> None:
 
 
 def _move_min(rng: random.Random, root: Level) -> None:
-    """A leaf lends all of its min, or its parent's min of a resource is all its own as far as its max allows."""
+    """Sets a resource of all sibling leaves' min to zero, and gives one leaf the parent's remaining min, up to its max."""
     parent = rng.choice([level for level in levels_of(root) if level.get("children")])
     resource = rng.choice(sorted(parent["min"]))
     leaves = [child for child in parent["children"] if not child.get("children")]
@@ -187,11 +187,11 @@ BREAKS: Final[Mapping[str, Callable[[random.Random, Level], None]]] = {
     "negative amount": _negative,
     "namespace above a leaf": _namespace_above,
 }
-"""What is wrong -> what makes it so."""
+"""Kind of mistake -> function that makes it."""
 
 
 def broken(rng: random.Random, root: Level, kind: str) -> Level:
-    """A copy of a good tree that breaks one rule, one of `BREAKS`."""
+    """Returns a copy of a valid tree that breaks one rule of `BREAKS`."""
     found = copy.deepcopy(root)
     BREAKS[kind](rng, found)
     return found

@@ -1,6 +1,6 @@
-"""The elastic quotas of a simulated cluster: a tree that is edited and broken, and teams that live below its leaves.
+"""The elastic quotas of a simulated cluster: a tree that is edited and made invalid, and the teams in its leaves.
 
-Each team has a namespace and a controller: pods that were evicted or have ended are made anew, as a ReplicaSet does.
+Each team has a namespace and a controller: pods that were evicted or have ended are recreated, as by a ReplicaSet.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from tests.kit.world.quota_trees import BREAKS, Level
 TREE_NAMESPACE: Final = "kube-system"
 TREE: Final = "teams"
 SECOND: Final = "teams-too"
-"""A second tree has a name behind that of the first."""
+"""The name of a second tree sorts after that of the first."""
 TEAMS: Final = (3, 5)
 MADE_MAX: Final = 30
-"""Pods that one team makes in a run; then its controller has given up."""
+"""Maximum number of pods that one team creates in a run."""
 KEPT_EVERY_S: Final = 0.5
-ACTS: Final = (3, 7)
-"""Changes of the tree, or of a team, in a run."""
-ACT_S: Final = (1.0, 5.0)
-"""Between two of them."""
+CHANGES: Final = (3, 7)
+"""Number of changes of the tree, or of a team, in a run."""
+CHANGE_S: Final = (1.0, 5.0)
+"""Time between two changes."""
 BROKEN_S: Final = (1.0, 5.0)
-"""How long a broken document, a second one or none stands."""
+"""Time for which an invalid tree, a second one or none exists."""
 REPLACED_S: Final = 1.0
-"""Between the deletion of a tree and the creation of the one that replaces it, at most."""
+"""Maximum time between the deletion of a tree and the creation of its replacement."""
 LIFT: Final = "multisched.io/lift-quotas"
 LIFTED_S: Final = 2.0
-"""Until the annotation is known."""
+"""Time until the processes know the annotation."""
 AWAY_S: Final = (4.0, 10.0)
-"""How long a team leaves to others what is its own."""
+"""Time for which a team does not use its own amounts."""
 
 
 class Quotas:
-    """Those of one run."""
+    """The quotas of one run."""
 
     def __init__(
         self, user: ApiUser, pods: Callable[[], Collection[Pod]], seed: int, *, has_fractions: bool = False
     ) -> None:
-        """`has_fractions`: teams ask for parts of GPUs, and trees are replaced at once."""
+        """`has_fractions`: teams request fractions of GPUs, and trees are replaced at once."""
         self._user = user
         self._pods = pods
         self._rng = random.Random(f"{seed}/quotas")
@@ -60,8 +60,8 @@ class Quotas:
         self.teams = drawn_teams(self._rng, self._root, namespaces)
         if has_fractions:
             with_fractions(self._rng, self._root, self.teams)
-        self.is_kept = True
-        """False: controllers make nothing anew any more."""
+        self.is_active = True
+        """False: controllers create no pods any more."""
 
     @property
     def namespaces(self) -> list[str]:
@@ -75,12 +75,12 @@ class Quotas:
 
     # -- the controllers of the teams ------------------------------------------------------------------------------
 
-    async def keep(self) -> None:
-        """Until cancelled."""
+    async def run_controller(self) -> None:
+        """Creates missing pods of the teams until cancelled."""
         began_s = asyncio.get_running_loop().time()
         while True:
             await asyncio.sleep(KEPT_EVERY_S)
-            if not self.is_kept:
+            if not self.is_active:
                 continue
             there = Counter(pod.namespace for pod in self._pods() if not (pod.is_deleting or pod.is_terminal))
             for team in self.teams:
@@ -94,18 +94,18 @@ class Quotas:
 
     # -- what people do --------------------------------------------------------------------------------------------
 
-    def _acts(self) -> tuple[Callable[[], Awaitable[str]], ...]:
-        """What may be done, as often as it is likely."""
-        often = [*[self._scale] * 2, *[self._leave] * 3]
-        acts = (self._edit, self._edit, self._break, self._break, self._double, self._delete, *often)
-        return (*acts, self._replace, self._replace) if self._always else acts
+    def _changes_by_weight(self) -> tuple[Callable[[], Awaitable[str]], ...]:
+        """Returns the possible changes, repeated by weight."""
+        often = [*[self._scale] * 2, *[self._suspend_team] * 3]
+        changes = (self._edit, self._edit, self._break, self._break, self._add_second_tree, self._delete, *often)
+        return (*changes, self._replace, self._replace) if self._always else changes
 
     async def run(self, struck: Counter[str]) -> None:
-        """The acts of a run, one after the other. A good tree is in force at the end, or none at all."""
-        acts = self._acts()
-        for _ in range(self._rng.randint(*ACTS)):
-            await asyncio.sleep(self._rng.uniform(*ACT_S))
-            struck[await self._rng.choice(acts)()] += 1
+        """Makes the changes of a run, one after the other. At the end a valid tree is in force, or none."""
+        changes = self._changes_by_weight()
+        for _ in range(self._rng.randint(*CHANGES)):
+            await asyncio.sleep(self._rng.uniform(*CHANGE_S))
+            struck[await self._rng.choice(changes)()] += 1
 
     async def _edit(self) -> str:
         self._root = quota_trees.edited(self._rng, self._root, always=self._always)
@@ -120,27 +120,27 @@ class Quotas:
         return f"quotas broken: {kind}"
 
     async def _scale(self) -> str:
-        """A team grows, or shrinks: its newest pods go."""
+        """Scales a team; if it shrinks, its newest pods are deleted."""
         team = self._rng.choice(self.teams)
-        await self._keep_so_many(team, self._rng.randint(0, PODS_MAX))
+        await self._set_replicas(team, self._rng.randint(0, PODS_MAX))
         return "team scaled"
 
-    async def _leave(self) -> str:
-        """A team that does not borrow is away for a while; what others borrow of it meanwhile, it takes back."""
+    async def _suspend_team(self) -> str:
+        """Scales a team that does not borrow to zero for a while; afterwards it reclaims what others have borrowed."""
         team = self._rng.choice([team for team in self.teams if not team.is_borrowing])
         replicas = max(team.replicas, 1)
-        await self._keep_so_many(team, 0)
+        await self._set_replicas(team, 0)
         await asyncio.sleep(self._rng.uniform(*AWAY_S))
         team.replicas = replicas
         return "team came back"
 
-    async def _keep_so_many(self, team: Team, replicas: int) -> None:
+    async def _set_replicas(self, team: Team, replicas: int) -> None:
         team.replicas = replicas
         there = [pod for pod in self._pods() if pod.namespace == team.namespace and not pod.is_deleting]
         for pod in sorted(there, key=lambda pod: (pod.created_s, pod.name))[replicas:]:
             await self._user.delete_pod(pod)
 
-    async def _double(self) -> str:
+    async def _add_second_tree(self) -> str:
         await self._create(SECOND, quota_trees.edited(self._rng, self._root))
         await asyncio.sleep(self._rng.uniform(*BROKEN_S))
         await self._user.send("DELETE", QUOTA_TREE.path(TREE_NAMESPACE, SECOND))
@@ -153,23 +153,23 @@ class Quotas:
         return "quotas deleted"
 
     async def _replace(self) -> str:
-        """As `kubectl replace --force` does: another tree takes the place of the one that was deleted a moment ago."""
+        """Replaces the tree as `kubectl replace --force` does: deletes it and creates another one."""
         self._root = quota_trees.edited(self._rng, self._root, always=self._always)
         await self._user.send("DELETE", QUOTA_TREE.path(TREE_NAMESPACE, TREE))
         await asyncio.sleep(self._rng.uniform(0.0, REPLACED_S))
         await self._create(TREE, self._root)
         return "quotas replaced"
 
-    # -- what scenarios do -----------------------------------------------------------------------------------------
+    # -- used by scenarios -----------------------------------------------------------------------------------------
 
     async def put(self, root: Level) -> None:
-        """This tree takes the place of the one before, or is created."""
+        """Replaces the tree, or creates it. The teams create no more pods."""
         self.is_kept, self._root = False, root
         await self._create(TREE, root)
         await self._write(TREE, root)
 
     async def spoil(self) -> None:
-        """The tree has a mistake from now on."""
+        """Writes a mistake into the tree."""
         await self._write(TREE, quota_trees.broken(self._rng, self._root, "unreadable amount"))
 
     async def lift(self) -> None:

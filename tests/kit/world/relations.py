@@ -1,4 +1,4 @@
-"""Pods of a simulation that relate to each other: some are given rules about others, and tastes about nodes."""
+"""Adds rules about other pods, and preferences for nodes, to some pods."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import Any
 from tests.kit.world.labels import HOSTNAME, ZONE
 
 LONERS, LEVELLED, COMPANIONS, INCLINED, FUSSY = 0.05, 0.05, 0.03, 0.06, 0.12
-"""Shares of all pods. One part takes no second of its app on a host, one spreads over zones, one is in a zone with its
-app. The others have preferences about pods, and about nodes."""
+"""Shares of pods with host anti-affinity to their app, with zone spreading, with zone affinity to their app, with preferences about
+pods, and with preferences about nodes.
+"""
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 class Relations:
-    """Draws rules for pods. By a pod's name, so that what else is drawn stays as it was."""
+    """Draws rules for pods, by the pod's name, so that no other draw changes."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
     def add_rules(self, pod: dict[str, Any]) -> None:
-        """Gives some pods rules about pods of their own app."""
+        """Adds rules about pods of the same app to some pods."""
         rng = random.Random(f"{self._seed}/{pod['metadata']['name']}")
         selector = {"matchLabels": {"app": pod["metadata"]["labels"]["app"]}}
         host = {"topologyKey": HOSTNAME, "labelSelector": selector}
@@ -40,7 +41,7 @@ class Relations:
                     "topologySpreadConstraints": [{**spread, "whenUnsatisfiable": "ScheduleAnyway"}],
                 },
             ),
-            (FUSSY, _tastes(rng)),
+            (FUSSY, _preferences(rng)),
         ):
             if drawn < share:
                 pod["spec"].update(rules)
@@ -48,8 +49,8 @@ class Relations:
             drawn -= share
 
 
-def _tastes(rng: random.Random) -> dict[str, Any]:
-    """What a pod likes of nodes, which it need not get: few have all of it, and those may be full."""
+def _preferences(rng: random.Random) -> dict[str, Any]:
+    """Returns preferences for nodes: few nodes meet all of them, and those may be full."""
     likes = [
         {"key": ZONE, "operator": "In", "values": [f"z{rng.randrange(3)}"]},
         {"key": "rank", "operator": rng.choice(("Gt", "Lt")), "values": [str(rng.randrange(40))]},

@@ -1,4 +1,4 @@
-"""Services and controllers over the pods of an app: what spreading by default goes by."""
+"""Services and controllers that select the pods of an app: default spreading depends on them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from tests.kit.world.api_user import ApiUser
 
 
 class Services:
-    """Made and deleted app by app."""
+    """Creates and deletes services and controllers of apps."""
 
     def __init__(self, user: ApiUser) -> None:
         self._user = user
 
     async def expose(self, apps: Sequence[int]) -> None:
-        """A service, a replica set, a stateful set and a replication controller over pods of these apps."""
+        """Creates a service, a replica set, a stateful set and a replication controller for pods of each app."""
         for app in apps:
             await self.expose_app(f"app-{app}")
 
@@ -42,7 +42,7 @@ class Services:
             await self._user.send("DELETE", f"{path}/app-{app}")
 
     async def hide_app(self, app: str) -> None:
-        """All that `expose_app` has made."""
+        """Deletes all that `expose_app` has created."""
         for kind in ("services", "replicationcontrollers"):
             await self._user.send("DELETE", f"/api/v1/namespaces/default/{kind}/{app}")
         for kind in ("replicasets", "statefulsets"):

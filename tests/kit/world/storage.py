@@ -1,7 +1,7 @@
-"""The storage of a simulated cluster: local disks, disks made on demand, claims of pods, and the controllers that bind them.
+"""The storage of a simulated cluster: local disks, provisioned volumes, claims of pods, and the controllers that bind them.
 
-The controllers are the embedded cluster's own and act on the API as anybody does. What is promised of volumes is judged
-from the server's store alone. A pod is bound only where all its claims are bound, to volumes that its node reaches.
+The controllers are those of the embedded cluster and use the API. Promises about volumes are checked from the server's store alone:
+a pod is bound only if all its claims are bound, to volumes that its node reaches.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from multisched.model.cluster_objects import (
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.model.wire import Response, Transport
-from tests.kit.world.labels import HOSTNAME, ODD
+from tests.kit.world.labels import HOSTNAME, ODD_VOLUMES
 
-LOCAL, MADE = "local", "made"
-"""Classes: disks that stand in a node, and disks that a provisioner makes where the pod goes. Both wait for their pod."""
+LOCAL, DYNAMIC = "local", "made"
+"""Classes: local disks of a node, and volumes that are provisioned for the pod's node. Both wait for the pod."""
 
 TIGHT_PROVISIONER = "tight.sim"
-"""Of disks of which there are so many and no more (`disks`)."""
+"""The provisioner with limited capacity (`disks`)."""
 DISKS_PER_NODE = 2
 CLAIMANTS = 0.12
-"""Of all pods."""
+"""Share of pods with claims."""
 
 CLASSES_PATH = "/apis/storage.k8s.io/v1/storageclasses"
 VOLUMES_PATH = "/api/v1/persistentvolumes"
 CLAIMS_PATH = "/api/v1/namespaces/default/persistentvolumeclaims"
 
 Send = Callable[[str, str, Mapping[str, Any]], Awaitable[Response]]
-"""(method, path, document): asked again while the server is away."""
+"""(method, path, document): sends a request, repeated while the server is away."""
 
 
 class Storage:
@@ -57,12 +57,12 @@ class Storage:
         self._seed = seed
         self._transport, self._clock = transport, clock
         self._controllers: asyncio.Task[None] | None = None
-        """None while they are away."""
+        """None while they are stopped."""
         self._known: dict[tuple[str, str], tuple[Stored, ClusterObject]] = {}
 
     async def build(self, nodes: int) -> None:
-        """Classes, and disks in every fourth node."""
-        for name, provisioner in ((LOCAL, "kubernetes.io/no-provisioner"), (MADE, FAKE_PROVISIONER)):
+        """Creates classes, and disks on every fourth node."""
+        for name, provisioner in ((LOCAL, "kubernetes.io/no-provisioner"), (DYNAMIC, FAKE_PROVISIONER)):
             body = {"metadata": {"name": name}, "provisioner": provisioner, "volumeBindingMode": "WaitForFirstConsumer"}
             await self._create(CLASSES_PATH, body)
         for number in range(0, nodes, 4):
@@ -70,18 +70,18 @@ class Storage:
                 await self._create(VOLUMES_PATH, local_disk(f"disk-{number}-{disk}", f"node-{number}", f"{1 + disk}Gi"))
 
     def start(self) -> None:
-        """The controllers, begun anew."""
+        """Restarts the controllers."""
         self.stop()
         self._controllers = asyncio.get_running_loop().create_task(self._run())
 
     def stop(self) -> None:
-        """They are away until `start`."""
+        """Stops the controllers until `start`."""
         if self._controllers is not None:
             self._controllers.cancel()
         self._controllers = None
 
     async def _run(self) -> None:
-        """The persistent volume controller and a provisioner, until cancelled."""
+        """Runs the persistent volume controllers and provisioners until cancelled."""
         context = ControllerContext(
             ObjectClient(self._transport),
             clock=self._clock,
@@ -104,7 +104,7 @@ class Storage:
                 group.create_task(controller.run())
 
     async def add_claims(self, pod: dict[str, Any]) -> None:
-        """Gives some pods a claim, drawn by their name so that the rest of the run stays as it was."""
+        """Adds claims to some pods, drawn by their name so that no other draw changes."""
         name = pod["metadata"]["name"]
         rng = random.Random(f"{self._seed}/{name}")
         is_plain = not {"nodeSelector", "schedulingGates"} & pod["spec"].keys() and not pod["metadata"]["annotations"]
@@ -113,7 +113,7 @@ class Storage:
         claims = [f"data-{name}"] if rng.random() < 0.8 else [f"data-{name}", f"log-{name}"]
         for claim in claims:
             spec = {
-                "storageClassName": rng.choice((LOCAL, MADE)),
+                "storageClassName": rng.choice((LOCAL, DYNAMIC)),
                 "accessModes": ["ReadWriteOnce"],
                 "resources": {"requests": {"storage": rng.choice(("1Gi", "2Gi"))}},
             }
@@ -123,7 +123,7 @@ class Storage:
         ]
 
     async def add_claim(self, claim: Mapping[str, Any] | None) -> None:
-        """A claim that was drawn elsewhere, if any was."""
+        """Creates a claim that was drawn elsewhere, if any."""
         if claim is not None:
             await self._create(CLAIMS_PATH, claim)
 
@@ -135,11 +135,11 @@ class Storage:
     # -- judging ---------------------------------------------------------------------------------------------------
 
     def fault_of_bind(self, pod: Pod, node: Node) -> str:
-        """What is wrong with binding the pod to the node at this moment; empty for nothing."""
+        """Returns what is wrong with binding the pod to the node now; empty for nothing."""
         for name in _claims_of(pod):
             claim = self._claim(pod.namespace, name)
-            if claim is None and ODD in pod.labels:
-                continue  # somebody deleted it a moment ago
+            if claim is None and ODD_VOLUMES in pod.labels:
+                continue  # it was just deleted
             if claim is None or not claim.is_fully_bound:
                 return f"{pod.key} was bound before its claim {name}"
             volume = self._volume(claim.volume)
@@ -150,11 +150,11 @@ class Storage:
         return ""
 
     def allows(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:
-        """False while the pod's claims keep it off the node; with several unbound claims nothing is held against it.
+        """Reports whether the pod's claims allow the node; True with several unbound claims.
 
-        `there`: the pods on the node. For volumes of other sorts (`disks`) it does not know whether a node takes them.
+        `there`: the pods on the node. False for pods with volumes of `disks`, for which that is unknown.
         """
-        if ODD in pod.labels:
+        if ODD_VOLUMES in pod.labels:
             return False
         if pod.spec.volumes and not self._can_attach(pod, node, there):
             return False
@@ -167,14 +167,16 @@ class Storage:
                 if volume is None or not _reaches(volume, node):
                     return False
             elif claim.class_name == LOCAL and (
-                # Two claims of a pod may be after one disk: such a pod is judged by its binding alone.
+                # Two claims of a pod may need one disk: such a pod is checked at its binding only.
                 len(_claims_of(pod)) > 1 or not any(_is_free(v, claim, node) for v in self.volumes())
             ):
                 return False
         return True
 
     def _can_attach(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:
-        """For certain: even if all volumes of its pods, and all that are attached, were of the driver that takes fewest."""
+        """Reports whether the limits of drivers certainly allow the pod: even if all volumes counted for the driver with the lowest
+        limit.
+        """
         known = self._find("csinodes.storage.k8s.io", node.name, ObjectKind.CSI_NODE)
         drivers = known.drivers if isinstance(known, CsiNode) else ()
         limits = [driver.volumes_max for driver in drivers if driver.volumes_max is not None]
@@ -188,13 +190,13 @@ class Storage:
         return used <= min(limits)
 
     def _may_attach(self, pod: Pod) -> int:
-        """Volumes of the pod that may count against a driver's limit."""
+        """Returns the number of the pod's volumes that may count for a driver's limit."""
         claims = [self._claim(pod.namespace, name) for name in _claims_of(pod)]
         local = sum(claim is not None and claim.class_name == LOCAL for claim in claims)
         return len(pod.spec.volumes) - local
 
     def has_node(self, name: str) -> bool:
-        """A node was chosen for the claim, of the default namespace."""
+        """Reports whether a node is selected for the claim of the default namespace."""
         claim = self._claim("default", name)
         return claim is not None and SELECTED_NODE_ANNOTATION in claim.annotations
 
@@ -216,7 +218,7 @@ class Storage:
         return [volume for volume in map(self._volume, names) if volume is not None]
 
     def _find(self, collection: str, key: str, kind: ObjectKind) -> ClusterObject | None:
-        """What has not been written since is not decoded again."""
+        """Returns the decoded object; unchanged objects are not decoded again."""
         stored = self._store.collection(collection).objects.get(key)
         if stored is None:
             return None
@@ -235,7 +237,7 @@ def _reaches(volume: PersistentVolume, node: Node) -> bool:
 
 
 def _is_free(volume: PersistentVolume, claim: PersistentVolumeClaim, node: Node) -> bool:
-    """The claim could get the volume on the node."""
+    """Reports whether the claim could get the volume on the node."""
     is_anybodys = volume.claim is None and volume.phase == "Available"
     is_large = volume.capacity_nano >= claim.request_nano
     return is_anybodys and is_large and volume.storage_class == LOCAL and _reaches(volume, node)

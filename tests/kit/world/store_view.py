@@ -1,4 +1,4 @@
-"""The pods and nodes of an API server as they stand in its store, each decoded once for all who look."""
+"""The pods and nodes in an API server's store, each decoded once for all readers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from multisched.model.objects import Node, Pod
 
 T = TypeVar("T")
 DEVICE_ANNOTATIONS = frozenset(f"multisched.io/gpu-{of}" for of in ("milli", "count", "devices", "allocated-milli"))
-"""What a pod holds of its node's devices; somebody may write a thousand others beside it."""
+"""Annotations about devices, which must be kept even if there are thousands of others."""
 
 
 class StoreView:
-    """What is shown stays as it is when the store changes, and is another object whenever something was written."""
+    """A view of the store. Returned mappings do not change; after each write a new one is returned."""
 
     def __init__(self, server: ApiServer) -> None:
         self._store = server.store
@@ -28,22 +28,22 @@ class StoreView:
         self._nodes = _Decoded(self.reader.node)
 
     def pods(self) -> Mapping[str, Pod]:
-        """namespace/name -> pod, as the store has it now."""
+        """Returns NAMESPACE/NAME -> pod."""
         return self._pods.as_stored(self._store.collection("pods"))
 
     def nodes(self) -> Mapping[str, Node]:
         return self._nodes.as_stored(self._store.collection("nodes"))
 
     def forget(self) -> None:
-        """The store was restored from a backup."""
+        """Forgets all objects: the store was restored."""
         self._pods.forget()
         self._nodes.forget()
 
 
 class Reader:
-    """Decodes each pod or node once, for all processes; reads placed pods whose like the program refuses, too.
+    """Decodes each pod or node once, for all processes; also placed pods that the program cannot decode.
 
-    By the bytes that came: one version may come in several forms.
+    The key is the raw bytes: one version may be delivered in several forms.
     """
 
     def __init__(self) -> None:
@@ -71,22 +71,22 @@ class Reader:
 
 
 class _Decoded(Generic[T]):
-    """All objects of a kind, decoded. What has not been written since is not decoded again."""
+    """All objects of a kind, decoded; unchanged objects are not decoded again."""
 
     def __init__(self, decode: Callable[[bytes], T]) -> None:
         self._decode = decode
         self._known: dict[str, tuple[Stored, T]] = {}
         self._read_at = -1
-        """The collection's version at the last look."""
+        """The collection's version at the last read."""
         self._shown: Mapping[str, T] = {}
 
     def forget(self) -> None:
-        """The collection was replaced as a whole."""
+        """Forgets all objects: the collection was replaced."""
         self._read_at = -1
         self._known.clear()
 
     def as_stored(self, collection: Collection) -> Mapping[str, T]:
-        """By key, in the order of keys; stays as it is when the collection changes."""
+        """Returns the objects by key, in the order of keys. The mapping does not change when the collection does."""
         if self._read_at != collection.changed_at:
             events = collection.events_since(self._read_at)
             changed = {event.key for event in events} if events is not None else None
@@ -104,7 +104,7 @@ class _Decoded(Generic[T]):
 
 
 def _shortened(raw: bytes) -> bytes:
-    """A pod with no more tolerations than are read of one; what is not UTF-8 stays as it is."""
+    """Returns the pod without tolerations beyond the decoder's limit; invalid UTF-8 is returned unchanged."""
     try:
         document = orjson.loads(raw)
     except orjson.JSONDecodeError:

@@ -1,8 +1,6 @@
-"""What the pods of some crowds want beside room: host ports on one address or all, disks, claims for one pod alone.
+"""Additional requirements of the pods of some crowds: host ports, disks, ReadWriteOncePod claims, anti-affinity, spreading.
 
-Some also say who must not be beside them, or not more of them.
-
-A crowd wants one node at once, so that whatever is counted wrongly there shows at once.
+The pods of a crowd are for one node, so that wrong counts show at once.
 """
 
 from __future__ import annotations
@@ -11,26 +9,30 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
-from tests.kit.world.labels import ODD
+from tests.kit.world.labels import ODD_VOLUMES
 
 SHARE: Final = 0.6
-"""Of the crowds that may have one."""
+"""Share of mixed crowds with a trait."""
 FIRST_PORT: Final = 9_940
 ADDRESSES: Final = ("", "0.0.0.0", "10.0.0.1", "10.0.0.2")
 PROTOCOLS: Final = ("TCP", "TCP", "TCP", "UDP")
 SOLE: Final = ("sole-0", "sole-1", "sole-2")
 
 Trait = Callable[[dict[str, Any], random.Random], None]
-"""Changes a pod."""
+"""Changes the manifest of a pod."""
 
 
 def drawn(rng: random.Random) -> Trait | None:
-    """What all pods of one crowd want; None for most."""
-    return rng.choice((_ports, _disks, _attached, _sole, _averse, _few)) if rng.random() < SHARE else None
+    """Returns the trait of all pods of one crowd; None for no trait."""
+    return (
+        rng.choice((_ports, _disks, _attached, _single_pod_claim, _anti_affinity, _at_most_three))
+        if rng.random() < SHARE
+        else None
+    )
 
 
 def _ports(pod: dict[str, Any], rng: random.Random) -> None:
-    """One or two of three, on any address."""
+    """Adds one or two of three host ports, on any address."""
     wanted = rng.sample(range(FIRST_PORT, FIRST_PORT + 3), rng.choice((1, 1, 2)))
     pod["spec"]["containers"][0]["ports"] = [
         {
@@ -49,18 +51,18 @@ def _disks(pod: dict[str, Any], rng: random.Random) -> None:
 
 
 def _attached(pod: dict[str, Any], rng: random.Random) -> None:
-    """Disks that all may read, of which a node attaches so many and no more."""
+    """Adds read-only disks, limited by what a node attaches."""
     _give(pod, {"name": "v0", "gcePersistentDisk": {"pdName": f"read-{rng.randrange(5)}", "readOnly": True}})
 
 
-def _sole(pod: dict[str, Any], rng: random.Random) -> None:
-    """A claim that one pod may use at a time, of pods of one domain: there its leader's account holds."""
+def _single_pod_claim(pod: dict[str, Any], rng: random.Random) -> None:
+    """Adds a ReadWriteOncePod claim to pods of one domain, where it is exclusive among the pods of the leader."""
     if pod["spec"]["schedulerName"] == "forecast-scheduler":
         _give(pod, {"name": "v0", "persistentVolumeClaim": {"claimName": rng.choice(SOLE)}})
 
 
-def _averse(pod: dict[str, Any], rng: random.Random) -> None:
-    """Loud ones bear no quiet ones on their host, and quiet ones have no say."""
+def _anti_affinity(pod: dict[str, Any], rng: random.Random) -> None:
+    """Gives `loud` pods a host anti-affinity to `quiet` ones, and `quiet` ones none."""
     noise = rng.choice(("loud", "quiet", "quiet"))
     pod["metadata"]["labels"]["noise"] = noise
     if noise == "loud":
@@ -68,8 +70,8 @@ def _averse(pod: dict[str, Any], rng: random.Random) -> None:
         pod["spec"]["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
-def _few(pod: dict[str, Any], rng: random.Random) -> None:
-    """Three on one host at most, since there is one host alone, and two are asked for."""
+def _at_most_three(pod: dict[str, Any], rng: random.Random) -> None:
+    """Limits the crowd to three pods on its node: maxSkew 3 with two required domains, of which one exists."""
     pod["metadata"]["labels"]["few"] = "yes"
     pod["spec"]["topologySpreadConstraints"] = [
         {
@@ -84,4 +86,4 @@ def _few(pod: dict[str, Any], rng: random.Random) -> None:
 
 def _give(pod: dict[str, Any], volume: dict[str, Any]) -> None:
     pod["spec"]["volumes"] = [volume]
-    pod["metadata"]["labels"][ODD] = "yes"
+    pod["metadata"]["labels"][ODD_VOLUMES] = "yes"

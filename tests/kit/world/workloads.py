@@ -1,7 +1,7 @@
-"""Workloads of a simulated cluster: batches of pods of one spec, as a controller creates them at once.
+"""Workloads of a simulated cluster: batches of pods with one spec, as a controller creates them.
 
-The pods of a batch differ in their labels and names as those of a real controller do. Where the shape says so, they
-differ in role, priority or namespace. Every workload comes in two rounds: the second meets what the first has placed.
+The pods of a batch differ in labels and names, as those of a real controller do; with some shapes also in role, priority or
+namespace. Every workload is created in two rounds, so that the second one meets the pods of the first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.kit.world.world import NAMESPACES, World
 
 BATCH_MIN, BATCH_MAX = 3, 30
 APART_MAX = 12
-"""Pods of a workload that wants a host each."""
+"""Maximum number of pods of a workload that needs a host for each."""
 KINDS = ("ReplicaSet", "Job", "StatefulSet")
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -28,14 +28,14 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the pods of a workload want of each other. `rules` makes the part of the spec from the workload's labels."""
+    """The rules between the pods of a workload. `rules`: returns a part of the spec from the workload's labels."""
 
     name: str
     rules: Callable[[Labels, random.Random], Spec]
     most: int = BATCH_MAX
     schedulers: tuple[str, ...] = ("forecast", "forecast", "job")
     roles: tuple[str, ...] = ()
-    """Each pod has one of these: pods of one spec, and not all of them are meant by its terms."""
+    """Each pod has one of these roles, so that terms select only some pods of the same spec."""
     priorities: tuple[str, ...] = ("",)
     annotations: Mapping[str, str] = field(default_factory=dict)
     namespaces: int = 1
@@ -62,12 +62,12 @@ def _level(labels: Labels, key: str, skew: int, *, is_hard: bool = True) -> dict
 
 
 def _leader_apart(labels: Labels, rng: random.Random) -> Spec:
-    """None beside a leader."""
+    """Host anti-affinity to leaders."""
     return _anti(_term({**labels, "role": "leader"}, HOSTNAME))
 
 
 def _follower_near(labels: Labels, rng: random.Random) -> Spec:
-    """In a zone with a leader, and no two leaders on a host."""
+    """Zone affinity to the workload, and host anti-affinity to leaders."""
     near = {"podAffinity": {_REQUIRED: [_term(labels, ZONE)]}}
     return {"affinity": near | _anti(_term({**labels, "role": "leader"}, HOSTNAME))["affinity"]}
 
@@ -85,7 +85,7 @@ def _spread_twice(labels: Labels, rng: random.Random) -> Spec:
 
 
 def _spread_roles(labels: Labels, rng: random.Random) -> Spec:
-    """Only leaders are counted, and followers obey the same constraint."""
+    """Spreading that counts only leaders, also for followers."""
     return {"topologySpreadConstraints": [_level({**labels, "role": "leader"}, HOSTNAME, 1)]}
 
 
@@ -109,13 +109,13 @@ def _tolerant(labels: Labels, rng: random.Random) -> Spec:
 
 
 def _choosy(labels: Labels, rng: random.Random) -> Spec:
-    """By node affinity: two zones."""
+    """Node affinity to two zones."""
     expression = {"key": ZONE, "operator": "In", "values": ["z0", "z1"]}
     return {"affinity": {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}}}
 
 
 def _particular(labels: Labels, rng: random.Random) -> Spec:
-    """By every operator of node affinity, required and preferred, and by the node's name."""
+    """Node affinity with every operator, required and preferred, and with the node's name."""
     anywhere = [
         {"key": "sim/nowhere", "operator": "DoesNotExist"},
         {"key": ZONE, "operator": "NotIn", "values": ["z9"]},
@@ -137,7 +137,7 @@ def _particular(labels: Labels, rng: random.Random) -> Spec:
 
 
 def _unfriendly(labels: Labels, rng: random.Random) -> Spec:
-    """Terms about namespaces by their labels, about all pods, and by label keys of the pod's own."""
+    """Terms with namespace selectors, with empty selectors, and with label keys of the pod."""
     everywhere = {**_term(labels, HOSTNAME), "namespaceSelector": {}}
     teams = {
         "topologyKey": ZONE,
@@ -156,7 +156,7 @@ def _unfriendly(labels: Labels, rng: random.Random) -> Spec:
 
 
 def _levelled_anew(labels: Labels, rng: random.Random) -> Spec:
-    """Every field of a constraint."""
+    """Spread constraints with every field."""
     rule = _level(labels, ZONE, 2) | {
         "minDomains": 2 * rng.randint(1, 3) - 1,  # there are three zones
         "nodeAffinityPolicy": rng.choice(("Honor", "Ignore")),
@@ -166,7 +166,7 @@ def _levelled_anew(labels: Labels, rng: random.Random) -> Spec:
 
 
 def _broad(labels: Labels, rng: random.Random) -> Spec:
-    """What else a spec may ask of a node: ports on addresses, overhead, a first container."""
+    """Other requirements of a spec: ports on addresses, tolerations, and a sidecar container."""
     port = {"containerPort": 80, "hostPort": 9_950 + rng.randrange(3), "hostIP": rng.choice(("0.0.0.0", "10.0.0.1"))}
     first = {"name": "first", "image": "app-3:v1", "resources": {"requests": {"cpu": "300m"}}, "ports": [port]}
     return {
@@ -222,7 +222,7 @@ class Workloads:
         self._known: dict[int, _Workload] = {}
 
     async def create(self, number: int) -> str:
-        """A workload and its first round; gives a description of it."""
+        """Creates a workload with its first round. Returns a description."""
         rng = self._rng
         shape = rng.choice(SHAPES)
         labels = {"workload": f"w{number}"}
@@ -242,10 +242,10 @@ class Workloads:
         return f"workload: {shape.name}"
 
     async def repeat(self, number: int) -> None:
-        """Some of its pods go, and more come."""
+        """Deletes some of its pods and creates more."""
         workload = self._known[number]
-        standing = [pod for pod in self._world.pods() if pod.labels.get("workload") == workload.labels["workload"]]
-        for pod in self._rng.sample(standing, len(standing) // 3):
+        existing = [pod for pod in self._world.pods() if pod.labels.get("workload") == workload.labels["workload"]]
+        for pod in self._rng.sample(existing, len(existing) // 3):
             await self._world.user.delete_pod(pod)
         await self._add(workload, max(BATCH_MIN, workload.size // 2))
 

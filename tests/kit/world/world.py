@@ -1,4 +1,4 @@
-"""The world of a simulation as its users make it: nodes, pods, and what people do to them over the API."""
+"""The simulated cluster as its users change it over the API: nodes, pods and other objects."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.kit.wire.faults import MALFORMED, MARK
 from tests.kit.world.api_user import NAMESPACE, ApiUser, pods_path
 from tests.kit.world.budgets import Budgets
 from tests.kit.world.crowds import Crowds
-from tests.kit.world.disks import NOBODYS, Disks
+from tests.kit.world.disks import UNPROVISIONED, Disks
+from tests.kit.world.external_actors import ExternalActors
 from tests.kit.world.gang_workloads import GangWorkloads
 from tests.kit.world.gangs import Gangs
-from tests.kit.world.gpu_users import GpuUsers
 from tests.kit.world.kubelets import Kubelets
-from tests.kit.world.labels import CARDS, GPU, GPU_COUNT, GPU_MILLI, HOSTNAME, ODD
+from tests.kit.world.labels import CARDS, GPU, GPU_COUNT, GPU_MILLI, HOSTNAME, ODD_VOLUMES
 from tests.kit.world.linked_quotas import LinkedQuotas
 from tests.kit.world.nodes import NODES, Nodes, node_manifest
 from tests.kit.world.pod_manifests import URGENT_EVERY, add_urgency, mixed_pod, number_of, small_spec
@@ -28,17 +28,17 @@ from tests.kit.world.policies import COMPLIANT, POLICY, TRUSTED, Policies
 from tests.kit.world.quotas import Quotas
 from tests.kit.world.relations import Relations
 from tests.kit.world.services import Services
+from tests.kit.world.shared_gpus import SharedGpuActors
 from tests.kit.world.storage import VOLUMES_PATH, Storage
 from tests.kit.world.store_view import StoreView
-from tests.kit.world.strangers import Strangers
 
 NAMESPACES = ("default", "team-a", "team-b")
 EDGE_SCHEDULER, EDGE_EVERY = "edge-scheduler", 6
-"""Where there is such a domain, one pod in so many is its."""
+"""If the domain exists, one pod in EDGE_EVERY belongs to it."""
 
 
 class World:
-    """All who act on the API beside the program, and what they have made."""
+    """All clients of the API other than the program, and their objects."""
 
     def __init__(
         self,
@@ -56,12 +56,12 @@ class World:
         has_linked_quotas: bool = False,
         has_card_nodes: bool = False,
     ) -> None:
-        """`on_bound` gets the uid and the node of each pod that somebody else places."""
+        """`on_bound`: called with uid and node of each pod that another client places."""
         self.objects = objects
         self.policies = policies
         self._rng = rng
         self._next_number = itertools.count(1).__next__
-        """Of names, whoever makes the pod."""
+        """Returns the next number for names of all pods."""
         self.user = ApiUser(server)
         self.storage = Storage(server, self.user.send, seed, self.user.api, clock)
         self.disks = Disks(self.user.send, seed)
@@ -70,7 +70,7 @@ class World:
         self.services = Services(self.user)
         self.kubelets = Kubelets(self.user, objects)
         self.crowds = Crowds(self.user, objects, rng, self._next_number)
-        self.strangers = Strangers(self.user, objects, rng, self._next_number, on_bound)
+        self.external_actors = ExternalActors(self.user, objects, rng, self._next_number, on_bound)
         form = LinkedQuotas if has_linked_quotas else Quotas
         self.quotas = form(self.user, self.pods, seed, has_fractions=has_gang_workloads) if has_quotas else None
         teams = self.quotas.namespaces if self.quotas is not None else []
@@ -78,10 +78,10 @@ class World:
         rng_of_gangs = random.Random(f"{seed}/gang workloads")
         workloads = GangWorkloads(self.user, self.kubelets, self.storage, self.pods, rng_of_gangs)
         self.gang_workloads = workloads if has_gang_workloads else None
-        self.cards = GpuUsers(server, self.user, objects, clock, seed) if has_card_nodes else None
+        self.cards = SharedGpuActors(server, self.user, objects, clock, seed) if has_card_nodes else None
         self._relations = Relations(seed)
         self.schedulers: Collection[str] = ()
-        """Those that the run's domains serve."""
+        """Scheduler names of the run's domains."""
         self._pair_names = (f"pair-{number}" for number in itertools.count())
 
     async def build(self) -> None:
@@ -100,7 +100,7 @@ class World:
             await self.cards.build()
 
     async def add_pod(self, name: str = "", *, scheduler: str = "") -> None:
-        """A pod of the mixture; with a `scheduler`, a small plain one."""
+        """Creates a drawn pod; with a `scheduler`, a small plain one."""
         number = self._next_number()
         pod = mixed_pod(name or f"pod-{number}", self._rng)
         if scheduler:
@@ -117,7 +117,7 @@ class World:
         await self.user.create_pod(pod)
 
     async def add_fractions(self, node: str, millis: Sequence[str], *, count: int = 1) -> None:
-        """Pods that share the devices of one node, each so many of them."""
+        """Creates pods that share the devices of one node, `count` devices each."""
         for milli in millis:
             spec = small_spec("gpu-scheduler", "100m") | {"nodeSelector": {HOSTNAME: node}}
             amounts = {GPU_MILLI: milli} | ({GPU_COUNT: str(count)} if count > 1 else {})
@@ -125,7 +125,7 @@ class World:
             await self.user.create_pod({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
     async def add_annotated(self, scheduler: str, annotations: Mapping[str, str], *, whole: str = "") -> None:
-        """A small pod that says in its annotations what it takes."""
+        """Creates a small pod with these annotations."""
         spec = small_spec(scheduler, "100m")
         if whole:
             spec["containers"][0]["resources"]["limits"] = {GPU: whole}
@@ -133,7 +133,7 @@ class World:
         await self.user.create_pod({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
     async def add_unplaceable(self, spec: Mapping[str, Any]) -> str:
-        """A small pod that asks for what `spec` says; its name."""
+        """Creates a small pod with the fields of `spec`. Returns its name."""
         name = f"asked-{self._next_number()}"
         metadata = {"name": name, "labels": {"app": "app-4"}}
         plain = small_spec("forecast-scheduler", "100m") | dict(spec)
@@ -141,7 +141,7 @@ class World:
         return name
 
     async def add_garbled(self, mark: bytes = MARK) -> str:
-        """A pod of another scheduler; its name."""
+        """Creates a pod of another scheduler whose label contains `mark`. Returns its name."""
         name = f"garbled-{self._next_number()}"
         metadata = {"name": name, "labels": {"note": mark.decode()}}
         spec = small_spec("default-scheduler", "100m")
@@ -149,7 +149,7 @@ class World:
         return name
 
     async def add_malformed(self) -> Mapping[str, str]:
-        """A pod, a node and a volume that no client can read; kind -> path."""
+        """Creates a pod, a node and a volume that no client can decode. Returns kind -> path."""
         labels = {"note": MALFORMED.decode()}
         pod = await self.add_garbled(MALFORMED)
         node, volume = node_manifest(NODES + 50), _volume("garbled")
@@ -164,7 +164,7 @@ class World:
         }
 
     async def add_to_pair(self, pair: str, cpu: str, app: str, *, is_urgent: bool) -> str:
-        """A small plain pod that goes to these two nodes alone; its name."""
+        """Creates a small plain pod for a pair of nodes. Returns its name."""
         name = next(name for name in self._pair_names if (number_of(name) % URGENT_EVERY == 0) == is_urgent)
         spec = small_spec("forecast-scheduler", cpu) | {"nodeSelector": {"pair": pair}}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": app}}, "spec": spec}
@@ -172,7 +172,7 @@ class World:
         await self.user.create_pod(pod)
         return name
 
-    async def place_lowly(
+    async def add_small_pod(
         self,
         node: str,
         spec: Mapping[str, Any],
@@ -186,7 +186,9 @@ class World:
         namespace: str = NAMESPACE,
         labels: Mapping[str, str] | None = None,
     ) -> str:
-        """A small pod for one node, or for any, with what `spec` adds; its name. Urgent ones displace the others, by their `priority`."""
+        """Creates a small pod for one node, or for any, with the fields of `spec`. Returns its name. Urgent pods preempt others, by
+        their `priority`.
+        """
         number = self._next_number()
         name = name or f"contest-{number}"
         where = {"nodeSelector": {HOSTNAME: node}} if node else {}
@@ -196,7 +198,7 @@ class World:
         metadata = {
             "name": name,
             "namespace": namespace,
-            "labels": {**(labels or {}), **({ODD: "yes"} if "volumes" in spec else {})},
+            "labels": {**(labels or {}), **({ODD_VOLUMES: "yes"} if "volumes" in spec else {})},
             "annotations": {GPU_MILLI: milli} if milli else {},
         }
         await self.user.create_pod({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": plain})
@@ -206,7 +208,7 @@ class World:
         await self.user.send("PATCH", f"/api/v1/namespaces/{name}", {"metadata": {"labels": labels}}, MERGE_PATCH)
 
     async def edit_kept(self, name: str, *, is_deleted: bool) -> bool:
-        """Somebody writes the ConfigMap in which a program keeps what it does, or deletes it."""
+        """Edits or deletes the ConfigMap in which a program keeps a document."""
         path = f"/api/v1/namespaces/kube-system/configmaps/{name}"
         if is_deleted:
             return (await self.user.send("DELETE", path)).status == 200
@@ -218,41 +220,43 @@ class World:
         await self.user.send("DELETE", f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{name}")
 
     async def take_lease(self, name: str) -> None:
-        """Somebody who is none of ours holds it for a moment."""
+        """Writes another holder to the lease."""
         path = f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{name}"
         await self.user.send("PATCH", path, {"spec": {"holderIdentity": "somebody-else"}}, MERGE_PATCH)
 
     async def delete_uid(self, uid: str) -> None:
-        """Nothing happens where it has gone already."""
+        """Deletes the pod with this uid, if it exists."""
         for pod in [pod for pod in self.pods() if pod.uid == uid]:
             await self.user.delete_pod(pod)
 
-    async def mend_storage(self) -> None:
-        """After a restored backup: pods that wait for a volume that nobody makes had gone, and a class had come."""
+    async def repair_storage(self) -> None:
+        """Removes pods, and recreates a class, that a restored backup has brought back or removed: the pods would wait for a volume
+        forever.
+        """
         await self.disks.make_later()
         for pod in self.pods():
-            if not pod.node and any((one.claim or "").startswith(NOBODYS) for one in pod.spec.volumes):
+            if not pod.node and any((one.claim or "").startswith(UNPROVISIONED) for one in pod.spec.volumes):
                 await self.user.delete_pod(pod)
 
     async def patch_pod(self, pod: Pod, patch: Mapping[str, Any]) -> bool:
-        """As its owner does."""
+        """Patches a pod, as its owner does."""
         self.policies.pod_changed(pod.uid)
         answer = await self.user.send("PATCH", f"{pods_path(pod.namespace)}/{pod.name}", patch, MERGE_PATCH)
         return answer.status == 200
 
     def pods(self) -> list[Pod]:
-        """In order of their names, without those that `cards` owns: their kubelets end them, and nothing else does."""
+        """Returns the pods in order of their names, without those of `cards`: only their kubelets end these."""
         return [pod for pod in self.objects.pods().values() if CARDS not in pod.labels]
 
     async def open_gates(self, pod: Pod) -> bool:
         return await self.patch_pod(pod, {"spec": {"schedulingGates": None}})
 
     async def comply_with_policy(self, pod: Pod) -> bool:
-        """The pod is changed so that its policy refuses it no longer."""
+        """Changes the pod so that its policy no longer refuses it."""
         return await self.patch_pod(pod, {"metadata": {"labels": {POLICY: COMPLIANT}}})
 
     async def trust_namespace(self) -> None:
-        """One policy does not hold in this namespace any more."""
+        """Ends one policy in the default namespace."""
         self.policies.namespace_changed()
         await self.label_namespace(NAMESPACE, {TRUSTED: "yes"})
 

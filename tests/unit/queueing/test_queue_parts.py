@@ -18,10 +18,12 @@ from multisched.framework.events import (
     EventRegistration,
     Resource,
 )
+from multisched.framework.registry import BuiltPlugin, PluginSet, PluginUse
 from multisched.framework.step_budget import UnlimitedSteps
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Owner, PodSpec
 from multisched.model.selectors import Toleration
+from multisched.plugins.default_binder import DefaultBinder
 from multisched.queueing.backoff import BackoffPods, BackoffPolicy
 from multisched.queueing.entry import Entry, Failure
 from multisched.queueing.events_in_flight import EventsInFlight
@@ -31,7 +33,18 @@ from multisched.queueing.requeue_judge import EVENTS_PER_CHECK
 from multisched.queueing.transitions import QueueInvariantError, QueueState
 from multisched.queueing.uid_heap import GARBAGE_MIN_ITEMS, UidHeap
 from multisched.testing.builders import make_node
-from tests.unit.queueing.builders import AFFINITY, AffinityHint, Listening, make_pod, make_queue, pop_uid, profile
+from tests.unit.queueing.builders import (
+    AFFINITY,
+    NODE_LABEL,
+    REFUSED,
+    AffinityHint,
+    BySortOfPriority,
+    Listening,
+    make_pod,
+    make_queue,
+    pop_uid,
+    profile,
+)
 
 
 @pytest.mark.parametrize(
@@ -342,6 +355,21 @@ def test_event_outside_the_wildcard_does_not_affect_rejectors_without_registrati
     assert (log.since("p").anything, len(log.since("p").events)) == (False, 1)
     log.record(NODE_ADD, None, None, is_of_interest=False)
     assert log.since("p").anything
+
+
+def test_event_of_a_plugin_that_a_reload_enables_is_not_lost_during_an_attempt() -> None:
+    """No plugin had registered this kind before."""
+    queue = make_queue(plugins=[])
+    queue.add(make_pod("u"), 0)
+    pop_uid(queue, 0)
+    queue.on_event(NODE_LABEL, make_node(), make_node(), 0)
+    queue.fail("u", REFUSED, 0)
+    enabled = (BySortOfPriority(), DefaultBinder(), Listening("New", EventRegistration(NODE_LABEL)))
+    queue.use(PluginSet(BuiltPlugin(one, PluginUse(one.name)) for one in enabled), 1, is_tried=True)
+    assert pop_uid(queue, 1) == "u"
+    queue.on_event(NODE_LABEL, make_node(), make_node(), 1)
+
+    assert queue.fail("u", Failure(rejectors=frozenset({"New"})), 1).state is QueueState.BACKOFF
 
 
 class SpentSteps(UnlimitedSteps):

@@ -14,6 +14,7 @@ from domains.gpu.dialects.own import GPU_MILLI
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Rows
 from multisched.framework.points import CycleView, Plugin
+from multisched.framework.ports import BindAnswer, BindReply, PodTruth, UnreachableError
 from multisched.framework.reasons import ReasonTable
 from multisched.model.decode import LABELS_MAX
 from multisched.model.objects import CPU, Pod
@@ -187,6 +188,37 @@ def test_room_freed_by_an_assumed_pod_requeues_waiting_pods() -> None:
         assert house.worker.queue.where("uid-waits") is QueueState.UNSCHEDULABLE
         house.see_pod("permit", cpu="3")
         await asyncio.sleep(2.0)
+        assert house.node_of("waits") == "a"
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth"),
+    [
+        (BindAnswer.NOT_FOUND, []),
+        (BindAnswer.CONFLICT, [PodTruth("uid-lost", "b", is_deleting=False, is_gated=False)]),
+    ],
+    ids=["deleted", "bound elsewhere"],
+)
+def test_room_of_a_pod_lost_during_its_bind_requeues_waiting_pods(
+    answer: BindAnswer, truth: list[PodTruth | UnreachableError | None]
+) -> None:
+    """The API server's answer to the bind is all that shows it: the watch reports a pod that has no room on the node any more."""
+
+    async def scene(house: House) -> None:
+        house.desk.replies, house.desk.truths = [HELD_S, BindReply(answer)], truth
+        house.see_pod("lost", cpu="4")
+        await asyncio.sleep(0.1)
+        house.see_pod("waits", cpu="1")
+        await asyncio.sleep(3.0)
+        assert house.worker.queue.where("uid-waits") is QueueState.UNSCHEDULABLE
+        await asyncio.sleep(HELD_S)
+        if truth:
+            house.see_pod("lost", cpu="4", nodeName="b")
+        else:
+            house.lose_pod("lost")
+        await asyncio.sleep(10.0)
         assert house.node_of("waits") == "a"
 
     play(scene)

@@ -194,11 +194,16 @@ def test_stop_waits_for_binds_in_flight_and_starts_no_more() -> None:
     play(scene)
 
 
-def test_stop_with_a_hung_bind_lets_its_lease_expire() -> None:
+@pytest.mark.parametrize(
+    ("per_domain", "expected"),
+    [("true", {"forecast": "me", "gpu": ""}), ("false", {"forecast": "me"})],
+    ids=["a lease per domain", "one lease, whose other domain has no binds"],
+)
+def test_stop_with_a_hung_bind_lets_its_lease_expire(per_domain: str, expected: dict[str, str]) -> None:
     """A successor of a lease that was given back would not wait for that bind, and might fill the row (I1)."""
 
     async def scene(site: ProgramSite) -> None:
-        program, transport = site.program(configuration=f"{CONFIGURATION}\nlease: {{perDomain: true}}\n")
+        program, transport = site.program(configuration=f"{CONFIGURATION}\nlease: {{perDomain: {per_domain}}}\n")
         running = site.loop.create_task(program.run())
         await asyncio.sleep(5.0)
         transport.hold_s = 100.0
@@ -210,7 +215,7 @@ def test_stop_with_a_hung_bind_lets_its_lease_expire() -> None:
         assert site.loop.time() - began <= DRAIN_S + 2 * EVENTS_DRAIN_S + 1.0
         leases = await site.send("GET", LEASES)
         holders = {lease["metadata"]["name"]: lease["spec"].get("holderIdentity") or "" for lease in leases["items"]}
-        assert {name.split("-")[-1]: holder for name, holder in holders.items()} == {"forecast": "me", "gpu": ""}
+        assert {name.split("-")[-1]: holder for name, holder in holders.items()} == expected
         assert {entry.pod.name for entry in program.cache if program.cache.is_assumed(entry.pod.uid)} == {"p"}
 
     play(scene)

@@ -189,6 +189,20 @@ def test_refused_pods_are_retried_by_the_new_profile_and_keep_their_wait() -> No
     play(scene, configuration=BASE.format(rest=plugins(refuses("old", "a")), more=""))
 
 
+def test_pods_are_retried_when_a_plugin_no_longer_runs_at_filter() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await cluster.add_node("a")
+        await cluster.add_pod("p")
+        await cluster.settle(3.0)
+        assert cluster.placed == {}
+        unfiltered = plugins(refuses("me", "a")).removesuffix("}") + ", points: {filter: [NodeResourcesFit]}}"
+        cluster.program.reload(configuration(unfiltered))
+        await cluster.settle(3.0)
+        assert cluster.placed == {"p": "a"}
+
+    play(scene, configuration=BASE.format(rest=plugins(refuses("me", "a")), more=""))
+
+
 @pytest.mark.parametrize("name", ["held", "slow"])
 def test_pods_in_flight_finish_with_the_profile_that_decided_them(name: str) -> None:
     async def scene(cluster: Cluster) -> None:

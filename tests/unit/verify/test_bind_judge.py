@@ -12,7 +12,7 @@ import pytest
 from multisched.cluster.api.server import ApiServer
 from multisched.cluster.base.storage import Event, Stored
 from multisched.config import loading
-from tests.kit.checkers.api.bind_judge import NEWS_S, STORAGE, BindJudge
+from tests.kit.checkers.api.bind_judge import KINDS, UNSEEN_MAX_S, BindJudge
 from tests.unit.verify.clusters import WEB, ZONE, Told, affinity, anti_affinity, make_node, make_pod, spread, term
 
 
@@ -38,7 +38,7 @@ class JudgedCluster:
         self.judge = BindJudge(self.server, loading.default(), lambda: self.now_s, self)
         for name in ("n1", "n2"):
             self.write(make_node(name, zone=name))
-        self.wait(2 * NEWS_S)
+        self.wait(2 * UNSEEN_MAX_S)
 
     def is_known(self, one: str, uid: str) -> bool:
         return one in self.ours
@@ -46,12 +46,12 @@ class JudgedCluster:
     def was_delivered(self, pod: dict[str, Any], uid: str) -> bool:
         return pod["metadata"]["uid"] in self.delivered
 
-    def unheard(self, uid: str) -> Collection[str]:
+    def missed_pods(self, uid: str) -> Collection[str]:
         return self.missed
 
     def write(self, delivered: Told) -> None:
         kind, document = delivered
-        storage = next(key for key, of in STORAGE.items() if of == kind)
+        storage = next(key for key, of in KINDS.items() if of == kind)
         metadata = document["metadata"]
         key = f"{metadata['namespace']}/{metadata['name']}" if "namespace" in metadata else metadata["name"]
         metadata.setdefault("uid", f"uid-{key}")
@@ -94,7 +94,7 @@ def test_foreign_bind_may_be_unknown_for_a_while() -> None:
     judged.bind("first", "n1", is_ours=False, **LARGE)
     assert judged.bind("second", "n1", **LARGE) == []
     judged.delete("second")
-    judged.wait(NEWS_S + 1)
+    judged.wait(UNSEEN_MAX_S + 1)
     assert judged.bind("third", "n1", **LARGE) == ["resources"]
 
 
@@ -104,7 +104,7 @@ def test_node_change_may_be_unknown_for_a_while() -> None:
     judged.write(make_node("n2", taints=[{"key": "k", "effect": "NoSchedule"}]))
     assert judged.bind("one", "n1", **LARGE) == []
     assert judged.bind("two", "n2") == []
-    judged.wait(NEWS_S + 1)
+    judged.wait(UNSEEN_MAX_S + 1)
     assert judged.bind("three", "n1", **LARGE) == ["resources"]
     assert judged.bind("four", "n2") == ["taints"]
 
@@ -112,7 +112,7 @@ def test_node_change_may_be_unknown_for_a_while() -> None:
 def test_pod_watch_may_be_ahead_of_the_node_watch() -> None:
     judged = JudgedCluster()
     judged.bind("first", "n1", **LARGE)
-    judged.wait(NEWS_S + 1)
+    judged.wait(UNSEEN_MAX_S + 1)
     judged.write(make_node("n1", cpu="1"))
     judged.delete("first")
     assert judged.bind("second", "n1", **LARGE) == []
@@ -122,7 +122,7 @@ def test_pod_watch_may_be_ahead_of_the_node_watch() -> None:
 def test_pod_watch_may_be_behind_the_node_watch() -> None:
     judged = JudgedCluster()
     judged.write(make_node("n1", cpu="1"))
-    judged.wait(NEWS_S + 1)
+    judged.wait(UNSEEN_MAX_S + 1)
     judged.bind("stranger", "n1", is_ours=False, **LARGE)
     judged.write(make_node("n1", cpu="4"))
     assert judged.bind("second", "n1", **LARGE) == []
@@ -132,7 +132,7 @@ def test_pod_watch_may_be_behind_the_node_watch() -> None:
 def test_reverted_change_may_be_unknown_for_a_while() -> None:
     judged = JudgedCluster()
     judged.write(make_node("n1", cpu="1"))
-    judged.wait(NEWS_S + 1)
+    judged.wait(UNSEEN_MAX_S + 1)
     judged.write(make_node("n1"))
     judged.write(make_node("n1", cpu="1"))
     assert judged.bind("one", "n1", **LARGE) == []
@@ -152,7 +152,7 @@ def test_affinity_to_an_assumed_pod_that_failed_to_bind_is_allowed() -> None:
 def test_pod_recreated_with_the_same_name_is_another_pod() -> None:
     judged = JudgedCluster()
     judged.bind("first", "n1", **LARGE)
-    judged.wait(NEWS_S + 1)
+    judged.wait(UNSEEN_MAX_S + 1)
     kind, document = make_pod("first", "", **LARGE)
     document["metadata"]["uid"] = "uid-another"
     judged.write((kind, document))

@@ -1,1 +1,1 @@
-"""Checks at the API server: each binding, lease, status and Event, as it is sent and as it takes effect."""
+"""Checks at the API server: each binding, lease, status and Event, when it is sent and when it takes effect."""

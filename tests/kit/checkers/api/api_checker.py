@@ -1,7 +1,7 @@
-"""The account of an API server in a test: every binding at the moment it takes effect, against the server's own store.
+"""Checks every binding when it takes effect, against the API server's own store.
 
-Nothing of the program under test takes part: what stands here is what the world knows. Each rule names its invariant of
-ARCHITECTURE.md; a broken one is a sentence in `broken`.
+No part of the program under test is used. Each rule names its invariant of ARCHITECTURE.md; each violation is a sentence in
+`broken`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import orjson
 from multisched.cluster.api.server import ApiServer
 from multisched.model.objects import PODS, Node, Pod, Requests
 from multisched.model.wire import Response
-from tests.kit.checkers.card_rules import listed
-from tests.kit.checkers.delivered_state import Ground
-from tests.kit.checkers.reference_rules import clash, keep_apart, wants
+from tests.kit.checkers.card_rules import node_resources
+from tests.kit.checkers.delivered_state import DecisionBasis
+from tests.kit.checkers.reference_rules import keep_apart, matches_node_affinity, ports_conflict
 from tests.kit.world.labels import GPU, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
 from tests.kit.world.storage import Storage
 from tests.kit.world.store_view import StoreView
@@ -28,141 +28,150 @@ BROKEN_MAX = 20
 
 
 class ApiChecker:
-    """Sees every binding as it takes effect."""
+    """Checks each binding when it takes effect."""
 
     def __init__(self, server: ApiServer, broken: list[str]) -> None:
         self._server = server
         self._broken = broken
         self.objects = StoreView(server)
         self._devices: dict[str, tuple[str, tuple[str, ...], int]] = {}
-        """uid -> node, devices and milli of each, as each binding gave them: what is edited later gives nothing back."""
+        """uid -> node, devices and milli of each device, as written by the binding. A later edit of the annotations does not change
+        it.
+        """
         self.bound: dict[str, str] = {}
         """uid -> node of every successful binding."""
         self.faked: set[tuple[str, str]] = set()
-        """(uid, node) of bindings that were answered and never arrived, or that a restored backup took back: nobody can know at once."""
+        """(uid, node) of bindings that were reported as successful and never stored, or that a restored backup has removed. No
+        process can detect that at once.
+        """
         self.history: list[tuple[str, str]] = []
-        self.was_rewound = False
+        self.was_restored = False
         """A backup was restored."""
         self.storage: Storage | None = None
-        """Where there are volumes: judges bindings of pods with claims."""
+        """Checks bindings of pods with claims; None if the test has no volumes."""
 
-    def bind_seen(self, path: str, body: bytes, answer: Response) -> None:
-        """I1, I2 and I7 after each successful binding."""
+    def on_bind_applied(self, path: str, body: bytes, answer: Response) -> None:
+        """Checks I1, I2 and I7 after a successful binding."""
         if answer.status != 201:
             return
         key, _ = target_of(path)
         pods = self.pods()
         pod = pods.get(key)
         if pod is None:
-            self.complain(f"I7: {key} was bound but does not exist")
+            self.report_violation(f"I7: {key} was bound but does not exist")
             return
         wanted, node = decision_of(body)
         self.history.append((key, node))
         if pod.uid in self.bound:
-            self.complain(f"I2: {key} was bound to {self.bound[pod.uid]} and again to {node}")
+            self.report_violation(f"I2: {key} was bound to {self.bound[pod.uid]} and again to {node}")
         self.bound[pod.uid] = node
         if pod.gates or pod.is_deleting:
-            self.complain(f"I7: {key} was bound while gated or being deleted")
+            self.report_violation(f"I7: {key} was bound while gated or being deleted")
         if wanted != pod.uid:
-            self.complain(f"I7: {key} was bound by a decision about uid {wanted!r}")
+            self.report_violation(f"I7: {key} was bound by a decision about uid {wanted!r}")
         self._judge_node(pod, node, pods)
 
     def _judge_node(self, pod: Pod, node: str, pods: Mapping[str, Pod]) -> None:
-        ground = self.ground_of(pod.uid, node)
+        basis = self.basis_of(pod.uid, node)
         others = [one for one in pods.values() if one.node == node and one.uid != pod.uid and not one.is_terminal]
-        counted = [one for one in others if not self.is_excused(one, ground)]
+        counted = [one for one in others if not self.is_excused(one, basis)]
         self._note_devices(pod, node)
-        self._check_node(pod, node, counted, ground)
-        self._check_selector(pod, node, ground)
+        self._check_node(pod, node, counted, basis)
+        self._check_selector(pod, node, basis)
         self._check_ports(pod, node, counted)
         self._check_volumes(pod, node)
         self._check_neighbours(pod, node, counted)
 
-    def ground_of(self, uid: str, node: str) -> Ground | None:
-        """What the binding was decided on; None: its sender knew everything."""
+    def basis_of(self, uid: str, node: str) -> DecisionBasis | None:
+        """Returns the state on which the binding was decided; None if its sender knew everything."""
         return None
 
     def is_later(self, one: str, than: str) -> bool:
-        """The pod `one` was decided on after the pod `than`."""
+        """Reports whether the pod `one` was decided on after the pod `than`."""
         return False
 
-    def bind_faked(self, body: bytes) -> None:
+    def on_bind_faked(self, body: bytes) -> None:
         self.faked.add(decision_of(body))
 
-    def is_excused(self, pod: Pod, ground: Ground | None) -> bool:
-        """True for a pod of which the sender cannot have known that it is there."""
+    def is_excused(self, pod: Pod, basis: DecisionBasis | None) -> bool:
+        """Reports whether the sender of a binding cannot know that this pod is on the node."""
         return False
 
-    def _check_node(self, pod: Pod, name: str, others: list[Pod], ground: Ground | None) -> None:
-        """I1 of room. A node that shrank, and a pod that was made larger, count from when the sender observed it.
+    def _check_node(self, pod: Pod, name: str, others: list[Pod], basis: DecisionBasis | None) -> None:
+        """Checks I1 for resources. A smaller node, and a pod that was resized up, count from the time at which the sender observed
+        the change.
 
-        A pod that takes effect late is no worse than those decided after it. The node may have been larger then, or
-        have seemed to hold less.
+        A bind that takes effect late is compared with the same capacity as the binds decided after it: the node may have been
+        larger at that time, or may have seemed to hold less.
         """
         node = self.nodes().get(name)
         if node is None:
-            return  # it was deleted a moment ago: nothing of it can be overcommitted
-        if ground is not None and ground.mistakes(node):
+            return  # it was just deleted, so it cannot be overcommitted
+        if basis is not None and basis.predates(node):
             return
         room = dict(node.allocatable)
-        later = [self.ground_of(one.uid, name) for one in others if self.is_later(one.uid, pod.uid)]
+        later = [self.basis_of(one.uid, name) for one in others if self.is_later(one.uid, pod.uid)]
         others = [one for one in others if not any(self.is_excused(one, than) for than in later)]
-        for decided_on in (ground, *later):
+        for decided_on in (basis, *later):
             if decided_on is not None and decided_on.node is not None and decided_on.node.uid == node.uid:
                 room = {
                     r: max(room.get(r, 0), amount) for r, amount in (room | dict(decided_on.node.allocatable)).items()
                 }
-        sizes = [pod.requests if ground is None else smaller(pod.requests, ground.size)]
-        sizes += [self._size(other, ground) for other in others]
+        sizes = [pod.requests if basis is None else smaller(pod.requests, basis.size)]
+        sizes += [self._size(other, basis) for other in others]
         sums: dict[str, int] = {}
         for size in sizes:
             for resource, amount in {**size, PODS: 1}.items():
                 sums[resource] = sums.get(resource, 0) + amount
-        for resource in {**listed(pod.requests), PODS: 1}:
+        for resource in {**node_resources(pod.requests), PODS: 1}:
             amount = sums[resource]
             if amount > room.get(resource, 0):
-                self.complain(f"I1: {name} holds {amount} of {room.get(resource, 0)} {resource} with {pod.key}")
+                self.report_violation(f"I1: {name} holds {amount} of {room.get(resource, 0)} {resource} with {pod.key}")
         self._check_devices(node, room.get(GPU, 0), [pod, *others])
 
-    def _size(self, other: Pod, ground: Ground | None) -> Requests:
-        """As the sender saw the pod when it decided. If it had not seen the pod then, as it was seen when it was sent."""
-        if ground is None:
+    def _size(self, other: Pod, basis: DecisionBasis | None) -> Requests:
+        """Returns the pod's requests as the sender observed them when it decided. If it had not observed the pod by then, as they
+        were when the pod's own bind was sent.
+        """
+        if basis is None:
             return other.requests
-        delivered = ground.pods.get(other.uid)
+        delivered = basis.pods.get(other.uid)
         if delivered is not None:
             return smaller(other.requests, delivered.requests)
-        later = self.ground_of(other.uid, other.node)
+        later = self.basis_of(other.uid, other.node)
         return other.requests if later is None else smaller(other.requests, later.size)
 
     def _check_neighbours(self, pod: Pod, name: str, others: list[Pod]) -> None:
-        """I1 of anti-affinity: no host holds a pod and one that it bears not."""
+        """Checks I1 for required anti-affinity between pods on one node."""
         for other in others:
             if keep_apart(pod, other):
-                self.complain(f"I1: {pod.key} was bound to {name} beside {other.key}, which an anti-affinity forbids")
+                self.report_violation(
+                    f"I1: {pod.key} was bound to {name} beside {other.key}, which an anti-affinity forbids"
+                )
 
-    def _check_selector(self, pod: Pod, name: str, ground: Ground | None) -> None:
-        """I1 of places: the pod is where it wanted to be, by the labels that its sender had observed."""
-        node = self.nodes().get(name) if ground is None or ground.node is None else ground.node
-        if node is not None and not wants(pod, node):
-            self.complain(f"I1: {pod.key} was bound to {name}, which its node selector forbids")
+    def _check_selector(self, pod: Pod, name: str, basis: DecisionBasis | None) -> None:
+        """Checks I1 for node selector and node affinity, by the node labels that the sender had observed."""
+        node = self.nodes().get(name) if basis is None or basis.node is None else basis.node
+        if node is not None and not matches_node_affinity(pod, node):
+            self.report_violation(f"I1: {pod.key} was bound to {name}, which its node selector forbids")
 
     def _check_ports(self, pod: Pod, name: str, others: list[Pod]) -> None:
-        """I1 of host ports: nobody else has them."""
+        """Checks I1 for host ports."""
         for other in others if pod.spec.host_ports else ():
-            if clash(pod, other):
-                self.complain(f"I1: {pod.key} was bound to {name}, where {other.key} has its port")
+            if ports_conflict(pod, other):
+                self.report_violation(f"I1: {pod.key} was bound to {name}, where {other.key} has its port")
 
     def _check_volumes(self, pod: Pod, name: str) -> None:
-        """I1 of volumes: what a pod was promised is there before it is."""
+        """Checks I1 for volumes: all claims of a pod are bound, to volumes that the node reaches."""
         node = self.nodes().get(name)
-        if self.storage is None or node is None or self.was_rewound:
-            return  # which claims a restored backup has unbound, nobody observes for a while
+        if self.storage is None or node is None or self.was_restored:
+            return  # processes do not observe at once which claims a restored backup has unbound
         fault = self.storage.fault_of_bind(pod, node)
         if fault:
-            self.complain(f"I1: {fault}")
+            self.report_violation(f"I1: {fault}")
 
     def _note_devices(self, pod: Pod, node: str) -> None:
-        """What the binding has given, from the annotations that the node's device plugin reads."""
+        """Records the devices of a binding, from the annotations that the node's device plugin reads."""
         known = self.nodes().get(node)
         is_named = known is not None and known.labels.get(GPU_INDICES) == HONOURED
         milli = "1000" if pod.requests.get(GPU) and is_named else pod.annotations.get(GPU_MILLI)
@@ -170,9 +179,10 @@ class ApiChecker:
             self._devices[pod.uid] = node, tuple(pod.annotations.get(GPU_DEVICES, "").split(",")), int(milli)
 
     def _check_devices(self, node: Node, count: int, pods: list[Pod]) -> None:
-        """I1 per device that the first of the pods was given now, counted from what bindings gave.
+        """Checks I1 for each device that the first pod got from its binding.
 
-        What others share was judged when each of them was bound, and may have been excused: pods come back with a backup.
+        Devices that only the other pods share were checked at their own bindings, and may have been excused, for instance after a
+        restored backup.
         """
         used: dict[int, int] = {}
         shared = [pod for pod in pods if self._devices.get(pod.uid, ("",))[0] == node.name]
@@ -180,20 +190,20 @@ class ApiChecker:
             _, devices, milli = self._devices[pod.uid]
             for text in devices:
                 if pod is pods[0] and (not text.isdigit() or int(text) >= count):
-                    self.complain(f"I1: {pod.key} is to use device {text!r} of {node.name}")
+                    self.report_violation(f"I1: {pod.key} is to use device {text!r} of {node.name}")
                 elif text.isdigit():
                     used[int(text)] = used.get(int(text), 0) + milli
         own = self._devices.get(pods[0].uid, ("", ()))[1]
         for device, milli in used.items():
             if milli > 1000 and str(device) in own:
-                self.complain(f"I1: device {device} of {node.name} is given out for {milli} milli")
+                self.report_violation(f"I1: device {device} of {node.name} is given out for {milli} milli")
         is_mixed = shared and any(pod.requests.get(GPU) for pod in pods)
         if is_mixed and node.labels.get(GPU_INDICES) != HONOURED:
-            self.complain(f"I1: whole and shared GPUs meet on {node.name}")
+            self.report_violation(f"I1: whole and shared GPUs meet on {node.name}")
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def complain(self, sentence: str) -> None:
+    def report_violation(self, sentence: str) -> None:
         if len(self._broken) < BROKEN_MAX:
             self._broken.append(sentence)
 
@@ -216,7 +226,7 @@ class ApiChecker:
             uid = (event.get("regarding") or event.get("involvedObject") or {}).get("uid", "")
             node = str(event.get("note") or event.get("message")).rsplit(" ", 1)[-1]
             if self.bound.get(uid) != node and (uid, node) not in self.faked:
-                self.complain(f"I2: an Event says that {uid} went to {node}; it is on {self.bound.get(uid)}")
+                self.report_violation(f"I2: an Event says that {uid} went to {node}; it is on {self.bound.get(uid)}")
 
 
 def smaller(size: Requests, other: Requests) -> Requests:

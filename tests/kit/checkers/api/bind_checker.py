@@ -1,7 +1,7 @@
-"""The API server's bind checker in a simulation: every binding as it is sent, takes effect and is answered; every lease written.
+"""Checks every binding of a simulation when it is sent, takes effect and is answered, and every lease when it is written.
 
-`ApiChecker` checks a binding's effect. That is not enough where the server refuses what should never have been asked,
-or where two processes compete. Here a binding is judged as it leaves its process (I2, I7, I8, I9, I10).
+`ApiChecker` checks the effect of a binding. That is not enough if the server refuses a binding that should not have been sent, or
+if two processes compete. `BindChecker` also checks a binding when it leaves its process (I2, I7, I8, I9, I10).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from multisched.config.schema import Configuration
 from multisched.model.objects import Pod
 from multisched.model.wire import Response
 from tests.kit.checkers.api.api_checker import ApiChecker, decision_of, pod_of, smaller, target_of
-from tests.kit.checkers.api.bind_judge import NEWS_S, SHARED, BindJudge
+from tests.kit.checkers.api.bind_judge import ORDER_DEPENDENT, UNSEEN_MAX_S, BindJudge
 from tests.kit.checkers.api.binds_in_flight import BindsInFlight
 from tests.kit.checkers.api.card_checker import CardChecker
 from tests.kit.checkers.api.decisions import Decisions
@@ -25,22 +25,22 @@ from tests.kit.checkers.api.feasible_pods import FeasiblePods
 from tests.kit.checkers.api.gang_checker import GangChecker
 from tests.kit.checkers.api.lease_checker import LeaseChecker
 from tests.kit.checkers.api.quota_checker import QuotaChecker
-from tests.kit.checkers.api.stale_decisions import Decision, fault_of_neighbours, fault_of_strangers
+from tests.kit.checkers.api.stale_decisions import Decision, fault_of_external_pods, fault_of_pods_there
 from tests.kit.checkers.api.status_checker import StatusChecker
 from tests.kit.checkers.api.write_log import WriteLog
-from tests.kit.checkers.delivered_state import DeliveredState, Ground, Homes
+from tests.kit.checkers.delivered_state import DecisionBasis, DeliveredState, DomainNodeFilter
 from tests.kit.checkers.quota_rules import quota_excess
 from tests.kit.world.policies import Policies
 
 PRIORITY_MAX = 2_000_001_000
-"""Of pods that are critical for their node."""
+"""The priority of `system-node-critical`."""
 SCHEDULED = "PodScheduled"
 UNREADABLE = "the pod cannot be scheduled: "
-"""Begins the condition of a pod whose owner has made it unreadable: true whatever becomes of its bind."""
+"""Prefix of the condition of a pod that cannot be decoded. It is true whatever the result of a bind in flight."""
 
 
 class BindChecker(ApiChecker):
-    """An ApiChecker that also knows the configuration, the time, and who sent what."""
+    """An `ApiChecker` that also knows the configuration, the time and the senders of bindings."""
 
     def __init__(
         self,
@@ -49,216 +49,228 @@ class BindChecker(ApiChecker):
         now_s: Callable[[], float],
         broken: list[str],
         policies: Policies,
-        news_s: Callable[[], float] = lambda: NEWS_S,
+        unseen_s: Callable[[], float] = lambda: UNSEEN_MAX_S,
         *,
         has_quotas: bool = False,
         has_gangs: bool = False,
     ) -> None:
-        """`has_quotas`, `has_gangs`: there may be some; else nobody looks for any."""
+        """`has_quotas`, `has_gangs`: the run may have quotas, or gangs; otherwise they are not checked."""
         super().__init__(server, broken)
-        self.quotas = QuotaChecker(server, now_s, self.complain, is_on=has_quotas)
-        self.gangs = GangChecker(server, now_s, self.complain, is_on=has_gangs)
+        self.quotas = QuotaChecker(server, self.report_violation, is_on=has_quotas)
+        self.gangs = GangChecker(server, now_s, self.report_violation, is_on=has_gangs)
         self.policies = policies
-        self._homes = Homes(configuration)
+        self._node_filter = DomainNodeFilter(configuration)
         self._groups = lease_groups_of(configuration)
         self._domain_of = {name: d.name for d in configuration.domains for name in d.scheduler_names}
-        self.leases = LeaseChecker(configuration, now_s, self.complain, self._has_ours)
-        self.in_flight = BindsInFlight(configuration, now_s, self.complain, self.leases.cannot_know)
+        self.leases = LeaseChecker(configuration, now_s, self.report_violation, self._has_ours)
+        self.in_flight = BindsInFlight(configuration, now_s, self.report_violation, self.leases.cannot_know)
         self.decisions = Decisions(self.bound, self.leases.did_not_know)
         self.delivered = self.decisions.delivered
         """Sender -> what it has observed."""
         self.interrupted: set[str] = set()
-        """Processes that have ended, or were paused, or whose memory was made wrong: what they began may be left half done."""
-        self.misled_about: set[str] = set()
-        """Nodes of which some process saw a pod of theirs elsewhere, or could not know that others bind to it."""
+        """Processes that have ended, were paused, or whose memory was corrupted. What they began may remain unfinished."""
+        self.misreported_nodes: set[str] = set()
+        """Nodes about which a process was misinformed: it saw a pod of its own on another node, or cannot know that another process
+        binds to the node.
+        """
         self._feasible = FeasiblePods(
-            self.objects, configuration, self._homes, lambda: self.storage, self.quotas, self.gangs
+            self.objects, configuration, self._node_filter, lambda: self.storage, self.quotas, self.gangs
         )
-        self._judge = BindJudge(server, configuration, now_s, self.decisions, news_s)
-        self.statuses = StatusChecker(server, configuration, self.leases, self.pods, self.complain)
+        self._judge = BindJudge(server, configuration, now_s, self.decisions, unseen_s)
+        self.statuses = StatusChecker(server, configuration, self.leases, self.pods, self.report_violation)
         self.cards: CardChecker | None = None
-        """Of nodes that share GPUs, if there are any."""
+        """Checks nodes that share GPUs; None if the run has none."""
         server.interceptors.append(WriteLog(self))
 
     # -- as a binding leaves its process ---------------------------------------------------------------------------
 
-    def bind_sent(self, sender: str, path: str, body: bytes) -> None:
-        """I2, I7, I9 and I10, whatever the server will say to it."""
+    def on_bind_sent(self, sender: str, path: str, body: bytes) -> None:
+        """Checks I2, I7, I9 and I10, independent of the server's response."""
         self._judge.follow()
         key, timeout_s = target_of(path)
         uid, node = decision_of(body)
         is_first = self.in_flight.is_first(sender, uid)
         self.in_flight.sent(sender, key, uid, node, timeout_s)
-        self.gangs.history.bind_sent(uid)
+        self.gangs.history.on_bind_sent(uid)
         self.in_flight.check_alone(sender, key, node, self.bound)
         pod = self.pods().get(key)
         if pod is None or pod.uid != uid:
-            return  # it was deleted a moment ago
+            return  # it was just deleted
         domain = self._domain_of.get(pod.spec.scheduler_name)
         if domain is None:
-            self.complain(f"I7: a binding was sent for {key} of {pod.spec.scheduler_name}")
+            self.report_violation(f"I7: a binding was sent for {key} of {pod.spec.scheduler_name}")
             return
         delivered = self.delivered.get(sender)
         if pod.gates and (delivered is None or uid not in delivered.pods or delivered.pods[uid].gates):
-            self.complain(f"I7: a binding was sent for {key}, which is gated")
+            self.report_violation(f"I7: a binding was sent for {key}, which is gated")
         self.leases.check(sender, domain, f"a binding for {key}")
         if delivered is not None:
             self.decisions.sent(sender, pod, node)
-            # Of a pod that is bound there already the sender asks for an answer, and changes nothing.
+            # A binding of a pod that is already bound there only asks for an answer; it changes nothing.
             fault = (
-                delivered.fault_of_bind(pod, domain, node) or self._fault_of_company(delivered, pod, domain, node)
+                delivered.fault_of_bind(pod, domain, node) or self._fault_of_later_changes(delivered, pod, domain, node)
                 if is_first and pod.node != node
                 else ""
             )
             if fault:
-                self.complain(f"I8: {sender} sent {key} to {node}, {fault}")
+                self.report_violation(f"I8: {sender} sent {key} to {node}, {fault}")
         if self.leases.is_unaware(sender):
-            self.misled_about.add(node)
+            self.misreported_nodes.add(node)
         self.in_flight.opened(sender, uid, domain)
         self.decisions.placed(sender, uid, self._groups[domain])
 
-    def _fault_of_company(self, delivered: DeliveredState, pod: Pod, domain: str, node: str) -> str:
-        """What others have done since the sender decided, as far as it has observed, that forbids to send; empty for nothing."""
-        ground, chosen = self.decisions.ground_of(pod.uid, node), delivered.chosen(pod.uid)
-        fault = fault_of_neighbours(delivered, pod, node)
-        if fault or chosen is None or ground is None:
+    def _fault_of_later_changes(self, delivered: DeliveredState, pod: Pod, domain: str, node: str) -> str:
+        """Returns the change by another client since the decision, as far as the sender has observed it, that forbids the binding;
+        empty for none.
+        """
+        basis, assumed_node = self.decisions.basis_of(pod.uid, node), delivered.assumed_node(pod.uid)
+        fault = fault_of_pods_there(delivered, pod, node)
+        if fault or assumed_node is None or basis is None:
             return fault
-        decision = Decision(ground.pods, chosen)
-        return fault_of_strangers(delivered, pod, domain, node, decision, self.decisions.strangers)
+        decision = Decision(basis.pods, assumed_node)
+        return fault_of_external_pods(delivered, pod, domain, node, decision, self.decisions.external_uids)
 
-    def bind_answered(self, sender: str, body: bytes, answer: Response | None) -> None:
-        """What the sender learned; nothing, if the answer was lost or the sender is gone."""
+    def on_bind_answered(self, sender: str, body: bytes, answer: Response | None) -> None:
+        """Records the response that the sender received; None if it was lost, or if the sender has ended."""
         uid, _ = decision_of(body)
         self.in_flight.answered(sender, uid, answer)
-        self.gangs.history.bind_answered(sender, uid, is_bound=answer is not None and answer.status == 201)
+        self.gangs.history.on_bind_answered(sender, uid, is_bound=answer is not None and answer.status == 201)
         self._judge_refusal(sender, uid, answer)
 
-    def claim_answered(self, sender: str, path: str, answer: Response) -> None:
+    def on_claim_answered(self, sender: str, path: str, answer: Response) -> None:
         uid = self.policies.uid_of_claimant(path)
         if uid:
             self._judge_refusal(sender, uid, answer)
 
-    def status_sent(self, sender: str, body: bytes) -> None:
-        """I3: a condition says the latest, and nothing that was true before while the pod's bind is on the wire."""
+    def on_pod_status_sent(self, sender: str, body: bytes) -> None:
+        """Checks I3: the written condition is the latest one, and no old condition is written while the pod's bind is in flight."""
         document = orjson.loads(body)
         conditions = document.get("status", {}).get("conditions") or ()
         message = next((str(one.get("message")) for one in conditions if one.get("type") == SCHEDULED), None)
         uid = str(document.get("metadata", {}).get("uid"))
-        said = self.delivered[sender].said.get(uid) if sender in self.delivered else None
-        if message is None or said is None:
+        last_message = self.delivered[sender].last_messages.get(uid) if sender in self.delivered else None
+        if message is None or last_message is None:
             return
-        if message != said:
-            self.complain(f"I3: {sender} writes to the owner of {uid} {message[:60]!r}, after {said[:60]!r}")
+        if message != last_message:
+            self.report_violation(
+                f"I3: {sender} writes to the owner of {uid} {message[:60]!r}, after {last_message[:60]!r}"
+            )
         elif self.in_flight.is_open(sender, uid) and not message.startswith(UNREADABLE):
-            self.complain(f"I3: {sender} writes to the owner of {uid} {message[:60]!r} while it is being bound")
+            self.report_violation(f"I3: {sender} writes to the owner of {uid} {message[:60]!r} while it is being bound")
 
-    def object_status_sent(self, sender: str, path: str) -> None:
+    def on_object_status_sent(self, sender: str, path: str) -> None:
         self.statuses.sent(sender, path)
 
     def _judge_refusal(self, sender: str, uid: str, answer: Response | None) -> None:
-        """I10: attempts at what the server always refuses are bounded."""
+        """Checks I10: the number of attempts that the server always refuses is bounded."""
         fault = self.policies.answered(sender, uid, answer)
         if fault:
-            self.complain(f"I10: {sender} tried {uid} again: {fault}")
+            self.report_violation(f"I10: {sender} tried {uid} again: {fault}")
 
-    def given_up(self, sender: str, uid: str) -> None:
-        """The sender gives back what a pod holds."""
+    def forgotten(self, sender: str, uid: str) -> None:
+        """Checks I2 when the sender forgets a pod."""
         pod = next((pod for pod in self.pods().values() if pod.uid == uid), None)
-        if pod is not None and not pod.is_deleting and not self.was_rewound:
-            self.in_flight.check_given_up(sender, pod, is_strangers=uid in self.decisions.strangers)
+        if pod is not None and not pod.is_deleting and not self.was_restored:
+            self.in_flight.check_forgotten(sender, pod, is_external=uid in self.decisions.external_uids)
 
-    def line_lost(self, sender: str, uid: str) -> None:
-        self.decisions.line_lost(sender, uid)
+    def on_line_lost(self, sender: str, uid: str) -> None:
+        self.decisions.on_line_lost(sender, uid)
         self.gangs.history.misled(uid)
 
     def _domains_at(self, sender: str, pod: Pod) -> list[str]:
-        """The pod's own domain, that of a pod of another node that reclaims from it, and those that may use its node.
+        """Returns the pod's own domain, the domain of a pod that reclaims from it, and the domains that may use its node.
 
-        The node is as the sender observed it.
+        The node is taken as the sender observed it.
         """
         own = self._domain_of.get(pod.spec.scheduler_name)
         claimant = self._domain_of.get(self.quotas.claimants.get(pod.uid, ""))
         delivered = self.delivered.get(sender)
         node = delivered.nodes.get(pod.node) if delivered is not None else self.nodes().get(pod.node)
         found = [domain for domain in (own, claimant) if domain is not None]
-        return found + [d for d in self._groups if d != own and node is not None and self._homes.usable_by(d)(node)]
+        return found + [
+            d for d in self._groups if d != own and node is not None and self._node_filter.usable_by(d)(node)
+        ]
 
     def _has_ours(self) -> bool:
-        """Some pod of our schedulers stands on a node."""
+        """Reports whether a pod of our schedulers is on a node."""
         pods = (pod for pod in self.pods().values() if pod.node and not pod.is_terminal)
         return any(pod.spec.scheduler_name in self._domain_of for pod in pods)
 
-    def victim_sent(self, sender: str, path: str) -> None:
-        """Who preempts leads (I9), and nobody goes for a pod that is no more urgent than itself.
+    def on_eviction_sent(self, sender: str, path: str) -> None:
+        """Checks that the sender of an eviction leads (I9), and that the victim does not have the highest priority (I7).
 
-        It leads the victim's domain, or one that may use the node on which the victim stands: nodes move between domains.
+        The sender must lead the victim's domain, or a domain that may use the victim's node: nodes move between domains.
         """
         victim = self.pods().get(pod_of(path))
         if victim is None:
-            return  # it went a moment ago
+            return  # it was just deleted
         self.gangs.history.evicted(sender, victim.uid)
         domains = self._domains_at(sender, victim)
         faults = [self.leases.fault_of(sender, domain) for domain in domains]
         if faults and all(faults):
-            self.complain(f"I9: {sender} sent the deletion of {victim.key} {faults[0]}")
+            self.report_violation(f"I9: {sender} sent the deletion of {victim.key} {faults[0]}")
         if victim.spec.priority >= PRIORITY_MAX:
-            self.complain(f"I7: {sender} asked {victim.key} to go, than which no pod is more urgent")
+            self.report_violation(f"I7: {sender} asked {victim.key} to go, than which no pod is more urgent")
 
-    def lease_read(self, sender: str, path: str) -> None:
+    def on_lease_read(self, sender: str, path: str) -> None:
         self.leases.read(sender, path)
 
-    def lease_written(self, name: str, holder: str, renewed_s: float) -> None:
+    def on_lease_written(self, name: str, holder: str, renewed_s: float) -> None:
         holder_before = self.leases.returned_by(name, holder)
         if holder_before:
             self._check_released(name, holder_before)
         self.leases.written(name, holder, renewed_s)
 
-    def lease_deleted(self, name: str) -> None:
+    def on_lease_deleted(self, name: str) -> None:
         self.leases.deleted(name)
 
     def _check_released(self, name: str, sender: str) -> None:
-        """I11: a lease is given back when no binding is on the wire, since its successor does not wait."""
+        """Checks I11: a lease is released only when no binding is in flight, since its next holder does not wait."""
         open_here = self.in_flight.open_count(sender, self.leases.domains_of(name))
         if open_here:
-            self.complain(f"I11: {sender} gave {name} back with {open_here} bindings on the wire")
+            self.report_violation(f"I11: {sender} gave {name} back with {open_here} bindings on the wire")
 
     # -- as a binding takes effect ---------------------------------------------------------------------------------
 
-    def bind_seen(self, path: str, body: bytes, answer: Response) -> None:
-        """What `ApiChecker` checks, every required rule by the judge, and I8 where nothing tells what the sender knew.
+    def on_bind_applied(self, path: str, body: bytes, answer: Response) -> None:
+        """Checks what `ApiChecker` checks, every required rule by `BindJudge`, and I8 if the knowledge of the sender is not
+        recorded.
 
-        Rules that depend on pods on their way are judged where each pod is assumed, by what was observed
+        Rules that depend on pods whose binds are in flight are checked at the assumption, by what was observed
         (`AssumptionChecker`).
         """
-        super().bind_seen(path, body, answer)
+        super().on_bind_applied(path, body, answer)
         pod = self.pods().get(target_of(path)[0])
         if answer.status != 201 or pod is None:
             return
         if self.cards is not None:
             self.cards.bound(pod)
         name = decision_of(body)[1]
-        ground, node = self.ground_of(pod.uid, name), self.nodes().get(name)
-        self._check_quota(pod, ground)
-        if ground is None:
+        basis, node = self.basis_of(pod.uid, name), self.nodes().get(name)
+        self._check_quota(pod, basis)
+        if basis is None:
             self._check_domain(pod, name)
-        elif node is not None and ground.mistakes(node):
-            self.misled_about.add(name)
-        # Of a restored backup the judge takes back nothing that we had bound before; what was observed is judged above.
-        for finding in self._judge.findings(pod.uid, SHARED) if not self.was_rewound else ():
-            if finding.node not in self.misled_about:
-                self.complain(f"I1: {finding.pod} on {finding.node} stands against {finding.rule}: {finding.message}")
+        elif node is not None and basis.predates(node):
+            self.misreported_nodes.add(name)
+        # After a restored backup the judge does not undo our own earlier binds; the checks above use what was observed.
+        for finding in self._judge.findings(pod.uid, ORDER_DEPENDENT) if not self.was_restored else ():
+            if finding.node not in self.misreported_nodes:
+                self.report_violation(
+                    f"I1: {finding.pod} on {finding.node} stands against {finding.rule}: {finding.message}"
+                )
 
     def written(self) -> None:
-        """Before history is compacted: what led to a bind must be kept apart from the bind."""
+        """Follows the store before history is compacted. The changes that led to a bind must be seen apart from the bind."""
         self._judge.follow()
         self.quotas.follow()
         self.gangs.follow()
 
-    def _check_quota(self, pod: Pod, ground: Ground | None) -> None:
-        """I14: no level passes its max by pods that came before this one: all that we have bound, and others that the sender knew of."""
+    def _check_quota(self, pod: Pod, basis: DecisionBasis | None) -> None:
+        """Checks I14: no level exceeds its max with the pods decided before this one: all pods that we have bound, and the others
+        that the sender knew of.
+        """
         self.quotas.follow()
-        is_replaced = ground is not None and ground.tree is None and self.quotas.is_replaced
-        if ground is None or self.was_rewound or (ground.tree is None and not is_replaced):
+        if basis is None or self.was_restored or basis.tree is None:
             return
         ours = self.decisions.placed_by_us()
         known = [
@@ -268,38 +280,36 @@ class BindChecker(ApiChecker):
             and one.uid != pod.uid
             and not one.is_terminal
             and not self.is_later(one.uid, pod.uid)
-            and (one.uid in ours or self.decisions.had_heard_of(one, pod.uid, ground))
+            and (one.uid in ours or self.decisions.knew_of(one, pod.uid, basis))
         ]
-        sized = [replace(one, held=self._size(one, ground)) for one in known]
-        labels = ground.pods.get(pod.uid, pod).labels
-        own = replace(pod, held=smaller(pod.requests, ground.size), labels=labels)
-        if is_replaced:
-            self.quotas.bound_without_tree(own, sized)
-        excess = quota_excess(ground.tree, own, sized)
+        sized = [replace(one, held=self._size(one, basis)) for one in known]
+        labels = basis.pods.get(pod.uid, pod).labels
+        own = replace(pod, held=smaller(pod.requests, basis.size), labels=labels)
+        excess = quota_excess(basis.tree, own, sized)
         if excess:
-            self.complain(f"I14: {pod.key} was bound, and with it {excess}")
+            self.report_violation(f"I14: {pod.key} was bound, and with it {excess}")
 
     def assumed(self, uid: str, node: str) -> None:
-        """A process has decided to place a pod."""
+        """Records that a process has assumed a pod."""
         self.decisions.decided(uid)
         self._judge.assumed(uid, node)
 
-    def ground_of(self, uid: str, node: str) -> Ground | None:
-        return self.decisions.ground_of(uid, node)
+    def basis_of(self, uid: str, node: str) -> DecisionBasis | None:
+        return self.decisions.basis_of(uid, node)
 
     def is_later(self, one: str, than: str) -> bool:
         return self.decisions.is_later(one, than)
 
-    def is_excused(self, pod: Pod, ground: Ground | None) -> bool:
-        return self.decisions.is_excused(pod, ground)
+    def is_excused(self, pod: Pod, basis: DecisionBasis | None) -> bool:
+        return self.decisions.is_excused(pod, basis)
 
-    def bound_from_outside(self, uid: str, node: str) -> None:
-        """Somebody else has bound a pod: I1 is about what we add to that, once we can know."""
-        self.decisions.strangers.add(uid)
+    def on_external_bind(self, uid: str, node: str) -> None:
+        """Records a bind by another client. I1 then covers only what we add once the sender can know of it."""
+        self.decisions.external_uids.add(uid)
         self.bound[uid] = node
 
-    def bind_faked(self, body: bytes) -> None:
-        super().bind_faked(body)
+    def on_bind_faked(self, body: bytes) -> None:
+        super().on_bind_faked(body)
         self.in_flight.faked(decision_of(body)[0])
         self.gangs.history.misled(decision_of(body)[0])
 
@@ -308,17 +318,17 @@ class BindChecker(ApiChecker):
             self.cards.look()
 
     def card_faults(self) -> Iterable[str]:
-        """At rest."""
+        """Returns violations on nodes that share GPUs when the run is quiescent."""
         return () if self.cards is None else self.cards.faults()
 
     def bound_pods(self) -> list[Pod]:
-        """Those that were bound by processes of ours, as the store has them; none where it was restored."""
-        ours = self.decisions.placed_by_us() if not self.was_rewound else set()
+        """Returns the pods that our processes have bound, as the store has them; none if the store was restored."""
+        ours = self.decisions.placed_by_us() if not self.was_restored else set()
         return [pod for pod in self.pods().values() if pod.uid in ours and pod.node and not pod.is_terminal]
 
-    def rewound(self) -> None:
-        """The store is as it was some time ago: bindings of since then never were, and nobody has observed it yet."""
-        self.was_rewound = True
+    def on_restored(self) -> None:
+        """Records that a backup was restored: later bindings no longer exist, and no process has observed that yet."""
+        self.was_restored = True
         if self.cards is not None:
             self.cards.is_on = False
         self.gangs.reservations = None
@@ -329,23 +339,25 @@ class BindChecker(ApiChecker):
             if uid not in there or there[uid].node != node:
                 del self.bound[uid]
         self.in_flight.forget()
-        self.decisions.rewound(there)
+        self.decisions.on_restored(there)
 
     def _check_domain(self, pod: Pod, name: str) -> None:
-        """I8, as the node is now."""
+        """Checks I8 against the current node."""
         domain = self._domain_of.get(pod.spec.scheduler_name)
         node = self.nodes().get(name)
-        if domain is not None and node is not None and not self._homes.usable_by(domain)(node):
-            self.complain(f"I8: {pod.key} of {domain} was bound to {name}")
+        if domain is not None and node is not None and not self._node_filter.usable_by(domain)(node):
+            self.report_violation(f"I8: {pod.key} of {domain} was bound to {name}")
 
-    # -- at rest ---------------------------------------------------------------------------------------------------
+    # -- in a settled run --------------------------------------------------------------------------------------------
 
     def unbound_feasible(self) -> Iterator[Pod]:
-        """Pods that wait although some node of their domain has room for them (I3), and the server would have them there."""
+        """Yields pods that are pending although a node of their domain has room for them (I3), unless the server refuses their
+        bind.
+        """
         return self._feasible.of([pod for pod in self._waiting() if not self.policies.policy_of(pod.name)])
 
     def look_at_gangs(self) -> None:
-        """I13 of gangs that are bound in part; to be asked now and then."""
+        """Checks I13 for gangs that are partly bound. Called regularly."""
         believed = self._believed_bound()
         waiting = {pod.uid: pod for pod in self._waiting() if pod.uid not in believed}
         self.gangs.look(
@@ -359,44 +371,46 @@ class BindChecker(ApiChecker):
             self.gangs.reservations.look()
 
     def _has_leader(self, pods: Iterable[Pod]) -> bool:
-        """Some process decides about some of these now: else none of them is late."""
+        """Reports whether a process leads the domain of one of these pods; otherwise none of the pods is late."""
         domains = {self._domain_of.get(pod.spec.scheduler_name, "") for pod in pods}
         return any(leads(domain) for leads in self.leases.leaders.values() for domain in domains)
 
     def check_gangs(self) -> None:
-        """I13 at rest."""
+        """Checks I13 when the run is quiescent."""
         self.gangs.follow()
-        if not self.was_rewound:
-            self.gangs.history.check_rest(self._is_interrupted)
+        if not self.was_restored:
+            self.gangs.history.check_quiescent(self._is_interrupted)
 
     def is_settled(self) -> bool:
-        """Nothing would be said of gangs at rest."""
+        """Reports whether no gang would violate I13 if the run ended now."""
         self.gangs.follow()
-        return self.was_rewound or not any(self.gangs.history.faults(self._is_interrupted))
+        return self.was_restored or not any(self.gangs.history.faults(self._is_interrupted))
 
     def _is_interrupted(self, sender: str) -> bool:
         return sender in self.interrupted
 
     def _believed_bound(self) -> set[str]:
-        """uids of pods that a process takes for bound, by a false answer. The audit finds that out, which takes its time."""
+        """Returns uids of pods that a process wrongly believes to be bound, because of a false response. Only the audit can detect
+        that, which takes time.
+        """
         lied_about = {uid for uid, _ in self.faked}
         running = [self.delivered[one] for one in self.leases.believers.keys() & self.delivered.keys()]
         return {uid for one in running for uid in lied_about & one.held.keys()}
 
     def unbound_entitled(self) -> Iterator[Pod]:
-        """Pods that wait within their quota's min, though others have borrowed what they need (I14)."""
+        """Yields pods that are pending within the min of their quota because others have borrowed it (I14)."""
         return self._feasible.entitled([pod for pod in self._waiting() if not self.policies.policy_of(pod.name)])
 
     def refused_feasible(self, aside: Collection[str]) -> Iterator[Pod]:
-        """Pods that could be placed, and that the server refuses whatever happens: they are to be set aside.
+        """Yields pods that fit a node and that the server always refuses: they must be quarantined.
 
-        `aside`: uids of those that are.
+        `aside`: uids of pods that are quarantined.
         """
         refused = [pod for pod in self._waiting() if pod.uid not in aside and self.policies.policy_of(pod.name)]
         return self._feasible.of(refused)
 
     def _waiting(self) -> list[Pod]:
         pods = self.pods().values()
-        # What a watch of claims has missed when a backup was restored, the audit finds after minutes.
-        said = [p for p in pods if not (self.was_rewound and p.spec.volumes)]
-        return [p for p in said if not (p.node or p.gates or p.is_deleting or p.is_terminal or p.malformed)]
+        # The audit needs minutes to find claims that a watch has missed after a restored backup.
+        readable = [p for p in pods if not (self.was_restored and p.spec.volumes)]
+        return [p for p in readable if not (p.node or p.gates or p.is_deleting or p.is_terminal or p.malformed)]

@@ -1,12 +1,14 @@
-"""`multisched verify`'s judge at the API server's bind checker: each binding against all required rules, as it takes effect.
+"""Checks each binding against all required rules with the judge of `multisched verify`, when it takes effect.
 
-A scheduler cannot know what happened a moment ago, and a bind may be on its way meanwhile. So a placement counts as
-wrong only if it was wrong at every moment of the last `NEWS_S`. Changes by others since then are taken back one by one.
-Those of pods are apart from all else, since a watch may be ahead of the others. Binds of its own process, or of whoever
-led its domain before, are never taken back. Such a pod may have changed before it stood, as by a resize on the wire.
-That change is taken back unless it was observed when either of the two was decided. What a watch has left out about a
-pod is taken back before all else: the rest was observed. Affinity and spreading are judged in the order of decisions.
-Pods assumed before count as company, though their binds may have come to nothing; those assumed later do not count.
+A scheduler cannot know what happened a moment ago, and its bind may be in flight meanwhile. A placement therefore counts as wrong
+only if it was wrong at every moment of the last `UNSEEN_MAX_S` seconds: changes by other clients in this time are reverted one by
+one. Changes of pods are handled apart from other changes, since a watch of pods may be ahead of the other watches. Binds of the
+same process, or of the process that led its domain before, are never reverted. A pod may have changed while it was still pending,
+for instance by a resize in flight; that change is reverted unless it was observed when either of the two pods was decided on.
+
+If a watch has lost an event of a pod, the changes of that pod are reverted first. Affinity and spreading are checked in the order
+of decisions: pods that were assumed before the judged pod count, even if their binds have failed; pods that were assumed after it
+do not.
 """
 
 from __future__ import annotations
@@ -25,13 +27,13 @@ from multisched.config.domains import judged_domains
 from multisched.config.schema import Configuration
 from multisched.verify import Finding, Judge
 
-NEWS_S: Final = 30.0
-"""How long a change by somebody else may stay unheard of: every watch may be broken, and the server away."""
+UNSEEN_MAX_S: Final = 30.0
+"""Time for which a change by another client may be unknown to a process: every watch may be broken, and the server away."""
 
-LOST_NEWS_S: Final = 150.0
-"""The same where a watch has lost a line: two periods of the audit, a list, and a backoff."""
+UNSEEN_LOST_MAX_S: Final = 150.0
+"""The same if a watch has lost an event: two audit periods, a list, and a backoff."""
 
-STORAGE: Final = {
+KINDS: Final = {
     "namespaces": "Namespace",
     "nodes": "Node",
     "devices.scheduling.koordinator.sh": "Device",
@@ -44,8 +46,8 @@ STORAGE: Final = {
 """Key of the store -> kind."""
 
 
-SHARED: Final = ("podAffinity", "topologySpread")
-"""Rules whose answer depends on the order in which pods of ours were placed."""
+ORDER_DEPENDENT: Final = ("podAffinity", "topologySpread")
+"""Rules whose result depends on the order in which our pods were placed."""
 
 
 class _Change(NamedTuple):
@@ -57,69 +59,71 @@ class _Change(NamedTuple):
 
 _Known = dict[str, tuple[Stored, dict[str, Any]]]
 _Pair = tuple[dict[str, Any] | None, dict[str, Any] | None]
-"""A pod before and after."""
+"""A pod before and after a change."""
 
 
-class Senders(Protocol):
-    """What those who place pods can know."""
+class SenderKnowledge(Protocol):
+    """What the processes that place pods can know."""
 
     def is_known(self, one: str, uid: str) -> bool:
-        """Whoever placed `uid` must know of the bind of `one`."""
+        """Reports whether the process that placed `uid` must know of the bind of `one`."""
         ...
 
     def was_delivered(self, pod: dict[str, Any], uid: str) -> bool:
-        """The pod was known as it is there when it was decided on, or when `uid` was."""
+        """Reports whether the pod was observed in this version when it, or `uid`, was decided on."""
         ...
 
-    def unheard(self, uid: str) -> Collection[str]:
-        """uids of pods of which whoever placed `uid` has missed a word, though it may have heard of all that came later."""
+    def missed_pods(self, uid: str) -> Collection[str]:
+        """Returns uids of pods about which the process that placed `uid` has missed an event, though it may have received later
+        events.
+        """
         ...
 
 
 class BindJudge:
-    """Follows the server's store; asked about a pod that was just bound."""
+    """Follows the server's store, and checks a pod that was just bound."""
 
     def __init__(
         self,
         server: ApiServer,
         configuration: Configuration,
         now_s: Callable[[], float],
-        senders: Senders,
-        news_s: Callable[[], float] = lambda: NEWS_S,
+        senders: SenderKnowledge,
+        unseen_s: Callable[[], float] = lambda: UNSEEN_MAX_S,
     ) -> None:
-        """`news_s`: how long a change may be news."""
+        """`unseen_s`: returns the time in seconds for which a change may be unknown."""
         self._server = server
         self._now_s = now_s
         self._senders = senders
-        self._news_s = news_s
+        self._unseen_s = unseen_s
         self._judge = Judge(judged_domains(configuration))
-        self._known: dict[str, _Known] = {storage: {} for storage in STORAGE}
+        self._known: dict[str, _Known] = {storage: {} for storage in KINDS}
         self._read: dict[str, tuple[dict[str, Stored], int]] = {}
         """Key of the store -> its objects, which a restore replaces, and the version up to which they were read."""
         self._changes: deque[_Change] = deque()
         self._assumed: dict[str, tuple[float, str]] = {}
-        """uid -> when, and on which node, the program last assumed it."""
+        """uid -> time and node of the program's latest assumption."""
         self._decisions: dict[str, int] = {}
-        """uid -> its place in the order of decisions."""
+        """uid -> position in the order of decisions."""
         self._decided = 0
-        self._company: dict[str, dict[str, str]] = {}
-        """uid -> the pods that were assumed or bound a moment ago when it was assumed, with their nodes."""
+        self._assumed_before: dict[str, dict[str, str]] = {}
+        """uid -> node of each pod that was assumed shortly before this pod was."""
 
     def assumed(self, uid: str, node: str) -> None:
-        """The program decided to place a pod."""
+        """Records an assumption of the program."""
         now_s = self._now_s()
-        self._assumed = {one: at for one, at in self._assumed.items() if at[0] >= now_s - NEWS_S}
-        self._company[uid] = {one: where for one, (_, where) in self._assumed.items() if one != uid}
+        self._assumed = {one: at for one, at in self._assumed.items() if at[0] >= now_s - UNSEEN_MAX_S}
+        self._assumed_before[uid] = {one: where for one, (_, where) in self._assumed.items() if one != uid}
         self._assumed[uid] = (now_s, node)
         self._decided += 1
         self._decisions[uid] = self._decided
 
     def follow(self) -> None:
-        """Takes in what has changed in the store. Cheap where nothing has; also after history went back."""
+        """Reads the changes of the store since the last call; also after a restored backup. It costs little if nothing has changed."""
         now_s = self._now_s()
-        while self._changes and self._changes[0].at_s < now_s - LOST_NEWS_S:
+        while self._changes and self._changes[0].at_s < now_s - UNSEEN_LOST_MAX_S:
             self._changes.popleft()
-        for storage, kind in STORAGE.items():
+        for storage, kind in KINDS.items():
             collection, known = self._server.store.collection(storage), self._known[storage]
             objects, version = self._read.get(storage, (None, 0))
             if objects is collection.objects and version == collection.changed_at:
@@ -138,55 +142,57 @@ class BindJudge:
         self._changed(_Change(self._now_s(), kind, before, after))
 
     def findings(self, uid: str, ignored: Collection[str] = ()) -> list[Finding]:
-        """What speaks against a pod that was bound just now, and did at every moment of the last `news_s`.
+        """Returns the findings about a pod that was just bound which were true at every moment of the last `unseen_s` seconds.
 
-        `ignored`: rules that are judged elsewhere.
+        `ignored`: rules that are checked elsewhere.
         """
         self.follow()
         undo: list[_Pair] = []
         found = [finding for finding in self._judge.placement(uid) if finding.rule not in ignored]
-        found = self._at_every_moment(uid, found, self._news())
-        unheard = self._senders.unheard(uid)
-        if found and unheard:
-            undo += self._take_back(uid, unheard)
-            found = self._still(found, uid, unheard)
-        for change in (self._remove_later, self._add_company):
-            if any(finding.rule in SHARED for finding in found):
+        found = self._at_every_moment(uid, found, self._unseen())
+        missed_pods = self._senders.missed_pods(uid)
+        if found and missed_pods:
+            undo += self._revert(uid, missed_pods)
+            found = self._still_found(found, uid, missed_pods)
+        for change in (self._remove_decided_later, self._add_assumed_before):
+            if any(finding.rule in ORDER_DEPENDENT for finding in found):
                 undo += change(uid)
-                lasting = self._still(found, uid, unheard)
-                found = [finding for finding in found if finding in lasting or finding.rule not in SHARED]
-        # Those of the order of decisions have been excused by it, or not: what the watches brought one by one is for
+                lasting = self._still_found(found, uid, missed_pods)
+                found = [finding for finding in found if finding in lasting or finding.rule not in ORDER_DEPENDENT]
+        # The order of decisions has excused findings of its own rules or not; the order of watch events excuses the others.
         # the others.
-        others = [finding for finding in found if finding.rule not in SHARED]
-        lasting = self._at_every_pair_of_moments(uid, others, self._news(unheard))
-        found = [finding for finding in found if finding.rule in SHARED or finding in lasting]
+        others = [finding for finding in found if finding.rule not in ORDER_DEPENDENT]
+        lasting = self._at_every_pair_of_moments(uid, others, self._unseen(missed_pods))
+        found = [finding for finding in found if finding.rule in ORDER_DEPENDENT or finding in lasting]
         for before, after in reversed(undo):
             self._update("Pod", after, before)
         return found
 
-    def _still(self, found: Sequence[Finding], uid: str, unheard: Collection[str]) -> list[Finding]:
+    def _still_found(self, found: Sequence[Finding], uid: str, missed_pods: Collection[str]) -> list[Finding]:
         asked = {finding.rule for finding in found}
         lasting = [finding for finding in self._judge.placement(uid) if finding.rule in asked]
-        rules = {finding.rule for finding in self._at_every_moment(uid, lasting, self._news(unheard))}
+        rules = {finding.rule for finding in self._at_every_moment(uid, lasting, self._unseen(missed_pods))}
         return [finding for finding in found if finding.rule in rules]
 
-    def _take_back(self, uid: str, unheard: Collection[str]) -> Iterator[_Pair]:
-        """Leaves what was observed of these pods."""
+    def _revert(self, uid: str, missed_pods: Collection[str]) -> Iterator[_Pair]:
+        """Reverts the changes of these pods that the sender has not observed."""
         for change in reversed(self._changes):
             was_delivered = change.after is not None and self._senders.was_delivered(change.after, uid)
-            past = self._as_news(change, uid) if _pod_of(change) in unheard and not was_delivered else None
+            past = self._as_revertible(change, uid) if _pod_of(change) in missed_pods and not was_delivered else None
             if past is not None:
                 self._update("Pod", past.after, past.before)
                 yield past.after, past.before
 
-    def _news(self, settled: Collection[str] = ()) -> Iterator[_Change]:
-        """The changes that may be unheard of, the last one first. `settled`: pods of which nothing is taken back."""
-        since_s = self._now_s() - self._news_s()
+    def _unseen(self, settled: Collection[str] = ()) -> Iterator[_Change]:
+        """Yields the changes that may be unknown, the latest first. `settled`: pods whose changes are not reverted."""
+        since_s = self._now_s() - self._unseen_s()
         news = takewhile(lambda change: change.at_s >= since_s, reversed(self._changes))
         return (change for change in news if _pod_of(change) not in settled)
 
     def _at_every_moment(self, uid: str, found: list[Finding], changes: Iterable[_Change]) -> list[Finding]:
-        """What still speaks against it while the changes, the last one first, are taken back. They stand again afterwards."""
+        """Returns the findings that remain while the changes, the latest first, are reverted one by one. All changes are applied
+        again at the end.
+        """
         undone: list[_Change] = []
         for change in changes:
             if not found:
@@ -197,7 +203,7 @@ class BindJudge:
         return found
 
     def _at_every_pair_of_moments(self, uid: str, found: list[Finding], news: Iterable[_Change]) -> list[Finding]:
-        """The same where the watch of pods is ahead of the others, or behind: each kind has a connection of its own."""
+        """Does the same with the watch of pods ahead of the others, and behind them: each kind has its own connection."""
         if not found:
             return found
         undone: list[_Change] = []
@@ -214,8 +220,8 @@ class BindJudge:
         return found
 
     def _without(self, uid: str, found: list[Finding], change: _Change, undone: list[_Change]) -> list[Finding]:
-        """What still speaks against it once the change is taken back, if it can be."""
-        past = self._as_news(change, uid)
+        """Returns the findings that remain after the change is reverted, if it can be."""
+        past = self._as_revertible(change, uid)
         if past is None:
             return found
         undone.append(past)
@@ -223,8 +229,10 @@ class BindJudge:
         rules = {finding.rule for finding in self._judge.placement(uid)}
         return [finding for finding in found if finding.rule in rules]
 
-    def _as_news(self, change: _Change, uid: str) -> _Change | None:
-        """The change as one that can be taken back: somebody else did it, and the pod and its node were there before."""
+    def _as_revertible(self, change: _Change, uid: str) -> _Change | None:
+        """Returns the change in a form that can be reverted; None if it was our own, or if the pod or its node did not exist
+        before.
+        """
         before, after = change.before, change.after
         if change.kind == "Node":
             return change if before is not None else None
@@ -232,16 +240,16 @@ class BindJudge:
             return change
         one = after["metadata"]["uid"] if after is not None else ""
         if one == uid:
-            return self._where_it_stands(change)
+            return self._on_its_current_node(change)
         stood, stands = before is not None and _node_of(before), after is not None and _node_of(after)
         if stands and not stood:
             return None if self._senders.is_known(one, uid) else change
         if after is not None and not stood:
-            return None if self._senders.was_delivered(after, uid) else self._where_it_stands(change)
+            return None if self._senders.was_delivered(after, uid) else self._on_its_current_node(change)
         return change if stood else None
 
-    def _where_it_stands(self, change: _Change) -> _Change | None:
-        """What a pod was like before, on the node where it stands now; None: it stands nowhere, or the change is its bind."""
+    def _on_its_current_node(self, change: _Change) -> _Change | None:
+        """Returns the change of a pod on its current node; None if it has no node, or if the change is its bind."""
         before, after = change.before, change.after
         if before is None or after is None or before["metadata"]["uid"] != after["metadata"]["uid"]:
             return None
@@ -250,19 +258,19 @@ class BindJudge:
             return None
         return change._replace(before=_placed(before, pod.node), after=_placed(after, pod.node))
 
-    def _add_company(self, uid: str) -> Iterator[_Pair]:
-        """Puts the pods that were assumed before it, and stand nowhere, where they were to stand."""
+    def _add_assumed_before(self, uid: str) -> Iterator[_Pair]:
+        """Adds pods that were assumed before this pod and have no node, on the nodes that were chosen for them."""
         documents = [document for _, document in self._known["pods"].values()]
         documents += [change.before for change in self._changes if change.kind == "Pod" and change.before is not None]
         waiting = {str(document["metadata"]["uid"]): document for document in documents}
-        for one, node in self._company.get(uid, {}).items():
+        for one, node in self._assumed_before.get(uid, {}).items():
             if one in waiting and one not in self._judge.pods:
                 after = _placed(waiting[one], node)
                 self._update("Pod", None, after)
                 yield None, after
 
-    def _remove_later(self, uid: str) -> Iterator[_Pair]:
-        """Takes away the pods of ours that were placed after it was decided on."""
+    def _remove_decided_later(self, uid: str) -> Iterator[_Pair]:
+        """Removes our pods that were decided on after this pod."""
         decided = self._decisions.get(uid)
         if decided is None:
             return
@@ -284,14 +292,14 @@ class BindJudge:
 
 
 def _new(known: _Known, collection: StoredKind) -> list[tuple[str, Stored | None]]:
-    """What differs, where the events that led to it are forgotten."""
+    """Returns the differences to the store if its events are no longer available."""
     gone = [key for key in known if key not in collection.objects]
     there = [(key, one) for key, one in collection.objects.items() if key not in known or known[key][0] is not one]
     return [*((key, None) for key in gone), *there]
 
 
 def _pod_of(change: _Change) -> str:
-    """Its uid; empty for what is no pod."""
+    """Returns the uid of the changed pod; empty for other kinds."""
     document = change.after or change.before
     return str(document["metadata"]["uid"]) if change.kind == "Pod" and document is not None else ""
 

@@ -1,7 +1,7 @@
-"""Nodes that share GPUs, at the API server and in their containers: what bindings give, and what device plugins make of it.
+"""Checks nodes that share GPUs, at the API server and in their containers: what bindings assign, and what device plugins allocate.
 
-A plugin never learns which pod it serves. So each binding is held to what the plugin could confuse, and each allocation to the
-pod that the kubelet admitted (I1).
+A device plugin does not learn which pod it serves. Each binding is therefore checked against pods that the plugin could confuse
+with it, and each allocation against the pod that the kubelet admitted (I1).
 """
 
 from __future__ import annotations
@@ -16,77 +16,77 @@ from multisched.cluster.kubelet.plugin_rules import HAMI_LOCK
 from multisched.model.objects import Pod
 from tests.kit.checkers.card_rules import Usage, fits, is_unserved, may_be_confused, mode_of
 from tests.kit.world.gpu_nodes import HAMI
-from tests.kit.world.gpu_users import GpuUsers
+from tests.kit.world.shared_gpus import SharedGpuActors
 from tests.kit.world.store_view import StoreView
 
 INIT: str = "first"
-"""The name of init containers of these pods: they use their cards before the others, not beside them."""
+"""The name of init containers of these pods. They use their cards before the other containers do, not at the same time."""
 
 
 class CardChecker:
-    """Looks at the nodes and pods of GpuUsers, until the store is restored from a backup."""
+    """Checks the nodes and pods of `SharedGpuActors` until the store is restored from a backup."""
 
-    def __init__(self, users: GpuUsers, objects: StoreView, complain: Callable[[str], None]) -> None:
-        self._users, self._objects, self._complain = users, objects, complain
+    def __init__(self, users: SharedGpuActors, objects: StoreView, report_violation: Callable[[str], None]) -> None:
+        self._users, self._objects, self._report_violation = users, objects, report_violation
         self._seen = 0
-        """Allocations that were looked at."""
+        """Number of allocations that were checked."""
         self._rejected = Counter[str]()
         self._stolen = 0
         self._overfull: set[str] = set()
         self.is_on = True
-        """False: containers run that the restored store knows nothing of."""
+        """False after a restore: containers run that the restored store does not have."""
 
     def bound(self, pod: Pod) -> None:
-        """A binding has taken effect just now."""
+        """Checks a binding that just took effect."""
         if not self.is_on or not mode_of(pod) or pod.node not in self._users.nodes:
             return
-        for other in self._there(pod.node):
+        for other in self._pods_on(pod.node):
             if other.uid != pod.uid and is_unserved(other) and may_be_confused(pod, other):
-                self._complain(
+                self._report_violation(
                     f"I1: {pod.key} was bound to {pod.node}, whose device plugin could take it for {other.key}"
                 )
         lock = self._lock(pod.node)
         if self._users.nodes[pod.node].mode == HAMI and not lock.endswith(f",{pod.namespace},{pod.name}"):
-            self._complain(
+            self._report_violation(
                 f"I1: {pod.key} was bound to {pod.node} under the lock {lock[:80]!r}, which does not name it"
             )
 
     def look(self) -> None:
-        """What must hold at every moment."""
+        """Checks what must hold at every moment."""
         if not self.is_on:
             return
         for name, node in self._users.nodes.items():
-            excess = Usage(node, self._there(name)).excess()
+            excess = Usage(node, self._pods_on(name)).excess()
             if excess and name not in self._overfull:
                 self._overfull.add(name)
-                self._complain(f"I1: {excess}")
+                self._report_violation(f"I1: {excess}")
         allocations = self._users.kubelets.plugins.allocations
         for one in islice(allocations, self._seen, None):
             if one.uid != one.believed_uid:
                 names = {pod.uid: pod.key for pod in self._users.pods()}
                 pods = [names.get(uid, uid) for uid in (one.uid, one.believed_uid)]
-                self._complain(f"I1: {one.node} admitted {pods[0]}, and its device plugin served {pods[1]}")
+                self._report_violation(f"I1: {one.node} admitted {pods[0]}, and its device plugin served {pods[1]}")
         if self._seen < len(allocations):
             self._seen = len(allocations)
             for fault in self._overfull_cards(allocations):
-                self._complain(fault)
+                self._report_violation(fault)
         rejected = self._users.kubelets.statistics().rejected
         for reason, count in rejected.items():
             if count > self._rejected[reason]:
                 self._rejected[reason] = count
-                self._complain(f"I1: kubelets have rejected {count} pods: {reason}")
+                self._report_violation(f"I1: kubelets have rejected {count} pods: {reason}")
         for fault in self._users.stolen[self._stolen :]:
-            self._complain(f"I1: the lock of another scheduler was taken from it while it used it: {fault}")
+            self._report_violation(f"I1: the lock of another scheduler was taken from it while it used it: {fault}")
         self._stolen = len(self._users.stolen)
 
     def faults(self) -> Iterator[str]:
-        """What must not be at rest (I3, I5)."""
+        """Yields what must not remain when the run is quiescent (I3, I5)."""
         if not self.is_on:
             return
         for name in self._users.nodes:
             if self._lock(name):
                 yield f"I5: the lock of {name} is left at rest: {self._lock(name)[:80]!r}"
-            for pod in self._there(name):
+            for pod in self._pods_on(name):
                 if is_unserved(pod):
                     yield f"I5: the device plugin of {name} has not served {pod.key} at rest"
         yield from self._waiting_that_fit()
@@ -98,11 +98,11 @@ class CardChecker:
             if pod.node or pod.is_deleting or pod.is_terminal or demand is None:
                 continue
             for name, known in self._users.nodes.items():
-                if name in nodes and fits(demand, pod, known, nodes[name], self._there(name)):
+                if name in nodes and fits(demand, pod, known, nodes[name], self._pods_on(name)):
                     yield f"I3: {pod.key} is not bound, and {name} has cards for it"
                     break
 
-    def _there(self, node: str) -> list[Pod]:
+    def _pods_on(self, node: str) -> list[Pod]:
         return [pod for pod in self._objects.pods().values() if pod.node == node and not pod.is_terminal]
 
     def _lock(self, node: str) -> str:
@@ -110,11 +110,11 @@ class CardChecker:
         return "" if known is None else known.annotations.get(HAMI_LOCK, "")
 
     def _overfull_cards(self, allocations: Iterable[Allocation]) -> Iterator[str]:
-        """Cards of which containers got more than there is, at any moment."""
-        use: dict[tuple[str, str], dict[str, _Got]] = defaultdict(dict)
+        """Yields cards of which containers together got more memory than the card has, at any moment."""
+        use: dict[tuple[str, str], dict[str, _CardUse]] = defaultdict(dict)
         for one in allocations:
             for part in one.slices:
-                got = use[one.node, part.card].setdefault(one.uid, _Got(one.began_s))
+                got = use[one.node, part.card].setdefault(one.uid, _CardUse(one.began_s))
                 got.add(part.memory, is_init=one.container == INIT)
                 got.ended_s = one.ended_s
         for (node, card), pods in use.items():
@@ -126,7 +126,7 @@ class CardChecker:
                     yield f"I1: containers got {held} of {size} of card {card} of {node} at {moment_s:.3f} s"
 
 
-class _Got:
+class _CardUse:
     """What the containers of one pod got of one card."""
 
     def __init__(self, began_s: float) -> None:

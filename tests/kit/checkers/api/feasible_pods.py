@@ -1,6 +1,6 @@
-"""Which waiting pods some node would take, in plain arithmetic over what the API server has.
+"""Finds pending pods that fit a node, by plain arithmetic over the objects of the API server.
 
-A pod that its quota holds is not feasible, nor is a member of a gang that does not fit as a whole.
+A pod that its quota holds back is not feasible, nor is a member of a gang that does not fit as a whole.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from multisched.verify.gang_objects import GangKey
 from multisched.verify.gangs import GangState
 from tests.kit.checkers.api.gang_checker import GangChecker
 from tests.kit.checkers.api.quota_checker import QuotaChecker
-from tests.kit.checkers.delivered_state import Homes
-from tests.kit.checkers.device_rules import fits_for_certain
+from tests.kit.checkers.delivered_state import DomainNodeFilter
+from tests.kit.checkers.device_rules import surely_fits
 from tests.kit.checkers.quota_rules import node_by_reclaim, quota_excess
-from tests.kit.checkers.reference_rules import Relations, Standing, clash, wants
+from tests.kit.checkers.reference_rules import PodOnNode, Relations, matches_node_affinity, ports_conflict
 from tests.kit.world.storage import Storage
 from tests.kit.world.store_view import StoreView
 
 
 @dataclass(slots=True)
 class _Cluster:
-    """All nodes, and who stands where; pods may be added in thought."""
+    """All nodes and the pods on them. Pods may be added hypothetically."""
 
     nodes: Mapping[str, Node]
     placed: list[Pod]
-    """Those on nodes that are gone count for their quotas still."""
-    standing: list[Standing]
+    """Includes pods on nodes that were deleted: they still count for their quotas."""
+    pods_on_nodes: list[PodOnNode]
     on: dict[str, list[Pod]]
     free: dict[str, dict[str, int]]
 
@@ -48,40 +48,40 @@ class _Cluster:
 
     def add(self, pod: Pod, node: Node) -> None:
         self.placed.append(pod)
-        self.standing.append((pod, node))
+        self.pods_on_nodes.append((pod, node))
         self.on[node.name].append(pod)
         free = self.free[node.name]
         for resource, amount in {**pod.requests, PODS: 1}.items():
             free[resource] = free.get(resource, 0) - amount
 
     def by_domain(self, keys: Sequence[str]) -> Iterator[_Cluster]:
-        """A copy with room in one topology domain alone, for each in turn; one with all of it where no key is given."""
+        """Yields, for each topology domain, a copy in which only its nodes have room; one copy with all room if no key is given."""
         values = {tuple(node.labels.get(key) for key in keys) for node in self.nodes.values()}
         for domain in sorted(one for one in values if None not in one):
             is_in = {name: tuple(node.labels.get(key) for key in keys) == domain for name, node in self.nodes.items()}
             free = {name: dict(room) if is_in[name] else {} for name, room in self.free.items()}
             on = {name: list(pods) for name, pods in self.on.items()}
-            yield _Cluster(self.nodes, list(self.placed), list(self.standing), on, free)
+            yield _Cluster(self.nodes, list(self.placed), list(self.pods_on_nodes), on, free)
 
     def has_room(self, pod: Pod, node: Node) -> bool:
         return all(self.free[node.name].get(r, 0) >= amount for r, amount in {**pod.requests, PODS: 1}.items())
 
 
 class FeasiblePods:
-    """Of all domains of one configuration."""
+    """The feasible pods of all domains of one configuration."""
 
     def __init__(
         self,
         objects: StoreView,
         configuration: Configuration,
-        homes: Homes,
+        node_filter: DomainNodeFilter,
         storage: Callable[[], Storage | None],
         quotas: QuotaChecker,
         gangs: GangChecker,
     ) -> None:
-        """`storage`: where there are volumes."""
+        """`storage`: returns the storage of the run; None if there are no volumes."""
         self._objects = objects
-        self._homes = homes
+        self._node_filter = node_filter
         self._domain_of = {name: d.name for d in configuration.domains for name in d.scheduler_names}
         self._policy_tolerations = {d.name: d.policy.compile() for d in configuration.domains}
         self._storage = storage
@@ -89,7 +89,7 @@ class FeasiblePods:
         self._gangs = gangs
 
     def of(self, waiting: Collection[Pod]) -> Iterator[Pod]:
-        """Those for which some node has room: counted with plain arithmetic."""
+        """Yields the pods for which a node has room."""
         if not waiting:
             return
         self._quotas.follow()
@@ -108,7 +108,7 @@ class FeasiblePods:
                 yield members[0]
 
     def entitled(self, waiting: Collection[Pod]) -> Iterator[Pod]:
-        """Those within their quota's min that a node would take if all that others have borrowed was given back."""
+        """Yields pods within their quota's min that a node would take if all borrowed amounts were given back."""
         tree = self._quotas.judge.tree
         if not waiting or tree is None:
             return
@@ -118,19 +118,19 @@ class FeasiblePods:
             is_held = domain is None or not pod.spec.can_preempt or self._gangs.judge.gang_of(pod.uid) is not None
             if is_held or tree.leaf_of(pod.namespace) is None:
                 continue
-            is_usable = self._homes.usable_by(domain or "")
+            is_usable = self._node_filter.usable_by(domain or "")
             nodes = [node for node in cluster.nodes.values() if is_usable(node)]
-            if node_by_reclaim(tree, pod, nodes, cluster.placed, self._would_take_plainly):
+            if node_by_reclaim(tree, pod, nodes, cluster.placed, self._takes_plain_pod):
                 yield pod
 
     def _fits(self, key: GangKey, waiting: Mapping[str, Pod]) -> bool:
         return self.is_feasible(self._gangs.judge.state(key), waiting)
 
     def is_feasible(self, state: GangState, waiting: Mapping[str, Pod], *, is_for_good: bool = True) -> bool:
-        """The members that the gang needs, and those of the gangs that start together with it, fit all at once.
+        """Reports whether the members that the gang needs, and those of the gangs that start with it, fit all at once.
 
-        Gangs that start together name one scheduler: those that name two never do. `is_for_good`: all is at rest; else other
-        pods count for their quotas from their nomination on, since their leader may have stopped.
+        Gangs that start together must name one scheduler; otherwise they never start. `is_for_good`: the run is quiescent. If it is
+        not, nominated pods count for their quotas too, since their leader may have stopped.
         """
         nominated: list[Pod] = []
         if not is_for_good:
@@ -149,7 +149,7 @@ class FeasiblePods:
         return False
 
     def _places(self, state: GangState, waiting: Mapping[str, Pod], cluster: _Cluster) -> bool:
-        """Places the members that are missing, one after the other, where they fit first."""
+        """Places the missing members one by one, each on the first node where it fits. Reports whether all were placed."""
         if state.minimum is None:
             return False
         missing = state.minimum - len(state.bound)
@@ -164,7 +164,9 @@ class FeasiblePods:
         return missing <= 0
 
     def _waits_for_its_gang(self, pod: Pod, fits: Callable[[GangKey], bool]) -> bool:
-        """It is of a gang that has not started, that has lost more members than can come back now, or of which nothing can be said."""
+        """Reports whether the pod must wait for its gang: the gang has not started, has lost more members than can start again now,
+        or is invalid.
+        """
         key = self._gangs.judge.gang_of(pod.uid)
         if key is None:
             return f"Pod {pod.key}" in self._gangs.judge.problems
@@ -178,8 +180,8 @@ class FeasiblePods:
         domain = self._domain_of.get(pod.spec.scheduler_name)
         if domain is None:
             return None
-        is_usable, nodes = self._homes.usable_by(domain), cluster.nodes.values()
-        relations = Relations(pod, nodes, cluster.standing, is_usable)
+        is_usable, nodes = self._node_filter.usable_by(domain), cluster.nodes.values()
+        relations = Relations(pod, nodes, cluster.pods_on_nodes, is_usable)
         return next(
             (
                 node
@@ -187,38 +189,38 @@ class FeasiblePods:
                 if cluster.has_room(pod, node)
                 and is_usable(node)
                 and self._is_in_domain(pod, node, cluster)
-                and self._would_take(pod, node, cluster.on[node.name])
+                and self._takes(pod, node, cluster.on[node.name])
                 and relations.allow(node)
             ),
             None,
         )
 
     def _is_in_domain(self, pod: Pod, node: Node, cluster: _Cluster) -> bool:
-        """Where the members of its gang stand, if it requires one topology domain."""
+        """Reports whether the node is in the topology domain of the gang's other members, if the gang requires one domain."""
         key = self._gangs.judge.gang_of(pod.uid)
         required = () if key is None else self._gangs.judge.state(key).required
         if not required:
             return True
-        others = [there for one, there in cluster.standing if self._gangs.judge.gang_of(one.uid) == key]
+        others = [there for one, there in cluster.pods_on_nodes if self._gangs.judge.gang_of(one.uid) == key]
         return all(
             label in node.labels and all(there.labels.get(label) == node.labels[label] for there in others)
             for label in required
         )
 
-    def _would_take_plainly(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:
-        """The same of a pod without rules about others; of others nothing is said."""
+    def _takes_plain_pod(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:
+        """Does the same for a pod without rules about other pods; False for other pods."""
         is_plain = not (pod.spec.pod_affinity or pod.spec.spread or pod.spec.volumes)
-        return is_plain and self._would_take(pod, node, there)
+        return is_plain and self._takes(pod, node, there)
 
-    def _would_take(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:
-        """Whatever room there is."""
-        if node.is_unschedulable or not wants(pod, node) or not self._tolerates(pod, node):
+    def _takes(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:
+        """Reports whether the node takes the pod, apart from requests."""
+        if node.is_unschedulable or not matches_node_affinity(pod, node) or not self._tolerates(pod, node):
             return False
         if not pod.spec.required_features <= set(node.declared_features):
             return False
         if any(one.weight and not one.term.is_valid for one in pod.spec.affinity.preferred):
-            return False  # upstream takes preferences that do not parse for an error
-        if any(clash(pod, one) for one in there) or not fits_for_certain(pod, node, there):
+            return False  # upstream treats preferences that do not parse as an error
+        if any(ports_conflict(pod, one) for one in there) or not surely_fits(pod, node, there):
             return False
         storage = self._storage()
         return storage is None or storage.allows(pod, node, there)

@@ -1,4 +1,4 @@
-"""The API server's store as somebody follows it: every change of some kinds, in order, each object read once."""
+"""Follows the API server's store: every change of some kinds, in order. Each object is decoded once per version."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from multisched.cluster.base.storage import Stored
 
 Document = dict[str, Any]
 OnChange = Callable[[str, Document | None, Document | None], None]
-"""Hears of kind, object before and object after; None for an object that was not there, or is gone."""
+"""Arguments: kind, object before, object after. None for an object that did not exist, or was deleted."""
 
 
 class FollowedStore:
-    """Cheap where nothing has changed. After a restored backup what differs from before counts as changed."""
+    """Reports the changes of a store to a callback. After a restored backup every difference counts as a change."""
 
     def __init__(self, server: ApiServer, kinds: Mapping[str, str], on_change: OnChange) -> None:
-        """`kinds`: key of the store -> kind, each followed before those behind it."""
+        """`kinds`: key of the store -> kind, in the order in which they are read."""
         self._server = server
         self._kinds = kinds
         self._on_change = on_change
@@ -28,7 +28,7 @@ class FollowedStore:
         """Key of the store -> its objects, which a restore replaces, and the version up to which they were read."""
 
     def follow(self) -> None:
-        """Takes in what has changed since the last call."""
+        """Reports the changes since the last call."""
         for storage, kind in self._kinds.items():
             collection, known = self._server.store.collection(storage), self._known[storage]
             objects, version = self._read.get(storage, (None, 0))

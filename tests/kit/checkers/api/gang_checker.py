@@ -1,4 +1,4 @@
-"""Gangs at the API server: none is bound in part past its timeout, and none that could run waits at the end (I13)."""
+"""Checks gangs at the API server: none remains partly bound past its timeout, and none that fits is pending at the end (I13)."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from tests.kit.world.definitions import POD_GROUP
 
 KINDS: Final = {POD_GROUP.storage: GROUP_KIND, "pods": "Pod"}
 LATE_S: Final = 30.0
-"""Beyond a gang's timeout: a leader may have to come first, and a bind may take its time."""
+"""Added to a gang's timeout: a leader may have to take over first, and a bind takes time."""
 
 
 class GangChecker:
-    """Those of one run."""
+    """The gangs of one run."""
 
     def __init__(
-        self, server: ApiServer, now_s: Callable[[], float], complain: Callable[[str], None], *, is_on: bool
+        self, server: ApiServer, now_s: Callable[[], float], report_violation: Callable[[str], None], *, is_on: bool
     ) -> None:
-        """`is_on`: there may be gangs; else nothing is followed."""
+        """`is_on`: the run may have gangs; otherwise the store is not followed."""
         self.judge = GangJudge()
         self.is_on = is_on
         self.groups: dict[str, Document] = {}
-        """Every version of a PodGroup that was ever written, by its resourceVersion."""
+        """Every version of a PodGroup that was written, by resourceVersion."""
         self._now_s = now_s
-        self._complain = complain
+        self._report_violation = report_violation
         self._overdue: dict[GangKey, float] = {}
-        """Gang -> since when it has been bound in part for longer than it may, though there is room."""
+        """Gang -> since when it has been partly bound past its timeout although there is room."""
         self._named: set[GangKey] = set()
         self._finishing: set[GangKey] = set()
-        """Gangs of which members have succeeded: these go on to count when their pods are deleted."""
+        """Gangs with members that have succeeded. These members still count after their pods are deleted."""
         self._labelled: set[GangKey] = set()
-        """Gangs whose members name a PodGroup by its own label: only there its timeout counts."""
+        """Gangs whose members name a PodGroup by the label of scheduler-plugins. Only these use the timeout of the PodGroup."""
         self._latest: dict[GangKey, Document] = {}
-        """Each PodGroup as it is now."""
+        """The current version of each PodGroup."""
         self._gang_of: dict[str, GangKey] = {}
-        self.history = GangHistory(now_s, complain)
+        self.history = GangHistory(now_s, report_violation)
         self.reservations: ReservationHistory | None = None
-        """Of the domain whose gangs may reserve room."""
+        """Reservations in the domain whose gangs may reserve room; None if gangs may not."""
         self._store = FollowedStore(server, KINDS if is_on else {}, self._changed)
 
     def follow(self) -> None:
-        """Takes in what has changed in the store."""
+        """Reads the changes of the store."""
         self._store.follow()
 
     def _changed(self, kind: str, before: Document | None, after: Document | None) -> None:
@@ -92,7 +92,9 @@ class GangChecker:
                 history.pod_changed(key, self.judge.state(key).minimum, uid, document)
 
     def faults(self) -> Iterator[str]:
-        """At rest: PodGroups that say another number of members than have nodes, or not that their gangs are late."""
+        """Yields, when the run is quiescent, PodGroups whose status has a wrong number of scheduled members, or does not report a
+        timeout.
+        """
         self.follow()
         for state in self.judge.states():
             group = self._latest.get(state.key)
@@ -107,9 +109,10 @@ class GangChecker:
                 yield f"I13: podgroup {'/'.join(state.key)} does not say that it waits too long, but {reasons}"
 
     def look(self, is_feasible: Callable[[GangState], bool]) -> None:
-        """Now and then. `is_feasible`: there is room for those members that a gang needs and that wait.
+        """Checks for overdue gangs. Called regularly.
 
-        Where there has been none for a while, nobody was late.
+        `is_feasible`: reports whether there is room for the pending members that a gang needs. A gang is not late while there has
+        been no room.
         """
         self.follow()
         now_s = self._now_s()
@@ -119,7 +122,7 @@ class GangChecker:
             state = late[key]
             if now_s - since_s > LATE_S and key not in self._named:
                 self._named.add(key)
-                self._complain(
+                self._report_violation(
                     f"I13: gang {'/'.join(key)} has {len(state.bound)} of {state.minimum} members on nodes past its timeout,"
                     f" and for {now_s - since_s:.0f} s there has been room for the others"
                 )

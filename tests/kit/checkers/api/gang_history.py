@@ -1,7 +1,7 @@
-"""Gangs over the history of the API server: none is started in part, and none is pushed below its minimum by our evictions (I13).
+"""Checks gangs over the history of the API server: none starts in part, and none falls below its minimum by our evictions (I13).
 
-A member runs from its bind until it is being deleted, has ended or is deleted. Members that have succeeded count for the owner that
-they were created by. When no member runs any more, the gang has to start together again.
+A member runs from its bind until it is being deleted, has ended or is deleted. Members that have succeeded count for their owner.
+If no member of a gang runs any more, the gang must start together again.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from multisched.verify.fields import Json, mapping, objects, text
 from multisched.verify.gang_objects import GangKey
 from multisched.verify.objects import node_name_of
 
-TOGETHER_S: Final = 12.0
-"""Within this all evictions that were decided together have been sent: each of them is tried several times."""
-NEWS_S: Final = 30.0
-"""For so long a process may not know that somebody else has removed a member, or has raised the minimum."""
+EVICTIONS_MAX_S: Final = 12.0
+"""Time within which all evictions of one decision are sent: each is tried several times."""
+UNSEEN_MAX_S: Final = 30.0
+"""Time for which a process may not know that another client has removed a member or raised the minimum."""
 
 IsInterrupted = Callable[[str], bool]
-"""Whether a process has ended, or did not run all the time."""
+"""Reports whether a process has ended, or was paused."""
 
 
 class _Member(NamedTuple):
@@ -31,28 +31,30 @@ class _Member(NamedTuple):
     nominated: str
 
 
-class _Below(NamedTuple):
-    """An eviction of ours left the gang below its minimum."""
+class _BelowMinimum(NamedTuple):
+    """The state after one of our evictions has left a gang below its minimum."""
 
     since_s: float
     sender: str
     left: frozenset[str]
-    """uids of the members that ran on."""
+    """uids of the members that continued to run."""
 
 
 @dataclass(slots=True)
-class _Course:
-    """One gang since it had no running member."""
+class _GangRun:
+    """One gang since it last had no running member."""
 
     members: dict[str, _Member] = field(default_factory=dict)
-    """By uid; those that have succeeded stay when their pods are deleted, as long as there are others."""
+    """By uid. Members that have succeeded remain after their pods are deleted, as long as the gang has other pods."""
     there: set[str] = field(default_factory=set)
-    """uids of pods that the API server has."""
+    """uids of the gang's pods in the API server."""
     minimum: int | None = None
     was_whole: bool = False
-    disturbed_s: float = -1.0
-    """When somebody else last removed a member, or the minimum was raised; negative for never since it began to start."""
-    below: _Below | None = None
+    external_change_s: float = -1.0
+    """Time at which another client last removed a member or the minimum was raised; negative if never since the gang began to
+    start.
+    """
+    below: _BelowMinimum | None = None
 
     @property
     def running(self) -> frozenset[str]:
@@ -60,7 +62,7 @@ class _Course:
 
     @property
     def count(self) -> int:
-        """Members that count for the minimum."""
+        """The number of members that count for the minimum."""
         owners = {one.owner for one in self.members.values() if one.is_living}
         return sum(one.is_running or (one.has_succeeded and one.owner in owners) for one in self.members.values())
 
@@ -70,128 +72,131 @@ class _Course:
 
 
 class GangHistory:
-    """Of one run."""
+    """The gangs of one run."""
 
-    def __init__(self, now_s: Callable[[], float], complain: Callable[[str], None]) -> None:
+    def __init__(self, now_s: Callable[[], float], report_violation: Callable[[str], None]) -> None:
         self._now_s = now_s
-        self._complain = complain
-        self._courses: dict[GangKey, _Course] = {}
+        self._report_violation = report_violation
+        self._runs: dict[GangKey, _GangRun] = {}
         self._evicted: dict[str, str] = {}
-        """uid of each pod that a process of ours asked to go -> that process."""
+        """uid of each pod that one of our processes has evicted -> that process."""
         self._sender: dict[str, str] = {}
-        """uid -> the process that sent its bind last."""
+        """uid -> process that sent its latest bind."""
         self._unanswered: set[str] = set()
-        """uids of pods whose bind was sent and has not been answered."""
+        """uids of pods whose bind is in flight."""
         self._misled: set[str] = set()
-        """uids of pods whose bind was not answered with success, or was sent before the minimum was raised, or about which a
-        process has missed news."""
+        """uids of pods whose bind failed or was sent before the minimum was raised, or about which a process has missed an
+        event.
+        """
 
     # -- what processes send ---------------------------------------------------------------------------------------
 
     def evicted(self, sender: str, uid: str) -> None:
-        """The process is about to ask the pod to go."""
+        """Records an eviction that is being sent."""
         self._evicted[uid] = sender
 
-    def bind_sent(self, uid: str) -> None:
+    def on_bind_sent(self, uid: str) -> None:
         self._unanswered.add(uid)
 
-    def bind_answered(self, sender: str, uid: str, *, is_bound: bool) -> None:
+    def on_bind_answered(self, sender: str, uid: str, *, is_bound: bool) -> None:
         self._sender[uid] = sender
         self._unanswered.discard(uid)
         if not is_bound:
             self._misled.add(uid)
 
     def misled(self, uid: str) -> None:
-        """A process was told something wrong about the pod, or has missed a line of a watch."""
+        """Records that a process received a false response about the pod, or missed an event of it."""
         self._misled.add(uid)
 
     # -- what the store has ----------------------------------------------------------------------------------------
 
     def pod_changed(self, key: GangKey, minimum: int | None, uid: str, document: Json | None) -> None:
-        """A member as it is now; None: it was deleted. `minimum`: of its gang."""
-        course = self._courses.setdefault(key, _Course())
-        before, after = course.members.get(uid), None if document is None else _member(document)
+        """Records a change of a member. `document`: None if it was deleted. `minimum`: of its gang."""
+        run = self._runs.setdefault(key, _GangRun())
+        before, after = run.members.get(uid), None if document is None else _member(document)
         if after is not None:
-            course.members[uid] = after
-            course.there.add(uid)
+            run.members[uid] = after
+            run.there.add(uid)
         else:
-            course.there.discard(uid)
-            if before is not None and before.has_succeeded and course.there:
-                course.members[uid] = before._replace(is_living=False)
+            run.there.discard(uid)
+            if before is not None and before.has_succeeded and run.there:
+                run.members[uid] = before._replace(is_living=False)
             else:
-                course.members.pop(uid, None)
+                run.members.pop(uid, None)
         was_running = before is not None and before.is_running
         if was_running and not (after is not None and (after.is_running or after.has_succeeded)):
-            self._lost(course, uid)
-        if not course.there:
-            del self._courses[key]
+            self._lost(run, uid)
+        if not run.there:
+            del self._runs[key]
         else:
-            self._counted(course, minimum)
+            self._counted(run, minimum)
 
     def minimum_changed(self, key: GangKey, minimum: int | None) -> None:
-        """The gang's object is another one, or is gone."""
-        course = self._courses.get(key)
-        if course is not None:
-            self._counted(course, minimum)
+        """Records that the gang's PodGroup was changed or deleted."""
+        run = self._runs.get(key)
+        if run is not None:
+            self._counted(run, minimum)
 
-    def _lost(self, course: _Course, uid: str) -> None:
+    def _lost(self, run: _GangRun, uid: str) -> None:
         sender = self._evicted.get(uid)
         if sender is None:
-            course.disturbed_s = self._now_s()
-        elif course.below is None and course.is_partial:
-            course.below = _Below(self._now_s(), sender, course.running)
+            run.external_change_s = self._now_s()
+        elif run.below is None and run.is_partial:
+            run.below = _BelowMinimum(self._now_s(), sender, run.running)
 
-    def _counted(self, course: _Course, minimum: int | None) -> None:
-        if minimum is None or minimum > (course.minimum or minimum):
-            course.disturbed_s = self._now_s()
-            self._misled |= course.there & self._unanswered
-        course.minimum = minimum
-        if not course.running:
-            course.was_whole, course.disturbed_s, course.below = False, -1.0, None
-        elif minimum is not None and course.count >= minimum:
-            course.was_whole, course.below = True, None
-        elif course.below is not None and not course.below.left & course.running:
-            course.below = None
+    def _counted(self, run: _GangRun, minimum: int | None) -> None:
+        if minimum is None or minimum > (run.minimum or minimum):
+            run.external_change_s = self._now_s()
+            self._misled |= run.there & self._unanswered
+        run.minimum = minimum
+        if not run.running:
+            run.was_whole, run.external_change_s, run.below = False, -1.0, None
+        elif minimum is not None and run.count >= minimum:
+            run.was_whole, run.below = True, None
+        elif run.below is not None and not run.below.left & run.running:
+            run.below = None
 
     # -- judging ---------------------------------------------------------------------------------------------------
 
     def look(self, is_interrupted: IsInterrupted) -> None:
-        """Now and then: evictions that were decided together are over, and a gang is left below its minimum."""
-        for key, course in self._courses.items():
-            if course.below is not None and self._now_s() - course.below.since_s > TOGETHER_S:
-                self._complain_of_eviction(key, course, is_interrupted)
+        """Checks for gangs that our evictions have left below their minimum. Called regularly."""
+        for key, run in self._runs.items():
+            if run.below is not None and self._now_s() - run.below.since_s > EVICTIONS_MAX_S:
+                self._report_eviction(key, run, is_interrupted)
 
-    def _complain_of_eviction(self, key: GangKey, course: _Course, is_interrupted: IsInterrupted) -> None:
-        below, course.below = course.below, None
+    def _report_eviction(self, key: GangKey, run: _GangRun, is_interrupted: IsInterrupted) -> None:
+        below, run.below = run.below, None
         if below is None or is_interrupted(below.sender):
             return
-        if course.disturbed_s >= 0 and below.since_s - course.disturbed_s < NEWS_S:
+        if run.external_change_s >= 0 and below.since_s - run.external_change_s < UNSEEN_MAX_S:
             return
-        left = len(below.left & course.running)
-        self._complain(
-            f"I13: evictions by {below.sender} left gang {'/'.join(key)} with {left} of {course.minimum} members"
+        left = len(below.left & run.running)
+        self._report_violation(
+            f"I13: evictions by {below.sender} left gang {'/'.join(key)} with {left} of {run.minimum} members"
         )
 
-    def check_rest(self, is_interrupted: IsInterrupted) -> None:
-        """At rest no gang is started in part, unless somebody else or a fault is the cause; none that cannot start has a nominated node."""
-        for key, course in self._courses.items():
-            self._complain_of_eviction(key, course, is_interrupted)
+    def check_quiescent(self, is_interrupted: IsInterrupted) -> None:
+        """Checks, when the run is quiescent, that no gang is partly started, unless another client or a fault is the cause, and
+        that no gang that cannot start has a nominated node.
+        """
+        for key, run in self._runs.items():
+            self._report_eviction(key, run, is_interrupted)
         for fault in self.faults(is_interrupted):
-            self._complain(fault)
+            self._report_violation(fault)
 
     def faults(self, is_interrupted: IsInterrupted) -> Iterator[str]:
-        for key, course in self._courses.items():
-            name, count = "/".join(key), course.count
-            is_excused = course.disturbed_s >= 0 or any(
-                uid in self._misled or is_interrupted(self._sender.get(uid, "")) for uid in course.members
+        for key, run in self._runs.items():
+            name, count = "/".join(key), run.count
+            is_excused = run.external_change_s >= 0 or any(
+                uid in self._misled or is_interrupted(self._sender.get(uid, "")) for uid in run.members
             )
-            if course.is_partial and not (course.was_whole or is_excused):
-                yield f"I13: gang {name} is started in part, with {count} of {course.minimum} members"
-            waiting = {uid: one for uid, one in course.members.items() if one.is_living and not one.is_running}
+            if run.is_partial and not (run.was_whole or is_excused):
+                yield f"I13: gang {name} is started in part, with {count} of {run.minimum} members"
+            waiting = {uid: one for uid, one in run.members.items() if one.is_living and not one.is_running}
             nominated = [uid for uid, one in waiting.items() if one.nominated]
             could_be = count + len(waiting)
-            if nominated and (course.minimum is None or could_be < course.minimum):
-                yield f"I13: gang {name} has {could_be} of {course.minimum} members, and {len(nominated)} with a nominated node"
+            if nominated and (run.minimum is None or could_be < run.minimum):
+                yield f"I13: gang {name} has {could_be} of {run.minimum} members, and {len(nominated)} with a nominated node"
 
 
 def _member(document: Json) -> _Member:

@@ -1,7 +1,8 @@
-"""Reservations of gangs over the history of the API server: one at a time, each for a limited time, with a pause after it.
+"""Checks reservations of gangs over the history of the API server: one at a time, each for a limited time, with a pause after it
+(I13).
 
-A gang that has not the priority to preempt, and that is in no quota, has nominated members only while room is reserved for
-it. So a reservation is the time in which a waiting member of such a gang has a nominated node.
+If a gang has no priority over other pods and no quota, its members have nominated nodes only while room is reserved for it. A
+reservation is therefore the time in which a pending member of such a gang has a nominated node.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from multisched.verify.gang_objects import GangKey
 from multisched.verify.objects import node_name_of
 
 LATE_S: Final = 15.0
-"""What may pass until a nomination is written: the server may be away, and a leader that follows another one lists first."""
+"""Time until a nomination is written: the server may be away, and a new leader lists first."""
 SETTLED_S: Final = 8.0
-"""Within this all members of a gang have been nominated, bound, or deprived of their nominated nodes."""
+"""Time within which all members of a gang have been nominated, have been bound, or have lost their nominated nodes."""
 SAME_TURN_S: Final = 2.0
-"""A turn begins by so much at most before its nominations are written."""
+"""Maximum time between the begin of a turn and its written nominations."""
 
 
 @dataclass(slots=True)
 class _Members:
-    """Of one gang, by uid."""
+    """The members of one gang, by uid."""
 
     waiting: set[str] = field(default_factory=set)
     nominated: set[str] = field(default_factory=set)
@@ -47,37 +48,37 @@ class _Ended:
 
 
 class ReservationHistory:
-    """Of the gangs of one domain."""
+    """The reservations of the gangs of one domain."""
 
     def __init__(
         self,
         policy: ReservePolicy,
         scheduler: str,
         now_s: Callable[[], float],
-        complain: Callable[[str], None],
+        report_violation: Callable[[str], None],
         leaders: Callable[[], frozenset[str]],
     ) -> None:
-        """`leaders`: the processes that decide for the domain now."""
+        """`leaders`: returns the processes that lead the domain now."""
         self._policy, self._scheduler = policy, scheduler
-        self._now_s, self._complain, self._leaders = now_s, complain, leaders
+        self._now_s, self._report_violation, self._leaders = now_s, report_violation, leaders
         self._gangs: dict[GangKey, _Members] = {}
         self._open: dict[GangKey, float] = {}
-        """Gang with a reservation -> since when."""
+        """Gang with a reservation -> time at which it began."""
         self._inherited: set[GangKey] = set()
-        """Gangs in `_open` for which a leader before the present one has reserved: the present one owes no pause after that."""
+        """Gangs in `_open` whose reservation was made by an earlier leader. The current leader need not pause after these."""
         self._ended: _Ended | None = None
-        """The last reservation that ended and whose gang did not start, if it ended under the present leader."""
+        """The last reservation that ended without a start of its gang, if it ended under the current leader."""
         self._led_by: frozenset[str] = frozenset()
         self._led_since_s = 0.0
         self._doubts: dict[str, float] = {}
-        """What must not last -> since when it is so."""
+        """State that may only be temporary -> time at which it began."""
         self.count = 0
-        """Reservations that have begun."""
+        """Number of reservations that have begun."""
 
     # -- what the store has ----------------------------------------------------------------------------------------
 
     def pod_changed(self, key: GangKey, minimum: int | None, uid: str, document: Json | None) -> None:
-        """A member as it is now; None: it was deleted. `minimum`: of its gang."""
+        """Records a change of a member. `document`: None if it was deleted. `minimum`: of its gang."""
         if document is not None and text(mapping(document, "spec"), "schedulerName") != self._scheduler:
             return
         members = self._gangs.setdefault(key, _Members())
@@ -116,7 +117,7 @@ class ReservationHistory:
         self._open[key] = now_s
         self.count += 1
         if last is not None and now_s - last.at_s < for_s / 2:
-            self._complain(
+            self._report_violation(
                 f"I13: room is reserved for gang {'/'.join(key)} {now_s - last.at_s:.1f} s after it was reserved for"
                 f" {'/'.join(last.key)}, which did not start; the pause is {for_s:g} s"
             )
@@ -124,14 +125,14 @@ class ReservationHistory:
     # -- judging ---------------------------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """What was is not known any more: the store was restored, or a leader may have done nothing for a while."""
+        """Forgets earlier reservations: the store was restored, or a leader may have been inactive."""
         self._open = dict.fromkeys(self._open, self._now_s())
         self._inherited = set(self._open)
         self._ended = None
         self._doubts.clear()
 
     def look(self) -> None:
-        """Now and then."""
+        """Checks the reservations. Called regularly."""
         leaders, now_s = self._leaders(), self._now_s()
         if leaders != self._led_by:
             self._led_by, self._led_since_s = leaders, now_s
@@ -141,10 +142,10 @@ class ReservationHistory:
         for one, since_s in self._doubts.items():
             if 0 <= since_s <= now_s - SETTLED_S:
                 self._doubts[one] = -1.0
-                self._complain(f"I13: {one}")
+                self._report_violation(f"I13: {one}")
 
     def _doubtful(self, now_s: float) -> Iterator[str]:
-        """What may be so for a moment only."""
+        """Yields states that may only be temporary."""
         if len(self._open) > 1:
             yield f"room is reserved at once for gangs {' and '.join('/'.join(key) for key in sorted(self._open))}"
         for key, began_s in self._open.items():

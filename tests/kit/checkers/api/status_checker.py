@@ -1,4 +1,4 @@
-"""Statuses of objects as a plugin has them written: by whoever may (I9), and true at rest."""
+"""Checks statuses of objects that plugins write: only the leader may write (I9), and they are true when the run is quiescent."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ WRITERS: Final[Mapping[str, str]] = {
     "elasticquotas": QUOTA,
     "podgroups": GANG_PLUGIN,
 }
-"""Kind, by its plural -> the plugin that says its statuses."""
+"""Plural of a kind -> plugin that writes its status."""
 
 
 class StatusChecker:
-    """Judges who writes statuses, and what `Headcount` says at disruption budgets."""
+    """Checks the writers of statuses, and what `Headcount` writes to PodDisruptionBudgets."""
 
     def __init__(
         self,
@@ -33,12 +33,12 @@ class StatusChecker:
         configuration: Configuration,
         leases: LeaseChecker,
         pods: Callable[[], Mapping[str, Pod]],
-        complain: Callable[[str], None],
+        report_violation: Callable[[str], None],
     ) -> None:
         self._budgets = server.store.collection(BUDGETS)
         self._leases = leases
         self._pods = pods
-        self._complain = complain
+        self._report_violation = report_violation
         registry = plugin_registry()
         plugins = {
             domain.name: {use.name.rpartition(":")[2] for use in resolve_profile(domain, registry).plugins}
@@ -48,19 +48,19 @@ class StatusChecker:
             plural: min((name for name, enabled in plugins.items() if plugin in enabled), default="")
             for plural, plugin in WRITERS.items()
         }
-        """By whose lease statuses of the kind are written; empty where no domain has the plugin."""
+        """Plural of a kind -> domain whose lease is needed to write its status; empty if no domain has the plugin."""
         self._says = self._domain_of["poddisruptionbudgets"]
 
     def sent(self, sender: str, path: str) -> None:
-        """I9: of all processes the one that leads the first domain with the plugin."""
+        """Checks I9: the sender must lead the first domain that has the plugin."""
         domain = next((domain for plural, domain in self._domain_of.items() if f"/{plural}/" in path), "")
         if domain:
             self._leases.check(sender, domain, f"a status to {path.partition('?')[0]}")
         else:
-            self._complain(f"I9: {sender} sent a status to {path}, and no plugin says any")
+            self._report_violation(f"I9: {sender} sent a status to {path}, and no plugin says any")
 
     def faults(self) -> Iterator[str]:
-        """Budgets that say another number than that of the pods that stand."""
+        """Yields budgets whose status has a wrong number of pods on nodes."""
         if not self._says:
             return
         counts: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The API server's log of writes, as a checker follows it."""
+"""Reports writes to the API server to a checker."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _LEASE = re.compile(r"/leases(?:/([^/?]+))?(?:\?|$)")
 
 
 class WriteWatcher(Protocol):
-    """Sees what is written."""
+    """Receives the writes."""
 
     def written(self) -> None:
-        """Something was, before history is compacted."""
+        """Called after each write, before history is compacted."""
         ...
 
-    def lease_written(self, name: str, holder: str, renewed_s: float) -> None: ...
+    def on_lease_written(self, name: str, holder: str, renewed_s: float) -> None: ...
 
-    def lease_deleted(self, name: str) -> None: ...
+    def on_lease_deleted(self, name: str) -> None: ...
 
-    def complain(self, sentence: str) -> None: ...
+    def report_violation(self, sentence: str) -> None: ...
 
 
 class WriteLog:
-    """`server.Interceptor`: tells a watcher that something was written, of every lease, and of Events that break the API's rules."""
+    """A `server.Interceptor` that reports each write, each lease, and Events that the API refuses."""
 
     def __init__(self, watcher: WriteWatcher) -> None:
         self._watcher = watcher
@@ -41,20 +41,20 @@ class WriteLog:
         if request.method != "GET":
             self._watcher.written()
         if isinstance(answer, Response) and answer.status == 422 and "/events" in request.path:
-            self._watcher.complain(f"I3: an Event was no Event: {answer.body[:200]!r}")
+            self._watcher.report_violation(f"I3: an Event was no Event: {answer.body[:200]!r}")
         about = _LEASE.search(request.path)
         if request.method == "DELETE" and about is not None:
-            self._watcher.lease_deleted(about[1] or "")
+            self._watcher.on_lease_deleted(about[1] or "")
         is_write = request.method in ("POST", "PUT") and about
         if is_write and isinstance(answer, Response) and answer.status in (200, 201):
             lease = orjson.loads(answer.body)
             spec = lease["spec"]
             renewed_s = _seconds(spec["renewTime"])
-            self._watcher.lease_written(lease["metadata"]["name"], spec.get("holderIdentity") or "", renewed_s)
+            self._watcher.on_lease_written(lease["metadata"]["name"], spec.get("holderIdentity") or "", renewed_s)
         return answer
 
 
 def _seconds(micro_time: str) -> float:
-    """Simulated seconds of a MicroTime: the run starts at 2026-01-01T00:00:00Z and never lasts a day."""
+    """Returns the seconds since the start of the run, which begins at 2026-01-01T00:00:00Z and lasts less than a day."""
     hours, minutes, seconds = micro_time[11:-1].split(":")
     return 3600 * int(hours) + 60 * int(minutes) + float(seconds)

@@ -1,1 +1,1 @@
-"""Checks inside one process: each answer of the program beside a plain computation of the same."""
+"""Checks inside one process: results of the program compared with plain computations of the same."""

@@ -1,6 +1,6 @@
-"""Each assumption of a process, held to what the process has observed at that moment (I1, I2, I7, I8).
+"""Checks each assumption of a process against what the process has observed at that moment (I1, I2, I7, I8).
 
-It is the last moment at which a cache can be held to its own word. Once a pod is assumed, the row says that it fits.
+Later the cache cannot be checked against itself: once the pod is assumed, the row shows that it fits.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from multisched.state.cluster_cache import Assumption
 from multisched.state.ledgers import PodLedgers
 from multisched.verify.gang_objects import GangKey
 from tests.kit.checkers.api.bind_checker import BindChecker
-from tests.kit.checkers.card_rules import listed
+from tests.kit.checkers.card_rules import node_resources
 from tests.kit.checkers.delivered_state import DeliveredState
 from tests.kit.checkers.device_rules import fault_of_choice, fraction_wanted
 from tests.kit.checkers.process.gangs import ProcessGangs
 from tests.kit.checkers.process.gpus import Gpus
 from tests.kit.checkers.process.quotas import ProcessQuotas
 from tests.kit.checkers.process.watches import WatchChecker
-from tests.kit.checkers.reference_rules import Relations, clash
+from tests.kit.checkers.reference_rules import Relations, ports_conflict
 from tests.kit.world.labels import GPU_DEVICES
 
 
 class AssumptionChecker:
-    """Stands before the cache of one program."""
+    """Wraps `assume` and `forget` of one program's cache."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class AssumptionChecker:
         domain_of: Mapping[str, str],
         gpus: Gpus,
     ) -> None:
-        """`domain_of`: name of a scheduler -> its domain."""
+        """`domain_of`: scheduler name -> domain."""
         self._program, self._delivered, self._watches = program, delivered, watches
-        self._bind_checker, self._complain = bind_checker, bind_checker.complain
+        self._bind_checker, self._report_violation = bind_checker, bind_checker.report_violation
         self._identity = identity
         self._domain_of = domain_of
         self._gpus = gpus
@@ -55,7 +55,9 @@ class AssumptionChecker:
         program.cache.forget = self.forget  # type: ignore[method-assign]
 
     def _is_paused(self, key: GangKey) -> bool:
-        """Members that were chosen as victims are not tentative, and their attempt is undone when it goes on."""
+        """Reports whether an attempt of the gang is paused. Members that became victims are no longer tentative; their attempt is
+        undone when it continues.
+        """
         gang = self._program.cache.gangs.gang("/".join(key))
         placed = () if gang is None else filter(None, map(self._program.cache.placed, gang.members))
         return (gang is not None and gang.tentative > 0) or any(one.pod.is_victim for one in placed)
@@ -69,32 +71,34 @@ class AssumptionChecker:
         *,
         is_tentative: bool = False,
     ) -> Assumption:
-        """Stands before `ClusterCache.assume`: the last moment at which the cache can be held to its own word."""
+        """Wraps `ClusterCache.assume`: checks the cache before the pod is assumed."""
         table = self._program.cache.nodes
         node = table.node(row)
         domain = self._domain_of[pod.spec.scheduler_name]
-        for resource, amount in {**listed(pod.spec.requests), PODS: 1}.items():
+        for resource, amount in {**node_resources(pod.spec.requests), PODS: 1}.items():
             used = int(table.pod_count[row]) if resource == PODS else int(table.requested(resource)[row])
             if used + amount > node.allocatable.get(resource, 0):
-                self._complain(f"I1: {pod.key} was assumed on {node.name}, which has no room for its {resource}")
+                self._report_violation(
+                    f"I1: {pod.key} was assumed on {node.name}, which has no room for its {resource}"
+                )
         known = self._delivered.nodes.get(node.name)
         fault = "which is gone"
         if known is not None:
             fault = self._delivered.fault_of_node(pod, domain, known) or self._delivered.fault_of_domain(pod, known)
         if fault:
-            self._complain(f"I8: {pod.key} was assumed on {node.name}, {fault}")
+            self._report_violation(f"I8: {pod.key} was assumed on {node.name}, {fault}")
         pending = self._program.pods.pending.get(pod.uid)
-        if pending is None and self._has_come_back(pod):
-            pending = pod  # the answer about its lost bind was the first word of it since it came back with a backup
+        if pending is None and self._was_restored(pod):
+            pending = pod  # the read of its lost bind was the first news of the pod since the restore
             self._delivered.read(pod)
         if pending is None:
-            self._complain(f"I7: {pod.key} was assumed after the watch had said that it is gone")
+            self._report_violation(f"I7: {pod.key} was assumed after the watch had said that it is gone")
         elif pending.gates:
-            self._complain(f"I7: {pod.key} was assumed while gated")
+            self._report_violation(f"I7: {pod.key} was assumed while gated")
         self._check_rules(pod, node, domain)
         excess = self.quotas.fault_of(pod)
         if excess:
-            self._complain(f"I14: {pod.key} was assumed, and with it {excess}")
+            self._report_violation(f"I14: {pod.key} was assumed, and with it {excess}")
         self._bind_checker.assumed(pod.uid, node.name)
         free = tuple(self._gpus.free(node.name)) if self._takes_least_free(pod, domain) else ()
         assumption = self._assume(pod, row, choices, pod_ledgers, is_tentative=is_tentative)
@@ -107,35 +111,36 @@ class AssumptionChecker:
         return assumption
 
     def forget(self, uid: str) -> bool:
-        self._delivered.given_up(uid)
+        self._delivered.forgotten(uid)
         if self._program.cache.is_assumed(uid):
-            self._bind_checker.given_up(self._identity, uid)
+            self._bind_checker.forgotten(self._identity, uid)
         return self._forget(uid)
 
-    def _has_come_back(self, pod: Pod) -> bool:
-        """A restored backup has it, which had been deleted."""
-        known = self._bind_checker.pods().get(pod.key) if self._watches.was_rewound else None
+    def _was_restored(self, pod: Pod) -> bool:
+        """Reports whether a restored backup has the deleted pod again."""
+        known = self._bind_checker.pods().get(pod.key) if self._watches.was_restored else None
         return known is not None and known.uid == pod.uid
 
     def _takes_least_free(self, pod: Pod, domain: str) -> bool:
-        """A fraction that gets the fullest devices with room; by fragments another one may be better."""
+        """Reports whether the pod requests fractions and the policy chooses the fullest devices with room; scoring by fragments may
+        choose others.
+        """
         plugins = next(one.plugins for one in self._program.router.workers() if one.name == domain)
         policies = [one.plugin.policy.name for one in plugins.built if isinstance(one.plugin, GpuShare)]
         return policies in (["packing"], ["best-fit"]) and bool(fraction_wanted(pod.annotations))
 
     def _check_devices(self, pod: Pod, row: int, free: Sequence[int]) -> None:
-        """A fraction leaves whole devices to those that need them."""
+        """Checks that fractions use the fullest devices, and leave whole devices free."""
         hold = self._gpus.hold(pod.uid, row) if GPU_DEVICES not in pod.annotations else None
         devices = [] if hold is None else [name for name in hold.devices if isinstance(name, int)]
         fault = fault_of_choice(free, devices, hold.amount.milli) if hold is not None and devices else ""
         if fault:
-            self._complain(f"I12: {pod.key} on {self._program.cache.nodes.node(row).name}: {fault}")
+            self._report_violation(f"I12: {pod.key} on {self._program.cache.nodes.node(row).name}: {fault}")
 
     def _check_assumed_volumes(self) -> None:
-        """I1 of volumes, before anything is written: each is assumed for one claim.
+        """Checks I1 for volumes before any write: each volume is assumed for one claim.
 
-        One that the controller has meanwhile bound to another claim than it was assumed for does not count: the API server
-        refuses that write.
+        A volume that the controller has bound to another claim meanwhile is ignored: the API server refuses that write.
         """
         claims: dict[str, str] = {}
         for volume in self._assumed_volumes():
@@ -144,7 +149,7 @@ class AssumptionChecker:
             if bound_to is not None and bound_to.uid not in ("", volume.claim_id):
                 continue
             if claims.setdefault(volume.volume, volume.claim_id) != volume.claim_id:
-                self._complain(f"I1: volume {volume.volume} is promised to two claims")
+                self._report_violation(f"I1: volume {volume.volume} is promised to two claims")
 
     def _assumed_volumes(self) -> list[AssumedVolume]:
         ledgers = [ledger for ledger in self._program.cache.ledgers if isinstance(ledger, VolumeLedger)]
@@ -152,24 +157,26 @@ class AssumptionChecker:
         return [volume for one in held if isinstance(one, PodVolumes) for volume in one.volumes]
 
     def _check_rules(self, pod: Pod, node: Node, domain: str) -> None:
-        """I1 of room and of pods that relate to each other, by what was observed, and of room that is nominated."""
-        known, standing = self._delivered.nodes.get(node.name), self._delivered.standing()
+        """Checks I1 for requests and for rules about other pods by what was observed, and for capacity of nominated pods."""
+        known, pods_on_nodes = self._delivered.nodes.get(node.name), self._delivered.pods_on_nodes()
         if known is not None:
-            lack = self._delivered.lack(known, self._delivered.pods.get(pod.uid, pod))
-            if lack:
-                self._complain(f"I1: {pod.key} was assumed on {node.name}, {lack}")
+            excess = self._delivered.excess(known, self._delivered.pods.get(pod.uid, pod))
+            if excess:
+                self._report_violation(f"I1: {pod.key} was assumed on {node.name}, {excess}")
             is_usable = self._delivered.is_usable(domain)
-            if not Relations(pod, self._delivered.nodes.values(), standing, is_usable).allow(known):
-                self._complain(f"I1: {pod.key} was assumed on {node.name} against a rule about other pods")
+            if not Relations(pod, self._delivered.nodes.values(), pods_on_nodes, is_usable).allow(known):
+                self._report_violation(f"I1: {pod.key} was assumed on {node.name} against a rule about other pods")
         cache = self._program.cache
         row = cache.nodes.row_of(node.name)
         nominated = [p for p in self._program.nominator.on(node.name) if p.uid != pod.uid and not cache.placed(p.uid)]
         ahead = [p for p in nominated if p.spec.priority >= pod.spec.priority]
         for other in ahead:
-            if clash(pod, other):
-                self._complain(f"I1: {pod.key} was assumed on {node.name}, whose port is promised to {other.key}")
-        for resource in listed(pod.spec.requests) if ahead and row is not None else ():
+            if ports_conflict(pod, other):
+                self._report_violation(
+                    f"I1: {pod.key} was assumed on {node.name}, whose port is promised to {other.key}"
+                )
+        for resource in node_resources(pod.spec.requests) if ahead and row is not None else ():
             used = int(cache.nodes.requested(resource)[row])
             wanted = used + sum(p.spec.requests.get(resource, 0) for p in [pod, *ahead])
             if wanted > node.allocatable.get(resource, 0):
-                self._complain(f"I1: {pod.key} was assumed on {node.name}, whose {resource} is promised")
+                self._report_violation(f"I1: {pod.key} was assumed on {node.name}, whose {resource} is promised")

@@ -1,4 +1,4 @@
-"""Holds of cards in one process, compared with the pods that it has received: what each takes, and whether it awaits a device plugin."""
+"""Compares holds of cards in one process with the received pods: the held amounts, and whether the hold awaits a device plugin."""
 
 from __future__ import annotations
 
@@ -8,24 +8,29 @@ from domains.gpu.gpu_ledger import GpuLedger
 from domains.gpu.hold import Hold
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
-from tests.kit.checkers.card_rules import WRITTEN, held_of, is_unserved, mode_of
+from tests.kit.checkers.card_rules import ANNOTATED_MODES, held_of, is_unserved, mode_of
 from tests.kit.checkers.delivered_state import DeliveredState
 
 
 class Cards:
-    """Reads, and changes nothing."""
+    """Compares the holds of the GPU ledger. Changes nothing."""
 
     def __init__(self, cache: ClusterCache, delivered: DeliveredState) -> None:
         self._cache, self._delivered = cache, delivered
 
     def faults(self) -> Iterator[str]:
-        """I4: a hold waits for the device plugin as long as the plugin has not served the pod, and no longer."""
+        """Yields violations of I4: a hold awaits the device plugin exactly until the plugin has served the pod."""
         ledger = next((one for one in self._cache.ledgers if isinstance(one, GpuLedger)), None)
         if ledger is None:
             return
         held = ledger.held()
         for uid, pod in self._delivered.pods.items():
-            if not pod.node or pod.is_terminal or mode_of(pod) not in WRITTEN or pod.node not in self._delivered.nodes:
+            if (
+                not pod.node
+                or pod.is_terminal
+                or mode_of(pod) not in ANNOTATED_MODES
+                or pod.node not in self._delivered.nodes
+            ):
                 continue
             found = held.get(uid)
             if not isinstance(found, tuple):

@@ -1,4 +1,4 @@
-"""Trees of quotas and PodGroups of one process, as its watches hand them on, kept for the judges as they were written."""
+"""Quota trees and PodGroups that the watches of one process deliver, kept as documents for the judges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.kit.world.definitions import LINKED_QUOTA, POD_GROUP, QUOTA_TREE
 
 
 class CustomObjects:
-    """Stands before the object store of one program. The document is the server's, by the version that the program has read."""
+    """Wraps the object store of one program. The documents are the server's, of the version that the program has read."""
 
     def __init__(self, program: Program, delivered: DeliveredState, bind_checker: BindChecker) -> None:
         self._bind_checker = bind_checker
@@ -33,13 +33,15 @@ class CustomObjects:
         }
         if delivered.gangs is not None:
             self._judges[POD_GROUP.storage] = delivered.gangs
-        self._known = program.cache.objects
+        self._store = program.cache.objects
         self._set, self._remove = program.cache.objects.set, program.cache.objects.remove
         program.cache.objects.set = self.set  # type: ignore[method-assign]
+        self._set_last_removed = program.cache.objects.set_last_removed
         program.cache.objects.remove = self.remove  # type: ignore[method-assign]
+        program.cache.objects.set_last_removed = self.set_last_removed  # type: ignore[method-assign]
 
     def set(self, kind: ObjectKind, item: ClusterObject) -> ClusterObject | None:
-        """Stands before `ObjectStore.set`."""
+        """Wraps `ObjectStore.set`."""
         storage = f"{kind.definition.plural}.{kind.definition.group}"
         judge = self._judges.get(storage)
         if judge is not None:
@@ -50,10 +52,18 @@ class CustomObjects:
         return self._set(kind, item)
 
     def remove(self, kind: ObjectKind, namespace: str, name: str) -> ClusterObject | None:
-        """Stands before `ObjectStore.remove`."""
+        """Wraps `ObjectStore.remove`."""
         storage = f"{kind.definition.plural}.{kind.definition.group}"
-        judge, item = self._judges.get(storage), self._known.get(kind, namespace, name)
+        judge, item = self._judges.get(storage), self._store.get(kind, namespace, name)
         if judge is not None and item is not None:
             judge.forget(kind.definition.name, self._documents[storage][str(item.version)])
             self._delivered.quota_bounds |= bounds_of(self._delivered.quotas.tree)
         return self._remove(kind, namespace, name)
+
+    def set_last_removed(self, kind: ObjectKind, item: ClusterObject) -> None:
+        """Wraps `ObjectStore.set_last_removed`: the kept tree is the one that was in force last."""
+        if kind is ObjectKind.ELASTIC_QUOTA_TREE:
+            self._bind_checker.quotas.follow()
+            self._delivered.quotas.recall(self._bind_checker.quotas.judge.tree)
+            self._delivered.quota_bounds |= bounds_of(self._delivered.quotas.tree)
+        self._set_last_removed(kind, item)

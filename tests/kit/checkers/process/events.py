@@ -1,6 +1,6 @@
-"""What one simulated process tells users by Events, held against what the API server has of it.
+"""Compares the Events of one process with those in the API server.
 
-No event says what the process did not record, nor more often. Of a process that has ended in time, all are sent.
+No Event has content that the process did not record, or a higher count. All Events of a process that stopped in time are written.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from multisched.framework.ports import Event
 from tests.kit.checkers.quota_messages import Bound, fault_of_sentences, without_sentences
 
 NOTE_CHARS: Final = 250
-"""Notes are compared by their beginning: the end of a long one is cut."""
+"""Number of compared characters of a note: long notes are truncated."""
 _SENTENCE: Final = re.compile(r"0/(\d+) nodes are available:")
 _COUNT: Final = re.compile(r"(?:^|,) (\d+) ")
 
 
 def fault_of_counts(message: str) -> str:
-    """Where one reason is given for more nodes than there are; empty for nowhere.
+    """Returns a reason whose count exceeds the number of nodes; empty for none.
 
-    All together may be of more, as a node may be refused for several reasons, or of fewer: extenders drop nodes without a word.
-    The amounts in sentences of quotas are no counts.
+    The sum of all counts may be larger, since a node may be refused for several reasons, or smaller: extenders may drop nodes
+    without a reason. Amounts in sentences about quotas are not counts.
     """
     _, *parts = _SENTENCE.split(without_sentences(message))
     for total, reasons in zip(parts[::2], parts[1::2], strict=True):
@@ -40,24 +40,24 @@ class _News(NamedTuple):
     reason: str
     note: str
     about: str
-    """uid of the other object that it is about."""
+    """uid of the related object."""
 
 
 class EventChecker:
-    """Stands before one process's event sink."""
+    """Wraps the event sink of one process."""
 
     is_drained = False
-    """All that was recorded was written, or dropped and counted, before the process ended."""
+    """All recorded Events were written, or dropped and counted, before the process ended."""
 
     def __init__(
-        self, sink: ApiEventSink, identity: str, bounds: Collection[Bound], complain: Callable[[str], None]
+        self, sink: ApiEventSink, identity: str, bounds: Collection[Bound], report_violation: Callable[[str], None]
     ) -> None:
-        """`bounds`: of the quotas that the process has observed until now."""
-        self._sink, self._identity, self._complain = sink, identity, complain
+        """`bounds`: of all quotas that the process has observed until now."""
+        self._sink, self._identity, self._report_violation = sink, identity, report_violation
         self._bounds = bounds
         self._recorded: Counter[_News] = Counter()
         self._late: Counter[_News] = Counter()
-        """What was recorded after all was written, just before the process ended: that is lost."""
+        """Events that were recorded after the drain, just before the process ended: these are lost."""
         self._record = sink.record
         sink.record = self.record  # type: ignore[method-assign]
         self._drain = sink.drain
@@ -72,37 +72,37 @@ class EventChecker:
         self._late[news] += self.is_drained
         self._record(event)
 
-    def said(self, uid: str, message: str) -> None:
-        """A pod's condition is about to be written."""
+    def check_condition(self, uid: str, message: str) -> None:
+        """Checks the message of a condition that is about to be written."""
         self._check_message(uid, message)
 
     def _check_message(self, uid: str, message: str) -> None:
         fault = fault_of_counts(message)
         if fault:
-            self._complain(f"I3: {self._identity} writes of {uid} that {fault} refuse it: {message[:160]!r}")
+            self._report_violation(f"I3: {self._identity} writes of {uid} that {fault} refuse it: {message[:160]!r}")
         fault = fault_of_sentences(message, self._bounds)
         if fault:
-            self._complain(f"I3: {self._identity} writes of {uid}: {fault}")
+            self._report_violation(f"I3: {self._identity} writes of {uid}: {fault}")
 
     async def drain(self, timeout_s: float) -> bool:
         self.is_drained = await self._drain(timeout_s)
         return self.is_drained
 
     def check_true(self, stored: Iterable[Mapping[str, Any]]) -> None:
-        """`stored`: all Events that the API server has, in the shape of core/v1."""
+        """Checks that all written Events were recorded. `stored`: all Events of the API server, in the form of core/v1."""
         for news in self._written(stored) - self._recorded:
-            self._complain(
+            self._report_violation(
                 f"I3: {self._identity} wrote of {news.uid} what it never recorded: {news.reason} {news.note[:80]!r}"
             )
 
     def check_whole(self, stored: Iterable[Mapping[str, Any]]) -> None:
-        """Of a process that has ended: what it had to say was written, unless it says itself that it was not."""
+        """Checks, for a process that has stopped, that all recorded Events were written, unless its statistics report drops."""
         statistics = self._sink.statistics()
         dropped = statistics.dropped_full, statistics.dropped_refused, statistics.dropped_unreachable
         if any(dropped) or not self.is_drained:
             return
         for news, times in (self._recorded - self._written(stored) - self._late).items():
-            self._complain(
+            self._report_violation(
                 f"I3: {self._identity} left {times} times unsaid of {news.uid}: {news.reason} {news.note[:80]!r}"
             )
 

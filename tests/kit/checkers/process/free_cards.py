@@ -1,7 +1,7 @@
-"""What is free of each GPU of a node, in plain arithmetic over what pods hold, beside what the ledger shows (I1).
+"""Compares the free amounts of each GPU in the ledger with plain arithmetic over the holds of pods (I1).
 
-Of nodes that count thousandths of whole cards by their number. A pod whose cards are not all there holds the node's cards as
-one whose cards are unknown: a fraction counts on each of them.
+Only nodes are compared that count thousandths of numbered whole cards. A pod some of whose cards are missing counts like a pod with
+unknown cards: a fraction then counts on each card.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from domains.gpu.hold import CardName, Hold, Share
 
 
 def fault_of_cards(ledger: GpuLedger) -> str:
-    """The first node of which the ledger shows something else to be free than its pods leave; empty for none."""
+    """Returns the first node whose free amounts in the ledger differ from what its pods leave; empty for none."""
     for _, name, cards in ledger.rows_with_cards():
         if (
             cards.node.mode is not Mode.WHOLE
@@ -23,24 +23,26 @@ def fault_of_cards(ledger: GpuLedger) -> str:
         ):
             continue
         numbers = [card.index for card in cards.node.cards]
-        left = _left_of(numbers, cards.holds)
-        if left is not None and list(left.values()) != cards.free_milli:
-            return f"I1: {name} shows {cards.free_milli} free of its GPUs, and its pods leave {list(left.values())}"
+        remaining = _left_of(numbers, cards.holds)
+        if remaining is not None and list(remaining.values()) != cards.free_milli:
+            return (
+                f"I1: {name} shows {cards.free_milli} free of its GPUs, and its pods leave {list(remaining.values())}"
+            )
     return ""
 
 
 def _left_of(numbers: Sequence[int], holds: Mapping[str, Hold]) -> dict[CardName, int] | None:
-    """Number of each card -> thousandths that are free; None if a pod holds whole cards that are unknown."""
-    left: dict[CardName, int] = dict.fromkeys(numbers, CARD_MILLI)
+    """Returns card number -> free thousandths; None if a pod holds unknown whole cards."""
+    remaining: dict[CardName, int] = dict.fromkeys(numbers, CARD_MILLI)
     for hold in holds.values():
         if Mode.WHOLE not in hold.modes or not all(isinstance(share.card, int) for share in hold.shares):
             return None
         if any(amount.memory or amount.percent for amount in (hold.amount, *(share.amount for share in hold.shares))):
-            return None  # `card_rules.py` judges amounts of memory
-        are_known = bool(hold.shares) and all(share.card in left for share in hold.shares)
-        if hold.is_whole and not (are_known and all(left[share.card] == CARD_MILLI for share in hold.shares)):
+            return None  # `card_rules.py` checks amounts of memory
+        are_known = bool(hold.shares) and all(share.card in remaining for share in hold.shares)
+        if hold.is_whole and not (are_known and all(remaining[share.card] == CARD_MILLI for share in hold.shares)):
             return None
         shares = hold.shares if are_known else [Share(number, hold.amount) for number in numbers]
         for share in shares:
-            left[share.card] -= CARD_MILLI if hold.is_whole else share.amount.milli
-    return {number: max(milli, 0) for number, milli in left.items()}
+            remaining[share.card] -= CARD_MILLI if hold.is_whole else share.amount.milli
+    return {number: max(milli, 0) for number, milli in remaining.items()}

@@ -1,4 +1,4 @@
-"""Attempts of gangs in one domain: one that gives up has looked at every member, unless too few of them are left (I3)."""
+"""Checks attempts of gangs in one domain: an attempt that fails has tried every member, unless too few were left (I3)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from multisched.shell.domain import DomainWorker
 
 
 class GangAttemptChecker:
-    """Stands before the gang attempts of one domain. Changes nothing."""
+    """Wraps the gang attempts of one domain. Changes nothing."""
 
-    def __init__(self, worker: DomainWorker, complain: Callable[[str], None]) -> None:
-        self._worker, self._complain = worker, complain
+    def __init__(self, worker: DomainWorker, report_violation: Callable[[str], None]) -> None:
+        self._worker, self._report_violation = worker, report_violation
         self._followed: object = None
         self._looked_at: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
-        """Try in progress -> uids of the members that it has looked at."""
+        """Try in progress -> uids of the members that it has evaluated."""
         self.follow()
 
     def follow(self) -> None:
-        """The cycle may be another one now."""
+        """Wraps the cycle now in force."""
         attempts: Any = self._worker.cycle._gangs
         if attempts is not self._followed:
             self._followed = attempts
@@ -53,7 +53,7 @@ class GangAttemptChecker:
         left = Counter(gang.gang_of[one.pod.uid] for one in gang.members if one.pod.uid not in looked_at)
         placed = Counter(gang.gang_of[one.pod.uid] for one in found.placed)
         if left and all(placed[key] + left[key] >= need for key, need in gang.needs.items()):
-            self._complain(
+            self._report_violation(
                 f"I3: gang {gang.name} was tried with {left.total()} of its {len(gang.members)} members not looked at, and"
                 f" {placed.total()} placed of the {sum(gang.needs.values())} that it needs"
             )

@@ -1,4 +1,4 @@
-"""Members of gangs that wait for each other before their binds are sent, recounted: none is waited for that will not arrive (I5)."""
+"""Recounts the barriers at which members of gangs wait before their binds are sent: every awaited member will arrive (I5)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, Final
 from multisched.shell.binding.gang_barrier import Barrier
 from multisched.shell.domain import DomainWorker
 from multisched.state.gang_roster import GangRoster
-from tests.kit.checkers.process.gang_roster import counted
+from tests.kit.checkers.process.gang_roster import recount
 
 WRITES: Final = ("expect", "begin", "arrive", "leave")
-"""Methods after which all barriers are counted again."""
+"""Methods after which all barriers are recounted."""
 
 
 class BarrierChecker:
-    """Stands before the gang barriers of one domain. Changes nothing."""
+    """Wraps the gang barriers of one domain. Changes nothing."""
 
-    def __init__(self, worker: DomainWorker, roster: GangRoster, complain: Callable[[str], None]) -> None:
+    def __init__(self, worker: DomainWorker, roster: GangRoster, report_violation: Callable[[str], None]) -> None:
         self._barriers = worker.binding._barriers
-        self._roster, self._complain = roster, complain
+        self._roster, self._report_violation = roster, report_violation
         for name in WRITES:
             setattr(self._barriers, name, self._checked(getattr(self._barriers, name)))
 
@@ -31,7 +31,7 @@ class BarrierChecker:
                 missing = _missing(barrier)
                 for key in barrier.members:
                     if barrier.missing[key] != missing[key]:
-                        self._complain(
+                        self._report_violation(
                             f"I5: {barrier.missing[key]} members of gang {key} are waited for before it is bound, and"
                             f" {missing[key]} have not arrived"
                         )
@@ -40,12 +40,12 @@ class BarrierChecker:
         return checked
 
     def look(self) -> None:
-        """Now and then: no barrier is closed for which enough members have arrived."""
+        """Checks that no barrier is closed although enough members have arrived. Called regularly."""
         for barrier in self._barriers.all():
             missing = _missing(barrier)
             is_closed = not (barrier.is_open or barrier.failure is not None or barrier.to_begin)
             if is_closed and barrier.arrived and not any(self._is_short(key, missing[key]) for key in barrier.members):
-                self._complain(
+                self._report_violation(
                     f"I5: {len(barrier.arrived)} members of gang {'/'.join(barrier.members)} may be bound, and wait"
                 )
 
@@ -53,7 +53,7 @@ class BarrierChecker:
         gang = self._roster.gang(key)
         if gang is None or (missing and gang.starts_members_singly):
             return False
-        return counted(gang).needs + missing > 0
+        return recount(gang).needs + missing > 0
 
 
 def _missing(barrier: Barrier) -> Counter[str]:

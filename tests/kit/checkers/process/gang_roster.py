@@ -1,6 +1,6 @@
-"""The roster of gangs of one process, recounted member by member: what is kept in counters must be what its members add up to (I13).
+"""Recounts the gang roster of one process: counters must equal what the members add up to (I13).
 
-After each write to the roster the gang that was written is counted again. Now and then each member is compared with the caches.
+After each write the written gang is recounted. Regularly each member is compared with the caches.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from multisched.state.cluster_cache import PlacedPod, PodState
 from multisched.state.gang_roster import Gang, GangMember, GangRoster
 
 WRITES: Final = ("set", "remove", "finish", "finished_is_gone", "set_object", "set_member_node", "set_victim")
-"""Methods of the roster after which a gang is counted again."""
+"""Methods of the roster after which a gang is recounted."""
 
 
 class GangCount(NamedTuple):
@@ -41,7 +41,7 @@ class GangReason(NamedTuple):
     lacks: int
 
 
-def counted(gang: Gang) -> GangCount:
+def recount(gang: Gang) -> GangCount:
     """Counts the gang's members one by one."""
     placed = bound = tentative = leaving = held = 0
     owners = set[str]()
@@ -66,32 +66,32 @@ def counted(gang: Gang) -> GangCount:
     return GangCount(placed, bound, leaving, succeeded, needs, lacks, present, surplus)
 
 
-def counted_of(roster: GangRoster, uid: str) -> GangCount:
+def recount_gang_of(roster: GangRoster, uid: str) -> GangCount:
     """Counts the gang of a member."""
     gang = roster.gang(roster.key_of(uid) or "")
     assert gang is not None, "a member of the queue's gang has one in the roster"
-    return counted(gang)
+    return recount(gang)
 
 
 def reason_of(gang: Gang | None) -> GangReason | None:
     """Returns why members of the gang wait, in values that are equal as long as that is so; None for no gang."""
     if gang is None:
         return None
-    count, spec = counted(gang), gang.spec
+    count, spec = recount(gang), gang.spec
     is_complete = spec is not None and count.present >= spec.min_members
     return GangReason(spec, not gang.problem, is_complete, max(count.needs, 0), count.lacks)
 
 
 class RosterChecker:
-    """Stands before the roster of one program. Changes nothing."""
+    """Wraps the roster of one program. Changes nothing."""
 
-    def __init__(self, program: Program, complain: Callable[[str], None]) -> None:
+    def __init__(self, program: Program, report_violation: Callable[[str], None]) -> None:
         self._program, self._roster = program, program.cache.gangs
-        self._complain = complain
+        self._report_violation = report_violation
         self._depth = 0
-        """Writes in progress: one calls others."""
-        self._told: set[str] = set()
-        """Gangs of which the queues were told during the write in progress."""
+        """Depth of nested writes."""
+        self._notified: set[str] = set()
+        """Gangs whose change was reported to the queues during the write in progress."""
         self._on_change = self._roster.on_change
         self._roster.on_change = self.on_change
         for name in WRITES:
@@ -100,18 +100,18 @@ class RosterChecker:
         self._roster.set = self.set_pod  # type: ignore[method-assign]
 
     def on_change(self, key: str) -> None:
-        """Stands before `GangRoster.on_change`."""
-        self._told.add(key)
+        """Wraps `GangRoster.on_change`."""
+        self._notified.add(key)
         self._on_change(key)
 
     def set_pod(self, pod: Pod) -> Membership | None:
-        """Stands before `GangRoster.set`: a later version of a pod does not end the decision to evict it."""
+        """Wraps `GangRoster.set`: a later version of a pod does not cancel its planned eviction."""
         membership, entry = self._set(pod), self._program.cache.placed(pod.uid)
         key = self._roster.key_of(pod.uid)
         gang = None if key is None else self._roster.gang(key)
         is_victim = entry is not None and entry.pod.is_victim and not pod.is_deleting
         if gang is not None and is_victim and not gang.members[pod.uid].is_victim:
-            self._complain(f"I13: {pod.key} of gang {key} counts as one that stays, and is about to be evicted")
+            self._report_violation(f"I13: {pod.key} of gang {key} counts as one that stays, and is about to be evicted")
         return membership
 
     def _checked(self, write: Callable[..., Any]) -> Callable[..., Any]:
@@ -119,7 +119,7 @@ class RosterChecker:
             if self._depth:
                 return write(*args, **options)
             self._depth, keys = 1, self._keys_of(args)
-            self._told.clear()
+            self._notified.clear()
             before = {key: reason_of(self._roster.gang(key)) for key in keys}
             try:
                 answer = write(*args, **options)
@@ -132,7 +132,7 @@ class RosterChecker:
         return checked
 
     def _keys_of(self, args: tuple[Any, ...]) -> set[str]:
-        """Returns the gangs that a write is about: of a pod, by its uid, or by their keys."""
+        """Returns the keys of the gangs in the arguments of a write: pods, uids or keys."""
         uids = (getattr(one, "uid", one) for one in args)
         texts = [one for one in uids if isinstance(one, str)]
         keys = {self._roster.key_of(one) for one in texts} | {
@@ -143,17 +143,17 @@ class RosterChecker:
     def _check(self, key: str, before: GangReason | None) -> None:
         gang = self._roster.gang(key)
         if gang is not None and (fault := fault_of_count(gang)):
-            self._complain(fault)
+            self._report_violation(fault)
         after = reason_of(gang)
-        if before == after or (before is None and key not in self._told):
-            return  # a gang that is new to this write was told of when it was made
-        for one in (key, *self._that_name(key)):
-            if one not in self._told and self._roster.gang(one) is not None:
-                self._complain(
+        if before == after or (before is None and key not in self._notified):
+            return  # a new gang was reported when it was created
+        for one in (key, *self._gangs_that_name(key)):
+            if one not in self._notified and self._roster.gang(one) is not None:
+                self._report_violation(
                     f"I13: gang {one} depends on gang {key}, which changed, and its members were not looked at"
                 )
 
-    def _that_name(self, key: str) -> Iterator[str]:
+    def _gangs_that_name(self, key: str) -> Iterator[str]:
         """Yields the other gangs that must start with this one."""
         for gang in self._roster.gangs():
             if gang.key != key and gang.spec is not None and key in gang.spec.together_with:
@@ -162,7 +162,7 @@ class RosterChecker:
     # -- now and then ----------------------------------------------------------------------------------------------
 
     def fault(self) -> str:
-        """Returns the first member that is kept otherwise than the caches have it, or the first wrong count; empty for none."""
+        """Returns the first member that differs from the caches, or the first wrong count; empty for none."""
         placed = {entry.pod.uid: entry for entry in self._program.cache}
         paused = {one.pod.uid for worker in self._program.router.workers() for one in worker.long_attempts.entries}
         for gang in self._roster.gangs():
@@ -177,7 +177,7 @@ class RosterChecker:
         return self._fault_of_missing(placed)
 
     def _fault_of_missing(self, placed: Mapping[str, PlacedPod]) -> str:
-        """Returns the first pod of a gang that is not a member of it; empty for none."""
+        """Returns the first pod that belongs to a gang and is not a member of it; empty for none."""
         pods = [*self._program.pods.pending.values(), *(entry.pod for entry in placed.values())]
         for pod in pods:
             key = self._roster.key_of(pod.uid)
@@ -188,7 +188,7 @@ class RosterChecker:
 
 
 def fault_of_count(gang: Gang) -> str:
-    """Returns what the gang's counters say otherwise than its members; empty for nothing."""
+    """Returns the first counter of the gang that differs from its members; empty for none."""
     kept = GangCount(
         gang.placed_count,
         gang.bound,
@@ -199,7 +199,7 @@ def fault_of_count(gang: Gang) -> str:
         gang.present,
         gang.surplus,
     )
-    wanted = counted(gang)
+    wanted = recount(gang)
     for name, here, there in zip(GangCount._fields, kept, wanted, strict=True):
         if here != there:
             return f"I13: gang {gang.key} counts {here} as {name}, and its members make {there}"

@@ -1,4 +1,4 @@
-"""Gangs of one process, by what it has observed: room is held for a gang as a whole, or for none of it (I13)."""
+"""Checks gangs of one process by what it has observed: capacity is held for a whole gang, or for none of its members (I13)."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from multisched.verify.gangs import GangJudge, GangState
 from tests.kit.checkers.delivered_state import DeliveredState
 
 PAUSED_S: Final = 0.01
-"""After which a gang whose attempt has paused is looked at again."""
+"""Delay after which a gang with a paused attempt is checked again."""
 
 
 class ProcessGangs:
-    """Asked at each assumption; judges when the step that assumed is over, since a gang is assumed pod by pod."""
+    """Called at each assumption. Checks after the current step of the event loop, since a gang is assumed pod by pod."""
 
     def __init__(self, delivered: DeliveredState, is_paused: Callable[[GangKey], bool]) -> None:
-        """`is_paused`: whether an attempt in progress holds room for members of the gang during a pause."""
+        """`is_paused`: reports whether a paused attempt holds capacity for members of the gang."""
         self._delivered = delivered
         self._is_paused = is_paused
         self._whole: set[GangKey] = set()
-        """Gangs that this process has assumed with all that they need: what fails of these afterwards is healed."""
+        """Gangs that this process has assumed completely. If members fail afterwards, the program handles it."""
         self._waiting: set[GangKey] = set()
         self.broken: list[str] = []
-        """What was found since it was last read."""
+        """Violations since the last read."""
 
     def assumed(self, pod: Pod) -> None:
-        """A pod was assumed just now."""
+        """Records an assumption."""
         judge = self._delivered.gangs
         key = judge.gang_of(pod.uid) if judge is not None else None
         if judge is None or key is None:
             return
         state = judge.state(key)
         if self._held(state) == {pod.uid} and not state.bound:
-            self._whole.discard(key)  # nothing is left of what it had, and it begins anew
+            self._whole.discard(key)  # no earlier member is held: it starts again
         if not self._is_short(judge, key):
             self._whole.update(state.groups or (key,))
         elif key not in self._waiting:

@@ -1,4 +1,4 @@
-"""What one process's ledger has of the GPUs of each node."""
+"""The GPUs of each node in the ledger of one process."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from multisched.state.cluster_cache import ClusterCache
 
 
 class Gpus:
-    """Reads, and changes nothing."""
+    """Reads the GPU ledger. Changes nothing."""
 
     def __init__(self, cache: ClusterCache) -> None:
         self._cache = cache
 
     def free(self, name: str) -> Sequence[int]:
-        """Thousandths that are free of each GPU of the node."""
+        """Returns the free thousandths of each GPU of the node."""
         ledger, row = self._ledger(), self._cache.nodes.row_of(name)
         return ledger.cards(row).free_milli if ledger is not None and row is not None else ()
 
     def hold(self, uid: str, row: int) -> Hold | None:
-        """What the pod has of the node's."""
+        """Returns the pod's hold on the node; None for none."""
         ledger = self._ledger()
         return ledger.hold(uid, row) if ledger is not None else None
 

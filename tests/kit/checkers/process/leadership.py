@@ -1,4 +1,4 @@
-"""What a process believes of its leases, and what it knows when it begins to lead (I9)."""
+"""Checks what a process believes about its leases, and what it knows when it begins to lead (I9)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.kit.checkers.process.feasible_nodes import used_by
 
 
 class LeadershipChecker:
-    """Stands before the workers of one program."""
+    """Wraps the workers of one program."""
 
     def __init__(self, program: Program, delivered: DeliveredState, bind_checker: BindChecker, identity: str) -> None:
         self._program, self._delivered = program, delivered
-        self._bind_checker, self._complain = bind_checker, bind_checker.complain
+        self._bind_checker, self._report_violation = bind_checker, bind_checker.report_violation
         self._identity = identity
         for worker in program.router.workers():
             worker.lead = partial(self.lead, worker, worker.lead)  # type: ignore[method-assign]
@@ -25,24 +25,24 @@ class LeadershipChecker:
         bind_checker.leases.leaders[identity] = self.leads
 
     def may_bind(self, domain: str) -> bool:
-        """What the process believes of its lease."""
+        """Reports whether the process believes that it may bind for the domain."""
         keeper = self._program.leases.get(domain)
         return keeper is not None and keeper.may_bind()
 
     def leads(self, domain: str) -> bool:
-        """It has taken over, whose lists may have failed for a while, and may bind."""
+        """Reports whether the process may bind and has taken over, which failed lists can delay."""
         led = (worker.is_leading for worker in self._program.router.workers() if worker.name == domain)
         return self.may_bind(domain) and any(led)
 
     def lead(self, worker: DomainWorker, lead: Callable[[], None]) -> None:
-        """Stands before `DomainWorker.lead`: who begins to decide knows of every bind that was made before (I9)."""
+        """Wraps `DomainWorker.lead`: a new leader knows every earlier bind (I9)."""
         is_used = used_by(self._program, worker.name)
         for pod in self._bind_checker.bound_pods():
             node = self._delivered.nodes.get(pod.node)
             known = self._delivered.pods.get(pod.uid)
             is_known = self._delivered.held.get(pod.uid) == pod.node or (known is not None and known.node == pod.node)
             if node is not None and is_used(node) and not is_known and pod.uid not in self._delivered.unknowable:
-                self._complain(
+                self._report_violation(
                     f"I9: {self._identity} leads {worker.name}, and knows nothing of {pod.key} on {pod.node}"
                 )
                 break

@@ -1,8 +1,8 @@
-"""What a domain's queue owes to pods that wait: a plain model of it, in which each pod is asked about each event by itself (I3).
+"""A plain model of a domain's queue, which handles each pod and each event separately (I3).
 
-The program keeps an index of parked pods, asks once for pods that are equal, and keeps one log for all attempts. Here every pod
-has its own list of what happened, and the hints of the plugins that refused it are called for it alone. A pod that must move by
-that has moved, and one that need not has stayed. (That the hints are right, `RequeueChecker` looks at.)
+The program keeps an index of parked pods, calls hints once for equal pods, and keeps one event log for all attempts. In the model
+every pod has its own list of events, and the hints of the plugins that refused it are called for it alone. A pod that must move has
+moved, and a pod that need not has stayed. (`RequeueChecker` checks that the hints are right.)
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ from multisched.state.gang_roster import GangRoster
 from tests.kit.plugins.faulty import FAULTY
 
 EVENTS_EVERY: Final = 3
-"""One event in so many is put to each parked pod."""
+"""Every n-th event is evaluated for each parked pod."""
 IN_FLIGHT: Final = frozenset({QueueState.IN_FLIGHT, QueueState.LEAVING})
 PARKED: Final = frozenset({QueueState.UNSCHEDULABLE, QueueState.GATED})
 BY_ROW: Final = frozenset({Dependency.NODE, Dependency.ROW})
-"""Plugins of these answer for a node by that node alone."""
-UNASKED: Final = frozenset({API_SERVER, FAULTY})
-"""One keeps pods apart for a time of its own; the hints of the other fail now and then."""
+"""The result of plugins with these dependencies for a node depends on that node alone."""
+NOT_MODELLED: Final = frozenset({API_SERVER, FAULTY})
+"""Not modelled: one holds pods for a time of its own; the hints of the other fail now and then."""
 
 
-class Wakes(IntEnum):
-    """What an event does for a pod that waits."""
+class RequeueEffect(IntEnum):
+    """The effect of an event on a pod."""
 
-    NOBODY = 0
+    NONE = 0
     ONE = 1
-    """One of all that are equal."""
+    """Requeues one of all equal pods."""
     ALL = 2
-    AT_ONCE = 3
-    """All, and without backoff."""
+    WITHOUT_BACKOFF = 3
+    """Requeues all, without backoff."""
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class ObservedEvent:
     """One event."""
 
     event: ClusterEvent
@@ -69,19 +69,19 @@ class Happened:
 
 
 class QueueModel:
-    """Of one domain in one process. Stands before the calls of its queue."""
+    """The queue of one domain in one process. Wraps its methods."""
 
     def __init__(
         self,
         worker: DomainWorker,
         gangs: GangRoster,
-        complain: Callable[[str], None],
+        report_violation: Callable[[str], None],
         on_popped: Callable[[Collection[str]], None],
     ) -> None:
-        """`on_popped` gets the uids of all whose attempts begin."""
-        self._worker, self._gangs, self._complain, self._on_popped = worker, gangs, complain, on_popped
-        self._missed: dict[str, list[Happened]] = {}
-        """uid of each pod in its attempt -> what has happened since it was popped."""
+        """`on_popped`: called with the uids of all pods whose attempts begin."""
+        self._worker, self._gangs, self._report_violation, self._on_popped = worker, gangs, report_violation, on_popped
+        self._missed: dict[str, list[ObservedEvent]] = {}
+        """uid of each pod in flight -> events since it was popped."""
         self._registered: dict[str, Sequence[EventRegistration]] = {}
         self._by_row = frozenset[str]()
         self._events = 0
@@ -94,7 +94,7 @@ class QueueModel:
         self.follow()
 
     def follow(self) -> None:
-        """The profile may be another one now."""
+        """Uses the profile now in force."""
         plugins = [one.plugin for one in self._worker.plugins.built]
         self._registered = {one.name: one.events_to_register() for one in implementing(plugins, EnqueueExtensions)}
         self._by_row = frozenset(one.name for one in plugins if dependency_of(one) in BY_ROW)
@@ -102,7 +102,7 @@ class QueueModel:
     # -- attempts --------------------------------------------------------------------------------------------------
 
     def pop(self, now_s: float, like: PodSpec | None = None) -> Queued | None:
-        """Stands before `PodQueue.pop`."""
+        """Wraps `PodQueue.pop`."""
         popped = self._pop(now_s, like)
         if popped is not None:
             members = popped.members if isinstance(popped, QueuedGang) else (popped,)
@@ -112,38 +112,38 @@ class QueueModel:
         return popped
 
     def add(self, pod: Pod, now_s: float) -> QueueOutcome:
-        """Stands before `PodQueue.add`."""
+        """Wraps `PodQueue.add`."""
         self._changed(pod)
         return self._add(pod, now_s)
 
     def update(self, old: Pod, new: Pod, now_s: float) -> QueueOutcome | None:
-        """Stands before `PodQueue.update`."""
+        """Wraps `PodQueue.update`."""
         self._changed(new)
         return self._update(old, new, now_s)
 
     def _changed(self, pod: Pod) -> None:
-        """The owner of a pod in its attempt changes it, or it comes back after it had left."""
+        """Records an update of a pod in flight, or that it is added again after it had left."""
         known = self._worker.queue.pod(pod.uid) if pod.uid in self._missed else None
         if known is None:
             return
         is_back = self._worker.queue.where(pod.uid) is QueueState.LEAVING
         event = FORCED if is_back else own_event(known, pod)
         if event is not None:
-            self._missed[pod.uid].append(Happened(event, known, pod))
+            self._missed[pod.uid].append(ObservedEvent(event, known, pod))
 
     def activate(self, uid: str, now_s: float) -> QueueOutcome | None:
-        """Stands before `PodQueue.activate`: whoever is not tried at once is tried again."""
+        """Wraps `PodQueue.activate`: a pod in flight is tried again after its attempt."""
         if uid in self._missed:
-            self._missed[uid].append(Happened(FORCED, None, None))
+            self._missed[uid].append(ObservedEvent(FORCED, None, None))
         return self._activate(uid, now_s)
 
     def done(self, uid: str) -> bool:
-        """Stands before `PodQueue.done`."""
+        """Wraps `PodQueue.done`."""
         self._missed.pop(uid, None)
         return self._done(uid)
 
     def fail(self, uid: str, failure: Failure, now_s: float, budget: StepBudget = UNLIMITED) -> QueueOutcome:
-        """Stands before `PodQueue.fail`: whatever has happened meanwhile counts now."""
+        """Wraps `PodQueue.fail`: the events since the pop determine the next state."""
         missed, queue = self._missed.pop(uid, []), self._worker.queue
         pod, is_back = queue.pod(uid), queue.where(uid) is QueueState.IN_FLIGHT
         is_refusal = bool(failure.rejectors or failure.pending) and not (failure.is_error or failure.without_backoff)
@@ -153,27 +153,31 @@ class QueueModel:
             return outcome
         is_parked = outcome.state is QueueState.UNSCHEDULABLE
         by = ", ".join(sorted(failure.rejectors | failure.pending))
-        if is_parked and wakes is not Wakes.NOBODY:
-            self._complain(f"I3: {pod.key} was refused by {by} and parked, and an event during its attempt helps it")
+        if is_parked and wakes is not RequeueEffect.NONE:
+            self._report_violation(
+                f"I3: {pod.key} was refused by {by} and parked, and an event during its attempt helps it"
+            )
         is_tried_again = outcome.state not in (QueueState.UNSCHEDULABLE, QueueState.GATED)
         is_checked_whole = budget is UNLIMITED or len(missed) < EVENTS_PER_CHECK
-        if is_tried_again and wakes is Wakes.NOBODY and is_checked_whole and self._gangs.key_of(uid) is None:
-            self._complain(f"I3: {pod.key} was refused by {by} and is tried again, and nothing has happened for it")
+        if is_tried_again and wakes is RequeueEffect.NONE and is_checked_whole and self._gangs.key_of(uid) is None:
+            self._report_violation(
+                f"I3: {pod.key} was refused by {by} and is tried again, and nothing has happened for it"
+            )
         return outcome
 
-    def _strongest(self, pod: Pod, failure: Failure, missed: Sequence[Happened]) -> Wakes | None:
-        if UNASKED & (failure.rejectors | failure.pending):
+    def _strongest(self, pod: Pod, failure: Failure, missed: Sequence[ObservedEvent]) -> RequeueEffect | None:
+        if NOT_MODELLED & (failure.rejectors | failure.pending):
             return None
         gang = self._gangs.key_of(pod.uid)
-        wakes = Wakes.NOBODY
+        wakes = RequeueEffect.NONE
         for one in missed:
-            is_own = one.event is ATTEMPT_UNDONE and isinstance(one.old, Pod) and self._is_kin(one.old, pod, gang)
+            is_own = one.event is ATTEMPT_UNDONE and isinstance(one.old, Pod) and self._starts_with(one.old, pod, gang)
             if not is_own:
                 wakes = max(wakes, self._asked(pod, failure.rejectors, failure.pending, one))
         return wakes
 
-    def _is_kin(self, one: Pod, pod: Pod, gang: str | None) -> bool:
-        """They are one pod, or start together."""
+    def _starts_with(self, one: Pod, pod: Pod, gang: str | None) -> bool:
+        """Reports whether both are one pod, or start together."""
         return one.uid in self._worker.queue.gangs.uids_with(pod.uid) or (
             gang is not None and self._gangs.key_of(one.uid) == gang
         )
@@ -183,48 +187,48 @@ class QueueModel:
     def on_event(
         self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float, only: ParkedPodFilter = EVERY_POD
     ) -> Moved:
-        """Stands before `PodQueue.on_event`."""
-        happened = Happened(event, old, new)
+        """Wraps `PodQueue.on_event`."""
+        observed = ObservedEvent(event, old, new)
         is_of_one = event.resource is Resource.WILDCARD and isinstance(new, Pod)
         for uid, missed in self._missed.items():
             if not is_of_one or (isinstance(new, Pod) and new.uid == uid):
-                missed.append(happened)
+                missed.append(observed)
         self._events += 1
         is_put = not is_of_one and only is EVERY_POD and not self._events % EVENTS_EVERY
-        asked = list(self._asked_of_parked(happened)) if is_put else []
+        asked = list(self._asked_of_parked(observed)) if is_put else []
         moved = self._on_event(event, old, new, now_s, only)
         if asked and not self._worker.queue._parked.has_overdue:
-            self._check(happened, asked)
+            self._check(observed, asked)
         return moved
 
-    def _asked_of_parked(self, happened: Happened) -> Iterator[tuple[Entry, object, Wakes]]:
-        """Each parked pod with what pods that are equal share, and what the event does for it."""
-        old, gone = happened.old, ""
-        if isinstance(old, Pod) and happened.new is None:
+    def _asked_of_parked(self, observed: ObservedEvent) -> Iterator[tuple[Entry, object, RequeueEffect]]:
+        """Yields each parked pod, the key that equal pods share, and the effect of the event."""
+        old, gone = observed.old, ""
+        if isinstance(old, Pod) and observed.new is None:
             gone = old.uid
         for entry in self._worker.queue._entries.values():
             rejectors, pending = entry.waits_for
-            if entry.state is not QueueState.UNSCHEDULABLE or UNASKED & (rejectors | pending):
+            if entry.state is not QueueState.UNSCHEDULABLE or NOT_MODELLED & (rejectors | pending):
                 continue
-            is_own = gone and (gone == entry.uid or happened.event is ATTEMPT_UNDONE)
+            is_own = gone and (gone == entry.uid or observed.event is ATTEMPT_UNDONE)
             if not is_own:
-                wakes = self._asked(entry.pod, rejectors, pending, happened)
+                wakes = self._asked(entry.pod, rejectors, pending, observed)
                 yield entry, (rejectors, pending, class_of(entry.pod)), wakes
 
-    def _check(self, happened: Happened, asked: Sequence[tuple[Entry, object, Wakes]]) -> None:
-        parked = {kind for entry, kind, wakes in asked if wakes is Wakes.ONE}
+    def _check(self, observed: ObservedEvent, asked: Sequence[tuple[Entry, object, RequeueEffect]]) -> None:
+        parked = {kind for entry, kind, wakes in asked if wakes is RequeueEffect.ONE}
         parked -= {kind for entry, kind, _ in asked if entry.state is not QueueState.UNSCHEDULABLE}
-        label = happened.event.label or happened.event.resource.value
+        label = observed.event.label or observed.event.resource.value
         for entry, kind, wakes in asked:
             is_parked = entry.state is QueueState.UNSCHEDULABLE
             by = ", ".join(sorted(entry.rejectors | entry.pending))
-            if is_parked and (wakes > Wakes.ONE or kind in parked):
-                self._complain(f"I3: {entry.pod.key}, refused by {by}, stays parked, and {label} helps it")
-            if not is_parked and wakes is Wakes.NOBODY and self._gangs.key_of(entry.uid) is None:
-                self._complain(f"I3: {entry.pod.key}, refused by {by}, was woken, and {label} does not help it")
+            if is_parked and (wakes > RequeueEffect.ONE or kind in parked):
+                self._report_violation(f"I3: {entry.pod.key}, refused by {by}, stays parked, and {label} helps it")
+            if not is_parked and wakes is RequeueEffect.NONE and self._gangs.key_of(entry.uid) is None:
+                self._report_violation(f"I3: {entry.pod.key}, refused by {by}, was woken, and {label} does not help it")
 
     def fault_of_index(self) -> str:
-        """The first parked pod that is looked for as another pod than it is, or for other reasons; empty for none."""
+        """Returns the first parked pod that is indexed under wrong keys; empty for none."""
         parked = self._worker.queue._parked
         for uid, entry in self._worker.queue._entries.items():
             if entry.state in PARKED:
@@ -235,21 +239,23 @@ class QueueModel:
 
     # -- hints -----------------------------------------------------------------------------------------------------
 
-    def _asked(self, pod: Pod, rejectors: Collection[str], pending: Collection[str], happened: Happened) -> Wakes:
-        """What the event does for this pod, by the hint of each plugin that refused it."""
-        if happened.event.resource is Resource.WILDCARD:
-            return Wakes.ALL
-        found = Wakes.NOBODY
+    def _asked(
+        self, pod: Pod, rejectors: Collection[str], pending: Collection[str], observed: ObservedEvent
+    ) -> RequeueEffect:
+        """Returns the effect of the event on the pod, by the hints of the plugins that refused it."""
+        if observed.event.resource is Resource.WILDCARD:
+            return RequeueEffect.ALL
+        found = RequeueEffect.NONE
         for name in {*rejectors, *pending}:
-            for answer in self._answers(name, pod, happened):
+            for answer in self._answers(name, pod, observed):
                 if answer is Hint.QUEUE_ONE:
-                    found = max(found, Wakes.ONE)
+                    found = max(found, RequeueEffect.ONE)
                 elif answer is not Hint.SKIP:
-                    found = max(found, Wakes.AT_ONCE if name in pending else Wakes.ALL)
+                    found = max(found, RequeueEffect.WITHOUT_BACKOFF if name in pending else RequeueEffect.ALL)
         return found
 
-    def _answers(self, name: str, pod: Pod, happened: Happened) -> Iterator[object]:
-        event = happened.event
+    def _answers(self, name: str, pod: Pod, observed: ObservedEvent) -> Iterator[object]:
+        event = observed.event
         if name not in self._registered:
             if event.is_in_wildcard:
                 yield Hint.QUEUE
@@ -260,4 +266,4 @@ class QueueModel:
             event = replace(event, resource=Resource.ASSIGNED_POD)
         for one in self._registered[name]:
             if one.event.matches(event):
-                yield Hint.QUEUE if one.hint is None else one.hint(pod, happened.old, happened.new)
+                yield Hint.QUEUE if one.hint is None else one.hint(pod, observed.old, observed.new)

@@ -1,4 +1,4 @@
-"""Elastic quotas of one process, by what it has observed: nothing assumed over a max, sums that are those of its pods (I14)."""
+"""Checks elastic quotas of one process by what it has observed: no assumption exceeds a max, and sums are correct (I14)."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ from multisched.state.reservations import is_stand_in
 from multisched.verify.quota_tree import QuotaTree, Usage
 from tests.kit.checkers.delivered_state import DeliveredState
 from tests.kit.checkers.linked_quotas import misnamed
-from tests.kit.checkers.quota_rules import counted, quota_excess, usage_of
+from tests.kit.checkers.quota_rules import quota_amounts, quota_excess, usage_of
 
 LEDGER: Final = "ElasticQuota"
 WAITED_LOOKS: Final = 2
-"""Looks that find a pod parked where it was, before it should have been woken."""
+"""Number of looks that find a pod parked before it counts as not requeued."""
 
 
 class ProcessQuotas:
-    """Asked at each assumption, and now and then."""
+    """Called at each assumption, and regularly."""
 
     def __init__(self, program: Program, delivered: DeliveredState) -> None:
         self._program, self._delivered = program, delivered
         self._decided_on: dict[str, tuple[int, int]] = {}
-        """uid of each pod in its attempt -> what quotas and nominations were when it began."""
+        """uid of each pod in flight -> versions of quotas and nominations when its attempt began."""
         self._waiting: dict[str, dict[str, tuple[float, int]]] = {}
-        """Domain -> uid of a pod that its quota refused -> since when it is parked, and how many looks have found it so."""
+        """Domain -> uid of a pod that its quota refused -> time since which it is parked, and number of looks since then."""
         self._used: Usage | None = None
         self._used_at = -1
-        """The changes by which it was added up."""
+        """The value of `changes` for which it was computed."""
 
     # -- decisions -------------------------------------------------------------------------------------------------
 
     def popped(self, uids: Iterable[str]) -> None:
-        """The attempts of these pods begin."""
+        """Records that the attempts of these pods begin."""
         self._decided_on.update(dict.fromkeys(uids, self._moment()))
 
     def fault_of(self, pod: Pod) -> str:
-        """Which max the pod passes, if it is assumed now; empty for none.
+        """Returns the max that the pod would exceed if it is assumed now; empty for none.
 
-        What is promised to pods which are unlike it counts as theirs, if it was decided by what is so now.
+        Amounts of nominated pods of other kinds count, if the attempt was decided on the current state.
         """
         known = self._delivered.pods.get(pod.uid, pod)
-        standing = [one for one in self._delivered.placed() if one.uid != pod.uid]
-        excess = quota_excess(self._delivered.quotas.tree, known, standing)
+        pods_on_nodes = [one for one in self._delivered.placed() if one.uid != pod.uid]
+        excess = quota_excess(self._delivered.quotas.tree, known, pods_on_nodes)
         if not excess and self._decided_on.pop(pod.uid, None) == self._moment():
-            excess = quota_excess(self._delivered.quotas.tree, known, [*standing, *self._promised(known)])
+            excess = quota_excess(self._delivered.quotas.tree, known, [*pods_on_nodes, *self._promised(known)])
             excess = excess and f"with what is nominated {excess}"
         return excess
 
@@ -61,14 +61,14 @@ class ProcessQuotas:
         return self._program.nominator.sequence, 0 if ledger is None else ledger.version()
 
     def _promised(self, pod: Pod) -> list[Pod]:
-        """Pods that have a node nominated, but for those of its gang and its like: of these each may go first."""
+        """Returns nominated pods, without those of its gang and of its kind: of these, any may be first."""
         tree, gangs = self._delivered.quotas.tree, self._program.cache.gangs
-        kin = gangs.key_of(pod.uid)
+        gang = gangs.key_of(pod.uid)
         kind = _kind(tree, pod)
         return [
             one
             for one in self._nominated()
-            if one.uid != pod.uid and (kin is None or gangs.key_of(one.uid) != kin) and _kind(tree, one) != kind
+            if one.uid != pod.uid and (gang is None or gangs.key_of(one.uid) != gang) and _kind(tree, one) != kind
         ]
 
     def _nominated(self) -> list[Pod]:
@@ -81,11 +81,11 @@ class ProcessQuotas:
         return next((one for one in wrapped if isinstance(one, QuotaLedger)), None)
 
     def fault_of_sums(self) -> str:
-        """Where the sums of the program's ledger are not those of the pods that it has observed."""
+        """Returns where the sums of the program's ledger differ from the pods that it has observed; empty for nowhere."""
         tree, ledger = self._delivered.quotas.tree, self._ledger()
         if ledger is None:
             return ""
-        ledger.held()  # brings another tree into force that nobody has asked about yet
+        ledger.held()  # applies a new tree that was not used yet
         here = cast(Mapping[str, Mapping[str, int]], ledger.sums())
         if tree is None:
             return f"I14: quotas have sums for {sorted(here)}, and there is no tree" if here else ""
@@ -98,13 +98,13 @@ class ProcessQuotas:
         return self._fault_of_pods(tree, ledger)
 
     def _usage(self, tree: QuotaTree) -> Usage:
-        """Of all placed pods; added up once for each state that was observed."""
+        """Returns the usage of all placed pods. Cached for each observed state."""
         if self._used is None or self._used.tree is not tree or self._used_at != self._delivered.changes:
             self._used, self._used_at = usage_of(tree, self._delivered.placed()), self._delivered.changes
         return self._used
 
     def _fault_of_pods(self, tree: QuotaTree, ledger: QuotaLedger) -> str:
-        """The first pod that belongs to another leaf than that of its namespace, or that counts as terminating or not as it does."""
+        """Returns the first pod with a wrong leaf or a wrong terminating state in the ledger; empty for none."""
         placed = {entry.pod.uid: entry.pod for entry in self._program.cache}
         for pod in (*placed.values(), *self._program.pods.pending.values()):
             leaf, levels = tree.leaf_of(pod.namespace), ledger.levels_of(pod)
@@ -122,7 +122,9 @@ class ProcessQuotas:
     # -- pods that wait --------------------------------------------------------------------------------------------
 
     def fault_of_waiting(self, worker: DomainWorker) -> str:
-        """The first pod that waits only for its quota, which has room for it and all that start with it; empty for none."""
+        """Returns the first pod that is parked only because of its quota although the quota has room for it and for all that start
+        with it; empty for none.
+        """
         tree, before = self._delivered.quotas.tree, self._waiting.get(worker.name, {})
         waiting = self._waiting[worker.name] = {}
         if tree is None or not worker.is_leading or worker.queue._parked.has_overdue:
@@ -148,20 +150,20 @@ class ProcessQuotas:
         return self._program.cache.placed(uid) is None
 
     def _has_room(self, tree: QuotaTree, pods: Collection[Pod]) -> bool:
-        """Beside all that stand, and all that have a node nominated."""
+        """Reports whether the quotas have room for these pods in addition to all placed and nominated pods."""
         uids = {pod.uid for pod in pods}
         usage = self._usage(tree).copy()
         for one in self._nominated():
             if one.uid not in uids:
-                usage.add(one.namespace, counted(one))
+                usage.add(one.namespace, quota_amounts(one))
         for pod in pods:
-            if misnamed(tree, pod) or usage.excesses_with(pod.namespace, counted(pod)):
+            if misnamed(tree, pod) or usage.excesses_with(pod.namespace, quota_amounts(pod)):
                 return False
-            usage.add(pod.namespace, counted(pod))
+            usage.add(pod.namespace, quota_amounts(pod))
         return True
 
 
 def _kind(tree: QuotaTree | None, pod: Pod) -> object:
-    """Pods of one kind share what is nominated for each of them."""
+    """Returns the kind of the pod. Pods of one kind share their nominated amounts."""
     leaf = None if tree is None else tree.leaf_of(pod.namespace)
-    return id(leaf), pod.spec.priority, sorted(counted(pod).items())
+    return id(leaf), pod.spec.priority, sorted(quota_amounts(pod).items())

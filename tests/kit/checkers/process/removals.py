@@ -1,4 +1,4 @@
-"""Which pods of one process count as victims: those of a removal that goes on, or that was sent a moment ago, and no others (I5)."""
+"""Checks which pods of one process count as victims: those of a removal in progress or sent just before, and no others (I5)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from multisched.shell.program import Program
 from multisched.shell.removals import UNSEEN_MAX_S
 
 LATE_S: Final = 1.0
-"""What a timer of the program may be late."""
+"""Tolerance for timers of the program."""
 
 
-class _Marks:
-    """Of one pod: the plans that it is a victim of, and until when a deletion that was sent counts."""
+class _VictimRecord:
+    """One pod: the plans that evict it, and the time until which a sent deletion counts."""
 
     __slots__ = ("plans", "sent_until_s")
 
@@ -31,11 +31,11 @@ class _Marks:
 
 
 class RemovalChecker:
-    """Stands before the `Removals` of one program, and keeps its own account of the calls."""
+    """Wraps the `Removals` of one program, and keeps its own record of the calls."""
 
     def __init__(self, program: Program, is_paused: Callable[[], bool]) -> None:
         self._program, self._is_paused = program, is_paused
-        self._marks: dict[str, _Marks] = {}
+        self._marks: dict[str, _VictimRecord] = {}
         removals = program.preemptor.removals
         self._decide, self._sent, self._release = removals.decide, removals.sent, removals.release
         self._seen, self._forget = removals.seen, program.cache.forget
@@ -45,31 +45,31 @@ class RemovalChecker:
         removals.seen = self.seen  # type: ignore[method-assign]
         program.cache.forget = self.forget  # type: ignore[method-assign]
         self.broken: list[str] = []
-        """What was found since it was last read."""
+        """Violations since the last read."""
 
     # -- the calls -------------------------------------------------------------------------------------------------
 
     def decide(self, plan: object, victims: Iterable[Pod]) -> None:
-        """Stands before `Removals.decide`."""
+        """Wraps `Removals.decide`."""
         victims = tuple(victims)
         for victim in victims:
             entry = self._program.cache.placed(victim.uid)
             if entry is not None and not entry.pod.is_deleting:
-                plans = self._marks.setdefault(victim.uid, _Marks()).plans
+                plans = self._marks.setdefault(victim.uid, _VictimRecord()).plans
                 if not any(one is plan for one in plans):
                     plans.append(plan)
         self._decide(plan, victims)
         self._look_at(victims)
 
     def sent(self, uid: str) -> None:
-        """Stands before `Removals.sent`."""
+        """Wraps `Removals.sent`."""
         marks = self._marks.get(uid)
         if marks is not None:
             marks.sent_until_s = asyncio.get_running_loop().time() + UNSEEN_MAX_S
         self._sent(uid)
 
     def release(self, plan: object, victims: Iterable[Pod]) -> None:
-        """Stands before `Removals.release`."""
+        """Wraps `Removals.release`."""
         victims = tuple(victims)
         for victim in victims:
             marks = self._marks.get(victim.uid)
@@ -79,12 +79,12 @@ class RemovalChecker:
         self._look_at(victims)
 
     def seen(self, uid: str) -> None:
-        """Stands before `Removals.seen`."""
+        """Wraps `Removals.seen`."""
         self._marks.pop(uid, None)
         self._seen(uid)
 
     def forget(self, uid: str) -> bool:
-        """Stands before `ClusterCache.forget`: a bind was cancelled, and where the pod is assumed next it is no victim."""
+        """Wraps `ClusterCache.forget`: after a cancelled bind, the pod is no victim at its next assumption."""
         is_forgotten = self._forget(uid)
         if is_forgotten:
             self._marks.pop(uid, None)
@@ -111,7 +111,7 @@ class RemovalChecker:
         return ""
 
     def fault(self) -> str:
-        """The first pod that counts otherwise than it should, or that a plan which is over keeps; empty for none."""
+        """Returns the first pod with a wrong victim state; empty for none."""
         now_s, cache = asyncio.get_running_loop().time(), self._program.cache
         self._marks = {uid: marks for uid, marks in self._marks.items() if marks.may_count(now_s)}
         for uid in {*self._marks, *(entry.pod.uid for entry in cache if entry.pod.is_victim)}:
@@ -120,8 +120,8 @@ class RemovalChecker:
                 return fault
         return ""
 
-    def fault_at_rest(self) -> str:
-        """The same when nothing is under way."""
+    def fault_when_quiescent(self) -> str:
+        """Does the same when nothing is in progress: no plan may remain."""
         for uid, marks in self._marks.items():
             entry = self._program.cache.placed(uid)
             if marks.plans and entry is not None and not entry.pod.is_deleting:

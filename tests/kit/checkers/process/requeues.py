@@ -1,10 +1,9 @@
-"""Who waits though nothing is in the way: pods that were not woken, and ready work beside a loop that sleeps.
+"""Finds pods that wait without a reason: pods that were not requeued, and ready pods while the scheduling loop sleeps.
 
-A hint that wrongly says no leaves its pod parked until another event comes, or the flush after minutes. The pod is
-bound late, and nobody would notice. So the profile's own filters are asked anew about what is parked, beside what is
-promised and what ledgers hold. They are asked about one node when something changes there, about all now and then.
-Whoever they let go should have been woken by what made it so. (That the filters are right, `FeasibleNodes` and
-`ClassChecker` look at.)
+A hint that wrongly skips an event leaves its pod parked until another event or the flush. The pod is then bound late, which no
+other check would detect. Therefore the profile's filters are run again for parked pods, with nominations and ledgers: for one node
+when something changes there, and for all nodes regularly. A pod that passes should have been requeued by the change.
+(`FeasibleNodes` and `ClassChecker` check that the filters are right.)
 """
 
 from __future__ import annotations
@@ -27,83 +26,83 @@ from multisched.queueing.transitions import QueueState
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import PodState
-from tests.kit.checkers.process.gang_rooms import GangRooms
-from tests.kit.checkers.reference_rules import wants
+from tests.kit.checkers.process.gang_fit import GangFit
+from tests.kit.checkers.reference_rules import matches_node_affinity
 
 LOOKS: Final = 6
-"""A pod is asked about at every sixth look in a row that finds it where it was."""
+"""A parked pod is checked at every n-th look that finds it unchanged."""
 ASKED_MAX: Final = 4
-"""Pods of one domain that are asked about at one look."""
-TAKEN_UP_S: Final = 0.03
-"""Work that is ready is taken up in less; the timer that looks for what was left lying comes every quarter of a second."""
+"""Pods of one domain that are checked at one look."""
+PICKED_UP_MAX_S: Final = 0.03
+"""Time within which ready work is started; the timer that looks for missed work fires every 0.25 s."""
 LATE_S: Final = 1.0
 GATES: Final = "SchedulingGates"
 GPU_SHARE: Final = "GpuShare"
 RELATING: Final = frozenset({"InterPodAffinity", "PodTopologySpread"})
-"""Plugins by which a change on one node can make another one feasible."""
+"""Plugins for which a change on one node can make another node feasible."""
 _PARKED: Final = (QueueState.UNSCHEDULABLE, QueueState.GATED)
 
 
 class RequeueChecker:
-    """Of one domain in one process. `is_steady`: no plugin was drawn that fails or refuses by itself."""
+    """The parked pods of one domain in one process. `is_steady`: no drawn plugin fails or refuses by itself."""
 
     def __init__(
         self,
         program: Program,
         worker: DomainWorker,
-        complain: Callable[[str], None],
+        report_violation: Callable[[str], None],
         is_paused: Callable[[], bool],
-        gangs: GangRooms | None,
+        gangs: GangFit | None,
         *,
         is_steady: bool,
     ) -> None:
-        """`gangs`: None where there are none, or not all is steady."""
+        """`gangs`: None if there are none, or if the run is not steady."""
         self._program = program
         self._worker = worker
-        self._complain = complain
+        self._report_violation = report_violation
         self._is_paused = is_paused
         self._gangs = gangs
         self._is_steady = is_steady
         self._on_event = worker.queue.on_event
         worker.queue.on_event = self.on_event  # type: ignore[method-assign]
         self._changed: set[str] = set()
-        """Names of nodes on which something has happened in this step."""
+        """Names of nodes that have changed in this step."""
         self._are_relations_changed = False
         self._looks: dict[str, tuple[float, int]] = {}
-        """uid -> since when it is where it is, and how often it was found there."""
-        self._hearing = frozenset[str]()
-        """Plugins whose refusals depend on what is known here, and that say which events help."""
+        """uid -> time since which its state is unchanged, and number of looks since then."""
+        self._hinting = frozenset[str]()
+        """Plugins whose refusals depend only on known state, and that register events."""
         self._followed_s = 0.0
-        """When the configuration last changed: by a shorter flush pods may be due at once."""
+        """Time of the last change of the configuration: a shorter flush may make pods due at once."""
         self.follow()
 
     def follow(self) -> None:
-        """The profile may be another one now."""
+        """Uses the profile now in force."""
         self._followed_s, plugins = asyncio.get_running_loop().time(), self._worker.plugins
-        hearing = implementing((*plugins.pre_filter, *plugins.filter), EnqueueExtensions)
-        self._hearing = frozenset(p.name for p in hearing) - plugins.remote_names
+        hinting = implementing((*plugins.pre_filter, *plugins.filter), EnqueueExtensions)
+        self._hinting = frozenset(p.name for p in hinting) - plugins.remote_names
 
     # -- what has just happened ------------------------------------------------------------------------------------
 
     def on_event(
         self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float, only: ParkedPodFilter = EVERY_POD
     ) -> Moved:
-        """Stands before `PodQueue.on_event`: once all events of this step have passed, nobody waits whom the node takes."""
+        """Wraps `PodQueue.on_event`: after all events of this step, no pod remains parked that the node takes."""
         moved = self._on_event(event, old, new, now_s, only)
-        self.look_at(_node_of(event, old, new))
+        self.on_node_freed(_node_of(event, old, new))
         if isinstance(new if old is None else old, Node | Pod):
             self._look_at_relations()
         return moved
 
-    def look_at(self, name: str) -> None:
-        """A node that may take more than before; empty for none."""
+    def on_node_freed(self, name: str) -> None:
+        """Checks parked pods after this step, for a node that may have more room; empty for none."""
         if name and self._is_steady and self._worker.is_leading:
             if not self._changed:
                 asyncio.get_running_loop().call_soon(self._check_changed)
             self._changed.add(name)
 
     def _look_at_relations(self) -> None:
-        """A pod or node changed: pods that are refused by relations may fit on any node now."""
+        """Checks pods that relations to other pods had refused, after this step: a pod or node has changed."""
         if self._is_steady and self._worker.is_leading and not self._are_relations_changed:
             self._are_relations_changed = True
             asyncio.get_running_loop().call_soon(self._check_relations)
@@ -128,22 +127,22 @@ class RequeueChecker:
         rows = {row: node for row, node in rows.items() if self._program.router.rows_of(worker).has(row)}
         for uid, kept in worker.queue._entries.items() if rows else ():
             for row, node in rows.items():
-                is_parked = kept.state is QueueState.UNSCHEDULABLE and wants(kept.pod, node)
+                is_parked = kept.state is QueueState.UNSCHEDULABLE and matches_node_affinity(kept.pod, node)
                 entry = worker.queue.entry(uid) if is_parked else None
                 if entry is None or not self._may_ask_about(entry):
                     continue
                 if self._waits_for_its_gang(entry):
                     self._ask_about_gang(entry)
                 elif self._is_taken(entry, row):
-                    self._complain_of_sleep(entry, node.name)
+                    self._report_parked(entry, node.name)
 
     def _waits_for_its_gang(self, entry: QueueEntry) -> bool:
         return self._gangs is not None and bool(self._gangs.lacking(entry.uid))
 
     def _ask_about_gang(self, entry: QueueEntry) -> None:
-        """A member that a node would take alone may wait: the gang must not fit as a whole."""
+        """Checks the gang of a parked member: it must not fit as a whole."""
         if self._gangs is not None:
-            self._gangs.check_sleep(entry, self._worker.queue)
+            self._gangs.check_parked(entry, self._worker.queue)
 
     def _is_taken(self, entry: QueueEntry, row: int) -> bool:
         try:
@@ -152,19 +151,19 @@ class RequeueChecker:
             return False
         return found is not None and bool(found.feasible[0]) and self._is_free(entry.pod, row)
 
-    # -- work that is left lying -----------------------------------------------------------------------------------
+    # -- ready work ------------------------------------------------------------------------------------------------
 
     def look_for_work(self) -> None:
-        """What is ready now is being decided a moment later."""
-        if self._is_left_lying():
+        """Checks that ready pods are popped shortly afterwards."""
+        if self._has_idle_work():
             attempts = self._worker.counters.attempts
-            asyncio.get_running_loop().call_later(TAKEN_UP_S, self._look_again, attempts)
+            asyncio.get_running_loop().call_later(PICKED_UP_MAX_S, self._look_again, attempts)
 
     def _look_again(self, attempts: int) -> None:
-        if self._worker.counters.attempts == attempts and self._is_left_lying():
-            self._complain(f"I3: {self._worker.name} has pods to decide, and nobody was woken for it")
+        if self._worker.counters.attempts == attempts and self._has_idle_work():
+            self._report_violation(f"I3: {self._worker.name} has pods to decide, and nobody was woken for it")
 
-    def _is_left_lying(self) -> bool:
+    def _has_idle_work(self) -> bool:
         worker = self._worker
         if not (worker.is_leading and worker.queue.has_ready) or self._is_paused():
             return False
@@ -173,7 +172,7 @@ class RequeueChecker:
     # -- pods that wait --------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """What waits has something to wait for."""
+        """Checks that each queued pod has a reason to wait."""
         worker = self._worker
         if not worker.is_leading or worker.intake.is_closing or self._is_paused():
             self._looks.clear()
@@ -190,8 +189,8 @@ class RequeueChecker:
         if due and self._is_steady:
             self._ask_about(due[:ASKED_MAX])
 
-    def check_rest(self) -> None:
-        """All that are parked when nothing happens any more."""
+    def check_quiescent(self) -> None:
+        """Checks all parked pods when nothing happens any more."""
         if self._is_steady and self._worker.is_leading:
             self._ask_about([entry for entry in self._worker.queue.entries() if self._may_ask_about(entry)])
 
@@ -199,19 +198,23 @@ class RequeueChecker:
         is_parked = entry.state is QueueState.UNSCHEDULABLE and not entry.is_quarantined
         if not is_parked or self._worker.queue._parked.has_overdue:
             return False
-        if is_parked and GPU_SHARE in entry.plugins and self._is_woken_by_deputy(entry):
+        if is_parked and GPU_SHARE in entry.plugins and self._has_queued_equal(entry):
             return False
-        hearing = self._hearing | {GANG_PLUGIN} if self._waits_for_its_gang(entry) else self._hearing
-        return hearing.issuperset(entry.plugins) and not self._may_miss(entry.pod)
+        hinting = self._hinting | {GANG_PLUGIN} if self._waits_for_its_gang(entry) else self._hinting
+        return hinting.issuperset(entry.plugins) and not self._may_miss(entry.pod)
 
-    def _is_woken_by_deputy(self, entry: QueueEntry) -> bool:
-        """Reports whether an equal pod is tried before: an event that makes room for one pod queues one (`Hint.QUEUE_ONE`)."""
+    def _has_queued_equal(self, entry: QueueEntry) -> bool:
+        """Reports whether an equal pod is queued: an event that makes room for one pod requeues one of all equal pods
+        (`Hint.QUEUE_ONE`).
+        """
         key = class_of(entry.pod)
         others = (one for one in self._worker.queue._entries.values() if one.state not in _PARKED)
         return any(class_of(one.pod) == key for one in others)
 
     def _may_miss(self, pod: Pod) -> bool:
-        """No event says that a pod was assumed, which counts as company. The watch shows it a moment later."""
+        """Reports whether an assumed pod may help this pod. Assumed pods count for relations, but cause an event only when the
+        watch delivers them.
+        """
         if not (pod.spec.spread or pod.spec.pod_affinity):
             return False
         return any(entry.state is PodState.ASSUMED for entry in self._program.cache)
@@ -219,12 +222,12 @@ class RequeueChecker:
     def _check_waiting(self, entry: QueueEntry) -> None:
         now_s = asyncio.get_running_loop().time()
         if entry.state is QueueState.BACKOFF and entry.retry_at_s is not None and entry.retry_at_s < now_s - LATE_S:
-            self._complain(f"I3: {entry.pod.key} backs off {now_s - entry.retry_at_s:.1f} s past its time")
+            self._report_violation(f"I3: {entry.pod.key} backs off {now_s - entry.retry_at_s:.1f} s past its time")
         due_s = None if entry.retry_at_s is None else max(entry.retry_at_s, self._followed_s)
         if entry.state in _PARKED and due_s is not None and due_s < now_s - LATE_S:
-            self._complain(f"I3: {entry.pod.key} is parked {now_s - due_s:.1f} s past its flush")
+            self._report_violation(f"I3: {entry.pod.key} is parked {now_s - due_s:.1f} s past its flush")
         if entry.state is QueueState.GATED and entry.plugins == (GATES,) and not entry.pod.gates:
-            self._complain(f"I3: {entry.pod.key} is held by its gates, and has none")
+            self._report_violation(f"I3: {entry.pod.key} is held by its gates, and has none")
 
     def _ask_about(self, entries: list[QueueEntry]) -> None:
         program, worker = self._program, self._worker
@@ -236,14 +239,14 @@ class RequeueChecker:
                 continue
             node = self._node_for(classes, entry.pod, entry.attempts + 1)
             if node:
-                self._complain_of_sleep(entry, node)
+                self._report_parked(entry, node)
 
-    def _complain_of_sleep(self, entry: QueueEntry, node: str) -> None:
+    def _report_parked(self, entry: QueueEntry, node: str) -> None:
         refusal = f"{', '.join(entry.plugins)}: {entry.message[:80]}"
-        self._complain(f"I3: {entry.pod.key} was not woken, and its filters take {node} ({refusal})")
+        self._report_violation(f"I3: {entry.pod.key} was not woken, and its filters take {node} ({refusal})")
 
     def _node_for(self, classes: ClassCache, pod: Pod, attempt: int) -> str:
-        """A node that all filters pass, and that is free; empty for none."""
+        """Returns a node that passes all filters and is free; empty for none."""
         try:
             found = classes.find(pod, attempt)
         except PluginFailure:
@@ -252,7 +255,7 @@ class RequeueChecker:
         return next((self._program.cache.nodes.node(row).name for row in rows if self._is_free(pod, row)), "")
 
     def _is_free(self, pod: Pod, row: int) -> bool:
-        """Nothing there is promised to anybody before this pod, and no ledger has anything against it."""
+        """Reports whether no pod is nominated there before this one, and all ledgers accept the pod."""
         cache = self._program.cache
         name = cache.nodes.node(row).name
         return not self._program.nominator.ahead_on(name, pod) and not (
@@ -261,7 +264,7 @@ class RequeueChecker:
 
 
 def _node_of(event: ClusterEvent, old: EventObject, new: EventObject) -> str:
-    """The node that may take more than before; empty for none."""
+    """Returns the node that may have more room after the event; empty for none."""
     if isinstance(new, Node):
         return new.name if event.resource is Resource.NODE else ""
     is_freed = event.resource is Resource.ASSIGNED_POD and new is None and isinstance(old, Pod)

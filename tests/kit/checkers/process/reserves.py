@@ -1,4 +1,4 @@
-"""Each reserve of a process ends, and what counts as bound is bound: as a plugin of the profile's own has counted (I2, I5)."""
+"""Checks that each Reserve of a process ends, and that pods counted as bound are bound, by the plugin `ReserveTally` (I2, I5)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from tests.kit.plugins.reserve_tally import ReserveTally
 
 
 class ReserveChecker:
-    """Reads the tallies of one program; where its profiles have none, it says nothing."""
+    """Reads the `ReserveTally` plugins of one program. Checks nothing if its profiles have none."""
 
     def __init__(self, program: Program, bind_checker: BindChecker) -> None:
         self._program = program
-        self._bind_checker, self._complain = bind_checker, bind_checker.complain
+        self._bind_checker, self._report_violation = bind_checker, bind_checker.report_violation
         self._tallies: list[ReserveTally] = []
-        """All that there have been: what one has begun it ends, even when another one is in force."""
+        """All instances so far: an instance ends what it began, even when another one is in force."""
         self.follow()
 
     def follow(self) -> None:
-        """The profiles may be others now."""
+        """Uses the profiles now in force."""
         plugins = [plugin for worker in self._program.router.workers() for plugin in worker.plugins.reserve]
         known = {id(one) for one in self._tallies}
         for plugin in plugins:
@@ -28,15 +28,15 @@ class ReserveChecker:
                 self._tallies.append(plugin)
 
     def bound(self, pod: Pod, node: str) -> None:
-        """What counts as bound is bound, and just there (I2); it may be deleted already."""
+        """Checks that a pod counted as bound is bound to this node (I2); it may be deleted already."""
         if self._bind_checker.bound.get(pod.uid) != node and (pod.uid, node) not in self._bind_checker.faked:
             there = self._bind_checker.bound.get(pod.uid)
-            self._complain(f"I2: {pod.key} counts as bound to {node}; it is on {there}")
+            self._report_violation(f"I2: {pod.key} counts as bound to {node}; it is on {there}")
 
-    def check(self, *, is_at_rest: bool) -> None:
-        """I5, as the account of the profile's own ReservePlugin has it."""
+    def check(self, *, is_quiescent: bool) -> None:
+        """Checks I5 by the records of the `ReserveTally` plugins."""
         for plugin in self._tallies:
             for sentence in plugin.broken:
-                self._complain(sentence)
-            if is_at_rest and plugin.open:
-                self._complain(f"I5: {len(plugin.open)} reserves never ended")
+                self._report_violation(sentence)
+            if is_quiescent and plugin.open:
+                self._report_violation(f"I5: {len(plugin.open)} reserves never ended")

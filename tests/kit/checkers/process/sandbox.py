@@ -1,8 +1,8 @@
-"""Answers and refusals beside those of a whole program that is made anew of what this one knows (I12).
+"""Compares results and refusals with those of a program that is rebuilt from the observed state (I12).
 
-`ClassChecker` asks the same plugins again, and what a plugin keeps from one attempt to the next is the same then. Here the plugins,
-their indexes and the class are new, and go by the same nodes, pods and objects. No program is asked about two pods: what one
-leaves behind would be the same on both sides. Masks and scores of one pod in one step are compared with one program.
+`ClassChecker` runs the same plugin instances again; state that a plugin keeps between attempts is then the same. Here plugins,
+their indexes and classes are new, and use the same nodes, pods and objects. Each rebuilt program is used for one pod, since an
+attempt leaves state behind. Masks and scores of one pod in one step are compared with one program.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from multisched.testing.sim_loop import SimLoop
 from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
 
 REFUSALS_EVERY: Final = 192
-"""One refusal in so many is asked for again."""
+"""Every n-th refusal is compared."""
 
 
 class SandboxChecker:
-    """Stands by the classes and the attempts of one domain of one program."""
+    """Compares classes and attempts of one domain of one program."""
 
-    def __init__(self, program: Program, worker: DomainWorker, complain: Callable[[str], None]) -> None:
+    def __init__(self, program: Program, worker: DomainWorker, report_violation: Callable[[str], None]) -> None:
         self._program = program
         self._worker = worker
         self._rows = program.router.rows_of(worker)
-        self._complain = complain
+        self._report_violation = report_violation
         self._refused = 0
         self._made: tuple[object, SchedulerSandbox] | None = None
-        """The latest program of `compare`, with the moment that it was made at."""
-        self._settle = worker.results.apply  # the moment at which nothing has come of the result yet
+        """The latest rebuilt program of `compare`, with the state that it was built from."""
+        self._settle = worker.results.apply  # called before the result takes effect
         worker.results.apply = self.settle  # type: ignore[method-assign]
 
     def settle(
@@ -58,7 +58,7 @@ class SandboxChecker:
         charged_s: float = 0.0,
         budget: StepBudget = UNLIMITED,
     ) -> None:
-        """Stands before `ResultApplier.apply`."""
+        """Wraps `ResultApplier.apply`."""
         if isinstance(result, Unplaced) and not result.is_error:
             self._refused += 1
             if not self._refused % REFUSALS_EVERY:
@@ -67,7 +67,7 @@ class SandboxChecker:
 
     @property
     def is_in_trial(self) -> bool:
-        """Pods stand on the table, or are away, in thought alone: a dry run for several pods is under way (`state.trial`)."""
+        """Reports whether the node table has hypothetical changes: a dry run for several pods is in progress (`state.trial`)."""
         cache = self._program.cache
         placed = {entry.pod.uid: entry.row for entry in cache if entry.row >= 0}
         return placed != {uid: row for row, _ in cache.nodes.live_rows() for uid in cache.nodes.pods_by_uid(row)}
@@ -76,7 +76,9 @@ class SandboxChecker:
         return SchedulerSandbox(self._program.configuration, ClusterSnapshot.of(self._program))
 
     def _sandbox_for(self, pod: Pod) -> SchedulerSandbox:
-        """Returns the latest one again for the same pod in the same step of a task, unless something was placed or nominated since."""
+        """Returns the latest program again for the same pod in the same step of a task, unless something was placed or nominated
+        since.
+        """
         loop, cache = asyncio.get_running_loop(), self._program.cache
         assert isinstance(loop, SimLoop), "a simulation"
         step = loop.iteration, asyncio.current_task(loop)
@@ -85,35 +87,35 @@ class SandboxChecker:
             self._made = moment, self._sandbox(pod)
         return self._made[1]
 
-    def _made_anew(
+    def _rebuilt(
         self, pod: Pod, make: Callable[[Pod], SchedulerSandbox]
     ) -> tuple[SchedulerSandbox, DomainWorker] | None:
-        """The program, and the domain in it; None where the two need not answer alike."""
+        """Returns the rebuilt program and its domain; None if the two need not give equal results."""
         if not _have_one_size(pod, self._program.cache.nodes):
             return None
         sandbox = make(pod)
         worker = next(one for one in sandbox.program.router.workers() if one.name == self._worker.name)
         usable = _usable(self._program.cache.nodes, self._rows)
         if usable != _usable(sandbox.cache.nodes, sandbox.program.router.rows_of(worker)):
-            return None  # a node that joins is withheld for a while
+            return None  # a node that has joined is withheld for a while
         concerned = [ledger for ledger in self._program.cache.ledgers if ledger.is_used_by(pod)]
-        is_alike = all(_is_alike(self._program, sandbox, ledger) for ledger in concerned)
-        return (sandbox, worker) if is_alike else None
+        has_equal_state = all(_has_equal_state(self._program, sandbox, ledger) for ledger in concerned)
+        return (sandbox, worker) if has_equal_state else None
 
     def _compare_refusals(self, result: Unplaced) -> None:
-        """The same pod is refused in the same words, and would remove as many pods that are as important."""
-        made = self._made_anew(result.pod, self._sandbox)
+        """Checks that the rebuilt program refuses the pod with the same message and the same priorities of victims."""
+        made = self._rebuilt(result.pod, self._sandbox)
         if made is None:
             return
         sandbox, worker = made
         again = sandbox.attempt(worker, result.pod).result
         ours, theirs = _outcome(result), _outcome(again)
         if ours != theirs:
-            self._complain(f"I12: {result.pod.key} ends with {ours}, and with {theirs} in a program made anew")
+            self._report_violation(f"I12: {result.pod.key} ends with {ours}, and with {theirs} in a program made anew")
 
     def compare(self, entry: EquivalenceClass, pod: Pod) -> None:
-        """`entry`: just found for the pod, or just scored, maybe on some of its rows only."""
-        made = self._made_anew(pod, self._sandbox_for)
+        """Compares a class. `entry`: just found for the pod, or just scored, possibly on some of its rows only."""
+        made = self._rebuilt(pod, self._sandbox_for)
         if made is None:
             return
         sandbox, worker = made
@@ -129,22 +131,22 @@ class SandboxChecker:
                 if fresh.feasible.any():
                     classes.score(fresh)
         except PluginFailure:
-            self._complain(f"I12: a plugin fails for {pod.key} in a program made anew")
+            self._report_violation(f"I12: a plugin fails for {pod.key} in a program made anew")
             return
         if entry.refusal is not None or fresh.refusal is not None:
             if entry.refusal != fresh.refusal:
                 found = f"{entry.refusal}, and by {fresh.refusal} in a program made anew"
-                self._complain(f"I12: {pod.key} is refused by {found}")
+                self._report_violation(f"I12: {pod.key} is refused by {found}")
             return
         ours, theirs = dict(_answers(entry, table)), dict(_answers(fresh, others))
         wrong = next((name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)), "")
         if wrong:
             found = f"{ours.get(wrong)} on {wrong}, and {theirs.get(wrong)} in a program made anew"
-            self._complain(f"I12: {pod.key} is answered {found}")
+            self._report_violation(f"I12: {pod.key} is answered {found}")
 
 
 def _outcome(result: Result) -> tuple[str, list[str], list[int]]:
-    """The condition's message, whose refusals it was, and the priorities of the pods that are to go."""
+    """Returns the message of the condition, the plugins that refused, and the priorities of the victims."""
     if not isinstance(result, Unplaced):
         return type(result).__name__, [], []
     victims = sorted(victim.spec.priority for victim in result.victims)
@@ -152,7 +154,7 @@ def _outcome(result: Result) -> tuple[str, list[str], list[int]]:
 
 
 def _have_one_size(pod: Pod, table: NodeTable) -> bool:
-    """False where an image is larger on one node than on another: then the first that reported it counts (`ImageLocality`)."""
+    """Reports whether each image has one size on all nodes; otherwise the first report counts (`ImageLocality`)."""
     wanted = {normalized(image) for image in (*pod.spec.images, *pod.spec.image_volumes)}
     found = {
         (name, image.size_bytes)
@@ -163,8 +165,10 @@ def _have_one_size(pod: Pod, table: NodeTable) -> bool:
     return len({name for name, _ in found}) == len(found)
 
 
-def _is_alike(program: Program, sandbox: SchedulerSandbox, ledger: Ledger) -> bool:
-    """False while it holds what no pod bears yet: devices and volumes that were chosen for pods on their way."""
+def _has_equal_state(program: Program, sandbox: SchedulerSandbox, ledger: Ledger) -> bool:
+    """Reports whether the ledgers are equal. They differ while assumed pods hold chosen devices and volumes that are not written
+    yet.
+    """
     other = next(one for one in sandbox.cache.ledgers if one.name == ledger.name)
     if not isinstance(ledger, SummingLedger):
         return dict(ledger.held()) == dict(other.held())
@@ -178,7 +182,7 @@ def _usable(table: NodeTable, rows: DomainRows) -> set[str]:
 
 
 def _answers(entry: EquivalenceClass, table: NodeTable) -> Iterator[tuple[str, tuple[bool, int | None]]]:
-    """Name of a node -> whether it takes the pod, and what it scores then."""
+    """Yields the name of a node, whether it takes the pod, and its score."""
     for at, row in enumerate(entry.rows.tolist()):
         takes = bool(entry.feasible[at])
         yield table.node(row).name, (takes, int(entry.total[at]) if takes and entry.is_scored else None)

@@ -1,10 +1,9 @@
-"""What nodes score, by the plugins of tests/reference from what the process has observed.
+"""Checks scores with the plugins of `tests/reference` and what the process has observed.
 
-A wrong score puts pods where they may well be, and nobody would notice.
-
-The reference has no GpuShare: it is judged by the domain's documentation, from what is free of each device, as the ledger has it
-(which `mirror` checks). Not judged: images on whose size nodes do not agree, and spreading by constraints that honour taints
-or by a cluster's default constraints. A plugin that has nothing to say leaves all nodes alike.
+A wrong score places pods on possible nodes, which no other check would detect. The reference has no GpuShare; its scores are
+checked by the documentation of the domain, with the free amounts of each device in the ledger (`cache_comparison` checks the
+ledger). Not checked: images whose sizes differ between nodes, and spreading by constraints that honour taints or by default
+constraints of the cluster. A plugin without a column must score all nodes equally.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from multisched.state.node_table import NodeTable
 from tests.kit.checkers import plain_fragments
 from tests.kit.checkers.delivered_state import DeliveredState
 from tests.kit.checkers.device_rules import WHOLE_MILLI, fraction_wanted
-from tests.kit.checkers.reference_rules import pod_state, scoring_state, within, world_of
+from tests.kit.checkers.reference_rules import pod_state, restricted_to, scoring_state, world_of
 from tests.kit.world.labels import CARDS, GPU, GPU_MILLI
 from tests.reference.scheduler import PLUGINS
 from tests.reference.world import Skip
@@ -35,19 +34,19 @@ BY_REFERENCE: Final = frozenset(name for name, (make, _) in PLUGINS.items() if m
 
 @dataclass(slots=True)
 class ScoreChecker:
-    """As one process gives them."""
+    """The scores of one process."""
 
     delivered: DeliveredState
     table: NodeTable
-    complain: Callable[[str], None]
+    report_violation: Callable[[str], None]
     domain: str
     plugins: PluginSet
-    """Those in force in the domain."""
+    """The plugins in force in the domain."""
     free_devices: Callable[[str], Sequence[int]]
-    """Name of a node -> thousandths that are free of each of its GPUs."""
+    """Node name -> free thousandths of each of its GPUs."""
 
     def check(self, entry: EquivalenceClass, pod: Pod) -> None:
-        """Every feasible row of a class that was scored just now."""
+        """Checks every feasible row of a class that was just scored."""
         rows = entry.rows[entry.feasible].tolist()
         nodes = [self.delivered.nodes[name] for name in map(self._name, rows) if name in self.delivered.nodes]
         if not rows or len(nodes) != len(rows):
@@ -62,26 +61,26 @@ class ScoreChecker:
             if wanted is not None and given != wanted:
                 at = next(at for at, score in enumerate(wanted) if score != given[at])
                 points = f"{given[at]} by {column.plugin.name}, not {wanted[at]}"
-                self.complain(f"I3: {nodes[at].name} scores {points} for {pod.key}")
+                self.report_violation(f"I3: {nodes[at].name} scores {points} for {pod.key}")
                 return
         for name in sorted(left & {one.name for one in self.plugins.score}) if entry.scores else ():
             if len(set(self._scores_of(name, pod, nodes) or ())) > 1:
-                self.complain(f"I3: {name} has not scored {pod.key}, to which nodes differ")
+                self.report_violation(f"I3: {name} has not scored {pod.key}, to which nodes differ")
                 return
 
     def _name(self, row: int) -> str:
         return self.table.node(row).name
 
     def _scores_of(self, name: str, pod: Pod, nodes: Sequence[Node]) -> list[int] | None:
-        """Per node; None where nothing is said."""
+        """Returns the expected score per node; None if it is unknown."""
         if name == DEVICES:
             return self._of_devices(pod, nodes)
         if not self._is_judged(name, pod):
             return None
         make, _ = PLUGINS[name]
-        world = world_of(self.delivered.nodes.values(), self.delivered.standing(), pod.namespace)
+        world = world_of(self.delivered.nodes.values(), self.delivered.pods_on_nodes(), pod.namespace)
         if name == "PodTopologySpread":
-            world = within(world, self.delivered.nodes.values(), self.delivered.is_usable(self.domain))
+            world = restricted_to(world, self.delivered.nodes.values(), self.delivered.is_usable(self.domain))
         state = scoring_state(pod) if name == "NodeResourcesFit" else pod_state(pod)
         found = make(self.plugins.uses[name].args).scored(world, state, [node.name for node in nodes])
         return None if isinstance(found, Skip) else [found[node.name] for node in nodes]
@@ -120,13 +119,15 @@ class ScoreChecker:
 
 
 def _of_whole(free: Sequence[int], whole: int) -> int:
-    """The fewer untouched devices would be left the better."""
+    """Returns a higher score if fewer unused devices would remain."""
     left = free.count(WHOLE_MILLI) - whole
     return MOST // (1 + left) if left >= 0 else 0
 
 
 def _of_fraction(free: Sequence[int], milli: int, count: int) -> int:
-    """Half by how many of the fullest devices with room are shared already, 40 by how little of them is left, 10 by the node."""
+    """Returns the score of a fraction: 50 points for chosen devices that are already shared, 40 for little remaining room on them,
+    10 for the usage of the node.
+    """
     chosen = [one for one in free if one >= milli][:count]
     if len(chosen) < count:
         return 0

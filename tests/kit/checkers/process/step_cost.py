@@ -1,7 +1,7 @@
-"""What the plugins of one process evaluate in one step of the event loop: no step is longer than others can wait (I10).
+"""Checks how much the plugins of one process evaluate in one step of the event loop: no step may block others for long (I10).
 
-Virtual time does not pass within a step. So cost is counted, which is the same on every machine: each call of a plugin counts one,
-and one more for each row of nodes that it is given.
+Virtual time does not advance within a step. So cost is counted, which is equal on every machine: one for each call of a plugin, and
+one for each row of nodes in its arguments.
 """
 
 from __future__ import annotations
@@ -16,43 +16,45 @@ from multisched.framework.runner import Runner
 from multisched.testing.sim_loop import SimLoop
 
 COST_MAX: Final = 10_000
-"""Of one step. A single pod costs some hundreds, a gang of eight some thousands."""
+"""Limit of one step. A single pod costs some hundreds, a gang of eight some thousands."""
 SPENT: Final = 2_000
-"""Of one step: a search that can pause does so."""
+"""Cost after which a search that can pause does so."""
 
 R = TypeVar("R")
 
 
 class StepCost:
-    """Of one process. It can be the program's budget of steps, too: `begin`, `is_spent` and `rest` are those of a clock."""
+    """The cost of one process. Can also serve as the program's step budget: `begin`, `is_spent` and `rest` replace those of a
+    clock.
+    """
 
-    def __init__(self, loop: SimLoop, complain: Callable[[str], None]) -> None:
+    def __init__(self, loop: SimLoop, report_violation: Callable[[str], None]) -> None:
         self._loop = loop
-        self._complain = complain
+        self._report_violation = report_violation
         self._step: tuple[int, int] = (0, 0)
-        """The loop's iteration and the task."""
+        """Iteration of the loop, and task."""
         self._cost = 0
         self._since_begin = 0
         self.highest = 0
-        """Of any step so far."""
+        """Highest cost of any step so far."""
 
     # -- as a budget -----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A step begins."""
+        """Begins a step."""
         self._since_begin = 0
 
     def is_spent(self) -> bool:
         return self._since_begin >= SPENT
 
     async def rest(self) -> None:
-        """Others run before the next step."""
+        """Lets other tasks run before the next step."""
         await asyncio.sleep(0)
 
     # -- as a judge ------------------------------------------------------------------------------------------------
 
     def follow(self, runner: Runner) -> None:
-        """Counts what goes through this runner from now on."""
+        """Counts the calls of this runner from now on."""
         call = runner.call
 
         def counted(plugin: Any, point: str, function: Callable[..., R], *args: Any) -> R:
@@ -73,4 +75,4 @@ class StepCost:
         self._since_begin += cost
         self.highest = max(self.highest, self._cost)
         if before <= COST_MAX < self._cost:
-            self._complain(f"I10: one step of the event loop costs more than {COST_MAX}")
+            self._report_violation(f"I10: one step of the event loop costs more than {COST_MAX}")

@@ -1,4 +1,4 @@
-"""Which nodes a new leader uses at once: none that another leader may still be binding to, by what their leases say (I9)."""
+"""Checks which nodes a new leader uses at once: none to which another leader may still be binding, by their leases (I9)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from multisched.shell.program import Program
 
 
 class TakeoverChecker:
-    """Stands before `Handover.open` of one program."""
+    """Wraps `Handover.open` of one program."""
 
-    def __init__(self, program: Program, complain: Callable[[str], None]) -> None:
-        self._program, self._complain = program, complain
+    def __init__(self, program: Program, report_violation: Callable[[str], None]) -> None:
+        self._program, self._report_violation = program, report_violation
         self._open = program.handover.open
         program.handover.open = self.open  # type: ignore[method-assign]
 
     def open(self, worker: DomainWorker, others: Mapping[str, Holding | None]) -> None:
-        """Stands before `Handover.open`."""
+        """Wraps `Handover.open`."""
         handover, nodes = self._program.handover, self._program.cache.nodes
         self._open(worker, others)
         known = handover._nodes.position
@@ -29,9 +29,11 @@ class TakeoverChecker:
                 continue
             seen = holding.annotations.get(SEEN_ANNOTATION, "")
             if not (seen.isdigit() and known.isdigit()):
-                self._complain(f"I9: {worker.name} uses {used[0].name}, and {group} does not say what it has seen")
+                self._report_violation(
+                    f"I9: {worker.name} uses {used[0].name}, and {group} does not say what it has seen"
+                )
             elif int(seen) > int(known):
                 found = f"{group} has seen nodes up to {seen}, and this process up to {known}"
-                self._complain(f"I9: {worker.name} uses {used[0].name}, and {found}")
+                self._report_violation(f"I9: {worker.name} uses {used[0].name}, and {found}")
             elif late := [node.name for node in used if int(node.version) > int(seen)]:
-                self._complain(f"I9: {worker.name} uses {late[0]}, which {group} may not have seen leave")
+                self._report_violation(f"I9: {worker.name} uses {late[0]}, which {group} may not have seen leave")

@@ -1,4 +1,4 @@
-"""Each word of a process's watches: no version goes back, and nothing that was deleted comes again (I6)."""
+"""Checks each event of a process's watches: no version decreases, and no deleted object returns (I6)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _decoder = msgspec.json.Decoder(_Object)
 
 
 class WatchChecker:
-    """Stands before the ingest of one program, and keeps what it gets."""
+    """Wraps the ingest of one program, and records what it delivers."""
 
     def __init__(
         self,
@@ -32,22 +32,22 @@ class WatchChecker:
         delivered: DeliveredState,
         policies: Policies,
         identity: str,
-        complain: Callable[[str], None],
+        report_violation: Callable[[str], None],
         on_freed: Callable[[str], None],
     ) -> None:
-        """`on_freed` hears of each node on which a pod takes less than before."""
+        """`on_freed`: called with each node on which a pod requests less than before."""
         self._delivered, self._policies = delivered, policies
         self._identity = identity
-        self._complain = complain
+        self._report_violation = report_violation
         self._on_freed = on_freed
         self._audit = program.audit
         self._versions: dict[str, int] = {}
         self._gone: set[str] = set()
         self._uids: dict[str, str] = {}
-        self.was_rewound = False
-        """A backup was restored since the process began."""
+        self.was_restored = False
+        """A backup was restored since the process started."""
         self.may_hear_twice = False
-        """Some object comes as from no watch: anew, in the version that it had."""
+        """A disruption delivers objects directly: a version may be delivered twice."""
         self._upsert, self._delete, self._drop = program.pods.upsert, program.pods.delete, program.pods.drop
         program.pods.upsert = self.upsert  # type: ignore[method-assign]
         program.pods.delete = self.delete  # type: ignore[method-assign]
@@ -61,7 +61,7 @@ class WatchChecker:
         finished.delete = self.delete_finished  # type: ignore[method-assign]
 
     def upsert(self, key: str, raw: msgspec.Raw) -> None:
-        """Stands before `PodIngest.upsert`: no version goes back, and no deleted uid comes again (I6)."""
+        """Wraps `PodIngest.upsert`: no version decreases, and no deleted uid returns (I6)."""
         freed = self._delivered.pod_delivered(key, raw)
         if freed:
             self._on_freed(freed)
@@ -71,15 +71,15 @@ class WatchChecker:
             self._upsert(key, raw)
             return
         uid, version = metadata.uid, int(metadata.version)
-        if uid in self._gone and not self.was_rewound:
-            self._complain(f"I6: {key} ({uid}), which was deleted, came back")
-        if version < self._versions.get(uid, 0) and not self.was_rewound:
-            self._complain(f"I6: {key} went back from version {self._versions[uid]} to {version}")
-        may_repeat = self.may_hear_twice or self.was_rewound or self._audit.statistics().lost
+        if uid in self._gone and not self.was_restored:
+            self._report_violation(f"I6: {key} ({uid}), which was deleted, came back")
+        if version < self._versions.get(uid, 0) and not self.was_restored:
+            self._report_violation(f"I6: {key} went back from version {self._versions[uid]} to {version}")
+        may_repeat = self.may_hear_twice or self.was_restored or self._audit.statistics().lost
         if version == self._versions.get(uid) and not may_repeat:
-            self._complain(f"I6: {key} was handed on in version {version} twice")
+            self._report_violation(f"I6: {key} was handed on in version {version} twice")
         if uid not in self._versions:
-            self._policies.heard_of(self._identity, uid)
+            self._policies.on_pod_delivered(self._identity, uid)
         self._versions[uid] = version
         self._uids[key] = uid
         self._upsert(key, raw)
@@ -110,7 +110,7 @@ class WatchChecker:
         self._delivered.finished_gone(key)
         self._delete_finished(key, raw)
 
-    def rewound(self) -> None:
-        """A backup was restored: versions go back, and what was deleted may come again."""
+    def on_restored(self) -> None:
+        """Records that a backup was restored: versions decrease, and deleted objects may return."""
         self._versions.clear()
-        self.was_rewound = True
+        self.was_restored = True

@@ -113,6 +113,16 @@ def test_deleting_member_counts_as_a_deleting_pod() -> None:
     assert victims(town({"a": 1, "b": 1, "c": 1}, pods, g=2)) == ("a", {"a": ["g1"]})
 
 
+def test_deleting_member_of_a_gang_without_surplus_spares_other_pods() -> None:
+    pods = [
+        member("g1", "a", is_deleting=True),
+        member("g2", "b"),
+        member("g3", "c"),
+        standing("alone", "d", priority=1),
+    ]
+    assert victims(town(dict.fromkeys("abcd", 1), pods, g=2)) == ("a", {"a": ["g1"]})
+
+
 def test_member_on_an_unknown_node_is_evicted_with_its_gang() -> None:
     pods = [member("g1", "a"), member("g2", "gone")]
     assert victims(town({"a": 1}, pods, g=2)) == ("a", {"a": ["g1"], "gone": ["g2"]})

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domains.gpu.card_arrays import ROWS_FIRST
+from domains.gpu.dialects.hami import NUMA_BIND, REGISTER
 from domains.gpu.dialects.own import GPU_COUNT, GPU_DEVICES, GPU_MILLI
 from domains.gpu.dialects.whole import GPU_INDICES, HONOURED
 from domains.gpu.gpu_share import GpuShare
@@ -75,6 +76,20 @@ def test_rows_are_refused_with_the_message_of_the_ledger() -> None:
         "whole": "node(s) had GPUs taken by whole-GPU pods",
         "none": "Insufficient gpu-milli",
     }
+
+
+def hami_node(name: str, *numas: int) -> Node:
+    """`numas`: the NUMA node of each card."""
+    cards = "".join(f"GPU-{index},10,24000,100,A10,{numa},true:" for index, numa in enumerate(numas))
+    return make_node(name, extra={GPU: 10 * len(numas)}, annotations={REGISTER: cards})
+
+
+def test_numa_bound_pod_is_refused_where_its_cards_are_on_two_numa_nodes() -> None:
+    bench = Bench(hami_node("apart", 0, 1), hami_node("together", 1, 1))
+    bound = make_pod("bound", extra={GPU: 2}, annotations={NUMA_BIND: "true"})
+
+    assert bench.refusals(bound) == {"apart": "Insufficient nvidia.com/gpu"}
+    assert bench.refusals(whole("free", 2)) == {}
 
 
 def test_invalid_annotation_makes_the_pod_unresolvable() -> None:

@@ -1,4 +1,4 @@
-"""Pods on nodes as one process has observed and decided them: what is listed once follows every change."""
+"""Pods on nodes as one process has observed and assumed them: cached lists follow every change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_list_of_placed_pods_follows_each_change() -> None:
     look()
     delivered.assumed(uid, "n1")
     look()
-    delivered.given_up(uid)
+    delivered.forgotten(uid)
     look()
     delivered.assumed(uid, "n2")
     look()

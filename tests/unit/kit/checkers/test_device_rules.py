@@ -1,4 +1,4 @@
-"""Where the simulation says that a pod with GPUs fits for certain, and where it says nothing."""
+"""Nodes on which a pod with GPUs certainly fits, and nodes where that is unknown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from multisched.model.objects import Pod
 from multisched.testing.builders import make_node, make_pod
-from tests.kit.checkers.device_rules import fault_of_choice, fits_for_certain
+from tests.kit.checkers.device_rules import fault_of_choice, surely_fits
 from tests.kit.world.labels import GPU, GPU_COUNT, GPU_DEVICES, GPU_MILLI
 
 FOUR = make_node("n", extra={GPU: 4})
@@ -43,7 +43,7 @@ def pod(
     ],
 )
 def test_pod_surely_fits_if_enough_devices_are_free_for_any_choice(wanted: Pod, there: list[Pod], fits: bool) -> None:
-    assert fits_for_certain(wanted, FOUR, there) == fits
+    assert surely_fits(wanted, FOUR, there) == fits
 
 
 @pytest.mark.parametrize(

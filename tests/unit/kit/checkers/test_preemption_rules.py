@@ -1,4 +1,4 @@
-"""What the simulation holds against a preemption that is no help: the rules of the preemptor, on a node without its victims."""
+"""Violations of preemptions that do not help: the rules of the preemptor, on a node without its victims."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ HERE, THERE = node("here"), node("there")
 VICTIM = pod("victim", 2000)
 
 
-def fault(preemptor: Pod, *stand: tuple[Pod, Node], volume: dict[str, Any] | None = None, **claim: Any) -> str:
-    """Of taking the victim, which fills the node, away."""
+def fault(preemptor: Pod, *others: tuple[Pod, Node], volume: dict[str, Any] | None = None, **claim: Any) -> str:
+    """Returns the fault of evicting the victim, which fills the node."""
     objects = ObjectStore()
     bound_to = "disk" if volume is not None else ""
     objects.set(
@@ -49,12 +49,12 @@ def fault(preemptor: Pod, *stand: tuple[Pod, Node], volume: dict[str, Any] | Non
         PersistentVolumeClaim(name="data", namespace="default", volume=bound_to, **claim),
     )
     objects.set(ObjectKind.PERSISTENT_VOLUME, PersistentVolume(name="disk", **(volume or {})))
-    standing = [(VICTIM, HERE), *stand]
-    return fault_of_preemption(preemptor, HERE, [VICTIM], [HERE, THERE], standing, lambda node: True, objects)
+    pods_on_nodes = [(VICTIM, HERE), *others]
+    return fault_of_preemption(preemptor, HERE, [VICTIM], [HERE, THERE], pods_on_nodes, lambda node: True, objects)
 
 
 @pytest.mark.parametrize(
-    ("preemptor", "stand", "said"),
+    ("preemptor", "others", "expected"),
     [
         (pod("p", 2000), (), ""),
         (pod("p", 2001), (), "it has no room"),
@@ -67,13 +67,13 @@ def fault(preemptor: Pod, *stand: tuple[Pod, Node], volume: dict[str, Any] | Non
     ],
 )
 def test_pod_must_pass_all_filters_after_its_victims_are_removed(
-    preemptor: Pod, stand: tuple[tuple[Pod, Node], ...], said: str
+    preemptor: Pod, others: tuple[tuple[Pod, Node], ...], expected: str
 ) -> None:
-    assert fault(preemptor, *stand) == said
+    assert fault(preemptor, *others) == expected
 
 
 @pytest.mark.parametrize(
-    ("victim", "said"),
+    ("victim", "expected"),
     [
         (replace(VICTIM, is_deleting=True), ""),
         (VICTIM, "a rule about other pods forbids it"),
@@ -82,15 +82,15 @@ def test_pod_must_pass_all_filters_after_its_victims_are_removed(
     ],
     ids=["counted twice", "stays counted once", "not of the constraint", "of another namespace"],
 )
-def test_terminating_victim_counts_twice_for_topology_spread(victim: Pod, said: str) -> None:
+def test_terminating_victim_counts_twice_for_topology_spread(victim: Pod, expected: str) -> None:
     apart = SpreadConstraint(
         1, "kubernetes.io/hostname", True, LabelSelector((Requirement("app", Operator.IN, ("any",)),))
     )
-    standing = [(victim, HERE), (pod("other", 1), HERE)]
+    pods_on_nodes = [(victim, HERE), (pod("other", 1), HERE)]
     preemptor = pod("p", spread=(apart,))
     assert (
-        fault_of_preemption(preemptor, HERE, [victim], [HERE, THERE], standing, lambda node: True, ObjectStore())
-        == said
+        fault_of_preemption(preemptor, HERE, [victim], [HERE, THERE], pods_on_nodes, lambda node: True, ObjectStore())
+        == expected
     )
 
 
@@ -130,5 +130,5 @@ def test_node_without_a_zone_label_passes_the_zone_check() -> None:
         ObjectKind.PERSISTENT_VOLUME_CLAIM, PersistentVolumeClaim(name="data", namespace="default", volume="disk")
     )
     objects.set(ObjectKind.PERSISTENT_VOLUME, PersistentVolume(name="disk", labels={ZONE: "z1"}))
-    said = fault_of_preemption(with_claim(pod("p")), nowhere, [], [nowhere], [], lambda node: True, objects)
-    assert said == ""
+    expected = fault_of_preemption(with_claim(pod("p")), nowhere, [], [nowhere], [], lambda node: True, objects)
+    assert expected == ""

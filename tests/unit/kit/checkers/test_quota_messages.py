@@ -1,4 +1,4 @@
-"""The judge of what owners are told of the quotas that refuse their pods."""
+"""The check of messages about quotas that refuse pods."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_quota_message_is_removed_completely_before_other_checks() -> None:
 
 
 def test_message_of_the_quota_ledger_is_recognized() -> None:
-    """Else nothing would be judged once these change."""
+    """Otherwise no message would be checked after these change."""
     town = Town([make_node("n", cpu_milli=9000)], TREE)
     town.add("there", "a", 2500, node="n")
     why = town.ledger.refusal(town.add("late", "a", 1000))

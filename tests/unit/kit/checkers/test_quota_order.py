@@ -1,4 +1,4 @@
-"""Who should have gone before a victim of a reclaim, and who could have gone where nobody was asked to."""
+"""The order of victims of a reclaim, and pods that could have been reclaimed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from multisched.model.objects import Pod
 from multisched.testing.builders import make_node, make_pod
 from multisched.verify.quota_tree import QuotaTree
-from tests.kit.checkers.quota_rules import fault_of_reclaim, one_would_do
+from tests.kit.checkers.quota_rules import fault_of_reclaim, single_sufficient_victim
 from tests.kit.world.labels import GPU, GPU_DEVICES, GPU_MILLI
 from tests.unit.verify.quota_documents import level, tree
 
@@ -21,16 +21,16 @@ def three() -> QuotaTree:
     return tree(level("root", 12, 12, *leaves))
 
 
-def standing(name: str, namespace: str, *, priority: int = 0, started_s: float = 1.0, node: str = "n") -> Pod:
+def placed_pod(name: str, namespace: str, *, priority: int = 0, started_s: float = 1.0, node: str = "n") -> Pod:
     pod = make_pod(name, cpu_milli=1_000, namespace=namespace, priority=priority, node=node)
     return replace(pod, started_s=started_s)
 
 
 def many(namespace: str, count: int) -> list[Pod]:
-    return [standing(f"{namespace}{number}", namespace) for number in range(count)]
+    return [placed_pod(f"{namespace}{number}", namespace) for number in range(count)]
 
 
-def said_of(victim: Pod, pods: list[Pod], claim: Pod = CLAIM) -> str:
+def fault_of(victim: Pod, pods: list[Pod], claim: Pod = CLAIM) -> str:
     return fault_of_reclaim(three(), [(claim, NODE)], [[victim]], pods)
 
 
@@ -39,59 +39,64 @@ A, B = many("a", 7), many("b", 5)
 
 
 def test_leaf_furthest_over_its_min_loses_pods_first() -> None:
-    assert said_of(A[0], A + B) == ""
-    assert said_of(B[0], A + B) == "b/b0 goes, and not a/a0, whose leaf is further over its min"
+    assert fault_of(A[0], A + B) == ""
+    assert fault_of(B[0], A + B) == "b/b0 goes, and not a/a0, whose leaf is further over its min"
 
 
 @pytest.mark.parametrize(
     ("other", "why"),
     [
-        (standing("other", "a", priority=-1), "which is less urgent"),
-        (standing("other", "a", started_s=2.0), "which is newer"),
-        (standing("other", "a", priority=1, started_s=2.0), ""),
-        (standing("other", "a", started_s=0.5), ""),
-        (standing("other", "a", priority=-1, node="elsewhere"), "which is less urgent"),
-        (replace(standing("other", "a", priority=-1), is_deleting=True), ""),
-        (replace(standing("other", "a", priority=-1), is_victim=True), ""),
+        (placed_pod("other", "a", priority=-1), "which is less urgent"),
+        (placed_pod("other", "a", started_s=2.0), "which is newer"),
+        (placed_pod("other", "a", priority=1, started_s=2.0), ""),
+        (placed_pod("other", "a", started_s=0.5), ""),
+        (placed_pod("other", "a", priority=-1, node="elsewhere"), "which is less urgent"),
+        (replace(placed_pod("other", "a", priority=-1), is_deleting=True), ""),
+        (replace(placed_pod("other", "a", priority=-1), is_victim=True), ""),
     ],
 )
 def test_lowest_priority_then_newest_pod_of_a_leaf_is_evicted_first(other: Pod, why: str) -> None:
     pods = [*A, *B[1:], other]
 
-    assert said_of(A[0], pods) == (f"a/a0 goes, and not a/other, {why}" if why else "")
+    assert fault_of(A[0], pods) == (f"a/a0 goes, and not a/other, {why}" if why else "")
 
 
 def test_leaf_of_the_claim_loses_pods_last() -> None:
-    own = standing("own", "c", priority=-1)
+    own = placed_pod("own", "c", priority=-1)
 
-    assert said_of(own, [*A, *B[1:], own]) == "c/own goes, and not a/a0, whose leaf is further over its min"
-    assert said_of(A[0], [*A, *B[1:], own]) == ""
+    assert fault_of(own, [*A, *B[1:], own]) == "c/own goes, and not a/a0, whose leaf is further over its min"
+    assert fault_of(A[0], [*A, *B[1:], own]) == ""
 
 
 def test_pods_that_cannot_be_evicted_do_not_matter_for_the_order() -> None:
     """The leaf b has borrowed nothing."""
-    other = standing("other", "b", priority=-1)
+    other = placed_pod("other", "b", priority=-1)
 
-    assert said_of(A[0], [*many("a", 9), *many("b", 2), other]) == ""
+    assert fault_of(A[0], [*many("a", 9), *many("b", 2), other]) == ""
 
 
 def test_borrowing_pod_can_be_evicted_for_an_entitled_one() -> None:
-    """Whether the level above is full, or the node."""
+    """The parent level is full, or the node."""
     small = make_node("n", cpu_milli=3_000)
 
-    assert one_would_do(three(), CLAIM, NODE, [*A, *B]) == "a/a0"
-    assert one_would_do(three(), CLAIM, small, many("a", 3)) == ""
-    assert one_would_do(three(), CLAIM, small, [*many("b", 3), *(replace(one, node="m") for one in many("a", 2))]) == ""
-    assert one_would_do(three(), CLAIM, make_node("n", cpu_milli=5_000), many("a", 5)) == "a/a0"
+    assert single_sufficient_victim(three(), CLAIM, NODE, [*A, *B]) == "a/a0"
+    assert single_sufficient_victim(three(), CLAIM, small, many("a", 3)) == ""
+    assert (
+        single_sufficient_victim(
+            three(), CLAIM, small, [*many("b", 3), *(replace(one, node="m") for one in many("a", 2))]
+        )
+        == ""
+    )
+    assert single_sufficient_victim(three(), CLAIM, make_node("n", cpu_milli=5_000), many("a", 5)) == "a/a0"
 
 
 def test_pod_beyond_its_min_or_that_fits_needs_no_victims() -> None:
-    assert one_would_do(three(), CLAIM, NODE, [*many("a", 7), *many("b", 1), *many("c", 4)]) == ""
-    assert one_would_do(three(), CLAIM, NODE, many("a", 7)) == ""
+    assert single_sufficient_victim(three(), CLAIM, NODE, [*many("a", 7), *many("b", 1), *many("c", 4)]) == ""
+    assert single_sufficient_victim(three(), CLAIM, NODE, many("a", 7)) == ""
 
 
 def test_only_pods_of_a_full_node_are_alternatives() -> None:
-    other = standing("other", "a", priority=-1, node="elsewhere")
+    other = placed_pod("other", "a", priority=-1, node="elsewhere")
     small = make_node("n", cpu_milli=6_000)
 
     assert fault_of_reclaim(three(), [(CLAIM, small)], [[A[0]]], [*A[:6], other]) == ""
@@ -124,7 +129,7 @@ def test_evicted_gang_counts_as_one_victim() -> None:
 
 
 def test_terminating_pod_is_no_victim_of_the_reclaim() -> None:
-    """For a pod of no quota, for instance: room comes by it, and it need not be borrowed."""
+    """It may be leaving for a pod without a quota: its room becomes free, and need not be borrowed."""
     going, large = replace(B[0], is_deleting=True), make_pod("claim", cpu_milli=2_000, namespace="c")
     there = [*A, going, *B[1:]]
 
@@ -135,7 +140,7 @@ def test_terminating_pod_is_no_victim_of_the_reclaim() -> None:
 
 
 def test_gang_members_are_no_alternatives_to_a_victim() -> None:
-    pods = [*A, *B[1:], standing("other", "a", priority=-1)]
+    pods = [*A, *B[1:], placed_pod("other", "a", priority=-1)]
 
     assert fault_of_reclaim(three(), [(CLAIM, NODE)], [[A[0]]], pods, in_gangs={"uid-other"}) == ""
 
@@ -144,7 +149,7 @@ def test_nominated_pods_count_with_their_device_fractions() -> None:
     leaves = [level(name, {GPU: "1"}, {GPU: "2"}, namespaces=(name,)) for name in ("a", "c")]
     quotas = tree(level("root", {GPU: "2"}, {GPU: "2"}, *leaves))
     claim, half = make_pod("claim", namespace="c", annotations=HALF), make_pod("half", namespace="c", annotations=HALF)
-    pods = [replace(standing(f"a{number}", "a"), annotations=HALF | GIVEN) for number in range(4)]
+    pods = [replace(placed_pod(f"a{number}", "a"), annotations=HALF | GIVEN) for number in range(4)]
 
     assert fault_of_reclaim(quotas, [(claim, None)], [[pods[0]], [pods[1]]], pods, [(half, NODE)]) == ""
     assert fault_of_reclaim(quotas, [(claim, None)], [[pods[0]]], pods, [(half, NODE)]) == "", "as they are alike"

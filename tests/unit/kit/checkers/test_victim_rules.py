@@ -1,4 +1,4 @@
-"""What the simulation holds against a preemption: only what holds in whatever order equal pods are counted."""
+"""Violations of preemptions: only what holds in every order of equal pods."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.model.selectors import LabelSelector, Operator, Requirement, Taint, Toleration
 from multisched.testing.builders import make_node, make_pod
-from tests.kit.checkers.reference_rules import Standing
+from tests.kit.checkers.reference_rules import PodOnNode
 from tests.kit.checkers.victim_rules import (
-    broken_for_certain,
     fault_of_units,
     fault_of_victims,
+    fits_within_budgets,
     is_plain,
-    spared_for_certain,
-    would_do,
+    surely_spared,
+    surely_violated_budget,
 )
 
 URGENT = 100
@@ -56,26 +56,26 @@ def node(name: str, *, is_cordoned: bool = False, taints: tuple[Taint, ...] = ()
 def test_budget_is_violated_if_too_many_of_its_pods_are_evicted(allowed: int, apps: list[str], broken: str) -> None:
     victims = [pod(str(number), app) for number, app in enumerate(apps)]
 
-    assert broken_for_certain([budget("kept", allowed)], victims) == broken
+    assert surely_violated_budget([budget("kept", allowed)], victims) == broken
 
 
 def test_budget_ignores_other_namespaces_and_already_disrupted_pods() -> None:
     victims = [pod("a", "kept")]
 
-    assert broken_for_certain([budget("kept", 0, namespace="other")], victims) == ""
-    assert broken_for_certain([budget("kept", 0, disrupted=("a",))], victims) == ""
+    assert surely_violated_budget([budget("kept", 0, namespace="other")], victims) == ""
+    assert surely_violated_budget([budget("kept", 0, disrupted=("a",))], victims) == ""
 
 
 def test_exhausted_budget_may_spare_each_of_its_pods() -> None:
     kept = [pod(name, "kept") for name in ("a", "b")]
     lower = [*kept, pod("c")]
 
-    assert spared_for_certain([budget("kept", 1)], lower) == kept
-    assert spared_for_certain([budget("kept", 2)], lower) == []
+    assert surely_spared([budget("kept", 1)], lower) == kept
+    assert surely_spared([budget("kept", 2)], lower) == []
 
 
 @pytest.mark.parametrize(
-    ("standing", "does"),
+    ("apps", "does"),
     [
         ([], False),
         (["kept", "kept"], False),
@@ -83,39 +83,39 @@ def test_exhausted_budget_may_spare_each_of_its_pods() -> None:
         (["free", "free"], True),
     ],
 )
-def test_node_is_a_candidate_if_enough_pods_can_be_evicted(standing: list[str], does: bool) -> None:
+def test_node_is_a_candidate_if_enough_pods_can_be_evicted(apps: list[str], does: bool) -> None:
     here = node("n")
-    placed: list[Standing] = [(pod(str(number), app), here) for number, app in enumerate(standing)]
+    placed: list[PodOnNode] = [(pod(str(number), app), here) for number, app in enumerate(apps)]
     urgent = pod("urgent", cpu_milli=1000, priority=URGENT)
 
-    assert would_do(urgent, here, [budget("kept", 0)], [here], placed, lambda node: True) is does
+    assert fits_within_budgets(urgent, here, [budget("kept", 0)], [here], placed, lambda node: True) is does
 
 
 def test_resources_reserved_for_a_pod_of_equal_priority_are_not_free() -> None:
     here = node("n")
-    placed: list[Standing] = [(pod("low"), here), (pod("first", cpu_milli=1500, priority=URGENT), here)]
+    placed: list[PodOnNode] = [(pod("low"), here), (pod("first", cpu_milli=1500, priority=URGENT), here)]
 
-    assert not would_do(pod("second", priority=URGENT), here, [], [here], placed, lambda node: True)
+    assert not fits_within_budgets(pod("second", priority=URGENT), here, [], [here], placed, lambda node: True)
 
 
 def test_lower_priority_pod_with_an_earlier_reservation_is_no_victim() -> None:
     here, urgent = node("n"), pod("urgent", priority=URGENT)
     kept = replace(pod("kept", "kept"), started_s=1.0)
-    placed: list[Standing] = [(kept, here)]
-    promised: list[Standing] = [(pod("entitled"), here)]
+    placed: list[PodOnNode] = [(kept, here)]
+    promised: list[PodOnNode] = [(pod("entitled"), here)]
 
-    assert not would_do(urgent, here, [budget("kept", 0)], [here], placed, lambda node: True, promised)
+    assert not fits_within_budgets(urgent, here, [budget("kept", 0)], [here], placed, lambda node: True, promised)
     assert fault_of_victims(urgent, here, [kept], [here], placed, lambda node: True, [], promised) == ""
 
 
 def test_cordoned_or_foreign_node_is_no_candidate() -> None:
     here, shut = node("n"), node("shut", is_cordoned=True)
-    placed: list[Standing] = [(pod("low"), here), (pod("other"), shut)]
+    placed: list[PodOnNode] = [(pod("low"), here), (pod("other"), shut)]
     urgent = pod("urgent", cpu_milli=2000, priority=URGENT)
 
-    assert would_do(urgent, here, [], [here, shut], placed, lambda node: True)
-    assert not would_do(urgent, here, [], [here, shut], placed, lambda node: False)
-    assert not would_do(urgent, shut, [], [here, shut], placed, lambda node: True)
+    assert fits_within_budgets(urgent, here, [], [here, shut], placed, lambda node: True)
+    assert not fits_within_budgets(urgent, here, [], [here, shut], placed, lambda node: False)
+    assert not fits_within_budgets(urgent, shut, [], [here, shut], placed, lambda node: True)
 
 
 def test_node_is_a_candidate_if_all_hard_taints_are_tolerated() -> None:
@@ -123,9 +123,9 @@ def test_node_is_a_candidate_if_all_hard_taints_are_tolerated() -> None:
     urgent = pod("urgent", cpu_milli=2000, priority=URGENT)
     tolerant = replace(urgent, spec=replace(urgent.spec, tolerations=(Toleration(key="upkeep", operator="Exists"),)))
 
-    def does(who: Pod, *taints: Taint) -> bool:
+    def does(apps: Pod, *taints: Taint) -> bool:
         here = node("n", taints=taints)
-        return would_do(who, here, [], [here], [(pod("low"), here)], lambda node: True)
+        return fits_within_budgets(apps, here, [], [here], [(pod("low"), here)], lambda node: True)
 
     assert does(urgent, preferred)
     assert not does(urgent, preferred, hard)
@@ -148,13 +148,13 @@ def test_pod_with_other_constraints_than_resources_is_not_judged() -> None:
 )
 def test_number_of_victims_is_minimal(victims: list[str], fault: str) -> None:
     there, lower = node("n"), {name: pod(name) for name in ("a", "b")}
-    standing: list[Standing] = [(one, there) for one in lower.values()]
+    pods_on_nodes: list[PodOnNode] = [(one, there) for one in lower.values()]
     going = [lower[name] for name in victims]
 
-    said = fault_of_victims(pod("urgent", priority=URGENT), there, going, [there], standing, lambda node: True)
+    found = fault_of_victims(pod("urgent", priority=URGENT), there, going, [there], pods_on_nodes, lambda node: True)
 
-    assert said.startswith(fault)
-    assert bool(said) == bool(fault)
+    assert found.startswith(fault)
+    assert bool(found) == bool(fault)
 
 
 @pytest.mark.parametrize(
@@ -172,10 +172,10 @@ def test_number_of_victims_is_minimal(victims: list[str], fault: str) -> None:
 )
 def test_more_important_of_two_equal_pods_is_spared(victim: Pod, staying: Pod, is_fault: bool) -> None:
     there = node("n")
-    standing: list[Standing] = [(victim, there), (staying, there)]
+    pods_on_nodes: list[PodOnNode] = [(victim, there), (staying, there)]
     preemptor = pod("urgent", priority=URGENT)
-    said = fault_of_victims(preemptor, there, [victim], [there], standing, lambda node: True, [budget("kept", 0)])
-    assert said == (f"{victim.key} goes, and {staying.key}, which is less important, stays" if is_fault else "")
+    found = fault_of_victims(preemptor, there, [victim], [there], pods_on_nodes, lambda node: True, [budget("kept", 0)])
+    assert found == (f"{victim.key} goes, and {staying.key}, which is less important, stays" if is_fault else "")
 
 
 @pytest.mark.parametrize(
@@ -193,15 +193,15 @@ def test_each_unit_of_victims_of_several_preemptors_is_needed(units: list[str], 
     nodes = {name: node(name) for name in ("m", "n")}
     places = {"a": "m", "b": "n", "c": "n"}
     lower = {name: pod(name, cpu_milli=500 if name == "c" else 1000) for name in places}
-    standing: list[Standing] = [(lower[name], nodes[there]) for name, there in places.items()]
+    pods_on_nodes: list[PodOnNode] = [(lower[name], nodes[there]) for name, there in places.items()]
     preemptors = [(pod("one", cpu_milli=2000, priority=URGENT), nodes["m"]), (pod("two", priority=URGENT), nodes["n"])]
     going = [[lower[name] for name in unit] for unit in units]
 
-    assert fault_of_units(preemptors, going, nodes.values(), standing, lambda node: True) == fault
+    assert fault_of_units(preemptors, going, nodes.values(), pods_on_nodes, lambda node: True) == fault
 
 
 def test_preemptors_must_fit_together() -> None:
     there = node("n")
     preemptors = [(pod("one", priority=URGENT), there), (pod("two", cpu_milli=1500, priority=URGENT), there)]
-    said = fault_of_units(preemptors, [[pod("a")]], [there], [(pod("a"), there)], lambda node: True)
-    assert said == "default/one and its like do not fit when ['default/a'] are gone"
+    found = fault_of_units(preemptors, [[pod("a")]], [there], [(pod("a"), there)], lambda node: True)
+    assert found == "default/one and its like do not fit when ['default/a'] are gone"

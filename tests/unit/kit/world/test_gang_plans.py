@@ -1,4 +1,4 @@
-"""Gangs that a run draws: of every form and size, and read by the judge as they are meant."""
+"""Gangs that a run draws: of every form and size, and read by the judge as planned."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.kit.world.gang_plans import (
     SIZE,
     Form,
     GangPlan,
-    Never,
+    NeverStarts,
     drawn_gangs,
     group_manifest,
     member_manifest,
@@ -30,7 +30,7 @@ PLANS = [plan for seed in range(SEEDS) for plan in drawn(seed)]
 
 def test_gangs_of_every_kind_are_drawn() -> None:
     assert {plan.form for plan in PLANS} == set(Form)
-    assert {plan.never for plan in PLANS} == {*Never, None}
+    assert {plan.never_starts for plan in PLANS} == {*NeverStarts, None}
     assert {plan.size for plan in PLANS} == set(range(SIZE[0], SIZE[1] + 1))
     assert any(plan.late for plan in PLANS)
     assert any(plan.failing for plan in PLANS)
@@ -40,7 +40,7 @@ def test_gangs_of_every_kind_are_drawn() -> None:
 
 def test_only_gangs_that_never_start_have_too_few_members() -> None:
     for plan in PLANS:
-        assert (plan.minimum > plan.size) == (plan.never is Never.TOO_FEW)
+        assert (plan.minimum > plan.size) == (plan.never_starts is NeverStarts.TOO_FEW)
         assert plan.late < plan.size
 
 

@@ -1,4 +1,4 @@
-"""Policies of a simulated cluster: what they refuse, what lifts them, and how often a pod may be tried."""
+"""Policies of a simulated cluster: refused requests, changes that end a refusal, and allowed attempts."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ NAMESPACE = "/api/v1/namespaces/default"
 REFUSED = Response(422, b'{"message": "policy denied the binding to node-1"}')
 
 
-class Scene:
-    """One node, and a pod under a policy."""
+class PolicyCluster:
+    """A cluster with one node, and a pod under a policy."""
 
     def __init__(self, loop: SimLoop) -> None:
         server = ApiServer(SimClock(loop), rbac=False)
@@ -65,16 +65,16 @@ def test_policy_ends_only_with_its_own_change(policy: str, path: str, label: str
     loop = SimLoop(seed=1)
 
     async def main() -> None:
-        scene = Scene(loop)
-        await scene.build(policy)
-        assert await scene.bind() == 422
-        await scene.label(path, label, value)
-        assert await scene.bind() == status
+        cluster = PolicyCluster(loop)
+        await cluster.build(policy)
+        assert await cluster.bind() == 422
+        await cluster.label(path, label, value)
+        assert await cluster.bind() == status
 
     simulate(main(), loop)
 
 
-def _told(answers: list[Response | None], changes: int = 0) -> str:
+def _answer_and_change(answers: list[Response | None], changes: int = 0) -> str:
     loop = SimLoop(seed=1)
 
     async def main() -> str:
@@ -91,24 +91,24 @@ def _told(answers: list[Response | None], changes: int = 0) -> str:
 def test_attempt_after_the_last_allowed_one_is_a_fault(again: Response | None) -> None:
     enough: list[Response | None] = [REFUSED] * REFUSALS_ALIKE_MAX
 
-    assert _told(enough) == ""
-    assert "not set aside" in _told([*enough, REFUSED])
-    assert _told([*enough, REFUSED], changes=1) == ""
-    assert _told([*enough, again]) == ""
+    assert _answer_and_change(enough) == ""
+    assert "not set aside" in _answer_and_change([*enough, REFUSED])
+    assert _answer_and_change([*enough, REFUSED], changes=1) == ""
+    assert _answer_and_change([*enough, again]) == ""
 
 
 def test_different_message_restarts_the_count_of_refusals() -> None:
     others = Response(422, b'{"message": "not now"}')
 
-    assert _told([*[REFUSED] * REFUSALS_ALIKE_MAX, others, *[REFUSED] * REFUSALS_ALIKE_MAX]) == ""
+    assert _answer_and_change([*[REFUSED] * REFUSALS_ALIKE_MAX, others, *[REFUSED] * REFUSALS_ALIKE_MAX]) == ""
 
 
 def test_refusal_after_a_lost_response_is_not_counted() -> None:
-    assert _told([*[REFUSED] * REFUSALS_ALIKE_MAX, None, REFUSED]) == ""
+    assert _answer_and_change([*[REFUSED] * REFUSALS_ALIKE_MAX, None, REFUSED]) == ""
 
 
 def test_only_a_valid_configuration_change_allows_another_attempt() -> None:
-    """A pod that was set aside is tried once by each profile that is put in force."""
+    """A quarantined pod is tried once by each profile that comes into force."""
     loop, rng, broken = SimLoop(seed=1), random.Random(0), list[str]()
     server, setting = ApiServer(SimClock(loop), rbac=False), drawn(0, rng_of(0))
     bind_checker = BindChecker(server, setting.configuration, loop.time, broken, Policies(server, seed=0))

@@ -1,4 +1,4 @@
-"""Trees of quotas that a run draws: good ones keep every rule, broken ones break the one they are named after."""
+"""Quota trees that a run draws: valid ones keep every rule, invalid ones violate the rule in their name."""
 
 from __future__ import annotations
 

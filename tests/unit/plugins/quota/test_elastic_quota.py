@@ -191,6 +191,16 @@ def test_nominated_pod_is_not_blocked_by_its_own_nomination() -> None:
     assert isinstance(town.attempt(nominated), Placed)
 
 
+def test_nominated_amounts_stay_with_their_quota_when_the_tree_changes() -> None:
+    """The quotas change places in the tree."""
+    town = Town([make_node("n", cpu_milli=cpus(8))], node("root", {}, {}, leaf("q1", 0, 4), leaf("q2", 0, 4)))
+    town.domain.nominator.nominate(town.add("nominated", "q2", cpus(4)), "n")
+    assert isinstance(town.attempt(town.add("before", "q1", cpus(1))), Placed)
+    town.set_tree(node("root", {}, {}, leaf("q2", 0, 4), leaf("q1", 0, 4)))
+    assert isinstance(town.attempt(town.add("after", "q1", cpus(1))), Placed)
+    assert isinstance(town.attempt(town.add("other", "q2", cpus(1))), Unplaced)
+
+
 def test_guaranteed_quota_is_available_at_once() -> None:
     town = Town([make_node("n", cpu_milli=cpus(8))], None)
     town.put(

@@ -161,6 +161,18 @@ def test_lower_priority_pods_of_the_same_leaf_are_evicted_for_a_gang() -> None:
         assert decided(town)[0] == victims
 
 
+@pytest.mark.parametrize(("lowest", "count"), [(5, 2), (3, 0), (0, 0)])
+def test_gang_evicts_only_pods_of_its_leaf_that_are_less_important_than_all_members(lowest: int, count: int) -> None:
+    root = node("root", {"cpu": 4}, {"cpu": 4}, leaf("taker", 4, 4))
+    town = Town([make_node("n0", cpu_milli=4 * CPU)], root)
+    for at in range(4):
+        town.add(f"own{at}", "taker", CPU, node="n0", priority=3)
+    town.set_minimum("c", "taker", 2)
+    for name, priority in (("high", 9), ("low", lowest)):
+        town.add(name, "taker", CPU, gang="c", priority=priority)
+    assert len(decided(town)[0]) == count
+
+
 def test_full_quota_is_freed_on_nodes_that_no_member_uses() -> None:
     """The node of the members has room; one by one the pods elsewhere could stay, all of them cannot."""
     town = cluster(8, 4, 4, 4, full=12)

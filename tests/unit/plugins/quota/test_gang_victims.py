@@ -65,6 +65,15 @@ def test_gang_is_evicted_whole_only_if_single_pods_do_not_suffice(cpus: tuple[in
     assert evicted_for(town, cpu=3) == [f"g{number}" for number in range(8)]
 
 
+def test_small_gang_loses_no_more_than_its_surplus_unless_whole() -> None:
+    """The quota is full, and there are so few candidates that every set of them is tried."""
+    town = cluster(20, full=8)
+    gang(town, "g", "far", [0] * 4, 3, cpu=2)
+    assert evicted_for(town, cpu=2) == ["g3"]
+    town.pending.clear()
+    assert evicted_for(town, cpu=4) == [f"g{number}" for number in range(4)]
+
+
 def test_whole_gang_eviction_adds_no_needless_victims() -> None:
     """Its room is enough: the pods that would have gone first stay."""
     town = cluster(12)

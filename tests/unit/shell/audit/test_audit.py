@@ -33,7 +33,7 @@ from multisched.testing.builders import GPU
 from multisched.testing.quiet_observer import QuietObserver
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.kit.checkers.invariants import differences
-from tests.kit.world.backup import rewind
+from tests.kit.world.backup import restore_backup
 from tests.unit.shell.program_kit import PODS, BentLines, Site
 from tests.unit.state.state_kit import FlakyTickets
 
@@ -710,7 +710,7 @@ def test_unseen_history_rollback_is_found_by_the_audit() -> None:
         label = b'{"metadata":{"labels":{"since":"then"}}}'
         await stage.api.request("PATCH", "/api/v1/nodes/a", body=label, content_type=MERGE_PATCH)
         await asyncio.sleep(1.0)
-        assert rewind(stage.server.store, backup)
+        assert restore_backup(stage.server.store, backup)
         for number in range(10):
             await stage.send("POST", "/api/v1/namespaces", {"metadata": {"name": f"later-{number}"}})
         await asyncio.sleep(TWO_PERIODS_S)

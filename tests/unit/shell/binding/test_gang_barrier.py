@@ -78,13 +78,21 @@ def posted(house: House) -> list[str]:
 Scene = Callable[[House, Volumes], Coroutine[Any, Any, None]]
 
 
-def play(scene: Scene, *plugins: Plugin) -> None:
+def play(scene: Scene, *plugins: Plugin, bind_workers: int = 4) -> None:
     """Three nodes with room for two pods each."""
     loop = SimLoop(seed=1)
 
     async def main() -> None:
         volumes = Volumes()
-        house = House(loop, "a", "b", "c", plugins=[volumes, *plugins], filters=("GangScheduling", "NodeUnschedulable"))
+        house = House(
+            loop,
+            "a",
+            "b",
+            "c",
+            plugins=[volumes, *plugins],
+            filters=("GangScheduling", "NodeUnschedulable"),
+            bind_workers=bind_workers,
+        )
         async with house.at_work():
             await scene(house, volumes)
         house.cache.validate()
@@ -187,6 +195,25 @@ def test_failed_member_undoes_its_gang_and_is_named(fails: Callable[[House, Volu
         assert house.worker.is_drained
 
     play(scene)
+
+
+def test_no_member_is_bound_if_one_is_cancelled_while_they_wait_for_a_bind_worker() -> None:
+    async def scene(house: House, volumes: Volumes) -> None:
+        house.desk.sleep, house.desk.replies = asyncio.sleep, [3.0]
+        house.see_pod("plain")  # its bind takes 3 s, and the only worker
+        await asyncio.sleep(1.0)
+        for name in ("m0", "m1"):
+            house.see_pod(name, cpu="2", metadata={"annotations": gang(least=2)})
+        await asyncio.sleep(1.0)
+        node = house.node_of("m1")
+        assert node not in (None, house.node_of("m0"))
+        house.worker.intake.is_held = True  # nothing is decided anew
+        house.see_node(str(node), unschedulable=True)
+        await asyncio.sleep(TAKES_S)
+        assert posted(house) == ["plain"]
+        assert [house.node_of(name) for name in ("m0", "m1")] == [None, None]
+
+    play(scene, bind_workers=1)
 
 
 def test_undone_gang_is_retried_as_a_gang() -> None:

@@ -15,7 +15,7 @@ from multisched.shell.domain import DomainWorker
 from multisched.shell.leadership import handover as handover_module
 from multisched.shell.leadership.handover import NODES_LISTED_MAX, SEEN_ANNOTATION, SELECTION_ANNOTATION
 from multisched.state.domain_rows import DomainRows
-from tests.sim.handover import HEAD, THREE, TOGETHER, TWO, Replica, Site, play
+from tests.sim.handover import HEAD, THREE, TOGETHER, TWO, HandoverCluster, Replica, run_on_one_node
 
 ONE = HEAD + "- name: gpu\n"
 ANNOTATIONS = {"selection": SELECTION_ANNOTATION, "seen": SEEN_ANNOTATION}
@@ -41,145 +41,145 @@ def rows_of(replica: Replica, domain: str) -> DomainRows:
 def test_node_that_left_and_returned_unseen_is_not_used_by_a_stale_leader() -> None:
     """The old leader has seen the versions after the node left, and has the node: the new one has yet to hear of that."""
 
-    async def scene(site: Site) -> None:
-        old, new = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
+    async def main(cluster: HandoverCluster) -> None:
+        old, new = cluster.start(["gpu"], TWO), cluster.start(["forecast"], TWO)
         await asyncio.sleep(10.0)
-        old.cable.bind_s = 3.0
-        old.cable.deaf_until_s = site.loop.time() + 60.0
-        await site.set_gpus("n", 0)
+        old.transport.bind_s = 3.0
+        old.transport.stalled_until_s = cluster.loop.time() + 60.0
+        await cluster.set_gpus("n", 0)
         await asyncio.sleep(1.0)
         assert rows_of(new, "forecast").withheld
-        new.cable.deaf_until_s = site.loop.time() + 60.0
-        await site.set_gpus("n", 4)
+        new.transport.stalled_until_s = cluster.loop.time() + 60.0
+        await cluster.set_gpus("n", 4)
         relist(old)
         await asyncio.sleep(6.0)
-        first = await site.add_pod("gpu", "6")
+        first = await cluster.add_pod("gpu", "6")
         await asyncio.sleep(0.5)
-        second = await site.add_pod("forecast", "6")
+        second = await cluster.add_pod("forecast", "6")
         await asyncio.sleep(8.0)
 
-        assert site.node_of(first) == "n"
-        assert site.node_of(second) == ""
+        assert cluster.node_of(first) == "n"
+        assert cluster.node_of(second) == ""
 
-    play(scene)
+    run_on_one_node(main)
 
 
 def test_node_absent_during_the_next_leaders_list_counts_as_joining() -> None:
     """Neither leader sees all of it: both had the node before their lists and have it after them."""
 
-    async def scene(site: Site) -> None:
-        old, new = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
+    async def main(cluster: HandoverCluster) -> None:
+        old, new = cluster.start(["gpu"], TWO), cluster.start(["forecast"], TWO)
         await asyncio.sleep(10.0)
-        old.cable.bind_s = 4.0
-        old.cable.deaf_until_s = site.loop.time() + 60.0
-        await site.set_gpus("n", 0)
+        old.transport.bind_s = 4.0
+        old.transport.stalled_until_s = cluster.loop.time() + 60.0
+        await cluster.set_gpus("n", 0)
         await asyncio.sleep(1.0)
-        new.cable.deaf_until_s = site.loop.time() + 60.0
-        await site.set_gpus("n", 4)
+        new.transport.stalled_until_s = cluster.loop.time() + 60.0
+        await cluster.set_gpus("n", 4)
         relist(old)
         await asyncio.sleep(6.0)
-        first = await site.add_pod("gpu", "6")
+        first = await cluster.add_pod("gpu", "6")
         await asyncio.sleep(0.2)
-        await site.set_gpus("n", 0)
+        await cluster.set_gpus("n", 0)
         relist(new)
-        second = await site.add_pod("forecast", "6")
+        second = await cluster.add_pod("forecast", "6")
         await asyncio.sleep(10.0)
 
-        assert site.node_of(first) == "n"
-        assert site.node_of(second) == ""
+        assert cluster.node_of(first) == "n"
+        assert cluster.node_of(second) == ""
 
-    play(scene)
+    run_on_one_node(main)
 
 
 def test_node_of_a_dead_leader_is_used_after_its_lease_and_binds_ended() -> None:
     """Nobody takes the lease: who waits for it has to see for itself that it stands still."""
 
-    async def scene(site: Site) -> None:
-        gone, stays = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
+    async def main(cluster: HandoverCluster) -> None:
+        gone, stays = cluster.start(["gpu"], TWO), cluster.start(["forecast"], TWO)
         await asyncio.sleep(10.0)
-        await site.kill(gone)
-        await site.set_gpus("n", 0)
+        await cluster.kill(gone)
+        await cluster.set_gpus("n", 0)
         await asyncio.sleep(1.0)
         assert rows_of(stays, "forecast").withheld
         await asyncio.sleep(45.0)
         assert not rows_of(stays, "forecast").withheld
 
-    play(scene)
+    run_on_one_node(main)
 
 
 def test_domain_unknown_to_another_leader_waits_for_its_nodes() -> None:
     """A configuration with one domain more is rolled out: the old leader would take a node of it without asking."""
 
-    async def scene(site: Site) -> None:
-        old, new = site.start(["gpu", "forecast"], TWO), site.start(["edge"], THREE)
-        await site.label("n", **{"multisched.io_domain": "edge"})
+    async def main(cluster: HandoverCluster) -> None:
+        old, new = cluster.start(["gpu", "forecast"], TWO), cluster.start(["edge"], THREE)
+        await cluster.label("n", **{"multisched.io_domain": "edge"})
         await asyncio.sleep(10.0)
-        new.cable.bind_s = 4.0
-        first = await site.add_pod("edge", "6")
+        new.transport.bind_s = 4.0
+        first = await cluster.add_pod("edge", "6")
         await asyncio.sleep(0.5)
-        await site.label("n", **{"multisched.io_domain": None})
-        second = await site.add_pod("gpu", "6")
+        await cluster.label("n", **{"multisched.io_domain": None})
+        second = await cluster.add_pod("gpu", "6")
         await asyncio.sleep(8.0)
 
-        assert site.node_of(first) == ""
-        assert site.node_of(second) == "n"
-        await site.stop(old)
-        await site.add_node("m", {"multisched.io/domain": "edge"})
+        assert cluster.node_of(first) == ""
+        assert cluster.node_of(second) == "n"
+        await cluster.stop(old)
+        await cluster.add_node("m", {"multisched.io/domain": "edge"})
         await asyncio.sleep(20.0)
-        assert site.node_of(first) == "m"
+        assert cluster.node_of(first) == "m"
 
-    play(scene)
+    run_on_one_node(main)
 
 
 @pytest.mark.parametrize("count", [NODES_LISTED_MAX, NODES_LISTED_MAX + 1, 2 * NODES_LISTED_MAX])
 def test_many_nodes_changing_domain_are_admitted_soon(count: int) -> None:
     """If more than are listed one by one, the list that is made for all of them keeps none of them waiting."""
 
-    async def scene(site: Site) -> None:
-        await site.send("DELETE", "/api/v1/nodes/n")
+    async def main(cluster: HandoverCluster) -> None:
+        await cluster.send("DELETE", "/api/v1/nodes/n")
         for number in range(count):
-            await site.add_node(f"node-{number}", gpus=4)
-        _, new = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
+            await cluster.add_node(f"node-{number}", gpus=4)
+        _, new = cluster.start(["gpu"], TWO), cluster.start(["forecast"], TWO)
         await asyncio.sleep(10.0)
         lists = new.program.reflectors["pods"].statistics().lists
         for number in range(count):
-            await site.set_gpus(f"node-{number}", 0)
+            await cluster.set_gpus(f"node-{number}", 0)
         await asyncio.sleep(6.0)
         assert not rows_of(new, "forecast").withheld
         assert len(rows_of(new, "forecast").rows) == count
         assert (new.program.reflectors["pods"].statistics().lists > lists) == (count > NODES_LISTED_MAX)
 
-    play(scene)
+    run_on_one_node(main)
 
 
 def test_nodes_joining_together_do_not_wait_for_each_others_lists() -> None:
     """Of one list, or of one that fails: the others' nodes are used meanwhile."""
 
-    async def scene(site: Site) -> None:
+    async def main(cluster: HandoverCluster) -> None:
         names = [f"node-{number}" for number in range(NODES_LISTED_MAX - 2)]
         for name in names:
-            await site.add_node(name, gpus=4)
-        _, new = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
+            await cluster.add_node(name, gpus=4)
+        _, new = cluster.start(["gpu"], TWO), cluster.start(["forecast"], TWO)
         await asyncio.sleep(10.0)
-        new.cable.node_lists = dict.fromkeys(names, 2.0) | {names[0]: float("inf")}
+        new.transport.node_lists = dict.fromkeys(names, 2.0) | {names[0]: float("inf")}
         for name in names:
-            await site.set_gpus(name, 0)
+            await cluster.set_gpus(name, 0)
         await asyncio.sleep(10.0)
         assert len(rows_of(new, "forecast").withheld) == 1
-        new.cable.node_lists = {}
+        new.transport.node_lists = {}
         await asyncio.sleep(2.0)
         assert not rows_of(new, "forecast").withheld
 
-    play(scene)
+    run_on_one_node(main)
 
 
 def test_node_is_withheld_while_another_leader_may_use_it() -> None:
     """What the other says of itself decides, in these words; who says too little is waited for."""
 
-    async def scene(site: Site) -> None:
-        replica = site.start(["forecast"], TWO)
-        await site.add_node("free")
-        await site.add_node("fast", gpus=4)
+    async def main(cluster: HandoverCluster) -> None:
+        replica = cluster.start(["forecast"], TWO)
+        await cluster.add_node("free")
+        await cluster.add_node("fast", gpus=4)
         await asyncio.sleep(10.0)
         handover, nodes = replica.program.handover, replica.program.cache.nodes
         position = replica.program.reflectors["nodes"].position
@@ -211,15 +211,15 @@ def test_node_is_withheld_while_another_leader_may_use_it() -> None:
         unknown = f"{held}, whose configuration has no lease for domain forecast and may use the node without waiting for that domain"
         assert obstacle("free", selection=written(ONE), seen=position) == unknown
 
-    play(scene)
+    run_on_one_node(main)
 
 
 def test_new_leader_withholds_nodes_if_another_leader_has_seen_newer_versions() -> None:
     """A history that was restored: versions that the other has seen are of the one before, and say nothing of this node."""
 
-    async def scene(site: Site) -> None:
-        replica = site.start(["forecast"], TWO)
-        await site.add_node("free")
+    async def main(cluster: HandoverCluster) -> None:
+        replica = cluster.start(["forecast"], TWO)
+        await cluster.add_node("free")
         await asyncio.sleep(10.0)
         handover, rows = replica.program.handover, rows_of(replica, "forecast")
         worker = next(one for one in replica.program.router.workers() if one.name == "forecast")
@@ -229,15 +229,15 @@ def test_new_leader_withholds_nodes_if_another_leader_has_seen_newer_versions() 
             handover.open(worker, {"gpu": holding})
             assert len(rows.withheld) == count
 
-    play(scene)
+    run_on_one_node(main)
 
 
 def test_number_of_remembered_configurations_and_reports_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handover_module, "SELECTIONS_MAX", 2)
     monkeypatch.setattr(handover_module, "REPORTED_MAX", 2)
 
-    async def scene(site: Site) -> None:
-        replica = site.start(["forecast"], TWO)
+    async def main(cluster: HandoverCluster) -> None:
+        replica = cluster.start(["forecast"], TWO)
         await asyncio.sleep(10.0)
         handover = replica.program.handover
         texts = [written(text) for text in (ONE, TWO, THREE)]
@@ -248,7 +248,7 @@ def test_number_of_remembered_configurations_and_reports_is_limited(monkeypatch:
             assert len(handover._selections) <= 2
         assert handover.waiting() == ""
 
-    play(scene)
+    run_on_one_node(main)
 
 
 def test_withheld_node_is_logged_once_within_a_limit(
@@ -256,38 +256,38 @@ def test_withheld_node_is_logged_once_within_a_limit(
 ) -> None:
     monkeypatch.setattr(handover_module, "REPORTED_MAX", 3)
 
-    async def scene(site: Site) -> None:
+    async def main(cluster: HandoverCluster) -> None:
         for name in ("o", "p", "q"):
-            await site.add_node(name, gpus=4)
-        old, new = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
+            await cluster.add_node(name, gpus=4)
+        old, new = cluster.start(["gpu"], TWO), cluster.start(["forecast"], TWO)
         await asyncio.sleep(10.0)
-        old.cable.deaf_until_s = site.loop.time() + 60.0
+        old.transport.stalled_until_s = cluster.loop.time() + 60.0
         caplog.clear()
         for name in ("o", "p", "q"):
-            await site.set_gpus(name, 0)
+            await cluster.set_gpus(name, 0)
         await asyncio.sleep(5.0)
         told = [vars(record) for record in caplog.records if record.message == "node withheld"]
         assert sorted((one["node"], one["domain"]) for one in told) == [(name, "forecast") for name in "opq"]
         assert len(new.program.handover._reported) == 3
-        await site.set_gpus("n", 0)
+        await cluster.set_gpus("n", 0)
         await asyncio.sleep(0.6)
         assert 1 <= len(new.program.handover._reported) <= 3
 
     with caplog.at_level(logging.INFO):
-        play(scene)
+        run_on_one_node(main)
 
 
 def test_readiness_names_the_number_of_withheld_nodes_and_one_example() -> None:
-    async def scene(site: Site) -> None:
-        old, new = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
+    async def main(cluster: HandoverCluster) -> None:
+        old, new = cluster.start(["gpu"], TWO), cluster.start(["forecast"], TWO)
         await asyncio.sleep(10.0)
-        old.cable.deaf_until_s = site.loop.time() + 60.0
+        old.transport.stalled_until_s = cluster.loop.time() + 60.0
         assert new.program.handover.waiting() == ""
-        await site.set_gpus("n", 0)
+        await cluster.set_gpus("n", 0)
         await asyncio.sleep(1.0)
         assert new.program.handover.waiting() == "1 node waits for another leader, for instance n"
 
-    play(scene)
+    run_on_one_node(main)
 
 
 def test_node_joining_during_the_wait_for_a_former_holder_is_withheld(
@@ -295,17 +295,17 @@ def test_node_joining_during_the_wait_for_a_former_holder_is_withheld(
 ) -> None:
     """The former holder may have the node still, and a bind to it on its way."""
 
-    async def scene(site: Site) -> None:
-        gone = site.start(["forecast"], TWO)
+    async def main(cluster: HandoverCluster) -> None:
+        gone = cluster.start(["forecast"], TWO)
         await asyncio.sleep(5.0)
-        heir = site.start(["gpu", "forecast"], TWO)
+        heir = cluster.start(["gpu", "forecast"], TWO)
         await asyncio.sleep(10.0)
-        await site.kill(gone)
+        await cluster.kill(gone)
         keeper = heir.program.handover._keepers["forecast"]
         while keeper.term.state is not LeaseState.LEADING:  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(0.1)
         assert not keeper.term.may_bind()
-        await site.add_node("late", gpus=4)
+        await cluster.add_node("late", gpus=4)
         await asyncio.sleep(2.0)
         assert len(rows_of(heir, "gpu").withheld) == 1
         (told,) = [vars(record) for record in caplog.records if record.message == "node withheld"]
@@ -316,51 +316,51 @@ def test_node_joining_during_the_wait_for_a_former_holder_is_withheld(
         assert not rows_of(heir, "gpu").withheld
 
     with caplog.at_level(logging.INFO):
-        play(scene)
+        run_on_one_node(main)
 
 
 def test_leader_of_all_domains_withholds_nodes_of_leaders_with_own_leases() -> None:
     """As while a version that shares one lease is rolled out."""
 
-    async def scene(site: Site) -> None:
-        first, second = site.start(["forecast"], TWO), site.start(["gpu"], TWO)
+    async def main(cluster: HandoverCluster) -> None:
+        first, second = cluster.start(["forecast"], TWO), cluster.start(["gpu"], TWO)
         await asyncio.sleep(10.0)
-        second.cable.bind_s = 3.0
-        new = site.start(["forecast"], TOGETHER)
+        second.transport.bind_s = 3.0
+        new = cluster.start(["forecast"], TOGETHER)
         await asyncio.sleep(5.0)
-        await site.stop(first)
+        await cluster.stop(first)
         await asyncio.sleep(20.0)
         assert [worker.is_leading for worker in new.program.router.workers()] == [True, True]
         assert rows_of(new, "gpu").withheld
-        pods = [await site.add_pod("gpu", "6"), await site.add_pod("gpu", "6")]
+        pods = [await cluster.add_pod("gpu", "6"), await cluster.add_pod("gpu", "6")]
         await asyncio.sleep(10.0)
-        assert sorted(map(site.node_of, pods)) == ["", "n"]
-        await site.stop(second)
+        assert sorted(map(cluster.node_of, pods)) == ["", "n"]
+        await cluster.stop(second)
         await asyncio.sleep(20.0)
         assert not rows_of(new, "gpu").withheld
 
-    play(scene)
+    run_on_one_node(main)
 
 
 @pytest.mark.parametrize("count", [1, NODES_LISTED_MAX + 4])
 def test_unchanged_nodes_do_not_wait_for_a_bookmark(count: int) -> None:
     """Where replicas start together whoever lists last has seen more, and no node's change lets the other's watch catch up."""
 
-    async def scene(site: Site) -> None:
+    async def main(cluster: HandoverCluster) -> None:
         for number in range(count):
-            await site.add_node(f"free-{number}")
-        early, late = site.start(["forecast"], TWO), site.start(["gpu"], TWO)
-        early.cable.late_s = late.cable.late_s = 0.0
+            await cluster.add_node(f"free-{number}")
+        early, late = cluster.start(["forecast"], TWO), cluster.start(["gpu"], TWO)
+        early.transport.late_s = late.transport.late_s = 0.0
         await asyncio.sleep(1.0)
         assert len(rows_of(early, "forecast").withheld) == count
-        early.cable.deaf_until_s = site.loop.time() + 60.0
-        await site.add_node("unheard", gpus=4)
+        early.transport.stalled_until_s = cluster.loop.time() + 60.0
+        await cluster.add_node("unheard", gpus=4)
         await asyncio.sleep(0.2)
         assert late.program.reflectors["nodes"].position > early.program.reflectors["nodes"].position
         await asyncio.sleep(8.0)
         assert not rows_of(early, "forecast").withheld
-        pod = await site.add_pod("forecast", "1")
+        pod = await cluster.add_pod("forecast", "1")
         await asyncio.sleep(8.0)
-        assert site.node_of(pod).startswith("free-")
+        assert cluster.node_of(pod).startswith("free-")
 
-    play(scene)
+    run_on_one_node(main)

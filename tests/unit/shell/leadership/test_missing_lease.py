@@ -8,8 +8,7 @@ import pytest
 
 from multisched.client.lister import PAGE_ITEMS
 from multisched.model.wire import Response
-from tests.sim.handover import TWO, Site
-from tests.sim.handover import play as play_site
+from tests.sim.handover import TWO, HandoverCluster, run_on_one_node
 from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
 
 LEASED = CONFIGURATION.replace("enabled: false", "perDomain: true")
@@ -23,7 +22,7 @@ def test_process_without_a_lease_record_waits_if_own_pods_are_placed(scheduler: 
         await cluster.add_pod("stands", scheduler=scheduler)
         await cluster.bind("stands", "a")
 
-    async def scene(cluster: Cluster) -> None:
+    async def main(cluster: Cluster) -> None:
         await cluster.add_pod("next")
         await cluster.settle(9.0)
         assert await cluster.nodes_of_pods() == {"stands": "a", "next": "" if is_ours else "a"}
@@ -33,7 +32,7 @@ def test_process_without_a_lease_record_waits_if_own_pods_are_placed(scheduler: 
         lists = [path for method, path in cluster.transport.requests if method == "GET" and page in path]
         assert len(lists) == 1 + is_ours  # what the former holder bound meanwhile is known by then
 
-    play(scene, prepare=prepare, configuration=LEASED)
+    play(main, prepare=prepare, configuration=LEASED)
 
 
 def test_list_from_before_the_lease_creation_does_not_prove_it_was_free() -> None:
@@ -46,7 +45,7 @@ def test_list_from_before_the_lease_creation_does_not_prove_it_was_free() -> Non
         away = Response(503, b"{}", {})
         cluster.transport.answer = lambda method, path: away if "/leases" in path else None
 
-    async def scene(cluster: Cluster) -> None:
+    async def main(cluster: Cluster) -> None:
         cluster.transport.said = lambda text: b"" if text.startswith(b'{"type":') else text
         await cluster.bind("stands", "a")
         cluster.transport.answer = lambda method, path: None
@@ -55,34 +54,34 @@ def test_list_from_before_the_lease_creation_does_not_prove_it_was_free() -> Non
         await cluster.settle(10.0)
         assert (await cluster.nodes_of_pods())["next"] == "a"
 
-    play(scene, prepare=prepare, configuration=LEASED)
+    play(main, prepare=prepare, configuration=LEASED)
 
 
 @pytest.mark.parametrize("heir", ["starts later", "starts later and takes both", "has looked long ago"])
 def test_node_is_withheld_while_the_holder_of_a_deleted_lease_may_bind(heir: str) -> None:
     """The holder hears of no node and reaches no lease: it binds in good faith until its lease would have run out."""
 
-    async def scene(site: Site) -> None:
-        first = site.start(["forecast"], TWO)
-        holder = site.start(["gpu"], TWO)
+    async def main(cluster: HandoverCluster) -> None:
+        first = cluster.start(["forecast"], TWO)
+        holder = cluster.start(["gpu"], TWO)
         await asyncio.sleep(10.0)
-        await site.add_pod("gpu", "1")
+        await cluster.add_pod("gpu", "1")
         await asyncio.sleep(30.0)
-        holder.cable.deaf_until_s, holder.cable.bind_s = site.loop.time() + 60.0, 4.0
-        holder.cable.reaches_leases = False
-        await site.delete_lease("gpu")
-        await site.set_gpus("n", 0)
+        holder.transport.stalled_until_s, holder.transport.bind_s = cluster.loop.time() + 60.0, 4.0
+        holder.transport.reaches_leases = False
+        await cluster.delete_lease("gpu")
+        await cluster.set_gpus("n", 0)
         if heir != "has looked long ago":
-            await site.stop(first)
-            site.start(["forecast", "gpu"] if "both" in heir else ["forecast"], TWO)
+            await cluster.stop(first)
+            cluster.start(["forecast", "gpu"] if "both" in heir else ["forecast"], TWO)
         await asyncio.sleep(3.0)
-        in_good_faith, late = await site.add_pod("gpu", "5"), await site.add_pod("forecast", "5")
+        in_good_faith, late = await cluster.add_pod("gpu", "5"), await cluster.add_pod("forecast", "5")
         await asyncio.sleep(6.0)
-        assert [site.node_of(name) for name in (in_good_faith, late)] == ["n", ""]
-        small = await site.add_pod("forecast", "1")
+        assert [cluster.node_of(name) for name in (in_good_faith, late)] == ["n", ""]
+        small = await cluster.add_pod("forecast", "1")
         await asyncio.sleep(30.0)  # its own process comes back, and waits in its turn
-        await site.label("n", beat="1")
+        await cluster.label("n", beat="1")
         await asyncio.sleep(8.0)
-        assert [site.node_of(name) for name in (late, small)] == ["", "n"]
+        assert [cluster.node_of(name) for name in (late, small)] == ["", "n"]
 
-    play_site(scene)
+    run_on_one_node(main)

@@ -1,4 +1,4 @@
-"""What is held against a program where gangs are: members that could start, topology domains left, and statuses."""
+"""Violations of gangs: members that could start, members outside their topology domain, and wrong statuses."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ NODES = {"a1": ("a", "2"), "a2": ("a", "1"), "b1": ("b", "2"), "none": ("", "1")
 """Node -> its zone, and CPUs. Each zone has less room than all nodes together."""
 
 
-class Stand:
-    """A cluster of two zones, with a gang whose members ask for one CPU each."""
+class CheckedCluster:
+    """A cluster of two zones, with a gang whose members request one CPU each."""
 
     def __init__(self, loop: SimLoop) -> None:
         self.broken: list[str] = []
@@ -64,7 +64,7 @@ class Stand:
         assert answer.status in (200, 201), answer.body
 
     async def add_members(self, count: int, node: str = "") -> None:
-        """Named by their number and their node."""
+        """Creates members, named by their number and their node."""
         for number in range(count):
             document = pod_document(
                 f"m{number}{node}", container(cpu="1"), node=node, schedulerName="forecast-scheduler"
@@ -72,7 +72,7 @@ class Stand:
             document["metadata"]["labels"] = {GROUP_LABEL: "g"}
             await self.send("POST", "/api/v1/namespaces/default/pods", document)
 
-    async def say(self, status: dict[str, Any]) -> None:
+    async def write_status(self, status: dict[str, Any]) -> None:
         await self.send("PATCH", f"{POD_GROUP.path('default', 'g')}/status", {"status": status}, MERGE_PATCH)
 
     def feasible(self) -> list[str]:
@@ -82,7 +82,7 @@ class Stand:
         return list(self.checker.gangs.faults())
 
     def delivered(self) -> DeliveredState:
-        """All that is there has been handed on."""
+        """Returns the state after all objects were delivered."""
         found = DeliveredState(self.checker.objects.reader, lambda domain: lambda node: True, {}, gangs=GangJudge())
         assert found.gangs is not None
         for group in self.server.store.collection(POD_GROUP.storage).objects.values():
@@ -94,9 +94,9 @@ class Stand:
         return found
 
 
-def play(scene: Callable[[Stand], Coroutine[Any, Any, None]]) -> None:
+def run_in_virtual_time(main: Callable[[CheckedCluster], Coroutine[Any, Any, None]]) -> None:
     with closing(SimLoop(seed=1)) as loop:
-        simulate(scene(Stand(loop)), loop)
+        simulate(main(CheckedCluster(loop)), loop)
 
 
 @pytest.mark.parametrize(
@@ -115,26 +115,26 @@ def play(scene: Callable[[Stand], Coroutine[Any, Any, None]]) -> None:
 def test_gang_is_feasible_if_one_required_topology_domain_has_capacity(
     minimum: int, topology: str, could_start: bool
 ) -> None:
-    async def scene(stand: Stand) -> None:
-        await stand.build(minimum, topology)
-        await stand.add_members(minimum)
-        assert len(stand.feasible()) == could_start, "one member stands for all"
-        await stand.send("DELETE", "/api/v1/namespaces/default/pods/m0", {})
-        assert stand.feasible() == []
+    async def main(cluster: CheckedCluster) -> None:
+        await cluster.build(minimum, topology)
+        await cluster.add_members(minimum)
+        assert len(cluster.feasible()) == could_start, "one member stands for all"
+        await cluster.send("DELETE", "/api/v1/namespaces/default/pods/m0", {})
+        assert cluster.feasible() == []
 
-    play(scene)
+    run_in_virtual_time(main)
 
 
 def test_later_member_is_feasible_only_in_the_domain_of_the_others() -> None:
-    async def scene(stand: Stand) -> None:
-        await stand.build(2, "zone:required")
-        await stand.add_members(2, "b1")
-        await stand.add_members(1)
-        assert stand.feasible() == []
-        await stand.send("DELETE", "/api/v1/namespaces/default/pods/m0b1?gracePeriodSeconds=0", {})
-        assert stand.feasible() == ["m0"]
+    async def main(cluster: CheckedCluster) -> None:
+        await cluster.build(2, "zone:required")
+        await cluster.add_members(2, "b1")
+        await cluster.add_members(1)
+        assert cluster.feasible() == []
+        await cluster.send("DELETE", "/api/v1/namespaces/default/pods/m0b1?gracePeriodSeconds=0", {})
+        assert cluster.feasible() == ["m0"]
 
-    play(scene)
+    run_in_virtual_time(main)
 
 
 @pytest.mark.parametrize(
@@ -146,100 +146,104 @@ def test_later_member_is_feasible_only_in_the_domain_of_the_others() -> None:
     ],
 )
 def test_node_in_another_topology_domain_is_a_fault_after_delivery_of_members(node: str, fault: str) -> None:
-    async def scene(stand: Stand) -> None:
-        await stand.build(2, "zone:required")
-        await stand.add_members(1, "a1")
-        await stand.add_members(1)
-        delivered = stand.delivered()
+    async def main(cluster: CheckedCluster) -> None:
+        await cluster.build(2, "zone:required")
+        await cluster.add_members(1, "a1")
+        await cluster.add_members(1)
+        delivered = cluster.delivered()
         late = next(pod for pod in delivered.pods.values() if not pod.node)
         assert delivered.fault_of_domain(late, delivered.nodes[node]) == fault
 
-    play(scene)
+    run_in_virtual_time(main)
 
 
 def test_members_assumed_in_two_required_domains_are_a_fault() -> None:
-    async def scene(stand: Stand) -> None:
-        await stand.build(2, "zone:required")
-        await stand.add_members(2)
-        delivered = stand.delivered()
+    async def main(cluster: CheckedCluster) -> None:
+        await cluster.build(2, "zone:required")
+        await cluster.add_members(2)
+        delivered = cluster.delivered()
         first, second = sorted(delivered.pods.values(), key=lambda pod: pod.name)
         delivered.assumed(first.uid, "b1")
         assert "another domain" in delivered.fault_of_domain(second, delivered.nodes["a1"])
-        delivered.given_up(first.uid)
+        delivered.forgotten(first.uid)
         assert delivered.fault_of_domain(second, delivered.nodes["a1"]) == ""
 
-    play(scene)
+    run_in_virtual_time(main)
 
 
 def test_succeeded_member_counts_when_another_one_is_evicted() -> None:
-    """The watch of running pods has handed it on as gone."""
+    """The watch of running pods has delivered the member as deleted."""
 
-    async def scene(stand: Stand) -> None:
-        await stand.build(2)
-        await stand.add_members(3, "b1")
-        delivered = stand.delivered()
+    async def main(cluster: CheckedCluster) -> None:
+        await cluster.build(2)
+        await cluster.add_members(3, "b1")
+        delivered = cluster.delivered()
         program: Any = SimpleNamespace(preemptor=SimpleNamespace(start=None))
-        judge = PreemptionChecker(program, delivered, loading.parse(ASKING, "test"), {}, stand.checker, is_plain=False)
+        judge = PreemptionChecker(
+            program, delivered, loading.parse(ASKING, "test"), {}, cluster.checker, is_plain=False
+        )
         victim, other = (pod for pod in delivered.pods.values() if pod.name in ("m1b1", "m2b1"))
         one, both = {"b1": (victim,)}, {"b1": (victim, other)}
-        await stand.send("PATCH", "/api/v1/namespaces/default/pods/m0b1/status", SUCCEEDED, MERGE_PATCH)
-        finished = stand.server.store.collection("pods").objects["default/m0b1"]
+        await cluster.send("PATCH", "/api/v1/namespaces/default/pods/m0b1/status", SUCCEEDED, MERGE_PATCH)
+        finished = cluster.server.store.collection("pods").objects["default/m0b1"]
         delivered.finished_delivered("default/m0b1", msgspec.Raw(finished.raw))
         delivered.pod_gone("default/m0b1")
         assert judge._units(Preemption(one, (), "")) == [[victim]]
-        assert stand.broken == []
-        await stand.send("DELETE", "/api/v1/namespaces/default/pods/m0b1?gracePeriodSeconds=0", {})
+        assert cluster.broken == []
+        await cluster.send("DELETE", "/api/v1/namespaces/default/pods/m0b1?gracePeriodSeconds=0", {})
         delivered.finished_gone("default/m0b1")
         judge._units(Preemption(one, (), ""))
-        assert stand.broken == ["I13: default/m1b1 goes, and its gang falls below its minimum, and does not go"]
+        assert cluster.broken == ["I13: default/m1b1 goes, and its gang falls below its minimum, and does not go"]
         assert judge._units(Preemption(both, (), "")) == [[victim, other]]
 
-    play(scene)
+    run_in_virtual_time(main)
 
 
 def test_status_has_the_number_of_bound_members_and_the_timeout() -> None:
-    async def scene(stand: Stand) -> None:
-        await stand.build(2)
-        await stand.add_members(1)
+    async def main(cluster: CheckedCluster) -> None:
+        await cluster.build(2)
+        await cluster.add_members(1)
         late = "I13: podgroup default/g does not say that it waits too long, but []"
-        assert stand.faults() == ["I4: podgroup default/g says None, and 0 have nodes", late]
-        await stand.say({"scheduled": 0, "conditions": [{"type": "Scheduled", "reason": "TimedOut"}]})
-        assert stand.faults() == []
-        await stand.add_members(1, "a1")
-        assert stand.faults() == ["I4: podgroup default/g says 0, and 1 have nodes"]
+        assert cluster.faults() == ["I4: podgroup default/g says None, and 0 have nodes", late]
+        await cluster.write_status({"scheduled": 0, "conditions": [{"type": "Scheduled", "reason": "TimedOut"}]})
+        assert cluster.faults() == []
+        await cluster.add_members(1, "a1")
+        assert cluster.faults() == ["I4: podgroup default/g says 0, and 1 have nodes"]
 
-    play(scene)
+    run_in_virtual_time(main)
 
 
 @pytest.mark.parametrize(
-    ("is_told", "is_held", "is_running", "is_late"),
+    ("is_faked", "is_held", "is_running", "is_late"),
     [
         (False, True, True, True),
         (True, True, True, False),
         (True, False, True, True),
         (True, True, False, True),
     ],
-    ids=["told the truth", "told that it is bound", "the audit has found out", "its process has ended"],
+    ids=["true response", "false response", "found by the audit", "process has ended"],
 )
 def test_gang_is_not_late_while_its_process_trusts_a_false_bind_response(
-    is_told: bool, is_held: bool, is_running: bool, is_late: bool
+    is_faked: bool, is_held: bool, is_running: bool, is_late: bool
 ) -> None:
-    async def scene(stand: Stand) -> None:
-        await stand.build(3)
-        await stand.add_members(2, "b1")
-        await stand.add_members(1)
-        (waiting,) = [pod for pod in stand.checker.pods().values() if not pod.node]
-        process = stand.checker.delivered["process-1"] = stand.delivered()
-        stand.checker.leases.believers["process-2"] = stand.checker.leases.leaders["process-2"] = lambda domain: True
+    async def main(cluster: CheckedCluster) -> None:
+        await cluster.build(3)
+        await cluster.add_members(2, "b1")
+        await cluster.add_members(1)
+        (waiting,) = [pod for pod in cluster.checker.pods().values() if not pod.node]
+        process = cluster.checker.delivered["process-1"] = cluster.delivered()
+        cluster.checker.leases.believers["process-2"] = cluster.checker.leases.leaders["process-2"] = lambda domain: (
+            True
+        )
         if is_held:
             process.assumed(waiting.uid, "a1")
-        if is_told:
-            stand.checker.faked.add((waiting.uid, "a1"))
+        if is_faked:
+            cluster.checker.faked.add((waiting.uid, "a1"))
         if is_running:
-            stand.checker.leases.believers["process-1"] = lambda domain: True
+            cluster.checker.leases.believers["process-1"] = lambda domain: True
         for _ in range(GANG_LOOKS):
-            stand.checker.look_at_gangs()
+            cluster.checker.look_at_gangs()
             await asyncio.sleep(LATE_S)
-        assert [line.startswith("I13: gang default/g has 2 of 3") for line in stand.broken] == [True] * is_late
+        assert [line.startswith("I13: gang default/g has 2 of 3") for line in cluster.broken] == [True] * is_late
 
-    play(scene)
+    run_in_virtual_time(main)

@@ -1,4 +1,4 @@
-"""What the history of a gang's pods shows: a start in part, and evictions of ours that leave a part of it."""
+"""Violations in the history of a gang's pods: partial starts, and our evictions that leave a part."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ from typing import Any
 
 import pytest
 
-from tests.kit.checkers.api.gang_history import TOGETHER_S, GangHistory
+from tests.kit.checkers.api.gang_history import EVICTIONS_MAX_S, GangHistory
 from tests.unit.verify.clusters import make_pod
 
 KEY = ("default", "g")
 SENDER = "process-1"
 
 
-class Story:
-    """A gang with a minimum of three."""
+class PodHistory:
+    """The pods of a gang with a minimum of three."""
 
     def __init__(self) -> None:
         self.now_s, self.broken = 0.0, list[str]()
-        self.history = GangHistory(lambda: self.now_s, self.broken.append)
+        self.checker = GangHistory(lambda: self.now_s, self.broken.append)
 
-    def tell(self, names: str, node: str = "n1", **fields: Any) -> Story:
-        """These members, as they are now."""
+    def write(self, names: str, node: str = "n1", **fields: Any) -> PodHistory:
+        """Writes these members."""
         for name in names:
             document = make_pod(name, node, **fields)[1]
-            self.history.pod_changed(KEY, 3, f"uid-default-{name}", document)
+            self.checker.pod_changed(KEY, 3, f"uid-default-{name}", document)
         return self
 
-    def delete(self, names: str) -> Story:
+    def delete(self, names: str) -> PodHistory:
         for name in names:
-            self.history.pod_changed(KEY, 3, f"uid-default-{name}", None)
+            self.checker.pod_changed(KEY, 3, f"uid-default-{name}", None)
         return self
 
-    def evict(self, names: str) -> Story:
-        """A process of ours evicts them; each member terminates for a while."""
+    def evict(self, names: str) -> PodHistory:
+        """Evicts members as one of our processes; each terminates for a while."""
         for name in names:
-            self.history.evicted(SENDER, f"uid-default-{name}")
-            self.tell(name, is_terminating=True)
+            self.checker.evicted(SENDER, f"uid-default-{name}")
+            self.write(name, is_terminating=True)
         return self
 
-    def rest(self, *, interrupted: str = "nobody") -> list[str]:
+    def violations_at_end(self, *, interrupted: str = "nobody") -> list[str]:
         self.now_s += 100.0
-        self.history.check_rest(lambda sender: sender == interrupted)
+        self.checker.check_quiescent(lambda sender: sender == interrupted)
         return self.broken
 
 
@@ -50,18 +50,18 @@ EVICTED = "I13: evictions by process-1 left gang default/g with {} of 3 members"
 
 
 @pytest.mark.parametrize(
-    ("story", "said"),
+    ("history", "violations"),
     [
-        (Story().tell("abc"), []),
-        (Story().tell("ab").tell("c", ""), [PARTIAL.format(2)]),
-        (Story().tell("abc").evict("abc").tell("de").tell("f", ""), [PARTIAL.format(2)]),
-        (Story().tell("abc").delete("abc").tell("d"), [PARTIAL.format(1)]),
-        (Story().tell("abc").delete("a").tell("d", ""), []),
-        (Story().tell("abcd").evict("d"), []),
-        (Story().tell("abcd").evict("cd"), [EVICTED.format(2)]),
-        (Story().tell("abc").evict("abc"), []),
-        (Story().tell("abcd").delete("d").evict("c"), []),
-        (Story().tell("ab").tell("c", phase="Succeeded"), []),
+        (PodHistory().write("abc"), []),
+        (PodHistory().write("ab").write("c", ""), [PARTIAL.format(2)]),
+        (PodHistory().write("abc").evict("abc").write("de").write("f", ""), [PARTIAL.format(2)]),
+        (PodHistory().write("abc").delete("abc").write("d"), [PARTIAL.format(1)]),
+        (PodHistory().write("abc").delete("a").write("d", ""), []),
+        (PodHistory().write("abcd").evict("d"), []),
+        (PodHistory().write("abcd").evict("cd"), [EVICTED.format(2)]),
+        (PodHistory().write("abc").evict("abc"), []),
+        (PodHistory().write("abcd").delete("d").evict("c"), []),
+        (PodHistory().write("ab").write("c", phase="Succeeded"), []),
     ],
     ids=[
         "whole",
@@ -76,50 +76,50 @@ EVICTED = "I13: evictions by process-1 left gang default/g with {} of 3 members"
         "one has succeeded",
     ],
 )
-def test_a_gang_is_judged_by_its_history(story: Story, said: list[str]) -> None:
-    assert story.rest() == said
+def test_a_gang_is_judged_by_its_history(history: PodHistory, violations: list[str]) -> None:
+    assert history.violations_at_end() == violations
 
 
 def test_eviction_below_the_minimum_is_reported_after_the_grace_time() -> None:
-    story = Story().tell("abcd").evict("cd")
+    history = PodHistory().write("abcd").evict("cd")
 
-    story.now_s = TOGETHER_S
-    story.history.look(lambda sender: False)
-    assert story.broken == []
-    story.now_s += 1.0
-    story.history.look(lambda sender: False)
-    assert story.broken == [EVICTED.format(2)]
+    history.now_s = EVICTIONS_MAX_S
+    history.checker.look(lambda sender: False)
+    assert history.broken == []
+    history.now_s += 1.0
+    history.checker.look(lambda sender: False)
+    assert history.broken == [EVICTED.format(2)]
 
 
 def test_partial_gang_of_a_killed_process_is_excused() -> None:
-    assert Story().tell("abcd").evict("cd").rest(interrupted=SENDER) == []
+    assert PodHistory().write("abcd").evict("cd").violations_at_end(interrupted=SENDER) == []
 
 
 def test_refused_bind_excuses_a_partial_gang() -> None:
-    story = Story().tell("ab").tell("c", "")
+    history = PodHistory().write("ab").write("c", "")
 
-    story.history.bind_answered(SENDER, "uid-default-c", is_bound=False)
+    history.checker.on_bind_answered(SENDER, "uid-default-c", is_bound=False)
 
-    assert story.rest() == []
+    assert history.violations_at_end() == []
 
 
-@pytest.mark.parametrize(("is_sent_before", "said"), [(True, []), (False, [PARTIAL.format(2)])])
+@pytest.mark.parametrize(("is_sent_before", "violations"), [(True, []), (False, [PARTIAL.format(2)])])
 def test_minimum_raised_after_the_binds_were_sent_excuses_a_partial_gang(
-    *, is_sent_before: bool, said: list[str]
+    *, is_sent_before: bool, violations: list[str]
 ) -> None:
-    story = Story()
+    history = PodHistory()
     for name in "ab":
-        story.history.pod_changed(KEY, 2, f"uid-default-{name}", make_pod(name, "")[1])
+        history.checker.pod_changed(KEY, 2, f"uid-default-{name}", make_pod(name, "")[1])
     if not is_sent_before:
-        story.history.minimum_changed(KEY, 3)
+        history.checker.minimum_changed(KEY, 3)
     for name in "ab":
-        story.history.bind_sent(f"uid-default-{name}")
-    story.history.minimum_changed(KEY, 3)
+        history.checker.on_bind_sent(f"uid-default-{name}")
+    history.checker.minimum_changed(KEY, 3)
 
-    assert story.tell("ab").rest() == said
+    assert history.write("ab").violations_at_end() == violations
 
 
 def test_a_gang_that_cannot_start_has_no_nominated_node() -> None:
-    story = Story().tell("ab", "", status={"nominatedNodeName": "n1"})
+    history = PodHistory().write("ab", "", status={"nominatedNodeName": "n1"})
 
-    assert story.rest() == ["I13: gang default/g has 2 of 3 members, and 2 with a nominated node"]
+    assert history.violations_at_end() == ["I13: gang default/g has 2 of 3 members, and 2 with a nominated node"]

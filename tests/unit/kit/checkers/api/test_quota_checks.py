@@ -1,4 +1,4 @@
-"""What is held against a program where quotas are: pods that could be bound, statuses, and reclaims that undo others."""
+"""Violations of quotas: pods that could be bound, wrong statuses, and reclaims that undo others."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.kit.world.policies import Policies
 from tests.unit.verify.quota_documents import level
 
 
-class Stand:
-    """A cluster with a tree of two leaves, of which each is sure of one CPU and has two at most."""
+class CheckedCluster:
+    """A cluster with a tree of two leaves, each with a min of one CPU and a max of two."""
 
     def __init__(self, loop: SimLoop) -> None:
         self.broken: list[str] = []
@@ -59,57 +59,57 @@ class Stand:
         return [pod.name for pod in self.checker.unbound_entitled()]
 
 
-def play(scene: Callable[[Stand], Coroutine[Any, Any, None]]) -> None:
+def run_in_virtual_time(test: Callable[[CheckedCluster], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        await stand.build()
-        await scene(stand)
+        await cluster.build()
+        await test(cluster)
 
     with closing(SimLoop(seed=1)) as loop:
-        stand = Stand(loop)
+        cluster = CheckedCluster(loop)
         simulate(main(), loop)
 
 
 @pytest.mark.parametrize("node", ["n", "gone"])
 def test_pods_count_for_their_quota_even_without_their_node(node: str) -> None:
-    async def scene(stand: Stand) -> None:
-        await stand.add_pod("first", "a", node)
-        await stand.add_pod("late", "a")
-        assert stand.feasible() == ["late"]
-        await stand.add_pod("second", "a", node)
-        assert stand.feasible() == []
+    async def main(cluster: CheckedCluster) -> None:
+        await cluster.add_pod("first", "a", node)
+        await cluster.add_pod("late", "a")
+        assert cluster.feasible() == ["late"]
+        await cluster.add_pod("second", "a", node)
+        assert cluster.feasible() == []
 
-    play(scene)
+    run_in_virtual_time(main)
 
 
 def test_entitled_pod_must_not_wait_while_others_borrow() -> None:
-    async def scene(stand: Stand) -> None:
+    async def main(cluster: CheckedCluster) -> None:
         for name in ("one", "two"):
-            await stand.add_pod(name, "a", "n")
-        await stand.add_pod("late", "b")
-        await stand.add_pod("more", "a")
-        assert stand.entitled() == ["late"]
+            await cluster.add_pod(name, "a", "n")
+        await cluster.add_pod("late", "b")
+        await cluster.add_pod("more", "a")
+        assert cluster.entitled() == ["late"]
 
-    play(scene)
+    run_in_virtual_time(main)
 
 
 def test_tree_without_a_status_is_a_fault_in_the_end() -> None:
-    async def scene(stand: Stand) -> None:
-        assert stand.checker.quotas.status_faults() == [
+    async def main(cluster: CheckedCluster) -> None:
+        assert cluster.checker.quotas.status_faults() == [
             f"I14: status.levels: {path} is missing" for path in ("root", "root.a", "root.b")
         ]
 
-    play(scene)
+    run_in_virtual_time(main)
 
 
 @pytest.mark.parametrize("namespace", ["a", "default"])
 def test_reclaim_that_undoes_another_is_a_fault_unless_usage_changed(namespace: str) -> None:
-    async def scene(stand: Stand) -> None:
+    async def main(cluster: CheckedCluster) -> None:
         mine, theirs = (make_pod(name, namespace=name, uid=f"uid-{name}", cpu_milli=1000) for name in ("a", "b"))
         staying = [make_pod("staying", namespace="b", cpu_milli=1000)]  # b keeps its min
-        stand.checker.quotas.reclaimed([mine], [theirs], staying)
-        await stand.add_pod("news", namespace)
-        stand.checker.quotas.reclaimed([theirs], [mine], [])
+        cluster.checker.quotas.reclaimed([mine], [theirs], staying)
+        await cluster.add_pod("news", namespace)
+        cluster.checker.quotas.reclaimed([theirs], [mine], [])
         undone = "I14: root.b reclaims from root.a for b/b, which undoes the reclaim for a/a"
-        assert stand.broken == ([undone] if namespace == "default" else [])
+        assert cluster.broken == ([undone] if namespace == "default" else [])
 
-    play(scene)
+    run_in_virtual_time(main)

@@ -1,4 +1,4 @@
-"""Reservations of gangs over the history of the store: what is complained about, and what is not."""
+"""Reservations of gangs over the history of the store: reported and allowed ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FOR_S = 20.0
 
 
 class Store:
-    """Two gangs of two members, as the history sees them."""
+    """The pods of two gangs with two members each."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

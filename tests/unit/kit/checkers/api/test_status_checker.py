@@ -1,4 +1,4 @@
-"""The judge of statuses: who writes them, and whether they are true."""
+"""The checker of statuses: their writers and their content."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 LEASE = "multisched-forecast"
 
 
-class Judged:
-    """A checker of the simulated domains over a server, in which `process` leads the first of them."""
+class CheckedStatuses:
+    """A status checker of the simulated domains with an API server; `process` leads the first domain."""
 
     def __init__(self, configuration: str = ASKING) -> None:
         self.broken: list[str] = []
@@ -35,7 +35,7 @@ class Judged:
         pods = StoreView(self.server).pods
         self.checker = StatusChecker(self.server, loaded, leases, pods, self.broken.append)
 
-    def say(self, message: str) -> None:
+    def write_message(self, message: str) -> None:
         status = {"conditions": [{"type": CONDITION, "status": "True", "message": message}]}
         must(self.server, "PATCH", f"{BUDGETS}/team/status", orjson.dumps({"status": status}), MERGE_PATCH)
 
@@ -44,36 +44,36 @@ class Judged:
 
 
 def test_status_written_by_another_than_the_first_leader_is_a_fault() -> None:
-    judged = Judged()
-    judged.checker.sent("process", f"{BUDGETS}/team/status?timeout=5000ms")
-    assert judged.broken == []
-    judged.checker.sent("another", f"{BUDGETS}/team/status?timeout=5000ms")
-    assert judged.broken == [
+    checked = CheckedStatuses()
+    checked.checker.sent("process", f"{BUDGETS}/team/status?timeout=5000ms")
+    assert checked.broken == []
+    checked.checker.sent("another", f"{BUDGETS}/team/status?timeout=5000ms")
+    assert checked.broken == [
         f"I9: another sent a status to {BUDGETS}/team/status while process held the lease of forecast"
     ]
 
 
 def test_status_written_after_the_deadline_is_a_fault() -> None:
-    judged = Judged()
-    judged.now_s = 10.5
-    judged.checker.sent("process", f"{BUDGETS}/team/status")
-    assert "after it renewed the lease" in judged.broken[0]
+    checked = CheckedStatuses()
+    checked.now_s = 10.5
+    checked.checker.sent("process", f"{BUDGETS}/team/status")
+    assert "after it renewed the lease" in checked.broken[0]
 
 
 def test_status_written_without_a_status_plugin_is_a_fault() -> None:
-    judged = Judged(ASKING.replace("headcount:Headcount", "faulty:Faulty"))
-    judged.checker.sent("process", f"{BUDGETS}/team/status")
-    assert "no plugin says any" in judged.broken[0]
-    assert judged.faults() == []
+    checked = CheckedStatuses(ASKING.replace("headcount:Headcount", "faulty:Faulty"))
+    checked.checker.sent("process", f"{BUDGETS}/team/status")
+    assert "no plugin says any" in checked.broken[0]
+    assert checked.faults() == []
 
 
-@pytest.mark.parametrize(("said", "is_true"), [(sentence(1), True), (sentence(2), False), ("", False)])
-def test_status_of_each_budget_must_have_its_pod_count_in_the_end(said: str, is_true: bool) -> None:
-    judged = Judged()
-    must(judged.server, "POST", BUDGETS, {"metadata": {"name": "team"}, "spec": {"maxUnavailable": 1}})
+@pytest.mark.parametrize(("message", "is_true"), [(sentence(1), True), (sentence(2), False), ("", False)])
+def test_status_of_each_budget_must_have_its_pod_count_in_the_end(message: str, is_true: bool) -> None:
+    checked = CheckedStatuses()
+    must(checked.server, "POST", BUDGETS, {"metadata": {"name": "team"}, "spec": {"maxUnavailable": 1}})
     for name in ("placed", "waiting"):
-        add_pod(judged.server, name)
-    answer: Any = bind(judged.server, "placed", "n1")
+        add_pod(checked.server, name)
+    answer: Any = bind(checked.server, "placed", "n1")
     assert answer[0] == 201
-    judged.say(said)
-    assert judged.faults() == ([] if is_true else [f"I4: budget default/team says {said!r}, not {sentence(1)!r}"])
+    checked.write_message(message)
+    assert checked.faults() == ([] if is_true else [f"I4: budget default/team says {message!r}, not {sentence(1)!r}"])

@@ -1,4 +1,4 @@
-"""What the simulation holds against a queue and its refusals: a wrong turn, a wrong backoff, a refusal that is not true."""
+"""Violations of a queue: a wrong order of pops, a wrong backoff, a false refusal."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.kit.checkers.process.attempts import TURNS_EVERY, AttemptChecker
 from tests.unit.queueing.builders import CONFLICT, ERROR, REFUSED, make_pod, make_queue, pop_uid
 
 
-def watched(queue: PodQueue, *, initial_s: float = 1.0) -> list[str]:
-    """What is complained of."""
+def checked(queue: PodQueue, *, initial_s: float = 1.0) -> list[str]:
+    """Returns the violations."""
     broken: list[str] = []
     AttemptChecker("forecast", queue, Queue(initial_backoff_s=initial_s), broken.append, None).begin()
     return broken
@@ -22,7 +22,7 @@ def watched(queue: PodQueue, *, initial_s: float = 1.0) -> list[str]:
 
 def test_correct_order_and_backoff_are_no_violations() -> None:
     queue = make_queue()
-    broken = watched(queue)
+    broken = checked(queue)
     for number in range(3 * TURNS_EVERY):
         queue.add(make_pod(f"p{number}", priority=number % 2), float(number))
     for round_s in (100.0, 200.0, 300.0):
@@ -35,8 +35,8 @@ def test_correct_order_and_backoff_are_no_violations() -> None:
     assert broken == []
 
 
-class BackToFront:
-    """The least urgent first."""
+class LowestPriorityFirst:
+    """Sorts the lowest priority first."""
 
     name = "PrioritySort"
 
@@ -45,8 +45,8 @@ class BackToFront:
 
 
 def test_pod_popped_out_of_order_is_reported() -> None:
-    queue = PodQueue(BackToFront(), on_error=lambda plugin, point, error: None)
-    broken = watched(queue)
+    queue = PodQueue(LowestPriorityFirst(), on_error=lambda plugin, point, error: None)
+    broken = checked(queue)
     for number in range(TURNS_EVERY + 1):
         queue.add(make_pod(f"p{number}", priority=number), float(number))
     for _ in range(TURNS_EVERY):
@@ -56,12 +56,12 @@ def test_pod_popped_out_of_order_is_reported() -> None:
     assert broken == [f"I3: default/p{last} had its turn before default/p{first}, which was in front of it"]
 
 
-@pytest.mark.parametrize(("initial_s", "is_told"), [(1.0, False), (2.0, True)])
-def test_wrong_backoff_duration_is_reported(initial_s: float, is_told: bool) -> None:
+@pytest.mark.parametrize(("initial_s", "is_reported"), [(1.0, False), (2.0, True)])
+def test_wrong_backoff_duration_is_reported(initial_s: float, is_reported: bool) -> None:
     queue = make_queue()
-    broken = watched(queue, initial_s=initial_s)
+    broken = checked(queue, initial_s=initial_s)
     queue.add(make_pod("a"), 0.0)
     pop_uid(queue, 0.0)
     queue.fail("a", ERROR, 0.0)
 
-    assert broken == (["I3: default/a backs off for 1.00 s after 1 failures, not for 2.00 s"] if is_told else [])
+    assert broken == (["I3: default/a backs off for 1.00 s after 1 failures, not for 2.00 s"] if is_reported else [])

@@ -1,4 +1,4 @@
-"""The judge of what owners are told of the nodes that refuse their pods."""
+"""The check of counts of nodes in messages of Events and conditions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the simulation holds against a queue that does not try a gang again, and against barriers that wait for undone members."""
+"""Violations of a queue that does not retry a gang, and of barriers that wait for undone members."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REFUSED = Failure(rejectors=frozenset({GangScheduling.name}), message="gang team
 
 
 class Domain:
-    """A queue with the roster that ingest and cache would keep, and its checker."""
+    """A queue with its checker, and a roster as ingest and cache would keep it."""
 
     def __init__(self) -> None:
         self.roster = GangRoster()
@@ -39,7 +39,7 @@ class Domain:
         GangWaits(worker, self.roster, self.faults.append, lambda: False)
 
     def refuse(self) -> None:
-        """Two members of a gang of two are refused, and parked."""
+        """Refuses both members of a gang of two, which are then parked."""
         for name in ("a", "b"):
             self.add(name)
         self.queue.regroup(0.0)
@@ -53,7 +53,7 @@ class Domain:
         self.queue.add(pod, 0.0)
 
     def bind_elsewhere(self) -> None:
-        """Another program binds one of the members."""
+        """Binds one of the members as another program."""
         self.roster.set_member_node("uid-b", "n1", is_bound=True)
         self.queue.remove("uid-b")
         self.add("c")

@@ -1,4 +1,4 @@
-"""What the simulation holds against a process that holds room for a part of a gang."""
+"""Violations of a process that holds capacity for a part of a gang."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def member(name: str, node: str = "", *, version: int = 1, phase: str = "Pending
 
 
 class Process:
-    """What one process hears from its two watches of pods, and assumes, of a gang with a minimum of two."""
+    """The deliveries and assumptions of one process, for a gang with a minimum of two."""
 
     def __init__(self) -> None:
         self.delivered = DeliveredState(Reader(), lambda domain: lambda node: True, {}, gangs=GangJudge())
@@ -40,11 +40,11 @@ class Process:
         self.pods, self.finished = _ingest(), _ingest()
         program: Any = SimpleNamespace(pods=self.pods, nodes=_ingest(), finished_members=self.finished, audit=None)
         program.audit = SimpleNamespace(statistics=lambda: SimpleNamespace(lost=0))
-        policies: Any = SimpleNamespace(heard_of=_nothing)
+        policies: Any = SimpleNamespace(on_pod_delivered=_nothing)
         WatchChecker(program, self.delivered, policies, "process-1", self.faults.append, _nothing)
 
     def start(self) -> None:
-        """Two members run, and one of them is deleted."""
+        """Delivers two running members, and the deletion of one of them."""
         for name in ("lost", "done"):
             self.pods.upsert(f"default/{name}", member(name, "n1"))
         self.pods.delete("default/lost", None)
@@ -53,7 +53,7 @@ class Process:
         self.finished.upsert("default/done", member("done", "n1", version=2, phase="Succeeded"))
 
     async def assume_replacement(self) -> list[str]:
-        """What is said once there is room for the member that comes for the deleted one."""
+        """Assumes the replacement of the deleted member. Returns the violations."""
         self.pods.upsert("default/new", member("new"))
         self.delivered.assumed("uid-new", "n1")
         self.gangs.assumed(self.delivered.pods["uid-new"])
@@ -66,7 +66,7 @@ def _ingest() -> Any:
 
 
 def _nothing(*_: object) -> None:
-    """Nobody listens."""
+    """Does nothing."""
 
 
 IN_VAIN = ["I13: room is held for 1 of 2 members of gang default/g, which does not run"]

@@ -1,4 +1,4 @@
-"""What the simulation holds against a roster of gangs whose counters are not what its members add up to."""
+"""Violations of a gang roster whose counters differ from its members."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.kit.checkers.process.gang_roster import RosterChecker
 
 
 class Process:
-    """A roster with its checker, and the caches that it is compared with."""
+    """A roster with its checker, and the caches with which it is compared."""
 
     def __init__(self) -> None:
         self.roster = GangRoster()
@@ -30,8 +30,8 @@ class Process:
         self.roster.set(pod)
         return pod
 
-    def fellow(self, gang: str) -> None:
-        """A member of one of two gangs that start together."""
+    def member_of(self, gang: str) -> None:
+        """Returns a member of one of two gangs that start together."""
         terms = {"name": gang, "min-available": "1", "groups": '["one", "other"]'}
         annotations = {f"{KOORDINATOR}{key}": value for key, value in terms.items()}
         self.roster.set(Pod("team", f"{gang}-0", f"uid-{gang}", 1, annotations=annotations))
@@ -65,7 +65,7 @@ def test_wrong_count_is_found_when_the_gang_is_written(goes_wrong: Callable[[Pro
 def test_gang_that_starts_with_a_changed_one_must_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     process = Process()
     for gang in ("one", "other"):
-        process.fellow(gang)
+        process.member_of(gang)
     process.faults.clear()
     monkeypatch.setattr(GangRoster, "_changed", lambda self, key: self.on_change(key))
     process.roster.set_member_node("uid-one", "n1", is_bound=True)

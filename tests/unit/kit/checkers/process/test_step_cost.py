@@ -1,4 +1,4 @@
-"""What counts as work of one step of a simulated process."""
+"""The cost of one step of a simulated process."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.unit.cycle.cycle_kit import Domain
 
 
 def cost_of_a_class(*, is_judged: bool) -> int:
-    """What the process evaluates for one class of pods. `is_judged`: the class is asked anew and compared."""
+    """Returns the cost of one class. `is_judged`: the class is also compared with a fresh evaluation."""
     domain = Domain(*(make_node(f"n{at}", cpu_milli=1000) for at in range(4)))
     broken: list[str] = []
     if is_judged:
         worker: Any = SimpleNamespace(cycle=domain.cycle, plugins=domain.plugins, runner=domain.runner)
         others: Any = SimpleNamespace(compare=lambda *asked: None, is_in_trial=False)
-        ClassChecker(worker, domain.cache.nodes, domain.rows, others, others, broken.append).is_close = True
+        ClassChecker(worker, domain.cache.nodes, domain.rows, others, others, broken.append).checks_all = True
     with closing(SimLoop(seed=1)) as loop:
         cost = StepCost(loop, broken.append)
         cost.follow(domain.runner)

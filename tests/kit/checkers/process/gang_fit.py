@@ -1,8 +1,8 @@
-"""Whether a gang could start by all that its process has observed: its members together, never one by one.
+"""Reports whether a gang could start by all that its process has observed: its members together, not one by one.
 
-A node may well take a member that waits: it is not alone, and nothing is held for a gang that cannot start. So a refusal of
-a member, and its sleep, is judged by whether as many members as the gang lacks fit all at once. Once a gang has its
-minimum, each member is judged as any pod.
+A node may take a pending member alone, but no capacity is held for a gang that cannot start. A refusal of a member, and its time in
+the queue, is therefore judged by whether the members that the gang lacks fit all at once. When the gang has its minimum, each
+member is judged like any pod.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from multisched.verify.gang_objects import GangKey
 from multisched.verify.gangs import GangJudge
 from tests.kit.checkers.device_rules import wants_devices
 from tests.kit.checkers.process.feasible_nodes import DomainNodes, FeasibleNodes, is_judged
-from tests.kit.checkers.victim_rules import is_bare
+from tests.kit.checkers.victim_rules import needs_only_room_or_devices
 
 WAITING: frozenset[QueueState] = frozenset({QueueState.UNSCHEDULABLE, QueueState.GANG})
-"""Where members are whom nothing keeps from being tried but that nobody has woken their gang."""
+"""States of members that could be tried if their gang were requeued."""
 
 
-class GangRooms:
-    """Of one domain in one process."""
+class GangFit:
+    """The gangs of one domain in one process."""
 
-    def __init__(self, domain: str, feasible: FeasibleNodes, complain: Callable[[str], None]) -> None:
+    def __init__(self, domain: str, feasible: FeasibleNodes, report_violation: Callable[[str], None]) -> None:
         self._domain = domain
         self._feasible = feasible
-        self._complain = complain
+        self._report_violation = report_violation
         self._tried: dict[str, Sequence[Pod]] = {}
-        """uid of a member whose attempt is under way -> all members of that attempt."""
+        """uid of a member whose attempt is in progress -> all members of that attempt."""
 
-    # -- who waits for whom ----------------------------------------------------------------------------------------
+    # -- missing members -------------------------------------------------------------------------------------------
 
     def lacking(self, uid: str) -> Counter[GangKey]:
-        """How many members its gang lacks, and each gang that starts with it; nothing for a pod that starts alone.
+        """Returns the number of members that the pod's gang lacks, and each gang that starts with it; nothing for a pod that starts
+        alone.
 
         Members that the process has decided to evict do not count.
         """
@@ -66,65 +67,69 @@ class GangRooms:
     # -- refusals --------------------------------------------------------------------------------------------------
 
     def popped(self, gang: QueuedGang) -> None:
-        """An attempt of these members begins."""
+        """Records that an attempt of these members begins."""
         members = [one.pod for one in gang.members]
         self._tried.update(dict.fromkeys((pod.uid for pod in members), members))
 
     def tried_with(self, uid: str) -> Sequence[Pod]:
-        """The attempt of a member has ended: all members that were tried with it; none for a pod that was tried alone."""
+        """Returns all members of an attempt that has ended; none for a pod that was tried alone."""
         return self._tried.pop(uid, ())
 
     def check_refusal(self, pod: Pod, tried: Sequence[Pod], message: str) -> None:
-        """The members that were tried do not fit together; and would not if all that are less urgent went."""
-        lacking, moment = self.lacking(pod.uid), self._feasible.now(self._domain)
-        if moment is None or not lacking:
+        """Checks that the members of an attempt do not fit together, and would not after evicting all less important pods."""
+        lacking, nodes = self.lacking(pod.uid), self._feasible.nodes_of(self._domain)
+        if nodes is None or not lacking:
             return
-        if self._fits(tried, lacking, moment):
-            self._complain(f"I3: {pod.key} was refused, and its gang fits as a whole ({message[:80]})")
+        if self._fits(tried, lacking, nodes):
+            self._report_violation(f"I3: {pod.key} was refused, and its gang fits as a whole ({message[:80]})")
             return
-        if not all(self._may_clear(one) for one in tried):
+        if not all(self._is_simple_preemptor(one) for one in tried):
             return
-        if self._fits(tried, lacking, moment.without_less_urgent(min(one.spec.priority for one in tried))):
-            self._complain(f"I3: {pod.key} preempts nobody, and so its gang would fit as a whole ({message[-80:]})")
+        if self._fits(tried, lacking, nodes.without_less_urgent(min(one.spec.priority for one in tried))):
+            self._report_violation(
+                f"I3: {pod.key} preempts nobody, and so its gang would fit as a whole ({message[-80:]})"
+            )
 
-    def _may_clear(self, pod: Pod) -> bool:
-        """A pod for which others go, whose only needs are room and labels, and for which none are on their way."""
-        is_simple = is_bare(pod) and not wants_devices(pod) and pod.spec.can_preempt
+    def _is_simple_preemptor(self, pod: Pod) -> bool:
+        """Reports whether the pod may preempt, needs only requests and labels, and has no victims already."""
+        is_simple = needs_only_room_or_devices(pod) and not wants_devices(pod) and pod.spec.can_preempt
         return is_simple and not self._feasible.is_nominated(pod)
 
-    def _fits(self, members: Sequence[Pod], lacking: Counter[GangKey], moment: DomainNodes) -> bool:
-        """In one of the topology domains that the gang requires, or anywhere."""
+    def _fits(self, members: Sequence[Pod], lacking: Counter[GangKey], nodes: DomainNodes) -> bool:
+        """Reports whether the members fit in one of the topology domains that the gang requires, or anywhere if it requires
+        none.
+        """
         judge = self._feasible.delivered.gangs
         required = judge.state(next(iter(lacking))).required if judge is not None else ()
-        return any(self._fits_in(members, lacking, part) for part in moment.by_domain(required))
+        return any(self._fits_in(members, lacking, part) for part in nodes.by_domain(required))
 
-    def _fits_in(self, members: Sequence[Pod], lacking: Counter[GangKey], moment: DomainNodes) -> bool:
-        """Places members, alike or not, one after the other where they fit first, until no gang lacks any."""
+    def _fits_in(self, members: Sequence[Pod], lacking: Counter[GangKey], nodes: DomainNodes) -> bool:
+        """Reports whether the missing members fit, each placed on the first node that takes it."""
         judge = self._feasible.delivered.gangs
         left = Counter(lacking)
         for pod in members:
             key = judge.gang_of(pod.uid) if judge is not None else None
             if key is None or left[key] <= 0 or not is_judged(pod):
                 continue
-            node = moment.node_for(pod)
+            node = nodes.node_for(pod)
             if node:
-                moment = moment.with_pod(pod, node)
+                nodes = nodes.with_pod(pod, node)
                 left[key] -= 1
         return max(left.values()) <= 0
 
     # -- sleep -----------------------------------------------------------------------------------------------------
 
-    def check_sleep(self, entry: QueueEntry, queue: PodQueue) -> None:
-        """A parked lead whose gang fits as a whole should have been woken, unless another member is on its way already."""
-        lacking, moment = self.lacking(entry.uid), self._feasible.now(self._domain)
-        if moment is None or not lacking:
+    def check_parked(self, entry: QueueEntry, queue: PodQueue) -> None:
+        """Checks a parked lead: if its gang fits as a whole, it should have been requeued, unless another member is being tried."""
+        lacking, nodes = self.lacking(entry.uid), self._feasible.nodes_of(self._domain)
+        if nodes is None or not lacking:
             return
         members = [one for uid in sorted(self._uids_of(lacking)) if (one := queue.entry(uid)) is not None]
         if all(one.state in WAITING or one.state is QueueState.GATED for one in members) and self._fits(
-            [one.pod for one in members if one.state in WAITING], lacking, moment
+            [one.pod for one in members if one.state in WAITING], lacking, nodes
         ):
             refusal = f"{', '.join(entry.plugins)}: {entry.message[:80]}"
-            self._complain(f"I3: {entry.pod.key} was not woken, and its gang fits as a whole ({refusal})")
+            self._report_violation(f"I3: {entry.pod.key} was not woken, and its gang fits as a whole ({refusal})")
 
     def _uids_of(self, keys: Collection[GangKey]) -> set[str]:
         judge = self._feasible.delivered.gangs

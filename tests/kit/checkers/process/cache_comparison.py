@@ -1,7 +1,7 @@
-"""One process' cache beside what it has observed: whatever a watch hands on counts at once, and nothing else does.
+"""Compares the cache of one process with what it has observed: each delivered event takes effect at once, and nothing else does.
 
-To wait until a wrong sum lets a pod onto a full node takes a full node. Here it shows at the next look, wherever it is.
-`DeliveredState` is kept beside the program, so that the two sides share no code but that which decodes.
+A wrong sum would otherwise only show when it lets a pod onto a full node. Here it shows at the next look, on every node.
+`DeliveredState` is kept apart from the program, so that both share no code but the decoder.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tests.kit.checkers.linked_quotas import LABEL
 from tests.kit.plugins.faulty import FAULTY
 
 COPIED: Final = frozenset({"topology.kubernetes.io/zone", "topology.kubernetes.io/region"})
-"""Labels that a bind copies from the node: an assumed pod may have them already."""
+"""Labels that a bind copies from the node: an assumed pod may already have them."""
 
-Alike = dict[str, tuple[Pod, Pod]]
-"""uid -> the pod as it counts and as it was observed, which have been found to be the same: neither ever changes."""
+EqualPods = dict[str, tuple[Pod, Pod]]
+"""uid -> pod in the cache and observed pod that were found equal. Neither object is ever modified."""
 
 
-def fault_of_cache(program: Program, delivered: DeliveredState, alike: Alike) -> str:
-    """The first pod or node that counts otherwise than it was observed; empty for none (I4)."""
+def fault_of_cache(program: Program, delivered: DeliveredState, equal: EqualPods) -> str:
+    """Returns the first pod or node that differs from what was observed; empty for none (I4)."""
     there = {uid: pod.node or delivered.held.get(uid, "") for uid, pod in delivered.pods.items()}
     entries = {entry.pod.uid: entry for entry in program.cache}
     for uid, node in there.items():
@@ -40,13 +40,13 @@ def fault_of_cache(program: Program, delivered: DeliveredState, alike: Alike) ->
             return f"I4: {entry.pod.key} counts on {entry.node}, and was delivered as gone"
         if there[uid] != entry.node:
             return f"I4: {pod.key} counts on {entry.node}, and was delivered on {there[uid]!r}"
-        known = alike.get(uid)
+        known = equal.get(uid)
         if known is not None and known[0] is entry.pod and known[1] is pod:
             continue
         fault = _fault_of_entry(entry, pod)
         if fault:
             return f"I4: {pod.key} counts with {fault}"
-        alike[uid] = entry.pod, pod
+        equal[uid] = entry.pod, pod
     here = {node.name: node.version for _, node in program.cache.nodes.live_rows()}
     said = {node.name: node.version for node in delivered.nodes.values()}
     if here != said:
@@ -56,7 +56,7 @@ def fault_of_cache(program: Program, delivered: DeliveredState, alike: Alike) ->
 
 def _fault_of_entry(entry: PlacedPod, pod: Pod) -> str:
     if pod.malformed or entry.pod.malformed:
-        return ""  # what it holds is read in another way here
+        return ""  # its requests are decoded differently here
     if entry.pod.requests != pod.requests:
         return f"{dict(entry.pod.requests)}, and was delivered with {dict(pod.requests)}"
     copied = COPIED if entry.state is PodState.ASSUMED else frozenset()
@@ -68,15 +68,15 @@ def _fault_of_entry(entry: PlacedPod, pod: Pod) -> str:
 
 
 def _labels_but(pod: Pod, copied: Collection[str]) -> Mapping[str, str]:
-    """Returns the labels without that which is fixed at the bind, and without `copied`."""
+    """Returns the labels without the one that is fixed at the bind, and without `copied`."""
     return {key: value for key, value in pod.labels.items() if key != LABEL and key not in copied}
 
 
 def fault_of_rows(program: Program, delivered: DeliveredState) -> str:
-    """The first node whose columns are not the sum of what was observed there (I4)."""
+    """Returns the first node whose columns differ from the sums of observed pods (I4)."""
     table = program.cache.nodes
     sums: dict[str, Counter[str]] = {name: Counter() for name in delivered.nodes}
-    for pod, node in delivered.standing():
+    for pod, node in delivered.pods_on_nodes():
         sums[node.name].update({**pod.requests, PODS: 1})
     columns = {resource: table.requested(resource) for resource in table.resources}
     offered = {resource: table.allocatable(resource) for resource in table.resources}
@@ -97,7 +97,7 @@ def fault_of_rows(program: Program, delivered: DeliveredState) -> str:
 
 
 def fault_of_nominations(program: Program) -> str:
-    """The first promise of a node that is kept for nobody, or whose room is not counted as it is (I5)."""
+    """Returns the first nomination of a pod that is not pending, or whose requests are counted wrongly (I5)."""
     nominator, table = program.nominator, program.cache.nodes
     kept: dict[str, Counter[str]] = {}
     for pod in nominator.pods():
@@ -110,9 +110,9 @@ def fault_of_nominations(program: Program) -> str:
         kept.setdefault(pod.nominated_node, Counter()).update({**pod.requests, PODS: 1})
     if not kept:
         return ""
-    anybody = Pod(namespace="sim", name="anybody", uid="anybody", version=0)
-    lowest = all(pod.spec.priority >= anybody.spec.priority for pod in nominator.pods())
-    nominated = nominator.requests(anybody, table)
+    lowest_pod = Pod(namespace="sim", name="anybody", uid="anybody", version=0)
+    lowest = all(pod.spec.priority >= lowest_pod.spec.priority for pod in nominator.pods())
+    nominated = nominator.requests(lowest_pod, table)
     if nominated is None or not lowest:
         return ""
     for resource in (PODS, "cpu", "memory"):
@@ -125,7 +125,7 @@ def fault_of_nominations(program: Program) -> str:
 
 
 def fault_of_ledgers(program: Program) -> str:
-    """The first ledger whose sums are not those of the pods that stand on its rows (I4); a broken one says so itself."""
+    """Returns the first ledger whose sums differ from the pods on its rows (I4). Ledgers that are marked as broken are skipped."""
     cache = program.cache
     live = list(cache.nodes.live_rows())
     for ledger in cache.ledgers:
@@ -147,8 +147,8 @@ def _first_difference(here: Mapping[str, object], wanted: Mapping[str, object]) 
     return f"{here.get(uid)} for {uid}, not {wanted.get(uid)}"
 
 
-def leftover(program: Program) -> str:
-    """What a process still has its hands on when nothing is left to do; empty for nothing (I5)."""
+def unfinished_work(program: Program) -> str:
+    """Returns what a process still works on when nothing is left to do; empty for nothing (I5)."""
     for worker in program.router.workers():
         for what, count in (
             ("binds in flight", worker.limit.in_flight),
@@ -171,8 +171,8 @@ def leftover(program: Program) -> str:
     return ""
 
 
-def fault_of_emptiness(program: Program) -> str:
-    """What a process keeps though no pod is left that it could be kept for; empty for nothing (I5)."""
+def fault_of_leftovers(program: Program) -> str:
+    """Returns what a process keeps when there are no pods; empty for nothing (I5)."""
     cache, table = program.cache, program.cache.nodes
     claims, disks = table.volume_users.counts()
     for what, kept in (

@@ -1,6 +1,6 @@
 """A cluster with GPU nodes of three sharing systems, their device plugins, and replicas of the program, in virtual time.
 
-`GpuTown` records each binding and what plugins do, and judges from the API server's objects alone: which pod each plugin picked, what
+`GpuCluster` records each binding and what plugins do, and judges from the API server's objects alone: which pod each plugin picked, what
 containers got of each card at any moment, and which pending pods would fit.
 """
 
@@ -93,7 +93,7 @@ def gpushare_node(name: str, cards: int = 8) -> Document:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a pod asks for: that much memory of each of so many cards, per container."""
+    """What a pod requests: for each container, a number of cards and an amount of memory of each."""
 
     dialect: str
     containers: tuple[tuple[int, int], ...]
@@ -131,18 +131,18 @@ SIZES: Mapping[str, tuple[Demand, ...]] = {
 class Wire(DirectTransport):
     """One replica's connection: requests and answers take a moment, until the replica is killed."""
 
-    def __init__(self, town: GpuTown) -> None:
-        super().__init__(town.server)
-        self._town = town
-        self._rng = random.Random(town.rng.random())
+    def __init__(self, cluster: GpuCluster) -> None:
+        super().__init__(cluster.server)
+        self._cluster = cluster
+        self._rng = random.Random(cluster.rng.random())
         self.is_cut = False
 
     async def request(self, method: str, path: str, **rest: Any) -> Response:
         await self._pass()
-        await self._town.meddle(path)
-        answer = self._town.answer(path.partition("?")[0]) or await super().request(method, path, **rest)
+        await self._cluster.before_request(path)
+        answer = self._cluster.answer(path.partition("?")[0]) or await super().request(method, path, **rest)
         if path.partition("?")[0].endswith("/binding"):
-            self._town.on_binding(path, rest["body"], answer)
+            self._cluster.on_binding(path, rest["body"], answer)
         await self._pass()
         return answer
 
@@ -177,8 +177,8 @@ class Bound:
 
 
 @dataclass
-class GpuTown:
-    """Made by `open_town`."""
+class GpuCluster:
+    """A cluster with shared GPUs and replicas of the program. Created by `open_gpu_cluster`."""
 
     loop: SimLoop
     seed: int
@@ -195,9 +195,9 @@ class GpuTown:
 
     def __post_init__(self) -> None:
         self.answer: Callable[[str], Response | None] = lambda path: None
-        """A response from here keeps a replica's request from the server."""
-        self.meddle: Callable[[str], Awaitable[None]] = _nothing
-        """Called with the path before each request of a replica."""
+        """Path -> a response that is returned instead of the server's; None: the request is sent to the server."""
+        self.before_request: Callable[[str], Awaitable[None]] = _nothing
+        """Called with the path before each request of a replica; may change the cluster."""
         self.rng = random.Random(self.seed)
         self.clock = SimClock(self.loop)
         self.server = ApiServer(self.clock, rbac=False)
@@ -291,7 +291,7 @@ class GpuTown:
         return replica
 
     async def kill(self, replica: Replica) -> None:
-        """Ends a replica as SIGKILL does: nothing that it would still say arrives."""
+        """Ends a replica as SIGKILL does: none of its later requests reaches the server."""
         replica.wire.is_cut = True
         replica.task.cancel()
         await asyncio.wait([replica.task])
@@ -334,7 +334,7 @@ class GpuTown:
         ]
 
     def overfull_cards(self) -> list[str]:
-        """Cards of which containers got more than there is, at any moment."""
+        """Returns cards of which containers together got more memory than the card has, at any moment."""
         changes: dict[tuple[str, str], list[tuple[float, int, int]]] = defaultdict(list)
         for allocation in self.allocations:
             for one in allocation.slices:
@@ -350,9 +350,10 @@ class GpuTown:
         return found
 
     def wakes_s(self) -> list[float]:
-        """How long a node that a device plugin could confuse stayed unused after the plugin's answer, while a pod waited that took it.
+        """Returns delays in seconds between the moment at which a pod could be bound to a node and its binding, sorted.
 
-        From the last answer, removal of a pod or creation of the pod, whichever was latest, to its binding.
+        Only nodes are measured where the device plugin could have confused the pod with an earlier one. The delay starts at the
+        last allocation, at the end of a pod, or at the creation of the pod, whichever is latest.
         """
         texts = {name: _confused(demand) for name, demand in self.demands.items()}
         names = {uid: name for name, uid in self.uids.items()}
@@ -368,7 +369,7 @@ class GpuTown:
         return sorted(found)
 
     async def pending_that_fit(self) -> list[str]:
-        """Pending pods for which a node has cards with enough left, by the bound pods' requests and annotations."""
+        """Returns pending pods for which a node has cards with enough free memory, by the requests and annotations of bound pods."""
         pods, nodes = await self.pods(), await self.nodes()
         found = []
         for name, pod in pods.items():
@@ -402,7 +403,7 @@ class GpuTown:
 
 
 def _confused(demand: Demand) -> str:
-    """What makes two pods of a dialect equal to its device plugin."""
+    """Returns a key that is equal for pods which the device plugin cannot tell apart."""
     cards, memory = demand.containers[0]
     return {HAMI: HAMI, VOLCANO: f"{VOLCANO} {cards}", GPUSHARE: f"{GPUSHARE} {memory}"}[demand.dialect]
 
@@ -425,11 +426,11 @@ def _dialect_of(node: Document) -> str:
 
 
 async def _nothing(path: str) -> None:
-    """Does not disturb a request."""
+    """Changes nothing before a request."""
 
 
 async def _ended(program: Program) -> None:
-    """A replica that loses its lease ends; the test starts another."""
+    """Runs a replica. It may end with an error, for instance after losing its lease; the test starts another one."""
     try:
         await program.run()
     except* Exception as error:  # noqa: BLE001 - judged by what the cluster shows
@@ -437,28 +438,28 @@ async def _ended(program: Program) -> None:
 
 
 @asynccontextmanager
-async def open_town(
+async def open_gpu_cluster(
     loop: SimLoop,
     *nodes: Document,
     seed: int = 0,
     replicas: int = 1,
     plugin_delay_s: tuple[float, float] = (0.0, 2.0),
     configuration: str = CONFIGURATION,
-) -> AsyncIterator[GpuTown]:
-    """The town with these nodes, its kubelets and replicas, until the block is left."""
-    town = GpuTown(loop, seed, plugin_delay_s, configuration)
+) -> AsyncIterator[GpuCluster]:
+    """Runs a cluster with these nodes, their kubelets and replicas of the program until the block is left."""
+    cluster = GpuCluster(loop, seed, plugin_delay_s, configuration)
     for node in nodes:
-        await town.add_node(node)
-    kubelets = asyncio.create_task(town.kubelets.run())
-    await town.kubelets.wait_synced()
+        await cluster.add_node(node)
+    kubelets = asyncio.create_task(cluster.kubelets.run())
+    await cluster.kubelets.wait_synced()
     for _ in range(replicas):
-        town.start()
+        cluster.start()
     await asyncio.sleep(3.0)
     try:
-        yield town
-        town.kubelets.validate_state()
+        yield cluster
+        cluster.kubelets.validate_state()
     finally:
-        for replica in list(town.replicas):
-            await town.kill(replica)
+        for replica in list(cluster.replicas):
+            await cluster.kill(replica)
         kubelets.cancel()
         await asyncio.gather(kubelets, return_exceptions=True)

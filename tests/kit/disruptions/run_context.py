@@ -1,4 +1,4 @@
-"""What a disruption is, and what it may touch: the cluster, the wire, the processes, their checkers, and chance."""
+"""The type of disruptions, and the parts of a run that they may use: cluster, connections, processes, checkers, random numbers."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from tests.kit.wire.faults import Faults
 from tests.kit.world.world import World
 
 THROTTLED = 0.7
-"""Of all writes, where a disruption wants binds to wait."""
+"""Share of throttled writes while a disruption delays binds."""
 SLOW = 0.75
-"""Of all nodes that change their domain: binds to these are slow."""
+"""Share of nodes whose domain changes while binds to them are slow."""
 HANDED_OVER_S = (3.0, 8.0)
-"""How long such a node stays away."""
+"""Time for which such a node is in the other domain."""
 IN_USE_S = 12.0
-"""How long it takes at most until each leader uses its nodes: at the start of a run, they first come to their leases."""
+"""Time until each leader uses its nodes, at most: at the start of a run, leaders first acquire their leases."""
 SENT_S = 1.5
-"""How long it waits for a bind on the wire."""
+"""Time to wait for a bind in flight."""
 FILLED_S = 6.0
-"""How long a disruption waits for what it has prepared: faults may be in the way."""
+"""Time to wait for a prepared state: faults may delay it."""
 
 
-class Where(Enum):
-    """In which runs a disruption can strike."""
+class RunKind(Enum):
+    """The runs in which a disruption can occur."""
 
     ANY = auto()
-    SHIPPED = auto()
-    """Those of the default configuration."""
-    ASKING = auto()
-    """Those with loans and plugins that ask outside."""
+    DEFAULT = auto()
+    """Runs of the default configuration."""
+    REMOTE = auto()
+    """Runs with loans, and with plugins that need remote responses."""
 
 
 @dataclass(slots=True)
-class Scene:
-    """What a disruption may touch, and how it waits."""
+class RunContext:
+    """One run: the parts that a disruption or scenario may use, and ways to wait."""
 
     seed: int
     setting: Setting
@@ -58,31 +58,33 @@ class Scene:
     replicas: Replicas
     nodes_added: int = 0
 
-    def rewound(self) -> None:
-        """The store was restored from a backup. The controllers of storage begin anew: they keep what they have seen."""
-        self.bind_checker.rewound()
+    def on_restored(self) -> None:
+        """Reports to all parts that the store was restored. The storage controllers are restarted, since they keep what they have
+        seen.
+        """
+        self.bind_checker.on_restored()
         self.world.storage.start()
-        self.replicas.rewound()
+        self.replicas.on_restored()
 
     def now_s(self) -> float:
         return self.loop.time()
 
     def mark(self) -> str:
-        """Of names and labels that nobody else has."""
+        """Returns a random part for unique names and labels."""
         return f"{self.rng.getrandbits(32):08x}"
 
     async def pause(self, at_least_s: float, at_most_s: float) -> None:
         await asyncio.sleep(self.rng.uniform(at_least_s, at_most_s))
 
     async def until(self, holds: Callable[[], bool], limit_s: float = FILLED_S) -> None:
-        """Returns when it holds, or after `limit_s`."""
+        """Waits until `holds()` is true, for `limit_s` at most."""
         until_s = self.now_s() + limit_s
         while self.now_s() < until_s and not holds():  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(0.1)
 
     @asynccontextmanager
     async def throttled(self) -> AsyncIterator[None]:
-        """Most writes get a 429: binds are under way for seconds, and meanwhile things change."""
+        """Answers most writes with 429: binds are in flight for seconds, and the cluster changes meanwhile."""
         faults = self.faults
         before, faults.throttled = faults.throttled, THROTTLED
         try:
@@ -92,7 +94,7 @@ class Scene:
 
     @asynccontextmanager
     async def slow_binds(self, node: str) -> AsyncIterator[None]:
-        """Binds to the node take seconds; every domain is led, and uses its nodes, when that begins."""
+        """Makes binds to the node slow. Waits first until every domain is led and uses its nodes."""
         slow = self.faults.slow_nodes
         await self.until_in_use(node)
         slow.add(node)
@@ -102,7 +104,9 @@ class Scene:
             slow.discard(node)
 
     async def until_in_use(self, node: str) -> None:
-        """Every domain is led, and uses its nodes: who has listed later than another leader waits for the next word of any node."""
+        """Waits until every domain is led and uses its nodes. A leader that has listed later than another one waits for an event of
+        any node.
+        """
         until_s = self.now_s() + IN_USE_S
         while self.now_s() < until_s:
             programs = [process.program for process in self.replicas.running]
@@ -119,17 +123,17 @@ class Scene:
         return self.rng.choice(found) if found else None
 
 
-Act = Callable[[Scene], Awaitable[bool]]
-"""Strikes, and says whether there was something to strike."""
+Action = Callable[[RunContext], Awaitable[bool]]
+"""Applies the disruption. Returns False if there was nothing to disrupt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disruption:
-    """One kind."""
+    """One kind of disruption."""
 
     name: str
-    act: Act
+    action: Action
     weight: int = 4
-    where: Where = Where.ANY
+    runs: RunKind = RunKind.ANY
     awaits: str = ""
-    """The defect that it finds, while that is being mended elsewhere: until then it strikes only where it is named."""
+    """The defect that it finds, while that is being fixed: until then it only occurs where it is named."""

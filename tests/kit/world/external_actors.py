@@ -1,4 +1,4 @@
-"""Other schedulers, and people with a keyboard: they place pods from outside, and bind some of ours."""
+"""Other schedulers and users: they place pods of other schedulers, and bind some of ours."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.kit.world.store_view import StoreView
 NO_LABELS: Mapping[str, str] = {}
 GIANT_PORT = 9_900
 GIANT_TOLERATIONS = 300
-"""More than the program reads of a pod; the API has no such bound."""
+"""More tolerations than the program decodes; the API has no such limit."""
 
 
-class Strangers:
-    """`on_bound` gets the uid and the node of each pod that they place."""
+class ExternalActors:
+    """Places and binds pods. `on_bound`: called with uid and node of each."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Strangers:
         spec: Mapping[str, Any] | None = None,
         namespace: str = NAMESPACE,
     ) -> str:
-        """A pod of another scheduler on a node from the start, as static pods are, with what `spec` adds; its uid."""
+        """Creates a pod of another scheduler on a node, as static pods are, with the fields of `spec`. Returns its uid."""
         metadata = {
             "name": f"{FOREIGN}{self._next_number()}",
             "namespace": namespace,
@@ -61,7 +61,7 @@ class Strangers:
         return await self._place({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": whole})
 
     async def _place(self, pod: dict[str, Any]) -> str:
-        """The uid of a pod that is created on its node; empty where it could not be."""
+        """Creates a pod with a node. Returns its uid; empty if it was not created."""
         answer = await self._user.send("POST", pods_path(pod["metadata"].get("namespace", NAMESPACE)), pod)
         if answer.status != 201:
             return ""
@@ -70,16 +70,16 @@ class Strangers:
         return uid
 
     async def place_averse(self, node: str, labels: Mapping[str, str], key: str = HOSTNAME) -> str:
-        """A pod of another scheduler on a node from the start, which bears nobody with these labels there; its uid.
+        """Creates a pod of another scheduler on a node, with anti-affinity to these labels. Returns its uid.
 
-        With the `key` of a wider place, nowhere in that.
+        `key`: topology key of the anti-affinity.
         """
         spec = small_spec("default-scheduler", "10m") | {"nodeName": node, "affinity": anti_affinity(labels, key)}
         metadata = {"name": f"{FOREIGN}averse-{self._next_number()}", "labels": {}}
         return await self._place({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
     async def place_giant(self, node: str) -> str:
-        """A placed pod with more tolerations than are read of one, which holds a port and bears no `app-0` beside it."""
+        """Creates a pod on a node with too many tolerations, a host port, and anti-affinity to `app-0`. Returns its uid."""
         spec = small_spec("default-scheduler", "10m") | {"nodeName": node}
         spec["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": GIANT_PORT}]
         spec["affinity"] = anti_affinity({"app": "app-0"})
@@ -89,7 +89,7 @@ class Strangers:
         return await self._place(plain | {"spec": spec | {"tolerations": tolerations}})
 
     async def add_beside_giant(self, node: str) -> None:
-        """What may not be beside the giant: its port, its enemies, and who does not bear it."""
+        """Creates pods that must not be on the giant's node: with its port, excluded by it, or excluding it."""
         where = {"nodeSelector": {HOSTNAME: node}}
         port = small_spec("forecast-scheduler", "10m") | where
         port["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": GIANT_PORT}]
@@ -101,7 +101,7 @@ class Strangers:
             await self._user.create_pod({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
     async def bind_one_of_ours(self) -> None:
-        """Somebody else creates a pod of ours and binds it before we can, to a large node that we may be filling too."""
+        """Creates a pod of ours and binds it before we can, to a large node that we may be filling."""
         name, virtual = f"{FOREIGN}{self._next_number()}", 9 + 10 * self._rng.randrange(NODES // 10)
         pod = mixed_pod(name, self._rng)
         pod["metadata"]["annotations"] = {}
@@ -116,7 +116,7 @@ class Strangers:
         await self.bind(found, f"node-{virtual}")
 
     async def bind(self, pod: Pod, node: str) -> None:
-        """Somebody else binds a pod of ours."""
+        """Binds a pod of ours."""
         binding = {"metadata": {"name": pod.name, "uid": pod.uid}, "target": {"name": node}}
         path = f"{pods_path(pod.namespace)}/{pod.name}/binding"
         if (await self._user.send("POST", path, binding)).status == 201:

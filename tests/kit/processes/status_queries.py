@@ -1,6 +1,6 @@
-"""What people and scrapers ask of a running process: its figures, its queues, and why single pods are where they are.
+"""Reads metrics, health, queues and explanations of a running process, as users and scrapers do.
 
-Whoever asks changes nothing. What is tried on a copy (fixes, what-if) is a disruption of its own (`questions`).
+That changes nothing. Fixes and what-if, which use a copy, are asked by a disruption of its own (`questions`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from multisched.whatif.explain_known import describe, find_pod
 PODS_SHOWN = 50
 
 
-def look_at(program: Program, identity: str, pods: Sequence[str]) -> None:
-    """As `/metrics`, `/readyz`, `multisched queue`, `multisched explain` and a demo's last words do."""
+def query_status(program: Program, identity: str, pods: Sequence[str]) -> None:
+    """Reads what `/metrics`, `/readyz`, `multisched queue` and `multisched explain` show."""
     read(program)
     statistics_of(program)
     health_of(program)
@@ -29,4 +29,4 @@ def look_at(program: Program, identity: str, pods: Sequence[str]) -> None:
             for query in (ExplainQuery(namespace, name), ExplainQuery(namespace, name, node=node)):
                 describe(program, known, query)
         except NotExplainedError:
-            continue  # the process has not heard of it yet
+            continue  # the process has not observed it yet

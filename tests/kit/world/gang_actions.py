@@ -1,6 +1,6 @@
-"""What happens to gangs that controllers own: evictions, deletions, edits of their PodGroups, and volumes that arrive late.
+"""Actions on gangs owned by controllers: evictions, deletions, edits of their PodGroups, and late volumes.
 
-Each act has a pool of nodes of its own and leaves its pods there: at the end of a run they are judged where they are.
+Each action uses a pool of nodes of its own and leaves its pods there: they are checked at the end of the run.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from tests.kit.world.gang_plans import Form
 from tests.kit.world.gang_workloads import GangWorkload, GangWorkloads
 
 GROUPED: Final = Form.PLUGINS
-"""The form in which the PodGroup alone says how many members start together."""
+"""The form in which only the PodGroup has the minimum."""
 HOSTILE: Final = 32
-"""Members of a gang whose attempt is expensive."""
+"""Number of members of a gang whose attempt is expensive."""
 SLOW_S: Final = (1.0, 4.0)
-"""Until a volume arrives."""
+"""Time until a volume is provisioned."""
 
-Act = Callable[[GangWorkloads], Awaitable[None]]
+Action = Callable[[GangWorkloads], Awaitable[None]]
 
 
 # -- evictions -----------------------------------------------------------------------------------------------------------
 
 
 async def _evict_a_gang(gangs: GangWorkloads) -> None:
-    """A more urgent gang takes the node of a gang whose members end slowly; another node has room for some replacements.
+    """Creates an urgent gang for the node of a gang whose members end slowly; another node has room for some replacements.
 
     The urgent gang may have more members than it needs, and more than fit.
     """
@@ -38,7 +38,7 @@ async def _evict_a_gang(gangs: GangWorkloads) -> None:
 
 
 async def _evict_and_delete(gangs: GangWorkloads) -> None:
-    """Of two gangs one is evicted while the other one is deleted and created again: there is room for one of them."""
+    """Evicts one of two gangs while the other one is deleted and recreated: there is room for one of them."""
     pool, size = gangs.pool(), gangs.rng.randint(3, 4)
     node = await gangs.node(pool, size)
     await gangs.runs(await gangs.gang(pool, size, size))
@@ -52,7 +52,9 @@ async def _evict_and_delete(gangs: GangWorkloads) -> None:
 
 
 async def _preempt_at_once(gangs: GangWorkloads) -> None:
-    """Several urgent pods at once, each of which the surplus of a gang would satisfy; once more when the first have their nodes."""
+    """Creates several urgent pods at once, each of which fits after evicting the surplus of a gang; and again when the first are
+    bound.
+    """
     pool, extra = gangs.pool(), gangs.rng.randint(1, 2)
     size = 4 + extra
     await gangs.node(pool, size)
@@ -63,7 +65,7 @@ async def _preempt_at_once(gangs: GangWorkloads) -> None:
 
 
 async def _preempt_members_apart(gangs: GangWorkloads) -> None:
-    """A gang runs on two nodes; urgent pods come to either of them at once."""
+    """Creates urgent pods on both nodes of a running gang at once."""
     pool = gangs.pool()
     nodes = [await gangs.node(pool, 3) for _ in range(2)]
     await gangs.runs(await gangs.gang(pool, 6, gangs.rng.randint(4, 5)))
@@ -76,7 +78,7 @@ async def _preempt_members_apart(gangs: GangWorkloads) -> None:
 
 
 async def _create_again(gangs: GangWorkloads) -> None:
-    """A gang is deleted and created again under its name, on nodes that take fewer members than before."""
+    """Deletes a gang and recreates it under its name, on nodes that take fewer members than before."""
     pool, size = gangs.pool(), gangs.rng.randint(3, 5)
     node = await gangs.node(pool, size)
     gang = await gangs.gang(pool, size, size)
@@ -88,7 +90,7 @@ async def _create_again(gangs: GangWorkloads) -> None:
 
 
 async def _run_again(gangs: GangWorkloads) -> None:
-    """A Job runs again under its name: some members of its earlier run have succeeded, and there is room for a part of it."""
+    """Recreates a Job under its name: some members of its earlier run have succeeded, and there is room for some of the others."""
     pool, size = gangs.pool(), gangs.rng.randint(3, 5)
     node = await gangs.node(pool, size)
     gang = await gangs.gang(pool, size, size, is_job=True)
@@ -103,7 +105,7 @@ async def _run_again(gangs: GangWorkloads) -> None:
 
 
 async def _roll_out(gangs: GangWorkloads) -> None:
-    """Members of a running gang are replaced one after the other. Those beyond the minimum may fit on no node at first."""
+    """Deletes members of a running gang one after the other. Those beyond the minimum may fit on no node at first."""
     pool, size = gangs.pool(), gangs.rng.randint(3, 5)
     await gangs.node(pool, size + gangs.rng.randint(0, 1))
     least = gangs.rng.randint(2, size)
@@ -120,9 +122,9 @@ async def _roll_out(gangs: GangWorkloads) -> None:
 
 
 async def _edit_after_nomination(gangs: GangWorkloads) -> None:
-    """A gang clears a node. It can no longer start before its victim has ended, or right after; a pod that it kept out waits for that.
+    """Makes a gang unable to start before or right after its victim has ended; a pod that it excluded waits for that.
 
-    In one case of five nothing happens to it, and it starts.
+    In one case of five the gang is unchanged, and starts.
     """
     pool, is_early = gangs.pool(), gangs.rng.random() < 0.5
     node = await gangs.node(pool, 4)
@@ -136,7 +138,7 @@ async def _edit_after_nomination(gangs: GangWorkloads) -> None:
     else:
         await _end(gangs, victim)
         await gangs.until(lambda: gangs.named(victim) is None, 2.0)
-    await _make_unable(gangs, gang)
+    await _make_unstartable(gangs, gang)
     await gangs.pause(2.0)
     kept_out = kept_out or await gangs.pod(pool, "3")
     await _end(gangs, victim)
@@ -144,16 +146,16 @@ async def _edit_after_nomination(gangs: GangWorkloads) -> None:
 
 
 async def _end(gangs: GangWorkloads, name: str) -> None:
-    """The pod's finalizer is removed, if it is still there."""
+    """Removes the pod's finalizer, if the pod exists."""
     if (pod := gangs.named(name)) is not None:
         await gangs.end(pod)
 
 
-async def _make_unable(gangs: GangWorkloads, gang: GangWorkload) -> None:
-    """A gang of two can no longer start; in one case of five it still can."""
+async def _make_unstartable(gangs: GangWorkloads, gang: GangWorkload) -> None:
+    """Makes a gang of two unable to start; in one case of five it still can."""
     kind = gangs.rng.randrange(5)
     if kind == 0:
-        gang.is_kept = False
+        gang.is_active = False
         await gangs.delete_members(gang, 1)
     elif kind == 1:
         await gangs.delete_group(gang)
@@ -164,7 +166,7 @@ async def _make_unable(gangs: GangWorkloads, gang: GangWorkload) -> None:
 
 
 async def _edit_a_waiting_gang(gangs: GangWorkloads) -> None:
-    """A gang waits for room, or for more members; its PodGroup is changed until it asks for what there is."""
+    """Edits the PodGroup of a pending gang until it fits."""
     pool, size = gangs.pool(), gangs.rng.randint(4, 6)
     await gangs.node(pool, size - 1)
     gang = await gangs.gang(pool, size, size, form=GROUPED, topology=gangs.rng.choice(("", "sim/nowhere:required")))
@@ -177,7 +179,7 @@ async def _edit_a_waiting_gang(gangs: GangWorkloads) -> None:
 
 
 async def _edit_a_running_gang(gangs: GangWorkloads) -> None:
-    """The PodGroup of a running gang is changed; then urgent pods want its room."""
+    """Edits the PodGroup of a running gang, then creates urgent pods for its room."""
     pool, size = gangs.pool(), gangs.rng.randint(4, 6)
     await gangs.node(pool, size)
     gang = await gangs.gang(pool, size, gangs.rng.randint(2, size), form=GROUPED)
@@ -191,7 +193,7 @@ async def _edit_a_running_gang(gangs: GangWorkloads) -> None:
 
 
 async def _edit(gangs: GangWorkloads, gang: GangWorkload) -> None:
-    """One change of a PodGroup, which is good afterwards."""
+    """Edits a PodGroup; it is valid afterwards."""
     kind = gangs.rng.randrange(4)
     if kind == 0:
         await gangs.delete_group(gang)
@@ -207,7 +209,9 @@ async def _edit(gangs: GangWorkloads, gang: GangWorkload) -> None:
 
 
 async def _wait_for_a_volume(gangs: GangWorkloads) -> None:
-    """One member's volume arrives late. Meanwhile its node may be cordoned; then it is bound nowhere, and no other member may be."""
+    """Delays the volume of one member. Its node may be cordoned meanwhile; then neither this member nor another one may be
+    bound.
+    """
     pool, size = gangs.pool(), gangs.rng.randint(3, 4)
     node, claim = await gangs.node(pool, size), await gangs.claim()
     await gangs.gang(pool, size, size, claims=[claim])
@@ -223,20 +227,22 @@ async def _wait_for_a_volume(gangs: GangWorkloads) -> None:
 # -- cost ----------------------------------------------------------------------------------------------------------------
 
 
-async def _ask_for_too_much(gangs: GangWorkloads) -> None:
-    """The members of a gang each have tastes of their own, and one of them fits nowhere: every topology domain is searched in vain."""
+async def _search_expensively(gangs: GangWorkloads) -> None:
+    """Creates a gang whose members have different preferences, and one of which fits nowhere: every topology domain is searched
+    without success.
+    """
     pool = gangs.pool()
     for _ in range(4):
         await gangs.node(pool, HOSTILE // 2)
     gang = await gangs.gang(pool, HOSTILE, HOSTILE, cpu="10m", topology="zone:required,kubernetes.io/hostname")
-    gang.has_tastes = True
+    gang.has_preferences = True
     await gangs.until(lambda: len(gangs.members(gang)) == HOSTILE)
     await gangs.pause(4.0)
     gang.replicas = 0
     await gangs.delete_members(gang)
 
 
-ACTS: Final[Mapping[str, Act]] = {
+ACTIONS: Final[Mapping[str, Action]] = {
     "gang evicted": _evict_a_gang,
     "gang evicted, another one deleted": _evict_and_delete,
     "gang beside several urgent pods": _preempt_at_once,
@@ -248,5 +254,5 @@ ACTS: Final[Mapping[str, Act]] = {
     "podgroup of a waiting gang changed": _edit_a_waiting_gang,
     "podgroup of a running gang changed": _edit_a_running_gang,
     "gang with a late volume": _wait_for_a_volume,
-    "gang that costs too much": _ask_for_too_much,
+    "gang that costs too much": _search_expensively,
 }

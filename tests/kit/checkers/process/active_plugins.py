@@ -1,4 +1,4 @@
-"""Whether each part of a process has the plugins that are in force, and no plugin of a profile before (I12)."""
+"""Checks that each part of a process uses the plugins in force, and none of an earlier profile (I12)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from multisched.shell.program import Program
 
 
 def fault_of_plugins(program: Program) -> str:
-    """The first part that has other plugins than its domain; empty for none."""
+    """Returns the first part that uses other plugins than its domain; empty for none."""
     says: dict[ObjectKind, Plugin] = {}
     counts: dict[str, Plugin] = {}
     for worker in sorted(program.router.workers(), key=lambda one: one.name):

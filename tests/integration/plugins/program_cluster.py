@@ -1,8 +1,8 @@
-"""The whole program on an embedded API server in process, for tests of plugins: nodes and pods in, bindings out.
+"""The whole program and an embedded API server in one process, for tests of plugins.
 
-Runs in virtual time under `in_virtual_time`, and in real time where threads, processes or sockets answer. Every binding is
-checked when it takes effect (I1, I2, I7), by the judge of `multisched verify` too, and at the end the caches must be what the
-server holds (I3, I4, I5).
+Tests create nodes and pods and wait for bindings, in virtual time (`in_virtual_time`), or in real time if threads, processes or
+sockets take part. Every binding is checked when it takes effect (I1, I2, I7), also by the judge of `multisched verify`. `at_rest`
+requires that caches and queues equal the content of the server (I3, I4, I5).
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from tests.kit.checkers.invariants import differences
 T = TypeVar("T")
 DEFINITIONS = Path(__file__).parents[3] / "deploy" / "crds"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-Story = Callable[[], Awaitable[T]]
+AsyncTest = Callable[[], Awaitable[T]]
 HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\nlease: {enabled: false}\n"
 
 
 def one_domain(*plugins: Mapping[str, Any], queue_sort: str | None = None, **settings: Any) -> str:
-    """A configuration with the domain `tests`, that is `tests-scheduler`: the default profile and these plugins."""
-    # DefaultBinder comes last: the first Bind plugin that does not pass speaks for the pod.
+    """Returns a configuration with one domain, `tests` (scheduler name `tests-scheduler`): the default profile and these plugins."""
+    # DefaultBinder is last: the first Bind plugin that does not skip binds the pod.
     enabled = [*plugins, {"name": "DefaultBinder"}]
     profile: dict[str, Any] = {"plugins": {"disabled": ["DefaultBinder"], "enabled": enabled}}
     if queue_sort is not None:
@@ -66,8 +66,8 @@ class LoopClock:
         return EPOCH + timedelta(seconds=self.monotonic())
 
 
-class Ears(QuietObserver):
-    """Hears also in which order pods were placed."""
+class PlacementObserver(QuietObserver):
+    """Records the names of placed pods in their order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,8 +78,8 @@ class Ears(QuietObserver):
             self.placed.append(pod.name)
 
 
-class House:
-    """The whole program over an embedded API server, for tests of plugins. Made by `open_house`."""
+class ProgramCluster:
+    """A running program with its API server. Created by `open_cluster`."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class House:
         self._judge = BindJudge(server, configuration, clock.monotonic, self)
         self.api_checker = api_checker
         self.broken = broken
-        self.observer = Ears()
+        self.observer = PlacementObserver()
         self.bound_at: dict[str, float] = {}
         """Pod -> seconds since the start, in the order of binding."""
         self.program: Program
@@ -111,11 +111,11 @@ class House:
     def was_delivered(self, pod: dict[str, Any], uid: str) -> bool:
         return True
 
-    def unheard(self, uid: str) -> Collection[str]:
+    def missed_pods(self, uid: str) -> Collection[str]:
         return ()
 
-    def bind_seen(self, path: str, body: bytes, answer: Response) -> None:
-        self.api_checker.bind_seen(path, body, answer)
+    def on_bind_applied(self, path: str, body: bytes, answer: Response) -> None:
+        self.api_checker.on_bind_applied(path, body, answer)
         if answer.status == 201:
             self.bound_at[path.split("/")[-2]] = self.now_s
             self.broken += [str(finding) for finding in self._judge.findings(decision_of(body)[0])]
@@ -156,7 +156,7 @@ class House:
         assert answer.status == 200, answer.body
 
     async def priority_class(self, name: str, value: int, **fields: str) -> None:
-        """`preemptionPolicy`, for instance."""
+        """`fields`: of the class, for instance `preemptionPolicy`."""
         await self.post("/apis/scheduling.k8s.io/v1/priorityclasses", name, {}, value=value, **fields)
 
     async def delete(self, path: str) -> None:
@@ -164,7 +164,7 @@ class House:
         assert (await self._api.request("DELETE", f"{full}?gracePeriodSeconds=0")).status == 200
 
     async def until(self, holds: Callable[[], bool], within_s: float = 60.0) -> None:
-        """Waits for something that is to come about; fails with what the program knows when it does not."""
+        """Waits until `holds()` is true. Fails with the queued and bound pods if it is not within `within_s`."""
         deadline_s = self.now_s + within_s
         while not holds():
             entries = [entry for worker in self.program.router.workers() for entry in worker.queue.entries()]
@@ -179,14 +179,14 @@ class House:
         return next(worker for worker in self.program.router.workers() if worker.name == domain)
 
     def waiting(self, name: str) -> QueueEntry | None:
-        """The pod's place in the queue."""
+        """Returns the pod's queue entry; None if it is not queued."""
         return next((e for e in self.worker().queue.entries() if e.pod.name == name), None)
 
     def node_of(self, name: str) -> str:
         return self.api_checker.pods()[f"default/{name}"].node
 
     async def at_rest(self) -> None:
-        """Caches, queues and ledgers come to hold exactly what the server does, and no invariant was broken."""
+        """Waits until caches, queues and ledgers equal the content of the server, and checks that no invariant was broken."""
         deadline_s = self.now_s + 60.0
         while found := differences(self.program, self.server):
             assert self.now_s < deadline_s, found
@@ -194,86 +194,86 @@ class House:
         assert self.broken == []
 
 
-class _Seen(DirectTransport):
-    """A transport that tells of every binding at the moment it took effect."""
+class _ObservedTransport(DirectTransport):
+    """A transport that reports every binding when it takes effect."""
 
-    def __init__(self, server: ApiServer, house: House) -> None:
+    def __init__(self, server: ApiServer, cluster: ProgramCluster) -> None:
         super().__init__(server)
-        self._house = house
+        self._cluster = cluster
 
     async def request(self, method: str, path: str, *, body: bytes | None = None, **rest: Any) -> Response:
         answer = await super().request(method, path, body=body, **rest)
         if "/binding" in path and body is not None:
-            self._house.bind_seen(path.partition("?")[0], body, answer)
+            self._cluster.on_bind_applied(path.partition("?")[0], body, answer)
         return answer
 
 
 @asynccontextmanager
-async def open_house(
+async def open_cluster(
     configuration: str,
     *,
     registry: Registry | None = None,
     worker_factory: WorkerFactory | None = None,
-    before: Callable[[House], Awaitable[None]] | None = None,
+    before: Callable[[ProgramCluster], Awaitable[None]] | None = None,
     behind: Callable[[Transport], Transport] | None = None,
     measures: Measures | None = None,
     server: ApiServer | None = None,
     identity: str = "house",
-) -> AsyncIterator[House]:
-    """The program runs until the block is left, and must then end in time.
+) -> AsyncIterator[ProgramCluster]:
+    """Runs the program until the block is left; it must then stop within 20 s.
 
-    `before`: what is in the cluster already; `behind`: what stands between the program and the server. `server`: of another
-    house, whose program this one follows.
+    `before`: creates objects before the program starts. `behind`: wraps the transport between the program and the server.
+    `server`: of an earlier cluster, whose program this one succeeds.
     """
     clock, broken = LoopClock(), list[str]()
     server = ApiServer(clock, seed=0, rbac=False) if server is None else server
     parsed = loading.parse(configuration, "house")
-    house = House(server, ApiChecker(server, broken), broken, clock, parsed)
+    cluster = ProgramCluster(server, ApiChecker(server, broken), broken, clock, parsed)
     if before is not None:
-        await before(house)
-    seen = _Seen(server, house)
+        await before(cluster)
+    seen = _ObservedTransport(server, cluster)
     ports = ProgramPorts(
         behind(seen) if behind is not None else seen,
         clock,
         random.Random(0),
         identity,
         "kube-system",
-        observer=lambda domain: house.observer,
+        observer=lambda domain: cluster.observer,
         registry=registry,
         worker_factory=worker_factory,
         measures=measures,
         plan_repairs=plans_of,
     )
-    house.program = Program(parsed, ports)
+    cluster.program = Program(parsed, ports)
     async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(house.program.run())
+        running = tasks.create_task(cluster.program.run())
         try:
-            await house.until(lambda: house.program.is_ready)
-            yield house
-            house.program.stop()
+            await cluster.until(lambda: cluster.program.is_ready)
+            yield cluster
+            cluster.program.stop()
             async with asyncio.timeout(20.0):
                 await running
         finally:
             running.cancel()
 
 
-async def install_definitions(house: House) -> None:
-    """The custom resource definitions that ship."""
+async def install_definitions(cluster: ProgramCluster) -> None:
+    """Installs the custom resource definitions of `deploy/crds`."""
     for file in sorted(DEFINITIONS.glob("*.yaml")):
         document = yaml.safe_load(file.read_text("utf-8"))
-        await house.post(CRDS, document["metadata"]["name"], {}, spec=document["spec"])
+        await cluster.post(CRDS, document["metadata"]["name"], {}, spec=document["spec"])
 
 
-def in_virtual_time(story: Callable[[], Any], seed: int = 0) -> None:
-    """Runs an asynchronous test under the simulation's loop."""
-    simulate(story(), SimLoop(seed))
+def in_virtual_time(main: Callable[[], Any], seed: int = 0) -> None:
+    """Runs an asynchronous test on the seeded loop with virtual time."""
+    simulate(main(), SimLoop(seed))
 
 
 @asynccontextmanager
-async def controlled(house: House) -> AsyncIterator[None]:
-    """The controllers of a cluster at work beside the program."""
+async def with_controllers(cluster: ProgramCluster) -> AsyncIterator[None]:
+    """Runs the controllers of a cluster while the block runs."""
     working = asyncio.ensure_future(
-        run_controllers(DirectTransport(house.server), clock=LoopClock(), rng=random.Random(0))
+        run_controllers(DirectTransport(cluster.server), clock=LoopClock(), rng=random.Random(0))
     )
     try:
         yield

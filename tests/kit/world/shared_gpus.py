@@ -1,4 +1,4 @@
-"""Who acts on nodes with shared GPUs: users, kubelets with their device plugins, node agents, and another scheduler.
+"""All clients of nodes with shared GPUs: users, kubelets with device plugins, node agents, and another scheduler.
 
 Owns these nodes and their pods. The kubelets are those of the embedded cluster: each plugin guesses the pod that it serves.
 """
@@ -44,20 +44,20 @@ BURSTS: Final = (14, 20)
 BURST_MAX: Final = 5
 BETWEEN_S: Final = (0.3, 3.0)
 DELETED: Final = 0.25
-"""Of all pods: their users delete them, gracefully, within `DELETED_S`."""
+"""Share of pods that their users delete, gracefully, within `DELETED_S`."""
 DELETED_S: Final = 9.0
 PLUGIN_S: Final = ((0.0, 0.0), (0.0, 1.0), (0.5, 2.0))
-"""How long a device plugin takes to allocate the devices of a container, in one run or another."""
+"""Duration of an allocation by a device plugin, one range per run."""
 FOREIGN: Final = "foreign-carded"
-"""A pending pod of another scheduler, which locks nodes for it."""
+"""A pending pod of another scheduler, for which that scheduler locks nodes."""
 LOCKED_S: Final = (0.1, 2.5)
 LOCK_EVERY_S: Final = (1.0, 4.0)
 CHANGES: Final = (2, 4)
 CHANGED_S: Final = (0.5, 5.0)
 
 
-class PatientTransport(DirectTransport):
-    """A client that asks again while the server is away: a plugin that gives up fails its pod."""
+class RetryingTransport(DirectTransport):
+    """A client that repeats requests while the server is away: a device plugin that fails would fail its pod."""
 
     async def request(
         self,
@@ -76,19 +76,19 @@ class PatientTransport(DirectTransport):
             await asyncio.sleep(0.5)
 
 
-class GpuUsers:
-    """All of one run."""
+class SharedGpuActors:
+    """The shared GPUs of one run."""
 
     def __init__(self, server: ApiServer, user: ApiUser, objects: StoreView, clock: WallClock, seed: int) -> None:
         self._user, self._objects, self._clock = user, objects, clock
         self._rng = random.Random(f"{seed}/cards")
         self.nodes: Mapping[str, CardNode] = {one.name: one for one in drawn_nodes(self._rng)}
         self.demands: dict[str, CardDemand] = {}
-        """Name of each pod that there has been -> what it asks for."""
+        """Name of each pod created so far -> its demand."""
         self.stolen: list[str] = []
         """Locks of the other scheduler that were removed or overwritten while it used them."""
         self.kubelets = Kubelets(
-            PatientTransport(server),
+            RetryingTransport(server),
             clock=clock,
             rng=random.Random(f"{seed}/card kubelets"),
             stages=builtin_stages("general"),
@@ -112,7 +112,9 @@ class GpuUsers:
         await self._post(pods_path(NAMESPACE), foreign)
 
     async def run(self, struck: Counter[str]) -> None:
-        """Pods come and go while cards change and nodes are locked; returns when the last pod has come, and all is as it was."""
+        """Creates and deletes pods while cards change and nodes are locked. Returns when all pods are created and all changes are
+        reverted.
+        """
         tasks = [asyncio.ensure_future(one(struck)) for one in (self._lock_nodes, self._change_cards)]
         try:
             await self._arrive(struck)
@@ -130,7 +132,7 @@ class GpuUsers:
             task.cancel()
 
     def pods(self) -> list[Pod]:
-        """Those that there are, in order of their names."""
+        """Returns the existing pods, in order of their names."""
         return [pod for pod in self._objects.pods().values() if CARDS in pod.labels]
 
     # -- users ---------------------------------------------------------------------------------------------------------
@@ -149,14 +151,14 @@ class GpuUsers:
             await asyncio.sleep(self._rng.uniform(*BETWEEN_S))
 
     async def _delete(self, name: str, after_s: float) -> None:
-        """As users do: the kubelet ends the pod, and removes it then."""
+        """Deletes a pod as users do: the kubelet ends and then removes it."""
         await asyncio.sleep(after_s)
         await self._user.send("DELETE", f"{pods_path(NAMESPACE)}/{name}")
 
     # -- agents of nodes -----------------------------------------------------------------------------------------------
 
     async def _change_cards(self, struck: Counter[str]) -> None:
-        """Cards vanish, fall ill, or are registered in a malformed text, for some seconds."""
+        """Makes cards missing, unhealthy or malformed in the register annotation, for some seconds."""
         registered = [node for node in self.nodes.values() if node.mode in REGISTERS]
         for _ in range(self._rng.randint(*CHANGES)):
             await asyncio.sleep(self._rng.uniform(*CHANGED_S))
@@ -175,7 +177,7 @@ class GpuUsers:
     # -- another scheduler ---------------------------------------------------------------------------------------------
 
     async def _lock_nodes(self, struck: Counter[str]) -> None:
-        """Locks nodes for a pod that it tries, and leaves abandoned locks."""
+        """Locks nodes for a pod of the other scheduler, and leaves abandoned locks."""
         names = [node.name for node in self.nodes.values() if node.mode == HAMI]
         while True:
             await asyncio.sleep(self._rng.uniform(*LOCK_EVERY_S))
@@ -199,7 +201,7 @@ class GpuUsers:
                     self.stolen.append(f"{name}: {texts[kind]}")
 
     async def _swap_lock(self, name: str, before: str, text: str) -> bool:
-        """Compares and sets the node's lock. False if it is not `before`."""
+        """Sets the node's lock if it is `before`. Returns False if it is not."""
         while True:
             answer = await self._user.send("GET", f"/api/v1/nodes/{name}")
             if answer.status != 200:
