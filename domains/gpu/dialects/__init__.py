@@ -38,6 +38,8 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     WholeDialect(),
 )
 """Also the order in which a placed pod's hold is read: the first dialect that finds one decides."""
+NOT_LISTED_BY_NODES: Final = frozenset({hami.MEMORY, hami.MEMORY_PERCENT, hami.CORES, volcano.MEMORY_PERCENT})
+"""Extended resources that device plugins read of pods, and that no node has allocatable."""
 
 
 class PodDemands(msgspec.Struct, frozen=True):
