@@ -98,6 +98,31 @@ def play_on(scene: Any, *templates: str) -> None:
             "resources.limits[aliyun.com/gpu-mem]: several containers request it",
         ),
         (
+            {},
+            [{GPU: 1, "aliyun.com/gpu-mem": 4}],
+            "the pod requests GPUs in two ways, gpushare and whole-GPU; write only one of them",
+        ),
+        (
+            {},
+            [{"volcano.sh/vgpu-number": 1}, {"amd.com/gpu": 1}],
+            "the pod requests GPUs in two ways, volcano-vgpu and whole-GPU; write only one of them",
+        ),
+        (
+            {},
+            [{"aliyun.com/gpu-mem": 4}, {"aliyun.com/gpu-core.percentage": 10}],
+            "resources.limits[aliyun.com/gpu-core.percentage]: several containers request it",
+        ),
+        (
+            {},
+            [{"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory-percentage": 150}],
+            "limits[volcano.sh/vgpu-memory-percentage]: 150 is more than 100; write a percentage of one card",
+        ),
+        (
+            {"annotations": {"gpu-fraction-num-devices": "2"}},
+            [{}],
+            "annotation gpu-fraction-num-devices: requires gpu-fraction or gpu-memory; write how much of each card",
+        ),
+        (
             {"annotations": {"multisched.io/gpu-milli": "1500"}},
             [{}],
             "annotation multisched.io/gpu-milli: '1500' is not an integer of 1..1000; write thousandths of one device",
@@ -196,6 +221,31 @@ def test_forged_annotations_say_nothing_after_a_restart(
             fresh.restore(pod, entry.row)
         assert fresh.held() == ledger.held()
         assert gpus.cluster.placed == {"forger": f"{template}-000"}
+
+    play_on(scene, template)
+
+
+@pytest.mark.parametrize(
+    ("template", "answer", "limits"),
+    [
+        ("whole", {"hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,1,1:;"}, {GPU: 8}),
+        ("hami", {"hami.io/vgpu-devices-allocated": "GPU-hami-000-0,NVIDIA,1,1:;"}, {GPU: 8}),
+        (
+            "volcano-vgpu",
+            {"volcano.sh/vgpu-ids-new": "GPU-volcano-vgpu-000-0,NVIDIA,1,1:"},
+            {"volcano.sh/vgpu-number": 8},
+        ),
+    ],
+)
+def test_forged_cards_of_a_foreign_pod_that_requests_no_gpu_take_nothing(
+    template: str, answer: dict[str, str], limits: dict[str, Any]
+) -> None:
+    """Without the admission policies, its author could write so; the kubelet asks no device plugin for such a pod."""
+
+    async def scene(gpus: GpuCluster) -> None:
+        await gpus.add("forger", {}, node=f"{template}-000", scheduler="other", annotations=answer)
+        await gpus.add("ours", limits)
+        assert await gpus.cluster.node_of("ours") == f"{template}-000"
 
     play_on(scene, template)
 

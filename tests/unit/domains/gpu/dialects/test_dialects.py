@@ -188,6 +188,7 @@ def test_invalid_hami_demands_name_field_and_fix(
         ("GPU-0,ten,24000,100,NVIDIA-A10,0,true:", 0, "is not a list of cards"),
         ("x" * 300_000, 0, "300000 bytes, more than"),
         ("[" * 60_000, 0, "annotation hami.io/node-nvidia-register: "),
+        (hami_register(1, id="GPU-0,NVIDIA,1,1:GPU-9"), 0, "card 0: id 'GPU-0,NVIDIA,1,1:GPU-9' has one of , : ;"),
         (hami_register(1, mode="mig"), 1, "mode mig is not supported"),
     ],
 )
@@ -233,6 +234,17 @@ def test_answer_for_another_node_does_not_count_as_an_answer() -> None:
 
 
 # -- Volcano vGPU ------------------------------------------------------------------------------------------------------
+
+
+def test_waiting_pod_that_requests_no_gpu_holds_no_card_and_keeps_others_away() -> None:
+    """HAMi's plugin could take it for another pod if its author wrote what a scheduler writes."""
+    text = "GPU-0,NVIDIA,24000,100:;"
+    answer = {hami.NODE: "n", hami.ALLOCATED: text, hami.TO_ALLOCATE: text, hami.BIND_PHASE: "allocating"}
+    ledger = make_ledger(hami_node())
+    ledger.restore(bound(make_pod("forger"), answer), 0)
+
+    assert ledger.cards(0).free == list(ledger.cards(0).totals)
+    assert "has not allocated yet" in refusal(ledger, hami_pod("b", memory=1))
 
 
 def vgpu(name: str, number: int = 1, memory: int = 1000) -> Pod:
@@ -328,6 +340,18 @@ def test_invalid_gpushare_demands_name_field_and_fix(
     requests: dict[str, int], labels: dict[str, str], problem: str
 ) -> None:
     assert problem in demands_of(make_pod("p", extra=requests, labels=labels)).problem
+
+
+def test_gpushare_memory_of_an_init_container_is_refused_with_the_fix() -> None:
+    """The device plugin sums up containers only, so it would never find the pod."""
+    pod = decode_pod(
+        pod_document("p", container("a"), initContainers=[container("b", extra={gpushare.GPU_MEMORY: "4"})])
+    )
+
+    assert demands_of(pod).problem == (
+        "spec.initContainers[b].resources.limits[aliyun.com/gpu-mem]: the device plugin does not count init containers; "
+        "write it in a container"
+    )
 
 
 def test_gpushare_node_that_reports_no_cards_is_named() -> None:
