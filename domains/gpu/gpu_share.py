@@ -305,7 +305,7 @@ class GpuShare:
 
     def remarks_of_node(self, node: Node) -> Sequence[str]:
         row = self._context.nodes.row_of(node.name)
-        return () if row is None else tuple(self._ledger.problems(row))
+        return () if row is None else tuple(self._ledger.problems(row, self._context.nodes))
 
     # -- locks of nodes ------------------------------------------------------------------------------------------------
 

@@ -311,6 +311,20 @@ def test_cards_smaller_than_their_holds_are_reported_once_and_kept() -> None:
     play_on(scene, "whole")
 
 
+def test_fewer_mig_instances_than_pods_hold_are_reported() -> None:
+    async def scene(gpus: GpuCluster) -> None:
+        await gpus.add("first", {"nvidia.com/mig-1g.10gb": 10})
+        await gpus.change_node("mig-000", status={"allocatable": {"nvidia.com/mig-1g.10gb": "5"}})
+        [(node, note)] = await gpus.events("UnusableNodeData")
+        assert node == "mig-000"
+        assert note.startswith(
+            "status.allocatable[nvidia.com/mig-1g.10gb]: pods hold 10, and 5 are published; the pods keep"
+        )
+        assert gpus.cluster.placed == {"first": "mig-000"}
+
+    play_on(scene, "mig")
+
+
 def test_truncated_register_annotation_keeps_the_last_cards_and_is_reported() -> None:
     async def scene(gpus: GpuCluster) -> None:
         await gpus.change_node("hami-000", metadata={"annotations": {"hami.io/node-nvidia-register": '[{"id": "GPU'}})

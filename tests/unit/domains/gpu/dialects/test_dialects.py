@@ -17,6 +17,7 @@ from multisched.model.decode import Decoder
 from multisched.model.decode_objects import decode_node_devices, decode_resource_slice
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
+from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
 from multisched.testing.builders import container, decode_pod, make_node, make_pod, node_document, pod_document
 
@@ -532,7 +533,7 @@ def test_cards_of_a_dra_driver_beside_a_device_plugin_count_once() -> None:
     ledger = with_slices(resource_slice())
 
     assert ledger.cards(0).node.mode is Mode.DRA
-    (problem,) = ledger.problems(0)
+    (problem,) = ledger.problems(0, NodeTable())
     assert problem.startswith(
         "the DRA driver and the vendor's device plugin describe the same cards; only those of the DRA driver"
     )
@@ -544,13 +545,13 @@ def test_hami_beside_a_dra_driver_is_named() -> None:
     ledger = with_slices(resource_slice(), node=hami_node())
 
     assert ledger.cards(0).node.mode is Mode.DRA
-    assert [one.partition(" describe")[0] for one in ledger.problems(0)] == ["the DRA driver and hami"]
+    assert [one.partition(" describe")[0] for one in ledger.problems(0, NodeTable())] == ["the DRA driver and hami"]
 
 
 def test_node_of_a_dra_driver_alone_has_no_problem() -> None:
     ledger = with_slices(resource_slice(), node=make_node("n"))
 
-    assert (ledger.cards(0).node.mode, list(ledger.problems(0))) == (Mode.DRA, [])
+    assert (ledger.cards(0).node.mode, list(ledger.problems(0, NodeTable()))) == (Mode.DRA, [])
 
 
 @pytest.mark.parametrize(
@@ -568,7 +569,7 @@ def test_node_of_a_dra_driver_alone_has_no_problem() -> None:
 def test_other_resource_slices_leave_the_cards_to_the_device_plugin(other: ClusterObject) -> None:
     ledger = with_slices(other)
 
-    assert (ledger.cards(0).node.mode, list(ledger.problems(0))) == (Mode.WHOLE, [])
+    assert (ledger.cards(0).node.mode, list(ledger.problems(0, NodeTable()))) == (Mode.WHOLE, [])
 
 
 def test_resource_slices_that_arrive_and_leave_change_the_mode() -> None:
