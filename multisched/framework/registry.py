@@ -165,7 +165,7 @@ def _parameters(factory: Factory) -> frozenset[str]:
 
 def _refuse_halves(plugin: Plugin, use: PluginUse) -> None:
     """Rejects a plugin without the attributes that its Protocols require: a part of it would be ignored silently."""
-    managed = getattr(plugin, "managed_resources", frozenset())
+    managed: object = getattr(plugin, "managed_resources", frozenset())
     if not isinstance(managed, frozenset):
         wrong = type(managed).__name__
         raise PluginSetupError(f"plugin {use.name}: managed_resources is {wrong}; write a frozenset of resource names")
