@@ -69,7 +69,10 @@ class GpushareDialect:
         )
 
     def cards(self, node: Node, objects: ObjectsView | None) -> NodeCards | None:
-        """Returns equal cards, as the plugin takes the first card's size for all."""
+        """Returns equal cards, as the plugin takes the first card's size for all.
+
+        The size is by the capacity, as the public extender has it: the kubelet takes unhealthy cards off the allocatable memory.
+        """
         memory, count = node.allocatable.get(GPU_MEMORY, 0), node.allocatable.get(GPU_COUNT, 0)
         if memory <= 0:
             return None
@@ -78,8 +81,15 @@ class GpushareDialect:
             return NodeCards(
                 Mode.GPUSHARE, problems=(f"{problem}; the device plugin must report 1..{CARDS_MAX} cards",)
             )
-        size = min(memory // count, MEMORY_MAX)
-        return NodeCards(Mode.GPUSHARE, tuple(Card(index, size) for index in range(count)), is_indexed=True)
+        capacity = node.reduced_capacity
+        size = min(capacity.get(GPU_MEMORY, memory) // capacity.get(GPU_COUNT, count), MEMORY_MAX)
+        cards = tuple(Card(index, size) for index in range(count))
+        lost = size * count - memory
+        unknown = f"status.allocatable[{GPU_MEMORY}]: {lost} less than the {count} cards have: some are unhealthy, it is not published "
+        problems = (
+            (f"{unknown}which; cordon the node until they are replaced",) if GPU_MEMORY in capacity and lost > 0 else ()
+        )
+        return NodeCards(Mode.GPUSHARE, cards, is_indexed=True, problems=problems)
 
     def answer(self, pod: Pod, demand: GpuDemand, node: str, cards: NodeCards, choice: Choice) -> Mapping[str, str]:
         memory = demand.amount.memory

@@ -325,6 +325,24 @@ def test_fewer_mig_instances_than_pods_hold_are_reported() -> None:
     play_on(scene, "mig")
 
 
+def test_unhealthy_gpushare_card_leaves_the_size_of_the_others_and_is_reported() -> None:
+    """The device plugin reports its memory as unhealthy, so the kubelet takes it off the allocatable memory alone."""
+
+    async def scene(gpus: GpuCluster) -> None:
+        await gpus.add("first", {"aliyun.com/gpu-mem": 80}, status={"phase": "Running"})
+        await gpus.change_node("gpushare-000", status={"allocatable": {"aliyun.com/gpu-mem": "560"}})
+        [(node, note)] = await gpus.events("UnusableNodeData")
+        assert node == "gpushare-000"
+        assert note == (
+            "status.allocatable[aliyun.com/gpu-mem]: 80 less than the 8 cards have: some are unhealthy, it is not published which;"
+            " cordon the node until they are replaced"
+        )
+        await gpus.add("second", {"aliyun.com/gpu-mem": 79})
+        assert gpus.cluster.placed == {"first": "gpushare-000", "second": "gpushare-000"}
+
+    play_on(scene, "gpushare")
+
+
 def test_truncated_register_annotation_keeps_the_last_cards_and_is_reported() -> None:
     async def scene(gpus: GpuCluster) -> None:
         await gpus.change_node("hami-000", metadata={"annotations": {"hami.io/node-nvidia-register": '[{"id": "GPU'}})
