@@ -260,7 +260,7 @@ class CardRow:
         Processes holds in the order of uids if that matters, so that equal holds give equal results.
         """
         cards, holds = self.node.cards, self.holds
-        kinds = {hold.is_whole for hold in holds.values()}
+        kinds = {hold.is_whole for hold in holds.values() if hold.count}
         self.has_whole, self.has_fractions = True in kinds, False in kinds
         memory, cores, sharers = ([0] * len(cards) for _ in range(3))
         everywhere: list[Hold] = []

@@ -27,18 +27,19 @@ from domains.gpu.dialects import (
     node_cards,
     sources_problem,
 )
-from domains.gpu.held_cards import excess_of
+from domains.gpu.held_cards import excess_of, unit_names
 from domains.gpu.hold import Hold
 from domains.gpu.node_lock import NodeLock, NodeLockKey
 from domains.gpu.pod_reader import PodReader
 from domains.gpu.row_locks import RowLocks
 from multisched.framework.device_demand import NO_DEMAND
-from multisched.framework.node_view import Bools, Rows
+from multisched.framework.node_view import Bools, NodeView, Rows
 from multisched.framework.objects_view import ObjectsView
 from multisched.model.cluster_objects import ClusterObject
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 
+KEPT: Final = "the pods keep what they hold, and no other pod gets it. Restore the cards, or delete the pods"
 NO_ANSWER: Final[Mapping[str, str]] = {}
 LABEL_MAX: Final = 63
 """Characters of a label's value."""
@@ -218,8 +219,8 @@ class GpuLedger:
         for row, cards in self._rows.items():
             yield row, self._nodes[row].name if row in self._nodes else "", cards
 
-    def problems(self, row: int) -> Iterator[str]:
-        """Yields what is wrong with the data of the row's node, with the field and the fix."""
+    def problems(self, row: int, nodes: NodeView) -> Iterator[str]:
+        """Yields what is wrong with the data of the row's node, with the field and the fix. `nodes`: what pods request of it."""
         cards, node = self.cards(row), self._nodes.get(row)
         yield from cards.node.problems
         if node is None:
@@ -230,7 +231,11 @@ class GpuLedger:
         excess = excess_of(cards)
         if excess:
             field = CARDS_FIELDS.get(cards.node.mode, CARDS_FIELDS[Mode.WHOLE])
-            yield f"{field}: {excess}; the pods keep what they hold, and no other pod gets it. Restore the cards, or delete the pods"
+            yield f"{field}: {excess}; {KEPT}"
+        for name in unit_names(cards.node.mode, node):
+            requested, units = int(nodes.requested(name)[row]), node.allocatable[name]
+            if requested > units:
+                yield f"status.allocatable[{name}]: pods hold {requested}, and {units} are published; {KEPT}"
 
     def hold(self, uid: str, row: int) -> Hold | None:
         """Returns the pod's hold on this row; None if it has none."""

@@ -23,7 +23,7 @@ from domains.gpu.card_row import (
 )
 from domains.gpu.cards import Mode
 from domains.gpu.demand import GpuDemand
-from domains.gpu.dialects import DIALECTS, PodDemands
+from domains.gpu.dialects import DIALECTS, NOT_LISTED_BY_NODES, PodDemands
 from domains.gpu.fragmentation import Fragmentation
 from domains.gpu.fragments import Fragments
 from domains.gpu.gpu_ledger import GpuLedger
@@ -80,6 +80,7 @@ class GpuShare:
     name = "GpuShare"
     view = "gpu"
     depends_on = Dependency.ROW
+    managed_resources = NOT_LISTED_BY_NODES
 
     def __init__(self, context: PluginContext, args: Mapping[str, Any] = NO_ARGS) -> None:
         """Raises PluginArgsError."""
@@ -304,7 +305,7 @@ class GpuShare:
 
     def remarks_of_node(self, node: Node) -> Sequence[str]:
         row = self._context.nodes.row_of(node.name)
-        return () if row is None else tuple(self._ledger.problems(row))
+        return () if row is None else tuple(self._ledger.problems(row, self._context.nodes))
 
     # -- locks of nodes ------------------------------------------------------------------------------------------------
 

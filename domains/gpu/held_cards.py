@@ -8,9 +8,12 @@ from typing import Final
 import numpy as np
 
 from domains.gpu.card_row import CardRow
+from domains.gpu.cards import Mode
+from domains.gpu.dialects.whole import WHOLE_GPUS, is_counted_unit
 from domains.gpu.fragments import Fragments
 from domains.gpu.hold import CardName, Hold
 from domains.gpu.typical_pods import Typical
+from multisched.model.objects import Node
 
 NAMED_MAX: Final = 8
 """Cards named in one problem."""
@@ -23,6 +26,13 @@ def places_of(row: CardRow, hold: Hold) -> list[int]:
     known = _places(row)
     places = [known.get(share.card, -1) for share in hold.shares]
     return places if places and min(places) >= 0 else []
+
+
+def unit_names(mode: Mode, node: Node) -> list[str]:
+    """Returns the resources of the units of a node whose cards the kubelet alone knows; none in other modes."""
+    if mode not in (Mode.MIG, Mode.SHARED):
+        return []
+    return sorted(name for name in node.allocatable if name in WHOLE_GPUS or is_counted_unit(name))
 
 
 def _places(row: CardRow) -> dict[CardName, int]:

@@ -15,9 +15,8 @@ import msgspec
 from domains.gpu.card_row import CardRow
 from domains.gpu.cards import CARD_MILLI, Amount, Card, Mode
 from domains.gpu.dialects import gpushare, hami, volcano
-from domains.gpu.dialects.whole import WHOLE_GPUS, is_counted_unit
 from domains.gpu.gpu_ledger import GpuLedger
-from domains.gpu.held_cards import fragments_of, places_of
+from domains.gpu.held_cards import fragments_of, places_of, unit_names
 from domains.gpu.hold import Hold
 from domains.gpu.typical_pods import Typical
 from multisched.framework.node_view import NodeView, Rows
@@ -89,7 +88,7 @@ async def take(
             continue
         pods = {pod.uid: pod for pod in nodes.pods_on(row) if ledger.is_used_by(pod)}
         idle = max(0, int(nodes.allocatable(CPU)[row]) - int(nodes.requested(CPU)[row]))
-        copies.append(NodeCopy(node, ledger.cards(row).copy(), pods, tuple(ledger.problems(row)), idle))
+        copies.append(NodeCopy(node, ledger.cards(row).copy(), pods, tuple(ledger.problems(row, nodes)), idle))
     return Snapshot(domain, now, sorted(copies, key=lambda one: one.node.name), others, typical)
 
 
@@ -222,15 +221,8 @@ def _name(copy: NodeCopy, uid: str) -> str:
     return uid if pod is None else pod.key
 
 
-def _unit_names(copy: NodeCopy) -> list[str]:
-    """Returns the units of a node whose cards the kubelet alone knows."""
-    if copy.row.node.mode not in (Mode.MIG, Mode.SHARED):
-        return []
-    return sorted(name for name in copy.node.allocatable if name in WHOLE_GPUS or is_counted_unit(name))
-
-
 def _uids_with_units(copy: NodeCopy) -> set[str]:
-    names = _unit_names(copy)
+    names = unit_names(copy.row.node.mode, copy.node)
     return {uid for uid, pod in copy.pods.items() if any(pod.requests.get(name, 0) for name in names)}
 
 
@@ -242,7 +234,7 @@ def _units(copy: NodeCopy) -> list[Document]:
             "allocatable": copy.node.allocatable[name],
             "requested": sum(pod.requests.get(name, 0) for pod in copy.pods.values()),
         }
-        for name in _unit_names(copy)
+        for name in unit_names(copy.row.node.mode, copy.node)
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from domains.gpu.dialects import fgd, gpushare, hami, kai, koordinator, own, volcano
+from domains.gpu.dialects import fgd, gpushare, kai, koordinator, own, volcano
 from domains.gpu.dialects.whole import GPU
 from domains.gpu.gpu_share import GpuShare
 from domains.gpu.gpu_topology import GpuTopology
@@ -52,12 +52,9 @@ PLUGINS: Mapping[str, Factory] = {GpuShare.name: GpuShare, GpuTopology.name: Gpu
 
 ARGS_READERS: Mapping[str, ArgsReader] = {GpuShare.name: gpu_settings}
 
-NOT_LISTED_BY_NODES = (hami.MEMORY, hami.MEMORY_PERCENT, hami.CORES, volcano.MEMORY_PERCENT)
-"""Extended resources that HAMi and Volcano read of pods, and that no node has allocatable: GpuShare counts them."""
-
 PROFILE = default_with(
     # CPU and memory only filter: on the openb trace their scores cost five of the points that GpuShare's policy gains.
-    PluginUse("NodeResourcesFit", weight=0, args={"ignoredResources": list(NOT_LISTED_BY_NODES)}),
+    PluginUse("NodeResourcesFit", weight=0),
     # One clique for a gang outweighs all that GpuShare can say, one link group nearly all, one NUMA node less than half.
     before={
         "DynamicResources": PluginUse("GpuShare", weight=10),

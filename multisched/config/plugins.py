@@ -96,6 +96,19 @@ def resolve_profile(domain: DomainConfig, registry: Registry) -> Profile:
 
     Raises PluginSetupError for an unknown name.
     """
+    uses = enabled_plugins(domain, registry)
+    ignored = [name for extender in domain.extenders for name in extender.ignored_resources]
+    ignored += [name for use in uses for name in _managed_resources(use, registry) if name not in ignored]
+    if ignored and RESOURCES_FIT in uses:
+        uses[RESOURCES_FIT] = _ignoring(uses[RESOURCES_FIT], ignored)
+    return Profile(tuple(uses.values()), domain.profile.points.by_point())
+
+
+def enabled_plugins(domain: DomainConfig, registry: Registry) -> dict[str, PluginUse]:
+    """Returns the plugins of `resolve_profile` by name, without the resources that NodeResourcesFit ignores for others of them.
+
+    Raises PluginSetupError for an unknown name.
+    """
     config = domain.profile
     uses = {use.name: use for use in base_profile(config.base or "default").plugins}
     if ALL in config.plugins.disabled:
@@ -109,14 +122,17 @@ def resolve_profile(domain: DomainConfig, registry: Registry) -> Profile:
         uses[entry.name] = _changed(uses.get(entry.name, PluginUse(entry.name)), entry)
     if config.queue_sort is not None:
         uses = _with_queue_sort(uses, config.queue_sort, registry)
-    ignored = [name for extender in domain.extenders for name in extender.ignored_resources]
-    if ignored and RESOURCES_FIT in uses:
-        uses[RESOURCES_FIT] = _ignoring(uses[RESOURCES_FIT], ignored)
-    return Profile(tuple(uses.values()), config.points.by_point())
+    return uses
+
+
+def _managed_resources(plugin: str, registry: Registry) -> Sequence[str]:
+    """Returns the resources of a `framework.introspection.ManagingPlugin`, by its class; those of a wrong type fail its build."""
+    found = getattr(made_by(registry.factory(plugin)), "managed_resources", ())
+    return sorted(found) if isinstance(found, frozenset) else ()
 
 
 def _ignoring(use: PluginUse, resources: Sequence[str]) -> PluginUse:
-    """Returns NodeResourcesFit with the resources managed by extenders ignored."""
+    """Returns NodeResourcesFit with resources ignored that extenders or other plugins check."""
     own = [name for name in use.args.get("ignoredResources") or () if name not in resources]
     return replace(use, args={**use.args, "ignoredResources": [*own, *resources]})
 

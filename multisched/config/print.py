@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 import msgspec
 from msgspec.structs import FieldInfo, replace
 
-from multisched.config.plugins import plugin_registry, resolve_profile
+from multisched.config.plugins import enabled_plugins, plugin_registry
 from multisched.config.schema import Configuration, DomainConfig, PluginEntry, Plugins
 from multisched.config.sections import DURATION_PATTERN, Section, fields_of, format_duration
 from multisched.config.sentences import sentences_of
@@ -106,8 +106,8 @@ def with_all_plugins(configuration: Configuration, registry: Registry) -> Config
 
 
 def _with_all_plugins(domain: DomainConfig, registry: Registry) -> DomainConfig:
-    uses = resolve_profile(domain, registry).plugins
-    plugins = Plugins(enabled=tuple(_entry(use) for use in uses))
+    uses = enabled_plugins(domain, registry)
+    plugins = Plugins(enabled=tuple(_entry(use) for use in uses.values()))
     return replace(domain, profile=replace(domain.profile, plugins=plugins))
 
 

@@ -38,6 +38,17 @@ class RoomPlugin(Plugin, Protocol):
 
 
 @runtime_checkable
+class ManagingPlugin(Plugin, Protocol):
+    """A plugin that checks extended resources in NodeResourcesFit's place, as an extender with `ignoredByScheduler` does.
+
+    Border: a domain's plugin is one (`GpuShare`), and the configuration imports nothing of a domain but its profile.
+    """
+
+    managed_resources: frozenset[str]
+    """Names that NodeResourcesFit ignores in profiles with this plugin. Of the class: profiles are resolved before plugins are built."""
+
+
+@runtime_checkable
 class RemarkPlugin(Plugin, Protocol):
     """A plugin that reads more of pods and nodes than their requests, and says what of it has no effect or cannot be used.
 

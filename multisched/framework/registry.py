@@ -164,7 +164,11 @@ def _parameters(factory: Factory) -> frozenset[str]:
 
 
 def _refuse_halves(plugin: Plugin, use: PluginUse) -> None:
-    """Rejects a Filter or Score without the attributes that its Protocol requires: it would be ignored silently."""
+    """Rejects a plugin without the attributes that its Protocols require: a part of it would be ignored silently."""
+    managed: object = getattr(plugin, "managed_resources", frozenset())
+    if not isinstance(managed, frozenset):
+        wrong = type(managed).__name__
+        raise PluginSetupError(f"plugin {use.name}: managed_resources is {wrong}; write a frozenset of resource names")
     for method, protocol in (("filter", FilterPlugin), ("score", ScorePlugin)):
         if not callable(getattr(plugin, method, None)):
             continue

@@ -262,6 +262,7 @@ class _Image(Wire):
 
 class _NodeStatus(Wire):
     allocatable: QuantityMap = None
+    capacity: QuantityMap = None
     images: list[_Image] | None = None
     declared_features: list[str] | None = None
 
@@ -395,6 +396,7 @@ class Decoder:
             taints=tuple(Taint(t.key, t.value, t.effect) for t in taints),
             is_unschedulable=wire.spec.unschedulable,
             allocatable=allocatable,
+            reduced_capacity=resources.reduced_capacity(wire.status.capacity, wire.status.allocatable),
             images=tuple(
                 Image(tuple(self._name(n) for n in i.names or ()), max(0, min(i.size_bytes, IMAGE_BYTES_MAX)))
                 for i in wire.status.images or ()
@@ -791,10 +793,8 @@ def _allocatable(quantities: tuple[tuple[str, QuantityText], ...]) -> Requests:
     except QuantityError as error:
         raise Refusal(f"status.allocatable: {error}") from error
     scaled = {n: milli_of_nano(v) if n == CPU else value_of_nano(v) for n, v in found.items()}
-    for name, amount in scaled.items():
-        if not 0 <= amount <= ALLOCATABLE_MAX:
-            raise Refusal(
-                f"status.allocatable[{name}]: {amount} is not within 0..{ALLOCATABLE_MAX}; fix the node's capacity"
-            )
+    for name, room in scaled.items():
+        if not 0 <= room <= ALLOCATABLE_MAX:
+            raise Refusal(f"status.allocatable[{name}]: {room} is not in 0..{ALLOCATABLE_MAX}; fix the node's capacity")
     scaled.setdefault(PODS, 0)
     return scaled

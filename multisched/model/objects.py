@@ -224,6 +224,8 @@ class Node(msgspec.Struct, frozen=True, gc=False, eq=False):
     taints: tuple[Taint, ...] = ()
     is_unschedulable: bool = False
     allocatable: Requests = NO_REQUESTS
+    reduced_capacity: Requests = NO_REQUESTS
+    """Capacity of the extended resources of which less is allocatable, because some of their devices are unhealthy."""
     images: tuple[Image, ...] = ()
     declared_features: tuple[str, ...] = ()
     """status.declaredFeatures: kubelet features of the node."""

@@ -6,10 +6,11 @@ Source: component-helpers 0.36 resource/helpers.go (PodRequests). Sums are kept 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 import msgspec
 
-from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, ExtendedRequests, QosClass, Requests
+from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, NO_REQUESTS, ExtendedRequests, QosClass, Requests
 from multisched.model.quantity import QuantityError, milli_of_nano, parse_nano, value_of_nano
 from multisched.model.selectors import is_qualified_name
 
@@ -110,6 +111,20 @@ def is_extended_resource(name: str) -> bool:
     if "/" not in name or _NATIVE_DOMAIN in name or name.startswith(_QUOTA_PREFIX):
         return False
     return is_qualified_name(_QUOTA_PREFIX + name)
+
+
+def reduced_capacity(capacity: QuantityMap, allocatable: QuantityMap) -> Requests:
+    """See `Node.reduced_capacity`. Amounts that cannot be read are left out: they only say more about devices."""
+    if not capacity or not allocatable:
+        return NO_REQUESTS
+    names = [name for name, text in capacity.items() if "/" in name and allocatable.get(name, text) != text]
+    found: dict[str, int] = {}
+    for name in filter(is_extended_resource, names):
+        with suppress(QuantityError):
+            whole, healthy = parse_nano(capacity[name]), parse_nano(allocatable[name])
+            if whole > healthy:
+                found[name] = min(REQUEST_MAX, value_of_nano(whole))
+    return found or NO_REQUESTS
 
 
 class StatusView(msgspec.Struct, frozen=True):

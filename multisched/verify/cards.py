@@ -108,7 +108,8 @@ def cards_of_node(annotations: Mapping[str, str], room: Requests, capacity: Requ
     if not 0 < count <= min(memory, CARDS_MAX):
         report(f"status.allocatable.{GPUSHARE_COUNT}: {count} cards share {memory} of {GPUSHARE_MEMORY}")
         return NodeCards(GPUSHARE)
-    card = {"memory": memory // count, "cores": PERCENT}
+    total, known = capacity.get(GPUSHARE_MEMORY, 0), capacity.get(GPUSHARE_COUNT, 0)
+    card = {"memory": max(total, memory) // max(known, count), "cores": PERCENT}  # unhealthy cards are not allocatable
     return NodeCards(GPUSHARE, {str(index): card for index in range(count)}, capacity.get(GPUSHARE_COUNT, 0))
 
 

@@ -16,11 +16,13 @@ from multisched.verify.cards import (
     CARDS_MAX,
     GPUSHARE_CORES,
     GPUSHARE_MEMORY,
+    HAMI,
     HELD_BY_TEXT,
     KOORDINATOR_CARDS,
     NUMBER_MAX,
     PERCENT,
     TEXT_MAX,
+    VOLCANO,
     without_emptied,
 )
 from multisched.verify.demands import Requests
@@ -61,6 +63,8 @@ HAMI_WISHES: Final = frozenset(
     {f"nvidia.com/{wish}" for wish in ("use-gputype", "nouse-gputype", "use-gpuuuid", "nouse-gpuuuid", "numa-bind")}
     | {"nvidia.com/vgpu-mode", "hami.io/gpu-scheduler-policy"}
 )
+ASKED_OF_PLUGIN: Final = {HAMI: GPU, VOLCANO: "volcano.sh/vgpu-number"}
+"""Without it, the kubelet asks no device plugin for the pod: its annotation with cards holds nothing."""
 VOLCANO_NAMES: Final = tuple(f"volcano.sh/vgpu-{what}" for what in ("number", "memory", "memory-percentage", "cores"))
 GPUSHARE_NAMES: Final = (GPUSHARE_MEMORY, GPUSHARE_CORES)
 SHARED_GPU, MIG = "nvidia.com/gpu.shared", "nvidia.com/mig-"
@@ -81,7 +85,10 @@ def gpu_thousandths(requests: Requests, annotations: Mapping[str, object], *, no
 def _held(requests: Requests, texts: Texts, node: str, *, is_ours: bool) -> int:
     if KOORDINATOR_CARDS in texts and any(requests.get(name) for name in (*KOORDINATOR_NAMES, GPU)):
         return _of_koordinator(requests)
-    has_cards = any(key in texts and texts.get(at, node) == node for key, at in HELD_BY_TEXT.values())
+    has_cards = any(
+        key in texts and texts.get(at, node) == node and requests.get(ASKED_OF_PLUGIN[mode])
+        for mode, (key, at) in HELD_BY_TEXT.items()
+    )
     if has_cards or requests.get(GPUSHARE_MEMORY) or _whole_name(requests) or not is_ours:
         return 0
     if DEVICES in texts:
@@ -108,7 +115,7 @@ def _requested(requests: Requests, texts: Texts) -> int:
     if len(systems) != 1:
         return 0
     if systems == ["koordinator"]:
-        is_allowed = not requests.get(GPU) and _is_even(requests) and _has_known_hints(texts)
+        is_allowed = not _whole_name(requests) and _is_even(requests) and _has_known_hints(texts)
         return _of_koordinator(requests) if is_allowed else 0
     if _whole_name(requests):
         return 0
@@ -135,7 +142,11 @@ def _systems(requests: Requests, texts: Texts) -> Iterator[str]:
     found = {system for system, names in named.items() if any(requests.get(name) for name in names)}
     if requests.get(GPU) and not HAMI_WISHES.isdisjoint(texts):
         found.add("hami")
-    noted = {"multisched": (MILLI, COUNT), "openb": (FGD_MILLI, FGD_COUNT), "kai": (KAI_FRACTION, KAI_MEMORY)}
+    noted = {
+        "multisched": (MILLI, COUNT),
+        "openb": (FGD_MILLI, FGD_COUNT),
+        "kai": (KAI_FRACTION, KAI_MEMORY, KAI_COUNT),
+    }
     found.update(system for system, keys in noted.items() if any(key in texts for key in keys))
     yield from found
 
@@ -146,7 +157,7 @@ def _of_kai(texts: Texts) -> int:
         return 0
     if KAI_MEMORY in texts:
         return DEVICE_MILLI if number_of(texts[KAI_MEMORY], MEMORY_MIB_MAX) else 0
-    text = texts[KAI_FRACTION]
+    text = texts.get(KAI_FRACTION, "")
     try:
         milli = Decimal(text) * DEVICE_MILLI if text.isascii() and len(text) <= FRACTION_TEXT_MAX else Decimal(0)
     except InvalidOperation:

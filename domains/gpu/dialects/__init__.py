@@ -19,7 +19,7 @@ from domains.gpu.dialects.kai import KaiDialect
 from domains.gpu.dialects.koordinator import KoordinatorDialect
 from domains.gpu.dialects.own import OwnDialect
 from domains.gpu.dialects.volcano import VolcanoDialect
-from domains.gpu.dialects.whole import GPU, CountedDialect, WholeDialect, is_counted_unit
+from domains.gpu.dialects.whole import GPU, CountedDialect, WholeDialect, is_counted_unit, whole_resource
 from domains.gpu.hold import Hold
 from multisched.framework.device_demand import NO_DEMAND
 from multisched.framework.objects_view import ObjectsView
@@ -38,6 +38,8 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     WholeDialect(),
 )
 """Also the order in which a placed pod's hold is read: the first dialect that finds one decides."""
+NOT_LISTED_BY_NODES: Final = frozenset({hami.MEMORY, hami.MEMORY_PERCENT, hami.CORES, volcano.MEMORY_PERCENT})
+"""Extended resources that device plugins read of pods, and that no node has allocatable."""
 
 
 class PodDemands(msgspec.Struct, frozen=True):
@@ -95,8 +97,12 @@ def demands_of(pod: Pod, dialects: tuple[Dialect, ...] = DIALECTS) -> PodDemands
     """Returns the pod's demands. A pod that uses the names of two dialects has a demand with a problem."""
     found = [(dialect, demand) for dialect in dialects if (demand := dialect.demand(pod)) is not None]
     specific = [(dialect, demand) for dialect, demand in found if demand.is_specific]
-    if len(specific) > 1:
-        names = " and ".join(sorted({dialect.name for dialect, _ in specific}))
+    used_names = {dialect.name for dialect, _ in specific}
+    whole = whole_resource(pod)
+    if whole and specific and all(whole not in dialect.resources for dialect, _ in specific):
+        used_names.add(WholeDialect.name)
+    if len(used_names) > 1:
+        names = " and ".join(sorted(used_names))
         problem = f"the pod requests GPUs in two ways, {names}; write only one of them"
         demands = [demand for _, demand in specific if demand.problem]
         found = [(specific[0][0], demands[0] if demands else invalid(names, problem))]

@@ -26,6 +26,7 @@ GPU_MEMORY: Final = "aliyun.com/gpu-mem"
 GPU_CORES: Final = "aliyun.com/gpu-core.percentage"
 GPU_COUNT: Final = "aliyun.com/gpu-count"
 """On a node: allocatable cards. As a pod's label: the number of cards over which its memory is spread evenly (ACK)."""
+RESOURCES: Final = frozenset({GPU_MEMORY, GPU_CORES})
 CORES_STEP: Final = 5
 
 INDEX: Final = "ALIYUN_COM_GPU_MEM_IDX"
@@ -49,7 +50,7 @@ class GpushareDialect:
     node_annotations: frozenset[str] = frozenset()
     node_lock: NodeLockKey | None = None
     reads_objects: tuple[ObjectKind, ...] = ()
-    resources = frozenset({GPU_MEMORY, GPU_CORES})
+    resources = RESOURCES
 
     def demand(self, pod: Pod) -> GpuDemand | None:
         memory, cores = pod.requests.get(GPU_MEMORY, 0), pod.requests.get(GPU_CORES, 0)
@@ -68,7 +69,10 @@ class GpushareDialect:
         )
 
     def cards(self, node: Node, objects: ObjectsView | None) -> NodeCards | None:
-        """Returns equal cards, as the plugin takes the first card's size for all."""
+        """Returns equal cards, as the plugin takes the first card's size for all.
+
+        The size is by the capacity, as the public extender has it: the kubelet takes unhealthy cards off the allocatable memory.
+        """
         memory, count = node.allocatable.get(GPU_MEMORY, 0), node.allocatable.get(GPU_COUNT, 0)
         if memory <= 0:
             return None
@@ -77,8 +81,15 @@ class GpushareDialect:
             return NodeCards(
                 Mode.GPUSHARE, problems=(f"{problem}; the device plugin must report 1..{CARDS_MAX} cards",)
             )
-        size = min(memory // count, MEMORY_MAX)
-        return NodeCards(Mode.GPUSHARE, tuple(Card(index, size) for index in range(count)), is_indexed=True)
+        capacity = node.reduced_capacity
+        size = min(capacity.get(GPU_MEMORY, memory) // capacity.get(GPU_COUNT, count), MEMORY_MAX)
+        cards = tuple(Card(index, size) for index in range(count))
+        lost = size * count - memory
+        unknown = f"status.allocatable[{GPU_MEMORY}]: {lost} less than the {count} cards have: some are unhealthy, it is not published "
+        problems = (
+            (f"{unknown}which; cordon the node until they are replaced",) if GPU_MEMORY in capacity and lost > 0 else ()
+        )
+        return NodeCards(Mode.GPUSHARE, cards, is_indexed=True, problems=problems)
 
     def answer(self, pod: Pod, demand: GpuDemand, node: str, cards: NodeCards, choice: Choice) -> Mapping[str, str]:
         memory = demand.amount.memory
@@ -121,11 +132,16 @@ def _count(pod: Pod) -> int | None:
 def _problem(pod: Pod, memory: int, cores: int, count: int | None) -> str:
     if not memory:
         return f"resources.limits[{GPU_CORES}]: requires {GPU_MEMORY}; write how much memory the pod takes"
-    if sum(GPU_MEMORY in container.amounts for container in pod.spec.extended) > 1:
+    containers = [one for one in pod.spec.extended if not RESOURCES.isdisjoint(one.amounts)]
+    if len(containers) > 1:
+        name = GPU_MEMORY if GPU_MEMORY in containers[1].amounts else GPU_CORES
         return (
-            f"resources.limits[{GPU_MEMORY}]: several containers request it, and the device plugin compares each with the pod's "
+            f"resources.limits[{name}]: several containers request it, and the device plugin compares each with the pod's "
             "total; write it in one container"
         )
+    if any(one.is_init for one in containers):
+        where = f"spec.initContainers[{containers[0].name}].resources.limits[{GPU_MEMORY}]"
+        return f"{where}: the device plugin does not count init containers; write it in a container"
     if count is None:
         text = shown(pod.labels[GPU_COUNT])
         return f"label {GPU_COUNT}: {text} is not an integer of 1..{CARDS_MAX}; write the number of cards"

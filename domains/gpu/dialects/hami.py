@@ -150,7 +150,7 @@ def _part(container: ExtendedRequests) -> Part:
 
 def _problems(pod: Pod, containers: list[ExtendedRequests]) -> Iterator[str]:
     for one in containers:
-        where = f"spec.containers[{one.name}].resources.limits"
+        where = f"spec.{'initContainers' if one.is_init else 'containers'}[{one.name}].resources.limits"
         amounts = one.amounts
         if not amounts.get(GPU, 0):
             name = next(name for name in (MEMORY, MEMORY_PERCENT, CORES) if name in amounts)

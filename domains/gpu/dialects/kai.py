@@ -11,7 +11,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Final
 
 from domains.gpu.cards import CARD_MILLI, CARDS_MAX, MEMORY_MAX, Amount, Mode, NodeCards
-from domains.gpu.demand import ANY_CARD, GpuDemand, Part, integer_within, shown
+from domains.gpu.demand import ANY_CARD, GpuDemand, Part, integer_within, invalid, shown
 from domains.gpu.dialect import Choice, NoTimedAnnotations
 from domains.gpu.dialects.own import OwnDialect
 from domains.gpu.dialects.whole import MILLI_SCALE, whole_resource
@@ -42,7 +42,11 @@ class KaiDialect(NoTimedAnnotations):
         fraction_text, memory_text = pod.annotations.get(FRACTION), pod.annotations.get(MEMORY)
         count_text = pod.annotations.get(COUNT)
         if fraction_text is None and memory_text is None:
-            return None
+            if count_text is None:
+                return None
+            return invalid(
+                self.name, f"annotation {COUNT}: requires {FRACTION} or {MEMORY}; write how much of each card"
+            )
         milli = _milli(fraction_text) if fraction_text is not None else 0
         memory = integer_within(memory_text, MEMORY_MAX // MILLI_SCALE) if memory_text is not None else 0
         count = 1 if count_text is None else integer_within(count_text, CARDS_MAX)

@@ -23,6 +23,9 @@ COUNT_MAX: Final = 1 << 15
 TEXT_MAX: Final = 256 * 1024
 """The API server's limit for all annotations of an object."""
 MIG_MODE: Final = "mig"
+SEPARATORS: Final = frozenset(",:;")
+"""Of the texts with allocated cards: an id with one of them would read as other cards."""
+NO_AMOUNT: Final = Amount(sharers=0)
 
 
 class Registered(msgspec.Struct):
@@ -123,6 +126,8 @@ def _bad_field(row: Registered) -> str:
     """Returns the first field with an unusable value; empty if there is none."""
     if not row.id or len(row.id) > 128:
         return f"id {shown(row.id)} is empty or longer than 128 characters"
+    if not SEPARATORS.isdisjoint(row.id):
+        return f"id {shown(row.id)} has one of , : ;"
     for name, amount, largest in (
         ("devmem", row.devmem, MEMORY_MAX),
         ("devcore", row.devcore, CORES_MAX),
@@ -205,11 +210,17 @@ def _most(one: Amount | None, other: Amount | None) -> Amount:
 
 def hold_of_text(
     name: str, pod: Pod, text: str, modes: frozenset[Mode], requested: int, awaits: frozenset[str]
-) -> Hold:
-    """Returns the hold that the text describes; unknown cards if it cannot be read. `requested`: cards by the pod's spec."""
+) -> Hold | None:
+    """Returns the hold that the text describes; unknown cards if it cannot be read. `requested`: cards by the pod's spec.
+
+    If it requests none, the text is forged, since the kubelet asks no plugin for the pod: it holds no card. But while it waits, the
+    plugin could take it for another pod.
+    """
+    if not requested:
+        return Hold(name, 0, NO_AMOUNT, awaits=awaits, modes=modes) if awaits else None
     containers = read_allocated(text)
     shares = shares_of(containers, pod.spec.init_container_count) if containers is not None else ()
-    count = max(len(shares), requested, 1)
+    count = max(len(shares), requested)
     return Hold(name, count, Amount(percent=CARD_PERCENT), shares, awaits=awaits, modes=modes)
 
 

@@ -132,5 +132,8 @@ def _problems(containers: list[ExtendedRequests]) -> Iterator[str]:
         if not one.amounts.get(NUMBER, 0):
             name = next(name for name in (MEMORY, MEMORY_PERCENT, CORES) if name in one.amounts)
             yield f"{where}[{name}]: requires {NUMBER}; write {NUMBER}: 1"
+        if one.amounts.get(MEMORY_PERCENT, 0) > PERCENT_UNSET:
+            percent = one.amounts[MEMORY_PERCENT]
+            yield f"{where}[{MEMORY_PERCENT}]: {percent} is more than {CARD_PERCENT}; write a percentage of one card"
         if one.amounts.get(MEMORY, 0) > MEMORY_MAX:
             yield f"{where}[{MEMORY}]: {one.amounts[MEMORY]} is more than {MEMORY_MAX}; write MiB of one card"

@@ -99,7 +99,7 @@ class CountedDialect(NoTimedAnnotations):
     reported: frozenset[str] = frozenset()
     node_annotations: frozenset[str] = frozenset()
     reads_objects: tuple[ObjectKind, ...] = ()
-    resources = frozenset({SHARED_GPU})
+    resources = frozenset({SHARED_GPU, *WHOLE_GPUS})
 
     def demand(self, pod: Pod) -> GpuDemand | None:
         units = [name for name in pod.requests if is_counted_unit(name)]

@@ -110,7 +110,7 @@ def _tolerate(rng: random.Random, domain: Domain) -> None:
 
 def _pack(rng: random.Random, domain: Domain) -> None:
     strategy = {"type": rng.choice(("MostAllocated", "LeastAllocated")), "resources": CPU_AND_MEMORY}
-    _entry(domain, "NodeResourcesFit")["args"] = configurations.fit_args(scoringStrategy=strategy)
+    _entry(domain, "NodeResourcesFit")["args"] = {"scoringStrategy": strategy}
 
 
 def _limit(rng: random.Random, domain: Domain) -> None:

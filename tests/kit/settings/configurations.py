@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import orjson
 
-from domains.gpu.profile import NOT_LISTED_BY_NODES
 from multisched.config import loading
 from multisched.config.document import ConfigError
 from tests.kit.world.labels import LICENCE
@@ -56,19 +55,14 @@ MANY_RESOURCES: Final = [
 ]
 
 
-def fit_args(**args: Any) -> Mapping[str, Any]:
-    """Returns arguments of NodeResourcesFit that leave resources which no node lists to GpuShare, as those of the gpu domain do."""
-    return {"ignoredResources": ["example.com/nothing", *NOT_LISTED_BY_NODES], **args}
-
-
 def _strategies() -> Sequence[Mapping[str, Any]]:
     ratio = {"requestedToCapacityRatio": {"shape": SHAPE}}
     return [
-        fit_args(scoringStrategy={"type": "MostAllocated", "resources": RESOURCES}),
-        fit_args(scoringStrategy={"type": "LeastAllocated", "resources": MANY_RESOURCES}),
-        fit_args(scoringStrategy={"type": "RequestedToCapacityRatio", "resources": MANY_RESOURCES} | ratio),
-        fit_args(scoringStrategy={"type": "RequestedToCapacityRatio", "resources": RESOURCES} | ratio),
-        fit_args(ignoredResourceGroups=["nobody.example.com"]),
+        {"scoringStrategy": {"type": "MostAllocated", "resources": RESOURCES}},
+        {"scoringStrategy": {"type": "LeastAllocated", "resources": MANY_RESOURCES}},
+        {"scoringStrategy": {"type": "RequestedToCapacityRatio", "resources": MANY_RESOURCES} | ratio},
+        {"scoringStrategy": {"type": "RequestedToCapacityRatio", "resources": RESOURCES} | ratio},
+        {"ignoredResources": ["example.com/nothing"], "ignoredResourceGroups": ["nobody.example.com"]},
     ]
 
 

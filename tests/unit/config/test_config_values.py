@@ -228,3 +228,29 @@ def test_extender_managed_resources_are_ignored_by_fit_but_scored() -> None:
     assert profile.points == {"Score": ("NodeResourcesFit", "NodeResourcesBalancedAllocation")}
     (extender,) = configuration.domain("fpga").extenders
     assert (extender.http_timeout_s, extender.weight, extender.is_tls) == (0.5, 3, True)
+
+
+FIT_WITH_ARGS = (
+    "{name: NodeResourcesFit, args: {ignoredResources: [example.com/a], scoringStrategy: {type: MostAllocated}}}"
+)
+
+
+@pytest.mark.parametrize(
+    ("profile", "ignored"),
+    [
+        ("enabled: []", {"nvidia.com/gpumem", "nvidia.com/gpucores"}),
+        (f"enabled: [{FIT_WITH_ARGS}]", {"example.com/a", "nvidia.com/gpumem", "nvidia.com/gpucores"}),
+        (f"enabled: [{FIT_WITH_ARGS}], disabled: [GpuShare]", {"example.com/a"}),
+    ],
+)
+def test_resources_that_a_plugin_manages_are_ignored_by_fit(profile: str, ignored: set[str]) -> None:
+    """Whatever args NodeResourcesFit has, as long as the plugin is in the profile."""
+    configuration = parse(f"domains:\n  - {{name: gpu, profile: {{plugins: {{{profile}}}}}}}\n")
+    args = plugins_of(configuration, "gpu")["NodeResourcesFit"].args
+    names = set(args.get("ignoredResources", ()))
+    assert names & {"example.com/a", "nvidia.com/gpumem", "nvidia.com/gpucores"} == ignored
+    assert ("scoringStrategy" in args) == ("scoringStrategy" in profile)
+
+
+def test_printed_profile_does_not_repeat_what_plugins_manage() -> None:
+    assert "ignoredResources" not in config_print.configuration_text(loading.default())

@@ -113,6 +113,23 @@ def test_extended_resources_are_read_per_container() -> None:
     assert (pod.spec.container_count, pod.spec.init_container_count) == (2, 1)
 
 
+@pytest.mark.parametrize(
+    ("capacity", "reduced"),
+    [
+        ({"cpu": "9", "example.com/a": "8", "example.com/b": "4"}, {"example.com/a": 8}),
+        ({"example.com/a": "6k", "example.com/b": "1", "example.com/c": "9"}, {"example.com/a": 6000}),
+        ({"example.com/a": "many", "example.com/b": "4"}, {}),
+        ({"example.com/a": "1" * 30}, {"example.com/a": 2**51}),
+        (None, {}),
+    ],
+)
+def test_capacity_of_a_node_with_unhealthy_devices_is_read(capacity: Document | None, reduced: dict[str, int]) -> None:
+    document = node_document(None, **{"cpu": "8", "example.com/a": "6", "example.com/b": "4"})
+    document["status"]["capacity"] = capacity
+    node = decode_node(document)
+    assert (node.reduced_capacity, node.malformed) == (reduced, "")
+
+
 def test_extended_resources_of_a_malformed_bound_pod_are_read() -> None:
     document = pod_document(*[container(**{"nvidia.com/gpu": "1"})] * (CONTAINERS_MAX + 1))
     document["spec"]["nodeName"] = "n"

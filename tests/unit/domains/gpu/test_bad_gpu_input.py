@@ -98,6 +98,31 @@ def play_on(scene: Any, *templates: str) -> None:
             "resources.limits[aliyun.com/gpu-mem]: several containers request it",
         ),
         (
+            {},
+            [{GPU: 1, "aliyun.com/gpu-mem": 4}],
+            "the pod requests GPUs in two ways, gpushare and whole-GPU; write only one of them",
+        ),
+        (
+            {},
+            [{"volcano.sh/vgpu-number": 1}, {"amd.com/gpu": 1}],
+            "the pod requests GPUs in two ways, volcano-vgpu and whole-GPU; write only one of them",
+        ),
+        (
+            {},
+            [{"aliyun.com/gpu-mem": 4}, {"aliyun.com/gpu-core.percentage": 10}],
+            "resources.limits[aliyun.com/gpu-core.percentage]: several containers request it",
+        ),
+        (
+            {},
+            [{"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory-percentage": 150}],
+            "limits[volcano.sh/vgpu-memory-percentage]: 150 is more than 100; write a percentage of one card",
+        ),
+        (
+            {"annotations": {"gpu-fraction-num-devices": "2"}},
+            [{}],
+            "annotation gpu-fraction-num-devices: requires gpu-fraction or gpu-memory; write how much of each card",
+        ),
+        (
             {"annotations": {"multisched.io/gpu-milli": "1500"}},
             [{}],
             "annotation multisched.io/gpu-milli: '1500' is not an integer of 1..1000; write thousandths of one device",
@@ -200,6 +225,31 @@ def test_forged_annotations_say_nothing_after_a_restart(
     play_on(scene, template)
 
 
+@pytest.mark.parametrize(
+    ("template", "answer", "limits"),
+    [
+        ("whole", {"hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,1,1:;"}, {GPU: 8}),
+        ("hami", {"hami.io/vgpu-devices-allocated": "GPU-hami-000-0,NVIDIA,1,1:;"}, {GPU: 8}),
+        (
+            "volcano-vgpu",
+            {"volcano.sh/vgpu-ids-new": "GPU-volcano-vgpu-000-0,NVIDIA,1,1:"},
+            {"volcano.sh/vgpu-number": 8},
+        ),
+    ],
+)
+def test_forged_cards_of_a_foreign_pod_that_requests_no_gpu_take_nothing(
+    template: str, answer: dict[str, str], limits: dict[str, Any]
+) -> None:
+    """Without the admission policies, its author could write so; the kubelet asks no device plugin for such a pod."""
+
+    async def scene(gpus: GpuCluster) -> None:
+        await gpus.add("forger", {}, node=f"{template}-000", scheduler="other", annotations=answer)
+        await gpus.add("ours", limits)
+        assert await gpus.cluster.node_of("ours") == f"{template}-000"
+
+    play_on(scene, template)
+
+
 def test_unknown_card_index_is_reported_and_blocks_the_cards_of_its_node() -> None:
     """Another scheduler bound a pod with a card that the node does not have; which card it uses is unknown."""
 
@@ -259,6 +309,38 @@ def test_cards_smaller_than_their_holds_are_reported_once_and_kept() -> None:
         assert len(await gpus.events("UnusableNodeData")) == 1
 
     play_on(scene, "whole")
+
+
+def test_fewer_mig_instances_than_pods_hold_are_reported() -> None:
+    async def scene(gpus: GpuCluster) -> None:
+        await gpus.add("first", {"nvidia.com/mig-1g.10gb": 10})
+        await gpus.change_node("mig-000", status={"allocatable": {"nvidia.com/mig-1g.10gb": "5"}})
+        [(node, note)] = await gpus.events("UnusableNodeData")
+        assert node == "mig-000"
+        assert note.startswith(
+            "status.allocatable[nvidia.com/mig-1g.10gb]: pods hold 10, and 5 are published; the pods keep"
+        )
+        assert gpus.cluster.placed == {"first": "mig-000"}
+
+    play_on(scene, "mig")
+
+
+def test_unhealthy_gpushare_card_leaves_the_size_of_the_others_and_is_reported() -> None:
+    """The device plugin reports its memory as unhealthy, so the kubelet takes it off the allocatable memory alone."""
+
+    async def scene(gpus: GpuCluster) -> None:
+        await gpus.add("first", {"aliyun.com/gpu-mem": 80}, status={"phase": "Running"})
+        await gpus.change_node("gpushare-000", status={"allocatable": {"aliyun.com/gpu-mem": "560"}})
+        [(node, note)] = await gpus.events("UnusableNodeData")
+        assert node == "gpushare-000"
+        assert note == (
+            "status.allocatable[aliyun.com/gpu-mem]: 80 less than the 8 cards have: some are unhealthy, it is not published which;"
+            " cordon the node until they are replaced"
+        )
+        await gpus.add("second", {"aliyun.com/gpu-mem": 79})
+        assert gpus.cluster.placed == {"first": "gpushare-000", "second": "gpushare-000"}
+
+    play_on(scene, "gpushare")
 
 
 def test_truncated_register_annotation_keeps_the_last_cards_and_is_reported() -> None:

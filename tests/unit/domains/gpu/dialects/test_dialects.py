@@ -17,6 +17,7 @@ from multisched.model.decode import Decoder
 from multisched.model.decode_objects import decode_node_devices, decode_resource_slice
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
+from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
 from multisched.testing.builders import container, decode_pod, make_node, make_pod, node_document, pod_document
 
@@ -188,6 +189,7 @@ def test_invalid_hami_demands_name_field_and_fix(
         ("GPU-0,ten,24000,100,NVIDIA-A10,0,true:", 0, "is not a list of cards"),
         ("x" * 300_000, 0, "300000 bytes, more than"),
         ("[" * 60_000, 0, "annotation hami.io/node-nvidia-register: "),
+        (hami_register(1, id="GPU-0,NVIDIA,1,1:GPU-9"), 0, "card 0: id 'GPU-0,NVIDIA,1,1:GPU-9' has one of , : ;"),
         (hami_register(1, mode="mig"), 1, "mode mig is not supported"),
     ],
 )
@@ -233,6 +235,17 @@ def test_answer_for_another_node_does_not_count_as_an_answer() -> None:
 
 
 # -- Volcano vGPU ------------------------------------------------------------------------------------------------------
+
+
+def test_waiting_pod_that_requests_no_gpu_holds_no_card_and_keeps_others_away() -> None:
+    """HAMi's plugin could take it for another pod if its author wrote what a scheduler writes."""
+    text = "GPU-0,NVIDIA,24000,100:;"
+    answer = {hami.NODE: "n", hami.ALLOCATED: text, hami.TO_ALLOCATE: text, hami.BIND_PHASE: "allocating"}
+    ledger = make_ledger(hami_node())
+    ledger.restore(bound(make_pod("forger"), answer), 0)
+
+    assert ledger.cards(0).free == list(ledger.cards(0).totals)
+    assert "has not allocated yet" in refusal(ledger, hami_pod("b", memory=1))
 
 
 def vgpu(name: str, number: int = 1, memory: int = 1000) -> Pod:
@@ -328,6 +341,18 @@ def test_invalid_gpushare_demands_name_field_and_fix(
     requests: dict[str, int], labels: dict[str, str], problem: str
 ) -> None:
     assert problem in demands_of(make_pod("p", extra=requests, labels=labels)).problem
+
+
+def test_gpushare_memory_of_an_init_container_is_refused_with_the_fix() -> None:
+    """The device plugin sums up containers only, so it would never find the pod."""
+    pod = decode_pod(
+        pod_document("p", container("a"), initContainers=[container("b", extra={gpushare.GPU_MEMORY: "4"})])
+    )
+
+    assert demands_of(pod).problem == (
+        "spec.initContainers[b].resources.limits[aliyun.com/gpu-mem]: the device plugin does not count init containers; "
+        "write it in a container"
+    )
 
 
 def test_gpushare_node_that_reports_no_cards_is_named() -> None:
@@ -508,7 +533,7 @@ def test_cards_of_a_dra_driver_beside_a_device_plugin_count_once() -> None:
     ledger = with_slices(resource_slice())
 
     assert ledger.cards(0).node.mode is Mode.DRA
-    (problem,) = ledger.problems(0)
+    (problem,) = ledger.problems(0, NodeTable())
     assert problem.startswith(
         "the DRA driver and the vendor's device plugin describe the same cards; only those of the DRA driver"
     )
@@ -520,13 +545,13 @@ def test_hami_beside_a_dra_driver_is_named() -> None:
     ledger = with_slices(resource_slice(), node=hami_node())
 
     assert ledger.cards(0).node.mode is Mode.DRA
-    assert [one.partition(" describe")[0] for one in ledger.problems(0)] == ["the DRA driver and hami"]
+    assert [one.partition(" describe")[0] for one in ledger.problems(0, NodeTable())] == ["the DRA driver and hami"]
 
 
 def test_node_of_a_dra_driver_alone_has_no_problem() -> None:
     ledger = with_slices(resource_slice(), node=make_node("n"))
 
-    assert (ledger.cards(0).node.mode, list(ledger.problems(0))) == (Mode.DRA, [])
+    assert (ledger.cards(0).node.mode, list(ledger.problems(0, NodeTable()))) == (Mode.DRA, [])
 
 
 @pytest.mark.parametrize(
@@ -544,7 +569,7 @@ def test_node_of_a_dra_driver_alone_has_no_problem() -> None:
 def test_other_resource_slices_leave_the_cards_to_the_device_plugin(other: ClusterObject) -> None:
     ledger = with_slices(other)
 
-    assert (ledger.cards(0).node.mode, list(ledger.problems(0))) == (Mode.WHOLE, [])
+    assert (ledger.cards(0).node.mode, list(ledger.problems(0, NodeTable()))) == (Mode.WHOLE, [])
 
 
 def test_resource_slices_that_arrive_and_leave_change_the_mode() -> None:
