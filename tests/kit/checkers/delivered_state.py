@@ -24,7 +24,6 @@ from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, Taint, Toleratio
 from multisched.verify.fields import Json
 from multisched.verify.gangs import GangJudge
 from multisched.verify.quota_tree import QuotaTree
-from multisched.verify.quotas import QuotaJudge
 from tests.kit.checkers.card_rules import node_resources
 from tests.kit.checkers.device_rules import fraction_wanted
 from tests.kit.checkers.linked_quotas import LinkedQuotaJudge
@@ -98,7 +97,7 @@ class DeliveredState:
     _placed: list[Pod] = field(default_factory=list)
     _placed_at: int = -1
     """The value of `changes` for which it was computed."""
-    quotas: QuotaJudge = field(default_factory=LinkedQuotaJudge)
+    quotas: LinkedQuotaJudge = field(default_factory=LinkedQuotaJudge)
     """The observed trees of quotas, without pods."""
     quota_bounds: set[Bound] = field(default_factory=set)
     """Every max of every tree that has been in force: a message may refer to an earlier one."""

@@ -32,6 +32,8 @@ REFUSED_S: Final = 6.0
 """Until a new pod was tried and waits for an event."""
 COMES_S: Final = 12.0
 """Until a pod is bound after the event that it waits for: the leader hears of the event, the backoff ends, and the bind takes its time."""
+GANG_COMES_S: Final = 24.0
+"""The same for a gang: if it held capacity when it failed, gangs that were refused meanwhile are tried first."""
 STAYS_S: Final = 6.0
 """For so long a pod is watched that must not be bound, or must not be evicted."""
 COUNTED_S: Final = 4.0
@@ -100,7 +102,9 @@ class EditScenario:
             "annotations": dict(annotations or {}),
             "finalizers": [FINALIZER] if has_finalizer else [],
         }
-        await self.context.world.user.create_pod({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        await self.context.world.user.create_pod(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        )
         self._pods.append((namespace, name))
         return name
 
@@ -239,7 +243,7 @@ async def _member(scenario: EditScenario) -> None:
     if await scenario.gangs.until(lambda: any(map(scenario.is_parked, first)), REFUSED_S):
         await scenario.context.pause(1.0, 2.0)
         further = await scenario.pod("1", gang=gang)
-        await scenario.comes("a member came with which enough fit", first[1], further)
+        await scenario.comes("a member came with which enough fit", first[1], further, within_s=GANG_COMES_S)
 
 
 async def _node_grows(scenario: EditScenario) -> None:
@@ -250,7 +254,7 @@ async def _node_grows(scenario: EditScenario) -> None:
     if await scenario.gangs.until(lambda: any(map(scenario.is_parked, members)), REFUSED_S):
         await scenario.context.pause(1.0, 2.0)
         await scenario.resize_node(node, MANY)
-        await scenario.comes("its node has room for all members", *members)
+        await scenario.comes("its node has room for all members", *members, within_s=GANG_COMES_S)
 
 
 async def _member_deleted(scenario: EditScenario) -> None:
@@ -263,7 +267,7 @@ async def _member_deleted(scenario: EditScenario) -> None:
     if await scenario.gangs.until(lambda: all(_is_assumed(scenario, name) for name in (*first, third)), REFUSED_S):
         await scenario.context.pause(0.5, 1.0)
         await scenario.context.world.user.delete_named(third)
-        await scenario.comes("the member was deleted whose volume had not arrived", *first)
+        await scenario.comes("the member was deleted whose volume had not arrived", *first, within_s=GANG_COMES_S)
 
 
 async def _lost_bind(scenario: EditScenario) -> None:
@@ -272,16 +276,20 @@ async def _lost_bind(scenario: EditScenario) -> None:
     scenario.context.faults.slow_nodes.add(node)
     first = await scenario.pod("1")
     second = await scenario.pod("1")
-    is_under_way = await scenario.gangs.until(lambda: _is_assumed(scenario, first) and scenario.is_parked(second), REFUSED_S)
+    is_under_way = await scenario.gangs.until(
+        lambda: _is_assumed(scenario, first) and scenario.is_parked(second), REFUSED_S
+    )
     await scenario.context.world.user.delete_named(first)
     scenario.context.faults.slow_nodes.discard(node)
     if is_under_way and scenario.found(first) is None:
-        await scenario.comes("the pod before it was deleted during its bind", second, within_s=2 * COMES_S)
+        await scenario.comes("the pod before it was deleted during its bind", second, within_s=GANG_COMES_S)
 
 
 def _is_assumed(scenario: EditScenario, name: str) -> bool:
     pod = scenario.found(name)
-    return pod is not None and any(process.program.cache.is_assumed(pod.uid) for process, _ in scenario.leaders(FORECAST))
+    return pod is not None and any(
+        process.program.cache.is_assumed(pod.uid) for process, _ in scenario.leaders(FORECAST)
+    )
 
 
 # -- preemption --------------------------------------------------------------------------------------------------------
@@ -342,7 +350,10 @@ async def _quota_and_resize(scenario: EditScenario) -> None:
     await scenario.use_tree((NAMESPACES[0], 2), (NAMESPACES[1], 2))
     await scenario.node(8)
     first = await scenario.pod("1", namespace=NAMESPACES[0])
-    if not await scenario.gangs.until(lambda: scenario.is_bound(first), COMES_S) or (pod := scenario.found(first)) is None:
+    if (
+        not await scenario.gangs.until(lambda: scenario.is_bound(first), COMES_S)
+        or (pod := scenario.found(first)) is None
+    ):
         return
     await scenario.context.world.kubelets.resize(pod, "2")
     await scenario.context.pause(2.0, 3.0)
@@ -391,7 +402,10 @@ async def _quota_broken(scenario: EditScenario) -> None:
 async def _tolerations(scenario: EditScenario) -> None:
     """A domain gets tolerations for the taint that keeps its pod off."""
     node = await scenario.node(4)
-    taints = [{"key": POOL, "value": scenario.pool, "effect": "NoSchedule"}, {"key": EDITED_TAINT, "effect": "NoSchedule"}]
+    taints = [
+        {"key": POOL, "value": scenario.pool, "effect": "NoSchedule"},
+        {"key": EDITED_TAINT, "effect": "NoSchedule"},
+    ]
     await scenario.context.world.nodes.patch(node, {"spec": {"taints": taints}})
     name = await scenario.pod("1")
     if await scenario.parks(name):

@@ -8,13 +8,12 @@ from typing import Final
 from multisched.cluster.api.server import ApiServer
 from multisched.model.objects import Pod
 from multisched.verify.demands import demand_of
-from multisched.verify.quota_tree import QuotaTree
 from multisched.verify.quotas import TREE_KIND
 from multisched.verify.reclaims import ReclaimHistory
 from tests.kit.checkers.api.followed_store import Document, FollowedStore
 from tests.kit.checkers.linked_quotas import KIND as LINKED_KIND
 from tests.kit.checkers.linked_quotas import LinkedQuotaJudge
-from tests.kit.checkers.quota_rules import quota_claim, quota_excess, usage_of
+from tests.kit.checkers.quota_rules import quota_claim, usage_of
 from tests.kit.world.definitions import LINKED_QUOTA, QUOTA_TREE
 
 KINDS: Final = {QUOTA_TREE.storage: TREE_KIND, LINKED_QUOTA.storage: LINKED_KIND, "nodes": "Node", "pods": "Pod"}
@@ -23,9 +22,7 @@ KINDS: Final = {QUOTA_TREE.storage: TREE_KIND, LINKED_QUOTA.storage: LINKED_KIND
 class QuotaChecker:
     """The quotas of one run. Checks nothing if there is no tree."""
 
-    def __init__(
-        self, server: ApiServer, report_violation: Callable[[str], None], *, is_on: bool
-    ) -> None:
+    def __init__(self, server: ApiServer, report_violation: Callable[[str], None], *, is_on: bool) -> None:
         """`is_on`: the run may have quotas; otherwise the store is not followed."""
         self.judge = LinkedQuotaJudge()
         self.trees: dict[str, Document] = {}
