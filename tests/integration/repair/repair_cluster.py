@@ -246,7 +246,7 @@ class RepairCluster:
             background_threads=AtOnce,
             plan_repairs=plans_of,
         )
-        self.program = Program(loading.parse(self._text, "town"), ports)
+        self.program = Program(loading.parse(self._text, "test"), ports)
         self._running = asyncio.ensure_future(self.program.run())
         program = self.program
         await self.until(lambda: program.is_ready)

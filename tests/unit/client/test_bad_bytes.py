@@ -26,7 +26,7 @@ from multisched.framework.ports import ObjectRef, UnreachableError
 from multisched.model.wire import Response
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.client.scripted import LoopClock, ScriptedTransport, Step, a_line, a_list, an_object
-from tests.unit.shell.shell_kit import House
+from tests.unit.shell.shell_kit import WorkerHarness
 
 BAD = "@@"
 NESTED = b'{"type":"ADDED","object":' + b"[" * 100_000
@@ -107,24 +107,24 @@ def edited(line: bytes, edits: list[tuple[int, int]]) -> bytes:
 def test_watch_continues_after_arbitrary_bytes(edits: list[list[tuple[int, int]]]) -> None:
     """Into the real ingest and cache."""
     loop = SimLoop(1)
-    house = House(loop, "a")
+    harness = WorkerHarness(loop, "a")
     lines = [edited(a_line("ADDED", _pod(f"p{n}", 20 + n)), some) for n, some in enumerate(edits)]
     watches = [[line] for line in lines]
     last = a_line("ADDED", _pod("last", 10**9))
-    play(house.pods, [a_list(10) for _ in range(9)], [*watches, *[[last] for _ in range(9)]], loop)
-    assert house.node_of("last") == "a"
-    house.cache.validate()
+    play(harness.pods, [a_list(10) for _ in range(9)], [*watches, *[[last] for _ in range(9)]], loop)
+    assert harness.node_of("last") == "a"
+    harness.cache.validate()
 
 
 @given(_edits)
 def test_list_is_repeated_after_arbitrary_bytes(edits: list[tuple[int, int]]) -> None:
     loop = SimLoop(1)
-    house = House(loop, "a")
+    harness = WorkerHarness(loop, "a")
     bad = Response(200, edited(a_list(10, _pod("p", 3)).body, edits))
     last = a_line("ADDED", _pod("last", 10**30))
-    play(house.pods, [bad, *[a_list(10**9, _pod("p", 3)) for _ in range(9)]], [[last] for _ in range(9)], loop)
-    assert house.node_of("last") == "a"
-    house.cache.validate()
+    play(harness.pods, [bad, *[a_list(10**9, _pod("p", 3)) for _ in range(9)]], [[last] for _ in range(9)], loop)
+    assert harness.node_of("last") == "a"
+    harness.cache.validate()
 
 
 _TRUE_POD = orjson.dumps(_pod("p", 3))

@@ -75,7 +75,7 @@ def room_of(domain: Domain) -> NamespaceRoom:
     return room
 
 
-def town(*, with_plugin: bool) -> list[Domain]:
+def quota_cluster(*, with_plugin: bool) -> list[Domain]:
     """Three domains over one cache, each with nodes of its own; CPU of nodes is no limit."""
     domains: list[Domain] = []
     for label in "xyz":
@@ -94,7 +94,7 @@ def town(*, with_plugin: bool) -> list[Domain]:
 
 def play(seed: int, *, with_plugin: bool) -> list[Result]:
     """Attempts of all domains, one within the other; what became of them. Judges the room after each step."""
-    rng, domains = random.Random(seed), town(with_plugin=with_plugin)
+    rng, domains = random.Random(seed), quota_cluster(with_plugin=with_plugin)
     cache, room = domains[0].cache, room_of(domains[0])
     waiting: list[Waiting] = []
     ended: list[Result] = []
@@ -134,7 +134,7 @@ def test_parallel_domain_cycles_stay_within_the_quota(*, with_plugin: bool) -> N
 
 
 def test_pod_refused_by_quota_at_commit_is_placed_when_there_is_room() -> None:
-    first, second, _ = town(with_plugin=True)
+    first, second, _ = quota_cluster(with_plugin=True)
     slow = make_pod("slow", cpu_milli=600)
     attempt = Waiting.begin(first, slow)
     taker = make_pod("taker", cpu_milli=600)

@@ -18,7 +18,7 @@ from tests.unit.cycle.cycle_kit import Domain
 from tests.unit.cycle.preemption.test_gang_victims import member
 from tests.unit.cycle.preemption.test_preemption import budget, standing
 from tests.unit.cycle.test_gang_attempts import attempt, gang_of, trace
-from tests.unit.plugins.quota.town import Town
+from tests.unit.plugins.quota.quota_cluster import QuotaCluster
 from tests.unit.plugins.quota.trees import leaf, node
 from tests.unit.state.gang_kit import cache_with_gangs, place
 
@@ -27,7 +27,7 @@ RACK_REQUIRED, ZONE_REQUIRED = TopologyLevel("rack", is_required=True), Topology
 NONE: Mapping[str, int] = {}
 
 
-def town(nodes: Mapping[str, int], pods: Iterable[Pod], minimums: Mapping[str, int] = NONE) -> Domain:
+def cluster(nodes: Mapping[str, int], pods: Iterable[Pod], minimums: Mapping[str, int] = NONE) -> Domain:
     """`nodes`: name -> CPUs. A name is zone, rack and number: `ab1` is of rack b in zone a."""
     made = [
         make_node(name, cpu_milli=cpus * 1000, labels={"zone": name[0], "rack": name[:2]})
@@ -62,7 +62,7 @@ def of(result: GangResult) -> tuple[list[str], set[str]]:
 def test_gang_preemption_clears_one_rack_despite_lower_priorities_elsewhere() -> None:
     """Of each rack one pod is the least important: two racks together would cost less than one."""
     pods = [standing(f"{rack}{at}", f"{rack}{at}", priority=at + 1) for rack in ("aa", "ab") for at in range(2)]
-    domain = town({f"{rack}{at}": 1 for rack in ("aa", "ab") for at in range(2)}, pods)
+    domain = cluster({f"{rack}{at}": 1 for rack in ("aa", "ab") for at in range(2)}, pods)
     found, nodes = victims(domain, 2)
     assert found in (["aa0", "aa1"], ["ab0", "ab1"])
     assert nodes == set(found)
@@ -70,25 +70,25 @@ def test_gang_preemption_clears_one_rack_despite_lower_priorities_elsewhere() ->
 
 def test_rack_with_the_least_important_victims_is_cleared() -> None:
     pods = [standing("urgent", "aa0", priority=5), *(standing(f"low{at}", "ab0") for at in range(2))]
-    assert victims(town({"aa0": 2, "ab0": 2}, pods), 2) == (["low0", "low1"], {"ab0"})
+    assert victims(cluster({"aa0": 2, "ab0": 2}, pods), 2) == (["low0", "low1"], {"ab0"})
 
 
 def test_fewest_victims_of_equal_importance_are_evicted() -> None:
     pods = [standing(f"a{at}", "aa0") for at in range(2)] + [standing("b", "ab0")]
-    assert victims(town({"aa0": 2, "ab0": 2}, pods), 2) == (["b"], {"ab0"})
+    assert victims(cluster({"aa0": 2, "ab0": 2}, pods), 2) == (["b"], {"ab0"})
 
 
 def test_budget_is_kept_if_another_rack_can_be_cleared() -> None:
     pods = [standing("kept", "aa0", labels={"app": "kept"}), standing("high", "ab0", priority=7)]
-    domain = town({"aa0": 1, "ab0": 1}, pods)
+    domain = cluster({"aa0": 1, "ab0": 1}, pods)
     domain.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, budget("kept", "kept", 0))
     assert victims(domain, 1) == (["high"], {"ab0"})
 
 
 def test_rack_too_small_or_too_important_is_not_cleared() -> None:
     pods = [standing("low", "aa0"), standing("equal", "ab0", priority=9, cpu=2000), standing("mid", "ac0", priority=4)]
-    assert victims(town({"aa0": 1, "ab0": 2, "ac0": 2}, pods), 2) == (["mid"], {"ac0"})
-    assert victims(town({"aa0": 1, "ab0": 2}, pods[:2]), 2) == ([], set())
+    assert victims(cluster({"aa0": 1, "ab0": 2, "ac0": 2}, pods), 2) == (["mid"], {"ac0"})
+    assert victims(cluster({"aa0": 1, "ab0": 2}, pods[:2]), 2) == ([], set())
 
 
 def test_no_pod_is_evicted_if_no_node_has_the_label() -> None:
@@ -99,12 +99,12 @@ def test_no_pod_is_evicted_if_no_node_has_the_label() -> None:
 
 def test_placed_members_determine_the_cleared_rack() -> None:
     pods = [standing("low", "aa0"), standing("mid", "ab0", priority=4)]
-    assert victims(town({"aa0": 1, "ab0": 1, "ab1": 1}, pods), 2, standing=("ab1",)) == (["mid"], {"ab0", "ab1"})
+    assert victims(cluster({"aa0": 1, "ab0": 1, "ab1": 1}, pods), 2, standing=("ab1",)) == (["mid"], {"ab0", "ab1"})
 
 
 def test_several_racks_are_cleared_within_a_required_zone() -> None:
     pods = [standing(name, name) for name in ("aa0", "ab0", "ba0")]
-    domain = town({"aa0": 1, "ab0": 1, "ba0": 1}, pods)
+    domain = cluster({"aa0": 1, "ab0": 1, "ba0": 1}, pods)
     assert victims(domain, 2, ZONE_REQUIRED, TopologyLevel("rack")) == (["aa0", "ab0"], {"aa0", "ab0"})
     assert victims(domain, 2, ZONE_REQUIRED, RACK_REQUIRED) == ([], set())
 
@@ -123,14 +123,14 @@ def test_racks_with_one_name_in_two_zones_are_separate() -> None:
 def test_gang_spanning_racks_is_evicted_whole_only_as_last_resort() -> None:
     pods = [member("g1", "aa0"), member("g2", "ab0"), standing("mid", "ac0", priority=4)]
     nodes = {"aa0": 1, "ab0": 1, "ac0": 1}
-    assert victims(town(nodes, pods, {"g": 2}), 1) == (["mid"], {"ac0"})
-    assert victims(town({"aa0": 1, "ab0": 1}, pods[:2], {"g": 2}), 1)[0] == ["g1", "g2"]
+    assert victims(cluster(nodes, pods, {"g": 2}), 1) == (["mid"], {"ac0"})
+    assert victims(cluster({"aa0": 1, "ab0": 1}, pods[:2], {"g": 2}), 1)[0] == ["g1", "g2"]
 
 
 def test_long_search_ends_with_the_least_short_racks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_dry_run, "PLACINGS_MAX", 1)
     pods = [standing(f"a{at}", "aa0") for at in range(2)] + [standing("high", "ab0", priority=7)]
-    assert victims(town({"aa0": 2, "ab0": 2}, pods), 2) == (["high"], {"ab0"})
+    assert victims(cluster({"aa0": 2, "ab0": 2}, pods), 2) == (["high"], {"ab0"})
 
 
 racks = st.dictionaries(
@@ -149,7 +149,7 @@ def test_one_rack_is_cleared_minimally_at_the_lowest_cost(shape: dict[str, list[
         for name, priorities in names.items()
         for at, priority in enumerate(priorities)
     ]
-    domain = town(dict.fromkeys(names, 3), pods)
+    domain = cluster(dict.fromkeys(names, 3), pods)
     short = {rack: shortage(rack, names, count) for rack in shape}
     if any(number <= 0 for number in short.values()):
         return  # some rack has room
@@ -182,7 +182,7 @@ def cost_of(priorities: Sequence[int]) -> tuple[int, ...]:
 def test_quota_victims_may_be_in_other_racks() -> None:
     root = node("root", {"cpu": 4}, {"cpu": 4}, leaf("taker", 4, 4))
     nodes = [make_node(f"{rack}0", cpu_milli=4000, labels={"rack": rack}) for rack in ("ra", "rb")]
-    quota = Town(nodes, root)
+    quota = QuotaCluster(nodes, root)
     for at in range(4):
         quota.add(f"low{at}", "taker", 1000, node="ra0")
     quota.domain.cache.place(make_pod("big", cpu_milli=1000, priority=9, node="ra0"))
@@ -197,7 +197,7 @@ def test_entitled_gang_reclaims_within_one_rack() -> None:
     nodes = [
         make_node(f"{rack}{at}", cpu_milli=2000, labels={"rack": rack}) for rack in ("ra", "rb", "rc") for at in "01"
     ]
-    quota = Town(nodes, root)
+    quota = QuotaCluster(nodes, root)
     for number, one in enumerate(nodes):
         for at in range(2):
             quota.add(f"{one.name}-{at}", "far" if number < 4 else "near", 1000, node=one.name)

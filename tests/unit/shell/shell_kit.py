@@ -195,7 +195,7 @@ class Desk:
         self.preemptions_s.append(seconds)
 
 
-class House:
+class WorkerHarness:
     """A worker with its router, ingest and cache, over a desk. `scheduler` serves the pods of schedulerName "ours"."""
 
     def __init__(

@@ -26,7 +26,7 @@ from multisched.framework.ports import (
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 from multisched.testing.sim_loop import SimLoop, simulate
-from tests.unit.shell.shell_kit import HELD_S, Holding, House
+from tests.unit.shell.shell_kit import HELD_S, Holding, WorkerHarness
 
 POD = ObjectRef("Pod", "default", "p", "uid-p")
 UNKNOWN = BindReply(BindAnswer.UNKNOWN)
@@ -34,54 +34,54 @@ TAKEN = BindReply(BindAnswer.CONFLICT, message="already assigned")
 DENIED = BindReply(BindAnswer.DENIED, message="a webhook says no")
 
 
-def play(scene: Callable[[House], Coroutine[Any, Any, None]], *plugins: Any) -> None:
+def play(scene: Callable[[WorkerHarness], Coroutine[Any, Any, None]], *plugins: Any) -> None:
     """Runs a scene with a leading worker over one node of two CPUs, in virtual time."""
     loop = SimLoop(seed=3)
 
     async def main() -> None:
-        house = House(loop, "a", plugins=plugins)
-        house.desk.sleep = anyio.sleep
-        async with house.at_work():
-            await scene(house)
+        harness = WorkerHarness(loop, "a", plugins=plugins)
+        harness.desk.sleep = anyio.sleep
+        async with harness.at_work():
+            await scene(harness)
 
     simulate(main(), loop)
 
 
 def test_bind_has_the_pod_names_and_is_counted() -> None:
-    async def scene(house: House) -> None:
-        house.desk.replies = [0.25]
-        house.see_pod("p")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.desk.replies = [0.25]
+        harness.see_pod("p")
         await asyncio.sleep(0.5)
-        ((request, timeout_s),) = house.desk.requests
+        ((request, timeout_s),) = harness.desk.requests
         assert (request.namespace, request.name, request.uid, request.node) == ("default", "p", "uid-p", "a")
         assert (request.annotations, request.is_void(), timeout_s) == ({}, False, 5.0)
-        assert house.desk.events == [
+        assert harness.desk.events == [
             Event(POD, "Normal", "Scheduled", "Binding", "Successfully assigned default/p to a", "ours")
         ]
-        ((pod, seconds, attempts),) = house.desk.bound
+        ((pod, seconds, attempts),) = harness.desk.bound
         assert (pod, attempts) == ("p", 1)
         assert seconds == pytest.approx(0.25)
-        assert (house.desk.dropped, house.desk.conditions) == (["uid-p"], [])
-        assert house.worker.counters.bound == 1
+        assert (harness.desk.dropped, harness.desk.conditions) == (["uid-p"], [])
+        assert harness.worker.counters.bound == 1
 
     play(scene)
 
 
 def test_infeasible_pod_gets_condition_and_event_under_its_lease() -> None:
-    async def scene(house: House) -> None:
-        house.see_pod("p", cpu="3")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_pod("p", cpu="3")
         await asyncio.sleep(0.5)
         words = "0/1 nodes are available: 1 Insufficient cpu."
-        assert house.desk.conditions == [("p", Condition("False", "Unschedulable", words))]
-        assert house.desk.told_of == [(POD, house.desk)]
-        assert house.desk.events == [Event(POD, "Warning", "FailedScheduling", "Scheduling", words, "ours")]
-        assert house.worker.counters.refused == 1
-        house.see_node("a", cpu="4")
+        assert harness.desk.conditions == [("p", Condition("False", "Unschedulable", words))]
+        assert harness.desk.told_of == [(POD, harness.desk)]
+        assert harness.desk.events == [Event(POD, "Warning", "FailedScheduling", "Scheduling", words, "ours")]
+        assert harness.worker.counters.refused == 1
+        harness.see_node("a", cpu="4")
         await asyncio.sleep(2.0)
-        ((pod, seconds, attempts),) = house.desk.bound
+        ((pod, seconds, attempts),) = harness.desk.bound
         assert (pod, attempts) == ("p", 2)
         assert seconds == pytest.approx(0.5, abs=0.1)
-        assert house.desk.attempts == [("p", "unschedulable"), ("p", "scheduled")]
+        assert harness.desk.attempts == [("p", "unschedulable"), ("p", "scheduled")]
 
     play(scene)
 
@@ -122,13 +122,13 @@ class OverQuota:
     ],
 )
 def test_plugin_may_set_the_condition_reason(name: str, words: str) -> None:
-    async def scene(house: House) -> None:
-        house.see_pod(name)
-        house.see_pod("p", cpu="3")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_pod(name)
+        harness.see_pod("p", cpu="3")
         await asyncio.sleep(0.5)
         plain = Condition("False", "Unschedulable", "0/1 nodes are available: 1 Insufficient cpu.")
-        assert dict(house.desk.conditions) == {name: Condition("False", "QuotaExceeded", words), "p": plain}
-        assert {event.reason for event in house.desk.events} == {"FailedScheduling"}
+        assert dict(harness.desk.conditions) == {name: Condition("False", "QuotaExceeded", words), "p": plain}
+        assert {event.reason for event in harness.desk.events} == {"FailedScheduling"}
 
     play(scene, OverQuota())
 
@@ -142,14 +142,14 @@ def test_plugin_may_set_the_condition_reason(name: str, words: str) -> None:
     ids=["with a message", "without one"],
 )
 def test_refused_bind_is_an_error_with_the_server_message(refusal: BindReply, words: str) -> None:
-    async def scene(house: House) -> None:
-        house.desk.replies = [refusal]
-        house.see_pod("p")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.desk.replies = [refusal]
+        harness.see_pod("p")
         await asyncio.sleep(0.5)
-        ((name, condition),) = house.desk.conditions
+        ((name, condition),) = harness.desk.conditions
         assert (name, condition.status, condition.reason) == ("p", "False", "SchedulerError")
-        assert condition.message == house.desk.events[0].note == words
-        assert [event.reason for event in house.desk.events] == ["FailedScheduling"]
+        assert condition.message == harness.desk.events[0].note == words
+        assert [event.reason for event in harness.desk.events] == ["FailedScheduling"]
 
     play(scene)
 
@@ -173,14 +173,14 @@ def test_refused_bind_is_an_error_with_the_server_message(refusal: BindReply, wo
 def test_pod_with_an_unknown_bind_is_read_by_name_with_a_timeout(
     replies: list[BindReply | float], truths: list[PodTruth | UnreachableError | None], reads: int, bound: list[str]
 ) -> None:
-    async def scene(house: House) -> None:
-        house.desk.replies, house.desk.truths = list(replies), list(truths)
-        house.see_pod("p")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.desk.replies, harness.desk.truths = list(replies), list(truths)
+        harness.see_pod("p")
         await asyncio.sleep(4.0)
-        assert house.desk.reads == [("default", "p", READ_TIMEOUT_S)] * reads
-        assert [name for name, _, _ in house.desk.bound] == bound
-        assert house.worker.counters.unknown == 0
-        assert house.desk.truths == []
+        assert harness.desk.reads == [("default", "p", READ_TIMEOUT_S)] * reads
+        assert [name for name, _, _ in harness.desk.bound] == bound
+        assert harness.worker.counters.unknown == 0
+        assert harness.desk.truths == []
 
     play(scene)
 
@@ -193,13 +193,13 @@ def test_pod_with_an_unknown_bind_is_read_by_name_with_a_timeout(
 def test_decision_before_a_pause_is_kept_unless_the_check_refuses_it(
     why: str, told: list[str], bound: list[str]
 ) -> None:
-    async def scene(house: House) -> None:
-        house.see_pod("prebind")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_pod("prebind")
         await asyncio.sleep(1.0)
-        house.worker.resume_scheduling(why) if why else house.worker.resume_scheduling()
+        harness.worker.resume_scheduling(why) if why else harness.worker.resume_scheduling()
         await asyncio.sleep(0.5)
-        assert [words.partition('"Holding": ')[2] or words for words in house.told("prebind")] == told
+        assert [words.partition('"Holding": ')[2] or words for words in harness.told("prebind")] == told
         await asyncio.sleep(HELD_S - 1.0)
-        assert [name for name, _, _ in house.desk.bound] == bound
+        assert [name for name, _, _ in harness.desk.bound] == bound
 
     play(scene, Holding())

@@ -8,7 +8,7 @@ from itertools import count
 
 from multisched.shell.event_time_share import READS_MAX, TURNS_PER_READ, EventTimeShare
 from multisched.testing.sim_loop import SimLoop, simulate
-from tests.unit.shell.shell_kit import House
+from tests.unit.shell.shell_kit import WorkerHarness
 
 
 class Watch:
@@ -59,10 +59,10 @@ def test_single_cycle_runs_without_remote_plugins() -> None:
     loop = SimLoop(seed=1)
 
     async def main() -> int:
-        house = House(loop, "n0", profile="default")
-        working = asyncio.create_task(house.worker.run())
+        harness = WorkerHarness(loop, "n0", profile="default")
+        working = asyncio.create_task(harness.worker.run())
         await asyncio.sleep(0.1)
-        cycles = house.worker.intake.sleepers
+        cycles = harness.worker.intake.sleepers
         working.cancel()
         return cycles
 

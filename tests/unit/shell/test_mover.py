@@ -24,7 +24,7 @@ from multisched.queueing.transitions import QueueState
 from multisched.shell.mover import NOT_LEADING, DomainMover, MoverPorts, MoverView
 from multisched.state.reservations import Reservations
 from multisched.testing.sim_loop import SimLoop, simulate
-from tests.unit.shell.shell_kit import House
+from tests.unit.shell.shell_kit import WorkerHarness
 
 
 def owned(uid: str, namespace: str = "default") -> dict[str, Any]:
@@ -32,22 +32,27 @@ def owned(uid: str, namespace: str = "default") -> dict[str, Any]:
     return {"namespace": namespace, "ownerReferences": [owner]}
 
 
-def a_mover(house: House) -> DomainMover:
+def a_mover(harness: WorkerHarness) -> DomainMover:
     view = MoverView(
-        house.cache, house.pods, Reservations(house.domain.nominator), house.removals, house.router, house.clock
+        harness.cache,
+        harness.pods,
+        Reservations(harness.domain.nominator),
+        harness.removals,
+        harness.router,
+        harness.clock,
     )
-    return DomainMover(house.worker, view, cast("MoverPorts", None))
+    return DomainMover(harness.worker, view, cast("MoverPorts", None))
 
 
 def test_peers_are_pods_of_the_owner_in_its_namespace() -> None:
     """Anybody may write the uid of another namespace's ReplicaSet into a pod: it is no replica of it."""
     with closing(SimLoop(seed=1)) as loop:
-        house = House(loop, "a")
-        house.see_pod("stands", nodeName="a", metadata=owned("rs"))
-        house.see_pod("waits", metadata=owned("rs"))
-        house.see_pod("other", nodeName="a", metadata=owned("another"))
-        house.see_pod("forged", nodeName="a", metadata=owned("rs", "blog"))
-        mover = a_mover(house)
+        harness = WorkerHarness(loop, "a")
+        harness.see_pod("stands", nodeName="a", metadata=owned("rs"))
+        harness.see_pod("waits", metadata=owned("rs"))
+        harness.see_pod("other", nodeName="a", metadata=owned("another"))
+        harness.see_pod("forged", nodeName="a", metadata=owned("rs", "blog"))
+        mover = a_mover(harness)
 
         assert {pod.name for pod in mover.peers("default", "rs")} == {"stands", "waits"}
         assert {pod.name for pod in mover.peers("blog", "rs")} == {"forged"}
@@ -61,16 +66,16 @@ def test_pod_is_not_evicted_while_a_budget_allows_no_disruption(
     selected: dict[str, str] | None, allowed: int, is_kept: bool
 ) -> None:
     with closing(SimLoop(seed=1)) as loop:
-        house = House(loop, "a")
-        uid = house.see_pod("web", nodeName="a", metadata={"labels": {"app": "web"}})
+        harness = WorkerHarness(loop, "a")
+        uid = harness.see_pod("web", nodeName="a", metadata={"labels": {"app": "web"}})
         wanted = [Requirement(key, Operator.IN, (value,)) for key, value in (selected or {}).items()]
         selector = LabelSelector(tuple(wanted)) if selected is not None else None
         budget = PodDisruptionBudget(name="few", namespace="default", selector=selector, disruptions_allowed=allowed)
-        house.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, budget)
-        pod = a_mover(house).placed_pod(uid)
+        harness.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, budget)
+        pod = a_mover(harness).placed_pod(uid)
         assert pod is not None
         refusal = "PodDisruptionBudget default/few allows no disruption" if is_kept else ""
-        assert a_mover(house).budget_refusal(pod) == refusal
+        assert a_mover(harness).budget_refusal(pod) == refusal
 
 
 class Outside:
@@ -106,10 +111,10 @@ class Outside:
         return MoverPorts(one, one, one, one, self.plan, lambda: self.is_closing, "ours")
 
 
-def acting(house: House, outside: Outside) -> DomainMover:
-    house.worker.lead()
-    view = MoverView(house.cache, house.pods, house.reservations, house.removals, house.router, house.clock)
-    return DomainMover(house.worker, view, outside.ports())
+def acting(harness: WorkerHarness, outside: Outside) -> DomainMover:
+    harness.worker.lead()
+    view = MoverView(harness.cache, harness.pods, harness.reservations, harness.removals, harness.router, harness.clock)
+    return DomainMover(harness.worker, view, outside.ports())
 
 
 REF = ObjectRef("Pod", "default", "stands", "uid-stands")
@@ -118,31 +123,31 @@ REF = ObjectRef("Pod", "default", "stands", "uid-stands")
 @pytest.mark.parametrize("why", ["stops", "does not lead", "has no lease"])
 async def test_mover_without_permission_changes_nothing(why: str) -> None:
     with closing(SimLoop(seed=1)) as loop:
-        house, outside = House(loop, "a", "b"), Outside()
-        mover = acting(house, outside)
-        house.see_pod("stands", nodeName="a")
+        harness, outside = WorkerHarness(loop, "a", "b"), Outside()
+        mover = acting(harness, outside)
+        harness.see_pod("stands", nodeName="a")
         assert mover.may_act()
         match why:
             case "stops":
                 outside.is_closing = True
             case "does not lead":
-                house.worker.intake.is_leading = False
+                harness.worker.intake.is_leading = False
             case _:
-                house.desk.is_leading = False
+                harness.desk.is_leading = False
         pod = mover.placed_pod("uid-stands")
         assert pod is not None
         assert not mover.may_act()
         assert mover.reserve("uid-stands", pod, "b", on_assigned=lambda: None) == NOT_LEADING
         assert await mover.evict(REF, timeout_s=3.0) == EvictReply(EvictAnswer.NOT_NOW, message=NOT_LEADING)
         assert await mover.write(b"x") == DocumentReply(DocumentAnswer.UNKNOWN, NOT_LEADING)
-        assert (outside.sent, mover.is_reserved(), len(house.domain.nominator)) == ([], False, 0)
+        assert (outside.sent, mover.is_reserved(), len(harness.domain.nominator)) == ([], False, 0)
 
 
 async def test_mover_passes_calls_to_its_ports_unchanged() -> None:
     with closing(SimLoop(seed=1)) as loop:
-        house, outside = House(loop, "a"), Outside()
-        mover = acting(house, outside)
-        assert mover.write_timeout_s == house.worker.write_timeout_s
+        harness, outside = WorkerHarness(loop, "a"), Outside()
+        mover = acting(harness, outside)
+        assert mover.write_timeout_s == harness.worker.write_timeout_s
         assert (await mover.evict(REF, timeout_s=3.0)).answer is EvictAnswer.EVICTED
         assert (await mover.write(b"x")).answer is DocumentAnswer.WRITTEN
         assert await mover.read() == b"kept"
@@ -159,8 +164,8 @@ async def test_mover_passes_calls_to_its_ports_unchanged() -> None:
 
 async def test_still_exists_compares_uid_node_and_deletion_on_the_server() -> None:
     with closing(SimLoop(seed=1)) as loop:
-        house, outside = House(loop, "a"), Outside()
-        mover = acting(house, outside)
+        harness, outside = WorkerHarness(loop, "a"), Outside()
+        mover = acting(harness, outside)
         for truth, stands in (
             (PodTruth("uid-stands", "a", False, False), True),
             (PodTruth("uid-stands", "", False, False), False),
@@ -175,15 +180,15 @@ async def test_still_exists_compares_uid_node_and_deletion_on_the_server() -> No
 
 def test_mover_knows_placed_pods_and_nodes_of_its_domain() -> None:
     with closing(SimLoop(seed=1)) as loop:
-        house = House(loop, "a")
-        house.see_node("theirs", labels={"domain": "other"})
-        mover = a_mover(house)
+        harness = WorkerHarness(loop, "a")
+        harness.see_node("theirs", labels={"domain": "other"})
+        mover = a_mover(harness)
         assert [mover.has_node(name) for name in ("a", "theirs", "nowhere")] == [True, False, False]
-        waiting = house.see_pod("waits")
+        waiting = harness.see_pod("waits")
         assert mover.placed_pod(waiting) is None
-        house.cache.assume(house.pods.pending[waiting], house.domain.row("a"))
+        harness.cache.assume(harness.pods.pending[waiting], harness.domain.row("a"))
         assert mover.placed_pod(waiting) is None, "it is only on its way"
-        house.see_pod("waits", nodeName="a")
+        harness.see_pod("waits", nodeName="a")
         stands = mover.placed_pod(waiting)
         assert stands is not None
         assert stands.node == "a"
@@ -191,29 +196,29 @@ def test_mover_knows_placed_pods_and_nodes_of_its_domain() -> None:
 
 def test_reservation_is_assigned_to_an_earlier_replacement_and_released() -> None:
     with closing(SimLoop(seed=1)) as loop:
-        house, handed = House(loop, "a", "b"), list[bool]()
-        mover = acting(house, Outside())
-        uid = house.see_pod("stands", cpu="2", nodeName="a", metadata=owned("rs"))
+        harness, handed = WorkerHarness(loop, "a", "b"), list[bool]()
+        mover = acting(harness, Outside())
+        uid = harness.see_pod("stands", cpu="2", nodeName="a", metadata=owned("rs"))
         pod = mover.placed_pod(uid)
         assert pod is not None
-        house.see_pod("full", cpu="1", nodeName="b")
+        harness.see_pod("full", cpu="1", nodeName="b")
         refusal = mover.reserve(uid, pod, "b", on_assigned=lambda: handed.append(True))
         assert refusal.endswith("Insufficient cpu")
         assert (mover.is_reserved(), mover.replacement()) == (False, "")
-        house.lose_pod("full")
+        harness.lose_pod("full")
         assert mover.reserve(uid, pod, "b", on_assigned=lambda: handed.append(True)) == ""
-        (stand_in,) = house.domain.nominator.on("b")
+        (stand_in,) = harness.domain.nominator.on("b")
         assert mover.is_reserved()
         mover.reserve(uid, msgspec.structs.replace(pod, name="again"), "b", on_assigned=lambda: handed.append(True))
-        assert len(house.domain.nominator) == 1, "one place at a time"
+        assert len(harness.domain.nominator) == 1, "one place at a time"
 
-        new = house.see_pod("new", cpu="2", metadata=owned("rs"))
+        new = harness.see_pod("new", cpu="2", metadata=owned("rs"))
         assert mover.replacement() == ""
         mover.assign_to_replacement(frozenset({uid}))
         assert (mover.replacement(), handed, mover.is_reserved()) == (new, [True], False)
-        assert house.domain.nominator.node_of(new) == "b"
+        assert harness.domain.nominator.node_of(new) == "b"
         mover.release()
-        assert house.domain.nominator.node_of(new) == "b", "what a taker has is its own"
+        assert harness.domain.nominator.node_of(new) == "b", "what a taker has is its own"
         assert mover.replacement() == ""
         mover.release()
         mover.assign_to_replacement(frozenset())
@@ -222,16 +227,16 @@ def test_reservation_is_assigned_to_an_earlier_replacement_and_released() -> Non
 
 def test_reservation_is_not_assigned_to_a_placed_pod() -> None:
     with closing(SimLoop(seed=1)) as loop:
-        house = House(loop, "a", "b")
-        mover = acting(house, Outside())
-        uid = house.see_pod("stands", cpu="2", nodeName="a", metadata=owned("rs"))
+        harness = WorkerHarness(loop, "a", "b")
+        mover = acting(harness, Outside())
+        uid = harness.see_pod("stands", cpu="2", nodeName="a", metadata=owned("rs"))
         pod = mover.placed_pod(uid)
         assert pod is not None
         assert mover.reserve(uid, pod, "b", on_assigned=lambda: None) == ""
-        new = house.see_pod("new", cpu="1", metadata=owned("rs"))
-        row = house.cache.nodes.row_of("b")
+        new = harness.see_pod("new", cpu="1", metadata=owned("rs"))
+        row = harness.cache.nodes.row_of("b")
         assert row is not None
-        house.cache.assume(house.pods.pending[new], row)
+        harness.cache.assume(harness.pods.pending[new], row)
 
         mover.assign_to_replacement(frozenset({uid}))
         assert (mover.replacement(), mover.is_reserved()) == ("", True)
@@ -239,76 +244,76 @@ def test_reservation_is_not_assigned_to_a_placed_pod() -> None:
 
 def test_expired_reservation_requeues_pods_waiting_for_its_room() -> None:
     with closing(SimLoop(seed=1)) as loop:
-        house = House(loop, "a", "b")
-        mover = acting(house, Outside())
-        uid = house.see_pod("stands", cpu="2", nodeName="a", metadata=owned("rs"))
+        harness = WorkerHarness(loop, "a", "b")
+        mover = acting(harness, Outside())
+        uid = harness.see_pod("stands", cpu="2", nodeName="a", metadata=owned("rs"))
         pod = mover.placed_pod(uid)
         assert pod is not None
         assert mover.reserve(uid, pod, "b", on_assigned=lambda: None) == ""
-        late = house.see_pod("late", cpu="1")
-        assert house.worker.queue.pop(0.0) is not None
-        house.worker.queue.fail(late, Failure(frozenset({"NodeResourcesFit"})), 0.0)
+        late = harness.see_pod("late", cpu="1")
+        assert harness.worker.queue.pop(0.0) is not None
+        harness.worker.queue.fail(late, Failure(frozenset({"NodeResourcesFit"})), 0.0)
         mover.release()
-        assert len(house.domain.nominator) == 0
-        assert house.worker.queue.where(late) is not QueueState.UNSCHEDULABLE
+        assert len(harness.domain.nominator) == 0
+        assert harness.worker.queue.where(late) is not QueueState.UNSCHEDULABLE
 
 
-async def evicted(house: House, mover: DomainMover, outside: Outside) -> tuple[EvictAnswer, str, bool]:
+async def evicted(harness: WorkerHarness, mover: DomainMover, outside: Outside) -> tuple[EvictAnswer, str, bool]:
     """The answer, its message, and whether anything was sent."""
     reply = await mover.evict(REF, timeout_s=3.0)
     return reply.answer, reply.message, bool(outside.sent)
 
 
 def test_mover_does_not_evict_pods_of_other_preemptions() -> None:
-    async def scene(house: House) -> None:
+    async def scene(harness: WorkerHarness) -> None:
         labels = {SP_LABEL: "g", "app": "web"}
         for name in ("stands", "other"):
-            house.see_pod(name, nodeName="a", metadata={"labels": labels})
-        house.cache.gangs.set_object(GangApi.SCHEDULER_PLUGINS, "default/g", GangSpec(1))
+            harness.see_pod(name, nodeName="a", metadata={"labels": labels})
+        harness.cache.gangs.set_object(GangApi.SCHEDULER_PLUGINS, "default/g", GangSpec(1))
         selector = LabelSelector((Requirement("app", Operator.IN, ("web",)),))
         budget = PodDisruptionBudget(name="few", namespace="default", selector=selector, disruptions_allowed=1)
-        house.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, budget)
+        harness.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, budget)
         outside = Outside()
-        mover, (pod, other) = acting(house, outside), placed(house, "stands", "other")
-        house.removals.decide("preemption", [pod])
+        mover, (pod, other) = acting(harness, outside), placed(harness, "stands", "other")
+        harness.removals.decide("preemption", [pod])
         answer = (EvictAnswer.NOT_NOW, "the pod is being removed for another pod", False)
-        assert await evicted(house, mover, outside) == answer
-        house.removals.release("preemption", [pod])
-        house.removals.decide("preemption", [other])
-        assert (await evicted(house, mover, outside))[1] == "gang default/g would fall below its minimum"
-        house.cache.gangs.set_object(GangApi.SCHEDULER_PLUGINS, "default/g", GangSpec(0))
-        assert (await evicted(house, mover, outside))[1] == "PodDisruptionBudget default/few allows no disruption"
-        house.removals.release("preemption", [other])
-        assert (await evicted(house, mover, outside))[0] is EvictAnswer.EVICTED
+        assert await evicted(harness, mover, outside) == answer
+        harness.removals.release("preemption", [pod])
+        harness.removals.decide("preemption", [other])
+        assert (await evicted(harness, mover, outside))[1] == "gang default/g would fall below its minimum"
+        harness.cache.gangs.set_object(GangApi.SCHEDULER_PLUGINS, "default/g", GangSpec(0))
+        assert (await evicted(harness, mover, outside))[1] == "PodDisruptionBudget default/few allows no disruption"
+        harness.removals.release("preemption", [other])
+        assert (await evicted(harness, mover, outside))[0] is EvictAnswer.EVICTED
 
     simulate(in_house(scene), SimLoop(seed=1))
 
 
 def test_pod_with_an_unanswered_eviction_counts_as_deleting_until_read() -> None:
-    async def scene(house: House) -> None:
-        house.see_pod("stands", nodeName="a")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_pod("stands", nodeName="a")
         outside = Outside()
-        mover = acting(house, outside)
+        mover = acting(harness, outside)
         outside.reply = EvictReply(EvictAnswer.UNKNOWN)
         await mover.evict(REF, timeout_s=3.0)
-        assert placed(house, "stands")[0].is_leaving
+        assert placed(harness, "stands")[0].is_leaving
         outside.truth = PodTruth("uid-stands", "a", False, False)
         assert await mover.still_exists(REF)
-        assert not placed(house, "stands")[0].is_leaving
+        assert not placed(harness, "stands")[0].is_leaving
         outside.reply = EvictReply(EvictAnswer.EVICTED)
         await mover.evict(REF, timeout_s=3.0)
         mover.release()
-        assert placed(house, "stands")[0].is_leaving
-        house.lose_pod("stands")
-        assert not house.removals
+        assert placed(harness, "stands")[0].is_leaving
+        harness.lose_pod("stands")
+        assert not harness.removals
 
     simulate(in_house(scene), SimLoop(seed=1))
 
 
-async def in_house(scene: Callable[[House], Awaitable[None]]) -> None:
-    await scene(House(cast("SimLoop", asyncio.get_running_loop()), "a"))
+async def in_house(scene: Callable[[WorkerHarness], Awaitable[None]]) -> None:
+    await scene(WorkerHarness(cast("SimLoop", asyncio.get_running_loop()), "a"))
 
 
-def placed(house: House, *names: str) -> list[Pod]:
-    entries = [house.cache.placed(f"uid-{name}") for name in names]
+def placed(harness: WorkerHarness, *names: str) -> list[Pod]:
+    entries = [harness.cache.placed(f"uid-{name}") for name in names]
     return [entry.pod for entry in entries if entry is not None]

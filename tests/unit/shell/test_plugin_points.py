@@ -18,7 +18,7 @@ from multisched.framework.sensitivity import PodSensitivity
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.testing.sim_loop import SimLoop, simulate
-from tests.unit.shell.shell_kit import House
+from tests.unit.shell.shell_kit import WorkerHarness
 
 
 class Everywhere:
@@ -125,19 +125,19 @@ class Refuser:
         return Status.unschedulable("not there")
 
 
-def one_pod(*plugins: Any, promised: str = "", for_s: float = 0.5) -> House:
+def one_pod(*plugins: Any, promised: str = "", for_s: float = 0.5) -> WorkerHarness:
     """A pod sent its way over two nodes, and so much later. `promised`: a node that another pod counts on."""
-    loop, found = SimLoop(seed=3), list[House]()
+    loop, found = SimLoop(seed=3), list[WorkerHarness]()
 
     async def main() -> None:
-        house = House(loop, "a", "b", plugins=plugins)
-        found.append(house)
-        house.desk.truths = [PodTruth("uid-p", "", is_deleting=False, is_gated=False)] * 2
+        harness = WorkerHarness(loop, "a", "b", plugins=plugins)
+        found.append(harness)
+        harness.desk.truths = [PodTruth("uid-p", "", is_deleting=False, is_gated=False)] * 2
         if promised:
-            house.see_pod("ahead", priority=9, status={"nominatedNodeName": promised})
-            house.worker.queue.remove("uid-ahead")
-        async with house.at_work():
-            house.see_pod("p")
+            harness.see_pod("ahead", priority=9, status={"nominatedNodeName": promised})
+            harness.worker.queue.remove("uid-ahead")
+        async with harness.at_work():
+            harness.see_pod("p")
             await asyncio.sleep(for_s)
 
     simulate(main(), loop)
@@ -155,46 +155,46 @@ CASES = [
 
 @pytest.mark.parametrize(("kind", "point"), CASES)
 def test_raising_plugin_is_reported_with_its_extension_point(kind: type[Everywhere], point: str) -> None:
-    house = one_pod(kind(point), for_s=5.5 if point == "Bind" else 0.5)  # a binding may have been sent
+    harness = one_pod(kind(point), for_s=5.5 if point == "Bind" else 0.5)  # a binding may have been sent
     where = point if point == "PreBindPreFlight" else f"{point} plugin"
-    assert house.told("p") == [f'running {where} "Everywhere": RuntimeError: boom']
-    assert house.domain.heard.failures == [("Everywhere", point, "boom")]
-    assert ("attempt", "scheduled" if point in AFTER_PERMIT else "error") in house.desk.ends
-    assert (house.desk.posts, house.node_of("p")) == ([], None)
+    assert harness.told("p") == [f'running {where} "Everywhere": RuntimeError: boom']
+    assert harness.domain.heard.failures == [("Everywhere", point, "boom")]
+    assert ("attempt", "scheduled" if point in AFTER_PERMIT else "error") in harness.desk.ends
+    assert (harness.desk.posts, harness.node_of("p")) == ([], None)
 
 
 def test_pod_sensitivity_is_called_only_with_nominated_pods_ahead() -> None:
-    house = one_pod(Signing("PodSensitivity"), promised="a")
-    assert house.told("p") == ['running PodSensitivity plugin "Everywhere": RuntimeError: boom']
-    assert house.domain.heard.failures == [("Everywhere", "PodSensitivity", "boom")]
+    harness = one_pod(Signing("PodSensitivity"), promised="a")
+    assert harness.told("p") == ['running PodSensitivity plugin "Everywhere": RuntimeError: boom']
+    assert harness.domain.heard.failures == [("Everywhere", "PodSensitivity", "boom")]
     assert one_pod(Signing("PodSensitivity")).told("p") == []
 
 
 def test_failed_unreserve_is_logged_and_the_pod_keeps_its_cancel_reason() -> None:
-    house = one_pod(Everywhere("Unreserve"), Refuser())
-    assert house.domain.heard.failures == [("Everywhere", "Unreserve", "boom")]
-    assert house.told("p") == ["0/1 nodes are available: 1 not there."]
+    harness = one_pod(Everywhere("Unreserve"), Refuser())
+    assert harness.domain.heard.failures == [("Everywhere", "Unreserve", "boom")]
+    assert harness.told("p") == ["0/1 nodes are available: 1 not there."]
 
 
 @pytest.mark.parametrize(
     ("kind", "more"), [(Everywhere, set()), (Asking, {"Request"}), (Signing, {"Sign", "CacheKey", "PodSensitivity"})]
 )
 def test_extension_point_durations_are_reported_by_name(kind: type[Everywhere], more: set[str]) -> None:
-    house = one_pod(kind(), promised="a")
-    found = {point for plugin, point in house.domain.heard.timed if plugin == "Everywhere"}
+    harness = one_pod(kind(), promised="a")
+    found = {point for plugin, point in harness.domain.heard.timed if plugin == "Everywhere"}
     assert found == {*IN_CYCLE, "PreBindPreFlight", *more}
 
 
 @pytest.mark.parametrize("kind", [Everywhere, Asking, Signing])
 def test_every_extension_point_gets_pod_rows_and_node(kind: type[Everywhere]) -> None:
     plugin = kind()
-    house = one_pod(plugin, promised="a")
-    (node,) = (node for name, node in house.desk.posts if name == "p")
-    entry = house.cache.placed("uid-p")
+    harness = one_pod(plugin, promised="a")
+    (node,) = (node for name, node in harness.desk.posts if name == "p")
+    entry = harness.cache.placed("uid-p")
     assert entry is not None
     handed = plugin.handed
     assert isinstance(handed["Bind"][1], BindRequest)
-    assert (handed["Bind"][0], handed["Bind"][2]) == (house.desk, 5.0)
+    assert (handed["Bind"][0], handed["Bind"][2]) == (harness.desk, 5.0)
     for point in ("PreFilter", "Filter", "PreScore", "Score", "NormalizeScore"):
         view, pod, *rest = handed[point]
         assert isinstance(view, CycleView)

@@ -20,7 +20,7 @@ from multisched.model.decode import LABELS_MAX
 from multisched.model.objects import CPU, Pod
 from multisched.queueing.transitions import QueueState
 from multisched.testing.sim_loop import SimLoop, simulate
-from tests.unit.shell.shell_kit import HELD_S, Holding, House
+from tests.unit.shell.shell_kit import HELD_S, Holding, WorkerHarness
 
 
 class Remote:
@@ -46,83 +46,85 @@ class Remote:
         return np.zeros(len(rows), np.uint8)
 
 
-def play(scene: Callable[[House], Coroutine[Any, Any, None]], *, plugins: Sequence[Plugin] = ()) -> None:
+def play(scene: Callable[[WorkerHarness], Coroutine[Any, Any, None]], *, plugins: Sequence[Plugin] = ()) -> None:
     """A domain with one bind worker, over node a with 4 CPUs."""
     loop = SimLoop(seed=3)
 
     async def main() -> None:
-        house = House(loop, plugins=plugins or [Holding()], bind_workers=1, filters=("NodePorts", "InterPodAffinity"))
-        house.see_node("a", cpu="4", labels={"zone": "z"})
-        house.desk.sleep = anyio.sleep
-        async with house.at_work():
-            await scene(house)
-        house.cache.validate()
+        harness = WorkerHarness(
+            loop, plugins=plugins or [Holding()], bind_workers=1, filters=("NodePorts", "InterPodAffinity")
+        )
+        harness.see_node("a", cpu="4", labels={"zone": "z"})
+        harness.desk.sleep = anyio.sleep
+        async with harness.at_work():
+            await scene(harness)
+        harness.cache.validate()
 
     simulate(main(), loop)
 
 
-def used(house: House) -> int:
-    return int(house.cache.nodes.requested(CPU)[house.domain.row("a")])
+def used(harness: WorkerHarness) -> int:
+    return int(harness.cache.nodes.requested(CPU)[harness.domain.row("a")])
 
 
 @pytest.mark.parametrize("where", ["permit", "prebind", "queued", "sent"])
 def test_changes_of_an_assumed_pod_count_at_once(where: str) -> None:
-    async def scene(house: House) -> None:
-        house.desk.replies = [] if where in ("permit", "prebind") else [HELD_S]
+    async def scene(harness: WorkerHarness) -> None:
+        harness.desk.replies = [] if where in ("permit", "prebind") else [HELD_S]
         if where == "queued":
-            house.see_pod("first", cpu="100m")
+            harness.see_pod("first", cpu="100m")
             await asyncio.sleep(0.1)
-        house.see_pod(where, cpu="1")
+        harness.see_pod(where, cpu="1")
         await asyncio.sleep(0.1)
-        assert house.node_of(where) == "a"
-        before = used(house)
-        house.see_pod(where, cpu="3")
-        assert used(house) == before + 2000
+        assert harness.node_of(where) == "a"
+        before = used(harness)
+        harness.see_pod(where, cpu="3")
+        assert used(harness) == before + 2000
         for number in range(3):
-            house.see_pod(f"later-{number}", cpu="1")
+            harness.see_pod(f"later-{number}", cpu="1")
         await asyncio.sleep(0.1)
-        assert used(house) <= 4000
-        house.see_pod(where, cpu="2")
+        assert used(harness) <= 4000
+        harness.see_pod(where, cpu="2")
         await asyncio.sleep(0.1)
-        assert used(house) <= 4000
+        assert used(harness) <= 4000
 
     play(scene)
 
 
 @pytest.mark.parametrize("where", ["permit", "prebind", "queued"])
 def test_pod_that_outgrew_its_node_before_the_bind_is_decided_again(where: str) -> None:
-    async def scene(house: House) -> None:
-        house.desk.replies = [HELD_S] if where == "queued" else []
-        house.see_pod("first", cpu="1")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.desk.replies = [HELD_S] if where == "queued" else []
+        harness.see_pod("first", cpu="1")
         await asyncio.sleep(0.1)
-        house.see_pod(where, cpu="1")
+        harness.see_pod(where, cpu="1")
         await asyncio.sleep(0.1)
-        house.see_pod(where, cpu="4")
+        harness.see_pod(where, cpu="4")
         await asyncio.sleep(HELD_S + 0.1)
 
-        assert house.node_of(where) is None
-        assert house.desk.posts == [("first", "a")]
-        assert house.worker.queue.where(f"uid-{where}") in (QueueState.BACKOFF, QueueState.UNSCHEDULABLE)
-        assert used(house) == 1000
+        assert harness.node_of(where) is None
+        assert harness.desk.posts == [("first", "a")]
+        assert harness.worker.queue.where(f"uid-{where}") in (QueueState.BACKOFF, QueueState.UNSCHEDULABLE)
+        assert used(harness) == 1000
 
     play(scene)
 
 
 @pytest.mark.parametrize("where", ["permit", "prebind", "queued"])
 def test_grown_pod_that_still_fits_keeps_its_node(where: str) -> None:
-    async def scene(house: House) -> None:
-        house.desk.replies = [HELD_S] if where == "queued" else []
-        house.see_pod("first", cpu="1")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.desk.replies = [HELD_S] if where == "queued" else []
+        harness.see_pod("first", cpu="1")
         await asyncio.sleep(0.1)
-        house.see_pod(where, cpu="1")
+        harness.see_pod(where, cpu="1")
         await asyncio.sleep(0.1)
-        house.see_pod(where, cpu="3")
+        harness.see_pod(where, cpu="3")
         await asyncio.sleep(HELD_S + 0.1)
-        house.worker.waiting.allow("uid-permit", "Holding")
+        harness.worker.waiting.allow("uid-permit", "Holding")
         await asyncio.sleep(0.1)
 
-        assert house.desk.posts == [("first", "a"), (where, "a")]
-        assert used(house) == 4000
+        assert harness.desk.posts == [("first", "a"), (where, "a")]
+        assert used(harness) == 4000
 
     play(scene)
 
@@ -132,29 +134,29 @@ def test_assumed_pod_counts_with_its_current_labels() -> None:
     term = {"labelSelector": {"matchLabels": {"role": "leader"}}, "topologyKey": "zone"}
     anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
-    async def scene(house: House) -> None:
-        house.see_pod("loner", cpu="1", nodeName="a", affinity=anti, phase="Running")
-        house.see_pod("permit", cpu="1", metadata={"labels": {"role": "follower"}})
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_pod("loner", cpu="1", nodeName="a", affinity=anti, phase="Running")
+        harness.see_pod("permit", cpu="1", metadata={"labels": {"role": "follower"}})
         await asyncio.sleep(0.1)
-        assert house.node_of("permit") == "a"
-        house.see_pod("permit", cpu="1", metadata={"labels": {"role": "leader"}})
+        assert harness.node_of("permit") == "a"
+        harness.see_pod("permit", cpu="1", metadata={"labels": {"role": "leader"}})
         await asyncio.sleep(0.1)
-        assert house.node_of("permit") is None
-        assert house.desk.posts == []
+        assert harness.node_of("permit") is None
+        assert harness.desk.posts == []
 
     play(scene)
 
 
 def test_status_change_cancels_no_bind() -> None:
-    async def scene(house: House) -> None:
-        house.see_pod("permit", cpu="1")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_pod("permit", cpu="1")
         await asyncio.sleep(0.1)
-        entry = house.cache.placed("uid-permit")
-        house.see_pod("permit", cpu="1", status={"conditions": [{"type": "PodScheduled", "status": "False"}]})
-        assert house.cache.placed("uid-permit") is entry
-        house.worker.waiting.allow("uid-permit", "Holding")
+        entry = harness.cache.placed("uid-permit")
+        harness.see_pod("permit", cpu="1", status={"conditions": [{"type": "PodScheduled", "status": "False"}]})
+        assert harness.cache.placed("uid-permit") is entry
+        harness.worker.waiting.allow("uid-permit", "Holding")
         await asyncio.sleep(0.1)
-        assert house.desk.posts == [("permit", "a")]
+        assert harness.desk.posts == [("permit", "a")]
 
     play(scene)
 
@@ -162,17 +164,17 @@ def test_status_change_cancels_no_bind() -> None:
 def test_pod_changed_during_a_remote_call_is_decided_with_its_new_state() -> None:
     remote = Remote()
 
-    async def scene(house: House) -> None:
-        house.see_pod("p", cpu="1")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_pod("p", cpu="1")
         await asyncio.sleep(0.1)
-        house.see_pod("standing", cpu="1", nodeName="a")
-        house.see_pod("p", cpu="4")
+        harness.see_pod("standing", cpu="1", nodeName="a")
+        harness.see_pod("p", cpu="4")
         await asyncio.sleep(HELD_S + 0.1)
-        assert house.node_of("p") is None
-        house.lose_pod("standing")
+        assert harness.node_of("p") is None
+        harness.lose_pod("standing")
         await asyncio.sleep(4 * HELD_S)
-        assert house.desk.posts == [("p", "a")]
-        assert used(house) == 4000
+        assert harness.desk.posts == [("p", "a")]
+        assert used(harness) == 4000
 
     play(scene, plugins=[remote])
     assert remote.asked[0] == "p 1000m"
@@ -180,15 +182,15 @@ def test_pod_changed_during_a_remote_call_is_decided_with_its_new_state() -> Non
 
 
 def test_room_freed_by_an_assumed_pod_requeues_waiting_pods() -> None:
-    async def scene(house: House) -> None:
-        house.see_pod("permit", cpu="4")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_pod("permit", cpu="4")
         await asyncio.sleep(0.1)
-        house.see_pod("waits", cpu="1")
+        harness.see_pod("waits", cpu="1")
         await asyncio.sleep(3.0)
-        assert house.worker.queue.where("uid-waits") is QueueState.UNSCHEDULABLE
-        house.see_pod("permit", cpu="3")
+        assert harness.worker.queue.where("uid-waits") is QueueState.UNSCHEDULABLE
+        harness.see_pod("permit", cpu="3")
         await asyncio.sleep(2.0)
-        assert house.node_of("waits") == "a"
+        assert harness.node_of("waits") == "a"
 
     play(scene)
 
@@ -206,20 +208,20 @@ def test_room_of_a_pod_lost_during_its_bind_requeues_waiting_pods(
 ) -> None:
     """The API server's answer to the bind is all that shows it: the watch reports a pod that has no room on the node any more."""
 
-    async def scene(house: House) -> None:
-        house.desk.replies, house.desk.truths = [HELD_S, BindReply(answer)], truth
-        house.see_pod("lost", cpu="4")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.desk.replies, harness.desk.truths = [HELD_S, BindReply(answer)], truth
+        harness.see_pod("lost", cpu="4")
         await asyncio.sleep(0.1)
-        house.see_pod("waits", cpu="1")
+        harness.see_pod("waits", cpu="1")
         await asyncio.sleep(3.0)
-        assert house.worker.queue.where("uid-waits") is QueueState.UNSCHEDULABLE
+        assert harness.worker.queue.where("uid-waits") is QueueState.UNSCHEDULABLE
         await asyncio.sleep(HELD_S)
         if truth:
-            house.see_pod("lost", cpu="4", nodeName="b")
+            harness.see_pod("lost", cpu="4", nodeName="b")
         else:
-            house.lose_pod("lost")
+            harness.lose_pod("lost")
         await asyncio.sleep(10.0)
-        assert house.node_of("waits") == "a"
+        assert harness.node_of("waits") == "a"
 
     play(scene)
 
@@ -227,44 +229,46 @@ def test_room_of_a_pod_lost_during_its_bind_requeues_waiting_pods(
 def test_pod_that_became_unschedulable_is_not_bound() -> None:
     """It was read well when it was decided; what it holds counts until it is given up."""
 
-    async def scene(house: House) -> None:
-        house.see_pod("permit", cpu="1")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_pod("permit", cpu="1")
         await asyncio.sleep(0.1)
-        house.see_pod("permit", cpu="1", resourceClaims=[{"name": "c", "resourceClaimName": "c"}])
+        harness.see_pod("permit", cpu="1", resourceClaims=[{"name": "c", "resourceClaimName": "c"}])
         await asyncio.sleep(0.1)
-        assert house.node_of("permit") is None
-        assert used(house) == 0
-        assert house.desk.posts == []
+        assert harness.node_of("permit") is None
+        assert used(harness) == 0
+        assert harness.desk.posts == []
 
     play(scene)
 
 
 def test_paused_domain_schedules_nothing_and_continues_with_later_changes() -> None:
-    async def scene(house: House) -> None:
-        house.worker.pause_scheduling()
-        house.see_pod("p")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.worker.pause_scheduling()
+        harness.see_pod("p")
         await asyncio.sleep(1.0)
-        assert house.node_of("p") is None
-        house.worker.resume_scheduling()
+        assert harness.node_of("p") is None
+        harness.worker.resume_scheduling()
         await asyncio.sleep(0.1)
-        assert house.desk.posts == [("p", "a")]
+        assert harness.desk.posts == [("p", "a")]
 
     play(scene)
 
 
 @pytest.mark.parametrize("where", ["permit", "prebind", "queued"])
 def test_decisions_of_another_history_are_repeated(where: str) -> None:
-    async def scene(house: House) -> None:
-        house.desk.replies = [HELD_S] if where == "queued" else []
-        house.see_pod("first", cpu="1")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.desk.replies = [HELD_S] if where == "queued" else []
+        harness.see_pod("first", cpu="1")
         await asyncio.sleep(0.1)
-        house.see_pod(where, cpu="1")
+        harness.see_pod(where, cpu="1")
         await asyncio.sleep(0.1)
-        house.worker.pause_scheduling()
-        house.worker.resume_scheduling("the server's history went back")
+        harness.worker.pause_scheduling()
+        harness.worker.resume_scheduling("the server's history went back")
         await asyncio.sleep(0.2)
-        assert (house.node_of(where) is None) is (where != "queued"), "a bind worker turns it back when it comes to it"
-        assert house.desk.posts == [("first", "a")]
+        assert (harness.node_of(where) is None) is (where != "queued"), (
+            "a bind worker turns it back when it comes to it"
+        )
+        assert harness.desk.posts == [("first", "a")]
 
     play(scene)
 
@@ -273,18 +277,18 @@ def test_temporarily_unreadable_bound_pod_is_not_decided_again() -> None:
     """Its labels went past what is read and back, as anybody may write them, before the watch told of its binding."""
     too_many = {"labels": {f"key-{number}": "x" for number in range(LABELS_MAX + 1)}}
 
-    async def scene(house: House) -> None:
-        house.see_pod("p")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_pod("p")
         await asyncio.sleep(0.1)
-        assert house.desk.posts == [("p", "a")]
-        house.see_pod("p", metadata=too_many)
-        house.see_pod("p")
+        assert harness.desk.posts == [("p", "a")]
+        harness.see_pod("p", metadata=too_many)
+        harness.see_pod("p")
         await asyncio.sleep(0.1)
-        assert house.desk.posts == [("p", "a")]
-        assert used(house) == 1000
-        house.repair.unbind("uid-p")  # a read has shown that the answer was false
+        assert harness.desk.posts == [("p", "a")]
+        assert used(harness) == 1000
+        harness.repair.unbind("uid-p")  # a read has shown that the answer was false
         await asyncio.sleep(0.1)
-        assert house.desk.posts == [("p", "a")] * 2
+        assert harness.desk.posts == [("p", "a")] * 2
 
     play(scene)
 
@@ -294,58 +298,60 @@ def test_pod_with_changed_device_requests_is_decided_again_with_an_event(where: 
     """The ledger holds for it what it asked for before."""
     loop = SimLoop(seed=3)
 
-    def see(house: House, milli: str) -> None:
-        house.see_pod(where, cpu="1", metadata={"annotations": {GPU_MILLI: milli}})
+    def see(harness: WorkerHarness, milli: str) -> None:
+        harness.see_pod(where, cpu="1", metadata={"annotations": {GPU_MILLI: milli}})
 
     async def main() -> None:
-        house = House(loop, plugins=[Holding()], bind_workers=1, profile="gpu")
-        house.see_node("g", cpu="4", gpus=2)
-        house.desk.sleep = anyio.sleep
-        house.desk.replies = [HELD_S] if where == "queued" else []
-        async with house.at_work():
-            house.see_pod("first", cpu="100m", metadata={"annotations": {GPU_MILLI: "100"}})
+        harness = WorkerHarness(loop, plugins=[Holding()], bind_workers=1, profile="gpu")
+        harness.see_node("g", cpu="4", gpus=2)
+        harness.desk.sleep = anyio.sleep
+        harness.desk.replies = [HELD_S] if where == "queued" else []
+        async with harness.at_work():
+            harness.see_pod("first", cpu="100m", metadata={"annotations": {GPU_MILLI: "100"}})
             await asyncio.sleep(0.1)
-            see(house, "300")
+            see(harness, "300")
             await asyncio.sleep(0.1)
-            assert house.node_of(where) == "g"
-            see(house, "700")
+            assert harness.node_of(where) == "g"
+            see(harness, "700")
             await asyncio.sleep(HELD_S + 0.1)
-            assert any("the pod changed before it was bound" in text for text in house.told(where)), house.told(where)
-        house.cache.validate()
+            assert any("the pod changed before it was bound" in text for text in harness.told(where)), harness.told(
+                where
+            )
+        harness.cache.validate()
 
     simulate(main(), loop)
 
 
 def test_explain_shows_why_a_pod_is_retried_after_a_remote_call() -> None:
-    async def scene(house: House) -> None:
-        house.see_pod("p", cpu="3")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_pod("p", cpu="3")
         await asyncio.sleep(0.1)
-        house.worker.pause_scheduling()
-        house.see_pod("standing", cpu="3", scheduler="them", nodeName="a", phase="Running")
+        harness.worker.pause_scheduling()
+        harness.see_pod("standing", cpu="3", scheduler="them", nodeName="a", phase="Running")
         await asyncio.sleep(HELD_S + 0.1)
-        entry = house.worker.queue.entry("uid-p")
+        entry = harness.worker.queue.entry("uid-p")
         assert entry is not None
         assert (entry.state, entry.message) == (QueueState.ACTIVE, "its node was taken")
-        assert house.told("p") == [], "it is tried again at once"
+        assert harness.told("p") == [], "it is tried again at once"
 
     play(scene, plugins=[Remote()])
 
 
 def test_pod_bound_elsewhere_by_another_scheduler_is_not_bound() -> None:
-    async def scene(house: House) -> None:
-        house.desk.replies = [HELD_S]
-        house.see_pod("first", cpu="1")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.desk.replies = [HELD_S]
+        harness.see_pod("first", cpu="1")
         await asyncio.sleep(0.1)
-        house.see_pod("queued", cpu="1")
+        harness.see_pod("queued", cpu="1")
         await asyncio.sleep(0.1)
-        house.see_node("b", cpu="4")
-        house.see_pod("queued", cpu="1", nodeName="b")
+        harness.see_node("b", cpu="4")
+        harness.see_pod("queued", cpu="1", nodeName="b")
         await asyncio.sleep(HELD_S + 0.1)
 
-        assert house.desk.posts == [("first", "a")]
-        assert house.node_of("queued") == "b"
-        assert house.worker.queue.where("uid-queued") is None
-        assert used(house) == 1000
-        assert not house.worker.counters.unknown
+        assert harness.desk.posts == [("first", "a")]
+        assert harness.node_of("queued") == "b"
+        assert harness.worker.queue.where("uid-queued") is None
+        assert used(harness) == 1000
+        assert not harness.worker.counters.unknown
 
     play(scene)

@@ -30,7 +30,7 @@ from multisched.queueing.pod_queue import LEFTOVER_S
 from multisched.queueing.transitions import QueueState
 from multisched.shell.preemptor import SEEN_MAX_S
 from multisched.testing.sim_loop import SimLoop, simulate
-from tests.unit.shell.shell_kit import Desk, House
+from tests.unit.shell.shell_kit import Desk, WorkerHarness
 from tests.unit.shell.test_preemptor import preempting_house
 
 GOING = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
@@ -71,7 +71,7 @@ class LaggingServer(Desk):
         self._rng = rng
         self.deleted: set[str] = set()
         self.all_placed = asyncio.Event()
-        self.house: House
+        self.harness: WorkerHarness
         self.tasks: anyio.abc.TaskGroup
 
     async def _write(self, what: str, pod: ObjectRef) -> WriteReply:
@@ -104,16 +104,16 @@ class LaggingServer(Desk):
 
     async def _go(self, name: str) -> None:
         if self._flood.grace_s:
-            node = self.house.node_of(name)
+            node = self.harness.node_of(name)
             assert node is not None
             going: dict[str, Any] = {"metadata": dict(GOING), "status": dict(VICTIM)}
-            self.house.see_pod(name, scheduler="other", nodeName=node, phase="Running", **going)
+            self.harness.see_pod(name, scheduler="other", nodeName=node, phase="Running", **going)
             await asyncio.sleep(self._flood.grace_s)
-        self.house.lose_pod(name)
+        self.harness.lose_pod(name)
 
     async def _nominate(self, name: str, node: str) -> None:
-        if self.house.node_of(name) is None:
-            self.house.see_pod(name, cpu=str(self._flood.cpu), priority=100, status={"nominatedNodeName": node})
+        if self.harness.node_of(name) is None:
+            self.harness.see_pod(name, cpu=str(self._flood.cpu), priority=100, status={"nominatedNodeName": node})
 
 
 def play(flood: Flood) -> LaggingServer:
@@ -123,16 +123,16 @@ def play(flood: Flood) -> LaggingServer:
 
     async def main() -> None:
         names = [f"n{i}" for i in range(flood.nodes)]
-        server.house = house = preempting_house(loop, *names, desk=server)
+        server.harness = harness = preempting_house(loop, *names, desk=server)
         for i in range(flood.nodes * flood.per_node):
-            house.see_pod(f"low-{i}", scheduler="other", nodeName=names[i % flood.nodes], phase="Running")
+            harness.see_pod(f"low-{i}", scheduler="other", nodeName=names[i % flood.nodes], phase="Running")
         for i in range(flood.preemptors):
-            house.see_pod(f"high-{i}", cpu=str(flood.cpu), priority=100)
-        async with house.at_work(house.preemptor.run) as server.tasks:
+            harness.see_pod(f"high-{i}", cpu=str(flood.cpu), priority=100)
+        async with harness.at_work(harness.preemptor.run) as server.tasks:
             with anyio.move_on_after(LEFTOVER_S / 2):
                 await server.all_placed.wait()
-        house.worker.queue.validate()
-        house.cache.validate()
+        harness.worker.queue.validate()
+        harness.cache.validate()
 
     simulate(main(), loop)
     return server
@@ -152,7 +152,7 @@ def test_each_preemptor_is_tried_twice_and_no_victim_is_deleted_needlessly(flood
     server = play(flood)
 
     assert len(server.posts) == flood.preemptors
-    assert server.house.worker.counters.attempts == 2 * flood.preemptors
+    assert server.harness.worker.counters.attempts == 2 * flood.preemptors
     assert len(server.deleted) == flood.cpu * flood.preemptors
 
 
@@ -169,10 +169,10 @@ def with_port(port: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "ends",
     [
-        lambda house: house.see_pod("high", cpu="4", priority=100),
-        lambda house: house.see_pod("high", priority=100, containers=with_port(80)),
-        lambda house: house.see_pod("high", nodeName="n1"),
-        lambda house: house.see_pod("high", cpu="2", priority=100, schedulingGates=GATES, status=ELSEWHERE),
+        lambda harness: harness.see_pod("high", cpu="4", priority=100),
+        lambda harness: harness.see_pod("high", priority=100, containers=with_port(80)),
+        lambda harness: harness.see_pod("high", nodeName="n1"),
+        lambda harness: harness.see_pod("high", cpu="2", priority=100, schedulingGates=GATES, status=ELSEWHERE),
     ],
     ids=[
         "too large",
@@ -181,25 +181,25 @@ def with_port(port: int) -> list[dict[str, Any]]:
         "written as of another node, by an older line",
     ],
 )
-def test_ended_nomination_requeues_pods_that_yielded(ends: Callable[[House], str]) -> None:
+def test_ended_nomination_requeues_pods_that_yielded(ends: Callable[[WorkerHarness], str]) -> None:
     """The server has not been told of the promise yet, so that no watch tells of its end."""
     loop = SimLoop(seed=1)
 
     async def main() -> list[str | None]:
-        house = House(loop, "n0", "n1", filters=("NodePorts",))
+        harness = WorkerHarness(loop, "n0", "n1", filters=("NodePorts",))
         for node, port in (("n0", 80), ("n1", 81)):
-            house.see_pod(f"on-{node}", scheduler="other", nodeName=node, containers=with_port(port))
-        high = house.see_pod("high", cpu="2", priority=100, schedulingGates=GATES)
-        preemptor = house.worker.queue.pod(high)
+            harness.see_pod(f"on-{node}", scheduler="other", nodeName=node, containers=with_port(port))
+        high = harness.see_pod("high", cpu="2", priority=100, schedulingGates=GATES)
+        preemptor = harness.worker.queue.pod(high)
         assert preemptor is not None
-        house.domain.nominator.nominate(preemptor, "n0")
-        house.see_pod("low", containers=with_port(81))
-        async with house.at_work():
+        harness.domain.nominator.nominate(preemptor, "n0")
+        harness.see_pod("low", containers=with_port(81))
+        async with harness.at_work():
             await asyncio.sleep(1.0)
-            before = house.node_of("low")
-            ends(house)
+            before = harness.node_of("low")
+            ends(harness)
             await asyncio.sleep(5.0)
-        return [before, house.node_of("low")]
+        return [before, harness.node_of("low")]
 
     assert simulate(main(), loop) == [None, "n0"]
 
@@ -209,11 +209,11 @@ def test_failed_preemption_requeues_pods_that_yielded() -> None:
 
     ended: list[list[str]] = []
 
-    async def end(house: House, tasks: anyio.abc.TaskGroup) -> None:
+    async def end(harness: WorkerHarness, tasks: anyio.abc.TaskGroup) -> None:
         refused = WriteReply(WriteAnswer.REFUSED)
-        house.desk.writes = {("delete", "victim"): [refused] * 9}
-        ended.append(house.desk.ended)
-        tasks.start_soon(house.preemptor.run)
+        harness.desk.writes = {("delete", "victim"): [refused] * 9}
+        ended.append(harness.desk.ended)
+        tasks.start_soon(harness.preemptor.run)
 
     assert low_beside_a_preemptor(end) == [None, "n0"]
     assert ended[0][0] == "uid-high", "nor is the server to be told of it from now on"
@@ -222,8 +222,8 @@ def test_failed_preemption_requeues_pods_that_yielded() -> None:
 def test_deleted_preemptor_requeues_pods_that_yielded() -> None:
     """Before the server has been told of the promise."""
 
-    async def end(house: House, tasks: anyio.abc.TaskGroup) -> None:
-        house.lose_pod("high")
+    async def end(harness: WorkerHarness, tasks: anyio.abc.TaskGroup) -> None:
+        harness.lose_pod("high")
 
     assert low_beside_a_preemptor(end) == [None, "n0"]
 
@@ -240,27 +240,27 @@ class Broken:
 @pytest.mark.parametrize("plugins", [(), (Broken(),)], ids=["", "a plugin fails"])
 @pytest.mark.parametrize(
     "leave",
-    [lambda house: house.see_node("n0", labels={"domain": "other"}), lambda house: house.lose_node("n0")],
+    [lambda harness: harness.see_node("n0", labels={"domain": "other"}), lambda harness: harness.lose_node("n0")],
     ids=["to another domain", "for good"],
 )
 def test_nomination_ends_when_its_node_leaves_the_domain(
-    leave: Callable[[House], None], plugins: tuple[Broken, ...]
+    leave: Callable[[WorkerHarness], None], plugins: tuple[Broken, ...]
 ) -> None:
     """Others left it the room, those of the node's next domain too; its pod slept, and nothing else woke it."""
     loop = SimLoop(seed=1)
 
     async def main() -> list[str]:
-        house = preempting_house(loop, "n0", plugins=plugins)
-        house.see_node("too small", cpu="1")
-        nominator = house.domain.nominator
-        house.see_pod("victim", scheduler="other", nodeName="n0", phase="Running", metadata=GOING)
-        house.see_pod("high", cpu="2", priority=100, status={"nominatedNodeName": "n0"})
-        async with house.at_work(house.preemptor.run):
+        harness = preempting_house(loop, "n0", plugins=plugins)
+        harness.see_node("too small", cpu="1")
+        nominator = harness.domain.nominator
+        harness.see_pod("victim", scheduler="other", nodeName="n0", phase="Running", metadata=GOING)
+        harness.see_pod("high", cpu="2", priority=100, status={"nominatedNodeName": "n0"})
+        async with harness.at_work(harness.preemptor.run):
             await asyncio.sleep(LEFTOVER_S / 10)
             before = nominator.node_of("uid-high")
-            leave(house)
+            leave(harness)
             await asyncio.sleep(LEFTOVER_S / 10)
-        return [before, nominator.node_of("uid-high"), house.worker.queue.where("uid-high") or ""]
+        return [before, nominator.node_of("uid-high"), harness.worker.queue.where("uid-high") or ""]
 
     assert simulate(main(), loop) == ["n0", "", QueueState.UNSCHEDULABLE]
 
@@ -270,37 +270,39 @@ def test_nomination_without_a_keeper_ends_when_its_last_victim_is_deleted() -> N
     loop = SimLoop(seed=1)
 
     async def main() -> list[str | None]:
-        house = preempting_house(loop, "n0", filters=("NodePorts",))
-        house.see_pod("stranger", scheduler="other", nodeName="n0", priority=100, containers=with_port(80))
-        house.see_pod("victim", scheduler="other", nodeName="n0", phase="Running", metadata=GOING, status=VICTIM)
-        house.see_pod("high", priority=100, containers=with_port(80), status={"nominatedNodeName": "n0"})
-        house.see_pod("low", cpu="1500m")
-        async with house.at_work(house.preemptor.run):
+        harness = preempting_house(loop, "n0", filters=("NodePorts",))
+        harness.see_pod("stranger", scheduler="other", nodeName="n0", priority=100, containers=with_port(80))
+        harness.see_pod("victim", scheduler="other", nodeName="n0", phase="Running", metadata=GOING, status=VICTIM)
+        harness.see_pod("high", priority=100, containers=with_port(80), status={"nominatedNodeName": "n0"})
+        harness.see_pod("low", cpu="1500m")
+        async with harness.at_work(harness.preemptor.run):
             await asyncio.sleep(LEFTOVER_S / 10)
-            before = house.domain.nominator.node_of("uid-high")
-            house.lose_pod("victim")
+            before = harness.domain.nominator.node_of("uid-high")
+            harness.lose_pod("victim")
             await asyncio.sleep(LEFTOVER_S / 10)
-        return [before, house.domain.nominator.node_of("uid-high"), house.node_of("low")]
+        return [before, harness.domain.nominator.node_of("uid-high"), harness.node_of("low")]
 
     assert simulate(main(), loop) == ["n0", "", "n0"]
 
 
-def low_beside_a_preemptor(end: Callable[[House, anyio.abc.TaskGroup], Coroutine[Any, Any, None]]) -> list[str | None]:
+def low_beside_a_preemptor(
+    end: Callable[[WorkerHarness, anyio.abc.TaskGroup], Coroutine[Any, Any, None]],
+) -> list[str | None]:
     """Where a lowly pod is while a node's last room is promised to another, and once that is over."""
     loop = SimLoop(seed=1)
 
     async def main() -> list[str | None]:
-        house = preempting_house(loop, "n0")
-        house.see_pod("victim", scheduler="other", nodeName="n0", phase="Running")
-        house.see_pod("high", cpu="2", priority=100)
-        async with house.at_work() as tasks:
+        harness = preempting_house(loop, "n0")
+        harness.see_pod("victim", scheduler="other", nodeName="n0", phase="Running")
+        harness.see_pod("high", cpu="2", priority=100)
+        async with harness.at_work() as tasks:
             await asyncio.sleep(1.0)
-            house.see_pod("low")
+            harness.see_pod("low")
             await asyncio.sleep(1.0)
-            before = house.node_of("low")
-            await end(house, tasks)
+            before = harness.node_of("low")
+            await end(harness, tasks)
             await asyncio.sleep(LEFTOVER_S / 2)
-        return [before, house.node_of("low")]
+        return [before, harness.node_of("low")]
 
     return simulate(main(), loop)
 

@@ -12,26 +12,28 @@ from multisched.shell.removals import UNSEEN_MAX_S, Removals
 from multisched.state.cluster_cache import ClusterCache
 from multisched.testing.builders import make_node, make_pod
 from multisched.testing.sim_loop import SimLoop, simulate
-from tests.unit.shell.shell_kit import House
+from tests.unit.shell.shell_kit import WorkerHarness
 from tests.unit.shell.test_preemptor import BUSY, LOST, REFUSED, play, two_low
 
 
-def victims(house: House) -> list[str]:
-    return sorted(entry.pod.name for entry in house.cache if entry.pod.is_leaving)
+def victims(harness: WorkerHarness) -> list[str]:
+    return sorted(entry.pod.name for entry in harness.cache if entry.pod.is_leaving)
 
 
 def test_victims_are_marked_from_decision_until_seen_deleting() -> None:
-    async def scene(house: House) -> None:
-        two_low(house)
-        house.see_pod("high", cpu="2", priority=100)
+    async def scene(harness: WorkerHarness) -> None:
+        two_low(harness)
+        harness.see_pod("high", cpu="2", priority=100)
         await asyncio.sleep(0.001)
-        assert (house.desk.writes_sent, victims(house)) == ([("mark", "low-1")], ["low-1", "low-2"])
-        house.see_pod("low-2", scheduler="other", nodeName="a", phase="Running", metadata={"labels": {"a": "b"}})
-        assert victims(house) == ["low-1", "low-2"], "a later version of the pod changes nothing"
-        house.lose_pod("low-1")
-        house.see_pod("low-2", scheduler="other", nodeName="a", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+        assert (harness.desk.writes_sent, victims(harness)) == ([("mark", "low-1")], ["low-1", "low-2"])
+        harness.see_pod("low-2", scheduler="other", nodeName="a", phase="Running", metadata={"labels": {"a": "b"}})
+        assert victims(harness) == ["low-1", "low-2"], "a later version of the pod changes nothing"
+        harness.lose_pod("low-1")
+        harness.see_pod(
+            "low-2", scheduler="other", nodeName="a", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}
+        )
         await asyncio.sleep(1.0)
-        assert (len(house.removals), house.preemptor.is_preempting("uid-high")) == (0, False)
+        assert (len(harness.removals), harness.preemptor.is_preempting("uid-high")) == (0, False)
 
     play(scene)
 
@@ -43,13 +45,13 @@ def test_victims_are_marked_from_decision_until_seen_deleting() -> None:
 def test_victim_whose_deletion_failed_is_released(answers: list[WriteReply], after_s: float, marked: list[str]) -> None:
     """One whose deletion has happened, or may have, goes on to count until the watch shows it."""
 
-    async def scene(house: House) -> None:
-        two_low(house)
-        house.desk.writes[("delete", "low-2")] = answers
-        house.see_pod("high", cpu="2", priority=100)
+    async def scene(harness: WorkerHarness) -> None:
+        two_low(harness)
+        harness.desk.writes[("delete", "low-2")] = answers
+        harness.see_pod("high", cpu="2", priority=100)
         await asyncio.sleep(after_s)
-        assert ("preemption", "error") in house.desk.ends
-        assert victims(house) == marked
+        assert ("preemption", "error") in harness.desk.ends
+        assert victims(harness) == marked
 
     play(scene)
 
@@ -75,13 +77,13 @@ def test_cancelled_victim_is_no_victim_on_its_next_node() -> None:
 
 
 def test_dropped_preemption_leaves_no_victims() -> None:
-    async def scene(house: House) -> None:
-        two_low(house)
-        house.see_pod("high", cpu="2", priority=100)
+    async def scene(harness: WorkerHarness) -> None:
+        two_low(harness)
+        harness.see_pod("high", cpu="2", priority=100)
         await asyncio.sleep(0.1)
-        assert victims(house) == ["low-1", "low-2"]
-        house.worker.close_intake()
-        assert (victims(house), len(house.removals)) == ([], 0)
+        assert victims(harness) == ["low-1", "low-2"]
+        harness.worker.close_intake()
+        assert (victims(harness), len(harness.removals)) == ([], 0)
 
     play(scene, late_s=60.0)
 
@@ -112,15 +114,15 @@ def test_victim_is_marked_while_any_preemption_needs_it_and_a_minute_after_sendi
 def test_preemption_does_not_start_for_victims_with_cancelled_binds() -> None:
     """Else it would end at once, and its preemptor be tried again at once, without end."""
 
-    async def scene(house: House) -> None:
-        low, high, home = make_pod("low"), make_pod("high", priority=100), house.worker.nominations
-        house.cache.assume(low, 0)
+    async def scene(harness: WorkerHarness) -> None:
+        low, high, home = make_pod("low"), make_pod("high", priority=100), harness.worker.nominations
+        harness.cache.assume(low, 0)
         preemption = preemption_of_one(high, "a", (low,), "Tests")
-        assert house.preemptor.start(preemption, home)
+        assert harness.preemptor.start(preemption, home)
         await asyncio.sleep(2.0)
-        house.removals.decide(house, (low,))
-        house.removals.sent(low.uid)
-        assert not house.preemptor.start(preemption, home)
-        house.cache.forget(low.uid)
+        harness.removals.decide(harness, (low,))
+        harness.removals.sent(low.uid)
+        assert not harness.preemptor.start(preemption, home)
+        harness.cache.forget(low.uid)
 
     play(scene)

@@ -11,7 +11,7 @@ import pytest
 
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.cycle.relations_kit import HOST, REQUIRED, ZONE
-from tests.unit.shell.shell_kit import House
+from tests.unit.shell.shell_kit import WorkerHarness
 
 NODES, ZONES, LEADERS, FOLLOWERS, ROUNDS = 40, 10, 10, 30, 3
 AWAY_FROM_LEADERS = {
@@ -31,34 +31,34 @@ def test_recreated_workloads_keep_anti_affinity_to_the_leader(profile: str, key:
     loop, rng = SimLoop(seed=seed), random.Random(seed)
 
     async def main() -> None:
-        house = House(loop, profile=profile)
-        house.desk.sleep = anyio.sleep
+        harness = WorkerHarness(loop, profile=profile)
+        harness.desk.sleep = anyio.sleep
         for number in range(NODES):
             zone = f"zone-{number % ZONES}"
-            house.see_node(f"n{number}", cpu="8", labels={HOST: f"n{number}", ZONE: zone})
-        async with house.at_work():
+            harness.see_node(f"n{number}", cpu="8", labels={HOST: f"n{number}", ZONE: zone})
+        async with harness.at_work():
             for number in range(ROUNDS):
                 roles = ["leader"] * LEADERS + ["follower"] * FOLLOWERS
                 rng.shuffle(roles)
-                await one_round(house, number, roles, key)
-        house.cache.validate()
+                await one_round(harness, number, roles, key)
+        harness.cache.validate()
 
     simulate(main(), loop)
 
 
-async def one_round(house: House, number: int, roles: list[str], key: str) -> None:
+async def one_round(harness: WorkerHarness, number: int, roles: list[str], key: str) -> None:
     names = [f"r{number}-{at}-{role}" for at, role in enumerate(roles)]
     for name, role in zip(names, roles, strict=True):
-        house.see_pod(name, cpu="100m", affinity=away_from(key), metadata={"labels": {"role": role}})
+        harness.see_pod(name, cpu="100m", affinity=away_from(key), metadata={"labels": {"role": role}})
     await asyncio.sleep(1.0)
-    standing = [(entry.pod.labels["role"], domain_of(house, entry.node, key)) for entry in house.cache]
+    standing = [(entry.pod.labels["role"], domain_of(harness, entry.node, key)) for entry in harness.cache]
     led = [domain for role, domain in standing if role == "leader"]
     assert led, "who comes first finds room"
     beside = [domain for domain in led if sum(other == domain for _, other in standing) > 1]
     assert not beside, f"round {number}: pods beside a leader in {beside}"
     for name in names:
-        house.lose_pod(name)
+        harness.lose_pod(name)
 
 
-def domain_of(house: House, node: str, key: str) -> str:
-    return house.cache.nodes.node(house.domain.row(node)).labels[key]
+def domain_of(harness: WorkerHarness, node: str, key: str) -> str:
+    return harness.cache.nodes.node(harness.domain.row(node)).labels[key]

@@ -26,7 +26,7 @@ IN_TREE = ("NodeResourcesFit", "DefaultPreemption")
 PREEMPTOR = make_pod("p", cpu_milli=1000, priority=9)
 
 
-def town(nodes: Mapping[str, int], pods: Iterable[Pod], plugins: Sequence[Any] = (), **minimums: int) -> Domain:
+def cluster(nodes: Mapping[str, int], pods: Iterable[Pod], plugins: Sequence[Any] = (), **minimums: int) -> Domain:
     """`nodes`: name -> CPUs. `minimums`: gang -> its minimum."""
     made = [make_node(name, cpu_milli=cpus * 1000) for name, cpus in nodes.items()]
     domain = Domain(*made, in_tree=IN_TREE, cache=cache_with_gangs(**minimums), plugins=plugins)
@@ -49,12 +49,12 @@ def victims(domain: Domain, pod: Pod = PREEMPTOR) -> tuple[str | None, dict[str,
 
 def test_node_with_victims_that_break_no_gang_is_preferred() -> None:
     pods = [member("g1", "a"), member("g2", "b"), standing("alone", "c", priority=5)]
-    assert victims(town({"a": 1, "b": 1, "c": 1}, pods, g=2)) == ("c", {"c": ["alone"]})
+    assert victims(cluster({"a": 1, "b": 1, "c": 1}, pods, g=2)) == ("c", {"c": ["alone"]})
 
 
 def test_gang_without_surplus_is_evicted_whole_from_all_nodes() -> None:
     pods = [member("g1", "a"), member("g2", "b"), member("g3", "b"), standing("equal", "c", priority=9)]
-    domain = town({"a": 1, "b": 2, "c": 1}, pods, g=3)
+    domain = cluster({"a": 1, "b": 2, "c": 1}, pods, g=3)
     assert victims(domain) == ("a", {"a": ["g1"], "b": ["g2", "g3"]})
     result = domain.schedule(PREEMPTOR)
     assert isinstance(result, Unplaced)
@@ -64,33 +64,33 @@ def test_gang_without_surplus_is_evicted_whole_from_all_nodes() -> None:
 
 def test_members_beyond_the_minimum_are_evicted_like_other_pods() -> None:
     pods = [member("g1", "a"), member("g2", "b"), member("g3", "c", start=DAY_S + 5)]
-    assert victims(town({"a": 1, "b": 1, "c": 1}, pods, g=2)) == ("c", {"c": ["g3"]})
+    assert victims(cluster({"a": 1, "b": 1, "c": 1}, pods, g=2)) == ("c", {"c": ["g3"]})
 
 
 def test_no_more_members_than_the_surplus_are_evicted_from_one_node() -> None:
     pods = [member(f"g{number}", "a", start=DAY_S + number) for number in range(3)]
     one, two = PREEMPTOR, make_pod("p", cpu_milli=2000, priority=9)
-    assert victims(town({"a": 3}, pods, g=2), one) == ("a", {"a": ["g2"]})
-    assert victims(town({"a": 3}, pods, g=2), two) == ("a", {"a": ["g0", "g1", "g2"]})
-    assert victims(town({"a": 3}, pods, g=1), two) == ("a", {"a": ["g1", "g2"]})
+    assert victims(cluster({"a": 3}, pods, g=2), one) == ("a", {"a": ["g2"]})
+    assert victims(cluster({"a": 3}, pods, g=2), two) == ("a", {"a": ["g0", "g1", "g2"]})
+    assert victims(cluster({"a": 3}, pods, g=1), two) == ("a", {"a": ["g1", "g2"]})
 
 
 def test_gang_that_can_spare_a_large_member_is_not_evicted_whole() -> None:
     pods = [member("large", "a", cpu=2000, priority=3), member("s1", "a"), member("s2", "a")]
-    assert victims(town({"a": 4}, pods, g=2), make_pod("p", cpu_milli=2000, priority=9)) == ("a", {"a": ["large"]})
+    assert victims(cluster({"a": 4}, pods, g=2), make_pod("p", cpu_milli=2000, priority=9)) == ("a", {"a": ["large"]})
 
 
 def test_gang_with_a_too_important_member_loses_only_its_surplus() -> None:
     pods = [member("g1", "a"), member("g2", "a", start=DAY_S + 1), member("boss", "b", priority=9)]
     nodes = {"a": 2, "b": 1}
-    assert victims(town(nodes, pods, g=3)) == ("", {})
-    assert victims(town(nodes, pods, g=2)) == ("a", {"a": ["g2"]})
-    assert victims(town(nodes, pods, g=2), make_pod("p", cpu_milli=2000, priority=9)) == ("", {})
+    assert victims(cluster(nodes, pods, g=3)) == ("", {})
+    assert victims(cluster(nodes, pods, g=2)) == ("a", {"a": ["g2"]})
+    assert victims(cluster(nodes, pods, g=2), make_pod("p", cpu_milli=2000, priority=9)) == ("", {})
 
 
 def test_gang_is_broken_before_a_disruption_budget() -> None:
     pods = [member("g1", "a"), member("g2", "b"), standing("kept", "c", labels={"app": "kept"})]
-    domain = town({"a": 1, "b": 1, "c": 1}, pods, g=2)
+    domain = cluster({"a": 1, "b": 1, "c": 1}, pods, g=2)
     domain.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, budget("kept", "kept", 0))
     assert victims(domain) == ("a", {"a": ["g1"], "b": ["g2"]})
     domain.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, budget("g", "g", 1))
@@ -104,13 +104,16 @@ def test_pods_not_needed_after_a_whole_gang_eviction_stay() -> None:
         member("g2", "a", priority=2, start=DAY_S + 2),
         standing("alone", "a", priority=1),
     ]
-    assert victims(town({"a": 3}, pods, g=2), make_pod("p", cpu_milli=2000, priority=9)) == ("a", {"a": ["g1", "g2"]})
+    assert victims(cluster({"a": 3}, pods, g=2), make_pod("p", cpu_milli=2000, priority=9)) == (
+        "a",
+        {"a": ["g1", "g2"]},
+    )
 
 
 def test_deleting_member_counts_as_a_deleting_pod() -> None:
     going = member("g1", "a", is_deleting=True)
     pods = [going, member("g2", "b"), member("g3", "c")]
-    assert victims(town({"a": 1, "b": 1, "c": 1}, pods, g=2)) == ("a", {"a": ["g1"]})
+    assert victims(cluster({"a": 1, "b": 1, "c": 1}, pods, g=2)) == ("a", {"a": ["g1"]})
 
 
 def test_deleting_member_of_a_gang_without_surplus_spares_other_pods() -> None:
@@ -120,12 +123,12 @@ def test_deleting_member_of_a_gang_without_surplus_spares_other_pods() -> None:
         member("g3", "c"),
         standing("alone", "d", priority=1),
     ]
-    assert victims(town(dict.fromkeys("abcd", 1), pods, g=2)) == ("a", {"a": ["g1"]})
+    assert victims(cluster(dict.fromkeys("abcd", 1), pods, g=2)) == ("a", {"a": ["g1"]})
 
 
 def test_member_on_an_unknown_node_is_evicted_with_its_gang() -> None:
     pods = [member("g1", "a"), member("g2", "gone")]
-    assert victims(town({"a": 1}, pods, g=2)) == ("a", {"a": ["g1"], "gone": ["g2"]})
+    assert victims(cluster({"a": 1}, pods, g=2)) == ("a", {"a": ["g1"], "gone": ["g2"]})
 
 
 def test_gangs_are_broken_on_the_cheapest_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +140,7 @@ def test_gangs_are_broken_on_the_cheapest_nodes(monkeypatch: pytest.MonkeyPatch)
         member("h2", "d", gang="h"),
     ]
     nodes = dict.fromkeys("abcd", 1)
-    assert victims(town(nodes, pods, g=2, h=2)) == ("c", {"c": ["h1"], "d": ["h2"]})
+    assert victims(cluster(nodes, pods, g=2, h=2)) == ("c", {"c": ["h1"], "d": ["h2"]})
 
 
 def test_other_filters_are_evaluated_without_the_whole_gang() -> None:
@@ -149,7 +152,7 @@ def test_other_filters_are_evaluated_without_the_whole_gang() -> None:
         sign=lambda pod: (),
     )
     pods = [member("g1", "a"), member("g2", "b")]
-    assert victims(town({"a": 1, "b": 1}, pods, [careful], g=2)) == ("b", {"b": ["g2"], "a": ["g1"]})
+    assert victims(cluster({"a": 1, "b": 1}, pods, [careful], g=2)) == ("b", {"b": ["g2"], "a": ["g1"]})
 
 
 def test_gang_is_evicted_whole_for_other_requirements_than_resources() -> None:
@@ -163,11 +166,11 @@ def test_gang_is_evicted_whole_for_other_requirements_than_resources() -> None:
 
     shy = Shy("Shy", lambda pod, name: "", depends_on=Dependency.CLUSTER, sign=lambda pod: ())
     pods = [member("g1", "a"), standing("other", "a"), member("g2", "b"), standing("equal", "b", cpu=9000, priority=9)]
-    assert victims(town({"a": 9, "b": 9}, pods, [shy], g=2)) == ("a", {"a": ["g1"], "b": ["g2"]})
+    assert victims(cluster({"a": 9, "b": 9}, pods, [shy], g=2)) == ("a", {"a": ["g1"], "b": ["g2"]})
 
 
 def test_next_pod_of_the_class_sees_changed_gangs() -> None:
-    domain = town({"a": 1, "b": 1, "c": 1}, [member("g1", "a"), member("g2", "b"), member("g3", "c")], g=2)
+    domain = cluster({"a": 1, "b": 1, "c": 1}, [member("g1", "a"), member("g2", "b"), member("g3", "c")], g=2)
     assert victims(domain) == ("a", {"a": ["g1"]})
     domain.cache.remove("uid-g3")
     place(domain.cache, standing("equal", "c", priority=9))
@@ -181,7 +184,7 @@ def test_next_pod_of_the_class_sees_changed_gangs() -> None:
 
 def test_numbers_of_deleted_gangs_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("multisched.cycle.preemption.gang_columns.NUMBERS_MAX", 2)
-    domain = town({"a": 2}, [])
+    domain = cluster({"a": 2}, [])
     columns = GangColumns(domain.cache.gangs)
     for number in range(6):
         set_minimum(domain.cache, f"g{number}", 1)
@@ -220,7 +223,7 @@ class Plain:
 
 
 @st.composite
-def towns(draw: st.DrawFn) -> tuple[Domain, list[Node]]:
+def clusters(draw: st.DrawFn) -> tuple[Domain, list[Node]]:
     nodes = [make_node(f"n{number}", cpu_milli=draw(st.sampled_from([1000, 2000, 3000]))) for number in range(3)]
     minimums = {gang: draw(st.integers(1, 4)) for gang in ("g", "h")}
     domain = Domain(*nodes, in_tree=IN_TREE, cache=cache_with_gangs(**minimums))
@@ -233,7 +236,7 @@ def towns(draw: st.DrawFn) -> tuple[Domain, list[Node]]:
     return domain, nodes
 
 
-@given(towns(), st.sampled_from([1000, 2000, 3000]))
+@given(clusters(), st.sampled_from([1000, 2000, 3000]))
 @settings(deadline=None)
 def test_victims_are_minimal_and_gangs_are_broken_only_if_necessary(drawn: tuple[Domain, list[Node]], cpu: int) -> None:
     domain, nodes = drawn
@@ -282,15 +285,15 @@ def test_gang_with_too_many_subsets_to_test_is_evicted_whole(monkeypatch: pytest
         standing("equal", "a", cpu=500, priority=9),
     ]
     pod = make_pod("p", cpu_milli=2000, priority=9)
-    assert victims(town({"a": 4}, pods, g=3), pod) == ("a", {"a": ["g0", "g3"]})
+    assert victims(cluster({"a": 4}, pods, g=3), pod) == ("a", {"a": ["g0", "g3"]})
     monkeypatch.setattr(victim_units, "SUBSETS_MAX", 3)
-    assert victims(town({"a": 4}, pods, g=3), pod) == ("a", {"a": ["g0", "g1", "g2", "g3", "g4"]})
+    assert victims(cluster({"a": 4}, pods, g=3), pod) == ("a", {"a": ["g0", "g1", "g2", "g3", "g4"]})
 
 
 def test_victims_of_another_preemption_are_no_surplus() -> None:
     """Six members, two of them beyond the minimum: what one preemptor takes the next one cannot take, too."""
     pods = [member(f"g{number}", "ab"[number % 2], start=DAY_S + number) for number in range(6)]
-    domain, two = town({"a": 3, "b": 3}, pods, g=4), make_pod("p", cpu_milli=2000, priority=9)
+    domain, two = cluster({"a": 3, "b": 3}, pods, g=4), make_pod("p", cpu_milli=2000, priority=9)
     assert victims(domain, two) == ("b", {"b": ["g3", "g5"]})
     domain.removals.decide("another plan", [pod for pod in pods if pod.name in ("g3", "g5")])
     domain.nominator.nominate(make_pod("first", cpu_milli=2000, priority=9), "b")
@@ -307,6 +310,6 @@ def test_victims_of_another_preemption_are_no_surplus() -> None:
 )
 def test_gang_is_spared_if_it_keeps_its_minimum_or_is_evicted_whole(gone: list[str], is_spared: bool) -> None:
     pods = [member(f"g{number}", "a") for number in range(3)] + [standing("alone", "a")]
-    domain = town({"a": 4}, pods, g=2)
+    domain = cluster({"a": 4}, pods, g=2)
     chosen = [pod for pod in pods if pod.name in gone]
     assert victim_units.gangs_are_spared(chosen, domain.cache.gangs) is is_spared

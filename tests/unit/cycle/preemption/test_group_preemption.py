@@ -44,7 +44,7 @@ NONE: Mapping[str, int] = {}
 RELATED = ("NodeResourcesFit", "InterPodAffinity", "DefaultPreemption")
 
 
-def town(
+def make_domain(
     nodes: Mapping[str, int],
     pods: Iterable[Pod] = (),
     *,
@@ -133,7 +133,7 @@ def state_of(domain: Domain) -> object:
 
 def test_group_preemption_evicts_only_pods_in_the_way() -> None:
     pods = [standing(f"low-{node}", node, start=DAY_S + number) for number, node in enumerate("abcd")]
-    domain = town(dict.fromkeys("abcd", 1), pods)
+    domain = make_domain(dict.fromkeys("abcd", 1), pods)
     victims, places = preempted(domain, group_of(2))
     assert victims == {"c": ["low-c"], "d": ["low-d"]}, "they have started last"
     assert sorted(places.values()) == ["c", "d"]
@@ -141,22 +141,22 @@ def test_group_preemption_evicts_only_pods_in_the_way() -> None:
 
 def test_group_preemption_uses_free_capacity_first() -> None:
     pods = [standing("low", "a"), standing("equal", "b", cpu=500, priority=9)]
-    assert preempted(town({"a": 1, "b": 2}, pods), group_of(2)) == ({"a": ["low"]}, {"m0": "b", "m1": "a"})
+    assert preempted(make_domain({"a": 1, "b": 2}, pods), group_of(2)) == ({"a": ["low"]}, {"m0": "b", "m1": "a"})
 
 
 def test_lowest_member_priority_limits_the_victims() -> None:
     group = GroupOfPods(
         "default/train", (make_pod("m0", cpu_milli=1000, priority=9), make_pod("m1", cpu_milli=1000, priority=5))
     )
-    assert preempted(town({"a": 2}, [standing("mid", "a", cpu=1000, priority=5)]), group) == ({}, {})
-    assert preempted(town({"a": 2}, [standing("low", "a", cpu=1000, priority=4)]), group)[0] == {"a": ["low"]}
+    assert preempted(make_domain({"a": 2}, [standing("mid", "a", cpu=1000, priority=5)]), group) == ({}, {})
+    assert preempted(make_domain({"a": 2}, [standing("low", "a", cpu=1000, priority=4)]), group)[0] == {"a": ["low"]}
 
 
 def test_group_with_a_never_preempting_member_does_not_preempt() -> None:
     group = group_of(2)
     spec = msgspec.structs.replace(group.pods[1].spec, can_preempt=False)
     group = msgspec.structs.replace(group, pods=(group.pods[0], msgspec.structs.replace(group.pods[1], spec=spec)))
-    found = run(town({"a": 2}, [standing("low", "a")]), group)
+    found = run(make_domain({"a": 2}, [standing("low", "a")]), group)
     assert (found.sentence, found.preemption) == ("preemption: not eligible due to preemptionPolicy=Never.", None)
 
 
@@ -166,30 +166,30 @@ def test_group_waits_for_deleting_victims_of_a_nominated_node() -> None:
         group, pods=(group.pods[0], msgspec.structs.replace(group.pods[1], nominated_node="b"))
     )
     pods = [standing("low", "a"), standing("going", "b", is_deleting=True, is_preempted=True)]
-    found = run(town({"a": 1, "b": 1}, pods), group)
+    found = run(make_domain({"a": 1, "b": 1}, pods), group)
     assert found.sentence == "preemption: not eligible due to a terminating pod on the nominated node."
     assert found.nominated_node is None, "its members keep the nodes that are being cleared for them"
 
 
 def test_group_reports_that_no_victims_are_enough() -> None:
-    found = run(town({"a": 1, "b": 1}, [standing("low", "a"), standing("equal", "b", priority=9)]), group_of(2))
+    found = run(make_domain({"a": 1, "b": 1}, [standing("low", "a"), standing("equal", "b", priority=9)]), group_of(2))
     text = "preemption: No preemption victims found that would make room for all that must start together."
     assert (found.sentence, found.preemption, found.nominated_node) == (text, None, "")
 
 
 def test_group_without_nodes_calls_no_post_filter() -> None:
-    assert run(town({}), group_of(3)) == PostFilterOutcome(nominated_node="")
+    assert run(make_domain({}), group_of(3)) == PostFilterOutcome(nominated_node="")
 
 
 def test_group_that_fits_without_victims_is_an_error() -> None:
-    assert run(town({"a": 2}, [standing("low", "a", cpu=100)]), group_of(1)).preemption is None
+    assert run(make_domain({"a": 2}, [standing("low", "a", cpu=100)]), group_of(1)).preemption is None
     low = standing("low", "a", cpu=100)
-    assert run(town({"a": 2}, [low]), group_of(1)).sentence == "preemption: expected at least one victim pod"
+    assert run(make_domain({"a": 2}, [low]), group_of(1)).sentence == "preemption: expected at least one victim pod"
 
 
 def test_group_without_displaceable_pods_is_refused_before_any_placement() -> None:
     high = standing("high", "a", priority=9)
-    assert "No preemption victims" in run(town({"a": 1}, [high]), group_of(1)).sentence
+    assert "No preemption victims" in run(make_domain({"a": 1}, [high]), group_of(1)).sentence
 
 
 def interrupted(domain: Domain, group: GroupOfPods, at: int, change: Callable[[], object]) -> PostFilterOutcome | None:
@@ -209,7 +209,7 @@ def interrupted(domain: Domain, group: GroupOfPods, at: int, change: Callable[[]
 def taken_meanwhile(at: int) -> PostFilterOutcome | None:
     """A search for two pods, during which another plan takes the surplus of gang g on node b."""
     pods = [member(f"g{number}", "ab"[number % 2]) for number in range(6)]
-    domain = town({"a": 3, "b": 3}, pods, minimums={"g": 4})
+    domain = make_domain({"a": 3, "b": 3}, pods, minimums={"g": 4})
 
     def take() -> None:
         for uid in ("uid-g1", "uid-g3"):
@@ -229,7 +229,7 @@ def test_victims_decided_during_a_pause_count_against_the_surplus() -> None:
 def left_meanwhile(at: int) -> tuple[set[str], set[str]] | None:
     """A search for one of two topology domains, during which a pod ends. Returns the victims, and the pods that are there."""
     pods = [standing(f"{node}{number}", node, priority=int(node == "b")) for node in "ab" for number in range(2)]
-    domain = town({"a": 2, "b": 2}, pods)
+    domain = make_domain({"a": 2, "b": 2}, pods)
     masks = tuple(np.array([row == at for row in range(len(domain.cache.nodes.pod_count))]) for at in range(2))
     group = msgspec.structs.replace(group_of(2), domains=masks)
     found = interrupted(domain, group, at, partial(domain.cache.remove, "uid-a0"))
@@ -250,7 +250,7 @@ def test_failed_domain_search_restores_its_victims() -> None:
 
 def ended_meanwhile(ended: Sequence[int], at: int) -> int | None:
     """A search for three pods on a full node of six, during which some of these six end. Returns the number of victims."""
-    domain = town({"a": 6}, [standing(f"a{number}", "a") for number in range(6)])
+    domain = make_domain({"a": 6}, [standing(f"a{number}", "a") for number in range(6)])
 
     def end() -> None:
         for number in ended:
@@ -276,14 +276,14 @@ def test_budgets_are_violated_only_as_the_last_resort() -> None:
         standing("b", "b", priority=5),
         standing("c", "c", priority=5),
     ]
-    domain = town(dict.fromkeys("abc", 1), pods)
+    domain = make_domain(dict.fromkeys("abc", 1), pods)
     domain.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, budget("kept", "kept", 0))
     assert preempted(domain, group_of(2))[0] == {"b": ["b"], "c": ["c"]}
     assert preempted(domain, group_of(3))[0] == {"a": ["kept"], "b": ["b"], "c": ["c"]}
 
 
 def test_group_evicts_no_pod_while_budgets_are_unreadable() -> None:
-    domain = town({"a": 1}, [standing("low", "a")])
+    domain = make_domain({"a": 1}, [standing("low", "a")])
     domain.cache.objects.set_unreadable(ObjectKind.POD_DISRUPTION_BUDGET, "forbidden")
     found = run(domain, group_of(1))
     assert found.sentence == "preemption: not tried, since PodDisruptionBudgets cannot be read: forbidden"
@@ -293,31 +293,39 @@ def test_group_preemption_evicts_gang_surplus_before_whole_gangs() -> None:
     nodes = dict.fromkeys("abcd", 1)
     pods = [member(f"g-{node}", node, start=DAY_S + number) for number, node in enumerate("abc")]
     pods.append(standing("equal", "d", priority=9))
-    assert preempted(town(nodes, pods, minimums={"g": 2}), group_of(1))[0] == {"c": ["g-c"]}
-    assert preempted(town(nodes, pods, minimums={"g": 3}), group_of(1))[0] == {"a": ["g-a"], "b": ["g-b"], "c": ["g-c"]}
-    assert preempted(town(nodes, pods, minimums={"g": 2}), group_of(2))[0] == {"a": ["g-a"], "b": ["g-b"], "c": ["g-c"]}
-    assert preempted(town(nodes, pods, minimums={"g": 1}), group_of(2))[0] == {"b": ["g-b"], "c": ["g-c"]}
+    assert preempted(make_domain(nodes, pods, minimums={"g": 2}), group_of(1))[0] == {"c": ["g-c"]}
+    assert preempted(make_domain(nodes, pods, minimums={"g": 3}), group_of(1))[0] == {
+        "a": ["g-a"],
+        "b": ["g-b"],
+        "c": ["g-c"],
+    }
+    assert preempted(make_domain(nodes, pods, minimums={"g": 2}), group_of(2))[0] == {
+        "a": ["g-a"],
+        "b": ["g-b"],
+        "c": ["g-c"],
+    }
+    assert preempted(make_domain(nodes, pods, minimums={"g": 1}), group_of(2))[0] == {"b": ["g-b"], "c": ["g-c"]}
 
 
 def test_single_pods_are_evicted_before_gangs_of_equal_priority() -> None:
     pods = [member("g1", "a"), member("g2", "b"), standing("alone", "c", start=DAY_S - 100)]
-    assert preempted(town(dict.fromkeys("abc", 1), pods, minimums={"g": 2}), group_of(1))[0] == {"c": ["alone"]}
+    assert preempted(make_domain(dict.fromkeys("abc", 1), pods, minimums={"g": 2}), group_of(1))[0] == {"c": ["alone"]}
     pods[2] = standing("alone", "c", priority=1)
-    assert preempted(town(dict.fromkeys("abc", 1), pods, minimums={"g": 2}), group_of(1))[0] == {
+    assert preempted(make_domain(dict.fromkeys("abc", 1), pods, minimums={"g": 2}), group_of(1))[0] == {
         "a": ["g1"],
         "b": ["g2"],
     }
 
 
 def test_preemption_has_the_names_of_group_and_plugin() -> None:
-    preemption = run(town({"a": 1}, [standing("low", "a")]), group_of(1)).preemption
+    preemption = run(make_domain({"a": 1}, [standing("low", "a")]), group_of(1)).preemption
     assert preemption is not None
     assert (preemption.group, preemption.plugin, preemption.rank) == ("default/train", "DefaultPreemption", None)
 
 
 def test_members_are_placed_only_on_allowed_nodes() -> None:
     pods = [standing(f"low-{node}", node, start=DAY_S - ord(node[0])) for node in ("a1", "a2", "b1", "b2")]
-    domain = town(dict.fromkeys(("a1", "a2", "b1", "b2"), 1), pods)
+    domain = make_domain(dict.fromkeys(("a1", "a2", "b1", "b2"), 1), pods)
     allowed = np.array([name[0] == "a" for name in ("a1", "a2", "b1", "b2")])
     group = msgspec.structs.replace(group_of(2), allowed=allowed)
     assert preempted(domain, group)[0] == {"a1": ["low-a1"], "a2": ["low-a2"]}
@@ -325,7 +333,7 @@ def test_members_are_placed_only_on_allowed_nodes() -> None:
 
 
 def test_nominated_member_keeps_its_node() -> None:
-    domain = town(dict.fromkeys("abc", 1), [standing("low", "a"), standing("equal", "b", priority=9)])
+    domain = make_domain(dict.fromkeys("abc", 1), [standing("low", "a"), standing("equal", "b", priority=9)])
     group = group_of(2)
     domain.nominator.nominate(group.pods[0], "c", 77)
     named = msgspec.structs.replace(group.pods[0], nominated_node="c")
@@ -334,7 +342,7 @@ def test_nominated_member_keeps_its_node() -> None:
 
 
 def test_capacity_of_earlier_nominated_pods_is_kept() -> None:
-    domain = town(dict.fromkeys("ab", 1), [standing("low-a", "a", start=DAY_S + 1), standing("low-b", "b")])
+    domain = make_domain(dict.fromkeys("ab", 1), [standing("low-a", "a", start=DAY_S + 1), standing("low-b", "b")])
     domain.nominator.nominate(make_pod("before", cpu_milli=500, priority=9), "a")
     domain.nominator.nominate(make_pod("behind", cpu_milli=500, priority=8), "b")
     assert preempted(domain, group_of(1)) == ({"b": ["low-b"]}, {"m0": "b"})
@@ -351,7 +359,7 @@ def apart() -> PodAffinity:
 
 def test_members_with_anti_affinity_get_separate_nodes() -> None:
     pods = [standing(f"low-{node}", node, start=DAY_S + number) for number, node in enumerate("abc")]
-    domain = town(dict.fromkeys("abc", 2), pods, in_tree=RELATED)
+    domain = make_domain(dict.fromkeys("abc", 2), pods, in_tree=RELATED)
     group = group_of(3, cpu=1500, labels={"app": "train"})
     members = tuple(
         msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, pod_affinity=apart())) for pod in group.pods
@@ -367,7 +375,7 @@ def test_members_with_anti_affinity_get_separate_nodes() -> None:
 def test_pods_that_a_member_has_affinity_to_are_not_evicted() -> None:
     near = PodAffinity(required=(PodAffinityTerm(HOST, LabelSelector((Requirement("app", Operator.IN, ("db",)),))),))
     pods = [standing("db", "a", labels={"app": "db"}), standing("other", "a", start=DAY_S + 9)]
-    domain = town({"a": 2, "b": 2}, pods, in_tree=RELATED)
+    domain = make_domain({"a": 2, "b": 2}, pods, in_tree=RELATED)
     group = group_of(1)
     spec = msgspec.structs.replace(group.pods[0].spec, pod_affinity=near)
     group = msgspec.structs.replace(group, pods=(msgspec.structs.replace(group.pods[0], spec=spec),))
@@ -375,7 +383,7 @@ def test_pods_that_a_member_has_affinity_to_are_not_evicted() -> None:
 
 
 def test_pods_on_other_nodes_are_evicted_for_a_shared_quota() -> None:
-    domain = town({"a": 8, "b": 8}, in_tree=IN_TREE, factories=[NamespaceQuota])
+    domain = make_domain({"a": 8, "b": 8}, in_tree=IN_TREE, factories=[NamespaceQuota])
     room_of(domain)
     for name, node, namespace, start in (
         ("mine-1", "a", "red", 1),
@@ -392,7 +400,7 @@ def test_pods_on_other_nodes_are_evicted_for_a_shared_quota() -> None:
 
 
 def test_quota_victims_may_be_on_nodes_that_members_cannot_use() -> None:
-    domain = town({"a": 8, "b": 8}, in_tree=IN_TREE, factories=[NamespaceQuota])
+    domain = make_domain({"a": 8, "b": 8}, in_tree=IN_TREE, factories=[NamespaceQuota])
     room_of(domain)
     place(domain.cache, standing("mine", "a", cpu=1000, namespace="red"))
     group = msgspec.structs.replace(group_of(2, cpu=250, namespace="red"), allowed=np.array([False, True]))
@@ -419,7 +427,7 @@ class FailsLater(FilterBy):
 @pytest.mark.parametrize("asked_max", range(8))
 def test_raising_plugin_fails_the_group_attempt_without_a_trace(asked_max: int) -> None:
     pods = [standing(f"low-{node}", node, start=DAY_S + number) for number, node in enumerate("abcd")]
-    domain = town(dict.fromkeys("abcd", 1), pods, plugins=[FailsLater(asked_max)])
+    domain = make_domain(dict.fromkeys("abcd", 1), pods, plugins=[FailsLater(asked_max)])
     domain.nominator.nominate(make_pod("m0", cpu_milli=1000, priority=9), "a", 50)
     found = run(domain, group_of(3))
     assert found.preemption is None
@@ -439,7 +447,7 @@ def test_search_over_its_limit_returns_victims_not_shown_to_be_minimal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pods = [standing(f"low-{number}", "a", cpu=500, start=DAY_S + number) for number in range(8)]
-    domain = town({"a": 4}, pods)
+    domain = make_domain({"a": 4}, pods)
     whole = dry_run(domain, group_of(3, cpu=700))
     assert whole is not None
     assert (whole.is_minimal, [pod.name for pod in whole.victims["a"]]) == (True, [f"low-{n}" for n in range(3, 8)])
@@ -456,7 +464,7 @@ def test_equal_members_need_one_placement_per_unit_to_restore(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """However many of them stand on its node."""
-    domain = town({"a": 30}, [standing(f"low-{number}", "a", cpu=1000) for number in range(30)])
+    domain = make_domain({"a": 30}, [standing(f"low-{number}", "a", cpu=1000) for number in range(30)])
     monkeypatch.setattr(group_trial, "PLACINGS_MAX", 150)
     found = dry_run(domain, group_of(30))
     assert found is not None
@@ -476,7 +484,7 @@ def test_unit_is_restored_by_moving_other_members(
         standing("little", "a", priority=4),
         standing("low", "b", cpu=3000),
     ]
-    domain = town({"a": 3, "b": 3}, pods)
+    domain = make_domain({"a": 3, "b": 3}, pods)
     small, large = make_pod("small", cpu_milli=1000, priority=9), make_pod("large", cpu_milli=3000, priority=9)
     found = dry_run(domain, GroupOfPods("default/mixed", (small, large)))
     assert found is not None
@@ -507,10 +515,10 @@ def test_first_plugin_that_nominates_a_group_ends_the_chain() -> None:
             return PostFilterResult(SUCCESS, preemption=Preemption({}, (), self.name))
 
     low = standing("low", "a")
-    found = run(town({"a": 1}, [low], in_tree=("NodeResourcesFit",), plugins=[Refuses(), Takes()]), group_of(1))
+    found = run(make_domain({"a": 1}, [low], in_tree=("NodeResourcesFit",), plugins=[Refuses(), Takes()]), group_of(1))
     assert found.preemption is not None
     assert found.preemption.plugin == "Takes"
-    alone = run(town({"a": 1}, [low], in_tree=("NodeResourcesFit",), plugins=[Refuses()]), group_of(1))
+    alone = run(make_domain({"a": 1}, [low], in_tree=("NodeResourcesFit",), plugins=[Refuses()]), group_of(1))
     assert (alone.sentence, alone.preemption) == ("not mine", None)
 
 
@@ -538,10 +546,10 @@ class Plain:
 
 
 @st.composite
-def towns(draw: st.DrawFn) -> Domain:
+def quota_clusters(draw: st.DrawFn) -> Domain:
     nodes = {f"n{number}": draw(st.integers(1, 3)) for number in range(3)}
     minimums = {gang: draw(st.integers(1, 4)) for gang in ("g", "h")}
-    domain = town(nodes, minimums=minimums)
+    domain = make_domain(nodes, minimums=minimums)
     for number in range(draw(st.integers(1, 9))):
         gang = draw(st.sampled_from(["", "", "g", "h"]))
         labels = {"app": draw(st.sampled_from(["web", "db"])), **({GANG_LABEL: gang} if gang else {})}
@@ -555,7 +563,7 @@ def towns(draw: st.DrawFn) -> Domain:
     return domain
 
 
-@given(towns(), st.integers(1, 4), st.sampled_from([500, 1000, 2000]))
+@given(quota_clusters(), st.integers(1, 4), st.sampled_from([500, 1000, 2000]))
 @settings(deadline=None)
 def test_group_victims_are_minimal(domain: Domain, count: int, cpu: int) -> None:
     group = group_of(count, cpu=cpu)
@@ -586,7 +594,8 @@ def check_places(domain: Domain, group: GroupOfPods, preemption: Preemption) -> 
 
 
 @given(
-    towns(), st.lists(st.tuples(st.sampled_from([500, 1000, 2000]), st.sampled_from([3, 9])), min_size=1, max_size=4)
+    quota_clusters(),
+    st.lists(st.tuples(st.sampled_from([500, 1000, 2000]), st.sampled_from([3, 9])), min_size=1, max_size=4),
 )
 @settings(deadline=None)
 def test_members_of_several_kinds_fit_and_victims_are_minimal(domain: Domain, kinds: list[tuple[int, int]]) -> None:

@@ -79,7 +79,7 @@ class Untold(AtPreFilter):
     traits = Traits()
 
 
-def town(
+def make_domain(
     *pods: Pod, plugin: type[AtPreFilter] = AtPreFilter, cpus: int = 8, cache: ClusterCache | None = None
 ) -> Domain:
     nodes = [make_node(name, cpu_milli=cpus * 1000) for name in "abc"]
@@ -105,7 +105,7 @@ def preemptor(cpu: int = 1000) -> Pod:
 
 def test_preemption_evicts_the_quota_holder() -> None:
     others = [standing(f"blue-{node}", node, start=DAY_S + 9) for node in "ab"]
-    domain = town(red("red-b", "b"), red("red-c", "c", start=DAY_S + 1), *others)
+    domain = make_domain(red("red-b", "b"), red("red-c", "c", start=DAY_S + 1), *others)
     before = state_of(domain)
     assert victims(domain, preemptor()) == ("c", {"c": ["red-c"]})
     assert state_of(domain) == before
@@ -114,7 +114,7 @@ def test_preemption_evicts_the_quota_holder() -> None:
 
 
 def test_preemption_for_a_quota_needs_the_plugin_trait() -> None:
-    domain = town(red("red-b", "b"), red("red-c", "c"), plugin=Untold)
+    domain = make_domain(red("red-b", "b"), red("red-c", "c"), plugin=Untold)
     result = domain.schedule(preemptor())
     assert isinstance(result, Unplaced)
     assert "expected at least one victim pod" in result.message
@@ -122,7 +122,7 @@ def test_preemption_for_a_quota_needs_the_plugin_trait() -> None:
 
 def test_victims_free_capacity_on_the_node_and_in_the_quota() -> None:
     pods = [red("red-a", "a", cpu=500), standing("blue-a", "a", cpu=1500), red("red-b", "b", cpu=1500, priority=9)]
-    domain = town(*pods, standing("blue-b", "b", cpu=500), standing("blue-c", "c", cpu=2000, priority=9), cpus=2)
+    domain = make_domain(*pods, standing("blue-b", "b", cpu=500), standing("blue-c", "c", cpu=2000, priority=9), cpus=2)
     assert victims(domain, preemptor(500)) == ("a", {"a": ["red-a"]})
     assert victims(domain, preemptor(600)) == ("", {}), (
         "the quota would need another 100m, and only a higher one has them"
@@ -130,7 +130,7 @@ def test_victims_free_capacity_on_the_node_and_in_the_quota() -> None:
 
 
 def test_message_counts_nodes_on_which_the_quota_would_still_refuse() -> None:
-    domain = town(red("red-a", "a", cpu=500), red("red-b", "b", cpu=1500, priority=9), standing("blue-b", "b"))
+    domain = make_domain(red("red-a", "a", cpu=500), red("red-b", "b", cpu=1500, priority=9), standing("blue-b", "b"))
     result = domain.schedule(preemptor(1000))
     assert isinstance(result, Unplaced)
     assert (result.nominated_node, result.victims) == ("", ())
@@ -148,18 +148,18 @@ def with_gang(least: int) -> ClusterCache:
 
 def test_gang_is_evicted_whole_for_a_quota() -> None:
     pods = [red(f"g{number}", node, labels={GANG_LABEL: "g"}, start=DAY_S + number) for number, node in enumerate("ab")]
-    assert victims(town(*pods, cache=with_gang(2)), preemptor(1000)) == ("a", {"a": ["g0"], "b": ["g1"]})
-    assert victims(town(*pods, cache=with_gang(1)), preemptor(1000)) == ("b", {"b": ["g1"]})
-    assert victims(town(*pods, cache=with_gang(2)), preemptor(2000)) == ("a", {"a": ["g0"], "b": ["g1"]})
+    assert victims(make_domain(*pods, cache=with_gang(2)), preemptor(1000)) == ("a", {"a": ["g0"], "b": ["g1"]})
+    assert victims(make_domain(*pods, cache=with_gang(1)), preemptor(1000)) == ("b", {"b": ["g1"]})
+    assert victims(make_domain(*pods, cache=with_gang(2)), preemptor(2000)) == ("a", {"a": ["g0"], "b": ["g1"]})
     alone = [red(pod.name, pod.node) for pod in pods]
-    assert victims(town(*alone), preemptor(2000)) == ("", {}), "one node's pods are not enough"
+    assert victims(make_domain(*alone), preemptor(2000)) == ("", {}), "one node's pods are not enough"
 
 
 def test_rows_without_relevant_pods_are_not_evaluated() -> None:
     others = [standing(f"blue-{node}-{number}", node, cpu=100) for node in "abc" for number in range(9)]
     asked = []
     for plugin in (AtPreFilter, Sensitive):
-        domain = town(red("red-b", "b", cpu=2000), *others, plugin=plugin)
+        domain = make_domain(red("red-b", "b", cpu=2000), *others, plugin=plugin)
         assert victims(domain, preemptor()) == ("b", {"b": ["red-b"]})
         asked.append(plugin_of(domain).asked)
     assert asked[1] < asked[0]
@@ -167,7 +167,9 @@ def test_rows_without_relevant_pods_are_not_evaluated() -> None:
 
 def test_nodes_with_the_lowest_priority_pods_are_evaluated_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dry_run, "PRE_FILTER_ROWS_MAX", 1)
-    domain = town(red("red-a", "a", cpu=500, priority=2), red("red-b", "b", cpu=1000), red("red-c", "c", cpu=500))
+    domain = make_domain(
+        red("red-a", "a", cpu=500, priority=2), red("red-b", "b", cpu=1000), red("red-c", "c", cpu=500)
+    )
     assert victims(domain, preemptor()) == ("b", {"b": ["red-b"]})
     domain.cache.remove("uid-red-b")
     domain.cache.place(red("equal", "b", cpu=1000, priority=9))
@@ -177,7 +179,7 @@ def test_nodes_with_the_lowest_priority_pods_are_evaluated_first(monkeypatch: py
 
 
 def test_pod_within_its_quota_is_not_evaluated_again() -> None:
-    domain = town(red("red-a", "a", cpu=1000), standing("blue-b", "b"), standing("blue-c", "c"), cpus=1)
+    domain = make_domain(red("red-a", "a", cpu=1000), standing("blue-b", "b"), standing("blue-c", "c"), cpus=1)
     plugin = plugin_of(domain)
     assert victims(domain, preemptor(1000)) == ("a", {"a": ["red-a"]})
     asked, plugin.asked = plugin.asked, 0
@@ -187,7 +189,7 @@ def test_pod_within_its_quota_is_not_evaluated_again() -> None:
 
 @pytest.mark.parametrize("fails_at", range(1, 8))
 def test_raising_plugin_leaves_its_ledger_unchanged(fails_at: int) -> None:
-    domain = town(red("red-a", "a"), red("red-b", "b", cpu=500), red("also-b", "b", cpu=500))
+    domain = make_domain(red("red-a", "a"), red("red-b", "b", cpu=500), red("also-b", "b", cpu=500))
     before = state_of(domain)
     plugin_of(domain).fails_at = fails_at
     result = domain.schedule(preemptor())
@@ -208,7 +210,7 @@ class Narrowing(AtPreFilter):
 
 
 def test_node_excluded_by_a_later_pre_filter_is_not_cleared() -> None:
-    domain = town(red("red-a", "a", start=DAY_S + 9), red("red-b", "b"), plugin=Narrowing)
+    domain = make_domain(red("red-a", "a", start=DAY_S + 9), red("red-b", "b"), plugin=Narrowing)
     assert victims(domain, preemptor()) == ("b", {"b": ["red-b"]})
 
 
@@ -254,7 +256,7 @@ def fits(pods: Iterable[Pod], node: str, cpu: int) -> bool:
 def test_victims_of_one_node_suffice_for_node_and_quota_and_are_minimal(
     plugin: type[AtPreFilter], pods: list[Pod], cpu: int
 ) -> None:
-    domain = town(*pods, plugin=plugin, cpus=2)
+    domain = make_domain(*pods, plugin=plugin, cpus=2)
     before = state_of(domain)
     result = domain.schedule(preemptor(cpu))
     if isinstance(result, Placed):

@@ -9,7 +9,7 @@ from multisched.plugins.quota.quota_ledger import QUOTA
 from multisched.testing.builders import make_node
 from multisched.verify.quota_tree import read_tree
 from tests.kit.checkers.quota_messages import bounds_of, fault_of_sentences, without_sentences
-from tests.unit.plugins.quota.town import Town
+from tests.unit.plugins.quota.quota_cluster import QuotaCluster
 from tests.unit.plugins.quota.trees import leaf, node
 
 TREE = node("root", {"cpu": 4, "memory": "4Gi"}, {"cpu": 4, "memory": "4Gi"}, leaf("a", 1, 3), leaf("b", 0, 4))
@@ -53,9 +53,9 @@ def test_quota_message_is_removed_completely_before_other_checks() -> None:
 
 def test_message_of_the_quota_ledger_is_recognized() -> None:
     """Otherwise no message would be checked after these change."""
-    town = Town([make_node("n", cpu_milli=9000)], TREE)
-    town.add("there", "a", 2500, node="n")
-    why = town.ledger.refusal(town.add("late", "a", 1000))
+    cluster = QuotaCluster([make_node("n", cpu_milli=9000)], TREE)
+    cluster.add("there", "a", 2500, node="n")
+    why = cluster.ledger.refusal(cluster.add("late", "a", 1000))
     assert shown_amount("cpu", 2500) in why
     assert without_sentences(why) == "a quota", QUOTA
     assert fault_of_sentences(why, BOUNDS) == ""

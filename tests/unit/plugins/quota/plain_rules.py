@@ -7,7 +7,7 @@ from itertools import combinations
 
 from multisched.model.objects import Pod
 from multisched.model.quota_tree import QuotaTree
-from tests.unit.plugins.quota.town import Town
+from tests.unit.plugins.quota.quota_cluster import QuotaCluster
 
 Gone = frozenset[str]
 NOBODY: Gone = frozenset()
@@ -27,14 +27,14 @@ def sets_of(pods: Iterable[Pod]) -> Iterator[Gone]:
 
 
 class Plain:
-    """A town at one moment."""
+    """A cluster at one moment."""
 
-    def __init__(self, town: Town) -> None:
-        tree = town.ledger.tree
+    def __init__(self, cluster: QuotaCluster) -> None:
+        tree = cluster.ledger.tree
         assert tree is not None
         self.tree: QuotaTree = tree
-        self.table = town.domain.cache.nodes
-        self.standing = {entry.pod.uid: entry.pod for entry in town.domain.cache}
+        self.table = cluster.domain.cache.nodes
+        self.standing = {entry.pod.uid: entry.pod for entry in cluster.domain.cache}
         names = ("cpu", "memory")
         self.resources = [one for one in names if any(node.min.get(one, 0) for node in tree.nodes)]
         """Of which some level is sure."""

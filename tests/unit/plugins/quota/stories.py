@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from multisched.model.quota_tree import GUARANTEE_ATTRIBUTE
 from multisched.testing.builders import make_node
-from tests.unit.plugins.quota.town import Town
+from tests.unit.plugins.quota.quota_cluster import QuotaCluster
 from tests.unit.plugins.quota.trees import Json
 
 
@@ -106,15 +106,17 @@ def stories(*, has_guarantees: bool = True, has_gangs: bool = False) -> st.Searc
     return seeds.map(lambda seed: made(seed, has_guarantees=has_guarantees, has_gangs=has_gangs))
 
 
-def opened(story: Story) -> Town:
-    town = Town([make_node(f"n{at}", cpu_milli=cpu * 1000) for at, cpu in enumerate(story.nodes)], story.root)
+def opened(story: Story) -> QuotaCluster:
+    cluster = QuotaCluster(
+        [make_node(f"n{at}", cpu_milli=cpu * 1000) for at, cpu in enumerate(story.nodes)], story.root
+    )
     for (gang, namespace), least in story.minimums.items():
-        town.set_minimum(gang, namespace, least)
-    return town
+        cluster.set_minimum(gang, namespace, least)
+    return cluster
 
 
-def arrives(town: Town, number: int, one: Arrival) -> None:
-    town.add(
+def arrives(cluster: QuotaCluster, number: int, one: Arrival) -> None:
+    cluster.add(
         f"p{number}",
         one.namespace,
         one.cpu * 1000,
@@ -124,12 +126,12 @@ def arrives(town: Town, number: int, one: Arrival) -> None:
     )
 
 
-def played(story: Story) -> Town:
+def played(story: Story) -> QuotaCluster:
     """Until nothing changes any more."""
-    town = opened(story)
+    cluster = opened(story)
     for number, one in enumerate(story.arrivals):
-        arrives(town, number, one)
+        arrives(cluster, number, one)
         if number % 3 == 0:
-            town.settle()
-    town.settle()
-    return town
+            cluster.settle()
+    cluster.settle()
+    return cluster

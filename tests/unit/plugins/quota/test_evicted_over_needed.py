@@ -12,29 +12,29 @@ from multisched.cycle.results import Unplaced
 from multisched.plugins.quota.elastic_quota import ElasticQuota
 from multisched.plugins.quota.evicted_over_needed import EvictionLimit, Excess, ReclaimCounts, excess
 from multisched.testing.builders import make_node
+from tests.unit.plugins.quota.quota_cluster import QuotaCluster
 from tests.unit.plugins.quota.test_gang_claims import claim, decided, sentences
 from tests.unit.plugins.quota.test_gang_victims import CPU
-from tests.unit.plugins.quota.town import Town
 from tests.unit.plugins.quota.trees import leaf, node
 
 
-def cluster(*cpus: int, full: int = 12, cap: float = 2) -> Town:
+def cluster(*cpus: int, full: int = 12, cap: float = 2) -> QuotaCluster:
     root = node("root", {"cpu": full}, {"cpu": full}, leaf("taker", 6, full), leaf("far", 0, full))
-    return Town(
+    return QuotaCluster(
         [make_node(f"n{at}", cpu_milli=count * CPU) for at, count in enumerate(cpus)], root, maxEvictedOverNeeded=cap
     )
 
 
-def attempt(town: Town, cpu: int) -> tuple[list[str], str]:
+def attempt(quota_cluster: QuotaCluster, cpu: int) -> tuple[list[str], str]:
     """The victims, and what the pod is told."""
-    result = town.domain.schedule(town.add("claim", "taker", cpu * CPU))
+    result = quota_cluster.domain.schedule(quota_cluster.add("claim", "taker", cpu * CPU))
     assert isinstance(result, Unplaced)
     return sorted(victim.name for victim in result.victims), result.message.rpartition("reclaim: ")[2]
 
 
-def counted(town: Town) -> tuple[Mapping[tuple[str, ...], float], float]:
+def counted(quota_cluster: QuotaCluster) -> tuple[Mapping[tuple[str, ...], float], float]:
     """Reclaims by their bound, and those that were stopped."""
-    plugin = next(one for one in town.domain.plugins.post_filter if isinstance(one, ElasticQuota))
+    plugin = next(one for one in quota_cluster.domain.plugins.post_filter if isinstance(one, ElasticQuota))
     reclaims, stopped = plugin.metrics(0.0)
     return reclaims.values, stopped.values[()]
 
@@ -43,83 +43,83 @@ def counted(town: Town) -> tuple[Mapping[tuple[str, ...], float], float]:
 def test_pod_reports_that_too_many_victims_would_be_needed(cpus: tuple[int, ...]) -> None:
     """It lacks 5, and two of 4 would go."""
     for cap, victims in ((1.5, []), (1.6, ["far0", "far1"])):
-        town = cluster(*cpus, full=8, cap=cap)
+        quota_cluster = cluster(*cpus, full=8, cap=cap)
         for number in range(2):
-            town.add(f"far{number}", "far", 4 * CPU, node="n0")
-        found, told = attempt(town, 5)
+            quota_cluster.add(f"far{number}", "far", 4 * CPU, node="n0")
+        found, told = attempt(quota_cluster, 5)
         assert found == victims
         if not victims:
             assert told == "1.6 times as much cpu as needed would be evicted, maxEvictedOverNeeded is 1.5"
-            assert counted(town) == (dict.fromkeys(counted(town)[0], 0.0), 1.0)
+            assert counted(quota_cluster) == (dict.fromkeys(counted(quota_cluster)[0], 0.0), 1.0)
         else:
-            assert counted(town)[0]["1.5",] == 0
-            assert counted(town)[0]["2",] == counted(town)[0]["+Inf",] == 1
+            assert counted(quota_cluster)[0]["1.5",] == 0
+            assert counted(quota_cluster)[0]["2",] == counted(quota_cluster)[0]["+Inf",] == 1
 
 
 @pytest.mark.parametrize("cpus", [(8,), (20,)], ids=["the node is full", "the quota is full"])
 def test_single_sufficient_pod_of_any_size_is_evicted(cpus: tuple[int, ...]) -> None:
-    town = cluster(*cpus, full=8, cap=1)
-    town.add("far0", "far", 8 * CPU, node="n0")
-    assert attempt(town, 1)[0] == ["far0"]
-    assert counted(town)[0]["4",] == 0
-    assert counted(town)[0]["8",] == 1
+    quota_cluster = cluster(*cpus, full=8, cap=1)
+    quota_cluster.add("far0", "far", 8 * CPU, node="n0")
+    assert attempt(quota_cluster, 1)[0] == ["far0"]
+    assert counted(quota_cluster)[0]["4",] == 0
+    assert counted(quota_cluster)[0]["8",] == 1
 
 
 def test_single_sufficient_gang_of_any_size_is_evicted() -> None:
-    town = cluster(8, full=8, cap=1)
-    town.set_minimum("g", "far", 8)
+    quota_cluster = cluster(8, full=8, cap=1)
+    quota_cluster.set_minimum("g", "far", 8)
     for number in range(8):
-        town.add(f"g{number}", "far", CPU, node="n0", gang="g")
-    assert len(attempt(town, 2)[0]) == 8
+        quota_cluster.add(f"g{number}", "far", CPU, node="n0", gang="g")
+    assert len(attempt(quota_cluster, 2)[0]) == 8
 
 
 def test_other_victims_are_chosen_if_the_first_exceed_the_limit() -> None:
     """By the order two of 4 go for 5; the one of 5, which is older, is enough."""
-    town = cluster(13, full=13, cap=1.5)
+    quota_cluster = cluster(13, full=13, cap=1.5)
     for name, cpu in (("large", 5), ("far0", 4), ("far1", 4)):
-        town.add(name, "far", cpu * CPU, node="n0")
-    assert attempt(town, 5)[0] == ["large"]
+        quota_cluster.add(name, "far", cpu * CPU, node="n0")
+    assert attempt(quota_cluster, 5)[0] == ["large"]
 
 
 def test_another_node_is_chosen_if_the_first_exceeds_the_limit() -> None:
     """The newest two of `n0` would go first."""
-    town = cluster(8, 6, full=14, cap=1.5)
+    quota_cluster = cluster(8, 6, full=14, cap=1.5)
     for number in range(3):
-        town.add(f"fit{number}", "far", 2 * CPU, node="n1", priority=5)
+        quota_cluster.add(f"fit{number}", "far", 2 * CPU, node="n1", priority=5)
     for number in range(2):
-        town.add(f"far{number}", "far", 4 * CPU, node="n0")
-    assert attempt(town, 5)[0] == ["fit0", "fit1", "fit2"]
+        quota_cluster.add(f"far{number}", "far", 4 * CPU, node="n0")
+    assert attempt(quota_cluster, 5)[0] == ["fit0", "fit1", "fit2"]
 
 
 def test_free_amounts_do_not_count_as_needed() -> None:
-    town = cluster(8, cap=1.5)
+    quota_cluster = cluster(8, cap=1.5)
     for number in range(2):
-        town.add(f"far{number}", "far", 3 * CPU, node="n0")
-    assert attempt(town, 6)[0] == ["far0", "far1"], "4 are missing, and 6 go"
+        quota_cluster.add(f"far{number}", "far", 3 * CPU, node="n0")
+    assert attempt(quota_cluster, 6)[0] == ["far0", "far1"], "4 are missing, and 6 go"
 
 
 def test_deleting_pods_do_not_count_as_missing() -> None:
     """Of the 5 that it asks for one pod leaves 2, and two of 2 would go for the other 3."""
     for cap, victims in ((1.3, []), (1.4, ["far1", "far2"])):
-        town = cluster(8, full=20, cap=cap)
+        quota_cluster = cluster(8, full=20, cap=cap)
         for number in range(3):
-            town.add(f"far{number}", "far", 2 * CPU, node="n0")
-        town.add("leaving", "far", 2 * CPU, node="n0")
-        town.leaves("leaving")
-        assert [name for name in attempt(town, 5)[0] if name != "leaving"] == victims
+            quota_cluster.add(f"far{number}", "far", 2 * CPU, node="n0")
+        quota_cluster.add("leaving", "far", 2 * CPU, node="n0")
+        quota_cluster.leaves("leaving")
+        assert [name for name in attempt(quota_cluster, 5)[0] if name != "leaving"] == victims
 
 
 def test_gang_reclaim_is_stopped_if_its_nodes_give_too_much() -> None:
     for cap, count in ((1.1, 0), (1.4, 4)):
-        town = cluster(6, 6, full=12, cap=cap)
+        quota_cluster = cluster(6, 6, full=12, cap=cap)
         for number in range(4):
-            town.add(f"far{number}", "far", 3 * CPU, node=f"n{number % 2}")
+            quota_cluster.add(f"far{number}", "far", 3 * CPU, node=f"n{number % 2}")
         root = node("root", {"cpu": 12}, {"cpu": 12}, leaf("taker", 10, 12), leaf("far", 0, 12))
-        town.set_tree(root)
-        claim(town, 2, cpu=5)
-        assert len(decided(town)[0]) == count
+        quota_cluster.set_tree(root)
+        claim(quota_cluster, 2, cpu=5)
+        assert len(decided(quota_cluster)[0]) == count
         if not count:
-            assert sentences(town.decided_gang("taker/c")) == {
+            assert sentences(quota_cluster.decided_gang("taker/c")) == {
                 "1.2 times as much cpu as needed would be evicted, maxEvictedOverNeeded is 1.1"
             }
 

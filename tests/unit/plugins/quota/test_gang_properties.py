@@ -18,8 +18,8 @@ from multisched.framework.preemption import Preemption
 from multisched.model.objects import PODS, Pod
 from multisched.verify.quota_tree import QuotaTree, Usage, read_tree
 from multisched.verify.reclaims import QuotaClaim, Victim, reclaim_faults
+from tests.unit.plugins.quota.quota_cluster import QuotaCluster
 from tests.unit.plugins.quota.stories import Story, arrives, made, opened, played, stories
-from tests.unit.plugins.quota.town import Town
 
 EXAMPLES = settings().max_examples // 5
 """Each plays a whole story, half a second long."""
@@ -33,7 +33,7 @@ def story_of(seed: int) -> Story:
 class Taken(NamedTuple):
     """A reclaim, before it is carried out, while nobody else is nominated."""
 
-    town: Town
+    cluster: QuotaCluster
     claimants: tuple[Pod, ...]
     preemption: Preemption
 
@@ -43,7 +43,7 @@ class Taken(NamedTuple):
 
     def units(self) -> list[list[Pod]]:
         """Each victim alone, but those of a gang that goes whole together."""
-        roster, units = self.town.domain.cache.gangs, dict[str, list[Pod]]()
+        roster, units = self.cluster.domain.cache.gangs, dict[str, list[Pod]]()
         for pod in self.victims:
             key = roster.key_of(pod.uid)
             is_whole = key is not None and set(roster.placed_members(key)) <= {one.uid for one in self.victims}
@@ -52,27 +52,27 @@ class Taken(NamedTuple):
 
 
 def reclaims(story: Story) -> Iterator[Taken]:
-    town = opened(story)
+    cluster = opened(story)
     for number, one in enumerate(story.arrivals):
-        arrives(town, number, one)
+        arrives(cluster, number, one)
         for _ in range(3):
-            for key in town.waiting_gangs():
-                result = town.decided_gang(key)
+            for key in cluster.waiting_gangs():
+                result = cluster.decided_gang(key)
                 for placed in result.placed:
-                    town.domain.cache.forget(placed.pod.uid)
+                    cluster.domain.cache.forget(placed.pod.uid)
                 found = next((one.preemption for one in result.unplaced if one.preemption is not None), None)
-                if found is not None and not len(town.domain.nominator):
-                    yield Taken(town, tuple(pod for pod, _ in found.nominations), found)
-                town.attempt_gang(key)
-            for pod in town.waiting_singly():
-                if pod.uid not in town.pending:
+                if found is not None and not len(cluster.domain.nominator):
+                    yield Taken(cluster, tuple(pod for pod, _ in found.nominations), found)
+                cluster.attempt_gang(key)
+            for pod in cluster.waiting_singly():
+                if pod.uid not in cluster.pending:
                     continue
-                decided = town.domain.schedule(pod)
-                town.domain.cache.forget(pod.uid)
+                decided = cluster.domain.schedule(pod)
+                cluster.domain.cache.forget(pod.uid)
                 single = decided.preemption if isinstance(decided, Unplaced) else None
-                if single is not None and not len(town.domain.nominator):
-                    yield Taken(town, (pod,), single)
-                town.attempt(pod)
+                if single is not None and not len(cluster.domain.nominator):
+                    yield Taken(cluster, (pod,), single)
+                cluster.attempt(pod)
 
 
 def test_generated_histories_contain_claiming_and_evicted_gangs() -> None:
@@ -91,7 +91,7 @@ def test_generated_histories_contain_claiming_and_evicted_gangs() -> None:
 @given(GANGS)
 @settings(max_examples=EXAMPLES)
 def test_histories_end_and_no_gang_is_placed_below_its_minimum(story: Story) -> None:
-    """`Town.check` says so after each attempt, and that no level is over its max."""
+    """`QuotaCluster.check` says so after each attempt, and that no level is over its max."""
     assert played(story).settle() == 0
 
 
@@ -108,7 +108,7 @@ def test_reclaims_of_gangs_are_whole_minimal_and_final(story: Story) -> None:
 
 def check_members_left(taken: Taken) -> None:
     """A gang loses only its surplus, or all members."""
-    roster = taken.town.domain.cache.gangs
+    roster = taken.cluster.domain.cache.gangs
     going = Counter(key for pod in taken.preemption.every_victim if (key := roster.key_of(pod.uid)) is not None)
     for key, count in going.items():
         gang = roster.gang(key)
@@ -120,7 +120,7 @@ def check_members_left(taken: Taken) -> None:
 
 def check_judge_agrees(tree: QuotaTree, taken: Taken) -> None:
     """The reclaim passes the judge, and its units are minimal."""
-    usage = usage_of(tree, taken.town)
+    usage = usage_of(tree, taken.cluster)
     claim = QuotaClaim("claim", taken.claimants[0].namespace, together(taken.claimants))
     victims = [
         Victim(pod.key, pod.namespace, amounts(pod), f"unit {number}" if len(unit) > 1 else "")
@@ -134,12 +134,12 @@ def check_judge_agrees(tree: QuotaTree, taken: Taken) -> None:
 
 def check_nobody_comes_back(tree: QuotaTree, taken: Taken) -> None:
     """Evicted gangs and pods could not reclaim again."""
-    after = usage_of(tree, taken.town, without=taken.victims)
+    after = usage_of(tree, taken.cluster, without=taken.victims)
     after.add(taken.claimants[0].namespace, together(taken.claimants))
     for unit in taken.units():
         if unit[0].namespace == taken.claimants[0].namespace:
             continue
-        roster = taken.town.domain.cache.gangs
+        roster = taken.cluster.domain.cache.gangs
         key = roster.key_of(unit[0].uid)
         least = len(unit) - roster.surplus(key) if key is not None and len(unit) > 1 else 1
         for some in combinations(unit, max(least, 1)):
@@ -150,7 +150,7 @@ class Rooms:
     """Free CPUs of each node, for claimants that are to have room beside whoever stays."""
 
     def __init__(self, taken: Taken) -> None:
-        self._town = taken.town
+        self._town = taken.cluster
         self._nodes = {pod.uid: node for pod, node in taken.preemption.nominations}
         self._claimants = taken.claimants
         self._are_alike = len({pod.requests["cpu"] for pod in taken.claimants}) == 1
@@ -176,9 +176,9 @@ def tree_of(story: Story) -> QuotaTree:
     return read_tree({"metadata": {"name": "tree", "namespace": "kube-system"}, "spec": {"root": story.root}})
 
 
-def usage_of(tree: QuotaTree, town: Town, without: Iterable[Pod] = ()) -> Usage:
+def usage_of(tree: QuotaTree, cluster: QuotaCluster, without: Iterable[Pod] = ()) -> Usage:
     gone = {pod.uid for pod in without}
-    standing = (entry.pod for entry in town.domain.cache if entry.pod.uid not in gone)
+    standing = (entry.pod for entry in cluster.domain.cache if entry.pod.uid not in gone)
     return tree.usage((pod.namespace, amounts(pod)) for pod in standing)
 
 

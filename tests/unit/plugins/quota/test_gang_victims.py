@@ -9,29 +9,31 @@ from multisched.model.gang import GangApi, GangSpec
 from multisched.model.quotas.koordinator import POD_LABEL
 from multisched.testing.builders import make_node
 from tests.unit.model.quotas.quota_documents import linked
-from tests.unit.plugins.quota.town import Town
+from tests.unit.plugins.quota.quota_cluster import QuotaCluster
 from tests.unit.plugins.quota.trees import leaf, node
 
 CPU = 1_000
 
 
-def cluster(*cpus: int, full: int = 12, far: int = 2) -> Town:
+def cluster(*cpus: int, full: int = 12, far: int = 2) -> QuotaCluster:
     """Three leaves that are sure of 4, `far` and 2 CPUs and may hold all; nodes `n0`, `n1` and so on."""
     root = node(
         "root", {"cpu": full}, {"cpu": full}, leaf("taker", 4, full), leaf("far", far, full), leaf("near", 2, full)
     )
-    return Town([make_node(f"n{at}", cpu_milli=count * CPU) for at, count in enumerate(cpus)], root)
+    return QuotaCluster([make_node(f"n{at}", cpu_milli=count * CPU) for at, count in enumerate(cpus)], root)
 
 
-def gang(town: Town, name: str, leaf: str, nodes: list[int], least: int, *, cpu: int = 1, priority: int = 0) -> None:
+def gang(
+    quota_cluster: QuotaCluster, name: str, leaf: str, nodes: list[int], least: int, *, cpu: int = 1, priority: int = 0
+) -> None:
     """One member on each of these nodes."""
-    town.set_minimum(name, leaf, least)
+    quota_cluster.set_minimum(name, leaf, least)
     for number, at in enumerate(nodes):
-        town.add(f"{name}{number}", leaf, cpu * CPU, node=f"n{at}", gang=name, priority=priority)
+        quota_cluster.add(f"{name}{number}", leaf, cpu * CPU, node=f"n{at}", gang=name, priority=priority)
 
 
-def evicted_for(town: Town, cpu: int = 1, priority: int = 0) -> list[str]:
-    result = town.domain.schedule(town.add("claim", "taker", cpu * CPU, priority=priority))
+def evicted_for(quota_cluster: QuotaCluster, cpu: int = 1, priority: int = 0) -> list[str]:
+    result = quota_cluster.domain.schedule(quota_cluster.add("claim", "taker", cpu * CPU, priority=priority))
     assert isinstance(result, Unplaced), "nobody has to go"
     return sorted(victim.name for victim in result.victims)
 
@@ -40,118 +42,118 @@ def evicted_for(town: Town, cpu: int = 1, priority: int = 0) -> list[str]:
     "cpus", [(12,), (20,), (6, 6)], ids=["the node is full", "the quota is full", "nodes are full"]
 )
 def test_gang_without_surplus_is_evicted_whole(cpus: tuple[int, ...]) -> None:
-    town = cluster(*cpus)
-    town.add("all", "near", 2 * CPU, node="n0")
-    gang(town, "g", "far", [0, 0, 0, 0, len(cpus) - 1], 5, cpu=2)
-    assert evicted_for(town) == [f"g{number}" for number in range(5)]
+    quota_cluster = cluster(*cpus)
+    quota_cluster.add("all", "near", 2 * CPU, node="n0")
+    gang(quota_cluster, "g", "far", [0, 0, 0, 0, len(cpus) - 1], 5, cpu=2)
+    assert evicted_for(quota_cluster) == [f"g{number}" for number in range(5)]
 
 
 @pytest.mark.parametrize("cpus", [(12,), (20,)], ids=["the node is full", "the quota is full"])
 def test_members_above_the_minimum_are_evicted_like_other_pods(cpus: tuple[int, ...]) -> None:
-    town = cluster(*cpus)
-    gang(town, "g", "far", [0] * 12, 9)
-    assert evicted_for(town, cpu=3) == ["g10", "g11", "g9"]
+    quota_cluster = cluster(*cpus)
+    gang(quota_cluster, "g", "far", [0] * 12, 9)
+    assert evicted_for(quota_cluster, cpu=3) == ["g10", "g11", "g9"]
 
 
 @pytest.mark.parametrize("cpus", [(12,), (20,)], ids=["the node is full", "the quota is full"])
 def test_gang_is_evicted_whole_only_if_single_pods_do_not_suffice(cpus: tuple[int, ...]) -> None:
     """The gang's leaf is the one furthest over its min."""
-    town = cluster(*cpus)
-    gang(town, "g", "far", [0] * 8, 8)
+    quota_cluster = cluster(*cpus)
+    gang(quota_cluster, "g", "far", [0] * 8, 8)
     for number in range(4):
-        town.add(f"near{number}", "near", CPU, node="n0")
-    assert evicted_for(town, cpu=2) == ["near2", "near3"]
-    town.pending.clear()
-    assert evicted_for(town, cpu=3) == [f"g{number}" for number in range(8)]
+        quota_cluster.add(f"near{number}", "near", CPU, node="n0")
+    assert evicted_for(quota_cluster, cpu=2) == ["near2", "near3"]
+    quota_cluster.pending.clear()
+    assert evicted_for(quota_cluster, cpu=3) == [f"g{number}" for number in range(8)]
 
 
 def test_small_gang_loses_no_more_than_its_surplus_unless_whole() -> None:
     """The quota is full, and there are so few candidates that every set of them is tried."""
-    town = cluster(20, full=8)
-    gang(town, "g", "far", [0] * 4, 3, cpu=2)
-    assert evicted_for(town, cpu=2) == ["g3"]
-    town.pending.clear()
-    assert evicted_for(town, cpu=4) == [f"g{number}" for number in range(4)]
+    quota_cluster = cluster(20, full=8)
+    gang(quota_cluster, "g", "far", [0] * 4, 3, cpu=2)
+    assert evicted_for(quota_cluster, cpu=2) == ["g3"]
+    quota_cluster.pending.clear()
+    assert evicted_for(quota_cluster, cpu=4) == [f"g{number}" for number in range(4)]
 
 
 def test_whole_gang_eviction_adds_no_needless_victims() -> None:
     """Its room is enough: the pods that would have gone first stay."""
-    town = cluster(12)
-    gang(town, "g", "far", [0] * 8, 8)
+    quota_cluster = cluster(12)
+    gang(quota_cluster, "g", "far", [0] * 8, 8)
     for number in range(4):
-        town.add(f"near{number}", "near", CPU, node="n0")
-    assert evicted_for(town, cpu=4) == [f"g{number}" for number in range(8)]
+        quota_cluster.add(f"near{number}", "near", CPU, node="n0")
+    assert evicted_for(quota_cluster, cpu=4) == [f"g{number}" for number in range(8)]
 
 
 def test_gang_entitled_to_its_minimum_is_kept() -> None:
     """It holds 6 and is sure of 5: with its minimum of 5 it could come back, and take the room again."""
-    town = cluster(12, far=6)
-    gang(town, "g", "far", [0] * 7, 7)
-    town.add("rest", "near", 2 * CPU, node="n0")
-    town.add("own", "taker", 3 * CPU, node="n0")
-    assert evicted_for(town) == [f"g{number}" for number in range(7)]
-    town = cluster(12, far=7)
-    gang(town, "g", "far", [0] * 7, 7)
-    town.add("rest", "near", 2 * CPU, node="n0")
-    town.add("own", "taker", 3 * CPU, node="n0")
-    assert evicted_for(town) == []
+    quota_cluster = cluster(12, far=6)
+    gang(quota_cluster, "g", "far", [0] * 7, 7)
+    quota_cluster.add("rest", "near", 2 * CPU, node="n0")
+    quota_cluster.add("own", "taker", 3 * CPU, node="n0")
+    assert evicted_for(quota_cluster) == [f"g{number}" for number in range(7)]
+    quota_cluster = cluster(12, far=7)
+    gang(quota_cluster, "g", "far", [0] * 7, 7)
+    quota_cluster.add("rest", "near", 2 * CPU, node="n0")
+    quota_cluster.add("own", "taker", 3 * CPU, node="n0")
+    assert evicted_for(quota_cluster) == []
 
 
 def test_minimum_counts_the_members_that_would_return() -> None:
     """It holds 8, of which it needs 6; its leaf is sure of 6, so that whole it would come back at once."""
     for sure, victims in ((6, []), (5, [f"g{number}" for number in range(8)])):
-        town = cluster(11, far=sure)
-        gang(town, "g", "far", [0] * 8, 6)
-        town.add("own", "taker", CPU, node="n0")
-        town.add("rest", "near", 2 * CPU, node="n0")
-        assert evicted_for(town, cpu=2) == ["g6", "g7"]
-        town.pending.clear()
-        assert evicted_for(town, cpu=3) == victims
+        quota_cluster = cluster(11, far=sure)
+        gang(quota_cluster, "g", "far", [0] * 8, 6)
+        quota_cluster.add("own", "taker", CPU, node="n0")
+        quota_cluster.add("rest", "near", 2 * CPU, node="n0")
+        assert evicted_for(quota_cluster, cpu=2) == ["g6", "g7"]
+        quota_cluster.pending.clear()
+        assert evicted_for(quota_cluster, cpu=3) == victims
 
 
 def test_smallest_members_are_assumed_to_return_first() -> None:
     """It needs five of six: they may be those that ask for 6 CPUs together, and not those that ask for 7."""
     for sure, victims in ((6, []), (5, [f"g{number}" for number in range(6)])):
-        town = cluster(11, far=sure)
-        town.set_minimum("g", "far", 5)
+        quota_cluster = cluster(11, far=sure)
+        quota_cluster.set_minimum("g", "far", 5)
         for number, cpu in enumerate((2, 1, 1, 2, 1, 1)):
-            town.add(f"g{number}", "far", cpu * CPU, node="n0", gang="g")
-        town.add("own", "taker", CPU, node="n0")
-        town.add("rest", "near", 2 * CPU, node="n0")
-        assert evicted_for(town, cpu=3) == victims
+            quota_cluster.add(f"g{number}", "far", cpu * CPU, node="n0", gang="g")
+        quota_cluster.add("own", "taker", CPU, node="n0")
+        quota_cluster.add("rest", "near", 2 * CPU, node="n0")
+        assert evicted_for(quota_cluster, cpu=3) == victims
 
 
 def test_own_leaf_gang_is_evicted_only_for_a_higher_priority_than_all_members() -> None:
     for boss, victims in ((4, ["g0", "g1", "g2", "g3", "boss"]), (5, [])):
-        town = cluster(12)
-        gang(town, "g", "taker", [0] * 4, 5)
-        town.add("boss", "taker", CPU, node="n0", gang="g", priority=boss)
-        town.add("rest", "near", 7 * CPU, node="n0")
-        town.set_tree(node("root", {"cpu": 12}, {"cpu": 12}, leaf("taker", 5, 5), leaf("near", 7, 12)))
-        assert evicted_for(town, priority=5) == sorted(victims)
+        quota_cluster = cluster(12)
+        gang(quota_cluster, "g", "taker", [0] * 4, 5)
+        quota_cluster.add("boss", "taker", CPU, node="n0", gang="g", priority=boss)
+        quota_cluster.add("rest", "near", 7 * CPU, node="n0")
+        quota_cluster.set_tree(node("root", {"cpu": 12}, {"cpu": 12}, leaf("taker", 5, 5), leaf("near", 7, 12)))
+        assert evicted_for(quota_cluster, priority=5) == sorted(victims)
 
 
 def test_gang_with_a_deleting_member_is_evicted_without_it() -> None:
-    town = cluster(12)
-    gang(town, "g", "far", [0] * 12, 12)
-    town.leaves("g0")
-    assert evicted_for(town, cpu=2) == sorted(f"g{number}" for number in range(1, 12))
+    quota_cluster = cluster(12)
+    gang(quota_cluster, "g", "far", [0] * 12, 12)
+    quota_cluster.leaves("g0")
+    assert evicted_for(quota_cluster, cpu=2) == sorted(f"g{number}" for number in range(1, 12))
 
 
 def test_node_without_whole_gang_evictions_is_preferred() -> None:
-    town = cluster(4, 4, 4)
-    gang(town, "g", "far", [0, 0, 0, 0, 1, 1, 1, 1], 8)
+    quota_cluster = cluster(4, 4, 4)
+    gang(quota_cluster, "g", "far", [0, 0, 0, 0, 1, 1, 1, 1], 8)
     for number in range(4):
-        town.add(f"near{number}", "near", CPU, node="n2")
-    assert evicted_for(town, cpu=2) == ["near2", "near3"]
+        quota_cluster.add(f"near{number}", "near", CPU, node="n2")
+    assert evicted_for(quota_cluster, cpu=2) == ["near2", "near3"]
 
 
 def test_gang_on_the_only_node_is_evicted_from_all_its_nodes() -> None:
-    town = cluster(4, 4, 4)
-    gang(town, "g", "far", [0, 0, 1, 2], 4, cpu=2)
-    town.add("rest", "near", 2 * CPU, node="n1")
-    town.add("kept", "taker", CPU, node="n2")
-    result = town.domain.schedule(town.add("claim", "taker", 3 * CPU))
+    quota_cluster = cluster(4, 4, 4)
+    gang(quota_cluster, "g", "far", [0, 0, 1, 2], 4, cpu=2)
+    quota_cluster.add("rest", "near", 2 * CPU, node="n1")
+    quota_cluster.add("kept", "taker", CPU, node="n2")
+    result = quota_cluster.domain.schedule(quota_cluster.add("claim", "taker", 3 * CPU))
     assert isinstance(result, Unplaced)
     assert result.preemption is not None
     assert {n: [pod.name for pod in pods] for n, pods in result.preemption.victims.items()} == {
@@ -165,28 +167,28 @@ def test_gang_on_the_only_node_is_evicted_from_all_its_nodes() -> None:
 def test_gang_that_starts_once_is_evicted_whole_as_any_other() -> None:
     """Koordinator's once-satisfied: it starts again as a whole, because no member of it stays."""
     for is_once in (False, True):
-        town = cluster(11, far=3)
+        quota_cluster = cluster(11, far=3)
         spec = GangSpec(8, is_once=is_once)
-        town.domain.cache.gangs.set_object(GangApi.SCHEDULER_PLUGINS, "far/g", spec)
+        quota_cluster.domain.cache.gangs.set_object(GangApi.SCHEDULER_PLUGINS, "far/g", spec)
         for number in range(8):
-            town.add(f"g{number}", "far", CPU, node="n0", gang="g")
-            town.domain.cache.gangs.set_member_node(f"uid-g{number}", "n0", is_bound=True)
-        town.add("rest", "near", 2 * CPU, node="n0")
-        town.add("own", "taker", CPU, node="n0")
-        assert evicted_for(town) == [f"g{number}" for number in range(8)]
+            quota_cluster.add(f"g{number}", "far", CPU, node="n0", gang="g")
+            quota_cluster.domain.cache.gangs.set_member_node(f"uid-g{number}", "n0", is_bound=True)
+        quota_cluster.add("rest", "near", 2 * CPU, node="n0")
+        quota_cluster.add("own", "taker", CPU, node="n0")
+        assert evicted_for(quota_cluster) == [f"g{number}" for number in range(8)]
 
 
 def test_gang_of_several_leaves_is_not_evicted_whole() -> None:
     for label, victims in (("far", [f"g{number}" for number in range(10)]), ("near", [])):
-        town = Town([make_node("n0", cpu_milli=12 * CPU)], None)
-        town.put(
+        quota_cluster = QuotaCluster([make_node("n0", cpu_milli=12 * CPU)], None)
+        quota_cluster.put(
             linked("taker", 4, 12, namespaces=["taker"]),
             linked("far", 2, 12, namespaces=["far"]),
             linked("near", 4, 12, namespaces=["near", "far"]),
         )
-        town.set_minimum("g", "far", 10)
+        quota_cluster.set_minimum("g", "far", 10)
         for number in range(10):
             team = label if number == 9 else "far"
-            town.add(f"g{number}", "far", CPU, node="n0", gang="g", labels={POD_LABEL: team})
-        town.add("rest", "near", 2 * CPU, node="n0")
-        assert evicted_for(town) == victims
+            quota_cluster.add(f"g{number}", "far", CPU, node="n0", gang="g", labels={POD_LABEL: team})
+        quota_cluster.add("rest", "near", 2 * CPU, node="n0")
+        assert evicted_for(quota_cluster) == victims

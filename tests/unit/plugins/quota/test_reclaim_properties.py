@@ -12,8 +12,8 @@ from multisched.cycle.results import Placed, Unplaced
 from multisched.model.objects import Pod
 from multisched.plugins.quota.quota_ledger import QUOTA
 from tests.unit.plugins.quota.plain_rules import NOBODY, Plain, sets_of
+from tests.unit.plugins.quota.quota_cluster import QuotaCluster
 from tests.unit.plugins.quota.stories import Story, arrives, opened, played, stories
-from tests.unit.plugins.quota.town import Town
 
 
 @given(stories())
@@ -23,30 +23,30 @@ def test_histories_end_and_no_level_exceeds_its_max(story: Story) -> None:
 
 @given(stories(has_guarantees=False))
 def test_entitled_pod_does_not_wait_while_borrowers_could_be_evicted(story: Story) -> None:
-    town = played(story)
-    plain = Plain(town)
-    for pod in town.pending.values():
+    cluster = played(story)
+    plain = Plain(cluster)
+    for pod in cluster.pending.values():
         assert not plain.nodes_for(pod), f"{pod.name} fits and waits"
         for gone in plain.ways(pod):
             assert not plain.nodes_for(pod, gone), f"{set(gone)} could make room for {pod.name}"
 
 
-def reclaims(story: Story) -> Iterator[tuple[Town, Plain, Pod, Unplaced]]:
+def reclaims(story: Story) -> Iterator[tuple[QuotaCluster, Plain, Pod, Unplaced]]:
     """Each reclaim that the story comes to, before it is carried out, while nobody else is nominated."""
-    town = opened(story)
+    cluster = opened(story)
     for number, one in enumerate(story.arrivals):
-        arrives(town, number, one)
+        arrives(cluster, number, one)
         for _ in range(3):
-            for pod in list(town.pending.values()):
-                if pod.uid not in town.pending:
+            for pod in list(cluster.pending.values()):
+                if pod.uid not in cluster.pending:
                     continue
-                plain = Plain(town)
-                result = town.domain.schedule(pod)
+                plain = Plain(cluster)
+                result = cluster.domain.schedule(pod)
                 if isinstance(result, Placed):
-                    town.domain.cache.forget(pod.uid)
-                elif isinstance(result, Unplaced) and result.victims and not len(town.domain.nominator):
-                    yield town, plain, pod, result
-                town.attempt(pod)
+                    cluster.domain.cache.forget(pod.uid)
+                elif isinstance(result, Unplaced) and result.victims and not len(cluster.domain.nominator):
+                    yield cluster, plain, pod, result
+                cluster.attempt(pod)
 
 
 @given(stories())
@@ -64,37 +64,37 @@ def test_victims_are_evictable_sufficient_and_minimal(story: Story) -> None:
 
 @given(stories())
 def test_evicted_pods_may_not_reclaim_from_another_quota(story: Story) -> None:
-    for town, plain, pod, result in reclaims(story):
+    for cluster, plain, pod, result in reclaims(story):
         victims = [one for one in result.victims if one.namespace != pod.namespace]
         if not victims:
             continue
         for one in result.victims:
-            town.domain.cache.remove(one.uid)
-        placed = town.domain.schedule(pod)
+            cluster.domain.cache.remove(one.uid)
+        placed = cluster.domain.schedule(pod)
         assert isinstance(placed, Placed), "the room was made for it"
-        after = Plain(town)
+        after = Plain(cluster)
         assert [after.entitled(one) for one in victims] == [0] * len(victims)
         for one in victims:
-            back = town.domain.schedule(one)
+            back = cluster.domain.schedule(one)
             if isinstance(back, Placed):
-                town.domain.cache.forget(one.uid)
+                cluster.domain.cache.forget(one.uid)
             else:
                 assert isinstance(back, Unplaced)
                 assert all(other.namespace == one.namespace for other in back.victims)
-        town.domain.cache.forget(pod.uid)
+        cluster.domain.cache.forget(pod.uid)
         for one in result.victims:
-            town.domain.cache.place(plain.standing[one.uid])
+            cluster.domain.cache.place(plain.standing[one.uid])
 
 
 @given(stories())
 def test_claim_evicts_no_more_while_its_victims_are_deleting(story: Story) -> None:
-    for town, _, pod, result in reclaims(story):
-        going = [town.domain.cache.placed(one.uid) for one in result.victims]
+    for cluster, _, pod, result in reclaims(story):
+        going = [cluster.domain.cache.placed(one.uid) for one in result.victims]
         for entry in going:
             assert entry is not None
-            town.domain.cache.place(replace(entry.pod, is_deleting=True))
-        town.domain.nominator.nominate(pod, result.nominated_node or "")
-        again = town.domain.schedule(pod)
+            cluster.domain.cache.place(replace(entry.pod, is_deleting=True))
+        cluster.domain.nominator.nominate(pod, result.nominated_node or "")
+        again = cluster.domain.schedule(pod)
         assert isinstance(again, Unplaced)
         assert again.nominated_node == result.nominated_node
         assert all(one.is_deleting for one in again.victims)

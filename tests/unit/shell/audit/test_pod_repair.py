@@ -16,16 +16,16 @@ from multisched.queueing.transitions import QueueState
 from multisched.shell.audit.pod_repair import PodRepair
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.ingest.test_ingest import place_of, pod_as_served
-from tests.unit.shell.shell_kit import House
+from tests.unit.shell.shell_kit import WorkerHarness
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
+def harness() -> Iterator[WorkerHarness]:
     """Two nodes, and a domain that is led; nobody at work."""
     with closing(SimLoop(seed=1)) as loop:
-        house = House(loop, "a", "b")
-        house.worker.lead()
-        yield house
+        harness = WorkerHarness(loop, "a", "b")
+        harness.worker.lead()
+        yield harness
 
 
 @pytest.mark.parametrize(
@@ -42,45 +42,45 @@ def house() -> Iterator[House]:
         (msgspec.Raw(b"7"), False),
     ],
 )
-def test_audit_covers_placed_and_schedulable_pods(house: House, raw: msgspec.Raw, is_wanted: bool) -> None:
-    assert house.repair.is_wanted(raw) is is_wanted
+def test_audit_covers_placed_and_schedulable_pods(harness: WorkerHarness, raw: msgspec.Raw, is_wanted: bool) -> None:
+    assert harness.repair.is_wanted(raw) is is_wanted
 
 
-def test_unreadable_pod_is_not_readmitted(house: House) -> None:
-    uid = house.see_pod("p", cpu="2", nodeName="a")
-    house.repair.replace_content("default/p", msgspec.Raw(b"7"))
-    entry = house.cache.placed(uid)
+def test_unreadable_pod_is_not_readmitted(harness: WorkerHarness) -> None:
+    uid = harness.see_pod("p", cpu="2", nodeName="a")
+    harness.repair.replace_content("default/p", msgspec.Raw(b"7"))
+    entry = harness.cache.placed(uid)
     assert entry is not None
-    house.repair.replace_content("default/p", pod_as_served(node="a"))
-    assert house.cache.nodes.requested(CPU)[house.domain.row("a")] == 1000
+    harness.repair.replace_content("default/p", pod_as_served(node="a"))
+    assert harness.cache.nodes.requested(CPU)[harness.domain.row("a")] == 1000
 
 
-def test_undone_bind_frees_its_node_and_requeues_the_pod(house: House) -> None:
-    uid = house.see_pod("p", cpu="2")
-    assert house.worker.queue.pop(0.0) is not None
-    house.cache.assume(house.pods.pending[uid], house.domain.row("a"))
-    house.worker.queue.done(uid)
-    late = house.see_pod("late", cpu="2")
-    assert house.worker.queue.pop(0.0) is not None
-    house.worker.queue.fail(late, Failure(frozenset({"NodeResourcesFit"})), 0.0)
-    house.repair.unbind("uid-nobody")
-    house.repair.unbind(uid)
-    assert house.cache.placed(uid) is None
-    assert place_of(house, uid) is QueueState.ACTIVE
-    assert place_of(house, late) is not QueueState.UNSCHEDULABLE, "it hears of the room"
+def test_undone_bind_frees_its_node_and_requeues_the_pod(harness: WorkerHarness) -> None:
+    uid = harness.see_pod("p", cpu="2")
+    assert harness.worker.queue.pop(0.0) is not None
+    harness.cache.assume(harness.pods.pending[uid], harness.domain.row("a"))
+    harness.worker.queue.done(uid)
+    late = harness.see_pod("late", cpu="2")
+    assert harness.worker.queue.pop(0.0) is not None
+    harness.worker.queue.fail(late, Failure(frozenset({"NodeResourcesFit"})), 0.0)
+    harness.repair.unbind("uid-nobody")
+    harness.repair.unbind(uid)
+    assert harness.cache.placed(uid) is None
+    assert place_of(harness, uid) is QueueState.ACTIVE
+    assert place_of(harness, late) is not QueueState.UNSCHEDULABLE, "it hears of the room"
 
-    standing = house.see_pod("stands", nodeName="b")
-    house.repair.unbind(standing)
-    assert house.node_of("stands") == "b", "the watch has shown it there"
+    standing = harness.see_pod("stands", nodeName="b")
+    harness.repair.unbind(standing)
+    assert harness.node_of("stands") == "b", "the watch has shown it there"
 
 
-def test_removed_phantom_pod_requeues_waiting_pods(house: House) -> None:
+def test_removed_phantom_pod_requeues_waiting_pods(harness: WorkerHarness) -> None:
     heard: list[str] = []
-    repair = PodRepair(house.pods, house.cache, house.router, Decoder(), house.clock, on_deleting=heard.append)
-    uid = house.see_pod("p", cpu="2")
-    assert house.worker.queue.pop(0.0) is not None
-    house.cache.assume(house.pods.pending[uid], house.domain.row("a"))
-    house.worker.queue.done(uid)
+    repair = PodRepair(harness.pods, harness.cache, harness.router, Decoder(), harness.clock, on_deleting=heard.append)
+    uid = harness.see_pod("p", cpu="2")
+    assert harness.worker.queue.pop(0.0) is not None
+    harness.cache.assume(harness.pods.pending[uid], harness.domain.row("a"))
+    harness.worker.queue.done(uid)
     repair.unbind(uid)
     assert heard == [uid]
 
@@ -89,15 +89,15 @@ def test_readmitted_pod_is_tried_at_once_by_an_idle_domain() -> None:
     loop = SimLoop(seed=1)
 
     async def main() -> None:
-        house = House(loop, "a")
-        async with house.at_work():
-            uid = house.see_pod("lost")
-            house.worker.queue.remove(uid)
+        harness = WorkerHarness(loop, "a")
+        async with harness.at_work():
+            uid = harness.see_pod("lost")
+            harness.worker.queue.remove(uid)
             await asyncio.sleep(60.1)
-            pod = house.pods.pending[uid]
-            assert house.repair.is_lost(pod)
-            house.repair.readmit(pod)
+            pod = harness.pods.pending[uid]
+            assert harness.repair.is_lost(pod)
+            harness.repair.readmit(pod)
             await asyncio.sleep(0.01)  # before the timer that ends backoffs would find it
-            assert house.node_of("lost") == "a"
+            assert harness.node_of("lost") == "a"
 
     simulate(main(), loop)

@@ -18,7 +18,7 @@ from multisched.framework.status import SKIP, SUCCESS, Status
 from multisched.model.gang import KOORDINATOR
 from multisched.model.objects import Pod
 from multisched.testing.sim_loop import SimLoop, simulate
-from tests.unit.shell.shell_kit import House
+from tests.unit.shell.shell_kit import WorkerHarness
 
 TAKES_S = 60.0
 BEFORE_S, AFTER_S = TAKES_S - 10.0, TAKES_S + 10.0
@@ -66,16 +66,16 @@ def gang(name: str = "g", least: int = 4, **more: str) -> dict[str, str]:
     return {f"{KOORDINATOR}{key}": text for key, text in notes.items()}
 
 
-def see_members(house: House, *names: str, notes: dict[str, str] | None = None) -> None:
+def see_members(harness: WorkerHarness, *names: str, notes: dict[str, str] | None = None) -> None:
     for name in names:
-        house.see_pod(name, metadata={"annotations": notes or gang()})
+        harness.see_pod(name, metadata={"annotations": notes or gang()})
 
 
-def posted(house: House) -> list[str]:
-    return sorted(name for name, _ in house.desk.posts)
+def posted(harness: WorkerHarness) -> list[str]:
+    return sorted(name for name, _ in harness.desk.posts)
 
 
-Scene = Callable[[House, Volumes], Coroutine[Any, Any, None]]
+Scene = Callable[[WorkerHarness, Volumes], Coroutine[Any, Any, None]]
 
 
 def play(scene: Scene, *plugins: Plugin, bind_workers: int = 4) -> None:
@@ -84,7 +84,7 @@ def play(scene: Scene, *plugins: Plugin, bind_workers: int = 4) -> None:
 
     async def main() -> None:
         volumes = Volumes()
-        house = House(
+        harness = WorkerHarness(
             loop,
             "a",
             "b",
@@ -93,81 +93,81 @@ def play(scene: Scene, *plugins: Plugin, bind_workers: int = 4) -> None:
             filters=("GangScheduling", "NodeUnschedulable"),
             bind_workers=bind_workers,
         )
-        async with house.at_work():
-            await scene(house, volumes)
-        house.cache.validate()
-        house.worker.queue.validate()
+        async with harness.at_work():
+            await scene(harness, volumes)
+        harness.cache.validate()
+        harness.worker.queue.validate()
 
     simulate(main(), loop)
 
 
 def test_no_member_is_bound_before_the_minimum_passed_pre_bind() -> None:
-    async def scene(house: House, volumes: Volumes) -> None:
-        see_members(house, "m0", "m1", "m2", "m3")
-        house.see_pod("plain")
+    async def scene(harness: WorkerHarness, volumes: Volumes) -> None:
+        see_members(harness, "m0", "m1", "m2", "m3")
+        harness.see_pod("plain")
         await asyncio.sleep(BEFORE_S)
-        assert posted(house) == ["plain"]
+        assert posted(harness) == ["plain"]
         await asyncio.sleep(AFTER_S - BEFORE_S)
-        assert posted(house) == ["m0", "m1", "m2", "m3", "plain"]
-        assert house.worker.is_drained
+        assert posted(harness) == ["m0", "m1", "m2", "m3", "plain"]
+        assert harness.worker.is_drained
 
     play(scene)
 
 
 def test_surplus_members_block_no_pod() -> None:
-    async def scene(house: House, volumes: Volumes) -> None:
-        see_members(house, "m0", "m1", "m2", "m3", "m4")
+    async def scene(harness: WorkerHarness, volumes: Volumes) -> None:
+        see_members(harness, "m0", "m1", "m2", "m3", "m4")
         await asyncio.sleep(BEFORE_S)
-        assert posted(house) == ["m0", "m1", "m2", "m4"]
+        assert posted(harness) == ["m0", "m1", "m2", "m4"]
         await asyncio.sleep(AFTER_S - BEFORE_S)
-        assert posted(house) == ["m0", "m1", "m2", "m3", "m4"]
+        assert posted(harness) == ["m0", "m1", "m2", "m3", "m4"]
 
     play(scene)
 
 
 def test_later_member_is_not_bound_before_its_gang() -> None:
-    async def scene(house: House, volumes: Volumes) -> None:
+    async def scene(harness: WorkerHarness, volumes: Volumes) -> None:
         volumes.slow |= {"m2"}
-        see_members(house, "m0", "m1", "m2", "m3")
+        see_members(harness, "m0", "m1", "m2", "m3")
         await asyncio.sleep(1.0)
-        see_members(house, "m4")
+        see_members(harness, "m4")
         await asyncio.sleep(BEFORE_S)
-        assert not posted(house)
+        assert not posted(harness)
         await asyncio.sleep(AFTER_S - BEFORE_S)
-        assert posted(house) == ["m0", "m1", "m2", "m3", "m4"]
+        assert posted(harness) == ["m0", "m1", "m2", "m3", "m4"]
 
     play(scene)
 
 
 def test_linked_gangs_are_bound_together() -> None:
-    async def scene(house: House, volumes: Volumes) -> None:
+    async def scene(harness: WorkerHarness, volumes: Volumes) -> None:
         groups = {"groups": '["g","h"]'}
-        see_members(house, "m0", "m1", notes=gang("h", 2, **groups))
-        see_members(house, "m2", "m3", notes=gang("g", 2, **groups))
+        see_members(harness, "m0", "m1", notes=gang("h", 2, **groups))
+        see_members(harness, "m2", "m3", notes=gang("g", 2, **groups))
         await asyncio.sleep(BEFORE_S)
-        assert not posted(house)
+        assert not posted(harness)
         await asyncio.sleep(AFTER_S - BEFORE_S)
-        assert posted(house) == ["m0", "m1", "m2", "m3"]
+        assert posted(harness) == ["m0", "m1", "m2", "m3"]
 
     play(scene)
 
 
-def cordon(house: House, volumes: Volumes) -> None:
-    node = house.node_of("m3")
+def cordon(harness: WorkerHarness, volumes: Volumes) -> None:
+    node = harness.node_of("m3")
     assert node is not None
-    house.see_node(node, unschedulable=True)
+    harness.see_node(node, unschedulable=True)
 
 
-def delete(house: House, volumes: Volumes) -> None:
-    house.lose_pod("m3")
+def delete(harness: WorkerHarness, volumes: Volumes) -> None:
+    harness.lose_pod("m3")
 
 
-def preempt(house: House, volumes: Volumes) -> None:
+def preempt(harness: WorkerHarness, volumes: Volumes) -> None:
     for name in ("m3", "m2"):  # two victims of one gang
-        assert house.worker.preempt_placed(f"uid-{name}", "DefaultPreemption")
+        assert harness.worker.preempt_placed(f"uid-{name}", "DefaultPreemption")
 
 
-def refuse(house: House, volumes: Volumes) -> None:
+def refuse(harness: WorkerHarness, volumes: Volumes) -> None:
     volumes.answer = Status.unschedulable("its volume did not come").by("Volumes")
 
 
@@ -181,70 +181,72 @@ def refuse(house: House, volumes: Volumes) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_failed_member_undoes_its_gang_and_is_named(fails: Callable[[House, Volumes], None], cause: str) -> None:
-    async def scene(house: House, volumes: Volumes) -> None:
-        see_members(house, "m0", "m1", "m2", "m3")
+def test_failed_member_undoes_its_gang_and_is_named(
+    fails: Callable[[WorkerHarness, Volumes], None], cause: str
+) -> None:
+    async def scene(harness: WorkerHarness, volumes: Volumes) -> None:
+        see_members(harness, "m0", "m1", "m2", "m3")
         await asyncio.sleep(5.0)
-        house.worker.intake.is_held = True  # nothing is decided anew
-        fails(house, volumes)
+        harness.worker.intake.is_held = True  # nothing is decided anew
+        fails(harness, volumes)
         await asyncio.sleep(TAKES_S)
-        assert not posted(house)
-        assert [house.node_of(f"m{index}") for index in range(4)] == [None] * 4
+        assert not posted(harness)
+        assert [harness.node_of(f"m{index}") for index in range(4)] == [None] * 4
         for name in ("m0", "m1"):
-            assert any(NOT_BOUND in told and cause in told for told in house.told(name)), house.told(name)
-        assert house.worker.is_drained
+            assert any(NOT_BOUND in told and cause in told for told in harness.told(name)), harness.told(name)
+        assert harness.worker.is_drained
 
     play(scene)
 
 
 def test_no_member_is_bound_if_one_is_cancelled_while_they_wait_for_a_bind_worker() -> None:
-    async def scene(house: House, volumes: Volumes) -> None:
-        house.desk.sleep, house.desk.replies = asyncio.sleep, [3.0]
-        house.see_pod("plain")  # its bind takes 3 s, and the only worker
+    async def scene(harness: WorkerHarness, volumes: Volumes) -> None:
+        harness.desk.sleep, harness.desk.replies = asyncio.sleep, [3.0]
+        harness.see_pod("plain")  # its bind takes 3 s, and the only worker
         await asyncio.sleep(1.0)
         for name in ("m0", "m1"):
-            house.see_pod(name, cpu="2", metadata={"annotations": gang(least=2)})
+            harness.see_pod(name, cpu="2", metadata={"annotations": gang(least=2)})
         await asyncio.sleep(1.0)
-        node = house.node_of("m1")
-        assert node not in (None, house.node_of("m0"))
-        house.worker.intake.is_held = True  # nothing is decided anew
-        house.see_node(str(node), unschedulable=True)
+        node = harness.node_of("m1")
+        assert node not in (None, harness.node_of("m0"))
+        harness.worker.intake.is_held = True  # nothing is decided anew
+        harness.see_node(str(node), unschedulable=True)
         await asyncio.sleep(TAKES_S)
-        assert posted(house) == ["plain"]
-        assert [house.node_of(name) for name in ("m0", "m1")] == [None, None]
+        assert posted(harness) == ["plain"]
+        assert [harness.node_of(name) for name in ("m0", "m1")] == [None, None]
 
     play(scene, bind_workers=1)
 
 
 def test_undone_gang_is_retried_as_a_gang() -> None:
-    async def scene(house: House, volumes: Volumes) -> None:
-        see_members(house, "m0", "m1", "m2", "m3")
+    async def scene(harness: WorkerHarness, volumes: Volumes) -> None:
+        see_members(harness, "m0", "m1", "m2", "m3")
         await asyncio.sleep(5.0)
-        cordon(house, volumes)
+        cordon(harness, volumes)
         await asyncio.sleep(BEFORE_S)
-        assert not posted(house)
+        assert not posted(harness)
         await asyncio.sleep(AFTER_S - BEFORE_S)
-        assert posted(house) == ["m0", "m1", "m2", "m3"]
+        assert posted(harness) == ["m0", "m1", "m2", "m3"]
 
     play(scene)
 
 
 def test_member_whose_gang_is_undone_during_its_attempt_is_not_bound_alone() -> None:
-    async def scene(house: House, volumes: Volumes) -> None:
+    async def scene(harness: WorkerHarness, volumes: Volumes) -> None:
         volumes.slow |= {"m4"}
-        see_members(house, "m0", "m1", "m2", "m3")
+        see_members(harness, "m0", "m1", "m2", "m3")
         await asyncio.sleep(1.0)
-        see_members(house, "m4")
+        see_members(harness, "m4")
         await asyncio.sleep(1.0)
-        house.worker.intake.is_held = True  # nothing is decided anew
-        delete(house, volumes)
+        harness.worker.intake.is_held = True  # nothing is decided anew
+        delete(harness, volumes)
         await asyncio.sleep(20.0)
-        assert [house.node_of(f"m{index}") for index in (0, 1, 2, 4)] == [None] * 4
-        assert any("other members of its gang" in told for told in house.told("m4")), house.told("m4")
-        house.worker.intake.is_held = False
-        house.worker.intake.wake()
+        assert [harness.node_of(f"m{index}") for index in (0, 1, 2, 4)] == [None] * 4
+        assert any("other members of its gang" in told for told in harness.told("m4")), harness.told("m4")
+        harness.worker.intake.is_held = False
+        harness.worker.intake.wake()
         await asyncio.sleep(2 * TAKES_S)
-        assert posted(house) == ["m0", "m1", "m2", "m4"]
+        assert posted(harness) == ["m0", "m1", "m2", "m4"]
 
     play(scene, Remote())
 
@@ -253,74 +255,74 @@ def test_pods_with_gang_labels_start_one_by_one_in_a_profile_without_the_plugin(
     loop = SimLoop(seed=1)
 
     async def main() -> None:
-        house = House(loop, "a", "b", "c")
-        async with house.at_work():
-            see_members(house, "m0", "m1", notes=gang(least=2))
-            see_members(house, "m2", notes=gang("others", 4))
+        harness = WorkerHarness(loop, "a", "b", "c")
+        async with harness.at_work():
+            see_members(harness, "m0", "m1", notes=gang(least=2))
+            see_members(harness, "m2", notes=gang("others", 4))
             await asyncio.sleep(1.0)
-            assert posted(house) == ["m0", "m1", "m2"]
+            assert posted(harness) == ["m0", "m1", "m2"]
 
     simulate(main(), loop)
 
 
 def test_failed_surplus_member_leaves_the_others_their_nodes() -> None:
-    async def scene(house: House, volumes: Volumes) -> None:
+    async def scene(harness: WorkerHarness, volumes: Volumes) -> None:
         volumes.slow |= {"m2"}
-        see_members(house, "m0", "m1", "m2", "m3", "m4")
+        see_members(harness, "m0", "m1", "m2", "m3", "m4")
         await asyncio.sleep(5.0)
-        house.lose_pod("m3")
+        harness.lose_pod("m3")
         await asyncio.sleep(AFTER_S)
-        assert posted(house) == ["m0", "m1", "m2", "m4"]
-        assert not any(NOT_BOUND in told for name in ("m0", "m1", "m2", "m4") for told in house.told(name))
+        assert posted(harness) == ["m0", "m1", "m2", "m4"]
+        assert not any(NOT_BOUND in told for name in ("m0", "m1", "m2", "m4") for told in harness.told(name))
 
     play(scene)
 
 
 def test_gang_whose_minimum_rises_at_the_barrier_holds_nothing() -> None:
-    async def scene(house: House, volumes: Volumes) -> None:
-        see_members(house, "m0", "m1", "m2", "m3")
+    async def scene(harness: WorkerHarness, volumes: Volumes) -> None:
+        see_members(harness, "m0", "m1", "m2", "m3")
         await asyncio.sleep(5.0)
-        see_members(house, "m0", "m1", "m2", "m3", notes=gang(least=5))
+        see_members(harness, "m0", "m1", "m2", "m3", notes=gang(least=5))
         await asyncio.sleep(AFTER_S)
-        assert not posted(house)
-        assert not len(house.cache)
+        assert not posted(harness)
+        assert not len(harness.cache)
 
     play(scene)
 
 
 def test_lost_lease_at_the_barrier_sends_no_member() -> None:
-    async def scene(house: House, volumes: Volumes) -> None:
-        see_members(house, "m0", "m1", "m2", "m3")
+    async def scene(harness: WorkerHarness, volumes: Volumes) -> None:
+        see_members(harness, "m0", "m1", "m2", "m3")
         await asyncio.sleep(BEFORE_S)
-        house.desk.is_leading = False
+        harness.desk.is_leading = False
         await asyncio.sleep(AFTER_S - BEFORE_S)
-        assert not posted(house)
+        assert not posted(harness)
 
     play(scene)
 
 
 def test_stop_at_the_barrier_sends_no_member() -> None:
-    async def scene(house: House, volumes: Volumes) -> None:
-        see_members(house, "m0", "m1", "m2", "m3")
+    async def scene(harness: WorkerHarness, volumes: Volumes) -> None:
+        see_members(harness, "m0", "m1", "m2", "m3")
         await asyncio.sleep(5.0)
-        house.worker.close_intake()
-        await house.worker.drained()
-        assert not posted(house)
-        assert not len(house.cache)
+        harness.worker.close_intake()
+        await harness.worker.drained()
+        assert not posted(harness)
+        assert not len(harness.cache)
 
     play(scene)
 
 
 def test_member_refused_after_the_first_post_reports_what_stays_bound() -> None:
-    async def scene(house: House, volumes: Volumes) -> None:
-        house.desk.replies = [*[BindReply(BindAnswer.CREATED)] * 3, BindReply(BindAnswer.DENIED, message="no")]
-        see_members(house, "m0", "m1", "m2", "m3")
+    async def scene(harness: WorkerHarness, volumes: Volumes) -> None:
+        harness.desk.replies = [*[BindReply(BindAnswer.CREATED)] * 3, BindReply(BindAnswer.DENIED, message="no")]
+        see_members(harness, "m0", "m1", "m2", "m3")
         await asyncio.sleep(2 * AFTER_S)
-        told = [text for name in ("m0", "m1", "m2", "m3") for text in house.told(name)]
+        told = [text for name in ("m0", "m1", "m2", "m3") for text in harness.told(name)]
         (sentence,) = told
         assert sentence.endswith(
             ": no. Members of gang default/g that are bound by now stay bound: a bind cannot be undone."
         )
-        assert len(house.desk.bound) == 4, "tried again alone"
+        assert len(harness.desk.bound) == 4, "tried again alone"
 
     play(scene)

@@ -15,7 +15,7 @@ from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
 from multisched.shell.binding import pre_bind
 from multisched.testing.sim_loop import SimLoop, simulate
-from tests.unit.shell.shell_kit import House
+from tests.unit.shell.shell_kit import WorkerHarness
 
 BIND_WORKERS = 2
 
@@ -59,50 +59,50 @@ class SlowVolumes:
         return SUCCESS
 
 
-def play(scene: Callable[[House, SlowVolumes], Coroutine[Any, Any, None]], *plugins: Plugin) -> None:
+def play(scene: Callable[[WorkerHarness, SlowVolumes], Coroutine[Any, Any, None]], *plugins: Plugin) -> None:
     loop = SimLoop(seed=3)
 
     async def main() -> None:
         volumes = SlowVolumes()
-        house = House(loop, plugins=[volumes, *plugins], bind_workers=BIND_WORKERS)
-        house.see_node("a", cpu="100")
-        house.desk.sleep = anyio.sleep
-        async with house.at_work():
-            await scene(house, volumes)
-        house.cache.validate()
+        harness = WorkerHarness(loop, plugins=[volumes, *plugins], bind_workers=BIND_WORKERS)
+        harness.see_node("a", cpu="100")
+        harness.desk.sleep = anyio.sleep
+        async with harness.at_work():
+            await scene(harness, volumes)
+        harness.cache.validate()
 
     simulate(main(), loop)
 
 
 def test_pods_waiting_for_volumes_block_no_bind_worker() -> None:
-    async def scene(house: House, volumes: SlowVolumes) -> None:
+    async def scene(harness: WorkerHarness, volumes: SlowVolumes) -> None:
         for number in range(BIND_WORKERS + 3):
-            house.see_pod(f"slow-{number}")
-        house.see_pod("quick")
+            harness.see_pod(f"slow-{number}")
+        harness.see_pod("quick")
         await asyncio.sleep(1.0)
         assert volumes.at_work == BIND_WORKERS + 3
-        assert house.desk.posts == [("quick", "a")]
+        assert harness.desk.posts == [("quick", "a")]
         assert ("quick", "a") in volumes.looked_at
         assert {node for _, node in volumes.looked_at} == {"a"}
         await asyncio.sleep(600.0)
-        assert len(house.desk.posts) == BIND_WORKERS + 4
-        assert house.worker.is_drained
+        assert len(harness.desk.posts) == BIND_WORKERS + 4
+        assert harness.worker.is_drained
 
     play(scene)
 
 
 def test_plugin_with_its_own_pre_bind_timeout_is_stopped_then() -> None:
-    async def scene(house: House, volumes: SlowVolumes) -> None:
+    async def scene(harness: WorkerHarness, volumes: SlowVolumes) -> None:
         volumes.takes_s = 1e6
-        house.see_pod("slow")
+        harness.see_pod("slow")
         await asyncio.sleep(699.0)
         assert volumes.at_work == 1
-        assert house.node_of("slow") == "a"
+        assert harness.node_of("slow") == "a"
         volumes.takes_s = 0.0
         await asyncio.sleep(2.0)
-        assert 'running PreBind plugin "SlowVolumes": not done within 700 s' in house.told("slow")[0]
+        assert 'running PreBind plugin "SlowVolumes": not done within 700 s' in harness.told("slow")[0]
         await asyncio.sleep(60.0)
-        assert house.desk.posts == [("slow", "a")]
+        assert harness.desk.posts == [("slow", "a")]
 
     play(scene)
 
@@ -118,38 +118,38 @@ class Patient:
 
 
 def test_plugin_without_a_pre_bind_timeout_is_stopped_after_15_minutes() -> None:
-    async def scene(house: House, volumes: SlowVolumes) -> None:
-        house.see_pod("p")
+    async def scene(harness: WorkerHarness, volumes: SlowVolumes) -> None:
+        harness.see_pod("p")
         await asyncio.sleep(pre_bind.PRE_BIND_MAX_S - 1.0)
-        assert house.told("p") == []
+        assert harness.told("p") == []
         await asyncio.sleep(2.0)
-        assert 'running PreBind plugin "Patient": not done within 900 s' in house.told("p")[0]
+        assert 'running PreBind plugin "Patient": not done within 900 s' in harness.told("p")[0]
 
     play(scene, Patient())
 
 
 def test_stop_does_not_wait_for_volumes() -> None:
-    async def scene(house: House, volumes: SlowVolumes) -> None:
-        house.see_pod("slow")
+    async def scene(harness: WorkerHarness, volumes: SlowVolumes) -> None:
+        harness.see_pod("slow")
         await asyncio.sleep(1.0)
-        house.worker.close_intake()
+        harness.worker.close_intake()
         with anyio.fail_after(pre_bind.CLOSING_S + 1.0):
-            await house.worker.drained()
-        assert house.desk.posts == []
-        assert house.node_of("slow") is None
-        assert "the scheduler stopped while the pod waited at PreBind" in house.told("slow")[0]
+            await harness.worker.drained()
+        assert harness.desk.posts == []
+        assert harness.node_of("slow") is None
+        assert "the scheduler stopped while the pod waited at PreBind" in harness.told("slow")[0]
 
     play(scene)
 
 
 def test_stop_extends_no_pre_bind_timeout() -> None:
-    async def scene(house: House, volumes: SlowVolumes) -> None:
+    async def scene(harness: WorkerHarness, volumes: SlowVolumes) -> None:
         volumes.takes_s = 800.0
-        house.see_pod("slow")
+        harness.see_pod("slow")
         await asyncio.sleep(699.5)
-        house.worker.close_intake()
+        harness.worker.close_intake()
         with anyio.fail_after(1.0):
-            await house.worker.drained()
+            await harness.worker.drained()
 
     play(scene)
 
@@ -164,16 +164,16 @@ class Waits:
 
 
 def test_pre_bind_does_not_start_for_a_cancelled_pod() -> None:
-    async def scene(house: House, volumes: SlowVolumes) -> None:
-        house.see_pod("slow")
+    async def scene(harness: WorkerHarness, volumes: SlowVolumes) -> None:
+        harness.see_pod("slow")
         await asyncio.sleep(0.1)
-        house.worker.waiting.allow("uid-slow", "Waits")
-        house.see_node("a", cpu="0")
+        harness.worker.waiting.allow("uid-slow", "Waits")
+        harness.see_node("a", cpu="0")
         await asyncio.sleep(0.1)
         assert volumes.begun == []
-        assert house.node_of("slow") is None
-        assert "the pod no longer fits node a" in house.told("slow")[0]
-        assert house.worker.is_drained
+        assert harness.node_of("slow") is None
+        assert "the pod no longer fits node a" in harness.told("slow")[0]
+        assert harness.worker.is_drained
 
     play(scene, Waits())
 
@@ -181,17 +181,17 @@ def test_pre_bind_does_not_start_for_a_cancelled_pod() -> None:
 def test_pod_waiting_for_pre_bind_is_cancelled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pre_bind, "PRE_BINDS_MAX", 1)
 
-    async def scene(house: House, volumes: SlowVolumes) -> None:
-        house.see_pod("slow-1")
+    async def scene(harness: WorkerHarness, volumes: SlowVolumes) -> None:
+        harness.see_pod("slow-1")
         await asyncio.sleep(0.1)
-        house.see_pod("slow-2")
+        harness.see_pod("slow-2")
         await asyncio.sleep(0.1)
-        assert house.worker.preempt_placed("uid-slow-2", "Test")
+        assert harness.worker.preempt_placed("uid-slow-2", "Test")
         await asyncio.sleep(0.1)
-        assert (house.node_of("slow-1"), house.node_of("slow-2")) == ("a", None)
+        assert (harness.node_of("slow-1"), harness.node_of("slow-2")) == ("a", None)
         await asyncio.sleep(1300.0)
         assert volumes.begun == ["slow-1", "slow-2"]
-        assert house.desk.posts == [("slow-1", "a"), ("slow-2", "a")]
+        assert harness.desk.posts == [("slow-1", "a"), ("slow-2", "a")]
 
     play(scene)
 
@@ -200,31 +200,31 @@ class Drags:
     """Who gives up its reserve for slow-1 turns back slow-2, whose turn it is at that very moment."""
 
     name = "Drags"
-    house: House
+    harness: WorkerHarness
 
     def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
         return SUCCESS
 
     def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:
         if pod.name == "slow-1":
-            assert self.house.worker.preempt_placed("uid-slow-2", "Drags")
+            assert self.harness.worker.preempt_placed("uid-slow-2", "Drags")
 
 
 def test_pod_cancelled_at_its_pre_bind_turn_passes_the_turn_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pre_bind, "PRE_BINDS_MAX", 1)
     drags = Drags()
 
-    async def scene(house: House, volumes: SlowVolumes) -> None:
-        drags.house = house
+    async def scene(harness: WorkerHarness, volumes: SlowVolumes) -> None:
+        drags.harness = harness
         for number in (1, 2, 3):
-            house.see_pod(f"slow-{number}")
+            harness.see_pod(f"slow-{number}")
             await asyncio.sleep(0.1)
-        assert house.worker.preempt_placed("uid-slow-1", "Test")
+        assert harness.worker.preempt_placed("uid-slow-1", "Test")
         await asyncio.sleep(0.1)
         assert volumes.begun == ["slow-1", "slow-3"]
-        assert [house.node_of(f"slow-{number}") for number in (1, 2, 3)] == [None, None, "a"]
+        assert [harness.node_of(f"slow-{number}") for number in (1, 2, 3)] == [None, None, "a"]
         await asyncio.sleep(2000.0)
-        assert sorted(house.desk.posts) == [("slow-1", "a"), ("slow-2", "a"), ("slow-3", "a")]
+        assert sorted(harness.desk.posts) == [("slow-1", "a"), ("slow-2", "a"), ("slow-3", "a")]
 
     play(scene, drags)
 
@@ -234,14 +234,14 @@ def test_stop_does_not_wait_for_pods_queued_for_pre_bind(
 ) -> None:
     monkeypatch.setattr(pre_bind, "PRE_BINDS_MAX", 1)
 
-    async def scene(house: House, volumes: SlowVolumes) -> None:
-        house.see_pod("slow-1")
-        house.see_pod("slow-2")
+    async def scene(harness: WorkerHarness, volumes: SlowVolumes) -> None:
+        harness.see_pod("slow-1")
+        harness.see_pod("slow-2")
         await asyncio.sleep(1.0)
-        house.worker.close_intake()
+        harness.worker.close_intake()
         with anyio.fail_after(pre_bind.CLOSING_S + 1.0):
-            await house.worker.drained()
-        assert "the scheduler stopped while the pod waited at PreBind" in house.told("slow-2")[0]
+            await harness.worker.drained()
+        assert "the scheduler stopped while the pod waited at PreBind" in harness.told("slow-2")[0]
         assert len(volumes.begun) == 1
 
     play(scene)
@@ -262,14 +262,14 @@ class Reserves:
         self._story.append(f"{self.name} -{pod.name}")
 
 
-LEAVES: dict[str, tuple[Callable[[House], object], str | None]] = {
-    "deleted": (lambda house: house.lose_pod("slow"), None),
+LEAVES: dict[str, tuple[Callable[[WorkerHarness], object], str | None]] = {
+    "deleted": (lambda harness: harness.lose_pod("slow"), None),
     "being deleted": (
-        lambda house: house.see_pod("slow", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}),
+        lambda harness: harness.see_pod("slow", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}),
         None,
     ),
-    "ended": (lambda house: house.see_pod("slow", phase="Failed"), None),
-    "bound elsewhere": (lambda house: house.see_pod("slow", nodeName="b"), "b"),
+    "ended": (lambda harness: harness.see_pod("slow", phase="Failed"), None),
+    "bound elsewhere": (lambda harness: harness.see_pod("slow", nodeName="b"), "b"),
 }
 """What others do to the pod "slow", and the node it stands on then."""
 
@@ -277,32 +277,32 @@ LEAVES: dict[str, tuple[Callable[[House], object], str | None]] = {
 @pytest.mark.parametrize("where", ["at a plugin", "waiting for its turn"])
 @pytest.mark.parametrize(("leave", "node"), LEAVES.values(), ids=LEAVES)
 def test_pod_deleted_during_pre_bind_releases_all_holds_at_once(
-    leave: Callable[[House], object], node: str | None, where: str, monkeypatch: pytest.MonkeyPatch
+    leave: Callable[[WorkerHarness], object], node: str | None, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pre_bind, "PRE_BINDS_MAX", 1)
     story: list[str] = []
 
-    async def scene(house: House, volumes: SlowVolumes) -> None:
+    async def scene(harness: WorkerHarness, volumes: SlowVolumes) -> None:
         first, second = ("slow", "slow-other") if where == "at a plugin" else ("slow-other", "slow")
-        house.see_pod(first)
+        harness.see_pod(first)
         await asyncio.sleep(0.1)
-        house.see_pod(second)
+        harness.see_pod(second)
         await asyncio.sleep(0.1)
         assert volumes.begun == [first]
-        house.see_node("b")
+        harness.see_node("b")
         story.clear()
 
-        leave(house)
+        leave(harness)
         await asyncio.sleep(0.1)
         assert story == ["B -slow", "A -slow"]
-        assert house.node_of("slow") == node
-        assert [pod.name for pod in house.cache.nodes.pods_on(house.domain.row("a"))] == ["slow-other"]
+        assert harness.node_of("slow") == node
+        assert [pod.name for pod in harness.cache.nodes.pods_on(harness.domain.row("a"))] == ["slow-other"]
         assert volumes.at_work == 1, "the other has its place now"
         await asyncio.sleep(700.0)
-        assert house.desk.posts == [("slow-other", "a")]
-        assert house.node_of("slow") == node, "what the watch has confirmed is not forgotten"
-        assert len(house.worker.queue) == 0
-        assert house.worker.is_drained
+        assert harness.desk.posts == [("slow-other", "a")]
+        assert harness.node_of("slow") == node, "what the watch has confirmed is not forgotten"
+        assert len(harness.worker.queue) == 0
+        assert harness.worker.is_drained
 
     play(scene, Reserves("A", story), Reserves("B", story))
 
@@ -312,15 +312,15 @@ def test_failed_plugin_cancellation_keeps_the_cancel_reason() -> None:
     loop = SimLoop(seed=3)
 
     async def main() -> None:
-        house = House(loop, "a", plugins=[Stubborn()], filters=("NodeUnschedulable",))
-        house.desk.sleep = anyio.sleep
-        async with house.at_work():
-            house.see_pod("p")
+        harness = WorkerHarness(loop, "a", plugins=[Stubborn()], filters=("NodeUnschedulable",))
+        harness.desk.sleep = anyio.sleep
+        async with harness.at_work():
+            harness.see_pod("p")
             await asyncio.sleep(0.1)
-            house.see_node("a", unschedulable=True)
+            harness.see_node("a", unschedulable=True)
             await asyncio.sleep(0.1)
-        assert "unschedulable" in house.told("p")[0]
-        assert house.domain.heard.failures == [("Stubborn", "PreBind", "not now")]
+        assert "unschedulable" in harness.told("p")[0]
+        assert harness.domain.heard.failures == [("Stubborn", "PreBind", "not now")]
 
     simulate(main(), loop)
 
@@ -346,11 +346,11 @@ class Unwilling:
     ],
 )
 def test_pre_bind_refusal_is_reported_and_nothing_is_sent(name: str, told: str) -> None:
-    async def scene(house: House, volumes: SlowVolumes) -> None:
-        house.see_pod(name)
+    async def scene(harness: WorkerHarness, volumes: SlowVolumes) -> None:
+        harness.see_pod(name)
         await asyncio.sleep(0.5)
-        assert told in house.told(name)[0]
-        assert house.desk.posts == []
+        assert told in harness.told(name)[0]
+        assert harness.desk.posts == []
         assert volumes.at_work == 0
 
     play(scene, Unwilling())

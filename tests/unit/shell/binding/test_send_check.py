@@ -21,7 +21,7 @@ from multisched.framework.status import Code
 from multisched.model.objects import Pod
 from multisched.queueing.transitions import QueueState
 from multisched.testing.sim_loop import SimLoop, simulate
-from tests.unit.shell.shell_kit import HELD_S, Holding, House
+from tests.unit.shell.shell_kit import HELD_S, Holding, WorkerHarness
 from tests.unit.state.state_kit import Tickets
 
 GPU_MILLI = "multisched.io/gpu-milli"
@@ -29,71 +29,75 @@ NO_EXECUTE = [{"key": "maintenance", "effect": "NoExecute"}]
 NO_SCHEDULE = [{"key": "maintenance", "effect": "NoSchedule"}]
 
 
-def play(scene: Callable[[House], Coroutine[Any, Any, None]]) -> None:
+def play(scene: Callable[[WorkerHarness], Coroutine[Any, Any, None]]) -> None:
     """A domain with one bind worker, over node a with room for four pods."""
     loop = SimLoop(seed=3)
 
     async def main() -> None:
-        house = House(loop, plugins=[Holding()], bind_workers=1, filters=("NodeUnschedulable", "NodeAffinity"))
-        house.see_node("a", cpu="4")
-        house.desk.sleep = anyio.sleep
-        async with house.at_work():
-            await scene(house)
-        house.cache.validate()
+        harness = WorkerHarness(
+            loop, plugins=[Holding()], bind_workers=1, filters=("NodeUnschedulable", "NodeAffinity")
+        )
+        harness.see_node("a", cpu="4")
+        harness.desk.sleep = anyio.sleep
+        async with harness.at_work():
+            await scene(harness)
+        harness.cache.validate()
 
     simulate(main(), loop)
 
 
-CHANGES: dict[str, Callable[[House], object]] = {
-    "cordoned": lambda house: house.see_node("a", cpu="4", unschedulable=True),
-    "tainted NoExecute": lambda house: house.see_node("a", cpu="4", taints=NO_EXECUTE),
-    "tainted NoSchedule": lambda house: house.see_node("a", cpu="4", taints=NO_SCHEDULE),
-    "shrunk": lambda house: house.see_node("a", cpu="500m"),
-    "relabelled": lambda house: house.see_node("a", cpu="4", labels={"disk": "slow"}),
-    "deleted": lambda house: house.lose_node("a"),
-    "created anew": lambda house: house.see_node("a", cpu="4", uid="another"),
-    "moved to another domain": lambda house: house.see_node("a", cpu="4", labels={"disk": "fast", "domain": "other"}),
-    "filled by somebody else": lambda house: house.see_pod("foreign", cpu="4", scheduler="them", nodeName="a"),
+CHANGES: dict[str, Callable[[WorkerHarness], object]] = {
+    "cordoned": lambda harness: harness.see_node("a", cpu="4", unschedulable=True),
+    "tainted NoExecute": lambda harness: harness.see_node("a", cpu="4", taints=NO_EXECUTE),
+    "tainted NoSchedule": lambda harness: harness.see_node("a", cpu="4", taints=NO_SCHEDULE),
+    "shrunk": lambda harness: harness.see_node("a", cpu="500m"),
+    "relabelled": lambda harness: harness.see_node("a", cpu="4", labels={"disk": "slow"}),
+    "deleted": lambda harness: harness.lose_node("a"),
+    "created anew": lambda harness: harness.see_node("a", cpu="4", uid="another"),
+    "moved to another domain": lambda harness: harness.see_node(
+        "a", cpu="4", labels={"disk": "fast", "domain": "other"}
+    ),
+    "filled by somebody else": lambda harness: harness.see_pod("foreign", cpu="4", scheduler="them", nodeName="a"),
 }
 
 
 @pytest.mark.parametrize("where", ["permit", "prebind", "queued"])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_bind_is_not_sent_to_a_node_that_no_longer_fits(where: str, change: Callable[[House], object]) -> None:
-    async def scene(house: House) -> None:
-        house.see_node("a", cpu="4", labels={"disk": "fast"})
-        house.desk.replies = [HELD_S] if where == "queued" else []
-        house.see_pod("first")
+def test_bind_is_not_sent_to_a_node_that_no_longer_fits(where: str, change: Callable[[WorkerHarness], object]) -> None:
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_node("a", cpu="4", labels={"disk": "fast"})
+        harness.desk.replies = [HELD_S] if where == "queued" else []
+        harness.see_pod("first")
         await asyncio.sleep(0.1)
-        house.see_pod(where, nodeSelector={"disk": "fast"})
+        harness.see_pod(where, nodeSelector={"disk": "fast"})
         await asyncio.sleep(0.1)
-        assert house.node_of(where) == "a"
-        assert house.desk.posts == [("first", "a")]
+        assert harness.node_of(where) == "a"
+        assert harness.desk.posts == [("first", "a")]
 
-        change(house)
+        change(harness)
         await asyncio.sleep(HELD_S)
-        house.worker.waiting.allow("uid-permit", "Holding")
+        harness.worker.waiting.allow("uid-permit", "Holding")
         await asyncio.sleep(0.1)
 
-        assert house.desk.posts == [("first", "a")]
-        assert house.node_of(where) is None
-        assert house.worker.queue.where(f"uid-{where}") is not None
+        assert harness.desk.posts == [("first", "a")]
+        assert harness.node_of(where) is None
+        assert harness.worker.queue.where(f"uid-{where}") is not None
 
     play(scene)
 
 
 @pytest.mark.parametrize("where", ["permit", "prebind"])
 def test_waiting_pod_is_cancelled_at_once_when_its_node_changes(where: str) -> None:
-    async def scene(house: House) -> None:
-        house.see_pod(where)
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_pod(where)
         await asyncio.sleep(0.1)
-        house.see_node("a", cpu="4", unschedulable=True)
+        harness.see_node("a", cpu="4", unschedulable=True)
         await asyncio.sleep(0.1)
 
-        assert house.node_of(where) is None
-        assert house.worker.queue.where(f"uid-{where}") is QueueState.BACKOFF
-        assert "unschedulable" in house.told(where)[0]
-        assert house.worker.is_drained
+        assert harness.node_of(where) is None
+        assert harness.worker.queue.where(f"uid-{where}") is QueueState.BACKOFF
+        assert "unschedulable" in harness.told(where)[0]
+        assert harness.worker.is_drained
 
     play(scene)
 
@@ -102,66 +106,66 @@ def test_waiting_pod_is_cancelled_at_once_when_its_node_changes(where: str) -> N
 def test_irrelevant_node_change_cancels_no_bind(where: str) -> None:
     """The pod itself fills the node: it does not stand in its own way when the filters are asked again."""
 
-    async def scene(house: House) -> None:
-        house.desk.replies = [HELD_S] if where == "queued" else []
-        house.see_pod("first", cpu="1")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.desk.replies = [HELD_S] if where == "queued" else []
+        harness.see_pod("first", cpu="1")
         await asyncio.sleep(0.1)
-        house.see_pod(where, cpu="3")
+        harness.see_pod(where, cpu="3")
         await asyncio.sleep(0.1)
-        house.see_node("a", cpu="4", labels={"colour": "blue"})
-        house.see_node("a", cpu="4", labels={"colour": "green"})
+        harness.see_node("a", cpu="4", labels={"colour": "blue"})
+        harness.see_node("a", cpu="4", labels={"colour": "green"})
         await asyncio.sleep(HELD_S)
-        house.worker.waiting.allow("uid-permit", "Holding")
+        harness.worker.waiting.allow("uid-permit", "Holding")
         await asyncio.sleep(0.1)
 
-        assert house.desk.posts == [("first", "a"), (where, "a")]
+        assert harness.desk.posts == [("first", "a"), (where, "a")]
 
     play(scene)
 
 
 def test_node_that_returned_to_the_domain_is_checked_again() -> None:
-    async def scene(house: House) -> None:
-        house.desk.replies = [HELD_S]
+    async def scene(harness: WorkerHarness) -> None:
+        harness.desk.replies = [HELD_S]
         for name in ("first", "second", "third"):
-            house.see_pod(name)
+            harness.see_pod(name)
         await asyncio.sleep(0.1)
-        assert [house.node_of(name) for name in ("first", "second", "third")] == ["a"] * 3
-        house.see_node("a", cpu="4", labels={"domain": "other"})
-        house.see_pod("theirs", cpu="2", scheduler="them", nodeName="a")
-        house.see_node("a", cpu="4")
+        assert [harness.node_of(name) for name in ("first", "second", "third")] == ["a"] * 3
+        harness.see_node("a", cpu="4", labels={"domain": "other"})
+        harness.see_pod("theirs", cpu="2", scheduler="them", nodeName="a")
+        harness.see_node("a", cpu="4")
         await asyncio.sleep(2 * HELD_S)
 
-        assert len(house.desk.posts) == 2, "one of the waiting two has no room any more"
+        assert len(harness.desk.posts) == 2, "one of the waiting two has no room any more"
 
     play(scene)
 
 
 def test_cancelled_bind_frees_its_slot() -> None:
-    async def scene(house: House) -> None:
-        house.desk.replies = [HELD_S]
-        house.see_pod("first")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.desk.replies = [HELD_S]
+        harness.see_pod("first")
         await asyncio.sleep(0.1)
-        house.see_pod("queued")
+        harness.see_pod("queued")
         await asyncio.sleep(0.1)
-        house.see_node("a", cpu="4", unschedulable=True)
+        harness.see_node("a", cpu="4", unschedulable=True)
         await asyncio.sleep(HELD_S)
 
-        assert house.desk.posts == [("first", "a")]
-        assert house.worker.limit.in_flight == 0
+        assert harness.desk.posts == [("first", "a")]
+        assert harness.worker.limit.in_flight == 0
 
     play(scene)
 
 
 def test_throttled_bind_is_not_resent_to_a_cordoned_node() -> None:
-    async def scene(house: House) -> None:
-        house.desk.replies = [BindReply(BindAnswer.THROTTLED, retry_after_s=3.0)]
-        house.see_pod("p")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.desk.replies = [BindReply(BindAnswer.THROTTLED, retry_after_s=3.0)]
+        harness.see_pod("p")
         await asyncio.sleep(0.1)
-        house.see_node("a", cpu="4", unschedulable=True)
+        harness.see_node("a", cpu="4", unschedulable=True)
         await asyncio.sleep(10.0)
 
-        assert house.desk.posts == [("p", "a")]
-        assert ("outcome", Outcome.REFUSED) in house.desk.ends
+        assert harness.desk.posts == [("p", "a")]
+        assert ("outcome", Outcome.REFUSED) in harness.desk.ends
 
     play(scene)
 
@@ -170,21 +174,21 @@ def test_throttled_bind_is_not_resent_to_a_cordoned_node() -> None:
 def test_unknown_bind_is_only_read_once_its_node_left(*, is_bound: bool) -> None:
     """The first POST may still take effect; a second one must not follow it to a node of another leader (I2, I8)."""
 
-    async def scene(house: House) -> None:
+    async def scene(harness: WorkerHarness) -> None:
         nowhere = PodTruth("uid-p", "", is_deleting=False, is_gated=False)
         bound = PodTruth("uid-p", "a", is_deleting=False, is_gated=False)
-        house.desk.replies = [1.0, BindReply(BindAnswer.UNKNOWN)]
-        house.desk.truths = [nowhere, bound if is_bound else nowhere]
-        house.see_pod("p")
+        harness.desk.replies = [1.0, BindReply(BindAnswer.UNKNOWN)]
+        harness.desk.truths = [nowhere, bound if is_bound else nowhere]
+        harness.see_pod("p")
         await asyncio.sleep(0.1)
-        house.see_node("a", cpu="4", labels={"domain": "other"})
+        harness.see_node("a", cpu="4", labels={"domain": "other"})
         await asyncio.sleep(4.0)
-        assert house.node_of("p") == "a", "its room is held until no POST can land any more"
+        assert harness.node_of("p") == "a", "its room is held until no POST can land any more"
         await asyncio.sleep(4.0)
 
-        assert house.desk.posts == [("p", "a")]
-        assert ("outcome", Outcome.BOUND if is_bound else Outcome.REFUSED) in house.desk.ends
-        assert house.node_of("p") == ("a" if is_bound else None)
+        assert harness.desk.posts == [("p", "a")]
+        assert ("outcome", Outcome.BOUND if is_bound else Outcome.REFUSED) in harness.desk.ends
+        assert harness.node_of("p") == ("a" if is_bound else None)
 
     play(scene)
 
@@ -192,18 +196,18 @@ def test_unknown_bind_is_only_read_once_its_node_left(*, is_bound: bool) -> None
 def test_unanswered_bind_is_not_resent_to_a_recreated_node() -> None:
     """The watch had confirmed it, so that the pod stood on its node when that was made anew; then history went back."""
 
-    async def scene(house: House) -> None:
+    async def scene(harness: WorkerHarness) -> None:
         nowhere = PodTruth("uid-p", "", is_deleting=False, is_gated=False)
-        house.desk.replies = [1.0, BindReply(BindAnswer.UNKNOWN)]
-        house.desk.truths = [nowhere] * 2
-        house.see_pod("p")
+        harness.desk.replies = [1.0, BindReply(BindAnswer.UNKNOWN)]
+        harness.desk.truths = [nowhere] * 2
+        harness.see_pod("p")
         await asyncio.sleep(0.1)
-        house.see_pod("p", nodeName="a")
-        house.lose_node("a")
-        house.see_node("a", cpu="4", uid="another")
+        harness.see_pod("p", nodeName="a")
+        harness.lose_node("a")
+        harness.see_node("a", cpu="4", uid="another")
         await asyncio.sleep(10.0)
 
-        assert house.desk.posts == [("p", "a")]
+        assert harness.desk.posts == [("p", "a")]
 
     play(scene)
 
@@ -216,36 +220,36 @@ def test_relabelled_placed_pod_cancels_a_conflicting_bind(where: str) -> None:
     loop = SimLoop(seed=3)
 
     async def main() -> None:
-        house = House(loop, plugins=[Holding()], filters=("InterPodAffinity",))
-        house.see_node("a", cpu="4", labels={"zone": "z"})
-        house.see_node("b", cpu="1", labels={"zone": "z"})
-        async with house.at_work():
-            house.see_pod("standing", nodeName=where, phase="Running", metadata={"labels": {"role": "follower"}})
-            house.see_pod("permit", cpu="2", affinity=anti)
+        harness = WorkerHarness(loop, plugins=[Holding()], filters=("InterPodAffinity",))
+        harness.see_node("a", cpu="4", labels={"zone": "z"})
+        harness.see_node("b", cpu="1", labels={"zone": "z"})
+        async with harness.at_work():
+            harness.see_pod("standing", nodeName=where, phase="Running", metadata={"labels": {"role": "follower"}})
+            harness.see_pod("permit", cpu="2", affinity=anti)
             await asyncio.sleep(0.1)
-            assert house.node_of("permit") == "a"
-            house.see_pod("standing", nodeName=where, phase="Running", metadata={"labels": {"role": "leader"}})
-            house.worker.waiting.allow("uid-permit", "Holding")
+            assert harness.node_of("permit") == "a"
+            harness.see_pod("standing", nodeName=where, phase="Running", metadata={"labels": {"role": "leader"}})
+            harness.worker.waiting.allow("uid-permit", "Holding")
             await asyncio.sleep(0.1)
-            assert house.desk.posts == []
+            assert harness.desk.posts == []
 
     simulate(main(), loop)
 
 
 def test_row_repaired_by_the_audit_is_checked_again() -> None:
-    async def scene(house: House) -> None:
-        house.see_pod("standing", cpu="4", scheduler="them", nodeName="a", phase="Running")
-        row = house.cache.nodes.row_of("a")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_pod("standing", cpu="4", scheduler="them", nodeName="a", phase="Running")
+        row = harness.cache.nodes.row_of("a")
         assert row is not None
-        house.cache.nodes.remove_pod(row, "uid-standing")  # the columns are wrong from here on
-        house.see_pod("permit")
+        harness.cache.nodes.remove_pod(row, "uid-standing")  # the columns are wrong from here on
+        harness.see_pod("permit")
         await asyncio.sleep(0.1)
-        assert house.node_of("permit") == "a"
-        house.cache.repair_row(row)
-        house.worker.waiting.allow("uid-permit", "Holding")
+        assert harness.node_of("permit") == "a"
+        harness.cache.repair_row(row)
+        harness.worker.waiting.allow("uid-permit", "Holding")
         await asyncio.sleep(0.1)
 
-        assert house.desk.posts == []
+        assert harness.desk.posts == []
 
     play(scene)
 
@@ -271,12 +275,12 @@ def test_own_binding_writes_do_not_cancel_the_bind(milli: str) -> None:
     loop, counting = SimLoop(seed=3), Counting()
 
     async def main() -> None:
-        house = House(loop, plugins=[counting], profile="gpu")
-        house.see_node("g", cpu="4", gpus=2)
-        async with house.at_work():
-            house.see_pod("p", metadata={"annotations": {GPU_MILLI: milli} if milli else {}})
+        harness = WorkerHarness(loop, plugins=[counting], profile="gpu")
+        harness.see_node("g", cpu="4", gpus=2)
+        async with harness.at_work():
+            harness.see_pod("p", metadata={"annotations": {GPU_MILLI: milli} if milli else {}})
             await asyncio.sleep(0.1)
-            assert house.desk.posts == [("p", "g")]
+            assert harness.desk.posts == [("p", "g")]
             assert counting.asked == 1
 
     simulate(main(), loop)
@@ -286,18 +290,20 @@ def test_own_binding_writes_do_not_cancel_the_bind(milli: str) -> None:
 def test_node_with_changed_devices_cancels_binds_that_hold_its_devices(holds: bool) -> None:
     """Its devices may be the ones that went, though the node still has as many as are needed."""
 
-    async def scene(house: House) -> None:
-        house.cache.ledgers.register(Tickets(4))
-        house.see_pod("permit", metadata={"annotations": {"tickets": "1"} if holds else {}})
+    async def scene(harness: WorkerHarness) -> None:
+        harness.cache.ledgers.register(Tickets(4))
+        harness.see_pod("permit", metadata={"annotations": {"tickets": "1"} if holds else {}})
         await asyncio.sleep(0.1)
-        house.see_node("a", cpu="4", labels={"moved": "no"})
+        harness.see_node("a", cpu="4", labels={"moved": "no"})
         await asyncio.sleep(0.1)
-        assert house.node_of("permit") == "a", "a label is no device"
-        house.see_node("a", cpu="3", labels={"moved": "no"})
+        assert harness.node_of("permit") == "a", "a label is no device"
+        harness.see_node("a", cpu="3", labels={"moved": "no"})
         await asyncio.sleep(0.1)
-        assert house.node_of("permit") == (None if holds else "a")
-        assert house.told("permit") == ["the allocatable resources of node a changed before the pod was bound"] * holds
-        assert house.worker.queue.where("uid-permit") is (QueueState.BACKOFF if holds else QueueState.IN_FLIGHT)
+        assert harness.node_of("permit") == (None if holds else "a")
+        assert (
+            harness.told("permit") == ["the allocatable resources of node a changed before the pod was bound"] * holds
+        )
+        assert harness.worker.queue.where("uid-permit") is (QueueState.BACKOFF if holds else QueueState.IN_FLIGHT)
 
     play(scene)
 
@@ -331,20 +337,20 @@ def test_changed_node_cancels_binds_decided_by_remote_filters() -> None:
     loop = SimLoop(seed=3)
 
     async def main() -> None:
-        house = House(loop, plugins=[Holding(), KeepsOffSlowDisks()])
-        house.see_node("a", cpu="4", labels={"disk": "fast"})
-        house.desk.sleep = anyio.sleep
-        async with house.at_work():
-            house.see_pod("permit")
+        harness = WorkerHarness(loop, plugins=[Holding(), KeepsOffSlowDisks()])
+        harness.see_node("a", cpu="4", labels={"disk": "fast"})
+        harness.desk.sleep = anyio.sleep
+        async with harness.at_work():
+            harness.see_pod("permit")
             await asyncio.sleep(0.1)
-            assert house.node_of("permit") == "a"
+            assert harness.node_of("permit") == "a"
 
-            house.see_node("a", cpu="4", labels={"disk": "slow"})
+            harness.see_node("a", cpu="4", labels={"disk": "slow"})
             await asyncio.sleep(0.1)
-            house.worker.waiting.allow("uid-permit", "Holding")
+            harness.worker.waiting.allow("uid-permit", "Holding")
             await asyncio.sleep(0.1)
-            assert house.node_of("permit") is None
-            assert house.desk.posts == []
+            assert harness.node_of("permit") is None
+            assert harness.desk.posts == []
 
     simulate(main(), loop)
 
@@ -355,17 +361,17 @@ def test_lock_of_a_node_leaves_answers_of_remote_filters_valid(annotation: str, 
     loop = SimLoop(seed=3)
 
     async def main() -> None:
-        house = House(loop, plugins=[Holding(), KeepsOffSlowDisks()])
-        house.cache.ledgers.register(GpuLedger())
-        house.see_node("a", cpu="4")
-        house.desk.sleep = anyio.sleep
-        async with house.at_work():
-            house.see_pod("permit")
+        harness = WorkerHarness(loop, plugins=[Holding(), KeepsOffSlowDisks()])
+        harness.cache.ledgers.register(GpuLedger())
+        harness.see_node("a", cpu="4")
+        harness.desk.sleep = anyio.sleep
+        async with harness.at_work():
+            harness.see_pod("permit")
             await asyncio.sleep(0.1)
-            house.see_node("a", cpu="4", annotations={annotation: "2026-01-01T00:00:00Z,default,permit"})
+            harness.see_node("a", cpu="4", annotations={annotation: "2026-01-01T00:00:00Z,default,permit"})
             await asyncio.sleep(0.1)
-            house.worker.waiting.allow("uid-permit", "Holding")
+            harness.worker.waiting.allow("uid-permit", "Holding")
             await asyncio.sleep(0.1)
-            assert house.desk.posts == ([("permit", "a")] if is_sent else [])
+            assert harness.desk.posts == ([("permit", "a")] if is_sent else [])
 
     simulate(main(), loop)

@@ -19,7 +19,7 @@ from tests.unit.cycle.relations_kit import REQUIRED, ZONE
 from tests.unit.plugins.scenes import put
 from tests.unit.plugins.volumes.storage_documents import claim, uses
 from tests.unit.shell.binding.test_send_check import Counting
-from tests.unit.shell.shell_kit import HELD_S, Holding, House
+from tests.unit.shell.shell_kit import HELD_S, Holding, WorkerHarness
 
 Fields = Mapping[str, Any]
 FILTERS = ("VolumeRestrictions", "PodTopologySpread", "InterPodAffinity")
@@ -43,30 +43,30 @@ NEAR: Fields = {"affinity": {"podAffinity": term(role="leader")}}
 AWAY_FROM_US: Fields = {"affinity": {"podAntiAffinity": term(app="ours")}}
 
 
-def others(house: House, name: str, node: str = "beside", **fields: Any) -> str:
+def others(harness: WorkerHarness, name: str, node: str = "beside", **fields: Any) -> str:
     """A pod that no decision of ours has placed."""
-    return house.see_pod(name, scheduler="them", nodeName=node, phase="Running", **fields)
+    return harness.see_pod(name, scheduler="them", nodeName=node, phase="Running", **fields)
 
 
-def come_and_go(house: House, name: str) -> None:
-    others(house, name)
-    house.lose_pod(name)
+def come_and_go(harness: WorkerHarness, name: str) -> None:
+    others(harness, name)
+    harness.lose_pod(name)
 
 
-def relabel_node(house: House, name: str, zone: str) -> None:
-    house.see_node(name, cpu="100m", labels={ZONE: zone})
+def relabel_node(harness: WorkerHarness, name: str, zone: str) -> None:
+    harness.see_node(name, cpu="100m", labels={ZONE: zone})
 
 
 class Case(NamedTuple):
     """A pod, what stands before it comes, and what happens elsewhere while it waits."""
 
     pod: Fields
-    before: Callable[[House], object]
-    change: Callable[[House], object]
+    before: Callable[[WorkerHarness], object]
+    change: Callable[[WorkerHarness], object]
     plugin: str = "InterPodAffinity"
 
 
-NOTHING: Callable[[House], object] = lambda house: None  # noqa: E731
+NOTHING: Callable[[WorkerHarness], object] = lambda harness: None  # noqa: E731
 LEADER = labelled(role="leader")
 CASES = {
     "company comes that it keeps away from": Case(AWAY, NOTHING, lambda h: others(h, "x", **LEADER)),
@@ -118,19 +118,19 @@ CASES = {
 }  # fmt: skip
 
 
-def play(scene: Callable[[House], Coroutine[Any, Any, None]], *plugins: Any) -> None:
+def play(scene: Callable[[WorkerHarness], Coroutine[Any, Any, None]], *plugins: Any) -> None:
     """Node `a` takes pods; `beside`, of its zone, and `far` have no room."""
     loop = SimLoop(seed=3)
 
     async def main() -> None:
-        house = House(loop, plugins=[Holding(), *plugins], bind_workers=1, filters=FILTERS)
-        house.see_node("a", cpu="8", labels={ZONE: "z1"})
-        relabel_node(house, "beside", "z1")
-        relabel_node(house, "far", "z2")
-        house.desk.sleep = anyio.sleep
-        async with house.at_work():
-            await scene(house)
-        house.cache.validate()
+        harness = WorkerHarness(loop, plugins=[Holding(), *plugins], bind_workers=1, filters=FILTERS)
+        harness.see_node("a", cpu="8", labels={ZONE: "z1"})
+        relabel_node(harness, "beside", "z1")
+        relabel_node(harness, "far", "z2")
+        harness.desk.sleep = anyio.sleep
+        async with harness.at_work():
+            await scene(harness)
+        harness.cache.validate()
 
     simulate(main(), loop)
 
@@ -138,73 +138,73 @@ def play(scene: Callable[[House], Coroutine[Any, Any, None]], *plugins: Any) -> 
 @pytest.mark.parametrize("where", ["permit", "prebind", "queued"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_bind_is_not_sent_against_a_rule_violated_on_other_nodes(where: str, case: Case) -> None:
-    async def scene(house: House) -> None:
-        case.before(house)
-        house.desk.replies = [HELD_S] if where == "queued" else []
-        house.see_pod("first")
+    async def scene(harness: WorkerHarness) -> None:
+        case.before(harness)
+        harness.desk.replies = [HELD_S] if where == "queued" else []
+        harness.see_pod("first")
         await asyncio.sleep(0.1)
-        house.see_pod(where, **case.pod)
+        harness.see_pod(where, **case.pod)
         await asyncio.sleep(0.1)
-        assert house.node_of(where) == "a"
+        assert harness.node_of(where) == "a"
 
-        case.change(house)
+        case.change(harness)
         await asyncio.sleep(HELD_S)
-        house.worker.waiting.allow("uid-permit", "Holding")
+        harness.worker.waiting.allow("uid-permit", "Holding")
         await asyncio.sleep(0.1)
 
-        assert house.desk.posts == [("first", "a")]
-        assert any(case.plugin in message for message in house.told(where)), house.told(where)
+        assert harness.desk.posts == [("first", "a")]
+        assert any(case.plugin in message for message in harness.told(where)), harness.told(where)
 
     play(scene)
 
 
 def test_single_pod_claim_used_by_another_pod_cancels_the_bind() -> None:
-    async def scene(house: House) -> None:
-        put(house.cache.objects, ObjectKind.PERSISTENT_VOLUME_CLAIM, claim("c", modes=["ReadWriteOncePod"]))
-        house.see_pod("permit", volumes=uses("c"))
+    async def scene(harness: WorkerHarness) -> None:
+        put(harness.cache.objects, ObjectKind.PERSISTENT_VOLUME_CLAIM, claim("c", modes=["ReadWriteOncePod"]))
+        harness.see_pod("permit", volumes=uses("c"))
         await asyncio.sleep(0.1)
-        assert house.node_of("permit") == "a"
-        others(house, "x", volumes=uses("c"))
-        house.worker.waiting.allow("uid-permit", "Holding")
+        assert harness.node_of("permit") == "a"
+        others(harness, "x", volumes=uses("c"))
+        harness.worker.waiting.allow("uid-permit", "Holding")
         await asyncio.sleep(0.1)
 
-        assert house.desk.posts == []
-        assert "ReadWriteOncePod" in house.told("permit")[0]
+        assert harness.desk.posts == []
+        assert "ReadWriteOncePod" in harness.told("permit")[0]
 
     play(scene)
 
 
 def test_throttled_bind_is_not_resent_against_a_rule() -> None:
-    async def scene(house: House) -> None:
-        house.desk.replies = [BindReply(BindAnswer.THROTTLED, retry_after_s=3.0)]
-        house.see_pod("p", **AWAY)
+    async def scene(harness: WorkerHarness) -> None:
+        harness.desk.replies = [BindReply(BindAnswer.THROTTLED, retry_after_s=3.0)]
+        harness.see_pod("p", **AWAY)
         await asyncio.sleep(0.1)
-        others(house, "x", **LEADER)
+        others(harness, "x", **LEADER)
         await asyncio.sleep(10.0)
 
-        assert house.desk.posts == [("p", "a")]
+        assert harness.desk.posts == [("p", "a")]
 
     play(scene)
 
 
 def test_pod_with_affinity_to_a_cancelled_bind_is_cancelled() -> None:
-    async def scene(house: House) -> None:
-        house.desk.replies = [HELD_S]
-        house.see_pod("first")
-        house.see_pod("permit", **LEADER)
+    async def scene(harness: WorkerHarness) -> None:
+        harness.desk.replies = [HELD_S]
+        harness.see_pod("first")
+        harness.see_pod("permit", **LEADER)
         await asyncio.sleep(0.1)
-        house.see_pod("queued", **NEAR)
+        harness.see_pod("queued", **NEAR)
         await asyncio.sleep(0.1)
-        assert house.node_of("queued") == "a"
-        house.worker.waiting.reject("uid-permit", "Holding", "no")
+        assert harness.node_of("queued") == "a"
+        harness.worker.waiting.reject("uid-permit", "Holding", "no")
         await asyncio.sleep(HELD_S)
 
-        assert house.desk.posts == [("first", "a")]
+        assert harness.desk.posts == [("first", "a")]
 
     play(scene)
 
 
-SILENT: dict[str, Callable[[House], object]] = {
+SILENT: dict[str, Callable[[WorkerHarness], object]] = {
     "plain pods come": lambda h: others(h, "x"),
     "others of the class come to another zone": lambda h: others(h, "x", "far", **labelled(app="theirs")),
     "somebody comes who keeps away from others": lambda h: others(h, "x", **NEAR),
@@ -215,19 +215,19 @@ SILENT: dict[str, Callable[[House], object]] = {
 
 @pytest.mark.parametrize("change", SILENT.values(), ids=SILENT)
 def test_plain_pod_is_not_checked_for_changes_on_other_nodes(
-    change: Callable[[House], object],
+    change: Callable[[WorkerHarness], object],
 ) -> None:
     counting = Counting()
 
-    async def scene(house: House) -> None:
-        house.see_pod("permit", **labelled(app="ours"))
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_pod("permit", **labelled(app="ours"))
         await asyncio.sleep(0.1)
         asked = counting.asked
-        change(house)
-        house.worker.waiting.allow("uid-permit", "Holding")
+        change(harness)
+        harness.worker.waiting.allow("uid-permit", "Holding")
         await asyncio.sleep(0.1)
 
-        assert house.desk.posts == [("permit", "a")]
+        assert harness.desk.posts == [("permit", "a")]
         assert counting.asked == asked
 
     play(scene, counting)
@@ -235,19 +235,19 @@ def test_plain_pod_is_not_checked_for_changes_on_other_nodes(
 
 @pytest.mark.parametrize("change", [lambda h: others(h, "x"), lambda h: others(h, "x", **labelled(role="follower"))])
 def test_pod_with_affinity_is_checked_only_for_matching_pods(
-    change: Callable[[House], object],
+    change: Callable[[WorkerHarness], object],
 ) -> None:
     counting = Counting()
 
-    async def scene(house: House) -> None:
-        house.see_pod("permit", **AWAY)
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_pod("permit", **AWAY)
         await asyncio.sleep(0.1)
         asked = counting.asked
-        change(house)
-        house.worker.waiting.allow("uid-permit", "Holding")
+        change(harness)
+        harness.worker.waiting.allow("uid-permit", "Holding")
         await asyncio.sleep(0.1)
 
-        assert house.desk.posts == [("permit", "a")]
+        assert harness.desk.posts == [("permit", "a")]
         assert counting.asked == asked
 
     play(scene, counting)
@@ -257,17 +257,17 @@ def test_plain_pod_is_checked_only_for_pods_with_anti_affinity() -> None:
     """However many came: one of them keeps away from somebody else."""
     counting = Counting()
 
-    async def scene(house: House) -> None:
-        house.see_pod("permit", **labelled(app="ours"))
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_pod("permit", **labelled(app="ours"))
         await asyncio.sleep(0.1)
         asked = counting.asked
-        others(house, "x", **AWAY)
+        others(harness, "x", **AWAY)
         for number in range(CHANGES_READ_MAX + 1):
-            others(house, f"n{number}", "far")
-        house.worker.waiting.allow("uid-permit", "Holding")
+            others(harness, f"n{number}", "far")
+        harness.worker.waiting.allow("uid-permit", "Holding")
         await asyncio.sleep(0.1)
 
-        assert house.desk.posts == [("permit", "a")]
+        assert harness.desk.posts == [("permit", "a")]
         assert counting.asked == asked
 
     play(scene, counting)
@@ -277,16 +277,16 @@ def test_plain_pod_is_checked_only_for_pods_with_anti_affinity() -> None:
 def test_many_external_changes_are_checked_by_running_filters(count: int, is_asked_again: bool) -> None:
     counting = Counting()
 
-    async def scene(house: House) -> None:
-        house.see_pod("permit", **AWAY)
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_pod("permit", **AWAY)
         await asyncio.sleep(0.1)
         asked = counting.asked
         for number in range(count):
-            others(house, f"n{number}", "far")
-        house.worker.waiting.allow("uid-permit", "Holding")
+            others(harness, f"n{number}", "far")
+        harness.worker.waiting.allow("uid-permit", "Holding")
         await asyncio.sleep(0.1)
 
-        assert house.desk.posts == [("permit", "a")]
+        assert harness.desk.posts == [("permit", "a")]
         assert (counting.asked > asked) == is_asked_again
 
     play(scene, counting)
@@ -297,18 +297,18 @@ def test_own_binds_and_confirmations_are_no_external_changes(rules: Fields) -> N
     """The API server adds the labels of the node's zone and region as it binds."""
     pods = 12
 
-    async def scene(house: House) -> None:
+    async def scene(harness: WorkerHarness) -> None:
         labels = {"app": "theirs" if rules is AWAY_FROM_US else "ours"}
-        house.see_node("b", cpu="16", labels={ZONE: "z2"})
+        harness.see_node("b", cpu="16", labels={ZONE: "z2"})
         for number in range(pods):
-            house.see_pod(f"p{number}", cpu="100m", metadata={"labels": labels}, **rules)
+            harness.see_pod(f"p{number}", cpu="100m", metadata={"labels": labels}, **rules)
         await asyncio.sleep(1.0)
-        assert len(house.desk.posts) == pods
-        placed: list[Pod] = [entry.pod for entry in house.cache]
+        assert len(harness.desk.posts) == pods
+        placed: list[Pod] = [entry.pod for entry in harness.cache]
         for pod in placed:
             written = {**labels, ZONE: "z", "topology.kubernetes.io/region": "r"}
-            fields: dict[str, Any] = {"nodeName": house.node_of(pod.name), **rules}
-            house.see_pod(pod.name, cpu="100m", phase="Running", metadata={"labels": written}, **fields)
-        assert house.cache.pod_changes.end == 0
+            fields: dict[str, Any] = {"nodeName": harness.node_of(pod.name), **rules}
+            harness.see_pod(pod.name, cpu="100m", phase="Running", metadata={"labels": written}, **fields)
+        assert harness.cache.pod_changes.end == 0
 
     play(scene)

@@ -17,107 +17,107 @@ from multisched.model.objects import Pod
 from multisched.queueing.transitions import QueueState
 from multisched.shell.ingest.pods_and_nodes import UNSCHEDULED_POD_ADD
 from multisched.testing.sim_loop import SimLoop, simulate
-from tests.unit.shell.shell_kit import House
+from tests.unit.shell.shell_kit import WorkerHarness
 
 ELSEWHERE = {"domain": "other"}
 PATIENCE_S = 20.0
 """Longer than any backoff, far shorter than the leftover flush."""
 
 
-def play(scene: Callable[[House], Coroutine[Any, Any, None]], *nodes: str, filters: Sequence[str] = ()) -> None:
+def play(scene: Callable[[WorkerHarness], Coroutine[Any, Any, None]], *nodes: str, filters: Sequence[str] = ()) -> None:
     loop = SimLoop(seed=3)
 
     async def main() -> None:
-        house = House(loop, *nodes, filters=filters)
-        task = asyncio.ensure_future(house.worker.run())
-        house.worker.lead()
-        await scene(house)
+        harness = WorkerHarness(loop, *nodes, filters=filters)
+        task = asyncio.ensure_future(harness.worker.run())
+        harness.worker.lead()
+        await scene(harness)
         task.cancel()
-        house.cache.validate()
+        harness.cache.validate()
 
     simulate(main(), loop)
 
 
-def attempts(house: House, name: str) -> int:
-    entry = house.worker.queue.entry(f"uid-{name}")
+def attempts(harness: WorkerHarness, name: str) -> int:
+    entry = harness.worker.queue.entry(f"uid-{name}")
     assert entry is not None
     return entry.attempts
 
 
 def test_node_joining_the_domain_requeues_pods_without_room() -> None:
-    async def scene(house: House) -> None:
-        house.see_node("big", cpu="64", labels=ELSEWHERE)
-        house.see_pod("p", cpu="32")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_node("big", cpu="64", labels=ELSEWHERE)
+        harness.see_pod("p", cpu="32")
         await asyncio.sleep(PATIENCE_S)
-        assert house.worker.queue.where("uid-p") is QueueState.UNSCHEDULABLE
-        house.see_node("big", cpu="64")
+        assert harness.worker.queue.where("uid-p") is QueueState.UNSCHEDULABLE
+        harness.see_node("big", cpu="64")
         await asyncio.sleep(PATIENCE_S)
-        assert house.node_of("p") == "big"
+        assert harness.node_of("p") == "big"
 
     play(scene, "small")
 
 
 def test_node_of_another_domain_requeues_no_pod() -> None:
-    async def scene(house: House) -> None:
-        house.see_pod("p", cpu="32")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_pod("p", cpu="32")
         await asyncio.sleep(PATIENCE_S)
-        before = attempts(house, "p")
-        house.see_node("big", cpu="64", labels=ELSEWHERE)
-        house.see_node("big", cpu="128", labels=ELSEWHERE)
-        house.lose_node("big")
+        before = attempts(harness, "p")
+        harness.see_node("big", cpu="64", labels=ELSEWHERE)
+        harness.see_node("big", cpu="128", labels=ELSEWHERE)
+        harness.lose_node("big")
         await asyncio.sleep(PATIENCE_S)
-        assert attempts(house, "p") == before
+        assert attempts(harness, "p") == before
 
     play(scene, "small")
 
 
 def test_fixed_node_counts_as_added() -> None:
-    async def scene(house: House) -> None:
-        house.see_node("big", cpu="lots")
-        house.see_pod("p", cpu="32")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_node("big", cpu="lots")
+        harness.see_pod("p", cpu="32")
         await asyncio.sleep(PATIENCE_S)
-        assert house.node_of("p") is None
-        house.see_node("big", cpu="64")
+        assert harness.node_of("p") is None
+        harness.see_node("big", cpu="64")
         await asyncio.sleep(PATIENCE_S)
-        assert house.node_of("p") == "big"
+        assert harness.node_of("p") == "big"
 
     play(scene, "small")
 
 
 def test_replaced_node_counts_as_added() -> None:
-    async def scene(house: House) -> None:
-        house.see_pod("p", cpu="32")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_pod("p", cpu="32")
         await asyncio.sleep(PATIENCE_S)
-        house.see_node("small", cpu="64", uid="another")
+        harness.see_node("small", cpu="64", uid="another")
         await asyncio.sleep(PATIENCE_S)
-        assert house.node_of("p") == "small"
+        assert harness.node_of("p") == "small"
 
     play(scene, "small")
 
 
 def test_cordoned_node_requeues_no_pod() -> None:
-    async def scene(house: House) -> None:
+    async def scene(harness: WorkerHarness) -> None:
         taint = {"key": "k", "effect": "NoSchedule"}
-        house.see_node("small", taints=[taint])
-        house.see_pod("p")
+        harness.see_node("small", taints=[taint])
+        harness.see_pod("p")
         await asyncio.sleep(PATIENCE_S)
-        before = attempts(house, "p")
-        house.see_node("small", taints=[taint], unschedulable=True)
+        before = attempts(harness, "p")
+        harness.see_node("small", taints=[taint], unschedulable=True)
         await asyncio.sleep(PATIENCE_S)
-        assert attempts(house, "p") == before
+        assert attempts(harness, "p") == before
 
     play(scene, "small")
 
 
 def test_pod_relabelled_and_shrunk_at_once_sends_both_events() -> None:
-    async def scene(house: House) -> None:
-        house.see_pod("large", cpu="2", nodeName="small", phase="Running")
-        house.see_pod("p", cpu="1")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_pod("large", cpu="2", nodeName="small", phase="Running")
+        harness.see_pod("p", cpu="1")
         await asyncio.sleep(PATIENCE_S)
-        assert house.node_of("p") is None
-        house.see_pod("large", cpu="1", nodeName="small", phase="Running", metadata={"labels": {"a": "b"}})
+        assert harness.node_of("p") is None
+        harness.see_pod("large", cpu="1", nodeName="small", phase="Running", metadata={"labels": {"a": "b"}})
         await asyncio.sleep(PATIENCE_S)
-        assert house.node_of("p") == "small"
+        assert harness.node_of("p") == "small"
 
     play(scene, "small")
 
@@ -125,38 +125,38 @@ def test_pod_relabelled_and_shrunk_at_once_sends_both_events() -> None:
 @pytest.mark.parametrize("ends", ["deleted", "nominated elsewhere"])
 @pytest.mark.parametrize(("priority", "hears"), [(5, True), (0, True), (6, False)])
 def test_ended_nomination_requeues_only_the_pods_it_blocked(ends: str, priority: int, hears: bool) -> None:
-    async def scene(house: House) -> None:
-        house.worker.intake.is_leading = False
-        house.see_pod("promised", priority=5, status={"nominatedNodeName": "small"})
-        house.see_pod("p", cpu="32", priority=priority)
-        house.worker.queue.remove("uid-promised")
-        house.worker.lead()
+    async def scene(harness: WorkerHarness) -> None:
+        harness.worker.intake.is_leading = False
+        harness.see_pod("promised", priority=5, status={"nominatedNodeName": "small"})
+        harness.see_pod("p", cpu="32", priority=priority)
+        harness.worker.queue.remove("uid-promised")
+        harness.worker.lead()
         await asyncio.sleep(PATIENCE_S)
-        before = attempts(house, "p")
+        before = attempts(harness, "p")
         if ends == "deleted":
-            house.lose_pod("promised")
+            harness.lose_pod("promised")
         else:
-            house.see_pod("promised", priority=5, status={"nominatedNodeName": "other"})
+            harness.see_pod("promised", priority=5, status={"nominatedNodeName": "other"})
         await asyncio.sleep(PATIENCE_S)
-        assert (attempts(house, "p") > before) is hears
+        assert (attempts(harness, "p") > before) is hears
 
     play(scene, "small")
 
 
 def test_pod_deleted_in_another_domain_requeues_no_pod_waiting_for_room() -> None:
-    async def scene(house: House) -> None:
-        house.see_node("other", labels=ELSEWHERE)
-        house.see_pod("there", nodeName="other", phase="Running")
-        house.see_pod("here", nodeName="small", phase="Running")
-        house.see_pod("p", cpu="32")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_node("other", labels=ELSEWHERE)
+        harness.see_pod("there", nodeName="other", phase="Running")
+        harness.see_pod("here", nodeName="small", phase="Running")
+        harness.see_pod("p", cpu="32")
         await asyncio.sleep(PATIENCE_S)
-        before = attempts(house, "p")
-        house.lose_pod("there")
+        before = attempts(harness, "p")
+        harness.lose_pod("there")
         await asyncio.sleep(PATIENCE_S)
-        assert attempts(house, "p") == before
-        house.lose_pod("here")
+        assert attempts(harness, "p") == before
+        harness.lose_pod("here")
         await asyncio.sleep(PATIENCE_S)
-        assert attempts(house, "p") == before + 1
+        assert attempts(harness, "p") == before + 1
 
     play(scene, "small")
 
@@ -176,30 +176,30 @@ def test_spread_pods_are_requeued_by_counted_unschedulable_nodes(why: str, chang
     """One zone is full of the pod's kind, the other is empty or has but one node, which takes no pods."""
     is_emptied = change == "its pod goes"
 
-    async def scene(house: House) -> None:
-        house.see_node("small", labels={"zone": "a"})
-        house.see_node("shut", labels={"zone": "b"}, taints=[{"key": "k", "effect": "NoSchedule"}])
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_node("small", labels={"zone": "a"})
+        harness.see_node("shut", labels={"zone": "b"}, taints=[{"key": "k", "effect": "NoSchedule"}])
         if is_emptied:
-            house.see_pod("there", metadata=WEB, nodeName="odd", phase="Running")
+            harness.see_pod("there", metadata=WEB, nodeName="odd", phase="Running")
         else:
-            house.see_pod("far", metadata=WEB, nodeName="shut", phase="Running")
-            house.see_pod("near", metadata=WEB, nodeName="small", phase="Running")
+            harness.see_pod("far", metadata=WEB, nodeName="shut", phase="Running")
+            harness.see_pod("near", metadata=WEB, nodeName="small", phase="Running")
         cpu = "lots" if why == "unreadable" else "4"
-        house.domain.rows.may_join = lambda node: False
-        house.see_node("odd", cpu=cpu, labels={"zone": "a" if is_emptied else "c"})
-        house.see_pod("p", metadata=WEB, topologySpreadConstraints=[SPREAD])
+        harness.domain.rows.may_join = lambda node: False
+        harness.see_node("odd", cpu=cpu, labels={"zone": "a" if is_emptied else "c"})
+        harness.see_pod("p", metadata=WEB, topologySpreadConstraints=[SPREAD])
         await asyncio.sleep(PATIENCE_S)
-        assert house.worker.queue.where("uid-p") is QueueState.UNSCHEDULABLE
+        assert harness.worker.queue.where("uid-p") is QueueState.UNSCHEDULABLE
         if is_emptied:
-            house.lose_pod("there")
+            harness.lose_pod("there")
         elif change == "it goes":
-            house.lose_node("odd")
+            harness.lose_node("odd")
         elif change == "it is lent out":
-            house.see_node("odd", cpu=cpu, labels={"zone": "c", **ELSEWHERE})
+            harness.see_node("odd", cpu=cpu, labels={"zone": "c", **ELSEWHERE})
         else:
-            house.see_node("odd", cpu=cpu, labels={"zone": "b"})
+            harness.see_node("odd", cpu=cpu, labels={"zone": "b"})
         await asyncio.sleep(PATIENCE_S)
-        assert house.node_of("p") == "small"
+        assert harness.node_of("p") == "small"
 
     play(scene, filters=("PodTopologySpread",))
 
@@ -220,41 +220,41 @@ def test_first_self_affinity_pod_is_requeued_by_the_last_match_elsewhere(home: s
     of_node = ELSEWHERE if home == "another domain" else {}
     taints = [{"key": "k", "effect": "NoSchedule"}]
 
-    async def scene(house: House) -> None:
-        house.see_node("small", labels={"zone": "a"})
-        house.see_node("full", labels={"zone": "b", **of_node}, taints=taints)
-        house.see_pod("last", metadata=WEB, nodeName="full", phase="Running")
-        house.see_pod("p", metadata=WEB, affinity=SERIES)
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_node("small", labels={"zone": "a"})
+        harness.see_node("full", labels={"zone": "b", **of_node}, taints=taints)
+        harness.see_pod("last", metadata=WEB, nodeName="full", phase="Running")
+        harness.see_pod("p", metadata=WEB, affinity=SERIES)
         await asyncio.sleep(PATIENCE_S)
-        assert house.worker.queue.where("uid-p") is QueueState.UNSCHEDULABLE
+        assert harness.worker.queue.where("uid-p") is QueueState.UNSCHEDULABLE
         if change == "deleted":
-            house.lose_pod("last")
+            harness.lose_pod("last")
         elif change == "Succeeded":
-            house.see_pod("last", metadata=WEB, nodeName="full", phase="Succeeded")
+            harness.see_pod("last", metadata=WEB, nodeName="full", phase="Succeeded")
         elif change == "relabelled":
-            house.see_pod("last", metadata={"labels": {"app": "db"}}, nodeName="full", phase="Running")
+            harness.see_pod("last", metadata={"labels": {"app": "db"}}, nodeName="full", phase="Running")
         elif change == "its node deleted":
-            house.lose_node("full")
+            harness.lose_node("full")
         else:
-            house.see_node("full", labels=of_node, taints=taints)
+            harness.see_node("full", labels=of_node, taints=taints)
         await asyncio.sleep(PATIENCE_S)
-        assert house.node_of("p") == "small"
+        assert harness.node_of("p") == "small"
 
     play(scene, filters=("InterPodAffinity",))
 
 
 def test_spread_pod_is_requeued_when_a_counted_pod_is_deleting() -> None:
-    async def scene(house: House) -> None:
-        house.see_node("small", labels={"zone": "a"})
-        house.see_node("shut", labels={"zone": "b"}, taints=[{"key": "k", "effect": "NoSchedule"}])
-        house.see_pod("there", metadata=WEB, nodeName="small", phase="Running")
-        house.see_pod("p", metadata=WEB, topologySpreadConstraints=[SPREAD])
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_node("small", labels={"zone": "a"})
+        harness.see_node("shut", labels={"zone": "b"}, taints=[{"key": "k", "effect": "NoSchedule"}])
+        harness.see_pod("there", metadata=WEB, nodeName="small", phase="Running")
+        harness.see_pod("p", metadata=WEB, topologySpreadConstraints=[SPREAD])
         await asyncio.sleep(PATIENCE_S)
-        assert house.worker.queue.where("uid-p") is QueueState.UNSCHEDULABLE
+        assert harness.worker.queue.where("uid-p") is QueueState.UNSCHEDULABLE
         ending = {**WEB, "deletionTimestamp": "2026-01-01T00:00:00Z"}
-        house.see_pod("there", metadata=ending, nodeName="small", phase="Running")
+        harness.see_pod("there", metadata=ending, nodeName="small", phase="Running")
         await asyncio.sleep(PATIENCE_S)
-        assert house.node_of("p") == "small"
+        assert harness.node_of("p") == "small"
 
     play(scene, filters=("PodTopologySpread",))
 
@@ -262,25 +262,25 @@ def test_spread_pod_is_requeued_when_a_counted_pod_is_deleting() -> None:
 def test_pod_deleted_before_its_bind_was_seen_frees_its_node() -> None:
     """Bound and deleted while nobody watched: its last known state names no node, but it stood on one (seed 50157)."""
 
-    async def scene(house: House) -> None:
-        house.see_pod("brief", cpu="2")
+    async def scene(harness: WorkerHarness) -> None:
+        harness.see_pod("brief", cpu="2")
         await asyncio.sleep(PATIENCE_S)
-        assert house.cache.is_assumed("uid-brief")
-        house.see_pod("late", cpu="2")
+        assert harness.cache.is_assumed("uid-brief")
+        harness.see_pod("late", cpu="2")
         await asyncio.sleep(PATIENCE_S)
-        assert house.worker.queue.where("uid-late") is QueueState.UNSCHEDULABLE
-        house.lose_pod("brief")
+        assert harness.worker.queue.where("uid-late") is QueueState.UNSCHEDULABLE
+        harness.lose_pod("brief")
         await asyncio.sleep(PATIENCE_S)
-        assert house.node_of("late") == "small"
+        assert harness.node_of("late") == "small"
 
     play(scene, "small")
 
 
 def test_pod_change_is_announced_only_if_registered() -> None:
-    async def scene(house: House) -> None:
+    async def scene(harness: WorkerHarness) -> None:
         def label_of(resource: EventResource) -> str:
             event = ClusterEvent(resource, Action.ADD, "Something")
-            return house.router.label_of(lambda: house.router.notify(event, None, None, house.clock.monotonic()))
+            return harness.router.label_of(lambda: harness.router.notify(event, None, None, harness.clock.monotonic()))
 
         assert label_of(ObjectKind.SERVICE) == ""
         assert label_of(Resource.NODE) == "Something"
@@ -305,16 +305,16 @@ def test_added_pod_requeues_only_pods_of_registered_plugins(is_heard: bool) -> N
     loop = SimLoop(seed=3)
 
     async def main() -> None:
-        house = House(loop, "a", plugins=[WaitsForCompany()] if is_heard else [])
-        task = asyncio.ensure_future(house.worker.run())
-        house.worker.lead()
-        house.see_pod("first", cpu="32")
+        harness = WorkerHarness(loop, "a", plugins=[WaitsForCompany()] if is_heard else [])
+        task = asyncio.ensure_future(harness.worker.run())
+        harness.worker.lead()
+        harness.see_pod("first", cpu="32")
         await asyncio.sleep(PATIENCE_S)
-        assert house.worker.queue.where("uid-first") is QueueState.UNSCHEDULABLE
-        before = attempts(house, "first")
-        house.see_pod("second")
+        assert harness.worker.queue.where("uid-first") is QueueState.UNSCHEDULABLE
+        before = attempts(harness, "first")
+        harness.see_pod("second")
         await asyncio.sleep(PATIENCE_S)
-        assert attempts(house, "first") == before + is_heard
+        assert attempts(harness, "first") == before + is_heard
         task.cancel()
 
     simulate(main(), loop)
@@ -334,20 +334,20 @@ def test_requeued_pod_refused_by_a_gate_is_reported() -> None:
     quota, loop = Quota(), SimLoop(seed=3)
 
     async def main() -> None:
-        house = House(loop, "a", plugins=[quota])
-        task = asyncio.ensure_future(house.worker.run())
-        house.worker.lead()
-        house.see_pod("first", cpu="32")
+        harness = WorkerHarness(loop, "a", plugins=[quota])
+        task = asyncio.ensure_future(harness.worker.run())
+        harness.worker.lead()
+        harness.see_pod("first", cpu="32")
         await asyncio.sleep(PATIENCE_S)
-        before, events = len(house.desk.conditions), len(house.desk.events)
+        before, events = len(harness.desk.conditions), len(harness.desk.events)
         quota.is_open = False
-        house.see_node("big", cpu="64")
+        harness.see_node("big", cpu="64")
         await asyncio.sleep(PATIENCE_S)
-        assert house.worker.queue.where("uid-first") is QueueState.GATED
+        assert harness.worker.queue.where("uid-first") is QueueState.GATED
         told = Condition("False", "SchedulingGated", "the quota is used up")
-        assert house.desk.conditions[before:] == [("first", told)]
-        assert len(house.desk.events) == events, "to be held is no failure"
-        assert house.node_of("first") is None
+        assert harness.desk.conditions[before:] == [("first", told)]
+        assert len(harness.desk.events) == events, "to be held is no failure"
+        assert harness.node_of("first") is None
         task.cancel()
 
     simulate(main(), loop)

@@ -24,7 +24,7 @@ NO_LABELS: Final[Mapping[str, str]] = {}
 IN_TREE: Final = ("NodeResourcesFit", QUOTA, "DefaultPreemption")
 
 
-class Town:
+class QuotaCluster:
     """Nodes, a tree, and pods that a controller replaces when they are evicted."""
 
     def __init__(
