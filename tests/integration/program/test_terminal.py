@@ -17,8 +17,8 @@ pytestmark = pytest.mark.slow
 END_TIMEOUT_S = 240
 
 
-def shown_on_a_terminal(temporary: Path, until: bytes) -> tuple[str, int]:
-    """Everything the demo wrote to its terminal, ended by Ctrl-C once `until` was there; and its exit code."""
+def shown_on_a_terminal(temporary: Path, *until: bytes) -> tuple[str, int]:
+    """Everything the demo wrote to its terminal, ended by Ctrl-C once all of `until` was written; and its exit code."""
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "multisched", "demo", "--nodes", "30", "--port", "0"]
     environment = {**os.environ, "TMPDIR": str(temporary), "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
@@ -32,7 +32,7 @@ def shown_on_a_terminal(temporary: Path, until: bytes) -> tuple[str, int]:
         try:
             while chunk := _read(leader):
                 written += chunk
-                if until in written and not is_ending:
+                if all(text in written for text in until) and not is_ending:
                     is_ending = True
                     process.send_signal(signal.SIGINT)
             code = process.wait(END_TIMEOUT_S)
@@ -51,7 +51,7 @@ def _read(leader: int) -> bytes:
 
 
 def test_demo_table_is_redrawn_and_the_kubeconfig_can_be_copied(tmp_path: Path) -> None:
-    text, code = shown_on_a_terminal(tmp_path, b"pods of team-red were evicted")
+    text, code = shown_on_a_terminal(tmp_path, b"pods of team-red were evicted", b"PeakForecast")
 
     assert code == 0
     # However narrow the terminal, the path stands on a line of its own.
