@@ -1,8 +1,8 @@
-"""Objects that stay in effect after their deletion: what a plugin tells the shell, so that a restart does not end the effect.
+"""Objects that stay in effect after their deletion or a mistake: what a plugin tells the shell, so that a restart does not end that.
 
-A process that starts after the deletion does not find the object in the API server. So the shell keeps a copy of it in a
-ConfigMap (`shell/kept_objects.py`), and gives it to the object store as the object of its kind that was deleted last
-(`ObjectsView.last_removed`).
+A process that starts after the deletion does not find the object in the API server, or finds one that has become invalid. So the
+shell keeps a copy of the version in effect in a ConfigMap (`shell/kept_objects.py`), and gives it to the object store as the object
+of its kind that was deleted last (`ObjectsView.last_removed`).
 """
 
 from __future__ import annotations

@@ -57,7 +57,10 @@ class ObjectsView(Protocol):
         ...
 
     def last_removed(self, kind: ObjectKind) -> ClusterObject | None:
-        """Returns the object of the kind that was deleted last, in its last state; None if none was since the process started."""
+        """Returns the object of the kind that was deleted last, in its last state; None if there is none.
+
+        If none was deleted since the process started, it is the kept object (`framework/kept_object.py`), which may still exist.
+        """
         ...
 
     sequence: int

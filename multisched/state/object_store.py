@@ -103,7 +103,7 @@ class ObjectStore(ObjectsView):
         return self._shelves[kind].remove(namespace, name)
 
     def set_last_removed(self, kind: ObjectKind, item: ClusterObject) -> None:
-        """Sets the object that was removed last: for a copy of a store, or for an object that was deleted before this process started."""
+        """Sets the object that was removed last: for a copy of a store, or for a kept object."""
         self.sequence += 1
         self._shelves[kind].recency.sequence += 1
         self._shelves[kind].last_removed = item

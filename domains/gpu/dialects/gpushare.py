@@ -84,12 +84,12 @@ class GpushareDialect:
         capacity = node.reduced_capacity
         size = min(capacity.get(GPU_MEMORY, memory) // capacity.get(GPU_COUNT, count), MEMORY_MAX)
         cards = tuple(Card(index, size) for index in range(count))
-        lost = size * count - memory
-        unknown = f"status.allocatable[{GPU_MEMORY}]: {lost} less than the {count} cards have: some are unhealthy, it is not published "
-        problems = (
-            (f"{unknown}which; cordon the node until they are replaced",) if GPU_MEMORY in capacity and lost > 0 else ()
+        lost = size * count - memory if GPU_MEMORY in capacity else 0
+        problem = (
+            f"status.allocatable[{GPU_MEMORY}]: {lost} less than the {count} cards have: some are unhealthy, it is not published "
+            "which; cordon the node until they are replaced"
         )
-        return NodeCards(Mode.GPUSHARE, cards, is_indexed=True, problems=problems)
+        return NodeCards(Mode.GPUSHARE, cards, is_indexed=True, problems=(problem,) if lost > 0 else ())
 
     def answer(self, pod: Pod, demand: GpuDemand, node: str, cards: NodeCards, choice: Choice) -> Mapping[str, str]:
         memory = demand.amount.memory
