@@ -21,6 +21,14 @@ from tests.sim import card_defects, edit_defects, gang_defects, quota_defects, r
 from tests.sim.recent_defects import DEFECTS
 from tests.sim.run import quiet
 
+STARTS = {
+    gang_defects.__name__: TEAMED_FROM,
+    quota_defects.__name__: TEAMED_FROM,
+    reload_defects.__name__: RELOADED_FROM,
+    card_defects.__name__: OWNED_FROM,
+    edit_defects.__name__: EDITED_FROM,
+}
+"""Module of defects -> the first seed of the runs that can catch them; other modules: 0."""
 SEEDS_MAX = 48
 """Default number of seeds after which a defect counts as not caught."""
 
@@ -244,16 +252,9 @@ def hunt(name: str, seeds_max: int = SEEDS_MAX) -> tuple[str, int | None, str, f
     """
     began = time.monotonic()
     DEFECTS[name]()
-    is_of_teams = DEFECTS[name].__module__ in (gang_defects.__name__, quota_defects.__name__)
-    start = TEAMED_FROM if is_of_teams else 0
-    if FIRST.get(name, 0) >= PACKED_FROM:
+    start = STARTS.get(DEFECTS[name].__module__, 0)
+    if start < PACKED_FROM <= FIRST.get(name, 0):
         start = PACKED_FROM
-    if DEFECTS[name].__module__ == reload_defects.__name__:
-        start = RELOADED_FROM
-    if DEFECTS[name].__module__ == card_defects.__name__:
-        start = OWNED_FROM
-    if DEFECTS[name].__module__ == edit_defects.__name__:
-        start = EDITED_FROM
     seeds = range(start, start + seeds_max)
     first = FIRST.get(name, start)
     for seed in [first, *(seed for seed in seeds if seed != first)]:
@@ -279,8 +280,7 @@ def main() -> int:
     began = time.monotonic()
     # Each defect breaks a process of its own, forked from one that has imported the program: importing takes half a second.
     forks = multiprocessing.get_context("forkserver")
-    defects = [one.__name__ for one in (card_defects, edit_defects, gang_defects, quota_defects, reload_defects)]
-    forks.set_forkserver_preload([quiet.__module__, run_seed.__module__, *defects])
+    forks.set_forkserver_preload([quiet.__module__, run_seed.__module__, *STARTS])
     with ProcessPoolExecutor(options.jobs, forks, initializer=quiet, max_tasks_per_child=1) as pool:
         for name, seed, said, seconds in pool.map(partial(hunt, seeds_max=options.seeds), names):
             verdict = "SURVIVED" if seed is None else f"seed {seed}: {said}"
