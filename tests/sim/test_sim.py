@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from multisched.config import loading
 from tests.kit.run.seeded_run import run_seed
+from tests.kit.scenarios.edits import SCENARIOS
 from tests.kit.settings.setting import EDITED_FROM, LINKED_FROM, OWNED_FROM, RELOADED_FROM, TEAMED_FROM, drawn, rng_of
 from tests.kit.world.gang_plans import PACKED_FROM
 from tests.sim.run import FAULTS_MIN, played
@@ -25,6 +26,8 @@ def test_every_invariant_holds_under_faults(seed: int) -> None:
 
     assert report.broken == (), f"replay with: python -m tests.sim.run --seed {seed}"
     assert report.fault_count >= FAULTS_MIN
+    if seed == EDITED_FROM:
+        assert all(report.faults[name] for name in SCENARIOS), "each scenario comes to its edit"
     if not report.is_shipped:  # without remote responses nothing happens between a decision and its commit
         assert report.conflicts_true > 0
         assert report.conflicts_false > 0

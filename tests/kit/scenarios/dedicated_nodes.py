@@ -14,7 +14,7 @@ from multisched.queueing.transitions import QueueState
 from multisched.shell.program import Program
 from tests.kit.disruptions.run_context import RunContext
 from tests.kit.processes.process import Process
-from tests.kit.scenarios.steps import are_bound, create_pod, leaders, leading_queues, pods_named
+from tests.kit.scenarios.steps import DOMAIN, are_bound, create_pod, leaders, leading_queues, pods_named
 from tests.kit.world.labels import HOSTNAME
 
 NODE_PREFIX: Final = "room-"
@@ -166,19 +166,19 @@ async def _decided(context: RunContext, waiting_pods: Sequence[ParkedPod]) -> No
     await context.until(lambda: are_bound(context, names), DECIDED_S)
 
 
-def is_parked(context: RunContext, name: str) -> bool:
+def is_parked(context: RunContext, name: str, domain: str = DOMAIN) -> bool:
     """Reports whether the leader waits for an event before it tries the pod again."""
     places = (QueueState.UNSCHEDULABLE, QueueState.GATED)
     return any(
         entry.pod.name == name and entry.state in places
-        for queue in leading_queues(context)
+        for queue in leading_queues(context, domain)
         for entry in queue.entries()
     )
 
 
-def leader(context: RunContext) -> Process | None:
-    """Returns the process that leads the domain of these pods; None for none, or for two."""
-    found = leaders(context)
+def leader(context: RunContext, domain: str = DOMAIN) -> Process | None:
+    """Returns the process that leads the domain; None for none, or for two."""
+    found = leaders(context, domain)
     return found[0][0] if len(found) == 1 else None
 
 

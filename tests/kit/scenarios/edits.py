@@ -1,27 +1,27 @@
-"""Scenarios of edits: a pod waits, and one change of an object or of the configuration file is all that helps it.
+"""Scenarios of edits: a pod is pending or limited, and one change of an object or of the configuration file decides about it.
 
-They are played in runs from EDITED_FROM on, in an order drawn from the seed, when all disruptions are over. Each has nodes of its
-own, which no other pod tolerates, and pods of its own, which it deletes at its end.
+Runs from EDITED_FROM on have all of them, in an order drawn from the seed, after all disruptions. Each scenario creates its own
+nodes, which only its own pods tolerate, and deletes these pods at its end.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
-from multisched.model.objects import CPU, Pod
-from multisched.queueing.transitions import QueueState
-from multisched.shell.domain import DomainWorker
+from multisched.model.objects import CPU
 from tests.kit.disruptions.run_context import RunContext
 from tests.kit.processes.configuration_files import LATE_MAX_S
 from tests.kit.processes.process import Process
-from tests.kit.scenarios.steps import sees_objects
+from tests.kit.scenarios.dedicated_nodes import is_parked, leader
+from tests.kit.scenarios.steps import are_bound, is_nominated, leaders, pods_named, sees_objects
 from tests.kit.settings.changed_files import ChangedFile
 from tests.kit.settings.setting import EDITED_DOMAIN, EDITED_TAINT, edited_document, text_of
 from tests.kit.world.gang_plans import ACK
-from tests.kit.world.gang_workloads import FINALIZER, POOL, GangWorkloads
+from tests.kit.world.gang_workloads import FINALIZER, POOL, GangWorkloads, in_pool
 from tests.kit.world.labels import GPU_MILLI, HOSTNAME
 from tests.kit.world.pod_manifests import small_spec
 from tests.kit.world.quota_trees import Level
@@ -29,39 +29,41 @@ from tests.kit.world.quota_trees import Level
 FORECAST, GPUS = EDITED_DOMAIN, "gpu"
 URGENT, MOST_URGENT = "system-cluster-critical", "system-node-critical"
 REFUSED_S: Final = 6.0
-"""Until a new pod was tried and waits for an event."""
+"""Time until a new pod was tried and waits for an event."""
 COMES_S: Final = 12.0
-"""Until a pod is bound after the event that it waits for: the leader hears of the event, the backoff ends, and the bind takes its time."""
+"""Time until a pod is bound after the event that it waits for: the event arrives, the backoff ends, and the bind is answered."""
 GANG_COMES_S: Final = 24.0
 """The same for a gang: if it held capacity when it failed, gangs that were refused meanwhile are tried first."""
 STAYS_S: Final = 6.0
-"""For so long a pod is watched that must not be bound, or must not be evicted."""
+"""Time for which a pod is observed that must not be bound or evicted."""
 COUNTED_S: Final = 4.0
-"""Until an edited tree is in force."""
+"""Time until an edited tree is in force."""
 LED_S: Final = 40.0
-"""Until a process leads after all others were killed: their lease expires first."""
+"""Time until a process leads after all others were killed: their lease expires first."""
 MANY: Final = 18
-"""Members of a gang that is not tried anew for every event."""
+"""Members of a gang that is too large to be retried at every event."""
 NAMESPACES: Final = ("edits-a", "edits-b")
-"""Those of the leaves of the tree that these scenarios write."""
+"""The namespaces of the leaves of the trees that the scenarios write."""
 
 
 class EditScenario:
-    """One scenario: its pool of nodes, its pods, and what is judged."""
+    """The nodes and pods of one scenario, and its checks."""
 
     def __init__(self, context: RunContext, gangs: GangWorkloads, rng: random.Random) -> None:
         self.context = context
         self.gangs = gangs
         self.rng = rng
         self.pool = gangs.pool()
+        assert context.world.quotas is not None
+        self.quotas = context.world.quotas
         self._pods: list[tuple[str, str]] = []
-        """Namespace and name of each pod of the scenario."""
+        """(namespace, name) of each pod of the scenario."""
         self._nodes: list[str] = []
 
     # -- objects ---------------------------------------------------------------------------------------------------
 
     async def node(self, cpu: int, *, domain: str = "", gpus: int = 0) -> str:
-        """The name of a new node of the pool."""
+        """Creates a node of the pool. Returns its name."""
         name = await self.gangs.node(self.pool, cpu, domain=domain)
         self._nodes.append(name)
         if gpus:
@@ -85,11 +87,9 @@ class EditScenario:
         claim: str = "",
         has_finalizer: bool = False,
     ) -> str:
-        """The name of a new pod for the pool. `gang`: name and minimum."""
+        """Creates a pod for the pool. Returns its name. `gang`: name and minimum."""
         name = f"{self.pool}-edit-{len(self._pods)}"
-        spec = small_spec(f"{domain}-scheduler", cpu)
-        spec["nodeSelector"] = {POOL: self.pool, **({HOSTNAME: node} if node else {})}
-        spec["tolerations"] = [{"key": POOL, "operator": "Equal", "value": self.pool, "effect": "NoSchedule"}]
+        spec = small_spec(f"{domain}-scheduler", cpu) | in_pool(self.pool, {HOSTNAME: node} if node else None)
         if priority:
             spec["priorityClassName"] = priority
         if claim:
@@ -109,108 +109,77 @@ class EditScenario:
         return name
 
     async def delete(self, name: str) -> None:
-        """As `kubectl delete` does, with the pod's grace period."""
+        """Deletes the pod with its grace period."""
         for namespace in {one for one, other in self._pods if other == name}:
             await self.context.world.user.send("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}")
 
     async def end(self, name: str) -> None:
         """Removes the pod's finalizer."""
-        if (pod := self.found(name)) is not None:
+        for pod in pods_named(self.context, [name]):
             await self.gangs.end(pod)
 
     async def clear(self) -> None:
-        """The scenario's pods are deleted, and nothing more comes to its nodes."""
+        """Cordons the nodes and deletes the pods."""
         for node in self._nodes:
             await self.gangs.cordon(node)
         for namespace, name in self._pods:
             await self.end(name)
             await self.context.world.user.delete_named(name, namespace)
 
-    # -- looking ---------------------------------------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------------------------------
 
-    def found(self, name: str) -> Pod | None:
-        return self.gangs.named(name)
+    async def are_bound(self, names: Sequence[str]) -> bool:
+        """Waits until all of the pods are bound. Returns False if they are not in time."""
+        return await self.gangs.until(partial(are_bound, self.context, names), COMES_S)
 
-    def is_bound(self, name: str) -> bool:
-        pod = self.found(name)
-        return pod is not None and bool(pod.node) and not pod.is_deleting
+    async def is_refused(self, *names: str, domain: str = FORECAST) -> bool:
+        """Waits until one of the pods, which may be a gang's lead, waits for an event. Returns False if none does in time."""
+        return await self.gangs.until(lambda: any(is_parked(self.context, name, domain) for name in names), REFUSED_S)
 
-    def is_nominated(self, name: str) -> bool:
-        pod = self.found(name)
-        return pod is not None and bool(pod.nominated_node) and not pod.node
-
-    def leaders(self, domain: str) -> list[tuple[Process, DomainWorker]]:
-        """Processes that decide about the domain's pods, with their workers."""
-        return [
-            (process, worker)
-            for process in self.context.replicas.running
-            for worker in process.program.router.workers()
-            if worker.name == domain and worker.is_leading
-        ]
-
-    def leader(self, domain: str = FORECAST) -> Process | None:
-        found = self.leaders(domain)
-        return found[0][0] if len(found) == 1 else None
-
-    def is_parked(self, name: str, domain: str = FORECAST) -> bool:
-        """The pod waits for an event."""
-        states = (QueueState.UNSCHEDULABLE, QueueState.GATED)
-        return any(
-            entry.pod.name == name and entry.state in states
-            for _, worker in self.leaders(domain)
-            for entry in worker.queue.entries()
-        )
-
-    # -- judging ---------------------------------------------------------------------------------------------------
-
-    async def parks(self, *names: str, domain: str = FORECAST) -> bool:
-        """Waits until each pod, or the gang that it leads, waits for an event; whether one does."""
-        await self.gangs.until(lambda: all(self.is_parked(name, domain) for name in names), REFUSED_S)
-        return all(self.is_parked(name, domain) for name in names)
-
-    async def comes(self, why: str, *names: str, domain: str = FORECAST, within_s: float = COMES_S) -> bool:
-        """All of the pods are bound in time, or a violation is reported. `why`: the event that they waited for."""
-        before = self.leader(domain)
-        is_over = await self.gangs.until(lambda: all(map(self.is_bound, names)), within_s)
-        if not is_over:
-            late = next(name for name in names if not self.is_bound(name))
+    async def must_be_bound(self, why: str, *names: str, domain: str = FORECAST, within_s: float = COMES_S) -> bool:
+        """Reports a violation if a pod is not bound in time. `why`: the event that they waited for. Returns True."""
+        before = leader(self.context, domain)
+        if not await self.gangs.until(partial(are_bound, self.context, names), within_s):
+            late = next(name for name in names if not are_bound(self.context, [name]))
             self._report(domain, before, f"I3: {late} is not bound {within_s:g} s after {why}")
-        return is_over
+        return True
 
-    async def stays(self, what: str, holds: Callable[[], bool], *, invariant: str, domain: str = FORECAST) -> None:
-        """It holds for a while, or a violation is reported."""
-        before = self.leader(domain)
+    async def must_stay(self, what: str, holds: Callable[[], bool], *, invariant: str) -> bool:
+        """Reports a violation, `what`, if `holds()` becomes false within STAYS_S. Returns True."""
+        before = leader(self.context)
         if await self.gangs.until(lambda: not holds(), STAYS_S):
-            self._report(domain, before, f"{invariant}: {what}")
+            self._report(FORECAST, before, f"{invariant}: {what}")
+        return True
 
     def _report(self, domain: str, before: Process | None, what: str) -> None:
-        """Unless the leader changed, or does not hear of changes."""
+        """Reports a violation, unless the leader has changed or misses events."""
         checker = self.context.bind_checker
-        is_judged = before is not None and before is self.leader(domain) and not before.program.handover.waiting()
-        if is_judged and sees_objects(self.context) and not checker.was_restored:
+        is_checked = (
+            before is not None and before is leader(self.context, domain) and not before.program.handover.waiting()
+        )
+        if is_checked and sees_objects(self.context) and not checker.was_restored:
             checker.report_violation(what)
 
     # -- quotas -----------------------------------------------------------------------------------------------
 
     async def use_tree(self, *leaves: tuple[str, int]) -> None:
-        """Leaves for NAMESPACES, in this order, each with its name and its max of CPU, are in force."""
-        quotas = self.context.world.quotas
-        assert quotas is not None
+        """Puts a tree in force. `leaves`: (one of NAMESPACES, max of CPU), in their order."""
         for namespace in NAMESPACES:
             await self.context.world.user.send("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
         children = [
             {"name": name, "min": {CPU: "0"}, "max": {CPU: str(most)}, "namespaces": [name]} for name, most in leaves
         ]
         root: Level = {"name": "root", "min": {CPU: "100"}, "max": {CPU: "100"}, "children": children}
-        await quotas.put(root)
+        await self.quotas.put(root)
         await self.context.pause(COUNTED_S, COUNTED_S)
 
 
-Scenario = Callable[[EditScenario], Awaitable[None]]
+Scenario = Callable[[EditScenario], Awaitable[bool]]
+"""Returns False if it did not come to its edit: pods were not where it needs them."""
 
 
 async def run_edit_scenarios(context: RunContext, struck: Counter[str]) -> None:
-    """All scenarios, one after the other."""
+    """Runs all scenarios, one after the other."""
     gangs = context.world.gang_workloads
     if gangs is None or not context.setting.is_edited:
         return
@@ -218,114 +187,130 @@ async def run_edit_scenarios(context: RunContext, struck: Counter[str]) -> None:
     rng = random.Random(f"{context.seed}/edits")
     for name in rng.sample(sorted(SCENARIOS), len(SCENARIOS)):
         scenario = EditScenario(context, gangs, rng)
-        await SCENARIOS[name](scenario)
+        struck[name] += await SCENARIOS[name](scenario)
         await scenario.clear()
-        struck[name] += 1
 
 
 # -- pods and nodes ----------------------------------------------------------------------------------------------------
 
 
-async def _annotation(scenario: EditScenario) -> None:
-    """The amount of an annotation cannot be read, until its author corrects it."""
+async def _correct_annotation(scenario: EditScenario) -> bool:
+    """An annotation with an unreadable amount is corrected."""
     await scenario.node(4, domain=GPUS, gpus=1)
     name = await scenario.pod("100m", domain=GPUS, annotations={GPU_MILLI: "half"})
-    if await scenario.parks(name, domain=GPUS) and (pod := scenario.found(name)) is not None:
+    if not await scenario.is_refused(name, domain=GPUS):
+        return False
+    for pod in pods_named(scenario.context, [name]):
         await scenario.context.world.patch_pod(pod, {"metadata": {"annotations": {GPU_MILLI: "500"}}})
-        await scenario.comes("its annotation was corrected", name, domain=GPUS)
+    return await scenario.must_be_bound("its annotation was corrected", name, domain=GPUS)
 
 
-async def _member(scenario: EditScenario) -> None:
-    """One member of a gang is too large for its node; a further member comes, with which enough fit."""
+async def _add_member(scenario: EditScenario) -> bool:
+    """One member of a gang is too large for its node. Another member is added, with which enough fit."""
     await scenario.node(2)
     gang = (f"{scenario.pool}-gang", 2)
     first = [await scenario.pod(cpu, gang=gang) for cpu in ("8", "1")]
-    if await scenario.gangs.until(lambda: any(map(scenario.is_parked, first)), REFUSED_S):
-        await scenario.context.pause(1.0, 2.0)
-        further = await scenario.pod("1", gang=gang)
-        await scenario.comes("a member came with which enough fit", first[1], further, within_s=GANG_COMES_S)
+    if not await scenario.is_refused(*first):
+        return False
+    await scenario.context.pause(1.0, 2.0)
+    added = await scenario.pod("1", gang=gang)
+    return await scenario.must_be_bound("a member was added", first[1], added, within_s=GANG_COMES_S)
 
 
-async def _node_grows(scenario: EditScenario) -> None:
-    """A large gang has room for all members but one, until its node has more CPU."""
+async def _grow_node(scenario: EditScenario) -> bool:
+    """A node has room for all members of a large gang but one. Its CPU is increased."""
     node = await scenario.node(MANY - 1)
     gang = (f"{scenario.pool}-gang", MANY)
     members = [await scenario.pod("1", gang=gang) for _ in range(MANY)]
-    if await scenario.gangs.until(lambda: any(map(scenario.is_parked, members)), REFUSED_S):
-        await scenario.context.pause(1.0, 2.0)
-        await scenario.resize_node(node, MANY)
-        await scenario.comes("its node has room for all members", *members, within_s=GANG_COMES_S)
+    if not await scenario.is_refused(*members):
+        return False
+    await scenario.context.pause(1.0, 2.0)
+    await scenario.resize_node(node, MANY)
+    return await scenario.must_be_bound("its node has room for all members", *members, within_s=GANG_COMES_S)
 
 
-async def _member_deleted(scenario: EditScenario) -> None:
-    """Two members of a gang, which are enough, wait for a third one, whose volume does not arrive; the third one is deleted."""
-    await scenario.node(3)
-    gang = (f"{scenario.pool}-gang", 2)
-    claim = await scenario.gangs.claim()
-    first = [await scenario.pod("1", gang=gang) for _ in range(2)]
-    third = await scenario.pod("1", gang=gang, claim=claim)
-    if await scenario.gangs.until(lambda: all(_is_assumed(scenario, name) for name in (*first, third)), REFUSED_S):
-        await scenario.context.pause(0.5, 1.0)
-        await scenario.context.world.user.delete_named(third)
-        await scenario.comes("the member was deleted whose volume had not arrived", *first, within_s=GANG_COMES_S)
+async def _delete_awaited_member(scenario: EditScenario) -> bool:
+    """Two of four members of a gang wait for volumes, and three are the minimum. One of these two is deleted, and the other volume
+    is provisioned.
+    """
+    await scenario.node(4)
+    gang = (f"{scenario.pool}-gang", 3)
+    claims = [await scenario.gangs.claim() for _ in range(2)]
+    before = await scenario.pod("4")
+    if not await scenario.are_bound([before]):
+        return False
+    members = [await scenario.pod("1", gang=gang, claim=claim) for claim in ("", "", *claims)]
+    if not await scenario.is_refused(*members):
+        return False
+    await scenario.delete(before)  # now all four fit, and start together
+    if not await scenario.gangs.until(lambda: all(_is_assumed(scenario, name) for name in members), GANG_COMES_S):
+        return False
+    await scenario.context.pause(0.5, 1.0)
+    await scenario.context.world.user.delete_named(members[3])
+    await scenario.context.pause(0.5, 1.0)
+    await scenario.gangs.provision(claims[0])
+    return await scenario.must_be_bound("its volumes were provisioned", *members[:3], within_s=GANG_COMES_S)
 
 
-async def _lost_bind(scenario: EditScenario) -> None:
-    """A pod is deleted while its bind is on its way; another one waits for what it had."""
+async def _delete_during_bind(scenario: EditScenario) -> bool:
+    """A pod is deleted while its bind is in flight. Another pod waits for its room."""
     node = await scenario.node(1)
     scenario.context.faults.slow_nodes.add(node)
     first = await scenario.pod("1")
     second = await scenario.pod("1")
-    is_under_way = await scenario.gangs.until(
-        lambda: _is_assumed(scenario, first) and scenario.is_parked(second), REFUSED_S
+    is_in_flight = await scenario.gangs.until(
+        lambda: _is_assumed(scenario, first) and is_parked(scenario.context, second), REFUSED_S
     )
     await scenario.context.world.user.delete_named(first)
     scenario.context.faults.slow_nodes.discard(node)
-    if is_under_way and scenario.found(first) is None:
-        await scenario.comes("the pod before it was deleted during its bind", second, within_s=GANG_COMES_S)
+    if not is_in_flight or pods_named(scenario.context, [first]):
+        return False
+    return await scenario.must_be_bound("the other pod was deleted during its bind", second, within_s=GANG_COMES_S)
 
 
 def _is_assumed(scenario: EditScenario, name: str) -> bool:
-    pod = scenario.found(name)
-    return pod is not None and any(
-        process.program.cache.is_assumed(pod.uid) for process, _ in scenario.leaders(FORECAST)
+    return any(
+        process.program.cache.is_assumed(pod.uid)
+        for pod in pods_named(scenario.context, [name])
+        for process, _ in leaders(scenario.context)
     )
 
 
 # -- preemption --------------------------------------------------------------------------------------------------------
 
 
-async def _leaving_member(scenario: EditScenario) -> None:
-    """One of three members is terminating, two are the minimum: an urgent pod takes what the terminating one leaves."""
+async def _preempt_beside_a_leaving_member(scenario: EditScenario) -> bool:
+    """One of three members is being deleted, and two are the minimum. An urgent pod gets the room of the deleted one."""
     await scenario.node(3)
     gang = (f"{scenario.pool}-gang", 2)
     members = [await scenario.pod("1", gang=gang, has_finalizer=True) for _ in range(3)]
-    if not await scenario.gangs.until(lambda: all(map(scenario.is_bound, members)), COMES_S):
-        return
+    if not await scenario.are_bound(members):
+        return False
     await scenario.delete(members[0])
     await scenario.context.pause(1.0, 2.0)
     urgent = await scenario.pod("1", priority=URGENT)
-    others = members[1:]
-    await scenario.stays(
-        "a member is evicted beside one that leaves", lambda: all(map(scenario.is_bound, others)), invariant="I7"
+    await scenario.must_stay(
+        "a member is evicted beside one that is being deleted",
+        lambda: are_bound(scenario.context, members[1:]),
+        invariant="I7",
     )
     await scenario.end(members[0])
-    await scenario.comes("a terminating member has ended", urgent)
+    return await scenario.must_be_bound("the deleted member has ended", urgent)
 
 
-async def _mixed_gang(scenario: EditScenario) -> None:
-    """A gang of a more and a less urgent member is no reason to evict what is more urgent than the lesser one."""
+async def _preempt_for_a_mixed_gang(scenario: EditScenario) -> bool:
+    """A gang has members of two priorities. Pods that are more important than the lower one are not evicted for it."""
     await scenario.use_tree((NAMESPACES[0], 4), (NAMESPACES[1], 4))
     node, namespace = await scenario.node(8), NAMESPACES[0]
-    standing = [await scenario.pod("2", namespace=namespace, priority=URGENT) for _ in range(2)]
-    if not await scenario.gangs.until(lambda: all(map(scenario.is_bound, standing)), COMES_S):
-        return
+    bound = [await scenario.pod("2", namespace=namespace, priority=URGENT) for _ in range(2)]
+    if not await scenario.are_bound(bound):
+        return False
     gang = (f"{scenario.pool}-gang", 2)
     for priority in (MOST_URGENT, ""):
         await scenario.pod("2", namespace=namespace, priority=priority, gang=gang, node=node)
-    await scenario.stays(
-        "a gang evicts a pod that is more urgent than one of its members",
-        lambda: all(map(scenario.is_bound, standing)),
+    return await scenario.must_stay(
+        "a gang evicts a pod that is more important than one of its members",
+        lambda: are_bound(scenario.context, bound),
         invariant="I14",
     )
 
@@ -333,74 +318,76 @@ async def _mixed_gang(scenario: EditScenario) -> None:
 # -- quotas ------------------------------------------------------------------------------------------------------------
 
 
-async def _quota_goes(scenario: EditScenario) -> None:
+async def _delete_tree(scenario: EditScenario) -> bool:
     """The tree that refuses a pod is deleted."""
-    quotas = scenario.context.world.quotas
-    assert quotas is not None
     await scenario.use_tree((NAMESPACES[0], 1), (NAMESPACES[1], 1))
     await scenario.node(4)
     name = await scenario.pod("2", namespace=NAMESPACES[0])
-    if await scenario.parks(name):
-        await quotas.lift()
-        await scenario.comes("its quota was deleted", name)
+    if not await scenario.is_refused(name):
+        return False
+    await scenario.quotas.lift()
+    return await scenario.must_be_bound("its quota was deleted", name)
 
 
-async def _quota_and_resize(scenario: EditScenario) -> None:
-    """A pod takes what its quota has left by a resize; another pod then waits."""
+async def _resize_within_quota(scenario: EditScenario) -> bool:
+    """A pod is resized to the max of its quota. No other pod is bound then."""
     await scenario.use_tree((NAMESPACES[0], 2), (NAMESPACES[1], 2))
     await scenario.node(8)
     first = await scenario.pod("1", namespace=NAMESPACES[0])
-    if (
-        not await scenario.gangs.until(lambda: scenario.is_bound(first), COMES_S)
-        or (pod := scenario.found(first)) is None
-    ):
-        return
-    await scenario.context.world.kubelets.resize(pod, "2")
+    if not await scenario.are_bound([first]):
+        return False
+    for pod in pods_named(scenario.context, [first]):
+        await scenario.context.world.kubelets.resize(pod, "2")
     await scenario.context.pause(2.0, 3.0)
     second = await scenario.pod("1", namespace=NAMESPACES[0])
-    await scenario.stays(
-        "a pod is bound although a resize has used its quota", lambda: not scenario.is_bound(second), invariant="I14"
+    return await scenario.must_stay(
+        "a pod is bound although a resize has used its quota",
+        lambda: not are_bound(scenario.context, [second]),
+        invariant="I14",
     )
 
 
-async def _quota_and_nomination(scenario: EditScenario) -> None:
-    """A pod is nominated within one leaf while the leaves change places: the other leaf is not charged for it."""
+async def _reorder_leaves(scenario: EditScenario) -> bool:
+    """A pod is nominated, and the leaves of the tree change their order. The other leaf is not charged for it."""
     await scenario.use_tree((NAMESPACES[0], 2), (NAMESPACES[1], 2))
     await scenario.node(2)
-    victim = await scenario.pod("2", has_finalizer=True)
-    if not await scenario.gangs.until(lambda: scenario.is_bound(victim), COMES_S):
-        return
+    victim = await scenario.pod("2", namespace=NAMESPACES[0], has_finalizer=True)
+    if not await scenario.are_bound([victim]):
+        return False
     nominated = await scenario.pod("2", namespace=NAMESPACES[0], priority=URGENT)
-    if not await scenario.gangs.until(lambda: scenario.is_nominated(nominated), COMES_S):
-        return
+    if not await scenario.gangs.until(partial(is_nominated, scenario.context, nominated), COMES_S):
+        return False
     await scenario.use_tree((NAMESPACES[1], 2), (NAMESPACES[0], 2))
     node = await scenario.node(2)
     other = await scenario.pod("2", namespace=NAMESPACES[1], node=node)
-    await scenario.comes("it was created, with its quota unused", other)
+    return await scenario.must_be_bound("it was created, with its quota unused", other)
 
 
-async def _quota_broken(scenario: EditScenario) -> None:
-    """All processes are replaced while the tree has a mistake: the last good tree limits pods all the same."""
-    quotas, replicas = scenario.context.world.quotas, scenario.context.replicas
-    assert quotas is not None
+async def _restart_beside_an_invalid_tree(scenario: EditScenario) -> bool:
+    """All processes are replaced while the tree is invalid. The last valid tree still limits pods."""
+    replicas = scenario.context.replicas
     await scenario.use_tree((NAMESPACES[0], 1), (NAMESPACES[1], 1))
     await scenario.node(4)
-    await quotas.spoil()
+    await scenario.quotas.spoil()
     await scenario.context.pause(COUNTED_S, COUNTED_S)
     for process in list(replicas.running):
         await replicas.kill(process)
         replicas.start()
-    if await scenario.gangs.until(lambda: scenario.leader() is not None, LED_S):
+    is_led = await scenario.gangs.until(lambda: leader(scenario.context) is not None, LED_S)
+    if is_led:
         name = await scenario.pod("2", namespace=NAMESPACES[0])
-        await scenario.stays("a pod exceeds the last good tree", lambda: not scenario.is_bound(name), invariant="I14")
+        await scenario.must_stay(
+            "a pod exceeds the last valid tree", lambda: not are_bound(scenario.context, [name]), invariant="I14"
+        )
     await scenario.use_tree((NAMESPACES[0], 1), (NAMESPACES[1], 1))
+    return is_led
 
 
 # -- the configuration file --------------------------------------------------------------------------------------------
 
 
-async def _tolerations(scenario: EditScenario) -> None:
-    """A domain gets tolerations for the taint that keeps its pod off."""
+async def _add_tolerations(scenario: EditScenario) -> bool:
+    """A domain gets a toleration for the taint that excludes its pod."""
     node = await scenario.node(4)
     taints = [
         {"key": POOL, "value": scenario.pool, "effect": "NoSchedule"},
@@ -408,23 +395,24 @@ async def _tolerations(scenario: EditScenario) -> None:
     ]
     await scenario.context.world.nodes.patch(node, {"spec": {"taints": taints}})
     name = await scenario.pod("1")
-    if await scenario.parks(name):
-        document = edited_document(scenario.context.setting.document)
-        scenario.context.replicas.change_file(ChangedFile(text_of(document), is_good=True))
-        await scenario.comes("its domain tolerates the taint", name, within_s=LATE_MAX_S + COMES_S)
+    if not await scenario.is_refused(name):
+        return False
+    document = edited_document(scenario.context.setting.document)
+    scenario.context.replicas.change_file(ChangedFile(text_of(document), is_good=True))
+    return await scenario.must_be_bound("its domain tolerates the taint", name, within_s=LATE_MAX_S + COMES_S)
 
 
 SCENARIOS: Final[Mapping[str, Scenario]] = {
-    "annotation corrected": _annotation,
-    "domain tolerates a taint": _tolerations,
-    "member comes to a parked gang": _member,
-    "member leaves a gang beside an urgent pod": _leaving_member,
-    "gang of several priorities in a full quota": _mixed_gang,
-    "node grows for a large gang": _node_grows,
-    "pod deleted during its bind": _lost_bind,
-    "member deleted that its gang waits for": _member_deleted,
-    "processes replaced beside a broken quota": _quota_broken,
-    "quota deleted": _quota_goes,
-    "quota used up by a resize": _quota_and_resize,
-    "quotas change places beside a nominated pod": _quota_and_nomination,
+    "annotation corrected": _correct_annotation,
+    "domain tolerates a taint": _add_tolerations,
+    "member comes to a parked gang": _add_member,
+    "member leaves a gang beside an urgent pod": _preempt_beside_a_leaving_member,
+    "gang of several priorities in a full quota": _preempt_for_a_mixed_gang,
+    "node grows for a large gang": _grow_node,
+    "pod deleted during its bind": _delete_during_bind,
+    "member deleted that its gang waits for": _delete_awaited_member,
+    "processes replaced beside a broken quota": _restart_beside_an_invalid_tree,
+    "quota deleted": _delete_tree,
+    "quota used up by a resize": _resize_within_quota,
+    "quotas change places beside a nominated pod": _reorder_leaves,
 }

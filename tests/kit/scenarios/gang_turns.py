@@ -18,6 +18,7 @@ from typing import Final
 from multisched.framework.gangs import ReservePolicy
 from tests.kit.disruptions.run_context import RunContext
 from tests.kit.processes.process import Process
+from tests.kit.scenarios.steps import leaders
 from tests.kit.settings.setting import RESERVING_DOMAIN, RESERVING_SCHEDULER
 from tests.kit.world.gang_actions import GROUPED
 from tests.kit.world.gang_workloads import GangWorkload, GangWorkloads
@@ -56,15 +57,7 @@ class StreamScenario:
 
     def leader(self) -> Process | None:
         """Returns the process that leads the domain of these gangs; None for none."""
-        return next(
-            (
-                process
-                for process in self.context.replicas.running
-                for worker in process.program.router.workers()
-                if worker.name == RESERVING_DOMAIN and worker.is_leading
-            ),
-            None,
-        )
+        return next((process for process, _ in leaders(self.context, RESERVING_DOMAIN)), None)
 
     async def gang(self, *, extra: int = 0, is_grouped: bool = False) -> GangWorkload:
         """Creates a gang that needs all nodes of the pool, with `extra` more members. Returns when all its members exist."""

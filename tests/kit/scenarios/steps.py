@@ -54,15 +54,15 @@ async def create_pod(
     )
 
 
-def leaders(context: RunContext) -> list[tuple[Process, DomainWorker]]:
-    """Returns the processes that believe to lead the domain of these pods, with their workers."""
+def leaders(context: RunContext, domain: str = DOMAIN) -> list[tuple[Process, DomainWorker]]:
+    """Returns the processes that believe to lead the domain, with their workers."""
     workers = [(process, worker) for process in context.replicas.running for worker in process.program.router.workers()]
-    return [(process, worker) for process, worker in workers if worker.name == DOMAIN and worker.is_leading]
+    return [(process, worker) for process, worker in workers if worker.name == domain and worker.is_leading]
 
 
-def leading_queues(context: RunContext) -> list[PodQueue]:
+def leading_queues(context: RunContext, domain: str = DOMAIN) -> list[PodQueue]:
     """Returns the queues of these workers."""
-    return [worker.queue for _, worker in leaders(context)]
+    return [worker.queue for _, worker in leaders(context, domain)]
 
 
 def parked(context: RunContext, names: Sequence[str]) -> list[str]:

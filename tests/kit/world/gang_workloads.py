@@ -83,7 +83,7 @@ class GangWorkload:
         )
         owner = {**kind, "name": self.plan.name, "uid": self.owner_uid, "controller": True}
         pod["metadata"] |= {"ownerReferences": [owner], "finalizers": [FINALIZER] if self.ends_s else []}
-        pod["spec"] |= _in_pool(self.pool, pod["spec"].get("nodeSelector")) | {"terminationGracePeriodSeconds": 30}
+        pod["spec"] |= in_pool(self.pool, pod["spec"].get("nodeSelector")) | {"terminationGracePeriodSeconds": 30}
         if self.created <= self.misfits:
             pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = MISFIT_CPU
         if self.created <= len(self.claims):
@@ -192,7 +192,7 @@ class GangWorkloads:
     ) -> str:
         """Creates a pod without a gang. Returns its name. Only `end` removes its finalizer."""
         name = f"{pool}-pod-{next(self._numbers)}"
-        spec = small_spec(scheduler, cpu) | _in_pool(pool, {HOSTNAME: node} if node else None)
+        spec = small_spec(scheduler, cpu) | in_pool(pool, {HOSTNAME: node} if node else None)
         if is_urgent:
             spec["priorityClassName"] = URGENT
         metadata = {"name": name, "namespace": NAMESPACE, "finalizers": [FINALIZER] if has_finalizer else []}
@@ -369,7 +369,7 @@ def _is_of(pod: Pod, workload: GangWorkload) -> bool:
     return pod.namespace == workload.plan.namespace and pod.labels.get("gang") == workload.plan.name
 
 
-def _in_pool(pool: str, selector: Mapping[str, str] | None) -> dict[str, Any]:
+def in_pool(pool: str, selector: Mapping[str, str] | None) -> dict[str, Any]:
     return {
         "nodeSelector": {POOL: pool, **(selector or {})},
         "tolerations": [{"key": POOL, "operator": "Equal", "value": pool, "effect": "NoSchedule"}],
