@@ -177,16 +177,19 @@ class TideState(msgspec.Struct, frozen=True, kw_only=True):
     """In the order of the queue."""
     previous_limit_cards: int | None = None
     """`TidePlan.training_limit_cards` of the plan before; None at the first plan. A frozen tide keeps it."""
+    evicted_last_hour_cards: int = 0
+    """Cards of gangs that the tide evicted in the last hour, for the cap on evictions."""
 
 
 class Headroom(msgspec.Struct, frozen=True):
-    """Cards above the demand that are kept free, under notice or leaving; the sum of its parts, rounded up, within the limits."""
+    """Cards above the demand that are kept free, under notice or leaving."""
 
     cards: int
+    """The larger rise + the error, rounded up; at most what the ceiling leaves, at least what the floor or a window asks for."""
     forecast_rise_cards: float
     """What the forecast expects within notice + grace from now."""
     recent_rise_cards: float
-    """What demand rose within as long a time recently; counts where it exceeds the forecast's rise."""
+    """What demand rises within as long a time if it goes on as in the last minutes; counts if it exceeds the forecast's rise."""
     error_cards: float
     """Of the forecast's backtest, or the configured minimum if that is larger."""
 
@@ -248,6 +251,8 @@ class TidePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Cards that training may hold now on nodes of the tide; a gang starts only if all its cards fit below. At least 0."""
     held_until_s: float | None = None
     """When the forecast lets the first waiting gang start; None: it may start now, no gang waits, or no such time is in sight."""
+    over_cap_cards: int = 0
+    """Cards evicted in the last hour beyond the cap. The cap does not stop evictions for inference, only the growth of training."""
     held_for_cards: int = 0
     """Cards that inference is expected to need while training is held back, for `explain`; 0 if it is not held back."""
     notices: tuple[NewNotice, ...] = ()
