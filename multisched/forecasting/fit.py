@@ -37,7 +37,7 @@ def fit(usage: Usage, settings: FitSettings, version: int, now_s: float) -> Prof
     """Computes the profiles of all services. Raises ValueError for an invalid grid or shape of the usage."""
     _check(usage)
     series, step_s = _series(usage, settings)
-    grid = _grid(usage.start_s, step_s, series.shape[1], settings)
+    grid = grid_of(usage.start_s, step_s, series.shape[1], settings)
     shape = (len(usage.services), len(usage.dimensions))
     curves = np.empty((3, len(series), grid.slots), np.float32)
     origin, error = np.empty(len(series), np.uint8), np.empty(len(series), np.float32)
@@ -47,7 +47,7 @@ def fit(usage: Usage, settings: FitSettings, version: int, now_s: float) -> Prof
     for begin in range(0, len(series), CHUNK):
         part = order[begin : begin + CHUNK]
         curves[:, part], origin[part], error[part], judged = _fit_chunk(
-            _clean(series[part], grid), step_s, grid, settings
+            cleaned(series[part], grid), step_s, grid, settings
         )
         tested[:, part] = msgspec.structs.astuple(judged)
     low, peak, high = (_frozen(curve.reshape(*shape, grid.slots)) for curve in curves)
@@ -85,7 +85,7 @@ def _series(usage: Usage, settings: FitSettings) -> tuple[Series, float]:
     return (np.repeat(values, parts, axis=1) if parts > 1 else values), usage.step_s / parts
 
 
-def _grid(start_s: float, step_s: float, steps: int, settings: FitSettings) -> SlotGrid:
+def grid_of(start_s: float, step_s: float, steps: int, settings: FitSettings) -> SlotGrid:
     return slot_grid(
         start_s=start_s,
         step_s=step_s,
@@ -97,7 +97,7 @@ def _grid(start_s: float, step_s: float, steps: int, settings: FitSettings) -> S
     )
 
 
-def _clean(values: Series, grid: SlotGrid) -> Series:
+def cleaned(values: Series, grid: SlotGrid) -> Series:
     """Returns a copy with NaN for invalid samples and on holidays."""
     is_good = (values >= 0) & (values <= VALUE_MAX)
     if not grid.is_kept.all():
