@@ -11,6 +11,7 @@
         growth: {quiet: 15m, ahead: 30m}
         headroom: {min: 1, max: 64}
         evictionCap: 400            # cards per hour
+        zone: Europe/Berlin         # of windows, and of the days of the forecast
         windows: [{from: "07:00", to: "19:00", cards: 600}]      # used while there is too little history
         frozen: false
 
@@ -25,6 +26,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from domains.gpu.tide.windows import DemandWindows, read_windows
 from multisched.framework.plugin_args import Fields
 from multisched.model.decode_selectors import Refusal, WireLabelSelector, compile_label_selector
 from multisched.model.loopback_name import is_loopback_name
@@ -47,6 +49,8 @@ _FIELDS: Final = (
     "growth",
     "headroom",
     "evictionCap",
+    "zone",
+    "windows",
     "frozen",
 )
 _PODS: Final = ("selector", "minPriority", "namespaces")
@@ -109,6 +113,9 @@ class TideSettings(msgspec.Struct, frozen=True, kw_only=True):
     eviction_cap_cards: int | None = None
     """Cards evicted in an hour beyond which training does not grow; None: no cap."""
     hook: HookSettings | None = None
+    zone: str = "UTC"
+    windows: DemandWindows | None = None
+    """What inference needs at which times, while there is too little history."""
     is_frozen: bool = False
     """Nothing is decided: no notice, no eviction, no change of the training limit."""
 
@@ -139,6 +146,8 @@ def tide_settings(args: Mapping[str, Any], path: str = "args") -> TideSettings:
             max_headroom_cards=headroom.integer("max", CARDS_MAX, 0, CARDS_MAX),
             eviction_cap_cards=_optional(fields, "evictionCap"),
             hook=_hook(fields),
+            zone=fields.text("zone", "UTC"),
+            windows=read_windows(fields, CARDS_MAX),
             is_frozen=fields.flag("frozen", default=False),
         )
         _refuse_contradictions(fields, inference, growth, headroom, settings)
@@ -237,6 +246,10 @@ def _refuse_contradictions(
     if ceiling is not None and ceiling < settings.floor_cards:
         text = f"{ceiling} is below the floor of {settings.floor_cards} cards; raise it, or lower inference.floor"
         inference.refuse("ceiling", text)
+    for number, window in enumerate(settings.windows.windows if settings.windows is not None else ()):
+        if ceiling is not None and window.cards > ceiling:
+            text = f"{window.cards} is above the ceiling of {ceiling} cards; lower it, or raise inference.ceiling"
+            fields.refuse_at(f"{fields.at('windows')}[{number}].cards", text)
     if settings.max_headroom_cards < settings.min_headroom_cards:
         text = f"{settings.max_headroom_cards} is below headroom.min, {settings.min_headroom_cards}; raise it, or lower headroom.min"
         headroom.refuse("max", text)

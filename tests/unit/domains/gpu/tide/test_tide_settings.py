@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from domains.gpu.tide.settings import HookSettings, tide_settings
+from domains.gpu.tide.windows import DemandWindow, DemandWindows
 from multisched.framework.plugin_args import PluginArgsError
 
 SERVING: dict[str, Any] = {"selector": {"matchLabels": {"tier": "serving"}}}
@@ -24,6 +25,8 @@ def test_all_fields_are_read() -> None:
             "growth": {"quiet": "10m", "ahead": "2h"},
             "headroom": {"min": 4, "max": 60},
             "evictionCap": 400,
+            "zone": "Europe/Berlin",
+            "windows": [{"days": ["sun"], "from": "22:00", "to": "02:00", "cards": 60}],
             "frozen": True,
         }
     )
@@ -38,6 +41,7 @@ def test_all_fields_are_read() -> None:
     assert (found.quiet_s, found.ahead_s) == (600.0, 7_200.0)
     assert (found.min_headroom_cards, found.max_headroom_cards) == (4, 60)
     assert found.hook == HookSettings("https://checkpoint.example/tide", 5.0)
+    assert found.windows == DemandWindows((DemandWindow((6,), 22 * 60, 26 * 60, 60),), "Europe/Berlin")
     assert found.is_frozen
 
 
@@ -72,6 +76,19 @@ def test_defaults_need_only_the_inference_pods() -> None:
         ({"hook": {}}, "args.hook.url: is ''; write https://"),
         ({"hook": {"url": "https://me:word@host/"}}, "args.hook.url: names a user or a password"),
         ({"hook": {"url": "https://host/", "timeout": "1h"}}, "args.hook.timeout: 1h is too long; write at most 300s"),
+        ({"windows": []}, "args.windows: is empty; write for instance"),
+        ({"windows": [{"from": "7", "to": "19:00", "cards": 1}]}, "args.windows[0].from: '7' is not a time"),
+        ({"windows": [{"from": "07:00", "to": "07:00", "cards": 1}]}, "args.windows[0].to: the same as from"),
+        ({"windows": [{"from": "07:00", "to": "09:00"}]}, "args.windows[0].cards: missing"),
+        (
+            {"windows": [{"from": "20:00", "to": "02:00", "cards": 1}, {"days": ["tue"], "from": "01:00", "to": "03:00", "cards": 2}]},
+            "args.windows[1]: overlaps windows[0] from tue 01:00 on; end one where",
+        ),
+        (
+            {"inference": {**SERVING, "ceiling": 50}, "windows": [{"from": "07:00", "to": "09:00", "cards": 60}]},
+            "args.windows[0].cards: 60 is above the ceiling of 50 cards",
+        ),
+        ({"zone": "Mars/North"}, "args.zone: 'Mars/North' is not a known time zone"),
         ({"frozen": "yes"}, "args.frozen: is a text; write true or false"),
         ({"notise": "1m"}, "args.notise: unknown field"),
     ],
