@@ -1,0 +1,130 @@
+"""Training jobs: read from a CSV in the format of philly (Microsoft, philly-traces), or drawn with widths and durations like its.
+
+Figures of the drawn jobs: shares of the GPU time by width and by duration, computed from the 82,247 jobs of philly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from domains.gpu.simulation.openb import csv_rows
+from domains.gpu.simulation.tide_curve import add, read_number, read_time
+from multisched.config.document import Problem
+
+COLUMNS: Final = ("timestamp", "duration", "num_gpus")
+JOBS_MAX: Final = 1_000_000
+CARDS_MAX: Final = 10_000
+DURATION_MAX_S: Final = 1e8
+LOAD_DEFAULT: Final = 1.5
+BACKLOG_SHARE: Final = 0.5
+"""Share of the drawn load that waits already when the played days begin, so that training is not idle in the first night."""
+WIDTHS: Final = ((1, 0.18), (2, 0.03), (4, 0.17), (8, 0.48), (16, 0.12), (32, 0.02))
+"""(cards, share of the GPU time)."""
+DURATIONS: Final = (
+    (60.0, 3_600.0, 0.019),
+    (3_600.0, 28_800.0, 0.051),
+    (28_800.0, 86_400.0, 0.09),
+    (86_400.0, 864_000.0, 0.84),
+)
+"""(from, to in seconds, share of the GPU time); log-uniform within."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A training job: a gang."""
+
+    arrives_s: float
+    work_s: float
+    """What it runs for if it is never evicted."""
+    cards: int
+
+    @property
+    def card_s(self) -> float:
+        return self.work_s * self.cards
+
+
+def read_jobs(path: Path, problems: list[Problem]) -> tuple[Job, ...]:
+    """Reads the jobs, in order of arrival; adds problems. Jobs without cards or duration are skipped."""
+    found = []
+    for line, row in csv_rows(path, COLUMNS, JOBS_MAX, problems):
+        at_s = read_time(row["timestamp"])
+        work_s, cards = read_number(row["duration"], DURATION_MAX_S), read_number(row["num_gpus"], CARDS_MAX)
+        if at_s is None:
+            add(
+                problems,
+                path,
+                line,
+                "timestamp",
+                f"{row['timestamp'][:40]!r} is no time; write ISO 8601 or epoch seconds",
+            )
+        elif work_s is None:
+            add(problems, path, line, "duration", f"{row['duration'][:40]!r} is not a number of seconds")
+        elif cards is None or cards != int(cards):
+            add(
+                problems,
+                path,
+                line,
+                "num_gpus",
+                f"{row['num_gpus'][:40]!r} is not a whole number from 0 to {CARDS_MAX}",
+            )
+        elif work_s and cards:
+            found.append(Job(at_s, work_s, int(cards)))
+    if not found and not problems:
+        add(problems, path, 1, "", "has no job with a duration and cards; write at least one")
+    return tuple(sorted(found, key=lambda job: job.arrives_s))
+
+
+def played(jobs: Sequence[Job], begin_s: float, days: int, load: float | None, card_s: float) -> tuple[Job, ...]:
+    """Returns the jobs with times from `begin_s` on.
+
+    `load`: the jobs are taken in order until they ask for `load * card_s`, and spread over the days as in the file; None: those
+    of the first `days` of the file, as they are.
+    """
+    first_s, length_s = jobs[0].arrives_s, days * 86_400.0
+    if load is None:
+        return tuple(
+            msgspec.structs.replace(job, arrives_s=begin_s + job.arrives_s - first_s)
+            for job in jobs
+            if job.arrives_s - first_s < length_s
+        )
+    taken, asked = list[Job](), 0.0
+    for job in jobs:
+        if asked >= load * card_s:
+            break
+        taken.append(job)
+        asked += min(job.work_s, length_s) * job.cards
+    factor = length_s / max(1.0, taken[-1].arrives_s - first_s)
+    return tuple(msgspec.structs.replace(job, arrives_s=begin_s + (job.arrives_s - first_s) * factor) for job in taken)
+
+
+def drawn(begin_s: float, days: int, load: float | None, card_s: float, cards_max: int, seed: int) -> tuple[Job, ...]:
+    """Returns drawn jobs that ask for `load * card_s` within the days: half of it waits at the begin, half arrives evenly.
+
+    `cards_max`: widths above it are left out. Deterministic in its arguments.
+    """
+    rng, length_s = np.random.default_rng([seed, 2]), days * 86_400.0
+    wanted = (LOAD_DEFAULT if load is None else load) * card_s
+    widths = [(cards, share) for cards, share in WIDTHS if cards <= cards_max]
+    kinds = [(cards, low, high, of_width * of_time) for cards, of_width in widths for low, high, of_time in DURATIONS]
+    rates = np.array([share / (cards * _mean_s(low, high)) for cards, low, high, share in kinds])
+    rates /= rates.sum()
+    sizes = list[tuple[float, int]]()
+    asked = 0.0
+    while asked < wanted:
+        cards, low, high, _ = kinds[int(rng.choice(len(kinds), p=rates))]
+        work_s = low * (high / low) ** float(rng.random())
+        sizes.append((work_s, cards))
+        asked += min(work_s, length_s) * cards
+    at_s = np.where(rng.random(len(sizes)) < BACKLOG_SHARE, 0.0, rng.random(len(sizes)) * length_s)
+    jobs = [Job(begin_s + at, work_s, cards) for at, (work_s, cards) in zip(at_s.tolist(), sizes, strict=True)]
+    return tuple(sorted(jobs, key=lambda job: job.arrives_s))
+
+
+def _mean_s(low_s: float, high_s: float) -> float:
+    """Returns the mean of a log-uniform duration."""
+    return (high_s - low_s) / math.log(high_s / low_s)
