@@ -21,8 +21,6 @@ class SimulatedGang:
         self.cards = job.cards
         self.work_s = job.work_s
         self.runs = 0
-        self.lost_card_s = 0.0
-        """Work repeated and time of restarts, times the cards."""
         self.notice: GangNotice | None = None
         self.seats: Sequence[Seat] = ()
         self.started_s = 0.0
@@ -41,13 +39,17 @@ class SimulatedGang:
             sizes.append(rest)
         return [(f"{self.key}-{self.runs}-{number}", cards) for number, cards in enumerate(sizes)]
 
+    @property
+    def restart_s(self) -> float:
+        """What the next start costs: nothing for the first one."""
+        return self._restart_s if self.runs else 0.0
+
     def start(self, now_s: float, seats: Sequence[Seat]) -> float:
         """Starts it; returns when it completes if it is not evicted."""
-        restart_s = self._restart_s if self.runs else 0.0
+        restart_s = self.restart_s
         self.runs += 1
         self.seats, self.started_s, self._works_from_s = seats, now_s, now_s + restart_s
         self._saved_at_s = self._works_from_s
-        self.lost_card_s += restart_s * self.cards
         return self._works_from_s + self.work_s - self._saved_s
 
     def checkpoint(self, now_s: float) -> None:
@@ -57,12 +59,11 @@ class SimulatedGang:
             self._saved_s += now_s - self._saved_at_s
             self._saved_at_s = now_s
 
-    def evict(self, now_s: float, stop_s: float) -> None:
-        """Ends the run at `now_s`; its cards are free `stop_s` later."""
+    def evict(self, now_s: float) -> float:
+        """Ends the run; returns the work lost in card-seconds."""
         self._write_due(now_s)
-        repeated_s = max(0.0, now_s - self._saved_at_s)
-        self.lost_card_s += (repeated_s + stop_s) * self.cards
         self.seats, self.notice = (), None
+        return max(0.0, now_s - self._saved_at_s) * self.cards
 
     def seen(self, now_s: float) -> TrainingGang:
         """Returns what the planner sees."""

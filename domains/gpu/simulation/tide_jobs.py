@@ -22,8 +22,6 @@ JOBS_MAX: Final = 1_000_000
 CARDS_MAX: Final = 10_000
 DURATION_MAX_S: Final = 1e8
 LOAD_DEFAULT: Final = 1.5
-BACKLOG_SHARE: Final = 0.5
-"""Share of the drawn load that waits already when the played days begin, so that training is not idle in the first night."""
 WIDTHS: Final = ((1, 0.18), (2, 0.03), (4, 0.17), (8, 0.48), (16, 0.12), (32, 0.02))
 """(cards, share of the GPU time)."""
 DURATIONS: Final = (
@@ -103,25 +101,34 @@ def played(jobs: Sequence[Job], begin_s: float, days: int, load: float | None, c
 
 
 def drawn(begin_s: float, days: int, load: float | None, card_s: float, cards_max: int, seed: int) -> tuple[Job, ...]:
-    """Returns drawn jobs that ask for `load * card_s` within the days: half of it waits at the begin, half arrives evenly.
+    """Returns drawn jobs, as a cluster with this load has them at any moment: those in it at the begin, then those that arrive.
 
-    `cards_max`: widths above it are left out. Deterministic in its arguments.
+    Arriving jobs ask for `load * card_s` in total, evenly over the days. Of a job that is there at the begin, a random part of the
+    work is left; together they ask for `load * cards_max` cards. `cards_max`: all cards. Deterministic in its arguments.
     """
     rng, length_s = np.random.default_rng([seed, 2]), days * 86_400.0
-    wanted = (LOAD_DEFAULT if load is None else load) * card_s
-    widths = [(cards, share) for cards, share in WIDTHS if cards <= cards_max]
-    kinds = [(cards, low, high, of_width * of_time) for cards, of_width in widths for low, high, of_time in DURATIONS]
-    rates = np.array([share / (cards * _mean_s(low, high)) for cards, low, high, share in kinds])
-    rates /= rates.sum()
-    sizes = list[tuple[float, int]]()
-    asked = 0.0
-    while asked < wanted:
-        cards, low, high, _ = kinds[int(rng.choice(len(kinds), p=rates))]
+    factor = LOAD_DEFAULT if load is None else load
+    kinds = [
+        (cards, low, high, of_width * of_time / cards)
+        for cards, of_width in WIDTHS
+        if cards <= cards_max
+        for low, high, of_time in DURATIONS
+    ]
+    jobs, cards_there, asked = list[Job](), 0, 0.0
+    present = np.array([weight for *_, weight in kinds])
+    while cards_there < factor * cards_max:
+        cards, low, high, _ = kinds[int(rng.choice(len(kinds), p=present / present.sum()))]
+        work_s = (low + (high - low) * float(rng.random())) * float(
+            rng.random()
+        )  # long jobs are met in proportion to their length
+        jobs.append(Job(begin_s, max(60.0, work_s), cards))
+        cards_there += cards
+    rates = np.array([weight / _mean_s(low, high) for _, low, high, weight in kinds])
+    while asked < factor * card_s:
+        cards, low, high, _ = kinds[int(rng.choice(len(kinds), p=rates / rates.sum()))]
         work_s = low * (high / low) ** float(rng.random())
-        sizes.append((work_s, cards))
-        asked += min(work_s, length_s) * cards
-    at_s = np.where(rng.random(len(sizes)) < BACKLOG_SHARE, 0.0, rng.random(len(sizes)) * length_s)
-    jobs = [Job(begin_s + at, work_s, cards) for at, (work_s, cards) in zip(at_s.tolist(), sizes, strict=True)]
+        jobs.append(Job(begin_s + float(rng.random()) * length_s, work_s, cards))
+        asked += work_s * cards
     return tuple(sorted(jobs, key=lambda job: job.arrives_s))
 
 

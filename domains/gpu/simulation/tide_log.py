@@ -12,7 +12,7 @@ An event has `time` (epoch seconds), `what`, and of `pod`, `gang`, `cards`, `nod
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +21,6 @@ from domains.gpu.simulation.tide_cards import CardTable
 from domains.gpu.tide.demand import NeedTally
 from domains.gpu.tide.state import WaitingInference
 
-DAY_S: Final = 86_400.0
 _ENCODER: Final = msgspec.json.Encoder()
 
 
@@ -53,12 +52,10 @@ class TideMeter:
         """Used by inference and training; by training; min(cards, demand + runnable)."""
         self.lost_card_s = 0.0
         self.waits_s: list[float] = []
-        self.samples: list[tuple[float, int, int, int, float]] = []
-        """(time, demand, cards of inference, cards of training, evicted so far), one a plan."""
-        self.evicted_by_day: Counter[int] = Counter()
-        self.needed_by_day: Counter[int] = Counter()
+        self.samples: list[tuple[float, ...]] = []
+        """(time, demand, cards of inference, cards of training, cards evicted so far, card-seconds lost so far), one a plan."""
         self._tally = NeedTally()
-        self._begin_s = self._now_s = begin_s
+        self._now_s = begin_s
 
     def advance(self, to_s: float) -> None:
         step_s = to_s - self._now_s
@@ -67,26 +64,31 @@ class TideMeter:
         self.training_card_s += step_s * self.training_cards
         self.bound_card_s += step_s * min(self.cards, self.demand_cards + self.runnable_cards)
 
-    def evicted(self, now_s: float, cards: int) -> None:
+    def evicted(self, cards: int) -> None:
         self._tally.evicted(cards)
-        self.evicted_by_day[self._day] += cards
 
-    def inference_took(self, table: CardTable, asking: deque[WaitingInference]) -> None:
-        before = self._tally.needed_cards
+    def inference_took(self, table: CardTable, asking: Iterable[WaitingInference]) -> None:
         self._tally.inference_has(table.free_cards + table.leaving_cards - sum(pod.cards for pod in asking))
-        self.needed_by_day[self._day] += self._tally.needed_cards - before
 
     def training_took(self, table: CardTable) -> None:
         self._tally.training_has(table.free_cards + table.leaving_cards)
+
+    @property
+    def evicted_cards(self) -> int:
+        return self._tally.evicted_cards
 
     @property
     def evicted_over_needed(self) -> float:
         return self._tally.ratio
 
     def sample(self, now_s: float) -> None:
-        evicted = float(self._tally.evicted_cards)
-        self.samples.append((now_s, self.demand_cards, self.inference_cards, self.training_cards, evicted))
-
-    @property
-    def _day(self) -> int:
-        return int((self._now_s - self._begin_s) // DAY_S)
+        self.samples.append(
+            (
+                now_s,
+                self.demand_cards,
+                self.inference_cards,
+                self.training_cards,
+                self._tally.evicted_cards,
+                self.lost_card_s,
+            )
+        )

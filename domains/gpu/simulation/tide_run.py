@@ -7,7 +7,7 @@ Under the policy `static` it does not run: a fixed part of the nodes is for infe
 from __future__ import annotations
 
 import heapq
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -53,15 +53,17 @@ class TideRun:
         self._evictions: deque[tuple[float, int]] = deque()
         self._limit: int | None = None
         self._planned_s = -PLAN_EVERY_S
-        self.plans: Counter[str] = Counter()
+        self.overrides = 0
+        """Notices within the minimum run time."""
+        self.gangs_broken = 0
 
     def run(self) -> None:
         played = self._played
+        self._at(played.begin_s, self._scale)
         for number, job in enumerate(played.jobs):
             jobs = played.section.jobs
             gang = SimulatedGang(number, job, jobs.checkpoint_every, jobs.restart_cost)
             self._at(job.arrives_s, self._arrive, gang)
-        self._at(played.begin_s, self._scale)
         end_s = played.begin_s + played.section.days * 86_400.0
         while self._events and self._events[0][0] <= end_s:
             at_s, _, happens, args = heapq.heappop(self._events)
@@ -69,10 +71,12 @@ class TideRun:
             self._now_s = at_s
             happens(*args)
         self.meter.advance(end_s)
-        self.meter.lost_card_s += sum(gang.lost_card_s for gang in self._running.values())
-        self.meter.lost_card_s += sum(gang.lost_card_s for queue in self._queue.values() for _, gang in queue)
         for pod in self._asking:
             self.meter.waits_s.append(end_s - pod.since_s)
+
+    @property
+    def is_learned(self) -> bool:
+        return self._forecast.is_learned
 
     def _at(self, at_s: float, happens: Callable[..., None], *args: object) -> None:
         self._number += 1
@@ -166,6 +170,7 @@ class TideRun:
             return False
         self._running[gang.key] = gang
         self.meter.training_cards += gang.cards
+        self.meter.lost_card_s += gang.restart_s * gang.cards
         completes_s = gang.start(self._now_s, seats)
         for seat in seats:
             self._log.write(self._now_s, "bound", pod=seat.pod.uid, gang=gang.key, cards=seat.cards, node=seat.node)
@@ -177,7 +182,6 @@ class TideRun:
         if gang.key not in self._running or gang.runs != run:
             return
         self.meter.runnable_cards -= gang.cards
-        self.meter.lost_card_s += gang.lost_card_s
         self._log.write(self._now_s, "completed", gang=gang.key, cards=gang.cards)
         self._end(gang)
 
@@ -210,7 +214,6 @@ class TideRun:
         while self._evictions and self._evictions[0][0] <= self._now_s - HOUR_S:
             self._evictions.popleft()
         decided = plan(self._state(), self._played.settings)
-        self.plans["exceeds upper"] += decided.exceeds_upper
         self._limit = decided.training_limit_cards
         self._carry_out(decided)
         self._train()
@@ -226,7 +229,7 @@ class TideRun:
             self._log.write(
                 self._now_s, "noticed", gang=gang.key, cards=gang.cards, deadline=notice.deadline_s, **overrides
             )
-            self.plans["minimum run time overridden"] += notice.overrides_min_run_time
+            self.overrides += notice.overrides_min_run_time
             self._at(notice.deadline_s, self._decide)
             jobs = self._played.section.jobs
             if jobs.hook:
@@ -234,13 +237,15 @@ class TideRun:
                 self._at(self._now_s + answer_s, self._answer, gang, gang.runs)
         for eviction in decided.evictions:
             gang = self._running[eviction.gang]
+            self.gangs_broken += eviction.uids != tuple(seat.pod.uid for seat in gang.seats)
             for seat in gang.seats:
                 self._log.write(
                     self._now_s, "evicted", pod=seat.pod.uid, gang=gang.key, cards=seat.cards, node=seat.node
                 )
             self._end(gang)
-            gang.evict(self._now_s, self._played.section.stop_seconds)
-            self.meter.evicted(self._now_s, gang.cards)
+            lost_card_s = gang.evict(self._now_s) + self._played.section.stop_seconds * gang.cards
+            self.meter.lost_card_s += lost_card_s
+            self.meter.evicted(gang.cards)
             self._evictions.append((self._now_s, gang.cards))
             self._enqueue(gang)
 
