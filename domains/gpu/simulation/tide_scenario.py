@@ -51,7 +51,7 @@ class TideScenario(msgspec.Struct, frozen=True):
             begin_s = BEGIN_S
             curve = shape_curve(inference.shape, inference.peak, section.days, section.history_days, seed)
         else:
-            curve, begin_s = self.curve, self.curve.at_s[-1] - section.days * DAY_S
+            curve, begin_s = self.curve, float(self.curve.at_s[-1]) - section.days * DAY_S
         end_s = begin_s + section.days * DAY_S
         cards = section.nodes * section.cards_per_node
         left_card_s = max(1.0, (cards - curve.mean(begin_s, end_s)) * section.days * DAY_S)
@@ -60,7 +60,7 @@ class TideScenario(msgspec.Struct, frozen=True):
             jobs = played(self.jobs, begin_s, section.days, load, left_card_s)
         else:
             jobs = drawn(begin_s, section.days, load, left_card_s, cards, seed)
-        return Played(section, self.settings, curve, float(begin_s), jobs)
+        return Played(section, self.settings, curve, begin_s, jobs)
 
 
 def read_scenario(document: Document, section: GpuTideSection, folder: Path) -> TideScenario:
