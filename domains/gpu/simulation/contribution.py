@@ -18,8 +18,8 @@ from domains.gpu.gpu_share import GpuShare
 from domains.gpu.policies import BestFit, Packing, RandomNode, Spread
 from domains.gpu.settings import gpu_settings
 from domains.gpu.simulation.openb import read_nodes, read_pods, typical_pods
-from domains.gpu.simulation.tide_report import POLICIES, read_tide
-from domains.gpu.simulation.tide_section import GpuTideFile
+from domains.gpu.simulation.tide.report import POLICIES, read_tide
+from domains.gpu.simulation.tide.section import GpuTideFile
 from domains.gpu.simulation.trace_run import Trace, TraceOutcome, means_over, play
 from domains.gpu.typical_pods import Typical, TypicalPod
 from multisched.config.document import Document, Problem

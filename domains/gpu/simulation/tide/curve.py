@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from domains.gpu.simulation.openb import csv_rows
-from domains.gpu.simulation.tide_section import CurveShape, ForecastError
+from domains.gpu.simulation.tide.section import CurveShape, ForecastError
 from domains.gpu.tide.demand import HISTORY_MIN_DAYS, LearnedDemand, learn_demand, rise_error
 from domains.gpu.tide.state import DemandForecast
 from multisched.config.document import Problem

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
-from domains.gpu.simulation.tide_curve import BEGIN_S, DAY_S, Curve, read_curve, shape_curve
-from domains.gpu.simulation.tide_jobs import Job, drawn, played, read_jobs
-from domains.gpu.simulation.tide_section import GpuTideSection
+from domains.gpu.simulation.tide.curve import BEGIN_S, DAY_S, Curve, read_curve, shape_curve
+from domains.gpu.simulation.tide.jobs import Job, drawn, played, read_jobs
+from domains.gpu.simulation.tide.section import GpuTideSection
 from domains.gpu.tide.settings import TideSettings, tide_settings
 from multisched.config.document import Document, Problem
 from multisched.framework.plugin_args import PluginArgsError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from domains.gpu.simulation.tide_cards import Seat
-from domains.gpu.simulation.tide_jobs import Job
+from domains.gpu.simulation.tide.cards import Seat
+from domains.gpu.simulation.tide.jobs import Job
 from domains.gpu.tide.state import GangMember, GangNotice, TrainingGang
 
 MEMBER_CARDS_MAX: Final = 8

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from domains.gpu.simulation.openb import csv_rows
-from domains.gpu.simulation.tide_curve import add, read_number, read_time
+from domains.gpu.simulation.tide.curve import add, read_number, read_time
 from multisched.config.document import Problem
 
 COLUMNS: Final = ("timestamp", "duration", "num_gpus")

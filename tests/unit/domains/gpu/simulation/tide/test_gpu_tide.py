@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from multisched.cli.commands import app
 from multisched.config.document import ConfigError
 from multisched.simulate.simulation_file import load_simulation
-from tests.unit.domains.gpu.simulation.tide_replay import Event, Replay, Rules
+from tests.unit.domains.gpu.simulation.tide.tide_replay import Event, Replay, Rules
 
 BEGIN_S = 1_767_571_200.0
 DAY_S = 86_400.0

@@ -11,12 +11,12 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from domains.gpu.simulation.tide_cards import CardTable
-from domains.gpu.simulation.tide_curve import DAY_S
-from domains.gpu.simulation.tide_log import EventLog, TideMeter
-from domains.gpu.simulation.tide_run import TideRun
-from domains.gpu.simulation.tide_scenario import TideScenario, read_scenario
-from domains.gpu.simulation.tide_section import GpuTideFile
+from domains.gpu.simulation.tide.cards import CardTable
+from domains.gpu.simulation.tide.curve import DAY_S
+from domains.gpu.simulation.tide.log import EventLog, TideMeter
+from domains.gpu.simulation.tide.run import TideRun
+from domains.gpu.simulation.tide.scenario import TideScenario, read_scenario
+from domains.gpu.simulation.tide.section import GpuTideFile
 from multisched.config.document import Document
 from multisched.simulate.report import Plot, Report, Table, rounded
 from multisched.simulate.scenario import Policy

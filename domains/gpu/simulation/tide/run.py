@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from domains.gpu.simulation.tide_cards import INFERENCE, TRAINING, CardTable, Seat
-from domains.gpu.simulation.tide_curve import CurveForecast
-from domains.gpu.simulation.tide_gang import SimulatedGang
-from domains.gpu.simulation.tide_log import EventLog, TideMeter
-from domains.gpu.simulation.tide_scenario import Played
+from domains.gpu.simulation.tide.cards import INFERENCE, TRAINING, CardTable, Seat
+from domains.gpu.simulation.tide.curve import CurveForecast
+from domains.gpu.simulation.tide.gang import SimulatedGang
+from domains.gpu.simulation.tide.log import EventLog, TideMeter
+from domains.gpu.simulation.tide.scenario import Played
 from domains.gpu.tide.demand import RecentDemand
 from domains.gpu.tide.planner import plan
 from domains.gpu.tide.state import GangNotice, InferenceState, TidePlan, TideState, WaitingGang, WaitingInference

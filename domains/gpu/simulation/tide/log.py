@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from domains.gpu.simulation.tide_cards import CardTable
+from domains.gpu.simulation.tide.cards import CardTable
 from domains.gpu.tide.demand import NeedTally
 from domains.gpu.tide.state import WaitingInference
 
