@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -120,7 +120,7 @@ def learn_demand(history: History, *, now_s: float, horizon_s: float, zone: str 
 
     `horizon_s`: notice + grace.
     """
-    sums: Counter[float] = Counter()
+    sums: dict[float, float] = defaultdict(float)
     for samples in history.values():
         for moment, cards in samples:
             sums[moment] += cards

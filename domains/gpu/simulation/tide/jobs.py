@@ -77,27 +77,34 @@ def read_jobs(path: Path, problems: list[Problem]) -> tuple[Job, ...]:
     return tuple(sorted(found, key=lambda job: job.arrives_s))
 
 
-def played(jobs: Sequence[Job], begin_s: float, days: int, load: float | None, card_s: float) -> tuple[Job, ...]:
-    """Returns the jobs with times from `begin_s` on.
+def played(
+    jobs: Sequence[Job], first_s: float, begin_s: float, days: int, load: float | None, card_s: float
+) -> tuple[Job, ...]:
+    """Returns the jobs of `days` from `first_s` of the file on, with times from `begin_s` on.
 
-    `load`: the jobs are taken in order until they ask for `load * card_s`, and spread over the days as in the file; None: those
-    of the first `days` of the file, as they are.
+    Jobs that the file began earlier and that would still run then are there at the begin, with the work that is left. `load`: each
+    job is taken as often as needed, on average, for all to ask for `load * card_s`, copies evenly over the days; None: once.
     """
-    first_s, length_s = jobs[0].arrives_s, days * 86_400.0
-    if load is None:
-        return tuple(
-            msgspec.structs.replace(job, arrives_s=begin_s + job.arrives_s - first_s)
-            for job in jobs
-            if job.arrives_s - first_s < length_s
-        )
-    taken, asked = list[Job](), 0.0
-    for job in jobs:
-        if asked >= load * card_s:
-            break
-        taken.append(job)
-        asked += min(job.work_s, length_s) * job.cards
-    factor = length_s / max(1.0, taken[-1].arrives_s - first_s)
-    return tuple(msgspec.structs.replace(job, arrives_s=begin_s + (job.arrives_s - first_s) * factor) for job in taken)
+    length_s = days * 86_400.0
+    there = [
+        Job(0.0, job.arrives_s + job.work_s - first_s, job.cards)
+        for job in jobs
+        if job.arrives_s < first_s < job.arrives_s + job.work_s
+    ]
+    later = [
+        msgspec.structs.replace(job, arrives_s=job.arrives_s - first_s)
+        for job in jobs
+        if first_s <= job.arrives_s < first_s + length_s
+    ]
+    asked = sum(min(job.work_s, length_s - job.arrives_s) * job.cards for job in (*there, *later))
+    factor = 1.0 if load is None or not asked else load * card_s / asked
+    found = list[Job]()
+    for number, job in enumerate((*there, *later)):
+        copies = int((number + 1) * factor) - int(number * factor)
+        for copy in range(copies):
+            after_s = (job.arrives_s + copy * length_s / copies) % length_s if job.arrives_s else 0.0
+            found.append(msgspec.structs.replace(job, arrives_s=begin_s + after_s))
+    return tuple(sorted(found, key=lambda job: job.arrives_s))
 
 
 def drawn(begin_s: float, days: int, load: float | None, card_s: float, cards_max: int, seed: int) -> tuple[Job, ...]:

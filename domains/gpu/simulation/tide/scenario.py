@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from domains.gpu.simulation.tide.curve import BEGIN_S, DAY_S, Curve, read_curve, shape_curve
+from domains.gpu.simulation.tide.curve import BEGIN_S, DAY_S, Curve, read_curve, read_time, shape_curve
 from domains.gpu.simulation.tide.jobs import Job, drawn, played, read_jobs
 from domains.gpu.simulation.tide.section import GpuTideSection
 from domains.gpu.tide.settings import TideSettings, tide_settings
@@ -43,6 +43,8 @@ class TideScenario(msgspec.Struct, frozen=True):
     """Of the file; None: the shape."""
     jobs: tuple[Job, ...]
     """Of the file; empty: drawn."""
+    first_s: float = 0.0
+    """The moment of the file of jobs at which the played days begin."""
 
     def played(self, seed: int) -> Played:
         """Returns what a seed plays. Deterministic."""
@@ -57,7 +59,7 @@ class TideScenario(msgspec.Struct, frozen=True):
         left_card_s = max(1.0, (cards - curve.mean(begin_s, end_s)) * section.days * DAY_S)
         load = section.jobs.load
         if self.jobs:
-            jobs = played(self.jobs, begin_s, section.days, load, left_card_s)
+            jobs = played(self.jobs, self.first_s, begin_s, section.days, load, left_card_s)
         else:
             jobs = drawn(begin_s, section.days, load, left_card_s, cards, seed)
         return Played(section, self.settings, curve, begin_s, jobs)
@@ -84,7 +86,16 @@ def read_scenario(document: Document, section: GpuTideSection, folder: Path) -> 
     if curve is None and shape.mean_over_peak <= shape.low:
         text = f"{shape.mean_over_peak:g} is not above low, {shape.low:g}; raise it, or lower low"
         document.add(("gpuTide", "inference", "shape", "meanOverPeak"), text)
-    return TideScenario(section, _settings(document, section), curve, jobs)
+    first_s = jobs[0].arrives_s if jobs else 0.0
+    if section.jobs.begin is not None:
+        found_s = read_time(section.jobs.begin)
+        if found_s is None or not jobs or not first_s <= found_s <= jobs[-1].arrives_s:
+            text = (
+                f"{section.jobs.begin!r} is no time between the first and the last job of the file; write such a time"
+            )
+            document.add(("gpuTide", "jobs", "from"), text)
+        first_s = found_s or first_s
+    return TideScenario(section, _settings(document, section), curve, jobs, first_s)
 
 
 def _settings(document: Document, section: GpuTideSection) -> TideSettings:

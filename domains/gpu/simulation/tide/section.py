@@ -49,9 +49,11 @@ class Jobs(Section, frozen=True):
 
     file: str | None = None
     """CSV in the format of philly: timestamp, duration (s), num_gpus. Default: drawn with widths and durations like philly's."""
+    begin: str | None = field(default=None, name="from")
+    """The moment of the file at which the played days begin; jobs that would still run then are there. Default: its first job."""
     load: Annotated[float, Meta(gt=0.0, le=20.0)] | None = None
-    """GPU time that the jobs of the played days ask for, over what inference leaves of all cards: times of arrival are compressed
-    or stretched to it. Default: 1.5 for drawn jobs, and the times of the file for a file."""
+    """GPU time that the jobs of the played days ask for, over what inference leaves of all cards: jobs of a file are repeated or
+    left out for it. Default: 1.5 for drawn jobs, and each job of a file once."""
     checkpoint_every: Seconds = 1_800.0
     restart_cost: Annotated[float, Meta(ge=0.0, le=86_400.0)] = field(default=120.0, name="restartCostSeconds")
     """Seconds in which a gang that was evicted repeats no work and does no new work after it started again."""

@@ -252,7 +252,7 @@ def states(draw: st.DrawFn) -> TideState:
     free = [8] * draw(st.integers(1, 5))
     gangs = []
     for number in range(draw(st.integers(0, 8))):
-        members = []
+        members = list[GangMember]()
         for node in draw(st.lists(st.integers(0, len(free) - 1), min_size=1, max_size=3)):
             cards = draw(st.integers(1, 8))
             if cards <= free[node]:

@@ -152,6 +152,7 @@ def test_replay_finds_a_gang_that_is_evicted_young_or_in_part(events: list[Event
         ({"jobs": {"hookAnswerSeconds": [60, 30]}}, "gpuTide.jobs.hookAnswerSeconds: [60, 30] is no range"),
         ({"inference": {"shape": {"low": 0.5}}}, "gpuTide.inference.shape.meanOverPeak: 0.335 is not above low, 0.5"),
         ({"inference": {"podCards": 8}, "cardsPerNode": 4}, "gpuTide.inference.podCards: 8 cards do not fit a node of 4"),
+        ({"jobs": {"from": "2017-10-09"}}, "gpuTide.jobs.from: '2017-10-09' is no time between the first and the last job"),
         ({"settings": {"notice": "2h"}}, "gpuTide.settings: notice: 2h is too long"),
         ({"settings": {"inference": {"floor": 9, "ceiling": 8}}}, "gpuTide.settings: inference.ceiling: 8 is below"),
     ],

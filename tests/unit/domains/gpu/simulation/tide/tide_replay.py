@@ -131,7 +131,7 @@ class Replay:
     def _free(self) -> int:
         """Cards that no pod will hold soon: free ones, and those of pods that end."""
         training = sum(sum(gang.pods.values()) for gang in self._gangs.values())
-        asked = sum(event["cards"] for event in self._asked.values())
+        asked = sum(int(event["cards"]) for event in self._asked.values())
         return self.rules.cards - sum(self._serving.values()) - asked - training
 
     # -- inference ----------------------------------------------------------------------------------------------------------
