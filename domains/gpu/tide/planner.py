@@ -44,6 +44,8 @@ from domains.gpu.tide.victims import (
 
 TREND_S: Final = 300.0
 """A rise counts as a trend if demand exceeds all it was until so long ago."""
+KEPT_SHARE: Final = 50
+"""At most one of so many cards of the tide is kept for the first waiting gang, but always as many as a node has."""
 
 
 class _Case(msgspec.Struct, frozen=True):
@@ -93,6 +95,7 @@ def plan(state: TideState, settings: TideSettings) -> TidePlan:
         available_cards=available,
         training_cards=training,
         training_limit_cards=limit,
+        kept_cards=kept_cards(state.waiting_gangs[0].cards, case.nodes) if state.waiting_gangs else 0,
         unmet=case.unmet,
         needed_cards=need.cards,
         exceeds_upper=exceeds,
@@ -105,7 +108,7 @@ def plan(state: TideState, settings: TideSettings) -> TidePlan:
         if state.previous_limit_cards is not None:
             frozen_limit = state.previous_limit_cards
         return msgspec.structs.replace(
-            decided, training_limit_cards=frozen_limit, notes=("the tide is frozen: nothing is decided",)
+            decided, training_limit_cards=frozen_limit, kept_cards=0, notes=("the tide is frozen: nothing is decided",)
         )
     decided = _with_held(decided, case, reserved)
     withdrawals, kept = _withdrawals(case, noticed)
@@ -211,6 +214,12 @@ def _reserved(case: _Case, at_s: float) -> int:
     if settings.ceiling_cards is not None:
         found = min(found, max(settings.ceiling_cards, demand))
     return math.ceil(found)
+
+
+def kept_cards(gang_cards: int, nodes: Sequence[NodeCards]) -> int:
+    """Returns `TidePlan.kept_cards` for a gang of so many cards that is the first in the queue."""
+    most = max(sum(node.total for node in nodes) // KEPT_SHARE, max((node.total for node in nodes), default=0))
+    return min(gang_cards, most)
 
 
 def _with_held(decided: TidePlan, case: _Case, reserved: int) -> TidePlan:

@@ -19,7 +19,7 @@ from domains.gpu.simulation.tide.gang import SimulatedGang
 from domains.gpu.simulation.tide.log import EventLog, TideMeter
 from domains.gpu.simulation.tide.scenario import Played
 from domains.gpu.tide.demand import RecentDemand
-from domains.gpu.tide.planner import plan
+from domains.gpu.tide.planner import kept_cards, plan
 from domains.gpu.tide.state import GangNotice, InferenceState, TidePlan, TideState, WaitingGang, WaitingInference
 
 PLAN_EVERY_S: Final = 60.0
@@ -161,8 +161,11 @@ class TideRun:
         self.meter.training_took(self._table)
 
     def _start(self, gang: SimulatedGang) -> bool:
-        if self._limit is not None and self.meter.training_cards + gang.cards > self._limit:
-            return False
+        if self._limit is not None:
+            first = min(queue[0] for queue in self._queue.values() if queue)[1]
+            kept = 0 if gang is first else kept_cards(first.cards, self._table.nodes())
+            if self.meter.training_cards + gang.cards + kept > self._limit:
+                return False
         if self._table.free_cards < gang.cards:
             return False
         seats = self._table.place_all(gang.pods(), TRAINING)
