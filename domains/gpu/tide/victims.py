@@ -154,10 +154,14 @@ def victims_for(
     while True:
         trial = grown.copy()
         need = trial.need(pods, headroom)
-        ranked = [(order.rank(gang, usable), gang) for gang in left.values() if (usable := trial.usable(gang, need))]
-        if not need or not ranked:
+        usable = {key: trial.usable(gang, need) for key, gang in left.items()} if need else {}
+        best = min(
+            (gang for key, gang in left.items() if usable.get(key)),
+            key=lambda gang: order.rank(gang, usable[gang.key]),
+            default=None,
+        )
+        if best is None:
             return _required(chosen, need.cards, pods, headroom, room)
-        best = min(ranked)[1]
         chosen.append(left.pop(best.key))
         grown.add(best)
 

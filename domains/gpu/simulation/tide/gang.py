@@ -23,6 +23,7 @@ class SimulatedGang:
         self.runs = 0
         self.notice: GangNotice | None = None
         self.seats: Sequence[Seat] = ()
+        self._members: tuple[GangMember, ...] = ()
         self.started_s = 0.0
         self._works_from_s = 0.0
         self._saved_s = 0.0
@@ -50,6 +51,7 @@ class SimulatedGang:
         self.runs += 1
         self.seats, self.started_s, self._works_from_s = seats, now_s, now_s + restart_s
         self._saved_at_s = self._works_from_s
+        self._members = tuple(GangMember(seat.pod.uid, seat.node, seat.cards) for seat in seats)
         return self._works_from_s + self.work_s - self._saved_s
 
     def checkpoint(self, now_s: float) -> None:
@@ -71,7 +73,7 @@ class SimulatedGang:
         has_checkpoint = self.runs > 1 or self._saved_at_s > self._works_from_s
         return TrainingGang(
             key=self.key,
-            members=tuple(GangMember(seat.pod.uid, seat.node, seat.cards) for seat in self.seats),
+            members=self._members,
             started_s=self.started_s,
             checkpoint_s=min(self._saved_at_s, now_s) if has_checkpoint else None,
             notice=self.notice,

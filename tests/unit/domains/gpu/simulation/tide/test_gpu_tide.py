@@ -188,3 +188,13 @@ def test_curve_and_jobs_of_files_are_played_as_they_are(tmp_path: Path) -> None:
     assert 12 * 3_600 < back_s < 12.5 * 3_600
     assert figures["tide"]["runs"][0]["evictedCards"] == 16
     assert figures["tide"]["inferenceWaitMaxS"] <= 60
+
+
+def test_demand_that_goes_up_and_down_evicts_only_once(tmp_path: Path) -> None:
+    """Inference needs 16 and 24 of 48 cards in turns of three minutes: 480 times up, and 8 cards are evicted for it once."""
+    steps = [(BEGIN_S + 180 * turn + offset, 16 + 8 * (turn % 2)) for turn in range(480) for offset in (0, 179)]
+    lines = "\n".join(f"{at_s:.0f},{cards}" for at_s, cards in [*steps, (BEGIN_S + DAY_S, 16)])
+    (tmp_path / "curve.csv").write_text(f"timestamp,cards\n{lines}\n")
+    figures, log = simulated(scenario(tmp_path, ("tide",), nodes=6, inference={"curve": "curve.csv"}))
+    assert not Replay(log["tide"], Rules(48, 8, BEGIN_S, BEGIN_S + DAY_S)).problems
+    assert figures["tide"]["runs"][0]["evictedCards"] <= 32
