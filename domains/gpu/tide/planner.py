@@ -155,6 +155,7 @@ def _headroom(state: TideState, settings: TideSettings, demand: int) -> Headroom
     if forecast.origin is ForecastOrigin.WINDOWS:
         cards = max(cards, math.ceil(_level(forecast, now_s, now_s + horizon_s)) - demand)
     cards = max(cards, settings.floor_cards - demand)
+    cards = math.ceil(cards / state.inference.pod_cards) * state.inference.pod_cards
     if settings.ceiling_cards is not None:
         cards = min(cards, settings.ceiling_cards - demand)
     return Headroom(max(0, cards), expected, recent, error)
@@ -191,7 +192,9 @@ def _training_limit(case: _Case, training: int) -> tuple[int, int]:
     """Returns the cards that training may hold, and those that are reserved for inference."""
     state, settings = case.state, case.settings
     reserved = _reserved(case, state.now_s)
-    limit = max(0, sum(node.total for node in case.nodes) - reserved)
+    pod_cards = state.inference.pod_cards
+    scattered = sum(node.free % pod_cards for node in case.nodes)  # free, but inference cannot use them
+    limit = max(0, sum(node.total for node in case.nodes) - reserved - scattered)
     cap = settings.eviction_cap_cards
     if cap is not None and state.evicted_last_hour_cards > cap:
         limit = min(limit, training)

@@ -185,7 +185,10 @@ class Headroom(msgspec.Struct, frozen=True):
     """Cards above the demand that are kept free, under notice or leaving."""
 
     cards: int
-    """The larger rise + the error, rounded up; at most what the ceiling leaves, at least what the floor or a window asks for."""
+    """
+    The larger rise + the error, rounded up to whole pods; at most what the ceiling leaves, at least what the floor or a window
+    asks for.
+    """
     forecast_rise_cards: float
     """What the forecast expects within notice + grace from now."""
     recent_rise_cards: float

@@ -48,7 +48,7 @@ class CardRoom:
         """`pod_cards`: spare cards of a node count in multiples of it."""
         self._models = {node.name: node.model for node in nodes}
         self._room = {node.name: node.free + node.leaving for node in nodes}
-        self._pod_cards = max(1, pod_cards)
+        self.pod_cards = max(1, pod_cards)
 
     def add(self, gang: TrainingGang) -> None:
         """Adds the cards of a gang, as if it had ended."""
@@ -57,7 +57,7 @@ class CardRoom:
                 self._room[member.node] += member.cards
 
     def copy(self) -> CardRoom:
-        copied = CardRoom((), self._pod_cards)
+        copied = CardRoom((), self.pod_cards)
         copied._models, copied._room = self._models, dict(self._room)
         return copied
 
@@ -77,7 +77,7 @@ class CardRoom:
 
     @property
     def spare(self) -> int:
-        return sum(room - room % self._pod_cards for room in self._room.values())
+        return sum(room - room % self.pod_cards for room in self._room.values())
 
     def need(self, pods: Mapping[Shape, int], headroom: int) -> Need:
         """Returns what is lacking. Leaves the room of the placed pods taken."""
@@ -89,12 +89,13 @@ class CardRoom:
                     break
         return Need(missing, max(0, headroom - self.spare))
 
-    def usable(self, gang: TrainingGang, need: Need) -> int:
-        """Returns how many cards inference could use if the gang ended: of waiting pods on its nodes, and of the headroom."""
+    def usable(self, gangs: Iterable[TrainingGang], need: Need) -> int:
+        """Returns how many cards inference could use if these gangs ended: of waiting pods on their nodes, and of the headroom."""
         freed: Counter[str] = Counter()
-        for member in gang.members:
-            if member.node in self._room:
-                freed[member.node] += member.cards
+        for gang in gangs:
+            for member in gang.members:
+                if member.node in self._room:
+                    freed[member.node] += member.cards
         left, found, spare = dict(need.pods), 0, 0
         for name, cards in freed.items():
             room = self._room[name] + cards
@@ -104,8 +105,8 @@ class CardRoom:
                 left[shape] -= count
                 room -= size * count
                 found += size * count
-            before = self._room[name] - self._room[name] % self._pod_cards
-            spare += max(0, room - room % self._pod_cards - before)
+            before = self._room[name] - self._room[name] % self.pod_cards
+            spare += max(0, room - room % self.pod_cards - before)
         return found + min(spare, need.spare_cards)
 
 
@@ -133,12 +134,23 @@ class VictimOrder(msgspec.Struct, frozen=True):
     overriding: frozenset[str]
     """Keys of gangs that are taken after all others: those within their minimum run time."""
 
-    def rank(self, gang: TrainingGang, usable: int) -> tuple[bool, bool, float, float, str]:
-        """Returns the position; the least is taken first. `usable`: cards that inference could use, above 0."""
+    def cost_card_s(self, gang: TrainingGang) -> float:
+        """Returns what an eviction costs in card-seconds: work lost, and the restart."""
         minutes = work_lost_s(gang, self.now_s, self.median_start_s) // WORK_STEP_S
-        cost = (minutes * WORK_STEP_S + RESTART_S) * gang.cards / usable
-        is_spared = gang.retries_left is not None and gang.retries_left <= RETRIES_SPARED
-        return gang.key in self.overriding, is_spared, cost, -gang.started_s, gang.key
+        return (minutes * WORK_STEP_S + RESTART_S) * gang.cards
+
+    def rank(self, gangs: Sequence[TrainingGang], usable: int) -> tuple[bool, bool, float, float, str]:
+        """Returns the position of gangs that are evicted together; the least is taken first.
+
+        `usable`: cards that inference could use of all of them, above 0.
+        """
+        return (
+            any(gang.key in self.overriding for gang in gangs),
+            any(gang.retries_left is not None and gang.retries_left <= RETRIES_SPARED for gang in gangs),
+            sum(map(self.cost_card_s, gangs)) / usable,
+            -max(gang.started_s for gang in gangs),
+            min(gang.key for gang in gangs),
+        )
 
 
 def victims_for(
@@ -154,23 +166,39 @@ def victims_for(
     while True:
         trial = grown.copy()
         need = trial.need(pods, headroom)
-        usable = {key: trial.usable(gang, need) for key, gang in left.items()} if need else {}
-        best = min(
-            (gang for key, gang in left.items() if usable.get(key)),
-            key=lambda gang: order.rank(gang, usable[gang.key]),
-            default=None,
-        )
-        if best is None:
+        options = _options(left, trial, need, order) if need else []
+        if not options:
             return _required(chosen, need.cards, pods, headroom, room)
-        chosen.append(left.pop(best.key))
-        grown.add(best)
+        for gang in min(options, key=lambda option: order.rank(*option))[0]:
+            chosen.append(left.pop(gang.key))
+            grown.add(gang)
+
+
+def _options(
+    left: Mapping[str, TrainingGang], room: CardRoom, need: Need, order: VictimOrder
+) -> list[tuple[tuple[TrainingGang, ...], int]]:
+    """Returns gangs of which inference could use cards, and how many: single ones; and if it needs more cards on one node than a gang
+    frees there, the cheapest gangs of each node together."""
+    found = [((gang,), usable) for gang in left.values() if (usable := room.usable((gang,), need))]
+    if room.pod_cards == 1 and all(cards == 1 for cards, _ in need.pods):
+        return found
+    on_node: dict[str, list[TrainingGang]] = {}
+    for gang in sorted(left.values(), key=lambda gang: order.rank((gang,), gang.cards)):
+        for node in dict.fromkeys(member.node for member in gang.members):
+            on_node.setdefault(node, []).append(gang)
+    for gangs in on_node.values():
+        for count in range(2, len(gangs) + 1):
+            if usable := room.usable(gangs[:count], need):
+                found.append((tuple(gangs[:count]), usable))
+                break
+    return found
 
 
 def _required(
     chosen: list[TrainingGang], lacking: int, pods: Mapping[Shape, int], headroom: int, room: CardRoom
 ) -> list[TrainingGang]:
     """Returns the gangs without those that later ones made needless: without them no more than `lacking` cards are lacking."""
-    for gang in tuple(chosen[:-1]):
+    for gang in tuple(chosen):
         others = [other for other in chosen if other is not gang]
         trial = room.copy()
         for other in others:

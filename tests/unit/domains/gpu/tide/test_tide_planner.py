@@ -159,6 +159,22 @@ def test_free_cards_of_other_nodes_do_not_fit_a_pod_of_eight() -> None:
     assert decided.needed_cards == 8
 
 
+def test_pod_of_eight_takes_the_node_whose_gangs_cost_least() -> None:
+    small = [
+        gang(f"{node}-{n}", node, cards=2, checkpoint_age_s=600 * (node == "a")) for node in "ab" for n in range(4)
+    ]
+    decided = plan(state([full("a"), full("b")], *small, pods=waiting(8)), SETTINGS)
+    assert sorted(one.gang for one in decided.notices) == ["b-0", "b-1", "b-2", "b-3"]
+    protected = [replace(small[4], is_protected=True), *small[:4], *small[5:]]
+    other = plan(state([full("a"), full("b")], *protected, pods=waiting(8)), SETTINGS)
+    assert sorted(one.gang for one in other.notices) == ["a-0", "a-1", "a-2", "a-3"]
+
+
+def test_training_does_not_count_on_free_cards_between_pods_of_inference() -> None:
+    nodes = [NodeCards("a", "", 8, 3), NodeCards("b", "", 8, 8), full("c")]
+    assert plan(state(nodes, gang("job", "c"), pod_cards=4), SETTINGS).training_limit_cards == 24 - 3
+
+
 def test_scattered_cards_count_for_the_headroom_in_multiples_of_a_pod() -> None:
     nodes = [NodeCards("a", "", 8, 3), NodeCards("b", "", 8, 3), full("c")]
     large = plan(state(nodes, gang("job", "c"), forecast=flat(0, error=4), pod_cards=4), SETTINGS)
