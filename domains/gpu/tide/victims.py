@@ -179,7 +179,9 @@ def _options(
 ) -> list[tuple[tuple[TrainingGang, ...], int]]:
     """Returns gangs of which inference could use cards, and how many: single ones; and if it needs more cards on one node than a gang
     frees there, the cheapest gangs of each node together."""
-    found = [((gang,), usable) for gang in left.values() if (usable := room.usable((gang,), need))]
+    found: list[tuple[tuple[TrainingGang, ...], int]] = [
+        ((gang,), usable) for gang in left.values() if (usable := room.usable((gang,), need))
+    ]
     if room.pod_cards == 1 and all(cards == 1 for cards, _ in need.pods):
         return found
     on_node: dict[str, list[TrainingGang]] = {}

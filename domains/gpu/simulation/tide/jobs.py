@@ -78,14 +78,13 @@ def read_jobs(path: Path, problems: list[Problem]) -> tuple[Job, ...]:
 
 
 def played(
-    jobs: Sequence[Job], first_s: float, begin_s: float, days: int, load: float | None, card_s: float
+    jobs: Sequence[Job], first_s: float, begin_s: float, length_s: float, load: float | None, card_s: float
 ) -> tuple[Job, ...]:
-    """Returns the jobs of `days` from `first_s` of the file on, with times from `begin_s` on.
+    """Returns the jobs of `length_s` seconds from `first_s` of the file on, with times from `begin_s` on.
 
     Jobs that the file began earlier and that would still run then are there at the begin, with the work that is left. `load`: each
-    job is taken as often as needed, on average, for all to ask for `load * card_s`, copies evenly over the days; None: once.
+    job is taken as often as needed, on average, for all to ask for `load * card_s`, copies evenly over that time; None: once.
     """
-    length_s = days * 86_400.0
     there = [
         Job(0.0, job.arrives_s + job.work_s - first_s, job.cards)
         for job in jobs
@@ -107,13 +106,15 @@ def played(
     return tuple(sorted(found, key=lambda job: job.arrives_s))
 
 
-def drawn(begin_s: float, days: int, load: float | None, card_s: float, cards_max: int, seed: int) -> tuple[Job, ...]:
+def drawn(
+    begin_s: float, length_s: float, load: float | None, card_s: float, cards_max: int, seed: int
+) -> tuple[Job, ...]:
     """Returns drawn jobs, as a cluster with this load has them at any moment: those in it at the begin, then those that arrive.
 
-    Arriving jobs ask for `load * card_s` in total, evenly over the days. Of a job that is there at the begin, a random part of the
+    Arriving jobs ask for `load * card_s` in total, evenly over the time. Of a job that is there at the begin, a random part of the
     work is left; together they ask for `load * cards_max` cards. `cards_max`: all cards. Deterministic in its arguments.
     """
-    rng, length_s = np.random.default_rng([seed, 2]), days * 86_400.0
+    rng = np.random.default_rng([seed, 2])
     factor = LOAD_DEFAULT if load is None else load
     kinds = [
         (cards, low, high, of_width * of_time / cards)

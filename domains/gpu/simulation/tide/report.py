@@ -61,7 +61,9 @@ class TideOutcome(msgspec.Struct, frozen=True):
     is_learned: bool
     """The forecast was learned from days before."""
     lines: Mapping[str, tuple[float, ...]]
-    """Plotted: POINTS means over the played days."""
+    """Plotted: POINTS values over the played days."""
+    days: float
+    """Length of what was played."""
     events: tuple[bytes, ...]
     failures: tuple[str, ...]
 
@@ -92,20 +94,21 @@ class TideSimulation(msgspec.Struct, frozen=True):
     def report(self, outcomes: Mapping[str, Sequence[TideOutcome]]) -> Report:
         section = self.scenario.section
         cards = section.nodes * section.cards_per_node
+        days = next(run.days for runs in outcomes.values() for run in runs)
         policies = [{"name": name, **_figures(runs, outcomes.get(STATIC))} for name, runs in outcomes.items()]
         document = {
             "apiVersion": API_VERSION,
             "kind": KIND,
             "scenario": self.name,
             "cards": cards,
-            "days": section.days,
+            "days": rounded(days),
             "seeds": list(self.seeds),
             "forecast": {"scale": section.forecast.scale, "lateMinutes": section.forecast.late_minutes},
             "policies": policies,
         }
         head = ("policy", "wait p99", "wait max", "lost %", "use", "over static", "evicted", "broken")
         rows = tuple((one["name"], *(_cell(one[name]) for name in FIGURES)) for one in policies)
-        intro = f"{self.name}: {cards} cards, {section.days} days; means over {len(self.seeds)} seeds, waits: the worst"
+        intro = f"{self.name}: {cards} cards, {days:.3g} days; means over {len(self.seeds)} seeds, waits: the worst"
         table = Table(intro, head, rows, LEGEND)
         notes = tuple(dict.fromkeys(failure for runs in outcomes.values() for run in runs for failure in run.failures))
         if not all(run.is_learned for runs in outcomes.values() for run in runs):
@@ -113,8 +116,9 @@ class TideSimulation(msgspec.Struct, frozen=True):
         return Report(self.name, document, tuple(outcomes), table, table, notes, self._plots(outcomes))
 
     def _plots(self, outcomes: Mapping[str, Sequence[TideOutcome]]) -> Mapping[str, Sequence[Plot]]:
-        days = self.scenario.section.days
-        labels = [f"{hour:02}:00" for hour in range(0, 24, 3)] if days == 1 else [f"day {n + 1}" for n in range(days)]
+        days = next(run.days for runs in outcomes.values() for run in runs)
+        step_h = max(1, round(days * 24 / 8))
+        labels = [f"{hour} h" for hour in range(0, round(days * 24), step_h)]
         cards = float(self.scenario.section.nodes * self.scenario.section.cards_per_node)
 
         def plot(title: str, line: str, marks: Sequence[float] = ()) -> Plot:
@@ -156,7 +160,8 @@ def play(scenario: TideScenario, policy: Policy, seed: int, *, is_recording: boo
         run.overrides,
         run.gangs_broken,
         run.is_learned or is_static,
-        _lines(meter, played.begin_s, section.days * DAY_S),
+        _lines(meter, played.begin_s, played.end_s - played.begin_s),
+        (played.end_s - played.begin_s) / DAY_S,
         tuple(log.lines),
         table.failures(),
     )

@@ -64,7 +64,7 @@ class TideRun:
             jobs = played.section.jobs
             gang = SimulatedGang(number, job, jobs.checkpoint_every, jobs.restart_cost)
             self._at(job.arrives_s, self._arrive, gang)
-        end_s = played.begin_s + played.section.days * 86_400.0
+        end_s = played.end_s
         while self._events and self._events[0][0] <= end_s:
             at_s, _, happens, args = heapq.heappop(self._events)
             self.meter.advance(at_s)

@@ -27,6 +27,7 @@ class Played(msgspec.Struct, frozen=True):
     settings: TideSettings
     curve: Curve
     begin_s: float
+    end_s: float
     jobs: tuple[Job, ...]
 
     @property
@@ -53,16 +54,18 @@ class TideScenario(msgspec.Struct, frozen=True):
             begin_s = BEGIN_S
             curve = shape_curve(inference.shape, inference.peak, section.days, section.history_days, seed)
         else:
-            curve, begin_s = self.curve, float(self.curve.at_s[-1]) - section.days * DAY_S
-        end_s = begin_s + section.days * DAY_S
+            curve = self.curve
+            begin_s = max(float(curve.at_s[0]), float(curve.at_s[-1]) - section.days * DAY_S)
+        end_s = begin_s + section.days * DAY_S if self.curve is None else float(curve.at_s[-1])
         cards = section.nodes * section.cards_per_node
-        left_card_s = max(1.0, (cards - curve.mean(begin_s, end_s)) * section.days * DAY_S)
+        length_s = end_s - begin_s
+        left_card_s = max(1.0, (cards - curve.mean(begin_s, end_s)) * length_s)
         load = section.jobs.load
         if self.jobs:
-            jobs = played(self.jobs, self.first_s, begin_s, section.days, load, left_card_s)
+            jobs = played(self.jobs, self.first_s, begin_s, length_s, load, left_card_s)
         else:
-            jobs = drawn(begin_s, section.days, load, left_card_s, cards, seed)
-        return Played(section, self.settings, curve, begin_s, jobs)
+            jobs = drawn(begin_s, length_s, load, left_card_s, cards, seed)
+        return Played(section, self.settings, curve, begin_s, end_s, jobs)
 
 
 def read_scenario(document: Document, section: GpuTideSection, folder: Path) -> TideScenario:
@@ -71,9 +74,6 @@ def read_scenario(document: Document, section: GpuTideSection, folder: Path) -> 
     curve = None if section.inference.curve is None else read_curve(folder / section.inference.curve, of_curve)
     jobs = () if section.jobs.file is None else read_jobs(folder / section.jobs.file, of_jobs)
     document.problems += of_curve + of_jobs
-    if curve is not None and curve.at_s[-1] - curve.at_s[0] < section.days * DAY_S:
-        hours = (curve.at_s[-1] - curve.at_s[0]) / 3_600
-        document.add(("gpuTide", "days"), f"{section.days} days, but the curve has {hours:.1f} hours; lower it")
     low, high = section.jobs.hook_answer
     if not 0 <= low <= high:
         document.add(

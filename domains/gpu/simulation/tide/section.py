@@ -77,6 +77,7 @@ class GpuTideSection(Section, frozen=True):
     nodes: Annotated[int, Meta(ge=1, le=5_000)] = 125
     cards_per_node: Annotated[int, Meta(ge=1, le=64)] = 8
     days: Annotated[int, Meta(ge=1, le=60)] = 2
+    """Of a curve, the last so many days are played, or all of it if it is shorter."""
     history_days: Annotated[int, Meta(ge=0, le=60)] = 14
     """Days of the shape before the played ones, from which the forecast is learned."""
     inference: Inference = Inference()

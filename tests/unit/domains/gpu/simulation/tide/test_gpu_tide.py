@@ -145,7 +145,6 @@ def test_replay_finds_a_gang_that_is_evicted_young_or_in_part(events: list[Event
 @pytest.mark.parametrize(
     ("section", "problem"),
     [
-        ({"days": 3, "inference": {"curve": "curve.csv"}}, "gpuTide.days: 3 days, but the curve has 24.0 hours; lower it"),
         ({"inference": {"curve": "bad.csv"}}, "cards: 'many' is not a number from 0"),
         ({"inference": {"curve": "none.csv"}}, "cannot be read"),
         ({"jobs": {"file": "jobs.csv"}}, "num_gpus: '1.5' is not a whole number"),

@@ -45,26 +45,26 @@ def test_declared_error_scales_and_delays_the_forecast() -> None:
 
 def test_jobs_of_a_file_begin_at_a_moment_with_those_that_run_then() -> None:
     jobs = [Job(0.0, 100.0, 1), Job(10.0, 1_000.0, 2), Job(500.0, 50.0, 4), Job(90_000.0, 50.0, 8)]
-    found = played(jobs, 300.0, BEGIN_S, 1, None, 1.0)
+    found = played(jobs, 300.0, BEGIN_S, DAY_S, None, 1.0)
     assert found == (Job(BEGIN_S, 710.0, 2), Job(BEGIN_S + 200.0, 50.0, 4))
 
 
 def test_load_repeats_jobs_of_a_file() -> None:
     jobs = [Job(3_600.0 * hour, 600.0, 4) for hour in range(24)]
-    found = played(jobs, 0.0, BEGIN_S, 1, 1.5, 96_000.0)
+    found = played(jobs, 0.0, BEGIN_S, DAY_S, 1.5, 96_000.0)
     assert sum(job.card_s for job in found) == pytest.approx(1.5 * 96_000, rel=0.05)
     assert all(BEGIN_S <= job.arrives_s < BEGIN_S + DAY_S for job in found)
 
 
 def test_drawn_jobs_have_the_shares_of_philly() -> None:
-    jobs = drawn(BEGIN_S, 7, 1.5, 665 * 7 * DAY_S, 1_000, seed=0)
+    jobs = drawn(BEGIN_S, 7 * DAY_S, 1.5, 665 * 7 * DAY_S, 1_000, seed=0)
     there = [job for job in jobs if job.arrives_s == BEGIN_S]
     assert sum(job.cards for job in there) == pytest.approx(1_500, abs=32)
     assert sum(job.card_s for job in jobs if job.arrives_s > BEGIN_S) == pytest.approx(1.5 * 665 * 7 * DAY_S, rel=0.1)
     many = [
         job
         for seed in range(20)
-        for job in drawn(BEGIN_S, 7, 1.5, 665 * 7 * DAY_S, 1_000, seed)
+        for job in drawn(BEGIN_S, 7 * DAY_S, 1.5, 665 * 7 * DAY_S, 1_000, seed)
         if job.arrives_s > BEGIN_S
     ]
     total = sum(job.card_s for job in many)
