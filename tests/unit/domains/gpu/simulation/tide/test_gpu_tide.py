@@ -166,6 +166,16 @@ def test_mistakes_of_the_section_name_field_and_fix(tmp_path: Path, section: dic
     assert problem in str(raised.value)
 
 
+def test_workload_without_a_log_refuses_events(tmp_path: Path) -> None:
+    example = Path(__file__).parents[6] / "config/examples/simulate/evening.yaml"
+    result = CliRunner().invoke(app, ["simulate", str(example), "--events", str(tmp_path / "log")])
+    assert result.exit_code == 2
+    assert "its workload has no log of events; leave --events out" in result.stderr
+    lost = CliRunner().invoke(app, ["simulate", str(scenario(tmp_path)), "--events", str(tmp_path / "no" / "log")])
+    assert lost.exit_code != 0
+    assert "the log of events cannot be written" in lost.stderr
+
+
 def test_curve_and_jobs_of_files_are_played_as_they_are(tmp_path: Path) -> None:
     """Four nodes. Inference has 4 cards, at 10:00 it needs all 32; a job of 16 runs until it is evicted, and returns at 12:00."""
     (tmp_path / "curve.csv").write_text(
