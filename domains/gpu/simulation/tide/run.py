@@ -19,13 +19,12 @@ from domains.gpu.simulation.tide.gang import SimulatedGang
 from domains.gpu.simulation.tide.log import EventLog, TideMeter
 from domains.gpu.simulation.tide.scenario import Played
 from domains.gpu.tide.demand import RecentDemand
-from domains.gpu.tide.planner import kept_cards, plan
+from domains.gpu.tide.planner import TREND_S, kept_cards, plan
 from domains.gpu.tide.state import GangNotice, InferenceState, TidePlan, TideState, WaitingGang, WaitingInference
 
 PLAN_EVERY_S: Final = 60.0
 WAITING_GANGS_SEEN: Final = 20
 """Of the queue of training; the planner only tells how long the first one is held back."""
-RECENT_S: Final = 3_600.0
 HOUR_S: Final = 3_600.0
 
 
@@ -49,7 +48,8 @@ class TideRun:
         self._queue: dict[int, deque[tuple[int, SimulatedGang]]] = {}
         """Cards -> waiting gangs with their number in the queue, in order."""
         self._queued = 0
-        self._recent = RecentDemand(RECENT_S)
+        settings = played.settings
+        self._recent = RecentDemand(max(settings.quiet_s, settings.horizon_s, TREND_S) + PLAN_EVERY_S)
         self._evictions: deque[tuple[float, int]] = deque()
         self._limit: int | None = None
         self._planned_s = -PLAN_EVERY_S
