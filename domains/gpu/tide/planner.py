@@ -45,7 +45,7 @@ from domains.gpu.tide.victims import (
 TREND_S: Final = 300.0
 """A rise counts as a trend if demand exceeds all it was until so long ago."""
 KEPT_SHARE: Final = 50
-"""At most one of so many cards of the tide is kept for the first waiting gang, but always as many as a node has."""
+"""At most one of so many cards of the tide is kept for the first waiting gang."""
 
 
 class _Case(msgspec.Struct, frozen=True):
@@ -221,8 +221,7 @@ def _reserved(case: _Case, level: float, *, is_now: bool) -> int:
 
 def kept_cards(gang_cards: int, nodes: Sequence[NodeCards]) -> int:
     """Returns `TidePlan.kept_cards` for a gang of so many cards that is the first in the queue."""
-    most = max(sum(node.total for node in nodes) // KEPT_SHARE, max((node.total for node in nodes), default=0))
-    return min(gang_cards, most)
+    return min(gang_cards, sum(node.total for node in nodes) // KEPT_SHARE)
 
 
 def _with_held(decided: TidePlan, case: _Case, reserved: int) -> TidePlan:

@@ -259,9 +259,7 @@ def test_waiting_gang_is_held_until_the_forecast_falls() -> None:
     assert held.held_until_s == NOW_S + 18 * 300
 
 
-@pytest.mark.parametrize(
-    ("cards", "nodes", "kept"), [(8, 25, 8), (4, 25, 4), (32, 25, 8), (32, 125, 20), (64, 500, 64)]
-)
+@pytest.mark.parametrize(("cards", "nodes", "kept"), [(8, 25, 4), (2, 25, 2), (32, 125, 20), (64, 500, 64), (8, 2, 0)])
 def test_cards_are_kept_for_the_first_waiting_gang(cards: int, nodes: int, kept: int) -> None:
     free = [NodeCards(f"n{number}", "", 8, 8) for number in range(nodes)]
     queue = (WaitingGang("first", cards), WaitingGang("small", 1))
