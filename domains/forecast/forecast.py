@@ -16,12 +16,12 @@ from domains.forecast.curves.flat_peaks import Amounts
 from domains.forecast.curves.level_score import PODS_PER_UPDATE, FleetLevel, fleet_square
 from domains.forecast.curves.node_curves import Outlook
 from domains.forecast.curves.predictor import FALLBACK_REASONS, Prediction, Predictor
-from domains.forecast.curves.profiles import NO_PROFILES, Profiles, profiles_text
 from domains.forecast.curves.quantized_profiles import Curve, QuantizedProfiles
 from domains.forecast.learning.from_files import History, load_history
 from domains.forecast.ledger.capacity_gaps import CapacityGaps, Gap
 from domains.forecast.ledger.peak_ledger import PeakLedger, load_factor
 from domains.forecast.settings.args import PeakSettings
+from multisched.forecasting.profiles import NO_PROFILES, Profiles, profiles_text
 from multisched.framework.background import BackgroundPorts
 from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import StateKey

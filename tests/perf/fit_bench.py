@@ -17,10 +17,10 @@ import time
 
 import numpy as np
 
-from domains.forecast.curves.usage import Samples
-from domains.forecast.learning.fit import fit
-from domains.forecast.settings.fit import FitSettings
-from tests.unit.domains.forecast.weeks import make_series, make_usage
+from multisched.forecasting.fit import fit
+from multisched.forecasting.fit_settings import FitSettings
+from multisched.forecasting.usage import Samples
+from tests.unit.forecasting.weeks import make_series, make_usage
 
 SERIES_PER_S_MIN = 3_000
 RUNS = 5

@@ -10,12 +10,12 @@ import numpy as np
 
 from domains.forecast.curves.level_score import PODS_PER_UPDATE, FleetLevel, fleet_square, level_squares, scores_of
 from domains.forecast.curves.node_curves import NodeCurves
-from domains.forecast.curves.profiles import Profiles
 from domains.forecast.curves.quantized_profiles import QuantizedProfiles
 from domains.forecast.ledger.peak_ledger import load_factor
-from domains.forecast.settings.fit import FitSettings
 from domains.forecast.simulation.fits import FitCache, LearningSettings
 from domains.forecast.units import MILLI
+from multisched.forecasting.fit_settings import FitSettings
+from multisched.forecasting.profiles import Profiles
 from tests.perf.fleet_kinds import Fleet
 from tests.perf.fleet_placements import Nodes, capacities, room, scenario_of
 

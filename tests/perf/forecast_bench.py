@@ -18,11 +18,11 @@ from typing import Any, Final
 import numpy as np
 from msgspec.structs import replace
 
-from domains.forecast.curves.profiles import Profiles
 from domains.forecast.forecast import Forecast
 from multisched.config.plugins import base_profile, plugin_registry
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
+from multisched.forecasting.profiles import Profiles
 from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.points import CycleView, QueuedPod

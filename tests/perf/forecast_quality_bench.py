@@ -24,7 +24,7 @@ from typing import Final
 
 import numpy as np
 
-from domains.forecast.curves.profiles import Profiles
+from multisched.forecasting.profiles import Profiles
 from tests.perf.fleet_kinds import KINDS, Fleet, make_fleet
 from tests.perf.fleet_placements import Evenness, Nodes, all_figures, beside_sums, policy
 from tests.perf.fleet_scores import place_by_score, profiles_of

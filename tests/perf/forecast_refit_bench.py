@@ -41,7 +41,6 @@ import numpy as np
 import orjson
 import uvloop
 
-from domains.forecast.curves.profiles import Origin, Profiles
 from domains.forecast.curves.profiles_file import dumps
 from domains.forecast.forecast import Forecast
 from domains.forecast.learning.learned import learning_task_of
@@ -50,6 +49,7 @@ from domains.forecast.settings.args import PeakSettings
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.config import loading
+from multisched.forecasting.profiles import Origin, Profiles
 from multisched.framework.measures import Grid
 from multisched.observe.metrics import Metrics
 from multisched.shell.garbage import disable_gc, set_gc_thresholds

@@ -20,11 +20,11 @@ from typing import Final, TypeVar
 import numpy as np
 import orjson
 
-from domains.forecast.curves.profiles import Profiles
 from domains.forecast.forecast import Forecast
 from domains.forecast.repair.case import RepairCase
 from multisched.config import loading
 from multisched.config.schema import Configuration
+from multisched.forecasting.profiles import Profiles
 from multisched.framework.repair import RepairPlan, RepairRequest
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.decode import Decoder

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from domains.forecast.curves.usage import PlacementInterval
+from domains.forecast.curves.node_usage import PlacementInterval
 from domains.forecast.history.prometheus_source import PrometheusSource
 from domains.forecast.history.source import SourceError
 from domains.forecast.service_names import PodName

@@ -108,7 +108,7 @@ def test_every_named_file_exists(document: Path) -> None:
 def test_missing_file_is_detected() -> None:
     text = "`README.md` `cycle/results.py` `unit/test_docs.py` `gone.py` `state/gone.py:name` `*_source.py` `/api/` `state/`"
     assert missing_files(text, ROOT) == ["gone.py", "state/gone.py", "*_source.py"]
-    assert missing_files("`*_source.py` `curves/usage.py`", ROOT / "domains" / "forecast" / "history") == []
+    assert missing_files("`*_source.py` `curves/capacity.py`", ROOT / "domains" / "forecast" / "history") == []
 
 
 # -- links ---------------------------------------------------------------------------------------------------------------

@@ -97,12 +97,12 @@ def _of_file(file: Path, query: ViewQuery, now: datetime) -> Document:
 
 def _with_usage(found: Document, files: Sequence[Path]) -> Document:
     """Returns the report with the history of these files; `history.notes` lists skipped data. Raises QueryError."""
-    from domains.forecast.curves.recent import DAYS, recent_of
     from domains.forecast.history.source import SourceError
     from domains.forecast.history.usage_csv import read_usage
     from domains.forecast.settings.sources import Dimension
-    from domains.forecast.units import DAY_S
     from domains.forecast.views.report_document import with_history
+    from multisched.forecasting.recent import DAYS, recent_of
+    from multisched.forecasting.time_units import DAY_S
     from multisched.framework.measures import Grid
 
     slot_s = int(found["slotSeconds"])

@@ -21,8 +21,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.profiles import Backtest, Origin, Profiles
-from domains.forecast.units import WEEK_S
+from multisched.forecasting.profiles import Backtest, Origin, Profiles
+from multisched.forecasting.time_units import WEEK_S
 
 MAGIC: Final = b"MSPROFIL"
 FORMAT_VERSION: Final = 1

@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.profiles import Profiles
 from domains.forecast.units import MILLI
+from multisched.forecasting.profiles import Profiles
 from multisched.model.objects import CPU, MEMORY
 
 Quanta = NDArray[np.int32]

@@ -11,10 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from domains.forecast.curves.profiles import Origin, Profiles
-from domains.forecast.curves.usage import Samples
 from domains.forecast.history.source import Reading
-from domains.forecast.units import DAY_S
+from multisched.forecasting.profiles import Origin, Profiles
+from multisched.forecasting.time_units import DAY_S
+from multisched.forecasting.usage import Samples
 from multisched.model.plural import verb
 
 WHOLE_SHARE: Final = 0.9

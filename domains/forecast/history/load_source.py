@@ -12,11 +12,11 @@ from typing import Final
 
 import numpy as np
 
-from domains.forecast.curves.usage import Samples
 from domains.forecast.history.prometheus_source import KnownPods
 from domains.forecast.history.source import Reading, SourceError, Table, first_step, usage_of
 from domains.forecast.service_names import Naming, Owners, ServiceNames
 from domains.forecast.settings.sources import Aggregation, Dimension, LoadSettings
+from multisched.forecasting.usage import Samples
 from multisched.framework.background import InThread
 from multisched.framework.measures import Grid, LoadReader, MeterError, PodUse
 from multisched.model.objects import CPU, MEMORY

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from domains.forecast.curves.usage import PlacementInterval
+from domains.forecast.curves.node_usage import PlacementInterval
 from domains.forecast.history.source import SourceError
 from multisched.framework.measures import Grid, Piece
 

@@ -13,7 +13,7 @@ import anyio
 import msgspec
 import numpy as np
 
-from domains.forecast.curves.usage import LoadRequest, MeasuredLoads, NodeTotals
+from domains.forecast.curves.node_usage import LoadRequest, MeasuredLoads, NodeTotals
 from domains.forecast.history.placement_intervals import PlacementIntervals
 from domains.forecast.history.source import (
     Reading,

@@ -13,13 +13,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.usage import NodeTotals, Samples, Usage
+from domains.forecast.curves.node_usage import NodeTotals
 from domains.forecast.service_names import Labels, PodName, ServiceNames
+from multisched.forecasting.usage import Samples, Usage
 from multisched.framework.background import InThread
 from multisched.framework.measures import Grid, Piece
 
 if TYPE_CHECKING:
-    from domains.forecast.curves.usage import LoadRequest, MeasuredLoads
+    from domains.forecast.curves.node_usage import LoadRequest, MeasuredLoads
 
 SERVICES_MAX = 50_000
 """Limit of services in a reading; a larger number suggests that pods were taken for services."""

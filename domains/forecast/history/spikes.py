@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.usage import Samples, Usage
-from domains.forecast.units import DAY_S
+from multisched.forecasting.time_units import DAY_S
+from multisched.forecasting.usage import Samples, Usage
 
 RATIO: Final = 20.0
 USUAL: Final = 0.9

@@ -26,7 +26,6 @@ from domains.forecast.csv_lines import (
     plain_amount,
     split_line,
 )
-from domains.forecast.curves.usage import Usage
 from domains.forecast.history.source import (
     NOTES_MAX,
     SERVICES_MAX,
@@ -39,7 +38,8 @@ from domains.forecast.history.source import (
 )
 from domains.forecast.service_names import stripped
 from domains.forecast.settings.sources import DIMENSIONS_MAX, Aggregation, CsvSettings, Dimension
-from domains.forecast.units import DAY_S
+from multisched.forecasting.time_units import DAY_S
+from multisched.forecasting.usage import Usage
 from multisched.framework.background import InThread
 from multisched.framework.measures import Grid
 

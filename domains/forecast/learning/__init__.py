@@ -1,1 +1,1 @@
-"""Learning of profiles from usage: the fit, its backtest, attribution of node totals, and the periodic refit."""
+"""Learning of profiles at run time: the periodic refit, and attribution of node totals."""

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.profiles import Backtest, Curves, Origin, Profiles
 from domains.forecast.learning.attribution import Attribution
-from domains.forecast.units import HOUR_S
+from multisched.forecasting.profiles import Backtest, Curves, Origin, Profiles
+from multisched.forecasting.time_units import HOUR_S
 
 BAND_ERRORS: Final = 2.0
 """Half width of the band, in standard errors of the weight."""

@@ -21,9 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.slot_grid import slots_of
-from domains.forecast.curves.usage import NodeTotals
-from domains.forecast.learning.quantiles import grouped_quantiles
+from domains.forecast.curves.node_usage import NodeTotals
 from domains.forecast.learning.replica_changes import (
     ReplicaChanges,
     Stretches,
@@ -32,7 +30,9 @@ from domains.forecast.learning.replica_changes import (
     stretches_of,
 )
 from domains.forecast.learning.timed_weights import IDLE_SHARE, Block, Solution, Times, solve, sums_of, times_of
-from domains.forecast.units import DAY_S, HOUR_S
+from multisched.forecasting.quantiles import grouped_quantiles
+from multisched.forecasting.slot_grid import slots_of
+from multisched.forecasting.time_units import DAY_S, HOUR_S
 
 SHAPE_MIN: Final = 0.1
 """Lower limit of the shape, whose mean is 1; division by a smaller shape would amplify noise."""

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from domains.forecast.csv_lines import HistoryError, LineProblem, file_version
-from domains.forecast.curves.profiles import Profiles
-from domains.forecast.units import DAY_S
+from multisched.forecasting.profiles import Profiles
+from multisched.forecasting.time_units import DAY_S
 
 if TYPE_CHECKING:
-    from domains.forecast.settings.fit import FitSettings
+    from multisched.forecasting.fit_settings import FitSettings
 
 
 HISTORIES_KEPT: Final = 2
@@ -49,7 +49,7 @@ def _loaded(files: tuple[tuple[str, int, int], ...], settings: FitSettings, wind
     from domains.forecast.history.coverage import profile_notes, reading_notes
     from domains.forecast.history.source import Reading, SourceError
     from domains.forecast.history.usage_csv import read_recorded
-    from domains.forecast.learning.fit import fit
+    from multisched.forecasting.fit import fit
 
     try:
         found = read_recorded([name for name, _, _ in files], window_days)

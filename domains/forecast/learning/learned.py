@@ -18,13 +18,10 @@ import msgspec
 import numpy as np
 
 from domains.forecast.curves.capacity import Capacity, MeasuredCapacity
-from domains.forecast.curves.profiles import Profiles
 from domains.forecast.curves.profiles_file import ProfilesFileError, dumps, loads
-from domains.forecast.curves.recent import recent_of
 from domains.forecast.history.source import Reading
 from domains.forecast.learning.attributed import with_attribution
 from domains.forecast.learning.attribution import AttributionSettings, attribute
-from domains.forecast.learning.fit import fit
 from domains.forecast.learning.opening import open_sources, openable, refit_settings
 from domains.forecast.learning.refit import BackgroundStudy, Refit
 from domains.forecast.ledger.node_loads import NodeLoads
@@ -33,6 +30,9 @@ from domains.forecast.service import service_of
 from domains.forecast.service_names import PodName
 from domains.forecast.settings.learning import LearningSettings
 from domains.forecast.settings.sources import CsvSettings, LoadSettings, PrometheusSettings, SourceSettings
+from multisched.forecasting.fit import fit
+from multisched.forecasting.profiles import Profiles
+from multisched.forecasting.recent import recent_of
 from multisched.framework.context import PluginContext
 from multisched.framework.plugin_args import PluginArgsError
 

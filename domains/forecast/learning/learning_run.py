@@ -12,12 +12,12 @@ import anyio
 import msgspec
 import numpy as np
 
-from domains.forecast.curves.profiles import Profiles
-from domains.forecast.curves.usage import LoadRequest, MeasuredLoads
+from domains.forecast.curves.node_usage import LoadRequest, MeasuredLoads
 from domains.forecast.history.coverage import profile_notes, reading_notes, weight_notes
 from domains.forecast.history.source import LoadMeasuringSource, Reading, Source, SourceError, merged
 from domains.forecast.history.spikes import RATIO, without_spikes
 from domains.forecast.service_names import PodName
+from multisched.forecasting.profiles import Profiles
 from multisched.framework.background import InThread
 from multisched.framework.measures import Grid
 from multisched.model.plural import counted, verb

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from domains.forecast.curves.usage import LoadRequest, MeasuredLoads
+from domains.forecast.curves.node_usage import LoadRequest, MeasuredLoads
 from domains.forecast.learning.learned import LearningTask, keep, learn
 from domains.forecast.learning.learning_run import LearningRefusal, LearningRequest, LearningResult, LearningRun
 from domains.forecast.learning.opening import open_history

@@ -17,8 +17,7 @@ from typing import Final
 import anyio
 import msgspec
 
-from domains.forecast.curves.profiles import NO_PROFILES, Profiles, duration_text, profiles_text
-from domains.forecast.curves.usage import LoadRequest, MeasuredLoads
+from domains.forecast.curves.node_usage import LoadRequest, MeasuredLoads
 from domains.forecast.history.source import PollingSource, Source, SourceError
 from domains.forecast.learning.learning_run import (
     Keep,
@@ -30,6 +29,7 @@ from domains.forecast.learning.learning_run import (
 )
 from domains.forecast.ledger.node_loads import NodeLoads
 from domains.forecast.service_names import PodName
+from multisched.forecasting.profiles import NO_PROFILES, Profiles, duration_text, profiles_text
 from multisched.framework.background import BackgroundPorts, BackgroundProcess, BackgroundProcessError
 from multisched.framework.measures import Grid
 

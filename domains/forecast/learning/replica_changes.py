@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.slot_grid import Numbers
-from domains.forecast.curves.usage import NodeTotals
+from domains.forecast.curves.node_usage import NodeTotals
+from multisched.forecasting.slot_grid import Numbers
 
 BLOCK_COUNTS_MAX: Final = 8_000_000
 """Limit of replica counts (stretches x services) in memory at once: 64 MB."""

@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.slot_grid import Numbers, slots_of
 from domains.forecast.learning.nonnegative import nonnegative
-from domains.forecast.units import HOUR_S
+from multisched.forecasting.slot_grid import Numbers, slots_of
+from multisched.forecasting.time_units import HOUR_S
 
 DAY_HOURS: Final = 24
 WEEK_HOURS: Final = 168

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.usage import MeasuredLoads
+from domains.forecast.curves.node_usage import MeasuredLoads
 from domains.forecast.service_names import PodName
 from domains.forecast.units import MILLI
 from multisched.framework.measures import PodUse

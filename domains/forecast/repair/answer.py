@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 import msgspec
 import numpy as np
 
-from domains.forecast.curves.profiles import Profiles
 from domains.forecast.ledger.peak_ledger import PeakLedger
 from domains.forecast.repair.case import Floats, RepairCase
 from domains.forecast.repair.moves import why_not
@@ -20,6 +19,7 @@ from domains.forecast.repair.snapshot import Snapshot, take_snapshot
 from domains.forecast.repair.target import plan_lowest
 from domains.forecast.settings.repair import Movable, RepairSettings, limits_of, unknown_dimensions
 from domains.forecast.settings.repair_limits import RepairLimits
+from multisched.forecasting.profiles import Profiles
 from multisched.framework.node_view import Bools
 from multisched.framework.repair import (
     RepairBudget,

@@ -17,9 +17,9 @@ from multisched.framework.plugin_args import Fields
 from multisched.model.objects import CPU, MEMORY
 
 if TYPE_CHECKING:
-    from domains.forecast.settings.fit import FitSettings
     from domains.forecast.settings.learning import LearningSettings
     from domains.forecast.settings.repair import RepairSettings
+    from multisched.forecasting.fit_settings import FitSettings
 
 PERCENTILE, WINDOW_DAYS = 95.0, 28.0
 """Defaults. Four weeks contain each weekday four times."""
@@ -78,7 +78,7 @@ class PeakSettings(msgspec.Struct, frozen=True):
 
     def fit_of_files(self) -> FitSettings:
         """Returns the fit settings for `files`: those of `history`, but without its minimum of an hour of samples."""
-        from domains.forecast.settings.fit import FitSettings
+        from multisched.forecasting.fit_settings import FitSettings
 
         chosen = (
             FitSettings(quantile=min(self.percentile / 100, QUANTILE_MAX))

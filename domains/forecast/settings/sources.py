@@ -30,7 +30,7 @@ from domains.forecast.curves.capacity import Capacity, CapacityError, default_ca
 from domains.forecast.service_names import Labels
 from domains.forecast.settings.by_dimension import WEIGHT_MAX
 from domains.forecast.settings.queries import READY, WINDOW, Per, promql_duration, unbalanced
-from domains.forecast.units import DAY_S
+from multisched.forecasting.time_units import DAY_S
 from multisched.framework.measures import (
     ANSWER_BYTES_MAX,
     CONCURRENCY,

@@ -19,10 +19,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 import msgspec
 
+from multisched.forecasting.time_zones import why_no_zone
 from multisched.framework.plugin_args import ArgsProblem, Fields, PluginArgsError
 
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -193,12 +194,3 @@ def _days(fields: Fields) -> tuple[int, ...]:
     if not named:
         fields.refuse("days", f"is empty; write some of [{', '.join(DAYS)}], or remove it")
     return tuple(sorted(DAYS.index(name) for name in named if name in DAYS))
-
-
-def why_no_zone(name: str) -> str:
-    """Returns why the name is not a known time zone, with the fix; empty for a valid zone."""
-    try:
-        ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        return f"{name!r} is not a known time zone; write an IANA name such as Europe/Berlin"
-    return ""

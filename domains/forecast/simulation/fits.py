@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.profiles import Profiles
-from domains.forecast.curves.usage import Usage
 from domains.forecast.forecast import Forecast
-from domains.forecast.learning.fit import fit
-from domains.forecast.settings.fit import FitSettings
+from multisched.forecasting.fit import fit
+from multisched.forecasting.fit_settings import FitSettings
+from multisched.forecasting.profiles import Profiles
+from multisched.forecasting.usage import Usage
 from multisched.simulate.scenario import Scenario
 from multisched.simulate.scenario_time import DAY_S
 from multisched.simulate.virtual_cluster import VirtualCluster

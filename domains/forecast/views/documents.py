@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.profiles import DAYS, Backtest, Origin, Profiles
-from domains.forecast.units import DAY_S
 from domains.forecast.views.forecast_snapshot import ForecastSnapshot
+from multisched.forecasting.profiles import DAYS, Backtest, Origin, Profiles
+from multisched.forecasting.time_units import DAY_S
 from multisched.framework.views import Document, NoViewError, ViewQuery
 
 PERCENTILES: Final = (50, 90, 99)

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from domains.forecast.curves.predictor import SOURCES
-from domains.forecast.curves.profiles import Origin
 from domains.forecast.curves.quantized_profiles import FLOAT_QUANTA, QuantizedProfiles
 from domains.forecast.ledger.peak_ledger import PeakLedger
+from multisched.forecasting.profiles import Origin
 from multisched.framework.introspection import PluginMetric
 from multisched.framework.node_view import Rows
 

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from domains.forecast.curves.predictor import Demand, Predictor
-from domains.forecast.curves.profiles import Profiles
 from domains.forecast.curves.quantized_profiles import QuantizedProfiles
 from domains.forecast.ledger.peak_ledger import PeakLedger
 from domains.forecast.units import MILLI
+from multisched.forecasting.profiles import Profiles
 from multisched.framework.node_view import NodeView, Rows
 from multisched.framework.views import NoViewError
 

@@ -15,13 +15,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.profiles import Origin, Profiles
-from domains.forecast.curves.recent import CODE_MAX, CODE_NAN, DAYS, Recent
-from domains.forecast.curves.slot_grid import slots_of
-from domains.forecast.units import DAY_S
 from domains.forecast.views.documents import head_of, pods_of, words_of
 from domains.forecast.views.forecast_snapshot import Fleet, ForecastSnapshot
 from domains.forecast.views.node_documents import Floats, fullest_first, peaks_of, pods_on
+from multisched.forecasting.profiles import Origin, Profiles
+from multisched.forecasting.recent import CODE_MAX, CODE_NAN, DAYS, Recent
+from multisched.forecasting.slot_grid import slots_of
+from multisched.forecasting.time_units import DAY_S
 from multisched.framework.views import Document, ViewQuery
 
 CODES_MAX: Final = 8_000_000

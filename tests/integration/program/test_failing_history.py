@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import yaml
 
-from domains.forecast.curves.profiles import Origin, Profiles
 from domains.forecast.curves.profiles_file import dumps, loads
+from multisched.forecasting.profiles import Origin, Profiles
 from multisched.testing.builders import node_document
 from tests.integration.program.command import Command, multisched
 from tests.integration.program.faulty_api import FaultyApi

@@ -18,7 +18,7 @@ NEEDLESS: Final = {
     "rich": "it logs JSON",
     "urllib3": "short requests and watches have their clients",
     "domains.forecast.commands": "nobody asks for a command",
-    "domains.forecast.learning.fit": "the shipped forecast learns nothing",
+    "multisched.forecasting.fit": "the shipped forecast learns nothing",
     "domains.forecast.repair": "the shipped forecast repairs nothing",
     "multisched.cluster": "the embedded cluster is another command",
     "multisched.config.kube": "no configuration is converted",

@@ -10,18 +10,18 @@ import msgspec
 import numpy as np
 import orjson
 
-from domains.forecast.curves.profiles import Profiles
-from domains.forecast.curves.recent import recent_of
-from domains.forecast.curves.usage import Usage
 from domains.forecast.forecast import Forecast
-from domains.forecast.learning.fit import fit
 from domains.forecast.peak_forecast import peak_forecast
-from domains.forecast.settings.fit import FitSettings
+from multisched.forecasting.fit import fit
+from multisched.forecasting.fit_settings import FitSettings
+from multisched.forecasting.profiles import Profiles
+from multisched.forecasting.recent import recent_of
+from multisched.forecasting.usage import Usage
 from multisched.framework.views import Document, ViewPorts, ViewQuery
 from multisched.model.objects import Node, Pod
 from multisched.state.cluster_cache import ClusterCache
 from multisched.testing.builders import all_rows, make_context, make_node, make_pod
-from tests.unit.domains.forecast.weeks import MONDAY_S, make_series
+from tests.unit.forecasting.weeks import MONDAY_S, make_series
 
 NOW = datetime(2026, 1, 20, 7, 30, tzinfo=UTC)
 """A Tuesday morning."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.profiles import SLOT_S_DEFAULT, Profiles
-from domains.forecast.units import WEEK_S
+from multisched.forecasting.profiles import SLOT_S_DEFAULT, Profiles
+from multisched.forecasting.time_units import WEEK_S
 
 
 def make_profiles(

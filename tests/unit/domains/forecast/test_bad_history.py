@@ -12,22 +12,22 @@ import msgspec
 import numpy as np
 import pytest
 
-from domains.forecast.curves.profiles import Origin, Profiles
-from domains.forecast.curves.usage import Usage
 from domains.forecast.forecast import Forecast
 from domains.forecast.history.coverage import weight_notes
 from domains.forecast.history.source import Reading
 from domains.forecast.learning.attributed import with_attribution
 from domains.forecast.learning.attribution import AttributionSettings, attribute
-from domains.forecast.learning.fit import fit
 from domains.forecast.peak_forecast import peak_forecast
-from domains.forecast.settings.fit import FitSettings
 from multisched.cycle.waiting_pods import WaitingPodTable
+from multisched.forecasting.fit import fit
+from multisched.forecasting.fit_settings import FitSettings
+from multisched.forecasting.profiles import Origin, Profiles
+from multisched.forecasting.usage import Usage
 from multisched.framework.context import PluginContext
 from multisched.state.cluster_cache import ClusterCache
 from tests.unit.domains.forecast.history.prometheus_kit import ports_at
 from tests.unit.domains.forecast.learning.placements import totals_of, wandering_intervals
-from tests.unit.domains.forecast.weeks import DAY_S, MONDAY_S
+from tests.unit.forecasting.weeks import DAY_S, MONDAY_S
 
 HEADER = "timestamp,service,dimension,value"
 

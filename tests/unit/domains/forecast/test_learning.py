@@ -15,8 +15,8 @@ from domains.forecast.curves.profiles_file import dumps, loads
 from domains.forecast.forecast import Forecast
 from domains.forecast.learning.learned import known_pods
 from domains.forecast.peak_forecast import peak_forecast
-from domains.forecast.units import WEEK_S
 from multisched.cycle.waiting_pods import WaitingPodTable
+from multisched.forecasting.time_units import WEEK_S
 from multisched.framework.background import BackgroundPlugin
 from multisched.framework.context import PluginContext
 from multisched.framework.plugin_args import PluginArgsError

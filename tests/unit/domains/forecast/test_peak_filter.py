@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from domains.forecast.curves.profiles import Profiles
 from domains.forecast.peak_filter import SENTENCES_WITH_SLOT_MAX, PeakFilter
 from domains.forecast.peak_forecast import peak_forecast
+from multisched.forecasting.profiles import Profiles
 from multisched.framework.points import CycleView
 from multisched.framework.registry import extension_points
 from multisched.model.objects import Node, Pod

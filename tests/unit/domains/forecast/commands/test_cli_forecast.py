@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from domains.forecast.commands.tables import amount, week
-from domains.forecast.curves.profiles import Origin, Profiles
 from domains.forecast.curves.profiles_file import dumps
 from multisched.cli.commands import app
+from multisched.forecasting.profiles import Origin, Profiles
 from multisched.testing.builders import node_document
 from tests.unit.whatif.clusters import small_pod
 

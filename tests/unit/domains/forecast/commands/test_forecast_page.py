@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from domains.forecast.commands.page import page_of
-from domains.forecast.curves.profiles import Profiles
-from domains.forecast.curves.recent import Recent
+from multisched.forecasting.profiles import Profiles
+from multisched.forecasting.recent import Recent
 from multisched.framework.views import Document
 from multisched.testing.builders import make_node
 from tests.unit.domains.forecast.fleets import ShownFleet, learned

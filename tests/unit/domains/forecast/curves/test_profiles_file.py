@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.forecast.curves.profiles import Origin, Profiles
 from domains.forecast.curves.profiles_file import (
     BAND_ERROR_MAX,
     CONFIG_MAP_BYTES,
@@ -22,11 +21,12 @@ from domains.forecast.curves.profiles_file import (
     dumps,
     loads,
 )
-from domains.forecast.curves.usage import Usage
-from domains.forecast.learning.fit import fit
-from domains.forecast.settings.fit import FitSettings
+from multisched.forecasting.fit import fit
+from multisched.forecasting.fit_settings import FitSettings
+from multisched.forecasting.profiles import Origin, Profiles
+from multisched.forecasting.usage import Usage
 from tests.unit.domains.forecast.profiles import no_profiles
-from tests.unit.domains.forecast.weeks import MONDAY_S, make_series
+from tests.unit.forecasting.weeks import MONDAY_S, make_series
 
 ROUNDING = 1e-6
 """Of the largest value: float32's own."""

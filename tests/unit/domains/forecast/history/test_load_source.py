@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from domains.forecast.curves.usage import Usage
 from domains.forecast.history import load_source
 from domains.forecast.history.load_source import LoadSource
 from domains.forecast.history.source import PollingSource, Reading, SourceError, merged
 from domains.forecast.learning.learning_run import covered_by, refuse_empty
 from domains.forecast.service_names import PodName
 from domains.forecast.settings.sources import Aggregation, Dimension, LoadSettings
+from multisched.forecasting.usage import Usage
 from multisched.framework.measures import Grid, MeterError, PodUse
 from tests.unit.domains.forecast.history.prometheus_kit import in_thread
 

@@ -10,7 +10,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.forecast.curves.usage import LoadRequest, PlacementInterval, Usage
+from domains.forecast.curves.node_usage import LoadRequest, PlacementInterval
 from domains.forecast.history.prometheus_source import OVERLAP_S
 from domains.forecast.history.source import Reading, SourceError, Table, TableFold, joined, merged
 from domains.forecast.service_names import Labels, Owners, ServiceNames, stripped
@@ -24,6 +24,7 @@ from domains.forecast.settings.queries import (
     promql_duration,
 )
 from domains.forecast.settings.sources import Aggregation, Dimension, QueryCapacity
+from multisched.forecasting.usage import Usage
 from multisched.framework.measures import Grid, Piece
 from tests.unit.domains.forecast.history.prometheus_kit import SmallPrometheus, in_thread, source_of
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from domains.forecast.curves.usage import Samples, Usage
 from domains.forecast.history.spikes import without_spikes
-from domains.forecast.learning.fit import fit
-from domains.forecast.settings.fit import FitSettings
+from multisched.forecasting.fit import fit
+from multisched.forecasting.fit_settings import FitSettings
+from multisched.forecasting.usage import Samples, Usage
 
 MONDAY_S = 4 * 86_400.0
 STEP_S = 300

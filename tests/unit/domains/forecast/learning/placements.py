@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.usage import NodeTotals, PlacementInterval
-from tests.unit.domains.forecast.weeks import DAY_S, FIVE_MINUTES_S, MONDAY_S
+from domains.forecast.curves.node_usage import NodeTotals, PlacementInterval
+from tests.unit.forecasting.weeks import DAY_S, FIVE_MINUTES_S, MONDAY_S
 
 END_S = MONDAY_S + 14 * DAY_S
 

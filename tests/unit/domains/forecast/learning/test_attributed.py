@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from domains.forecast.curves.profiles import Origin
-from domains.forecast.curves.usage import Usage
 from domains.forecast.learning.attributed import with_attribution
 from domains.forecast.learning.attribution import AttributionSettings, attribute
-from domains.forecast.learning.fit import fit
-from domains.forecast.settings.fit import FitSettings
+from multisched.forecasting.fit import fit
+from multisched.forecasting.fit_settings import FitSettings
+from multisched.forecasting.profiles import Origin
+from multisched.forecasting.usage import Usage
 from tests.unit.domains.forecast.learning.placements import END_S, totals_of, wandering_intervals
 from tests.unit.domains.forecast.profiles import no_profiles
-from tests.unit.domains.forecast.weeks import MONDAY_S, make_series
+from tests.unit.forecasting.weeks import MONDAY_S, make_series
 
 WEIGHT = np.array([1.0, 0.5, 2.0, 0.8])
 TOTALS = totals_of(wandering_intervals([10, 10, 10, 1], nodes=8, replicas=3), WEIGHT, nodes=8, noise=0.1, cycle=0.5)

@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from domains.forecast.curves.usage import NodeTotals, PlacementInterval
+from domains.forecast.curves.node_usage import NodeTotals, PlacementInterval
 from domains.forecast.learning import replica_changes
 from domains.forecast.learning.attribution import Attribution, AttributionSettings, WeightStatus, attribute
 from tests.unit.domains.forecast.learning.placements import END_S, own_cycles, totals_of, wandering_intervals
-from tests.unit.domains.forecast.weeks import DAY_S, MONDAY_S
+from tests.unit.forecasting.weeks import DAY_S, MONDAY_S
 
 SETTINGS = AttributionSettings()
 sizes = pytest.mark.parametrize("services", [60, pytest.param(200, marks=pytest.mark.slow)])

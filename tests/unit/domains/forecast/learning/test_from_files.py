@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from domains.forecast.csv_lines import HistoryError, history_files
-from domains.forecast.curves.profiles import Origin
 from domains.forecast.curves.quantized_profiles import QuantizedProfiles
 from domains.forecast.history import usage_csv
 from domains.forecast.learning.from_files import History, load_history
 from domains.forecast.settings.args import PeakSettings
-from domains.forecast.settings.fit import FitSettings
+from multisched.forecasting.fit_settings import FitSettings
+from multisched.forecasting.profiles import Origin
 
 HEADER = "timestamp,service,resource,value\n"
 

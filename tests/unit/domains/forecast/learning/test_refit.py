@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 from aiohttp import web
 
+from domains.forecast.curves.node_usage import LoadRequest, MeasuredLoads
 from domains.forecast.curves.predictor import Predictor
-from domains.forecast.curves.profiles import Profiles
-from domains.forecast.curves.usage import LoadRequest, MeasuredLoads, Usage
 from domains.forecast.history.prometheus_source import PrometheusSource
 from domains.forecast.history.source import Reading, Source, SourceError
 from domains.forecast.learning.refit import RETRY_S, Refit, RefitSettings
@@ -25,6 +24,8 @@ from domains.forecast.ledger.node_loads import NodeLoads
 from domains.forecast.ledger.peak_ledger import PeakLedger
 from domains.forecast.settings.sources import Dimension, PrometheusSettings
 from multisched.client.prometheus import PrometheusMeter
+from multisched.forecasting.profiles import Profiles
+from multisched.forecasting.usage import Usage
 from multisched.framework.background import BackgroundPorts, InThread
 from multisched.framework.measures import Grid, MeterSettings
 from multisched.testing.builders import make_node

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from domains.forecast.curves.profiles import Origin, Profiles
 from domains.forecast.forecast import Forecast
 from domains.forecast.peak_forecast import peak_forecast
 from multisched.cycle.waiting_pods import WaitingPodTable
+from multisched.forecasting.profiles import Origin, Profiles
 from multisched.framework.context import PluginContext
 from multisched.state.cluster_cache import ClusterCache
 from multisched.testing.builders import make_node, make_pod

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from domains.forecast.curves.capacity import Capacity, Source
 from domains.forecast.curves.predictor import Demand, Predictor
-from domains.forecast.curves.profiles import Profiles
 from domains.forecast.curves.quantized_profiles import FLOAT_QUANTA, QuantizedProfiles
 from domains.forecast.ledger.peak_ledger import CATCH_UP_ROWS, PeakLedger
 from domains.forecast.service import service_of
+from multisched.forecasting.profiles import Profiles
 from multisched.framework.ledger import Ledger, rebuild
 from multisched.model.objects import Owner, Pod
 from multisched.testing.builders import make_node, make_pod

@@ -9,12 +9,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from domains.forecast.curves.profiles import Profiles
-from domains.forecast.curves.usage import MeasuredLoads
+from domains.forecast.curves.node_usage import MeasuredLoads
 from domains.forecast.forecast import Forecast
 from domains.forecast.learning.refit import Refit, RefitSettings
 from domains.forecast.ledger.node_loads import NodeLoads
 from domains.forecast.peak_forecast import peak_forecast
+from multisched.forecasting.profiles import Profiles
 from multisched.framework.introspection import HealthPlugin, MetricsPlugin, PluginMetric
 from multisched.framework.measures import PodUse
 from multisched.framework.node_view import Rows

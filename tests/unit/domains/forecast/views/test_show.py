@@ -10,19 +10,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from domains.forecast.curves.profiles import Backtest, Origin, Profiles
-from domains.forecast.curves.recent import recent_of
-from domains.forecast.curves.usage import Usage
 from domains.forecast.views.forecast_snapshot import ForecastSnapshot
 from domains.forecast.views.report_document import CODES_MAX
 from domains.forecast.views.show import document_of
+from multisched.forecasting.profiles import Backtest, Origin, Profiles
+from multisched.forecasting.recent import recent_of
+from multisched.forecasting.usage import Usage
 from multisched.framework.introspection import StateExportPlugin
 from multisched.framework.registry import implements
 from multisched.framework.views import Document, NoViewError, ViewedPlugin, ViewQuery
 from multisched.testing.builders import make_node
 from tests.unit.domains.forecast.fleets import NOW, ShownFleet, learned
 from tests.unit.domains.forecast.profiles import make_profiles
-from tests.unit.domains.forecast.weeks import MONDAY_S
+from tests.unit.forecasting.weeks import MONDAY_S
 
 EVENING, MORNING = 24 + 20, 24 + 7
 """Tuesday; NOW falls into the latter."""

@@ -17,10 +17,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.units import WEEK_S
+from multisched.forecasting.time_units import WEEK_S
 
 if TYPE_CHECKING:
-    from domains.forecast.curves.recent import Recent
+    from multisched.forecasting.recent import Recent
 
 SLOT_S_DEFAULT: Final = 3_600
 

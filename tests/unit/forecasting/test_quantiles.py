@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from domains.forecast.learning.quantiles import grouped_quantiles
+from multisched.forecasting.quantiles import grouped_quantiles
 
 SAMPLES = st.one_of(st.just(np.float32(np.nan)), st.floats(0, 1e6, width=32))
 

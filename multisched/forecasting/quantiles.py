@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.slot_grid import Numbers
+from multisched.forecasting.slot_grid import Numbers
 
 Series = NDArray[np.float32]
 """float32[series, steps]"""

@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.slot_grid import SlotGrid
-from domains.forecast.learning.quantiles import Series, flat_quantiles, grouped_quantiles
+from multisched.forecasting.quantiles import Series, flat_quantiles, grouped_quantiles
+from multisched.forecasting.slot_grid import SlotGrid
 
 SLOTS_MIN: Final = 3
 """Smallest number of slots per day for which a wave is fitted."""

@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from domains.forecast.curves.profiles import SLOT_S_DEFAULT
-from domains.forecast.settings.windows import why_no_zone
-from domains.forecast.units import DAY_S
+from multisched.forecasting.profiles import SLOT_S_DEFAULT
+from multisched.forecasting.time_units import DAY_S
+from multisched.forecasting.time_zones import why_no_zone
 
 SLOT_S_MIN: Final = 300
 DAY_HARMONICS_MAX: Final = 24

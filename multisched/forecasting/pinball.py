@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.learning.quantiles import Series
+from multisched.forecasting.quantiles import Series
 
 
 def pinball(above: Series, quantile: float) -> NDArray[np.float64]:

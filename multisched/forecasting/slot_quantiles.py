@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.slot_grid import SlotGrid
-from domains.forecast.learning.quantiles import Series, flat_quantiles, grouped_quantiles
-from domains.forecast.settings.fit import FitSettings
+from multisched.forecasting.fit_settings import FitSettings
+from multisched.forecasting.quantiles import Series, flat_quantiles, grouped_quantiles
+from multisched.forecasting.slot_grid import SlotGrid
 
 
 def flat_curves(values: Series, slots: int, levels: Sequence[float]) -> NDArray[np.float32]:

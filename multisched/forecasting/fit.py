@@ -13,17 +13,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.profiles import Backtest, Origin, Profiles
-from domains.forecast.curves.slot_grid import SlotGrid, slot_grid
-from domains.forecast.curves.usage import Usage
-from domains.forecast.learning.backtest import backtest, known_days
-from domains.forecast.learning.day_wave import wave_curves
-from domains.forecast.learning.quantiles import Series
-from domains.forecast.learning.season import season_curves
-from domains.forecast.learning.shrinkage import Shares, shrunk
-from domains.forecast.learning.slot_quantiles import flat_curves, slot_curves
-from domains.forecast.settings.fit import FitSettings
-from domains.forecast.units import DAY_S, WEEK_S
+from multisched.forecasting.backtest import backtest, known_days
+from multisched.forecasting.day_wave import wave_curves
+from multisched.forecasting.fit_settings import FitSettings
+from multisched.forecasting.profiles import Backtest, Origin, Profiles
+from multisched.forecasting.quantiles import Series
+from multisched.forecasting.season import season_curves
+from multisched.forecasting.shrinkage import Shares, shrunk
+from multisched.forecasting.slot_grid import SlotGrid, slot_grid
+from multisched.forecasting.slot_quantiles import flat_curves, slot_curves
+from multisched.forecasting.time_units import DAY_S, WEEK_S
+from multisched.forecasting.usage import Usage
 
 CHUNK: Final = 256
 """Series fitted together, so that their arrays fit into the CPU cache."""
@@ -37,7 +37,7 @@ def fit(usage: Usage, settings: FitSettings, version: int, now_s: float) -> Prof
     """Computes the profiles of all services. Raises ValueError for an invalid grid or shape of the usage."""
     _check(usage)
     series, step_s = _series(usage, settings)
-    grid = _grid(usage, series.shape[1], step_s, settings)
+    grid = grid_of(usage.start_s, step_s, series.shape[1], settings)
     shape = (len(usage.services), len(usage.dimensions))
     curves = np.empty((3, len(series), grid.slots), np.float32)
     origin, error = np.empty(len(series), np.uint8), np.empty(len(series), np.float32)
@@ -47,7 +47,7 @@ def fit(usage: Usage, settings: FitSettings, version: int, now_s: float) -> Prof
     for begin in range(0, len(series), CHUNK):
         part = order[begin : begin + CHUNK]
         curves[:, part], origin[part], error[part], judged = _fit_chunk(
-            _clean(series[part], grid), step_s, grid, settings
+            cleaned(series[part], grid), step_s, grid, settings
         )
         tested[:, part] = msgspec.structs.astuple(judged)
     low, peak, high = (_frozen(curve.reshape(*shape, grid.slots)) for curve in curves)
@@ -85,9 +85,9 @@ def _series(usage: Usage, settings: FitSettings) -> tuple[Series, float]:
     return (np.repeat(values, parts, axis=1) if parts > 1 else values), usage.step_s / parts
 
 
-def _grid(usage: Usage, steps: int, step_s: float, settings: FitSettings) -> SlotGrid:
+def grid_of(start_s: float, step_s: float, steps: int, settings: FitSettings) -> SlotGrid:
     return slot_grid(
-        start_s=usage.start_s,
+        start_s=start_s,
         step_s=step_s,
         steps=steps,
         zone=settings.zone,
@@ -97,7 +97,7 @@ def _grid(usage: Usage, steps: int, step_s: float, settings: FitSettings) -> Slo
     )
 
 
-def _clean(values: Series, grid: SlotGrid) -> Series:
+def cleaned(values: Series, grid: SlotGrid) -> Series:
     """Returns a copy with NaN for invalid samples and on holidays."""
     is_good = (values >= 0) & (values <= VALUE_MAX)
     if not grid.is_kept.all():

@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from domains.forecast.curves.profiles import Origin, Profiles
-from domains.forecast.curves.usage import Samples, Usage
-from domains.forecast.learning.fit import fit
-from domains.forecast.settings.fit import FitSettings
-from tests.unit.domains.forecast.weeks import DAY_S, MONDAY_S, make_series, make_usage
+from multisched.forecasting.fit import fit
+from multisched.forecasting.fit_settings import FitSettings
+from multisched.forecasting.profiles import Origin, Profiles
+from multisched.forecasting.usage import Samples, Usage
+from tests.unit.forecasting.weeks import DAY_S, MONDAY_S, make_series, make_usage
 
 PER_DAY = 288
 SETTINGS = FitSettings()

@@ -1,4 +1,4 @@
-"""Usage: measured samples on one regular time grid. Delivered by sources, read by fits; immutable."""
+"""Usage measured per node or at one moment, as sources of history deliver it; immutable but for `MeasuredLoads`."""
 
 from __future__ import annotations
 
@@ -9,22 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from domains.forecast.service_names import PodName
-
-Samples = NDArray[np.float32]
-"""In the dimension's plain unit; NaN where nothing was measured."""
-
-
-class Usage(msgspec.Struct, frozen=True):
-    """Use per replica of each service: the mean over its replicas in each step."""
-
-    start_s: float
-    """Epoch seconds of the first step."""
-    step_s: float
-    services: tuple[str, ...]
-    """`namespace/service`, or `service`."""
-    dimensions: tuple[str, ...]
-    values: Samples
-    """float32[services, dimensions, steps]"""
+from multisched.forecasting.usage import Samples
 
 
 class PlacementInterval(msgspec.Struct, frozen=True):

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from domains.forecast.curves.slot_grid import SlotGrid, slot_grid
-from domains.forecast.curves.usage import Samples
-from domains.forecast.learning.day_wave import wave_curves
-from domains.forecast.learning.slot_quantiles import flat_curves
-from tests.unit.domains.forecast.weeks import MONDAY_S
+from multisched.forecasting.day_wave import wave_curves
+from multisched.forecasting.slot_grid import SlotGrid, slot_grid
+from multisched.forecasting.slot_quantiles import flat_curves
+from multisched.forecasting.usage import Samples
+from tests.unit.forecasting.weeks import MONDAY_S
 
 PER_DAY = 96
 DAYS = 21

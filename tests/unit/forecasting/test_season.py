@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from domains.forecast.curves.slot_grid import SlotGrid, slot_grid
-from domains.forecast.curves.usage import Samples
-from domains.forecast.learning import season
-from domains.forecast.learning.season import season_curves, season_mean
-from domains.forecast.settings.fit import FitSettings
-from tests.unit.domains.forecast.weeks import FIVE_MINUTES_S, MONDAY_S, expected_use, make_series
+from multisched.forecasting import season
+from multisched.forecasting.fit_settings import FitSettings
+from multisched.forecasting.season import season_curves, season_mean
+from multisched.forecasting.slot_grid import SlotGrid, slot_grid
+from multisched.forecasting.usage import Samples
+from tests.unit.forecasting.weeks import FIVE_MINUTES_S, MONDAY_S, expected_use, make_series
 
 PER_DAY, PER_WEEK = 288, 2_016
 SETTINGS = FitSettings()

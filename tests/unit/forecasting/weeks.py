@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from domains.forecast.curves.usage import Samples, Usage
+from multisched.forecasting.usage import Samples, Usage
 
 MONDAY_S = 1_767_571_200.0
 """2026-01-05 00:00 UTC."""

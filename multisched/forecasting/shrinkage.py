@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.learning.pinball import pinball
-from domains.forecast.learning.quantiles import Series, flat_quantiles
+from multisched.forecasting.pinball import pinball
+from multisched.forecasting.quantiles import Series, flat_quantiles
 
 SHARES: Final = (1.0, 0.75, 0.5, 0.25, 0.0)
 """Candidate shares of the curve in the mixture. Finer steps would fit the chance of one week."""

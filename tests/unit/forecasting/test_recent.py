@@ -7,10 +7,10 @@ import pickle
 import numpy as np
 import pytest
 
-from domains.forecast.curves.recent import CODE_NAN, recent_of
-from domains.forecast.curves.usage import Usage
+from multisched.forecasting.recent import CODE_NAN, recent_of
+from multisched.forecasting.usage import Usage
 from tests.unit.domains.forecast.fleets import learned
-from tests.unit.domains.forecast.weeks import DAY_S, FIVE_MINUTES_S, MONDAY_S, make_series
+from tests.unit.forecasting.weeks import DAY_S, FIVE_MINUTES_S, MONDAY_S, make_series
 
 HOUR_S = 3_600
 

@@ -17,10 +17,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.slot_grid import Numbers, SlotGrid
-from domains.forecast.learning.quantiles import Series, flat_quantiles, grouped_quantiles
-from domains.forecast.settings.fit import FitSettings
-from domains.forecast.units import HOUR_S
+from multisched.forecasting.fit_settings import FitSettings
+from multisched.forecasting.quantiles import Series, flat_quantiles, grouped_quantiles
+from multisched.forecasting.slot_grid import Numbers, SlotGrid
+from multisched.forecasting.time_units import HOUR_S
 
 CLIP_DEVIATIONS: Final = 3.0
 """Residuals of bins beyond this many robust standard deviations are clipped as outliers."""

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.units import DAY_S, WEEK_S
+from multisched.forecasting.time_units import DAY_S, WEEK_S
 
 OFFSET_STEP_S: Final = 900
 """In all zones, clocks change at multiples of a quarter hour of UTC."""

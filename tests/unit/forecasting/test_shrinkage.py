@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from domains.forecast.curves.slot_grid import Numbers, SlotGrid, slot_grid
-from domains.forecast.curves.usage import Samples
-from domains.forecast.learning.backtest import backtest
-from domains.forecast.learning.day_wave import wave_curves
-from domains.forecast.learning.fit import fit
-from domains.forecast.learning.shrinkage import SHARES, Shares, kept_shares, mixture_losses, shrunk
-from domains.forecast.learning.slot_quantiles import flat_curves, slot_curves
-from domains.forecast.settings.fit import FitSettings
-from tests.unit.domains.forecast.weeks import MONDAY_S, make_series, make_usage
+from multisched.forecasting.backtest import backtest
+from multisched.forecasting.day_wave import wave_curves
+from multisched.forecasting.fit import fit
+from multisched.forecasting.fit_settings import FitSettings
+from multisched.forecasting.shrinkage import SHARES, Shares, kept_shares, mixture_losses, shrunk
+from multisched.forecasting.slot_grid import Numbers, SlotGrid, slot_grid
+from multisched.forecasting.slot_quantiles import flat_curves, slot_curves
+from multisched.forecasting.usage import Samples
+from tests.unit.forecasting.weeks import MONDAY_S, make_series, make_usage
 
 PER_DAY = 96
 STEP_S = 900.0

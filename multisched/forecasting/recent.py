@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.slot_grid import wall_times
-from domains.forecast.curves.usage import Samples, Usage
-from domains.forecast.units import DAY_S
+from multisched.forecasting.slot_grid import wall_times
+from multisched.forecasting.time_units import DAY_S
+from multisched.forecasting.usage import Samples, Usage
 
 DAYS: Final = 14
 CODES_MAX: Final = 64_000_000

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.forecast.curves.slot_grid import STEPS_MAX, SlotGrid, slot_grid, slots_of
+from multisched.forecasting.slot_grid import STEPS_MAX, SlotGrid, slot_grid, slots_of
 from tests.unit.domains.forecast.profiles import no_profiles
-from tests.unit.domains.forecast.weeks import DAY_S, MONDAY_S
+from tests.unit.forecasting.weeks import DAY_S, MONDAY_S
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "Pacific/Chatham")
 BERLIN_FORWARD_S = datetime(2026, 3, 29, 1, tzinfo=UTC).timestamp()

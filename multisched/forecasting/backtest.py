@@ -10,16 +10,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.profiles import Backtest
-from domains.forecast.curves.slot_grid import SlotGrid
-from domains.forecast.learning.day_wave import wave_curves
-from domains.forecast.learning.pinball import pinball
-from domains.forecast.learning.quantiles import Series
-from domains.forecast.learning.season import means_of, season_curves
-from domains.forecast.learning.shrinkage import Shares, kept_shares, mixture_losses
-from domains.forecast.learning.slot_quantiles import flat_curves, slot_curves
-from domains.forecast.settings.fit import FitSettings
-from domains.forecast.units import DAY_S
+from multisched.forecasting.day_wave import wave_curves
+from multisched.forecasting.fit_settings import FitSettings
+from multisched.forecasting.pinball import pinball
+from multisched.forecasting.profiles import Backtest
+from multisched.forecasting.quantiles import Series
+from multisched.forecasting.season import means_of, season_curves
+from multisched.forecasting.shrinkage import Shares, kept_shares, mixture_losses
+from multisched.forecasting.slot_grid import SlotGrid
+from multisched.forecasting.slot_quantiles import flat_curves, slot_curves
+from multisched.forecasting.time_units import DAY_S
 
 HOLDOUT_DAYS_MIN = 1.0
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from domains.forecast.curves.profiles import Backtest
-from domains.forecast.curves.usage import Usage
-from domains.forecast.learning.fit import fit
-from domains.forecast.learning.pinball import pinball
-from domains.forecast.settings.fit import FitSettings
-from tests.unit.domains.forecast.weeks import make_series, make_usage
+from multisched.forecasting.fit import fit
+from multisched.forecasting.fit_settings import FitSettings
+from multisched.forecasting.pinball import pinball
+from multisched.forecasting.profiles import Backtest
+from multisched.forecasting.usage import Usage
+from tests.unit.forecasting.weeks import make_series, make_usage
 
 
 def backtest_of(usage: Usage) -> Backtest:
