@@ -117,7 +117,7 @@ class ProgramPorts(msgspec.Struct, frozen=True):
     worker_factory: WorkerFactory | None = None
     """Runs isolated plugins; None: in threads and processes."""
     open_extender: OpenExtender | None = None
-    """Opens the client of an extender; None: over HTTP."""
+    """Opens the client of an extender, or of a hook of a plugin; None: over HTTP."""
     measures: Measures | None = None
     """Source of measured values for plugins; None: there is none. Closed with the program."""
     lease_runner: LeaseRunner | None = None
@@ -148,7 +148,7 @@ class Program:
         self.events = ApiEventSink(ports.transport, self.limiter, ports.clock, instance=ports.identity)
         self.conditions = ApiConditionWriter(ports.transport, self.limiter, ports.clock)
         self._extenders = Extenders(configuration.domains, ports.transport, ports.open_extender)
-        self.background = BackgroundTasks(ports.clock, ports.rng, ports.background_threads)
+        self.background = BackgroundTasks(ports.clock, ports.rng, ports.background_threads, ports.open_extender)
         self.history = History()
         self._read_troubles = ReadTroubles(ports.clock)
         self.cache = ClusterCache()
