@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,7 @@ from multisched.model.cluster_objects import ClusterObject
 from multisched.model.decode import DESCRIPTION_BYTES_MAX, Decoder
 from multisched.model.gang import ANNOTATIONS
 from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import Pod
 from multisched.model.selectors import Toleration
 from multisched.model.wire import Transport
 from multisched.shell.audit.audited_kinds import AuditedKind, AuditedNodes, AuditedPods
@@ -130,6 +131,8 @@ class ProgramPorts(msgspec.Struct, frozen=True):
     """Starts the process of the cluster judge."""
     steps: Steps | None = None
     """Limits the steps of attempts; None: by the clock."""
+    pending: Callable[[], Iterable[Pod]] | None = None
+    """Returns the pods without a node for plugins; None: those that the watch shows."""
 
 
 class Program:
@@ -230,7 +233,7 @@ class Program:
             events=self.events,
             conditions=self.conditions,
             statuses=self.statuses,
-            pending=lambda: self.pods.pending.values(),
+            pending=ports.pending or (lambda: self.pods.pending.values()),
             extenders=self._extenders,
             event_time_share=EventTimeShare(lambda: self.event_times.handled, self.clock.monotonic),
             steps=ports.steps if ports.steps is not None else StepClock(self.clock.monotonic),
