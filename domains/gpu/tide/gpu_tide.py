@@ -5,7 +5,7 @@ Not in the domain's default profile: a configuration that enables it gives its a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +24,8 @@ from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, ClusterEvent, EventRegistration, Resource
 from multisched.framework.introspection import PluginMetric
 from multisched.framework.node_view import Codes, Rows
-from multisched.framework.points import CycleView, PreFilterResult
+from multisched.framework.points import CycleView, PostFilterResult, PreFilterResult, Refusals
+from multisched.framework.preemption import GroupDryRun
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.framework.traits import Traits
@@ -38,14 +39,16 @@ GROWTH: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OTHER, "Ti
 OWN_CHANGE: Final = ClusterEvent(
     Resource.TARGET_POD, Action.UPDATE_POD_LABEL | Action.UPDATE_POD_OTHER, "TidePodChanged"
 )
+NO_PREEMPTION: Final = "the tide frees cards by notices, not by preemption"
 NO_ARGS: Final[Mapping[str, Any]] = {}
 
 
 class GpuTide:
-    """PreFilter, Filter and Reserve for training pods; a background task."""
+    """PreFilter, Filter and Reserve for training pods, PostFilter for inference pods; a background task."""
 
     name = TIDE
     view = "tide"
+    runs_before = "DefaultPreemption"
     depends_on = Dependency.CACHE_KEY
     traits = Traits(reads_objects=(ObjectKind.POD_DISRUPTION_BUDGET,))
 
@@ -98,6 +101,22 @@ class GpuTide:
     def _is_in_tide(self, row: int) -> bool:
         models, cards = self._hold_back.limits.models, self._ledger.cards(row).node.cards
         return not models or (bool(cards) and cards[0].model in models)
+
+    def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
+        """Ends the chain for an inference pod, so that DefaultPreemption does not evict training without a notice."""
+        return PostFilterResult(self._no_preemption(pod))
+
+    def post_filter_group(
+        self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun
+    ) -> Generator[None, None, PostFilterResult]:
+        """As `post_filter`, for inference pods that start together."""
+        statuses = [self._no_preemption(pod) for pod in pods]
+        yield from ()
+        return PostFilterResult(next((one for one in statuses if one.reasons), Status.unschedulable()))
+
+    def _no_preemption(self, pod: Pod) -> Status:
+        is_served = self._ledger.is_used_by(pod) and self._snapshots.is_inference(pod) and self._snapshots.cards_of(pod)
+        return Status.unresolvable(NO_PREEMPTION) if is_served else Status.unschedulable()
 
     def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
         row = self._context.nodes.row_of(node)

@@ -325,3 +325,18 @@ def test_view_and_metrics_show_notices_and_what_evictions_cost() -> None:
         assert cluster.metric("tide_gangs_in_part") == {(): 0.0}
 
     run(story)
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_more_important_inference_does_not_preempt_training(is_frozen: bool) -> None:
+    async def story(cluster: TideCluster) -> None:
+        await old_gang(cluster)
+        await cluster.serve("chat", 4, priority=1000)
+        if is_frozen:
+            await asyncio.sleep(30.0)
+            assert len(await cluster.running("train")) == 2
+            assert any("not by preemption" in text for text in await cluster.messages("chat"))
+        else:
+            await cluster.runs("chat", 4, within_s=30.0)
+
+    run(story, frozen=is_frozen)

@@ -34,6 +34,7 @@ ANSWERS_MAX = 4096
 SERVING: Mapping[str, Any] = {"selector": {"matchLabels": {"tier": "serving"}}}
 JOBS, DEPLOYMENTS = "/apis/batch/v1/namespaces/default/jobs", "/apis/apps/v1/namespaces/default/deployments"
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 
 
@@ -126,6 +127,7 @@ class TideCluster:
         self.dies_at: tuple[str, str, int] | None = None
         """Two parts of a path, and the number of the request with both before which the leader dies."""
         self._requests = 0
+        self.broken: list[str] = []
 
     @property
     def now_s(self) -> float:
@@ -147,14 +149,19 @@ class TideCluster:
         spec["template"]["metadata"]["annotations"] = {"multisched.io/run-seconds": "100000"}
         await self.send("POST", JOBS, {"metadata": {"name": name}, "spec": spec})
 
-    async def serve(self, name: str, replicas: int, cards: int = 1, *, model: str = "") -> None:
+    async def serve(
+        self, name: str, replicas: int, cards: int = 1, *, model: str = "", priority: int | None = None
+    ) -> None:
         """A Deployment of inference."""
         labels = {"app": name, "tier": "serving"}
-        spec = {
+        spec: Document = {
             "replicas": replicas,
             "selector": {"matchLabels": {"app": name}},
             "template": _template(cards, labels, model),
         }
+        if priority is not None:
+            await self.send("POST", PRIORITIES, {"metadata": {"name": name}, "value": priority})
+            spec["template"]["spec"]["priorityClassName"] = name
         await self.send("POST", DEPLOYMENTS, {"metadata": {"name": name}, "spec": spec})
 
     async def scale(self, name: str, replicas: int) -> None:
@@ -244,6 +251,9 @@ class TideCluster:
         while True:
             for name, pod in (await self.inner.pods()).items():
                 one = self.seen.setdefault(pod["metadata"]["uid"], Noticed(name, _gang(pod)))
+                is_leaving = "deletionTimestamp" in pod["metadata"]
+                if is_leaving and one.evicted_s is None and name.startswith("train"):
+                    self.broken.append(f"{name} was deleted and not evicted")
                 has_notice = bool((pod["metadata"].get("annotations") or {}).get(NOTICE))
                 if has_notice and one.noticed_s is None:
                     one.noticed_s = self.now_s
@@ -253,6 +263,7 @@ class TideCluster:
 
     def check(self) -> None:
         """Checks that all evictions came after the whole notice."""
+        assert self.broken == []
         for one in self.seen.values():
             if one.evicted_s is not None:
                 assert one.had_notice_s >= NOTICE_S - 0.05, one
