@@ -8,7 +8,7 @@
         grace: 30s                  # from the eviction until its cards are free, at most
         minRunTime: 30m             # a gang that started, also again, is not evicted for so long
         hook: {url: https://checkpoint.example/tide, timeout: 10s, caFile: /etc/tide/ca.crt}
-        growth: {quiet: 15m, ahead: 30m}
+        growth: {quiet: 10m, ahead: 30m}
         headroom: {min: 1, max: 64}
         evictionCap: 400            # cards per hour
         zone: Europe/Berlin         # of windows, and of the days of the forecast
@@ -105,7 +105,7 @@ class TideSettings(msgspec.Struct, frozen=True, kw_only=True):
     """From the eviction until the cards are free: what training pods take to end, at most."""
     min_run_s: float = 1_800.0
     """A gang that started, also again, is not evicted for so long, unless demand exceeds the upper band."""
-    quiet_s: float = 900.0
+    quiet_s: float = 600.0
     """Training grows only into cards that inference has not needed for so long."""
     ahead_s: float = 1_800.0
     """Training grows only into cards that inference is not expected to need for so long."""

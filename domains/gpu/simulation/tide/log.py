@@ -48,6 +48,11 @@ class TideMeter:
         self.training_cards = 0
         self.runnable_cards = 0
         """Cards of all jobs that arrived and have not completed, running ones included."""
+        self._now_s = begin_s
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets all sums: what was played so far only led up to the judged time."""
         self.used_card_s = self.training_card_s = self.bound_card_s = 0.0
         """Used by inference and training; by training; min(cards, demand + runnable)."""
         self.lost_card_s = 0.0
@@ -55,7 +60,6 @@ class TideMeter:
         self.samples: list[tuple[float, ...]] = []
         """(time, demand, cards of inference, cards of training, cards evicted so far, card-seconds lost so far), one a plan."""
         self._tally = NeedTally()
-        self._now_s = begin_s
 
     def advance(self, to_s: float) -> None:
         step_s = to_s - self._now_s

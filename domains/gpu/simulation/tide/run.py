@@ -23,6 +23,8 @@ from domains.gpu.tide.planner import TREND_S, kept_cards, plan
 from domains.gpu.tide.state import GangNotice, InferenceState, TidePlan, TideState, WaitingGang, WaitingInference
 
 PLAN_EVERY_S: Final = 60.0
+LEAD_S: Final = 3_600.0
+"""The run begins so long before the judged time: else all gangs would be within their minimum run time at its begin."""
 WAITING_GANGS_SEEN: Final = 20
 """Of the queue of training; the planner only tells how long the first one is held back."""
 HOUR_S: Final = 3_600.0
@@ -34,8 +36,8 @@ class TideRun:
     def __init__(self, played: Played, table: CardTable, log: EventLog, *, is_static: bool, seed: int) -> None:
         self._played, self._table, self._log = played, table, log
         self._is_static = is_static
-        self._now_s = played.begin_s
-        self.meter = TideMeter(played.begin_s, played.cards)
+        self._now_s = played.begin_s - LEAD_S
+        self.meter = TideMeter(self._now_s, played.cards)
         self._rng = np.random.default_rng([seed, 3])
         self._forecast = CurveForecast(played.curve, played.begin_s, played.settings.horizon_s, played.section.forecast)
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -59,11 +61,12 @@ class TideRun:
 
     def run(self) -> None:
         played = self._played
-        self._at(played.begin_s, self._scale)
+        self._at(self._now_s, self._scale)
+        self._at(played.begin_s, self.meter.reset)
         for number, job in enumerate(played.jobs):
             jobs = played.section.jobs
             gang = SimulatedGang(number, job, jobs.checkpoint_every, jobs.restart_cost)
-            self._at(job.arrives_s, self._arrive, gang)
+            self._at(job.arrives_s - LEAD_S * (job.arrives_s == played.begin_s), self._arrive, gang)
         end_s = played.end_s
         while self._events and self._events[0][0] <= end_s:
             at_s, _, happens, args = heapq.heappop(self._events)

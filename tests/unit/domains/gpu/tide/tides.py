@@ -21,7 +21,7 @@ from domains.gpu.tide.state import (
 
 NOW_S = 1_767_571_200.0
 HOUR_S = 3_600.0
-SETTINGS = TideSettings(notice_s=90.0, grace_s=30.0, min_run_s=1_800.0, min_headroom_cards=0)
+SETTINGS = TideSettings(notice_s=90.0, grace_s=30.0, min_run_s=1_800.0, quiet_s=900.0, min_headroom_cards=0)
 
 
 def flat(cards: float, upper: float | None = None, *, error: float = 0.0) -> DemandForecast:

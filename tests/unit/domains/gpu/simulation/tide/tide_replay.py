@@ -1,5 +1,7 @@
 """An independent replay of the event log of a simulated tide: it recomputes the figures and lists what must not happen.
 
+Figures count from `Rules.begin_s` on; the log begins earlier.
+
 It knows the format of the log and the parameters of the scenario, and shares no code with the simulation or the planner.
 """
 
@@ -56,7 +58,7 @@ class Replay:
         self.waits: list[float] = []
         self.used = self.trained = self.bound = self.lost = 0.0
         self.evicted_cards = self.needed_cards = 0
-        self._now = rules.begin_s
+        self._now = -math.inf
         self._on_node: dict[str, int] = defaultdict(int)
         self._holds: dict[str, tuple[str, int]] = {}
         """Pod -> node and cards, from bound to ended."""
@@ -68,6 +70,8 @@ class Replay:
             event = json.loads(line)
             if event["time"] > rules.end_s:
                 break
+            if self._now < rules.begin_s <= event["time"]:
+                self._begin()
             self._advance(event["time"])
             getattr(self, f"_on_{event['what']}")(event)
         self._advance(rules.end_s)
@@ -75,6 +79,12 @@ class Replay:
         for key, gang in self._gangs.items():
             if gang.evicted and gang.evicted != set(gang.pods):
                 self._complain(f"{key} was evicted in part")
+
+    def _begin(self) -> None:
+        self._now = self.rules.begin_s
+        self.waits = []
+        self.used = self.trained = self.bound = self.lost = 0.0
+        self.evicted_cards = self.needed_cards = self._surplus = 0
 
     # -- figures ----------------------------------------------------------------------------------------------------------
 
@@ -101,7 +111,7 @@ class Replay:
     def _advance(self, to_s: float) -> None:
         if to_s < self._now:
             self._complain("the log goes back in time")
-        step, self._now = to_s - self._now, to_s
+        step, self._now = max(0.0, to_s - max(self._now, self.rules.begin_s)), to_s
         training = sum(gang.cards for gang in self._gangs.values() if gang.started_s is not None)
         demand = sum(self._serving.values()) + sum(event["cards"] for event in self._asked.values())
         runnable = sum(gang.cards for gang in self._gangs.values() if gang.done_s < gang.work_s)
