@@ -59,6 +59,10 @@ class CardArrays:
         """The most link groups and NUMA nodes that a node has had."""
         self._has_few_sharers = False
         """Some card has had so few sharers left that their number may decide."""
+        self.rows_by_id: dict[str, set[int]] = {}
+        """Id of a card -> the rows that have it: usually one."""
+        self._ids: dict[int, frozenset[str]] = {}
+        """Row -> the ids of its cards."""
         self._awaiting: dict[int, frozenset[str]] = {}
         """Row -> the confusions of its unconfirmed holds."""
 
@@ -122,6 +126,19 @@ class CardArrays:
             )
         for layer, known in ((LINK, links), (NUMA, numas)):
             self._groups_max[layer] = max(self._groups_max[layer], len(known) - 1)
+        self._write_ids(row, frozenset(card.id for card in cards.node.cards if card.id))
+
+    def _write_ids(self, row: int, ids: frozenset[str]) -> None:
+        before = self._ids.pop(row, frozenset())
+        for one in before - ids:
+            rows = self.rows_by_id[one]
+            rows.remove(row)
+            if not rows:
+                del self.rows_by_id[one]
+        for one in ids - before:
+            self.rows_by_id.setdefault(one, set()).add(row)
+        if ids:
+            self._ids[row] = ids
 
     def _number(self, model: str) -> int:
         """Returns the model's number. Models that no card has any more lose theirs when there are too many."""
@@ -270,6 +287,16 @@ class CardArrays:
         if demand.filter is not ANY_CARD:
             fits &= self._accepted(demand.filter)[layer(MODEL, rows)]
         return fits
+
+    def lacks_model(self, wanted: CardFilter, rows: Rows) -> Bools:
+        """Returns bool[len(rows)]: whether the node has no card of a model that the filter accepts, free or not."""
+        found: Bools = np.logical_not(self._accepted(wanted)[self.layer(MODEL, rows)].any(axis=0))
+        return found
+
+    def has_named_card(self, wanted: CardFilter, rows: Rows) -> Bools:
+        """Returns bool[len(rows)]: whether the filter names the id of a card of the node. If not, ids exclude all of its cards, or none."""
+        named = [self.rows_by_id.get(one, ()) for one in wanted.ids or wanted.ids_without]
+        return np.isin(rows, np.fromiter({row for found in named for row in found}, np.int64))
 
     @property
     def has_groups(self) -> bool:

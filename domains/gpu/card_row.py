@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final
 
 from domains.gpu.cards import CARD_MILLI, NO_CARDS, NOTHING, Amount, Card, Mode, NodeCards, Use
-from domains.gpu.demand import ANY_CARD, GpuDemand, Part
+from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part
 from domains.gpu.dialect import Choice
 from domains.gpu.hold import CardName, Hold
 from domains.gpu.node_lock import LOCKED
@@ -36,6 +36,14 @@ def most_free_first(place: int, free: int) -> int:
 def too_little(resource: str) -> str:
     """Returns the refusal of a node whose cards have too little of the resource free."""
     return f"Insufficient {resource}"
+
+
+def no_such_card(wanted: CardFilter) -> str:
+    """Returns the refusal of a node without a card that the filter accepts: few texts, since conditions count nodes by text."""
+    has_models = wanted.models or wanted.models_with or wanted.models_without
+    return (
+        f"node(s) had no GPU{' of an accepted model' * bool(has_models)}{' with an accepted UUID' * wanted.names_ids}"
+    )
 
 
 def wrong_mode(mode: Mode, demand: GpuDemand) -> str:
@@ -143,9 +151,13 @@ class CardRow:
         return FRACTION_BESIDE_WHOLE if self.has_whole else ""
 
     def _room_refusal(self, demand: GpuDemand) -> str:
-        if demand.is_counted:
+        if demand.is_counted or self.choose(demand) is not None:
             return ""
-        return too_little(demand.resource) if self.choose(demand) is None else ""
+        return no_such_card(demand.filter) if self.lacks(demand.filter) else too_little(demand.resource)
+
+    def lacks(self, wanted: CardFilter) -> bool:
+        """Reports whether the node has no card that the filter accepts."""
+        return wanted is not ANY_CARD and not any(map(wanted.accepts, self.node.cards))
 
     def refusal_of(self, demand: GpuDemand, choice: Choice, modes: frozenset[Mode]) -> str:
         """Returns why the demand does not fit on these cards; empty if it fits. Raises ValueError for an invalid choice."""

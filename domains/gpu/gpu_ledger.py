@@ -18,7 +18,7 @@ import numpy as np
 from domains.gpu.card_arrays import CardArrays
 from domains.gpu.card_row import CardOrder, CardRow
 from domains.gpu.cards import NO_CARDS, Mode, NodeCards
-from domains.gpu.demand import GpuDemand, indices_text
+from domains.gpu.demand import CardFilter, GpuDemand, indices_text
 from domains.gpu.dialect import Choice, Dialect
 from domains.gpu.dialects import (
     CARDS_FIELDS,
@@ -249,10 +249,27 @@ class GpuLedger:
         for part in demand.parts[1:]:
             found &= self.arrays.has_room(demand, part, rows)
         is_simple = len(demand.parts) == 1 and not (demand.one_numa or demand.one_link)
-        if is_simple and not (demand.filter.ids or demand.filter.ids_without):
+        unsure, wanted = found, demand.filter
+        if wanted.names_ids:
+            named = self.arrays.has_named_card(wanted, rows)
+            if wanted.ids:
+                found &= named
+            unsure = found & named if is_simple else found
+        elif is_simple:
             return found
-        for place in np.flatnonzero(found).tolist():
+        for place in np.flatnonzero(unsure).tolist():
             found[place] = self.cards(int(rows[place])).choose(demand) is not None
+        return found
+
+    def lacks_card(self, wanted: CardFilter, rows: Rows) -> Bools:
+        """Returns bool[len(rows)]: whether the node has no card that the filter accepts, free or not."""
+        found = self.arrays.lacks_model(wanted, rows)
+        if wanted.names_ids:
+            named = self.arrays.has_named_card(wanted, rows)
+            if wanted.ids:
+                found |= ~named
+            for place in np.flatnonzero(named & ~found).tolist():
+                found[place] = self.cards(int(rows[place])).lacks(wanted)
         return found
 
     def choose(self, pod: Pod, row: int, order_of: Callable[[GpuDemand, CardRow], CardOrder]) -> Choice | None:

@@ -18,11 +18,12 @@ from domains.gpu.card_row import (
     WHOLE_BESIDE_FRACTIONS,
     CardOrder,
     CardRow,
+    no_such_card,
     too_little,
     wrong_mode,
 )
 from domains.gpu.cards import Mode
-from domains.gpu.demand import GpuDemand
+from domains.gpu.demand import ANY_CARD, GpuDemand
 from domains.gpu.dialects import DIALECTS, NOT_LISTED_BY_NODES, PodDemands
 from domains.gpu.fragmentation import Fragmentation
 from domains.gpu.fragments import Fragments
@@ -139,6 +140,10 @@ class GpuShare:
         ledger = self._ledger
         codes: Codes = np.logical_not(ledger.has_room(demand, rows)).view(np.uint8)
         codes *= self._code(too_little(demand.resource))
+        if demand.filter is not ANY_CARD:
+            refused = codes.nonzero()[0]
+            lacking = refused[ledger.lacks_card(demand.filter, rows[refused])]
+            codes[lacking] = self._code(no_such_card(demand.filter))
         if mode is Mode.WHOLE:
             barred = ledger.arrays.bars(rows, is_whole=demand.is_whole)
             if any_true(barred):

@@ -323,8 +323,14 @@ class ClusterCache:
 
     def _settled(self, before: Pod, after: Pod) -> Pod:
         """Returns a newer version of a placed pod, with the annotations and labels that are fixed at the bind taken from the old one."""
-        annotations = _kept(before.annotations, after.annotations, self.ledgers.annotations)
-        labels = _kept(before.labels, after.labels, self.ledgers.fixed_labels)
+        annotations, labels = after.annotations, after.labels
+        if annotations is not before.annotations:
+            annotations = _kept(before.annotations, annotations, self.ledgers.annotations)
+        if labels is before.labels:
+            return (
+                after if annotations is after.annotations else msgspec.structs.replace(after, annotations=annotations)
+            )
+        labels = _kept(before.labels, labels, self.ledgers.fixed_labels)
         if labels == before.labels:
             labels = before.labels
         if annotations is after.annotations and labels is after.labels:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domains.gpu.card_arrays import MODEL, MODELS_MAX, CardArrays
-from domains.gpu.card_row import UNCONFIRMED, CardRow, parts_of
+from domains.gpu.card_row import UNCONFIRMED, CardRow, no_such_card, parts_of
 from domains.gpu.cards import NOTHING, WHOLE_CARD, Amount, Card, Mode, NodeCards, Use
 from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part
 from domains.gpu.dialect import Choice, NoTimedAnnotations
@@ -117,6 +117,7 @@ filters = st.sampled_from(
         CardFilter(models_with=("a1",), models_without=("100",)),
         CardFilter(ids=("id0", "id2")),
         CardFilter(ids_without=("id1",)),
+        CardFilter(models=("A100",), ids=("id0", "id2")),
     )
 )
 demands = st.builds(
@@ -152,7 +153,10 @@ def test_arrays_and_row_give_equal_results_and_valid_choices(
         chosen = row.choose(demand)
 
         assert bool(ledger.has_room(demand, np.array([0]))[0]) == (chosen is not None)
-        assert row.refusal(demand, MODES) == ("" if chosen is not None else "Insufficient cards")
+        is_lacking = not any(demand.filter.accepts(one) for one in built)
+        assert ledger.lacks_card(demand.filter, np.array([0])).tolist() == [is_lacking]
+        refusal = no_such_card(demand.filter) if is_lacking else "Insufficient cards"
+        assert row.refusal(demand, MODES) == ("" if chosen is not None else refusal)
         if chosen is None:
             continue
         assert row.refusal_of(demand, chosen, MODES) == ""
@@ -178,6 +182,25 @@ def test_arrays_and_row_give_equal_results_and_valid_choices(
 FIRST = NodeCards(Mode.HAMI, (Card(0, 10, model="b"), Card(1, 10, model="a")))
 SECOND = NodeCards(Mode.HAMI, (Card(0, 10, model="a"),))
 CONFUSED = {"five": GpuDemand("tested", (Part(1, Amount(memory=5)),), "cards", confusions=frozenset({"any pod"}))}
+
+
+def test_card_is_found_by_its_id_on_the_node_that_has_it_now() -> None:
+    def with_ids(*ids: str) -> NodeCards:
+        return NodeCards(Mode.HAMI, tuple(Card(index, 10, id=one) for index, one in enumerate(ids)))
+
+    cards = {"old": with_ids("x", "y"), "new": with_ids("z"), "same": with_ids("y")}
+    wanted, unwanted = CardFilter(ids=("x", "none")), CardFilter(ids_without=("y", "z"))
+    asked = GpuDemand("tested", (Part(1, Amount(memory=5)),), "cards", filter=wanted)
+    ledger, rows = ledger_of(cards, {"x": asked}), np.array([0, 1, 2])
+    assert ledger.has_room(asked, rows).tolist() == [True, False, False]
+    assert ledger.lacks_card(unwanted, rows).tolist() == [False, True, True]
+
+    for row, name in enumerate(("same", "old", "gone")):
+        ledger.set_node(row, make_node(f"n{row}", labels={CARDS: name}))
+    assert ledger.has_room(asked, rows).tolist() == [False, True, False]
+    assert ledger.lacks_card(wanted, rows).tolist() == [True, False, True]
+    assert ledger.lacks_card(unwanted, rows).tolist() == [True, False, True]
+    assert sorted(ledger.arrays.rows_by_id) == ["x", "y"]
 
 
 def test_pod_waits_while_the_plugin_could_confuse_it_with_an_unconfirmed_one() -> None:
