@@ -79,7 +79,8 @@ def test_cards_are_shown_by_use_with_headroom_and_what_waits(tmp_path: Path) -> 
         "free": 4,
         "leaving": 0,
     }
-    assert (found["demandCards"], found["headroom"]["cards"], found["headroom"]["errorCards"]) == (6, 2, 2)
+    assert (found["demandCards"], found["headroom"]["errorCards"]) == (6, 2)
+    assert found["headroom"]["cards"] == 4, "for one more of the largest inference pods"
     assert len(found["forecast"]["hours"]) == 25
     [waiting] = found["training"]["waiting"]
     assert (waiting["gang"], waiting["cards"]) == ("ml/train-1", 8)
