@@ -28,7 +28,7 @@ from domains.gpu.tide.state import DueEviction, NewNotice, TidePlan, TideState, 
 from domains.gpu.tide.tide_demand import TideDemand
 from multisched.framework.background import BackgroundPorts
 from multisched.framework.moving import EvictAnswer, Mover
-from multisched.framework.ports import Clock, ObjectRef, WriteAnswer, pod_ref
+from multisched.framework.ports import Clock, ObjectRef, UnreachableError, WriteAnswer, pod_ref
 from multisched.model.api_time import timestamp
 from multisched.model.objects import Pod
 
@@ -363,18 +363,28 @@ class _Turn:
             ref = pod_ref(pod)
             reply = await self._mover.evict_member(ref, timeout_s=self._mover.write_timeout_s)
             match reply.answer:
+                case EvictAnswer.GONE:
+                    continue
                 case EvictAnswer.EVICTED | EvictAnswer.UNKNOWN:
                     began = began or not given.is_evicting
                     given.is_evicting = True
-                    self._record("Normal", ref, "TideEvicted", f"evicted for {given.notice.for_whom}")
-                case EvictAnswer.GONE:
-                    continue
+                    if reply.answer is EvictAnswer.EVICTED:
+                        self._record("Normal", ref, "TideEvicted", f"evicted for {given.notice.for_whom}")
+                    else:
+                        await self._resolve(ref)
                 case _:
                     self._losses.counts.evictions_refused += 1
                     self._report_stuck(ref, given, reply.message)
                     if not given.is_evicting:
                         break
         return began
+
+    async def _resolve(self, ref: ObjectRef) -> None:
+        """Finds the outcome of an eviction without an answer. A pod that still exists is tried again in the next turn."""
+        try:
+            await self._mover.still_exists(ref)
+        except UnreachableError:
+            self._mover.release()
 
     def _report_stuck(self, ref: ObjectRef, given: Given, message: str) -> None:
         now_s = self._now_s()
