@@ -139,6 +139,15 @@ def _losses(control: TideControl) -> Document:
     }
 
 
+def health_of(control: TideControl) -> str:
+    """Returns what is not as it should be, in one sentence; empty: nothing."""
+    in_part = _in_part(control)
+    if in_part:
+        return f"the tide: {in_part:g} gangs were evicted in part, and the eviction of the other members is tried again"
+    is_frozen = control.last is not None and control.last[1].is_frozen
+    return "the tide is frozen" if is_frozen else ""
+
+
 def metrics_of(control: TideControl) -> Sequence[PluginMetric]:
     """Returns the metrics; gauges are empty before the first plan."""
     return [*_gauges(control), *_counters(control)]

@@ -158,6 +158,12 @@ class GpuTide:
 
         return metrics_of(self._control)
 
+    def health(self, now_s: float) -> str:
+        """See `framework.introspection.HealthPlugin`."""
+        from domains.gpu.tide.figures import health_of
+
+        return health_of(self._control)
+
     async def show(self, query: ViewQuery, ports: ViewPorts) -> Callable[[], Document]:
         """See `framework.views.ViewedPlugin`."""
         from domains.gpu.tide.figures import document_of

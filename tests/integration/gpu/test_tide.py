@@ -235,6 +235,7 @@ def test_member_whose_eviction_is_refused_is_tried_again_until_the_gang_has_left
         assert await is_in_part(), "inference has what it needs, and yet the gang must go"
         assert code != 429 or await cluster.events("TideEvictionRefused")
         assert cluster.metric("tide_gangs_in_part") == {(): 1.0}
+        assert "1 gangs were evicted in part" in cluster.tide.health(cluster.now_s)
         cluster.inner.answer = lambda path: None
         await cluster.runs(last, 0, within_s=5.0)
         assert first in {one.name for one in cluster.evicted("train")}

@@ -217,10 +217,13 @@ class TideCluster:
         found: Document = orjson.loads(await ProgramViews(program, at_once).document("tide", ViewQuery("now")))
         return found
 
-    def metric(self, name: str) -> Mapping[tuple[str, ...], float]:
+    @property
+    def tide(self) -> GpuTide:
         plugins = self.inner.replicas[0].program.router.workers()[0].plugins.built
-        tide = next(one.plugin for one in plugins if isinstance(one.plugin, GpuTide))
-        return next(one.values for one in tide.metrics(self.now_s) if one.name == name)
+        return next(one.plugin for one in plugins if isinstance(one.plugin, GpuTide))
+
+    def metric(self, name: str) -> Mapping[tuple[str, ...], float]:
+        return next(one.values for one in self.tide.metrics(self.now_s) if one.name == name)
 
     def evicted(self, prefix: str) -> list[Noticed]:
         return [one for one in self.seen.values() if one.evicted_s is not None and one.name.startswith(prefix)]
