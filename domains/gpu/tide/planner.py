@@ -60,10 +60,8 @@ class _Case(msgspec.Struct, frozen=True):
     unmet: tuple[UnmetPod, ...]
     """The other ones."""
     headroom: Headroom
-
-    @property
-    def demand(self) -> int:
-        return self.state.inference.running_cards + sum(pod.cards for pod in self.served)
+    demand: int
+    """Cards of running inference and of the served waiting pods."""
 
     @property
     def pods(self) -> Mapping[Shape, int]:
@@ -143,7 +141,7 @@ def _case(state: TideState, settings: TideSettings) -> _Case:
             left -= pod.cards
             served.append(pod)
     demand = state.inference.running_cards + sum(pod.cards for pod in served)
-    return _Case(state, settings, nodes, tuple(served), tuple(unmet), _headroom(state, settings, demand))
+    return _Case(state, settings, nodes, tuple(served), tuple(unmet), _headroom(state, settings, demand), demand)
 
 
 def _headroom(state: TideState, settings: TideSettings, demand: int) -> Headroom:
@@ -191,7 +189,8 @@ def _upper(state: TideState) -> float:
 def _training_limit(case: _Case, training: int) -> tuple[int, int]:
     """Returns the cards that training may hold, and those that are reserved for inference."""
     state, settings = case.state, case.settings
-    reserved = _reserved(case, state.now_s)
+    level = _level(state.inference.forecast, state.now_s, state.now_s + settings.ahead_s + settings.horizon_s)
+    reserved = _reserved(case, level, is_now=True)
     pod_cards = state.inference.pod_cards
     scattered = sum(node.free % pod_cards for node in case.nodes)  # free, but inference cannot use them
     limit = max(0, sum(node.total for node in case.nodes) - reserved - scattered)
@@ -201,21 +200,22 @@ def _training_limit(case: _Case, training: int) -> tuple[int, int]:
     return limit, reserved
 
 
-def _reserved(case: _Case, at_s: float) -> int:
-    """Returns the cards that training must leave to inference if it starts at `at_s`, now or in the future."""
+def _reserved(case: _Case, level: float, *, is_now: bool) -> int:
+    """Returns the cards that training must leave to inference, now or at a moment in the future.
+
+    `level`: the highest expected demand from that moment on, as long as a gang that starts then must run.
+    """
     state, settings, forecast = case.state, case.settings, case.state.inference.forecast
-    demand, now_s = case.demand, state.now_s
-    until_s = at_s + settings.ahead_s + settings.horizon_s
     if forecast.origin is ForecastOrigin.WINDOWS:
-        expected = max(float(demand), _level(forecast, at_s, until_s))
+        expected = max(float(case.demand), level)
     else:
-        expected = demand + _level(forecast, at_s, until_s) - forecast.expected(now_s)
+        expected = case.demand + level - forecast.expected(state.now_s)
     found = expected + case.headroom.error_cards
-    if at_s <= now_s:
-        found = max(found, _recent_peak(state, demand, settings.quiet_s) + case.headroom.cards)
+    if is_now:
+        found = max(found, _recent_peak(state, case.demand, settings.quiet_s) + case.headroom.cards)
     found = max(found, settings.floor_cards)
     if settings.ceiling_cards is not None:
-        found = min(found, max(settings.ceiling_cards, demand))
+        found = min(found, max(settings.ceiling_cards, case.demand))
     return math.ceil(found)
 
 
@@ -231,16 +231,16 @@ def _with_held(decided: TidePlan, case: _Case, reserved: int) -> TidePlan:
     if first is None or decided.training_cards + first.cards <= decided.training_limit_cards:
         return decided
     forecast, now_s = case.state.inference.forecast, case.state.now_s
-    total = sum(node.total for node in case.nodes)
-    moments = (forecast.from_s + forecast.step_s * number for number in range(len(forecast.expected_cards)))
-    until_s = next(
-        (
-            at_s
-            for at_s in moments
-            if at_s > now_s and total - _reserved(case, at_s) >= decided.training_cards + first.cards
-        ),
-        None,
-    )
+    most = sum(node.total for node in case.nodes) - decided.training_cards - first.cards
+    steps = math.ceil((case.settings.ahead_s + case.settings.horizon_s) / forecast.step_s)
+    until_s = None
+    for number in range(len(forecast.expected_cards)):
+        at_s = forecast.from_s + forecast.step_s * number
+        if at_s > now_s:
+            level = max(forecast.expected_cards[number : number + steps + 1])
+            if _reserved(case, level, is_now=False) <= most:
+                until_s = at_s
+                break
     return msgspec.structs.replace(decided, held_until_s=until_s, held_for_cards=reserved)
 
 

@@ -56,7 +56,7 @@ class CardTable:
 
     def place(self, uid: str, cards: int, part: str) -> Seat | None:
         """Places one pod; returns None if no node has room."""
-        if not any(free >= cards for free in self._free.values()):
+        if max(self._free.values()) < cards:
             return None
         shape = (cards, part if self._is_split else "")
         if shape not in self._shapes:
