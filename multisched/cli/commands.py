@@ -253,6 +253,9 @@ def simulate(
         SimulateOutput, typer.Option("--output", "-o", help="Format of the result.")
     ] = SimulateOutput.TABLE,
     jobs: Annotated[int | None, typer.Option(min=1, max=64, help="Processes. Default: one per CPU.")] = None,
+    events: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="File for the log of events, one JSON object a line (gpuTide).")
+    ] = None,
 ) -> None:
     """Place recorded services with the real scheduler, in virtual time, and compare policies."""
     from multisched.cli import simulate as cli_simulate
@@ -260,9 +263,11 @@ def simulate(
     from multisched.framework.registry import PluginSetupError
 
     try:
-        report, is_whole = cli_simulate.simulate(scenario, output.value, jobs)
+        report, is_whole = cli_simulate.simulate(scenario, output.value, jobs, events)
     except ConfigError as error:
         _refuse(error.problems)
+    except OSError as error:
+        _fail(f"the log of events cannot be written: {error}")
     except PluginSetupError as error:
         _fail(str(error))
     _show(report)

@@ -92,6 +92,10 @@ class BareCore:
         assert isinstance(result, Placed | Unplaced | Conflicted)
         return result.node if isinstance(result, Placed) else ""
 
+    def remove(self, pod: Pod) -> None:
+        """Removes a placed pod, as if it had ended and been deleted."""
+        self._cache.remove(pod.uid)
+
     @property
     def nodes(self) -> NodeView:
         """The nodes with the pods placed so far."""

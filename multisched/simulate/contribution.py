@@ -10,10 +10,10 @@ The engine has one, recorded services (`recorded_services`). A domain may add ot
 from __future__ import annotations
 
 import importlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from pkgutil import resolve_name
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -53,6 +53,17 @@ class Simulation(Protocol):
 
     def report(self, outcomes: Mapping[str, Sequence[Any]]) -> Report:
         """Returns the report; `outcomes`: policy -> outcomes in the order of the seeds."""
+
+
+@runtime_checkable
+class RecordingSimulation(Protocol):
+    """A simulation whose runs can write a log of events."""
+
+    def recording(self) -> Simulation:
+        """Returns the same simulation, whose outcomes keep the events."""
+
+    def events(self, outcomes: Mapping[str, Sequence[Any]]) -> Iterator[bytes]:
+        """Yields the events, one JSON object each, without a line end."""
 
 
 class Workload(msgspec.Struct, frozen=True):

@@ -1,4 +1,5 @@
-"""The contribution of the gpu domain to `multisched simulate`: the workload `gpuTrace`, and a policy for each placement policy."""
+"""The contribution of the gpu domain to `multisched simulate`: the workload `gpuTrace` with a policy for each
+placement policy, and the workload `gpuTide`."""
 
 from __future__ import annotations
 
@@ -17,6 +18,8 @@ from domains.gpu.gpu_share import GpuShare
 from domains.gpu.policies import BestFit, Packing, RandomNode, Spread
 from domains.gpu.settings import gpu_settings
 from domains.gpu.simulation.openb import read_nodes, read_pods, typical_pods
+from domains.gpu.simulation.tide.report import POLICIES, read_tide
+from domains.gpu.simulation.tide.section import GpuTideFile
 from domains.gpu.simulation.trace_run import Trace, TraceOutcome, means_over, play
 from domains.gpu.typical_pods import Typical, TypicalPod
 from multisched.config.document import Document, Problem
@@ -164,6 +167,9 @@ def _profile(placement: str) -> dict[str, Any]:
 
 
 SIMULATION = Contribution(
-    policies={name: _profile(name) for name in PLACEMENTS},
-    workloads={"gpuTrace": Workload(GpuTraceFile, PLACEMENTS, read_trace)},
+    policies={name: _profile(name) for name in PLACEMENTS} | {name: _profile(Packing.name) for name in POLICIES},
+    workloads={
+        "gpuTrace": Workload(GpuTraceFile, PLACEMENTS, read_trace),
+        "gpuTide": Workload(GpuTideFile, POLICIES, read_tide),
+    },
 )

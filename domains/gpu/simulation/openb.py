@@ -50,7 +50,7 @@ class TracePod(msgspec.Struct, frozen=True):
 def read_nodes(path: Path, problems: list[Problem]) -> tuple[TraceNode, ...]:
     """Reads the nodes in file order; adds problems."""
     found: dict[str, TraceNode] = {}
-    for line, row in _rows(path, NODE_COLUMNS, NODES_MAX, problems):
+    for line, row in csv_rows(path, NODE_COLUMNS, NODES_MAX, problems):
         report = _Report(path, line, row, problems)
         cpu_milli, memory_mib, gpus = (report.integer(name, most) for name, most in _NODE_AMOUNTS.items())
         if not row["sn"] or row["sn"] in found:
@@ -66,7 +66,7 @@ def read_nodes(path: Path, problems: list[Problem]) -> tuple[TraceNode, ...]:
 def read_pods(path: Path, problems: list[Problem]) -> tuple[TracePod, ...]:
     """Reads the pods in file order; adds problems. The column `gpu_spec` may be missing."""
     found = []
-    for line, row in _rows(path, POD_COLUMNS, PODS_MAX, problems):
+    for line, row in csv_rows(path, POD_COLUMNS, PODS_MAX, problems):
         report = _Report(path, line, row, problems)
         cpu_milli, memory_mib, count, milli = (report.integer(name, most) for name, most in _POD_AMOUNTS.items())
         if bool(count) != bool(milli):
@@ -113,7 +113,7 @@ class _Report:
             self._problems.append(Problem(str(self._path), self._line, 1, column, message))
 
 
-def _rows(path: Path, columns: Sequence[str], most: int, problems: list[Problem]) -> Iterator[tuple[int, Row]]:
+def csv_rows(path: Path, columns: Sequence[str], most: int, problems: list[Problem]) -> Iterator[tuple[int, Row]]:
     """Yields number and cells of each line; adds a problem for lines with too few or too many."""
     try:
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:

@@ -108,7 +108,7 @@ def test_policies_of_domains_run_in_scenarios_of_recorded_services(tmp_path: Pat
     assert policy.name == "most-allocated"
     (problem,) = refusals(write(tmp_path, policies=["packed"]))
     assert (
-        "write one of least-allocated, realtime, peak-forecast, random, best-fit, packing, spread, fragmentation, most-allocated"
+        "write one of least-allocated, realtime, peak-forecast, random, best-fit, packing, spread, fragmentation, tide, static, most-allocated"
         in problem
     )
 

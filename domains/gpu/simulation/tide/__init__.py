@@ -1,0 +1,1 @@
+"""A tide of inference and training in `multisched simulate`: the workload `gpuTide`."""

@@ -1,0 +1,1 @@
+"""The tide: inference takes GPU cards by day, training by night."""

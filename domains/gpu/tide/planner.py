@@ -1,0 +1,347 @@
+"""The planner of the tide: `plan` maps what is running, waiting and expected to notices, evictions and a limit for training.
+
+Pure: no clock, no I/O, no random numbers, no memory between calls; what must be remembered is part of the state.
+
+- **Demand** is what inference pods hold and wait for. Cards for the demand and the headroom above it are free, leaving, or under
+  notice; if not, the fewest gangs get a notice (`victims`).
+- **Headroom** is the rise of inference within notice + grace, as forecast or as seen in the last minutes, plus the error.
+- **Training grows** only into cards that inference did not need for a while (`quiet_s`) and is not expected to need for a while
+  (`ahead_s`). So a demand that goes up and down evicts once, and a gang that starts is not evicted soon.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from domains.gpu.tide.settings import TideSettings
+from domains.gpu.tide.state import (
+    DemandForecast,
+    DueEviction,
+    ForecastOrigin,
+    Headroom,
+    NewNotice,
+    NodeCards,
+    TidePlan,
+    TideState,
+    TrainingGang,
+    UnmetPod,
+    WaitingInference,
+    Withdrawal,
+)
+from domains.gpu.tide.victims import (
+    CardRoom,
+    Shape,
+    VictimOrder,
+    median_start_s,
+    shapes_of,
+    victims_for,
+    work_lost_s,
+)
+
+TREND_S: Final = 300.0
+"""A rise counts as a trend if demand exceeds all it was until so long ago."""
+KEPT_SHARE: Final = 50
+"""At most one of so many cards of the tide is kept for the first waiting gang, but always as many as a node has."""
+
+
+class _Case(msgspec.Struct, frozen=True):
+    """What all parts of one plan need."""
+
+    state: TideState
+    settings: TideSettings
+    nodes: tuple[NodeCards, ...]
+    """Those of the tide."""
+    served: tuple[WaitingInference, ...]
+    """Waiting pods that the nodes of the tide can serve within the ceiling."""
+    unmet: tuple[UnmetPod, ...]
+    """The other ones."""
+    headroom: Headroom
+    demand: int
+    """Cards of running inference and of the served waiting pods."""
+
+    @property
+    def pods(self) -> Mapping[Shape, int]:
+        return shapes_of(self.served)
+
+    def room(self, gangs: Sequence[TrainingGang]) -> CardRoom:
+        """Returns the cards that inference can have, with those of these gangs."""
+        room = CardRoom(self.nodes, self.state.inference.pod_cards)
+        for gang in gangs:
+            room.add(gang)
+        return room
+
+
+def plan(state: TideState, settings: TideSettings) -> TidePlan:
+    """Decides what to do now. Deterministic; the order of nodes, gangs and pods does not matter except for `waiting_gangs`."""
+    case = _case(state, settings)
+    noticed = sorted((gang for gang in state.gangs if gang.notice is not None), key=_deadline)
+    available = state.inference.running_cards + sum(node.free + node.leaving for node in case.nodes)
+    available += _cards_on(noticed, case.nodes)
+    training = _cards_on(state.gangs, case.nodes)
+    need = case.room(noticed).need(case.pods, case.headroom.cards)
+    limit, reserved = _training_limit(case, training)
+    exceeds = case.demand > _upper(state)
+    decided = TidePlan(
+        is_frozen=settings.is_frozen,
+        headroom=case.headroom,
+        demand_cards=case.demand,
+        target_cards=case.demand + case.headroom.cards,
+        available_cards=available,
+        training_cards=training,
+        training_limit_cards=limit,
+        kept_cards=kept_cards(state.waiting_gangs[0].cards, case.nodes) if state.waiting_gangs else 0,
+        unmet=case.unmet,
+        needed_cards=need.cards,
+        exceeds_upper=exceeds,
+        over_cap_cards=max(0, state.evicted_last_hour_cards - (settings.eviction_cap_cards or 0))
+        if settings.eviction_cap_cards is not None
+        else 0,
+    )
+    if settings.is_frozen:
+        frozen_limit = sum(node.total for node in case.nodes)
+        if state.previous_limit_cards is not None:
+            frozen_limit = state.previous_limit_cards
+        return msgspec.structs.replace(
+            decided, training_limit_cards=frozen_limit, kept_cards=0, notes=("the tide is frozen: nothing is decided",)
+        )
+    decided = _with_held(decided, case, reserved)
+    withdrawals, kept = _withdrawals(case, noticed)
+    evictions = tuple(_eviction(gang, state.now_s) for gang in kept if _deadline(gang) <= state.now_s)
+    notices, lacking = _notices(case, kept, exceeds=exceeds)
+    return msgspec.structs.replace(
+        decided,
+        withdrawals=withdrawals,
+        evictions=evictions,
+        notices=notices,
+        noticed_cards=sum(notice.cards for notice in notices),
+        unmet=(*case.unmet, *_without_victims(case, lacking)),
+        notes=_notes(case, sum(lacking.values())),
+    )
+
+
+# -- demand ----------------------------------------------------------------------------------------------------------------
+
+
+def _case(state: TideState, settings: TideSettings) -> _Case:
+    models = state.inference.models
+    nodes = tuple(node for node in state.nodes if not models or node.model in models)
+    known = {node.model for node in nodes}
+    served, unmet = list[WaitingInference](), list[UnmetPod]()
+    left = math.inf if settings.ceiling_cards is None else settings.ceiling_cards - state.inference.running_cards
+    for pod in sorted(state.inference.waiting, key=lambda pod: (pod.since_s, pod.uid)):
+        if pod.models and not known.intersection(pod.models):
+            unmet.append(UnmetPod(pod.uid, f"no node has a card of {' or '.join(pod.models)}"))
+        elif pod.cards > left:
+            unmet.append(UnmetPod(pod.uid, f"the ceiling of {settings.ceiling_cards} inference cards is reached"))
+        else:
+            left -= pod.cards
+            served.append(pod)
+    demand = state.inference.running_cards + sum(pod.cards for pod in served)
+    return _Case(state, settings, nodes, tuple(served), tuple(unmet), _headroom(state, settings, demand), demand)
+
+
+def _headroom(state: TideState, settings: TideSettings, demand: int) -> Headroom:
+    forecast, now_s, horizon_s = state.inference.forecast, state.now_s, settings.horizon_s
+    expected = 0.0 if forecast.origin is ForecastOrigin.WINDOWS else forecast.highest_rise(now_s, now_s + horizon_s)
+    recent = _recent_rise(state, demand, horizon_s)
+    error = max(forecast.error_cards, settings.min_headroom_cards)
+    cards = min(math.ceil(max(expected, recent) + error), settings.max_headroom_cards)
+    if forecast.origin is ForecastOrigin.WINDOWS:
+        cards = max(cards, math.ceil(_level(forecast, now_s, now_s + horizon_s)) - demand)
+    cards = max(cards, settings.floor_cards - demand)
+    cards = math.ceil(cards / state.inference.pod_cards) * state.inference.pod_cards
+    if settings.ceiling_cards is not None:
+        cards = min(cards, settings.ceiling_cards - demand)
+    return Headroom(max(0, cards), expected, recent, error)
+
+
+def _recent_rise(state: TideState, demand: int, horizon_s: float) -> float:
+    """Returns by how much demand rises within the horizon if it goes on as in the last TREND_S.
+
+    Only what exceeds all demand seen before counts. So a demand that goes up and down has no trend.
+    """
+    before = [sample.cards for sample in state.inference.recent if sample.at_s <= state.now_s - TREND_S]
+    return max(0, demand - max(before)) * horizon_s / TREND_S if before else 0.0
+
+
+def _recent_peak(state: TideState, demand: int, within_s: float) -> int:
+    """Returns the highest demand of the last `within_s` seconds, that of now included."""
+    recent = [sample.cards for sample in state.inference.recent if sample.at_s >= state.now_s - within_s]
+    return max([demand, *recent])
+
+
+def _level(forecast: DemandForecast, from_s: float, to_s: float) -> float:
+    """Returns the highest expected demand within [from_s, to_s]."""
+    return forecast.expected(from_s) + forecast.highest_rise(from_s, to_s)
+
+
+def _upper(state: TideState) -> float:
+    return state.inference.forecast.upper(state.now_s)
+
+
+# -- the limit of training ----------------------------------------------------------------------------------------------------
+
+
+def _training_limit(case: _Case, training: int) -> tuple[int, int]:
+    """Returns the cards that training may hold, and those that are reserved for inference."""
+    state, settings = case.state, case.settings
+    level = _level(state.inference.forecast, state.now_s, state.now_s + settings.ahead_s + settings.horizon_s)
+    reserved = _reserved(case, level, is_now=True)
+    pod_cards = state.inference.pod_cards
+    scattered = sum(node.free % pod_cards for node in case.nodes)  # free, but inference cannot use them
+    limit = max(0, sum(node.total for node in case.nodes) - reserved - scattered)
+    cap = settings.eviction_cap_cards
+    if cap is not None and state.evicted_last_hour_cards > cap:
+        limit = min(limit, training)
+    return limit, reserved
+
+
+def _reserved(case: _Case, level: float, *, is_now: bool) -> int:
+    """Returns the cards that training must leave to inference, now or at a moment in the future.
+
+    `level`: the highest expected demand from that moment on, as long as a gang that starts then must run.
+    """
+    state, settings, forecast = case.state, case.settings, case.state.inference.forecast
+    if forecast.origin is ForecastOrigin.WINDOWS:
+        expected = max(float(case.demand), level)
+    else:
+        expected = case.demand + level - forecast.expected(state.now_s)
+    found = expected + case.headroom.error_cards
+    if is_now:
+        found = max(found, _recent_peak(state, case.demand, settings.quiet_s) + case.headroom.cards)
+    found = max(found, settings.floor_cards)
+    if settings.ceiling_cards is not None:
+        found = min(found, max(settings.ceiling_cards, case.demand))
+    return math.ceil(found)
+
+
+def kept_cards(gang_cards: int, nodes: Sequence[NodeCards]) -> int:
+    """Returns `TidePlan.kept_cards` for a gang of so many cards that is the first in the queue."""
+    most = max(sum(node.total for node in nodes) // KEPT_SHARE, max((node.total for node in nodes), default=0))
+    return min(gang_cards, most)
+
+
+def _with_held(decided: TidePlan, case: _Case, reserved: int) -> TidePlan:
+    """Adds how long the first waiting gang is held back, and for how many cards of inference."""
+    first = next(iter(case.state.waiting_gangs), None)
+    if first is None or decided.training_cards + first.cards <= decided.training_limit_cards:
+        return decided
+    forecast, now_s = case.state.inference.forecast, case.state.now_s
+    most = sum(node.total for node in case.nodes) - decided.training_cards - first.cards
+    steps = math.ceil((case.settings.ahead_s + case.settings.horizon_s) / forecast.step_s)
+    until_s = None
+    for number in range(len(forecast.expected_cards)):
+        at_s = forecast.from_s + forecast.step_s * number
+        if at_s > now_s:
+            level = max(forecast.expected_cards[number : number + steps + 1])
+            if _reserved(case, level, is_now=False) <= most:
+                until_s = at_s
+                break
+    return msgspec.structs.replace(decided, held_until_s=until_s, held_for_cards=reserved)
+
+
+# -- notices and evictions -----------------------------------------------------------------------------------------------------
+
+
+def _deadline(gang: TrainingGang) -> float:
+    assert gang.notice is not None, f"{gang.key} has a notice"
+    return gang.notice.deadline_s
+
+
+def _withdrawals(
+    case: _Case, noticed: Sequence[TrainingGang]
+) -> tuple[tuple[Withdrawal, ...], tuple[TrainingGang, ...]]:
+    """Returns the notices that are not needed any more, and the gangs whose notices stay.
+
+    A notice is needed if without it the highest demand of the last notice + grace would lack cards. The latest is withdrawn first.
+    """
+    found = [Withdrawal(gang.key, "it may not be evicted any more") for gang in noticed if gang.is_protected]
+    kept = [gang for gang in noticed if not gang.is_protected]
+    peak = _recent_peak(case.state, case.demand, case.settings.horizon_s)
+    wanted = case.headroom.cards + peak - case.demand
+    lacking = case.room(kept).need(case.pods, wanted).cards
+    for gang in sorted(kept, key=lambda gang: (-_deadline(gang), gang.key)):
+        others = [other for other in kept if other is not gang]
+        if case.room(others).need(case.pods, wanted).cards <= lacking:
+            kept = others
+            found.append(Withdrawal(gang.key, "inference does not need its cards any more"))
+    return tuple(found), tuple(kept)
+
+
+def _eviction(gang: TrainingGang, now_s: float) -> DueEviction:
+    uids = tuple(member.uid for member in gang.members)
+    return DueEviction(gang.key, uids, gang.cards, work_lost_s(gang, now_s) * gang.cards)
+
+
+def _notices(
+    case: _Case, noticed: Sequence[TrainingGang], *, exceeds: bool
+) -> tuple[tuple[NewNotice, ...], Mapping[Shape, int]]:
+    """Returns the new notices, and the waiting pods that lack room nevertheless."""
+    state, settings = case.state, case.settings
+    new = frozenset(gang.key for gang in state.gangs if state.now_s - _running_since_s(gang) < settings.min_run_s)
+    candidates = [
+        gang
+        for gang in state.gangs
+        if gang.notice is None and not gang.is_protected and (exceeds or gang.key not in new)
+    ]
+    order = VictimOrder(state.now_s, median_start_s(state.gangs, state.now_s), new)
+    room, pods = case.room(noticed), case.pods
+    chosen = victims_for(pods, case.headroom.cards, room, candidates, order)
+    notices = tuple(_notice(case, gang, is_overriding=gang.key in new) for gang in chosen)
+    return notices, case.room([*noticed, *chosen]).need(pods, 0).pods
+
+
+def _running_since_s(gang: TrainingGang) -> float:
+    return max(gang.started_s, gang.returned_after_eviction_s or gang.started_s)
+
+
+def _notice(case: _Case, gang: TrainingGang, *, is_overriding: bool) -> NewNotice:
+    minutes = round(work_lost_s(gang, case.state.now_s) / 60)
+    since = "since its start" if gang.checkpoint_s is None else "since its last checkpoint"
+    reason = f"it frees {gang.cards} cards and repeats {minutes} min of work {since}"
+    if is_overriding:
+        reason += "; it ran for less than the minimum run time, and demand exceeds the upper band of the forecast"
+    deadline_s = case.state.now_s + case.settings.notice_s
+    return NewNotice(gang.key, deadline_s, _for_whom(case), reason, gang.cards, is_overriding)
+
+
+def _for_whom(case: _Case) -> str:
+    if not case.served:
+        return f"inference: {case.headroom.cards} cards of headroom above {case.demand}"
+    cards = sum(pod.cards for pod in case.served)
+    return f"inference: {len(case.served)} pods wait for {cards} cards, {case.headroom.cards} cards of headroom"
+
+
+def _without_victims(case: _Case, lacking: Mapping[Shape, int]) -> tuple[UnmetPod, ...]:
+    """Returns the waiting pods without room, the latest of each shape."""
+    found, left = [], dict(lacking)
+    for pod in reversed(case.served):
+        shape = (pod.cards, pod.models)
+        if left.get(shape, 0) > 0:
+            left[shape] -= 1
+            of = f" of {' or '.join(pod.models)}" if pod.models else ""
+            found.append(
+                UnmetPod(pod.uid, f"no training that may be evicted now holds {pod.cards} cards{of} on a node")
+            )
+    return tuple(reversed(found))
+
+
+def _notes(case: _Case, lacking: int) -> tuple[str, ...]:
+    found = []
+    match case.state.inference.forecast.origin:
+        case ForecastOrigin.WINDOWS:
+            found.append("too little history of inference; the configured windows are used")
+        case ForecastOrigin.NONE:
+            found.append("no history of inference and no windows; the demand now is expected to last")
+    if lacking:
+        found.append(f"no training that may be evicted now frees cards for {lacking} waiting inference pods")
+    return tuple(found)
+
+
+def _cards_on(gangs: Sequence[TrainingGang], nodes: Sequence[NodeCards]) -> int:
+    names = {node.name for node in nodes}
+    return sum(member.cards for gang in gangs for member in gang.members if member.node in names)
