@@ -6,6 +6,7 @@ A mirror of the card rows, written by `GpuLedger` alone, after each change of a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import eq
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,7 +99,7 @@ class CardArrays:
             cards.is_locked,
             max(fitting, default=0),
             len([milli for milli in fitting if milli >= CARD_MILLI]),
-            len([free for total, free in zip(cards.totals, cards.free, strict=True) if free == total != NOTHING]),
+            sum(map(eq, cards.free, cards.totals)) - cards.totals.count(NOTHING),
         )
         awaiting = [hold.awaits for hold in cards.holds.values() if hold.awaits]
         if awaiting:
