@@ -139,7 +139,7 @@ class GpuShare:
         ledger = self._ledger
         codes: Codes = np.logical_not(ledger.has_room(demand, rows)).view(np.uint8)
         codes *= self._code(too_little(demand.resource))
-        if mode is Mode.WHOLE:
+        if mode is Mode.WHOLE and ledger.arrays.has_barred[demand.is_whole]:
             barred = ledger.arrays.bars(rows, is_whole=demand.is_whole)
             if any_true(barred):
                 codes[barred] = self._code(WHOLE_BESIDE_FRACTIONS if demand.is_whole else FRACTION_BESIDE_WHOLE)
