@@ -13,7 +13,7 @@ from domains.gpu.demand import GpuDemand
 from domains.gpu.fragments import Fragments
 from domains.gpu.policies import Candidates, lowest
 from domains.gpu.typical_pods import Typical
-from multisched.framework.node_view import Bools, Float64, Int64, Rows, Scores
+from multisched.framework.node_view import Bools, Float64, Int64, Scores
 from multisched.framework.normalize import MAX_SCORE
 from multisched.model.objects import CPU, Pod
 
@@ -52,22 +52,19 @@ class Fragmentation:
             left, model, idle = candidates.left, candidates.models, candidates.cpu_milli
             rest = np.maximum(idle - cpu_milli, 0)
             return _points(fragments.of(left, rest, model) - fragments.of(left, idle, model))
-        part, scores = demand.parts[0], np.zeros(len(candidates.rows), np.int64)
+        part = demand.parts[0]
         fits = candidates.arrays.fitting(demand, part, candidates.rows)
-        fitting = (np.add.reduce(fits, axis=0) >= part.count).nonzero()[0]
-        if not len(fitting):
-            return scores
-        left, model = candidates.left.take(fitting, axis=1), candidates.models.take(fitting)
-        idle, needed = candidates.cpu_milli.take(fitting), candidates.needed_milli(part).take(fitting)
-        rest = np.maximum(idle - cpu_milli, 0)
-        if part.count > 1:
-            after = _on_lowest(left, fits.take(fitting, axis=1), needed, part.count)
-            scores[fitting] = _points(fragments.of(after, rest, model) - fragments.of(left, idle, model))
-            return scores
-        card, at = _ways(left, fits.take(fitting, axis=1))
-        best = np.zeros(len(fitting), np.int64)
-        np.maximum.at(best, at, _points(fragments.rises(left, (idle, rest), model, at, card, needed)))
-        scores[fitting] = best
+        left, model, idle = candidates.left, candidates.models, candidates.cpu_milli
+        needed, rest = candidates.needed_milli(part), np.maximum(idle - cpu_milli, 0)
+        if part.count == 1:
+            rises = fragments.rises(left, (idle, rest), model, needed)
+            return _points(np.minimum.reduce(np.where(fits, rises, np.inf), axis=0))
+        scores = np.zeros(len(candidates.rows), np.int64)
+        at = (np.add.reduce(fits, axis=0) >= part.count).nonzero()[0]
+        if len(at):
+            left, model, idle, rest = left.take(at, axis=1), model.take(at), idle.take(at), rest.take(at)
+            after = _on_lowest(left, fits.take(at, axis=1), needed.take(at), part.count)
+            scores[at] = _points(fragments.of(after, rest, model) - fragments.of(left, idle, model))
         return scores
 
     def order(self, candidate: Candidates, demand: GpuDemand, pod: Pod) -> CardOrder:
@@ -90,18 +87,6 @@ class Fragmentation:
             rises.append(fragments.of_one(after, rest, model) - before)
         score = dict(zip(lefts, _points(np.array(rises)).tolist(), strict=True))
         return lambda place, free: -score.get(cards[place], 0)
-
-
-def _ways(left: Int64, fits: Bools) -> tuple[Rows, Rows]:
-    """Returns intp[ways], card and column of each way to place a part of one card.
-
-    These are the cards that fit, but for cards with as much left as the one before: they make the same state, but for the order
-    of the cards.
-    """
-    is_way = fits.copy()
-    is_way[1:] &= ~(fits[:-1] & (left[1:] == left[:-1]))
-    card, at = is_way.nonzero()
-    return card, at
 
 
 def _on_lowest(left: Int64, fits: Bools, needed: Int64, count: int) -> Int64:

@@ -83,32 +83,24 @@ class Fragments:
             found -= left * enough * (shares.take(state) * runs)
         return found
 
-    def rises(
-        self, left: Int64, cpu_milli: tuple[Int64, Int64], model: Int64, at: Rows, card: Rows, needed: Int64
-    ) -> Float64:
-        """Returns float64[steps]: how much larger `of` is once a pod has taken something of one card.
+    def rises(self, left: Int64, cpu_milli: tuple[Int64, Int64], model: Int64, needed: Int64) -> Float64:
+        """Returns float64[cards, states]: how much larger `of` is once a pod has taken something of that card.
 
-        `left`, `model`: as for `of`; `cpu_milli`: idle CPU of the states without and with the pod; `at`, `card`: intp[steps], state
-        and card of each step; `needed`: int64[states], what a step takes of its card, at most all that is left.
+        `left`, `model`: as for `of`; `cpu_milli`: idle CPU of the states without and with the pod; `needed`: int64[states], what
+        the pod takes of the card, at most all that is left.
         """
-        before = left[card, at]
-        after = np.maximum(before - needed.take(at), 0)
-        if self._several:
-            states = left.take(at, axis=1)
-            states[card, np.arange(len(at))] = after
-            return self.of(states, cpu_milli[1].take(at), model.take(at)) - self.of(left, cpu_milli[0], model).take(at)
-        # Only one card changes, and where the pod takes CPU that typical pods need, all of them.
+        after = np.maximum(left - needed, 0)
         without, with_pod = self._state(cpu_milli[0], model), self._state(cpu_milli[1], model)
-        of_step = with_pod.take(at)
-        found = self._alone(after, of_step)
-        found -= self._alone(before, of_step)
-        moved = (without != with_pod).nonzero()[0]
-        if len(moved):
-            cards, rises = left.take(moved, axis=1), np.zeros(len(model))
-            rises[moved] = np.add.reduce(
-                self._alone(cards, with_pod.take(moved)) - self._alone(cards, without.take(moved)), axis=0
-            )
-            found += rises.take(at)
+        before, found = self._alone(np.array((left, after)), with_pod)
+        # Only one card changes, and where the pod takes CPU that typical pods need, all of them.
+        found -= before
+        found += np.add.reduce(before - self._alone(left, without), axis=0)
+        for milli, count, shares in self._several:
+            enough, still_enough = left >= milli, after >= milli
+            cards, useful = np.add.reduce(enough, axis=0), np.add.reduce(left * enough, axis=0)
+            found += shares.take(without) * (cards >= count) * useful
+            cards = cards - enough + still_enough
+            found -= shares.take(with_pod) * (cards >= count) * (useful - left * enough + after * still_enough)
         return found
 
     def _state(self, cpu_milli: Int64, model: Int64) -> Int64:
