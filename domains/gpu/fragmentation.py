@@ -58,14 +58,10 @@ class Fragmentation:
         needed, rest = candidates.needed_milli(part), np.maximum(idle - cpu_milli, 0)
         if part.count == 1:
             rises = fragments.rises(left, (idle, rest), model, needed)
-            return _points(np.minimum.reduce(np.where(fits, rises, np.inf), axis=0))
-        scores = np.zeros(len(candidates.rows), np.int64)
-        at = (np.add.reduce(fits, axis=0) >= part.count).nonzero()[0]
-        if len(at):
-            left, model, idle, rest = left.take(at, axis=1), model.take(at), idle.take(at), rest.take(at)
-            after = _on_lowest(left, fits.take(at, axis=1), needed.take(at), part.count)
-            scores[at] = _points(fragments.of(after, rest, model) - fragments.of(left, idle, model))
-        return scores
+            return _points(np.minimum.reduce(rises, axis=0, where=fits, initial=np.inf))
+        after = _on_lowest(left, fits, needed, part.count)
+        points = _points(fragments.of(after, rest, model) - fragments.of(left, idle, model))
+        return np.where(np.add.reduce(fits, axis=0) >= part.count, points, 0)
 
     def order(self, candidate: Candidates, demand: GpuDemand, pod: Pod) -> CardOrder:
         """Orders cards by score, the best first; by what is left, the least first, if several are needed or no pods are typical yet."""

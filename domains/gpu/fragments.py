@@ -86,8 +86,8 @@ class Fragments:
     def rises(self, left: Int64, cpu_milli: tuple[Int64, Int64], model: Int64, needed: Int64) -> Float64:
         """Returns float64[cards, states]: how much larger `of` is once a pod has taken something of that card.
 
-        `left`, `model`: as for `of`; `cpu_milli`: idle CPU of the states without and with the pod; `needed`: int64[states], what
-        the pod takes of the card, at most all that is left.
+        `left`, `model`: as for `of`; `cpu_milli`: idle CPU of the states without and with the pod; `needed`: int64[states] or
+        int64[1], what the pod takes of the card, at most all that is left.
         """
         after = np.maximum(left - needed, 0)
         without, with_pod = self._state(cpu_milli[0], model), self._state(cpu_milli[1], model)
