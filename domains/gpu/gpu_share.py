@@ -47,7 +47,7 @@ from multisched.framework.events import (
     Hint,
     Resource,
 )
-from multisched.framework.node_view import Codes, Float64, Int64, NodeView, Rows, Scores, any_true
+from multisched.framework.node_view import Codes, Float64, Int64, NodeView, Rows, Scores, all_true, any_true
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.sensitivity import PodSensitivity
@@ -137,8 +137,10 @@ class GpuShare:
         if demand is None:
             return np.full(len(rows), self._code(wrong_mode(mode, demands.on(mode)[0])), np.uint8)
         ledger = self._ledger
-        codes: Codes = np.logical_not(ledger.has_room(demand, rows)).view(np.uint8)
-        codes *= self._code(too_little(demand.resource))
+        has_room = ledger.has_room(demand, rows)
+        codes: Codes = np.logical_not(has_room).view(np.uint8)
+        if not all_true(has_room):
+            codes *= self._code(too_little(demand.resource))
         if mode is Mode.WHOLE and ledger.arrays.has_barred[demand.is_whole]:
             barred = ledger.arrays.bars(rows, is_whole=demand.is_whole)
             if any_true(barred):
