@@ -9,7 +9,7 @@ import numpy as np
 
 from domains.gpu.card_row import CardOrder, least_free_first
 from domains.gpu.cards import CARD_MILLI
-from domains.gpu.demand import GpuDemand
+from domains.gpu.demand import GpuDemand, Part
 from domains.gpu.fragments import Fragments
 from domains.gpu.policies import Candidates, lowest
 from domains.gpu.typical_pods import Typical
@@ -52,16 +52,19 @@ class Fragmentation:
             left, model, idle = candidates.left, candidates.models, candidates.cpu_milli
             rest = np.maximum(idle - cpu_milli, 0)
             return _points(fragments.of(left, rest, model) - fragments.of(left, idle, model))
-        part = demand.parts[0]
-        fits = candidates.arrays.fitting(demand, part, candidates.rows)
-        left, model, idle = candidates.left, candidates.models, candidates.cpu_milli
-        needed, rest = candidates.needed_milli(part), np.maximum(idle - cpu_milli, 0)
-        if part.count == 1:
-            rises = fragments.rises(left, (idle, rest), model, needed)
-            return _points(np.minimum.reduce(rises, axis=0, where=fits, initial=np.inf))
-        after = _on_lowest(left, fits, needed, part.count)
-        points = _points(fragments.of(after, rest, model) - fragments.of(left, idle, model))
-        return np.where(np.add.reduce(fits, axis=0) >= part.count, points, 0)
+        part, rows = demand.parts[0], candidates.rows
+        fits = candidates.arrays.fitting(demand, part, rows)
+        at = (np.add.reduce(fits, axis=0) >= part.count).nonzero()[0]
+        idle = candidates.cpu_milli
+        rest = np.maximum(idle - cpu_milli, 0)
+        if len(at) == len(rows):
+            return _points_of_fitting(fragments, candidates, part, fits, (idle, rest))
+        scores = np.zeros(len(rows), np.int64)
+        if len(at):
+            some = Candidates(candidates.arrays, rows.take(at), candidates.nodes)
+            fits, idle, rest = fits.take(at, axis=1), idle.take(at), rest.take(at)
+            scores[at] = _points_of_fitting(fragments, some, part, fits, (idle, rest))
+        return scores
 
     def order(self, candidate: Candidates, demand: GpuDemand, pod: Pod) -> CardOrder:
         """Orders cards by score, the best first; by what is left, the least first, if several are needed or no pods are typical yet."""
@@ -83,6 +86,18 @@ class Fragmentation:
             rises.append(fragments.of_one(after, rest, model) - before)
         score = dict(zip(lefts, _points(np.array(rises)).tolist(), strict=True))
         return lambda place, free: -score.get(cards[place], 0)
+
+
+def _points_of_fitting(
+    fragments: Fragments, candidates: Candidates, part: Part, fits: Bools, cpu_milli: tuple[Int64, Int64]
+) -> Scores:
+    """Returns the scores of rows on all of which the part fits. `fits`: bool[cards, rows]; `cpu_milli`: idle without and with the pod."""
+    left, model, needed = candidates.left, candidates.models, candidates.needed_milli(part)
+    if part.count == 1:
+        rises = fragments.rises(left, cpu_milli, model, needed)
+        return _points(np.minimum.reduce(rises, axis=0, where=fits, initial=np.inf))
+    after = _on_lowest(left, fits, needed, part.count)
+    return _points(fragments.of(after, cpu_milli[1], model) - fragments.of(left, cpu_milli[0], model))
 
 
 def _on_lowest(left: Int64, fits: Bools, needed: Int64, count: int) -> Int64:
