@@ -302,7 +302,8 @@ class CardRow:
             free[place] = NOTHING
         if self._changed is not None:
             self._changed.update([at for at, one in enumerate(free) if one is not before[at] and one != before[at]])
-        self.free, self._used = free, [None] * len(cards) if whole_anywhere else used
+        self.free = free
+        self._used = [None] * len(cards) if whole_anywhere else [*used]
 
     def _add(self, uses: Sequence[tuple[int, Use]]) -> None:
         """Does what `renew` would do after a fraction of known cards was added on a node without whole pods: no other card changes."""

@@ -91,6 +91,7 @@ class Fragments:
         """
         after = np.maximum(left - needed, 0)
         without, with_pod = self._state(cpu_milli[0], model), self._state(cpu_milli[1], model)
+        found: Float64
         before, found = self._alone(np.array((left, after)), with_pod)
         # Only one card changes, and where the pod takes CPU that typical pods need, all of them.
         found -= before
