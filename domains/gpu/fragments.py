@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from domains.gpu.cards import CARD_MILLI
+from domains.gpu.cards import CARD_MILLI, CARDS_MAX
 from domains.gpu.typical_pods import Typical
 from multisched.framework.node_view import Float64, Int64, Rows
 
@@ -41,19 +41,23 @@ class Fragments:
         self._width = len(amounts) + 1
         shares = np.zeros((len(models), self._states, self._width))
         several: dict[int, Float64] = {}
-        self._counts = max((one.shape.count for one in pods), default=0) + 1
+        counts = sorted({one.shape.count for one in pods if one.shape.count > 1})
+        self._kind: Rows = np.searchsorted(np.array(counts, np.int64), np.arange(CARDS_MAX + 1), "right")
+        """intp[cards + 1]: how many of the typical numbers of several cards are at most so many."""
+        self._kinds = len(counts) + 1
         for pod in pods:
             accepted = [not pod.shape.models or name in pod.shape.models for name in models]
             level = levels.index(pod.shape.cpu_milli) + 1
             if pod.shape.count == 1:
                 shares[accepted, level:, amounts.index(pod.shape.milli) + 1 :] += pod.share
             else:
-                empty = np.zeros((len(models), self._states, self._counts))
-                several.setdefault(pod.shape.milli, empty)[accepted, level:, pod.shape.count :] += pod.share
+                empty = np.zeros((len(models), self._states, self._kinds))
+                kind = counts.index(pod.shape.count) + 1
+                several.setdefault(pod.shape.milli, empty)[accepted, level:, kind:] += pod.share
         self._useless: Float64 = (1 - shares if typical else shares).ravel()
         """1 - w for each model, level of CPU and place, so that one `take` reads them; 0 without typical pods."""
         self._several = [(milli, several[milli].ravel()) for milli in sorted(several)]
-        """Of pods of several cards: thousandths of each, and shares by model, level and number of cards with as much left."""
+        """Of pods of several cards: thousandths of each, and shares by model, level and `_kind` of the cards with as much left."""
 
     def of(self, left: Int64, cpu_milli: Int64, model: Int64) -> Float64:
         """Returns float64[states]: fragments in thousandths of a card.
@@ -71,7 +75,7 @@ class Fragments:
         found = sum([amount * useless(first + place(amount)) for amount in left])
         for milli, shares in self._several:
             enough = [amount for amount in left if amount >= milli]
-            found -= shares.item(state * self._counts + min(len(enough), self._counts - 1)) * sum(enough)
+            found -= shares.item(state * self._kinds + self._kind.item(len(enough))) * sum(enough)
         return found
 
     def by_card(self, left: Int64, cpu_milli: Int64, model: Int64) -> Float64:
@@ -108,7 +112,7 @@ class Fragments:
 
     def _share(self, shares: Float64, state: Int64, cards: Int64) -> Float64:
         """Returns, in the shape of `cards`, the share of the pods of several cards that run if so many have enough left."""
-        found: Float64 = shares.take(state * self._counts + np.minimum(cards, self._counts - 1))
+        found: Float64 = shares.take(state * self._kinds + self._kind.take(cards))
         return found
 
     def _state(self, cpu_milli: Int64, model: Int64) -> Int64:
