@@ -204,16 +204,18 @@ class CardArrays:
 
         Keeps the result for the next call with the same array, which is never changed (`NodeView`).
         """
-        if rows is self._rows_read:
-            return self._run_read
-        run = _NO_RUN if not len(rows) else None
-        if run is None:
-            first, last = rows.item(0), rows.item(-1)
-            if last >= self._sums.shape[1]:
-                self._grow(last + 1, 0)
-            run = slice(first, last + 1) if last - first + 1 == len(rows) else None
-        self._rows_read, self._run_read = rows, run
-        return run
+        if rows is not self._rows_read:
+            self._run_read = self._run_of(rows)
+            self._rows_read = rows
+        return self._run_read
+
+    def _run_of(self, rows: Rows) -> slice | None:
+        if not len(rows):
+            return _NO_RUN
+        first, last = rows.item(0), rows.item(-1)
+        if last >= self._sums.shape[1]:
+            self._grow(last + 1, 0)
+        return slice(first, last + 1) if last - first + 1 == len(rows) else None
 
     def layer(self, which: int, rows: Rows) -> Int64:
         """Returns int64[cards, len(rows)]: one layer of the array over cards, ABSENT beyond the last card."""
