@@ -6,6 +6,7 @@ A mirror of the card rows, written by `GpuLedger` alone, after each change of a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import eq
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from domains.gpu.card_row import CardRow
 from domains.gpu.cards import CARD_MILLI, CARD_PERCENT, NOTHING, SHARERS_MAX, Mode
 from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part
-from multisched.framework.node_view import Bools, Int64, Rows
+from multisched.framework.node_view import NO_ROWS, Bools, Int64, Rows
 from multisched.model.objects import Pod
 
 ROWS_FIRST, CARDS_FIRST = 64, 8
@@ -57,10 +58,21 @@ class CardArrays:
         self._grow(ROWS_FIRST, 0)
         self._groups_max = {LINK: 0, NUMA: 0}
         """The most link groups and NUMA nodes that a node has had."""
+        self.has_groups = False
+        """True once the link group or NUMA node of a card is known."""
         self._has_few_sharers = False
         """Some card has had so few sharers left that their number may decide."""
+        self.rows_by_id: dict[str, set[int]] = {}
+        """Id of a card -> the rows that have it: usually one."""
+        self._ids: dict[int, frozenset[str]] = {}
+        """Row -> the ids of its cards."""
+        self.has_barred = {False: False, True: False}
+        """By `is_whole`: whether `bars` has ever been true for some row."""
         self._awaiting: dict[int, frozenset[str]] = {}
         """Row -> the confusions of its unconfirmed holds."""
+        self._rows_read: Rows = NO_ROWS
+        self._run_read: slice | None = _NO_RUN
+        """What `_run` returned for these rows, the last it was called for."""
 
     def alone(self, cards: CardRow) -> CardArrays:
         """Returns arrays of these cards as the only row, 0, with the same numbers of models."""
@@ -88,17 +100,20 @@ class CardArrays:
         fitting = fits.tolist()
         node = cards.node
         is_exclusive = node.mode is Mode.WHOLE and not node.is_indexed
+        bars_whole, bars_fractions = is_exclusive and cards.has_fractions, is_exclusive and cards.has_whole
+        self.has_barred[True] |= bars_whole
+        self.has_barred[False] |= bars_fractions
         self._sums[:, row] = (
             self._sums[VERSION, row] + 1,
             MODE_NUMBER[node.mode],
             node.cards[0].scale if node.cards else 1,
             bool(cards.holds),
-            cards.has_fractions and is_exclusive,
-            cards.has_whole and is_exclusive,
+            bars_whole,
+            bars_fractions,
             cards.is_locked,
             max(fitting, default=0),
             len([milli for milli in fitting if milli >= CARD_MILLI]),
-            len([free for total, free in zip(cards.totals, cards.free, strict=True) if free == total != NOTHING]),
+            sum(map(eq, cards.free, cards.totals)) - cards.totals.count(NOTHING),
         )
         awaiting = [hold.awaits for hold in cards.holds.values() if hold.awaits]
         if awaiting:
@@ -122,6 +137,20 @@ class CardArrays:
             )
         for layer, known in ((LINK, links), (NUMA, numas)):
             self._groups_max[layer] = max(self._groups_max[layer], len(known) - 1)
+            self.has_groups |= len(known) > 1
+        self._write_ids(row, frozenset(card.id for card in cards.node.cards if card.id))
+
+    def _write_ids(self, row: int, ids: frozenset[str]) -> None:
+        before = self._ids.pop(row, frozenset())
+        for one in before - ids:
+            rows = self.rows_by_id[one]
+            rows.remove(row)
+            if not rows:
+                del self.rows_by_id[one]
+        for one in ids - before:
+            self.rows_by_id.setdefault(one, set()).add(row)
+        if ids:
+            self._ids[row] = ids
 
     def _number(self, model: str) -> int:
         """Returns the model's number. Models that no card has any more lose theirs when there are too many."""
@@ -171,7 +200,16 @@ class CardArrays:
     # -- rows ------------------------------------------------------------------------------------------------------
 
     def _run(self, rows: Rows) -> slice | None:
-        """Returns the rows as a slice, which avoids copies, if they are contiguous; otherwise None. May enlarge the arrays."""
+        """Returns the rows as a slice, which avoids copies, if they are contiguous; otherwise None. May enlarge the arrays.
+
+        Keeps the result for the next call with the same array, which is never changed (`NodeView`).
+        """
+        if rows is not self._rows_read:
+            self._run_read = self._run_of(rows)
+            self._rows_read = rows
+        return self._run_read
+
+    def _run_of(self, rows: Rows) -> slice | None:
         if not len(rows):
             return _NO_RUN
         first, last = rows.item(0), rows.item(-1)
@@ -271,10 +309,15 @@ class CardArrays:
             fits &= self._accepted(demand.filter)[layer(MODEL, rows)]
         return fits
 
-    @property
-    def has_groups(self) -> bool:
-        """True once the link group or NUMA node of a card is known."""
-        return any(self._groups_max.values())
+    def lacks_model(self, wanted: CardFilter, rows: Rows) -> Bools:
+        """Returns bool[len(rows)]: whether the node has no card of a model that the filter accepts, free or not."""
+        found: Bools = np.logical_not(self._accepted(wanted)[self.layer(MODEL, rows)].any(axis=0))
+        return found
+
+    def has_named_card(self, wanted: CardFilter, rows: Rows) -> Bools:
+        """Returns bool[len(rows)]: whether the filter names the id of a card of the node. If not, ids exclude all of its cards, or none."""
+        named = [self.rows_by_id.get(one, ()) for one in wanted.ids or wanted.ids_without]
+        return np.isin(rows, np.fromiter({row for found in named for row in found}, np.int64))
 
     def closeness(self, demand: GpuDemand, part: Part, rows: Rows) -> Int64:
         """Returns int64[len(rows)]: 2 if enough cards of one link group have room for the part, 1 if of one NUMA node, else 0."""

@@ -1,7 +1,7 @@
 """The cards of one node and what pods hold of them: the arithmetic of ledger and overlays.
 
-Each row has one owner: the ledger or, for a copy, the cycle state of an overlay. Free amounts are always recomputed from the
-holds and never updated incrementally, so they cannot become inconsistent.
+Each row has one owner: the ledger or, for a copy, the cycle state of an overlay. Free amounts are recomputed from the holds, so
+they cannot become inconsistent; only a fraction that is added to others is counted alone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final
 
 from domains.gpu.cards import CARD_MILLI, NO_CARDS, NOTHING, Amount, Card, Mode, NodeCards, Use
-from domains.gpu.demand import ANY_CARD, GpuDemand, Part
+from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part
 from domains.gpu.dialect import Choice
 from domains.gpu.hold import CardName, Hold
 from domains.gpu.node_lock import LOCKED
@@ -36,6 +36,14 @@ def most_free_first(place: int, free: int) -> int:
 def too_little(resource: str) -> str:
     """Returns the refusal of a node whose cards have too little of the resource free."""
     return f"Insufficient {resource}"
+
+
+def no_such_card(wanted: CardFilter) -> str:
+    """Returns the refusal of a node without a card that the filter accepts: few texts, since conditions count nodes by text."""
+    has_models = wanted.models or wanted.models_with or wanted.models_without
+    return (
+        f"node(s) had no GPU{' of an accepted model' * bool(has_models)}{' with an accepted UUID' * wanted.names_ids}"
+    )
 
 
 def wrong_mode(mode: Mode, demand: GpuDemand) -> str:
@@ -74,8 +82,8 @@ class CardRow:
         self.holds: dict[str, Hold] = {}
         self._uses: dict[str, tuple[tuple[int, Use], ...] | None] = {}
         """uid -> what its hold takes of the node's present cards, kept while neither changes."""
-        self._used: Sequence[tuple[int, int, int] | None] = ()
-        """What holds took of each card at the last `renew`; None: `free` does not follow from it."""
+        self._used: list[tuple[int, int, int] | None] = []
+        """What holds take of each card; None: `free` does not follow from it."""
         self._changed: set[int] | None = None
         self._row = -1
         """The row that `written` was last called for."""
@@ -92,7 +100,7 @@ class CardRow:
         copied = CardRow()
         copied.node, copied.totals = self.node, self.totals
         copied.holds, copied.free = dict(self.holds), list(self.free)
-        copied._uses, copied._used = dict(self._uses), self._used
+        copied._uses, copied._used = dict(self._uses), list(self._used)
         copied.has_whole, copied.has_fractions, copied.is_locked = self.has_whole, self.has_fractions, self.is_locked
         return copied
 
@@ -105,9 +113,14 @@ class CardRow:
         self.renew()
 
     def hold(self, uid: str, hold: Hold) -> None:
+        is_more = uid not in self.holds
         self.holds[uid] = hold
-        self._uses.pop(uid, None)
-        self.renew()
+        uses = self._uses[uid] = self._uses_of(hold)
+        if is_more and uses is not None and not (self.has_whole or hold.is_whole):
+            self.has_fractions |= hold.count > 0
+            self._add(uses)
+        else:
+            self.renew()
 
     def give(self, uid: str) -> None:
         self.holds.pop(uid, None)
@@ -143,9 +156,13 @@ class CardRow:
         return FRACTION_BESIDE_WHOLE if self.has_whole else ""
 
     def _room_refusal(self, demand: GpuDemand) -> str:
-        if demand.is_counted:
+        if demand.is_counted or self.choose(demand) is not None:
             return ""
-        return too_little(demand.resource) if self.choose(demand) is None else ""
+        return no_such_card(demand.filter) if self.lacks(demand.filter) else too_little(demand.resource)
+
+    def lacks(self, wanted: CardFilter) -> bool:
+        """Reports whether the node has no card that the filter accepts."""
+        return wanted is not ANY_CARD and not any(map(wanted.accepts, self.node.cards))
 
     def refusal_of(self, demand: GpuDemand, choice: Choice, modes: frozenset[Mode]) -> str:
         """Returns why the demand does not fit on these cards; empty if it fits. Raises ValueError for an invalid choice."""
@@ -187,8 +204,12 @@ class CardRow:
     def _best(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken], order: CardOrder) -> list[int]:
         """Returns the places of the part's cards, fewer if too few fit: from one link group or NUMA node if possible."""
         if part.count == 1:
-            best = min(self._fitting(demand, part, taken), key=lambda one: (order(*one), one[0]), default=None)
-            return [] if best is None else [best[0]]
+            best, lowest = -1, 0
+            for place, free in self._fitting(demand, part, taken):
+                rank = order(place, free)
+                if best < 0 or rank < lowest:
+                    best, lowest = place, rank
+            return [] if best < 0 else [best]
         fitting = sorted(self._fitting(demand, part, taken), key=lambda one: (order(*one), one[0]))
         places = [place for place, _ in fitting]
         for tier in self._groups(places, demand):
@@ -215,7 +236,7 @@ class CardRow:
         for place, (card, free) in enumerate(zip(self.node.cards, self.free, strict=True)):
             if like is None or card.memory != like.memory or card.scale != like.scale:
                 like, use = card, part.amount.of(card)
-            if self._has_room(place, demand, part, use, taken.get(place)):
+            if use[0] <= free[0] and self._has_room(place, demand, part, use, taken.get(place)):
                 yield place, free[0]
 
     def _has_room(self, place: int, demand: GpuDemand, part: Part, use: Use, before: _Taken | None) -> bool:
@@ -293,7 +314,20 @@ class CardRow:
             free[place] = NOTHING
         if self._changed is not None:
             self._changed.update([at for at, one in enumerate(free) if one is not before[at] and one != before[at]])
-        self.free, self._used = free, [None] * len(cards) if whole_anywhere else used
+        self.free = free
+        self._used = [None] * len(cards) if whole_anywhere else [*used]
+
+    def _add(self, uses: Sequence[tuple[int, Use]]) -> None:
+        """Does what `renew` would do after a fraction of known cards was added on a node without whole pods: no other card changes."""
+        for at, use in uses:
+            known, before = self._used[at], self.free[at]
+            if known is None:
+                self.renew()
+                return
+            used = self._used[at] = known[0] + use.memory, known[1] + use.cores, known[2] + use.sharers
+            free = self.free[at] = _minus(self.totals[at], used)
+            if self._changed is not None and free != before:
+                self._changed.add(at)
 
     def _uses_of(self, hold: Hold) -> tuple[tuple[int, Use], ...] | None:
         """Returns place and use of each present card of the hold; None if its cards are unknown, or one without an id is missing.

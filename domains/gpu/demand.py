@@ -27,6 +27,11 @@ class CardFilter(msgspec.Struct, frozen=True):
     ids: tuple[str, ...] = ()
     ids_without: tuple[str, ...] = ()
 
+    @property
+    def names_ids(self) -> bool:
+        """Reports whether ids decide, too."""
+        return bool(self.ids or self.ids_without)
+
     def accepts(self, card: Card) -> bool:
         return (
             self.accepts_model(card.model) and (not self.ids or card.id in self.ids) and card.id not in self.ids_without

@@ -9,11 +9,11 @@ import numpy as np
 
 from domains.gpu.card_row import CardOrder, least_free_first
 from domains.gpu.cards import CARD_MILLI
-from domains.gpu.demand import GpuDemand
+from domains.gpu.demand import GpuDemand, Part
 from domains.gpu.fragments import Fragments
 from domains.gpu.policies import Candidates, lowest
 from domains.gpu.typical_pods import Typical
-from multisched.framework.node_view import Bools, Float64, Int64, Rows, Scores
+from multisched.framework.node_view import Bools, Float64, Int64, Scores
 from multisched.framework.normalize import MAX_SCORE
 from multisched.model.objects import CPU, Pod
 
@@ -52,22 +52,18 @@ class Fragmentation:
             left, model, idle = candidates.left, candidates.models, candidates.cpu_milli
             rest = np.maximum(idle - cpu_milli, 0)
             return _points(fragments.of(left, rest, model) - fragments.of(left, idle, model))
-        part, scores = demand.parts[0], np.zeros(len(candidates.rows), np.int64)
-        fits = candidates.arrays.fitting(demand, part, candidates.rows)
-        fitting = (np.add.reduce(fits, axis=0) >= part.count).nonzero()[0]
-        if not len(fitting):
-            return scores
-        left, model = candidates.left.take(fitting, axis=1), candidates.models.take(fitting)
-        idle, needed = candidates.cpu_milli.take(fitting), candidates.needed_milli(part).take(fitting)
+        part, rows = demand.parts[0], candidates.rows
+        fits = candidates.arrays.fitting(demand, part, rows)
+        at = (np.add.reduce(fits, axis=0) >= part.count).nonzero()[0]
+        idle = candidates.cpu_milli
         rest = np.maximum(idle - cpu_milli, 0)
-        if part.count > 1:
-            after = _on_lowest(left, fits.take(fitting, axis=1), needed, part.count)
-            scores[fitting] = _points(fragments.of(after, rest, model) - fragments.of(left, idle, model))
-            return scores
-        card, at = _ways(left, fits.take(fitting, axis=1))
-        best = np.zeros(len(fitting), np.int64)
-        np.maximum.at(best, at, _points(fragments.rises(left, (idle, rest), model, at, card, needed)))
-        scores[fitting] = best
+        if len(at) == len(rows):
+            return _points_of_fitting(fragments, candidates, part, fits, (idle, rest))
+        scores = np.zeros(len(rows), np.int64)
+        if len(at):
+            some = Candidates(candidates.arrays, rows.take(at), candidates.nodes)
+            fits, idle, rest = fits.take(at, axis=1), idle.take(at), rest.take(at)
+            scores[at] = _points_of_fitting(fragments, some, part, fits, (idle, rest))
         return scores
 
     def order(self, candidate: Candidates, demand: GpuDemand, pod: Pod) -> CardOrder:
@@ -92,16 +88,16 @@ class Fragmentation:
         return lambda place, free: -score.get(cards[place], 0)
 
 
-def _ways(left: Int64, fits: Bools) -> tuple[Rows, Rows]:
-    """Returns intp[ways], card and column of each way to place a part of one card.
-
-    These are the cards that fit, but for cards with as much left as the one before: they make the same state, but for the order
-    of the cards.
-    """
-    is_way = fits.copy()
-    is_way[1:] &= ~(fits[:-1] & (left[1:] == left[:-1]))
-    card, at = is_way.nonzero()
-    return card, at
+def _points_of_fitting(
+    fragments: Fragments, candidates: Candidates, part: Part, fits: Bools, cpu_milli: tuple[Int64, Int64]
+) -> Scores:
+    """Returns the scores of rows on all of which the part fits. `fits`: bool[cards, rows]; `cpu_milli`: idle without and with the pod."""
+    left, model, needed = candidates.left, candidates.models, candidates.needed_milli(part)
+    if part.count == 1:
+        rises = fragments.rises(left, cpu_milli, model, needed)
+        return _points(np.minimum.reduce(rises, axis=0, where=fits, initial=np.inf))
+    after = _on_lowest(left, fits, needed, part.count)
+    return _points(fragments.of(after, cpu_milli[1], model) - fragments.of(left, cpu_milli[0], model))
 
 
 def _on_lowest(left: Int64, fits: Bools, needed: Int64, count: int) -> Int64:

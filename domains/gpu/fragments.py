@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from domains.gpu.cards import CARD_MILLI
+from domains.gpu.cards import CARD_MILLI, CARDS_MAX
 from domains.gpu.typical_pods import Typical
 from multisched.framework.node_view import Float64, Int64, Rows
 
@@ -25,7 +25,7 @@ class Fragments:
 
     Of a typical pod that can run, the cards with enough left are no fragments. A pod of one card finds enough on each such card. So
     with w(x) the share of the pods of one card that accept the model, have the CPU and need at most x of it, the fragment of a card
-    with x left is x * (1 - w(x)), minus x times the share of each kind of several cards that finds enough of them.
+    with x left is x * (1 - w(x)), minus x times the share of the pods of several cards that need at most x of each and find enough.
     """
 
     def __init__(self, typical: Typical, models: Sequence[str]) -> None:
@@ -40,18 +40,24 @@ class Fragments:
         """intp[thousandths + 1]: the number of amounts that a card with so much left has room for."""
         self._width = len(amounts) + 1
         shares = np.zeros((len(models), self._states, self._width))
-        several: dict[tuple[int, int], Float64] = {}
+        several: dict[int, Float64] = {}
+        counts = sorted({one.shape.count for one in pods if one.shape.count > 1})
+        self._kind: Rows = np.searchsorted(np.array(counts, np.int64), np.arange(CARDS_MAX + 1), "right")
+        """intp[cards + 1]: how many of the typical numbers of several cards are at most so many."""
+        self._kinds = len(counts) + 1
         for pod in pods:
             accepted = [not pod.shape.models or name in pod.shape.models for name in models]
-            level, kind = levels.index(pod.shape.cpu_milli) + 1, (pod.shape.milli, pod.shape.count)
+            level = levels.index(pod.shape.cpu_milli) + 1
             if pod.shape.count == 1:
                 shares[accepted, level:, amounts.index(pod.shape.milli) + 1 :] += pod.share
             else:
-                several.setdefault(kind, np.zeros((len(models), self._states)))[accepted, level:] += pod.share
+                empty = np.zeros((len(models), self._states, self._kinds))
+                kind = counts.index(pod.shape.count) + 1
+                several.setdefault(pod.shape.milli, empty)[accepted, level:, kind:] += pod.share
         self._useless: Float64 = (1 - shares if typical else shares).ravel()
         """1 - w for each model, level of CPU and place, so that one `take` reads them; 0 without typical pods."""
-        self._several = [(milli, count, several[milli, count].ravel()) for milli, count in sorted(several)]
-        """Kinds of several cards: thousandths, number of cards, and shares by model and level."""
+        self._several = [(milli, several[milli].ravel()) for milli in sorted(several)]
+        """Of pods of several cards: thousandths of each, and shares by model, level and `_kind` of the cards with as much left."""
 
     def of(self, left: Int64, cpu_milli: Int64, model: Int64) -> Float64:
         """Returns float64[states]: fragments in thousandths of a card.
@@ -67,48 +73,46 @@ class Fragments:
         state = model * self._states + bisect_right(self._levels, cpu_milli)
         place, useless, first = self._place.item, self._useless.item, state * self._width
         found = sum([amount * useless(first + place(amount)) for amount in left])
-        for milli, count, shares in self._several:
+        for milli, shares in self._several:
             enough = [amount for amount in left if amount >= milli]
-            if len(enough) >= count:
-                found -= shares.item(state) * sum(enough)
+            found -= shares.item(state * self._kinds + self._kind.item(len(enough))) * sum(enough)
         return found
 
     def by_card(self, left: Int64, cpu_milli: Int64, model: Int64) -> Float64:
         """Returns float64[cards, states]: the part of `of` that is on each card."""
         state = self._state(cpu_milli, model)
         found = self._alone(left, state)
-        for milli, count, shares in self._several:
+        for milli, shares in self._several:
             enough = left >= milli
-            runs = np.add.reduce(enough, axis=0) >= count
-            found -= left * enough * (shares.take(state) * runs)
+            found -= left * enough * self._share(shares, state, np.add.reduce(enough, axis=0))
         return found
 
-    def rises(
-        self, left: Int64, cpu_milli: tuple[Int64, Int64], model: Int64, at: Rows, card: Rows, needed: Int64
-    ) -> Float64:
-        """Returns float64[steps]: how much larger `of` is once a pod has taken something of one card.
+    def rises(self, left: Int64, cpu_milli: tuple[Int64, Int64], model: Int64, needed: Int64) -> Float64:
+        """Returns float64[cards, states]: how much larger `of` is once a pod has taken something of that card.
 
-        `left`, `model`: as for `of`; `cpu_milli`: idle CPU of the states without and with the pod; `at`, `card`: intp[steps], state
-        and card of each step; `needed`: int64[states], what a step takes of its card, at most all that is left.
+        `left`, `model`: as for `of`; `cpu_milli`: idle CPU of the states without and with the pod; `needed`: int64[states] or
+        int64[1], what the pod takes of the card, at most all that is left.
         """
-        before = left[card, at]
-        after = np.maximum(before - needed.take(at), 0)
-        if self._several:
-            states = left.take(at, axis=1)
-            states[card, np.arange(len(at))] = after
-            return self.of(states, cpu_milli[1].take(at), model.take(at)) - self.of(left, cpu_milli[0], model).take(at)
-        # Only one card changes, and where the pod takes CPU that typical pods need, all of them.
+        after = np.maximum(left - needed, 0)
         without, with_pod = self._state(cpu_milli[0], model), self._state(cpu_milli[1], model)
-        of_step = with_pod.take(at)
-        found = self._alone(after, of_step)
-        found -= self._alone(before, of_step)
-        moved = (without != with_pod).nonzero()[0]
-        if len(moved):
-            cards, rises = left.take(moved, axis=1), np.zeros(len(model))
-            rises[moved] = np.add.reduce(
-                self._alone(cards, with_pod.take(moved)) - self._alone(cards, without.take(moved)), axis=0
+        found: Float64
+        before, found = self._alone(np.array((left, after)), with_pod)
+        # Only one card changes, and where the pod takes CPU that typical pods need, all of them.
+        found -= before
+        found += np.add.reduce(before - self._alone(left, without), axis=0)
+        for milli, shares in self._several:
+            enough, still_enough = left >= milli, after >= milli
+            useful, cards = left * enough, np.add.reduce(enough, axis=0)
+            total = np.add.reduce(useful, axis=0)
+            found += total * self._share(shares, without, cards)
+            found -= (total - useful + after * still_enough) * self._share(
+                shares, with_pod, cards - (enough ^ still_enough)
             )
-            found += rises.take(at)
+        return found
+
+    def _share(self, shares: Float64, state: Int64, cards: Int64) -> Float64:
+        """Returns, in the shape of `cards`, the share of the pods of several cards that run if so many have enough left."""
+        found: Float64 = shares.take(state * self._kinds + self._kind.take(cards))
         return found
 
     def _state(self, cpu_milli: Int64, model: Int64) -> Int64:

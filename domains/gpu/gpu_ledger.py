@@ -18,7 +18,7 @@ import numpy as np
 from domains.gpu.card_arrays import CardArrays
 from domains.gpu.card_row import CardOrder, CardRow
 from domains.gpu.cards import NO_CARDS, Mode, NodeCards
-from domains.gpu.demand import GpuDemand, indices_text
+from domains.gpu.demand import CardFilter, GpuDemand, indices_text
 from domains.gpu.dialect import Choice, Dialect
 from domains.gpu.dialects import (
     CARDS_FIELDS,
@@ -43,6 +43,7 @@ KEPT: Final = "the pods keep what they hold, and no other pod gets it. Restore t
 NO_ANSWER: Final[Mapping[str, str]] = {}
 LABEL_MAX: Final = 63
 """Characters of a label's value."""
+_INTEGERS: Final = frozenset({int})
 
 
 class GpuLedger:
@@ -68,8 +69,8 @@ class GpuLedger:
         self._dialects = dialects
         self._pods = PodReader(served, dialects)
         self.is_used_by, self.demands, self.dialect = self._pods.uses_gpus, self._pods.demands, self._pods.dialect
-        self._fits: tuple[Pod, int, object, int] | None = None
-        """Pod, row and choice that `fits` accepted last or `choose` found last, and the version of the row."""
+        self._accepted: tuple[Pod, int, object] | None = None
+        """Pod, row and choice that `fits` accepted last, or that `choose` found; None after any change of cards or holds."""
         self.reads_objects = tuple({kind: None for dialect in dialects for kind in dialect.reads_objects})
         self._rows: dict[int, CardRow] = {}
         self._row_of: dict[str, int] = {}
@@ -88,19 +89,19 @@ class GpuLedger:
 
     def fits(self, pod: Pod, row: int, choice: object = None) -> str:
         """Returns why `take` would fail on the row, as text for users; empty if it would succeed."""
+        accepted = self._accepted
+        if accepted is not None and accepted[0] is pod and accepted[1] == row and accepted[2] == choice:
+            return ""  # `choose`, `fits` and `take` follow one another in one step
         demands = self.demands(pod)
         if not demands:
             return ""
         if self._row_of.get(pod.uid) == row:
             names = tuple(self._index_of(row, name) for name in self._rows[row].holds[pod.uid].devices)
             return "" if choice in (None, names) else f"the pod holds GPUs {indices_text(names)} there"
-        known, version = self._fits, self.version(row)
-        if known is not None and known[0] is pod and known[1:] == (row, choice, version):
-            return ""  # `choose`, `fits` and `take` follow one another in one step
         cards = self.cards(row)
         demand, modes = demands.on(cards.node.mode)
         refusal = cards.refusal(demand, modes) if choice is None else cards.refusal_of(demand, _indices(choice), modes)
-        self._fits = None if refusal else (pod, row, choice, version)
+        self._accepted = None if refusal else (pod, row, choice)
         return refusal
 
     def take(self, pod: Pod, row: int, choice: object = None) -> Mapping[str, str]:
@@ -115,10 +116,10 @@ class GpuLedger:
             return _emptied(pod, self.written)
         refusal = self.fits(pod, row, choice)
         assert not refusal, f"I1: pod {pod.key} takes GPUs where they do not fit: {refusal}"
-        cards = self.cards(row)
-        demand, _ = demands.on(cards.node.mode)
         if self.hold(pod.uid, row) is not None:
             return self._answers.get(pod.uid, {})
+        cards = self.cards(row)
+        demand, _ = demands.on(cards.node.mode)
         annotations = _emptied(pod, self.written)
         if not demand.is_counted:
             chosen = cards.choose(demand) or () if choice is None else _indices(choice)
@@ -199,7 +200,8 @@ class GpuLedger:
     def recount(self, row: int) -> None:
         cards = self._rows.setdefault(row, CardRow())
         cards.set_node(cards.node)  # everything anew
-        self.arrays.write(row, self._rows[row])
+        self._accepted = None
+        self.arrays.write(row, cards)
         self._drop_if_empty(row)
 
     def device_demand(self, pod: Pod) -> Mapping[str, int]:
@@ -249,10 +251,27 @@ class GpuLedger:
         for part in demand.parts[1:]:
             found &= self.arrays.has_room(demand, part, rows)
         is_simple = len(demand.parts) == 1 and not (demand.one_numa or demand.one_link)
-        if is_simple and not (demand.filter.ids or demand.filter.ids_without):
+        unsure, wanted = found, demand.filter
+        if wanted.names_ids:
+            named = self.arrays.has_named_card(wanted, rows)
+            if wanted.ids:
+                found &= named
+            unsure = found & named if is_simple else found
+        elif is_simple:
             return found
-        for place in np.flatnonzero(found).tolist():
+        for place in np.flatnonzero(unsure).tolist():
             found[place] = self.cards(int(rows[place])).choose(demand) is not None
+        return found
+
+    def lacks_card(self, wanted: CardFilter, rows: Rows) -> Bools:
+        """Returns bool[len(rows)]: whether the node has no card that the filter accepts, free or not."""
+        found = self.arrays.lacks_model(wanted, rows)
+        if wanted.names_ids:
+            named = self.arrays.has_named_card(wanted, rows)
+            if wanted.ids:
+                found |= ~named
+            for place in np.flatnonzero(named & ~found).tolist():
+                found[place] = self.cards(int(rows[place])).lacks(wanted)
         return found
 
     def choose(self, pod: Pod, row: int, order_of: Callable[[GpuDemand, CardRow], CardOrder]) -> Choice | None:
@@ -264,7 +283,8 @@ class GpuLedger:
         if demand.is_counted or cards.barred(demand, modes):
             return None
         found = cards.choose(demand, order_of(demand, cards))
-        self._fits = None if found is None else (pod, row, found, self.version(row))
+        is_new = found is not None and pod.uid not in self._row_of
+        self._accepted = (pod, row, found) if is_new else None
         return found
 
     def expected_hold(self, pod: Pod, demand: GpuDemand, cards: CardRow, order: CardOrder) -> Hold | None:
@@ -344,8 +364,9 @@ class GpuLedger:
 
     def _write(self, row: int) -> None:
         """Shows the row's cards to filters and scores, after its node, lock or holds changed."""
-        self.locks.renew(row, self._rows[row])
-        self.arrays.write(row, self._rows[row])
+        cards, self._accepted = self._rows[row], None
+        self.locks.renew(row, cards)
+        self.arrays.write(row, cards)
 
     def _hold(self, pod: Pod, row: int, hold: Hold) -> None:
         uid = pod.uid
@@ -384,6 +405,6 @@ def _labels(annotations: Mapping[str, str], dialects: Iterable[Dialect]) -> Mapp
 
 def _indices(choice: object) -> Choice:
     """Returns a plugin's choice as card indices. Raises TypeError if it is something else."""
-    if not isinstance(choice, tuple) or not all(type(index) is int for index in choice):
+    if not isinstance(choice, tuple) or not _INTEGERS.issuperset(map(type, choice)):
         raise TypeError(f"{choice!r} is not a tuple of device indices")
     return choice

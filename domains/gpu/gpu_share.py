@@ -18,11 +18,12 @@ from domains.gpu.card_row import (
     WHOLE_BESIDE_FRACTIONS,
     CardOrder,
     CardRow,
+    no_such_card,
     too_little,
     wrong_mode,
 )
 from domains.gpu.cards import Mode
-from domains.gpu.demand import GpuDemand
+from domains.gpu.demand import ANY_CARD, GpuDemand
 from domains.gpu.dialects import DIALECTS, NOT_LISTED_BY_NODES, PodDemands
 from domains.gpu.fragmentation import Fragmentation
 from domains.gpu.fragments import Fragments
@@ -47,7 +48,7 @@ from multisched.framework.events import (
     Hint,
     Resource,
 )
-from multisched.framework.node_view import Codes, Float64, Int64, NodeView, Rows, Scores, any_true
+from multisched.framework.node_view import Codes, Float64, Int64, NodeView, Rows, Scores, all_true, any_true
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.sensitivity import PodSensitivity
@@ -137,9 +138,15 @@ class GpuShare:
         if demand is None:
             return np.full(len(rows), self._code(wrong_mode(mode, demands.on(mode)[0])), np.uint8)
         ledger = self._ledger
-        codes: Codes = np.logical_not(ledger.has_room(demand, rows)).view(np.uint8)
-        codes *= self._code(too_little(demand.resource))
-        if mode is Mode.WHOLE:
+        has_room = ledger.has_room(demand, rows)
+        codes: Codes = np.logical_not(has_room).view(np.uint8)
+        if not all_true(has_room):
+            codes *= self._code(too_little(demand.resource))
+            if demand.filter is not ANY_CARD:
+                refused = codes.nonzero()[0]
+                lacking = refused[ledger.lacks_card(demand.filter, rows[refused])]
+                codes[lacking] = self._code(no_such_card(demand.filter))
+        if mode is Mode.WHOLE and ledger.arrays.has_barred[demand.is_whole]:
             barred = ledger.arrays.bars(rows, is_whole=demand.is_whole)
             if any_true(barred):
                 codes[barred] = self._code(WHOLE_BESIDE_FRACTIONS if demand.is_whole else FRACTION_BESIDE_WHOLE)

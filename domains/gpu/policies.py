@@ -62,9 +62,9 @@ class Candidates(msgspec.Struct):
         return found
 
     def needed_milli(self, part: Part) -> Int64:
-        """Returns int64[rows]: thousandths that the part takes of the row's largest card, rounded up."""
+        """Returns int64[rows], or int64[1] if all are equal: thousandths that the part takes of the row's largest card, rounded up."""
         if part.amount.milli:
-            return np.full(len(self.rows), part.amount.milli)
+            return np.array((part.amount.milli,))
         size = np.maximum(np.maximum.reduce(self.arrays.layer(SIZE, self.rows), axis=0), 1)
         needed: Int64 = -(-CARD_MILLI * _needed(part, size, self.arrays.scales(self.rows)) // size)
         return needed

@@ -9,6 +9,8 @@ from domains.gpu.dialects.whole import GPU
 from domains.gpu.gpu_share import GpuShare
 from domains.gpu.gpu_topology import GpuTopology
 from domains.gpu.settings import gpu_settings
+from domains.gpu.tide.gpu_tide import GpuTide
+from domains.gpu.tide.settings import tide_settings
 from multisched.framework.default_profile import default_with
 from multisched.framework.plugin_args import ArgsReader
 from multisched.framework.registry import Factory, PluginUse
@@ -48,9 +50,10 @@ POLICY: Mapping[str, object] = {
 }
 """The domain's policy, in the form of the configuration file."""
 
-PLUGINS: Mapping[str, Factory] = {GpuShare.name: GpuShare, GpuTopology.name: GpuTopology}
+PLUGINS: Mapping[str, Factory] = {GpuShare.name: GpuShare, GpuTopology.name: GpuTopology, GpuTide.name: GpuTide}
+"""GpuTide is not in PROFILE: a configuration enables it with its args, and without it no pod costs anything."""
 
-ARGS_READERS: Mapping[str, ArgsReader] = {GpuShare.name: gpu_settings}
+ARGS_READERS: Mapping[str, ArgsReader] = {GpuShare.name: gpu_settings, GpuTide.name: tide_settings}
 
 PROFILE = default_with(
     # CPU and memory only filter: on the openb trace their scores cost five of the points that GpuShare's policy gains.

@@ -1,11 +1,12 @@
-"""Marks and deletes victims of preemption and clears nominations: `ports.PodWriter` over any Transport.
+"""Marks and deletes victims of preemption, clears nominations, and annotates pods: `ports.PodWriter` over any Transport.
 
 Stateless. Each call sends one request and never retries: the caller checks its lease before each. Called by the shell's
-preemptor.
+preemptor and mover.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
@@ -27,7 +28,7 @@ _ANSWERS: Final = {
 
 
 class ApiPodWriter:
-    """Marks and deletes victims of preemption and clears nominations over a Transport.
+    """Marks and deletes victims of preemption, clears nominations, and annotates pods over a Transport.
 
     These writes are as urgent as binds: preemptors wait for the victims' resources.
     """
@@ -50,12 +51,19 @@ class ApiPodWriter:
     async def clear_nomination(self, pod: ObjectRef, *, timeout_s: float) -> WriteReply:
         return await self._patch_status(pod, {"nominatedNodeName": None}, timeout_s)
 
+    async def annotate(self, pod: ObjectRef, annotations: Mapping[str, str | None], *, timeout_s: float) -> WriteReply:
+        """See `PodWriter`. Patches the pod's status, which also writes metadata: so the program needs no right to patch pods,
+        with which it could change their images."""
+        return await self._patch(pod, {"metadata": {"uid": pod.uid, "annotations": annotations}}, timeout_s)
+
     async def delete(self, pod: ObjectRef, *, timeout_s: float) -> WriteReply:
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
         return await self._send("DELETE", pod_path(pod.namespace, pod.name), options, "application/json", timeout_s)
 
     async def _patch_status(self, pod: ObjectRef, status: dict[str, Any], timeout_s: float) -> WriteReply:
-        body = {"metadata": {"uid": pod.uid}, "status": status}
+        return await self._patch(pod, {"metadata": {"uid": pod.uid}, "status": status}, timeout_s)
+
+    async def _patch(self, pod: ObjectRef, body: Mapping[str, Any], timeout_s: float) -> WriteReply:
         return await self._send(
             "PATCH", f"{pod_path(pod.namespace, pod.name)}/status", body, STRATEGIC_MERGE_PATCH, timeout_s
         )

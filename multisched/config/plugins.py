@@ -118,11 +118,19 @@ def enabled_plugins(domain: DomainConfig, registry: Registry) -> dict[str, Plugi
             registry.factory(name)
             uses.pop(name, None)
     for entry in config.plugins.enabled:
-        registry.factory(entry.name)
+        other = _runs_before(entry.name, registry) if entry.name not in uses else ""
         uses[entry.name] = _changed(uses.get(entry.name, PluginUse(entry.name)), entry)
+        if other in uses:
+            later = list(uses)[list(uses).index(other) : -1]
+            uses |= {name: uses.pop(name) for name in later}
     if config.queue_sort is not None:
         uses = _with_queue_sort(uses, config.queue_sort, registry)
     return uses
+
+
+def _runs_before(plugin: str, registry: Registry) -> str:
+    """Returns the plugin before which a `framework.introspection.EarlyPlugin` is called, by its class; empty for another one."""
+    return str(getattr(made_by(registry.factory(plugin)), "runs_before", ""))
 
 
 def _managed_resources(plugin: str, registry: Registry) -> Sequence[str]:

@@ -11,7 +11,7 @@ import msgspec
 from multisched.framework.measures import Meters
 from multisched.framework.moving import Mover
 from multisched.framework.points import Plugin
-from multisched.framework.ports import Clock
+from multisched.framework.ports import Clock, ExtenderClient, ExtenderSettings
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ class BackgroundProcess(Protocol):
 
 
 class BackgroundPorts(msgspec.Struct, frozen=True):
-    """The ports of a background task: clock, random numbers, threads, processes, and moving pods."""
+    """The ports of a background task: clock, random numbers, threads, processes, moving pods, and HTTP."""
 
     clock: Clock
     rng: random.Random
@@ -84,6 +84,9 @@ class BackgroundPorts(msgspec.Struct, frozen=True):
     """
     mover: Mover | None = None
     """None if pods cannot be moved."""
+    open_extender: Callable[[ExtenderSettings], ExtenderClient] | None = None
+    """Opens a client of an HTTP server that the configuration names, which the background task closes. Raises ExtenderError.
+    None: nothing outside is called."""
 
 
 @runtime_checkable

@@ -49,6 +49,17 @@ class ManagingPlugin(Plugin, Protocol):
 
 
 @runtime_checkable
+class EarlyPlugin(Plugin, Protocol):
+    """A plugin that must be called before another one. A profile to which it is added has it there, not at the end.
+
+    Border: a domain's plugin is one (`GpuTide`), and the configuration imports nothing of a domain but its profile.
+    """
+
+    runs_before: str
+    """Name of the other plugin. Of the class: profiles are resolved before plugins are built."""
+
+
+@runtime_checkable
 class RemarkPlugin(Plugin, Protocol):
     """A plugin that reads more of pods and nodes than their requests, and says what of it has no effect or cannot be used.
 

@@ -1,12 +1,12 @@
-"""Moving pods: the ports of a plugin's background task that carries out a repair. Protocols and values only.
+"""Moving pods: the ports of a plugin's background task that evicts pods, for a repair or a tide. Protocols and values only.
 
-`BackgroundPorts.mover` evicts a pod, reserves the place of its replacement, and persists the progress of a run. The
+`BackgroundPorts.mover` annotates and evicts pods, reserves the place of a replacement, and persists the progress of a run. The
 shell implements it for one domain (`shell/mover.py`), the client its writes. Expected refusals are values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from hashlib import sha256
 from typing import Any, Final, Protocol, runtime_checkable
@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 import msgspec
 
 from multisched.framework.points import Plugin
-from multisched.framework.ports import ObjectRef
+from multisched.framework.ports import ObjectRef, WriteReply
 from multisched.framework.repair import RepairPlan, RepairRequest
 from multisched.model.objects import Pod
 
@@ -101,6 +101,14 @@ class Mover(DocumentStore, Evictor, Protocol):
         """Returns a plan for the current cluster. Raises RepairRefusedError."""
         ...
 
+    async def evict_member(self, pod: ObjectRef, *, timeout_s: float) -> EvictReply:
+        """As `evict`, for a pod whose whole gang is being evicted: the gang's minimum does not keep the pod."""
+        ...
+
+    async def annotate(self, pod: ObjectRef, annotations: Mapping[str, str | None], *, timeout_s: float) -> WriteReply:
+        """See `ports.PodWriter.annotate`. Sends nothing while the domain does not lead (THROTTLED)."""
+        ...
+
     def placed_pod(self, uid: str) -> Pod | None:
         """Returns the pod with its node; None if it has no node or does not exist."""
         ...
@@ -149,7 +157,9 @@ class Mover(DocumentStore, Evictor, Protocol):
         """Reports whether the node exists and the domain may use it."""
         ...
 
-    def record_event(self, kind: str, regarding: ObjectRef, reason: str, note: str) -> None:
+    def record_event(
+        self, kind: str, regarding: ObjectRef, reason: str, note: str, *, action: str = "Repairing"
+    ) -> None:
         """Records an event; `kind` is Normal or Warning."""
         ...
 

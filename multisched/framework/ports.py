@@ -186,7 +186,7 @@ class WriteReply(msgspec.Struct, frozen=True):
 
 
 class PodWriter(Protocol):
-    """The writes of preemption.
+    """The writes of preemption, and annotations of pods.
 
     Each call is one request with the pod's uid as precondition, and a deadline that the server enforces too. So a
     delayed write of a former leader evicts no victim. Never raises, whatever the server does.
@@ -202,6 +202,10 @@ class PodWriter(Protocol):
 
     async def clear_nomination(self, pod: ObjectRef, *, timeout_s: float) -> WriteReply:
         """Removes status.nominatedNodeName."""
+        ...
+
+    async def annotate(self, pod: ObjectRef, annotations: Mapping[str, str | None], *, timeout_s: float) -> WriteReply:
+        """Sets these annotations, and removes those that are None. Other annotations are unchanged."""
         ...
 
 
@@ -338,7 +342,7 @@ class ExtenderSettings(msgspec.Struct, frozen=True):
 
 
 class ExtenderError(Exception):
-    """An extender gave no usable response; the message names the extender, the verb and the problem."""
+    """An extender or a hook gave no usable response; the message names the extender, the verb and the problem."""
 
     def __init__(self, message: str, *, was_sent: bool = True) -> None:
         super().__init__(message)
@@ -347,7 +351,7 @@ class ExtenderError(Exception):
 
 
 class ExtenderClient(Protocol):
-    """HTTP to one extender."""
+    """HTTP to one extender, or to one hook of a plugin."""
 
     settings: ExtenderSettings
 

@@ -26,6 +26,8 @@ class Code(Enum):
     PENDING = "Pending"
     """Waits for something external; requeued by its event without backoff."""
 
+    __hash__ = object.__hash__  # Enum's own hash is a Python call in each look-up of a reason
+
     @property
     def is_rejection(self) -> bool:
         """True for an expected refusal; False for success and for internal failures."""

@@ -32,6 +32,8 @@ class QosClass(Enum):
     BURSTABLE = "Burstable"
     BEST_EFFORT = "BestEffort"
 
+    __hash__ = object.__hash__  # Enum's own hash is a Python call, and each queued pod's class is looked up
+
 
 class HostPort(msgspec.Struct, frozen=True, gc=False):
     """A host port of a pod. An empty ip means every address (0.0.0.0)."""

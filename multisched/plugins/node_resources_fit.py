@@ -111,8 +111,10 @@ class NodeResourcesFit:
 
     def _packed_codes(self, short: Bools, allocatable: Int64, wanted: Wanted) -> Codes:
         """Returns uint8[rows]. `short`: bool[resources, rows], with the resources that each row lacks."""
-        too_small = np.logical_or.reduce(allocatable[1:] < wanted.amounts[1:], axis=0, keepdims=True)
-        lacking = _BITS[: 1 + len(short)] @ np.concatenate((too_small, short)).view(np.uint8)
+        lacking = _BITS[1 : 1 + len(short)] @ short.view(np.uint8)
+        too_small = allocatable[1:] < wanted.amounts[1:]
+        if any_true(too_small):
+            lacking |= np.logical_or.reduce(too_small, axis=0).view(np.uint8)
         codes = wanted.codes.take(lacking)
         if codes.tobytes().count(0) != lacking.tobytes().count(0):
             for kind in np.flatnonzero(np.bincount(lacking)).tolist():

@@ -8,13 +8,22 @@ eviction depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
 from multisched.client.binder import READ_TIMEOUT_S
 from multisched.framework.moving import DocumentAnswer, DocumentReply, DocumentStore, EvictAnswer, Evictor, EvictReply
-from multisched.framework.ports import Binder, Clock, Event, EventSink, ObjectRef
+from multisched.framework.ports import (
+    Binder,
+    Clock,
+    Event,
+    EventSink,
+    ObjectRef,
+    PodWriter,
+    WriteAnswer,
+    WriteReply,
+)
 from multisched.framework.repair import RepairPlan, RepairRequest
 from multisched.model.objects import Pod
 from multisched.shell.domain import DomainWorker
@@ -43,6 +52,7 @@ class MoverPorts(msgspec.Struct, frozen=True):
 
     binder: Binder
     evictor: Evictor
+    pods: PodWriter
     document: DocumentStore
     events: EventSink
     plan: Callable[[RepairRequest], Awaitable[RepairPlan]]
@@ -153,10 +163,17 @@ class DomainMover:
     # -- writes ----------------------------------------------------------------------------------------------------
 
     async def evict(self, pod: ObjectRef, *, timeout_s: float) -> EvictReply:
+        return await self._evict(pod, timeout_s, is_with_gang=False)
+
+    async def evict_member(self, pod: ObjectRef, *, timeout_s: float) -> EvictReply:
+        return await self._evict(pod, timeout_s, is_with_gang=True)
+
+    async def _evict(self, pod: ObjectRef, timeout_s: float, *, is_with_gang: bool) -> EvictReply:
         if not self.may_act():
             return EvictReply(EvictAnswer.NOT_NOW, message=NOT_LEADING)
         victim = self.placed_pod(pod.uid)
-        refusal = "" if victim is None or victim.is_deleting else self._removal_refusal(victim)
+        is_kept = victim is not None and not victim.is_deleting
+        refusal = self._removal_refusal(victim, is_with_gang=is_with_gang) if victim is not None and is_kept else ""
         if refusal:
             return EvictReply(EvictAnswer.NOT_NOW, message=refusal)
         self._stop_removal()
@@ -170,13 +187,13 @@ class DomainMover:
             self._stop_removal()
         return reply
 
-    def _removal_refusal(self, pod: Pod) -> str:
+    def _removal_refusal(self, pod: Pod, *, is_with_gang: bool) -> str:
         """Returns why the pod must not be evicted now, given other plans in progress; empty: it may be."""
         if pod.is_victim and self._victim is None:
             return "the pod is being removed for another pod"
         gangs = self._view.cache.gangs
         key = gangs.key_of(pod.uid)
-        if key is not None and not gangs.surplus(key):
+        if key is not None and not is_with_gang and not gangs.surplus(key):
             return f"gang {key} would fall below its minimum"
         return self.budget_refusal(pod)
 
@@ -186,6 +203,11 @@ class DomainMover:
             self._view.removals.release(self, (self._victim,))
             self._victim = None
 
+    async def annotate(self, pod: ObjectRef, annotations: Mapping[str, str | None], *, timeout_s: float) -> WriteReply:
+        if not self.may_act():
+            return WriteReply(WriteAnswer.THROTTLED, message=NOT_LEADING)
+        return await self._ports.pods.annotate(pod, annotations, timeout_s=timeout_s)
+
     async def read(self) -> bytes | None:
         return await self._ports.document.read()
 
@@ -194,5 +216,7 @@ class DomainMover:
             return DocumentReply(DocumentAnswer.UNKNOWN, NOT_LEADING)
         return await self._ports.document.write(document)
 
-    def record_event(self, kind: str, regarding: ObjectRef, reason: str, note: str) -> None:
-        self._ports.events.record(Event(regarding, kind, reason, "Repairing", note, self._ports.reporter))
+    def record_event(
+        self, kind: str, regarding: ObjectRef, reason: str, note: str, *, action: str = "Repairing"
+    ) -> None:
+        self._ports.events.record(Event(regarding, kind, reason, action, note, self._ports.reporter))

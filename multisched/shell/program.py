@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,7 @@ from multisched.model.cluster_objects import ClusterObject
 from multisched.model.decode import DESCRIPTION_BYTES_MAX, Decoder
 from multisched.model.gang import ANNOTATIONS
 from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import Pod
 from multisched.model.selectors import Toleration
 from multisched.model.wire import Transport
 from multisched.shell.audit.audited_kinds import AuditedKind, AuditedNodes, AuditedPods
@@ -117,7 +118,7 @@ class ProgramPorts(msgspec.Struct, frozen=True):
     worker_factory: WorkerFactory | None = None
     """Runs isolated plugins; None: in threads and processes."""
     open_extender: OpenExtender | None = None
-    """Opens the client of an extender; None: over HTTP."""
+    """Opens the client of an extender, or of a hook of a plugin; None: over HTTP."""
     measures: Measures | None = None
     """Source of measured values for plugins; None: there is none. Closed with the program."""
     lease_runner: LeaseRunner | None = None
@@ -130,6 +131,8 @@ class ProgramPorts(msgspec.Struct, frozen=True):
     """Starts the process of the cluster judge."""
     steps: Steps | None = None
     """Limits the steps of attempts; None: by the clock."""
+    pending: Callable[[], Iterable[Pod]] | None = None
+    """Returns the pods without a node for plugins; None: those that the watch shows."""
 
 
 class Program:
@@ -148,7 +151,7 @@ class Program:
         self.events = ApiEventSink(ports.transport, self.limiter, ports.clock, instance=ports.identity)
         self.conditions = ApiConditionWriter(ports.transport, self.limiter, ports.clock)
         self._extenders = Extenders(configuration.domains, ports.transport, ports.open_extender)
-        self.background = BackgroundTasks(ports.clock, ports.rng, ports.background_threads)
+        self.background = BackgroundTasks(ports.clock, ports.rng, ports.background_threads, ports.open_extender)
         self.history = History()
         self._read_troubles = ReadTroubles(ports.clock)
         self.cache = ClusterCache()
@@ -230,7 +233,7 @@ class Program:
             events=self.events,
             conditions=self.conditions,
             statuses=self.statuses,
-            pending=lambda: self.pods.pending.values(),
+            pending=ports.pending or (lambda: self.pods.pending.values()),
             extenders=self._extenders,
             event_time_share=EventTimeShare(lambda: self.event_times.handled, self.clock.monotonic),
             steps=ports.steps if ports.steps is not None else StepClock(self.clock.monotonic),

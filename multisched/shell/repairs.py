@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from multisched.client.evictor import ApiEvictor
 from multisched.client.limits import WriteLimiter
+from multisched.client.pod_writer import ApiPodWriter
 from multisched.client.stored_document import ConfigMapDocument
 from multisched.framework.ports import Binder, EventSink
 from multisched.framework.repair import RepairPlan, RepairRefusedError, RepairRequest
@@ -62,6 +63,7 @@ class Repairs:
             MoverPorts(
                 self._binder,
                 ApiEvictor(self._transport, self._limiter),
+                ApiPodWriter(self._transport, self._limiter, self._view.clock),
                 ConfigMapDocument(self._transport, self._limiter, self._namespace, name),
                 self._events,
                 self.plan,

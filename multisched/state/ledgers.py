@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from multisched.framework.context import Placed
 from multisched.framework.device_demand import DeviceDemands
@@ -37,6 +37,8 @@ from multisched.model.objects import Node, Pod
 
 logger = logging.getLogger(__name__)
 
+L = TypeVar("L", bound=Ledger)
+
 LEDGERS_MAX = 32
 UNKNOWN_VERSION = -1
 ANY_ROW = 0
@@ -51,9 +53,8 @@ class RowlessLedger:
         self.name = cluster.name
         self.plugin = cluster.plugin
         self.condition_reason = cluster.condition_reason
-
-    def is_used_by(self, pod: Pod) -> bool:
-        return self.cluster.is_used_by(pod)
+        self.is_used_by: Callable[[Pod], bool] = cluster.is_used_by
+        self.release: Callable[[str], None] = cluster.release
 
     def version(self, row: int) -> int:
         return self.cluster.version()
@@ -67,9 +68,6 @@ class RowlessLedger:
 
     def restore(self, pod: Pod, row: int) -> None:
         self.cluster.restore(pod)
-
-    def release(self, uid: str) -> None:
-        self.cluster.release(uid)
 
     def set_node(self, row: int, node: Node | None) -> None:
         """Does nothing: the ledger does not depend on nodes."""
@@ -179,11 +177,7 @@ class LedgerRegistry:
         A decision asks once and passes the answer to `fits_cluster`, `fits` and `take`: most pods use none or one of
         the ledgers. The answer is valid in this step only.
         """
-        of_rows, of_cluster = self._of_rows, self._of_cluster
-        return PodLedgers(
-            tuple([ledger for ledger in of_rows if _is_used_by(ledger, pod)]),
-            tuple([ledger for ledger in of_cluster if _is_used_by(ledger, pod)]) if of_cluster else (),
-        )
+        return PodLedgers(_used_by(self._of_rows, pod), _used_by(self._of_cluster, pod))
 
     def fits(self, pod: Pod, row: int, choices: Choices = NO_CHOICES, pod_ledgers: PodLedgers | None = None) -> str:
         """Returns the first reason why a ledger of rows refuses the pod there; empty if none does. Raises PluginFailure."""
@@ -213,7 +207,7 @@ class LedgerRegistry:
 
     def has_cluster_ledger(self, pod: Pod) -> bool:
         """Reports whether a cluster ledger holds something for pods like this one. Raises PluginFailure."""
-        return any(_is_used_by(ledger, pod) for ledger in self._of_cluster)
+        return bool(_used_by(self._of_cluster, pod))
 
     def has_ledger(self, pod: Pod) -> bool:
         """Reports whether any ledger holds something for pods like this one."""
@@ -234,9 +228,15 @@ class LedgerRegistry:
         return annotations
 
     def restore(self, pod: Pod, row: int) -> None:
-        for ledger in self._ledgers.values():  # without `_notify`: this is called twice for each pod
+        self._restore(self._ledgers.values(), pod, row)
+
+    def _restore(self, ledgers: Iterable[Ledger], pod: Pod, row: int) -> None:
+        for ledger in ledgers:
             try:
-                _restore(ledger, pod, row)
+                if ledger.is_used_by(pod):
+                    ledger.restore(pod, row)
+                else:
+                    ledger.release(pod.uid)  # an earlier version of the pod may have held something
             except Exception as error:  # noqa: BLE001 - a plugin's failure must not corrupt the cache's own state
                 self._broke(ledger, "restore", error)
 
@@ -262,8 +262,7 @@ class LedgerRegistry:
 
     def restore_cluster(self, pod: Pod) -> None:
         """Restores the pod in cluster ledgers only: its node is unknown, or its holds there are unchanged."""
-        for ledger in self._of_cluster:
-            self._notify(ledger, "restore", _restore, ledger, pod, ANY_ROW)
+        self._restore(self._of_cluster, pod, ANY_ROW)
 
     def release(self, uid: str) -> None:
         for ledger in self._ledgers.values():
@@ -286,9 +285,8 @@ class LedgerRegistry:
 
     def resume(self, pod: Pod, row: int, *, is_settled: bool) -> None:
         """Undoes `suspend`. `row`: NO_ROW for a pod whose node is unknown, which holds only in cluster ledgers."""
-        for ledger in self._ledgers.values() if row >= 0 else self._of_cluster:
-            if _is_restorable(ledger, is_settled=is_settled):
-                self._notify(ledger, "restore", _restore, ledger, pod, row)
+        ledgers = self._ledgers.values() if row >= 0 else self._of_cluster
+        self._restore((one for one in ledgers if _is_restorable(one, is_settled=is_settled)), pod, row)
 
     def suspend_cluster(self, plugins: Collection[str], pod: Pod) -> None:
         """Like `suspend`, for the cluster ledgers that these plugins own."""
@@ -298,9 +296,7 @@ class LedgerRegistry:
 
     def resume_cluster(self, plugins: Collection[str], pod: Pod) -> None:
         """Undoes `suspend_cluster`."""
-        for ledger in self._of_cluster:
-            if ledger.plugin in plugins:
-                self._notify(ledger, "restore", _restore, ledger, pod, ANY_ROW)
+        self._restore((ledger for ledger in self._of_cluster if ledger.plugin in plugins), pod, ANY_ROW)
 
     def set_node(self, row: int, node: Node | None) -> None:
         for ledger in self._ledgers.values():
@@ -347,12 +343,16 @@ class LedgerRegistry:
         self.broken[ledger.name] = f"{what}: {type(error).__name__}: {error}"
 
 
-def _is_used_by(ledger: Ledger, pod: Pod) -> bool:
-    """Reports whether the ledger holds something for pods like this one. Raises PluginFailure."""
-    try:
-        return ledger.is_used_by(pod)
-    except Exception as error:
-        raise _failure(ledger, f"{type(error).__name__}: {error}") from error
+def _used_by(ledgers: Iterable[L], pod: Pod) -> tuple[L, ...]:
+    """Returns the ledgers that hold something for pods like this one. Raises PluginFailure."""
+    used: tuple[L, ...] = ()
+    for ledger in ledgers:
+        try:
+            if ledger.is_used_by(pod):
+                used += (ledger,)
+        except Exception as error:
+            raise _failure(ledger, f"{type(error).__name__}: {error}") from error
+    return used
 
 
 def _fits(ledger: Ledger, pod: Pod, row: int, choices: Choices) -> str:
@@ -366,13 +366,6 @@ def _take(ledger: Ledger, pod: Pod, row: int, choices: Choices) -> Mapping[str, 
     if ledger.name in choices:
         return cast(ChoiceLedger, ledger).take(pod, row, choices[ledger.name])
     return ledger.take(pod, row)
-
-
-def _restore(ledger: Ledger, pod: Pod, row: int) -> None:
-    if ledger.is_used_by(pod):
-        ledger.restore(pod, row)
-    else:
-        ledger.release(pod.uid)  # an earlier version of the pod may have held something
 
 
 def _is_restorable(ledger: Ledger, *, is_settled: bool) -> bool:

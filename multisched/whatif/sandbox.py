@@ -293,6 +293,7 @@ class SchedulerSandbox:
         self, configuration: Configuration, known: ClusterSnapshot | DumpedCluster, registry: Registry | None = None
     ) -> None:
         """Builds the copy. Raises PluginSetupError for a plugin that cannot be built."""
+        self.pending: dict[tuple[str, str], Pod] = {}
         ports = ProgramPorts(
             _NoNetwork(),
             _StoppedClock(known.monotonic_s, known.now),
@@ -302,6 +303,7 @@ class SchedulerSandbox:
             observer=lambda domain: SilentObserver(),
             registry=registry,
             open_extender=OfflineExtender,
+            pending=self.pending.values,
         )
         self.program = Program(configuration, ports)
         snapshot = known.read(self.program.decoder) if isinstance(known, DumpedCluster) else known
@@ -309,7 +311,6 @@ class SchedulerSandbox:
         self.nominator = self.program.nominator
         self.notes = snapshot.notes
         self.classes = snapshot.classes
-        self.pending: dict[tuple[str, str], Pod] = {}
         self._queued_s = snapshot.queued_s
         self._attempts = 0
         self._runner = Runner(SilentObserver(), ports.clock.monotonic)

@@ -11,15 +11,21 @@ from typing import Any, Final
 
 import pytest
 
+from multisched.client.limits import WriteLimiter
+from multisched.client.pod_writer import ApiPodWriter
+from multisched.client.transport import connect
+from multisched.framework.ports import ObjectRef, WriteAnswer
 from tests.real.admin import Admin, until
 from tests.real.control_plane import UNPRIVILEGED, ControlPlane
 from tests.real.deployed import ACCOUNT, NAMESPACE, Deployed
+from tests.unit.client.scripted import LoopClock
 
 pytestmark = pytest.mark.timeout(180)
 
 MILLI, COUNT, DEVICES, ALLOCATED = (
     f"multisched.io/gpu-{name}" for name in ("milli", "count", "devices", "allocated-milli")
 )
+NOTICE: Final = "multisched.io/tide-notice"
 OF_THE_SCHEDULER: Final = (DEVICES, ALLOCATED)
 OF_THE_AUTHOR: Final = (MILLI, COUNT)
 GIVEN: Final = {DEVICES: "0", ALLOCATED: "600"}
@@ -168,3 +174,25 @@ async def test_program_binds_fractions_with_the_policy_in_force(tmp_path: Path) 
         assert bound["metadata"]["annotations"] == {MILLI: "600", **GIVEN}
         assert scheduler.denials() == []
         assert await scheduler.program.stop(20) == 0
+
+
+async def test_scheduler_writes_notices_of_a_tide_with_the_status_and_nobody_else_does(tmp_path: Path) -> None:
+    async with Site.open(tmp_path) as site:
+        kubeconfig = await site.plane.service_account_kubeconfig(NAMESPACE, ACCOUNT)
+        await site.plane.kubectl("create", "-f", "-", document=json.dumps(pod("p", {MILLI: "600"})))
+        stored = json.loads(await site.plane.kubectl("get", "pod", "p", "-o", "json"))
+        ref = ObjectRef("Pod", "default", "p", stored["metadata"]["uid"])
+        async with connect(kubeconfig) as transport:
+            clock = LoopClock()
+            writer = ApiPodWriter(transport, WriteLimiter(clock), clock)
+            assert (await writer.annotate(ref, {NOTICE: "text"}, timeout_s=10.0)).answer is WriteAnswer.DONE
+            stored = json.loads(await site.plane.kubectl("get", "pod", "p", "-o", "json"))
+            assert stored["metadata"]["annotations"][NOTICE] == "text"
+            for options in ((), ("--subresource=status",)):
+                for text in ("another", None):
+                    assert "only the scheduler writes it" in await site.patched("p", {NOTICE: text}, *options)
+            patch = json.dumps({"metadata": {"annotations": {NOTICE: "text"}}})
+            assert "Forbidden" in await site._asked(kubeconfig, "patch", "pod", "p", "-p", patch), "not the pod itself"
+            assert (await writer.annotate(ref, {NOTICE: None}, timeout_s=10.0)).answer is WriteAnswer.DONE
+        stored = json.loads(await site.plane.kubectl("get", "pod", "p", "-o", "json"))
+        assert NOTICE not in stored["metadata"]["annotations"]

@@ -86,6 +86,8 @@ CASES: Final[Mapping[str, tuple[Made, tuple[Made, ...]]]] = {
     "MultischedPluginFails": grows("multisched_plugin_errors_total", plugin="Mine", extension_point="Score"),
     "MultischedPreemptionFails": grows("multisched_preemption_goroutines_execution_total", result="error"),
     "MultischedReclaimsStopped": grows("multisched_quota_reclaims_stopped_total"),
+    "MultischedTideEvictionStuck": stays_above("multisched_tide_gangs_in_part", "1", "0"),
+    "MultischedTideHookFails": grows("multisched_tide_hook_calls_total", result="failed"),
     "MultischedUnknownBinds": stays_above("multisched_unknown_binds", "2", "0"),
     "MultischedBindsFail": (
         {f'multisched_bind_outcomes_total{{outcome="{one}", {OF}}}': "0+1x200" for one in ("refused", "bound")},

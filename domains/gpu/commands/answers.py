@@ -11,6 +11,7 @@ from multisched.framework.views import Document, ViewQuery
 from multisched.observe.tables import as_document
 
 VIEW: Final = "gpu"
+TIDE_VIEW, TIDE_DOCUMENT = "tide", "now"
 
 
 def answer(source: Any, name: str, query: dict[str, str], fit: Path | None, output: str, render: Any) -> str:
@@ -22,6 +23,16 @@ def answer(source: Any, name: str, query: dict[str, str], fit: Path | None, outp
         return as_document(found, output)
     text: str = render(found, is_wide=output == "wide")
     return text
+
+
+def tide_answer(source: Any, query: dict[str, str], output: str) -> str:
+    """Returns the document of the tide as text."""
+    from domains.gpu.commands import tide_tables
+
+    found = document_of(source, TIDE_VIEW, ViewQuery(TIDE_DOCUMENT, query), fields=("headroom", "losses"))
+    return (
+        as_document(found, output) if output in ("json", "yaml") else tide_tables.tide(found, is_wide=output == "wide")
+    )
 
 
 def _add_fit(found: Document, source: Any, manifest: Path) -> None:

@@ -46,6 +46,15 @@ def node(
     return _answer(options, "node", {"name": name, **_options(domain)}, fit, output.value, tables.node)
 
 
+@gpu_app.command("tide")
+@query_command(SourceOptions)
+def tide(options: SourceOptions, domain: Domain = None, output: Format = Output.TABLE) -> str:
+    """Show how inference and training share the cards: use now and expected, headroom, notices, and what evictions cost."""
+    from domains.gpu.commands.answers import tide_answer
+
+    return tide_answer(options.source(), _options(domain), output.value)
+
+
 def _options(domain: str | None) -> dict[str, str]:
     return {} if domain is None else {"domain": domain}
 

@@ -42,14 +42,20 @@ class FgdDialect:
     resources: frozenset[str] = frozenset()
 
     def demand(self, pod: Pod) -> GpuDemand | None:
-        milli_text, count_text = pod.annotations.get(MILLI), pod.annotations.get(FGD_COUNT)
-        if milli_text is None and count_text is None:
+        used = [key for key in (MILLI, FGD_COUNT, FGD_MODEL) if key in pod.annotations]
+        if not used:
             return None
+        milli_text, count_text = pod.annotations.get(MILLI), pod.annotations.get(FGD_COUNT)
         milli = CARD_MILLI if milli_text is None else integer_within(milli_text, CARD_MILLI)
         count = 1 if count_text is None else integer_within(count_text, CARDS_MAX)
         problem = ""
         if whole_resource(pod):
-            problem = f"annotation {MILLI}: the pod also requests whole {whole_resource(pod)}; remove one of them"
+            problem = f"annotation {used[0]}: the pod also requests whole {whole_resource(pod)}; remove one of them"
+        elif used == [FGD_MODEL]:
+            problem = (
+                f"annotation {FGD_MODEL}: requires {MILLI} or {FGD_COUNT}; write how much of each card the pod takes"
+            )
+            problem += ", or remove the annotation"
         elif milli is None:
             problem = f"annotation {MILLI}: {shown(milli_text or '')} is not an integer of 1..{CARD_MILLI}"
             problem += "; write thousandths of one card"

@@ -20,6 +20,9 @@ GPU_DEVICES: Final = "multisched.io/gpu-devices"
 GPU_ALLOCATED: Final = "multisched.io/gpu-allocated-milli"
 GPU_ALLOCATED_MIB: Final = "multisched.io/gpu-allocated-mib"
 """In place of `GPU_ALLOCATED` for a pod that requests MiB (dialect kai)."""
+TIDE_NOTICE: Final = "multisched.io/tide-notice"
+TIDE_HOOK: Final = "multisched.io/tide-hook"
+"""Written to bound pods by the tide (`tide/notices.py`), and by nobody else: ignored on a pending pod, like an answer."""
 
 
 class OwnDialect(NoTimedAnnotations):
@@ -28,8 +31,8 @@ class OwnDialect(NoTimedAnnotations):
     name = "multisched"
     modes = frozenset({Mode.WHOLE})
     requested = frozenset({GPU_MILLI, GPU_COUNT})
-    written = frozenset({GPU_DEVICES, GPU_ALLOCATED, GPU_ALLOCATED_MIB})
-    reported: frozenset[str] = frozenset()
+    written = frozenset({GPU_DEVICES, GPU_ALLOCATED, GPU_ALLOCATED_MIB, TIDE_NOTICE, TIDE_HOOK})
+    reported = frozenset({TIDE_NOTICE, TIDE_HOOK})
     node_annotations: frozenset[str] = frozenset()
     reads_objects: tuple[ObjectKind, ...] = ()
     resources: frozenset[str] = frozenset()

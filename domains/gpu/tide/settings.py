@@ -7,7 +7,7 @@
         notice: 90s                 # from the notice to the eviction
         grace: 30s                  # from the eviction until its cards are free, at most
         minRunTime: 30m             # a gang that started, also again, is not evicted for so long
-        hook: {url: https://checkpoint.example/tide, timeout: 10s}
+        hook: {url: https://checkpoint.example/tide, timeout: 10s, caFile: /etc/tide/ca.crt}
         growth: {quiet: 10m, ahead: 30m}
         headroom: {min: 1, max: 64}
         evictionCap: 400            # cards per hour
@@ -84,6 +84,8 @@ class HookSettings(msgspec.Struct, frozen=True):
 
     url: str
     timeout_s: float = 10.0
+    ca_file: str = ""
+    """PEM file of the certificate authority that signed its certificate; empty: those of the system."""
 
 
 class TideSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,11 +212,12 @@ def _duration_s(fields: Fields, name: str, default_s: float, low_s: float, high_
 def _hook(fields: Fields) -> HookSettings | None:
     if not fields.has("hook"):
         return None
-    hook = fields.below("hook", ("url", "timeout"))
+    hook = fields.below("hook", ("url", "timeout", "caFile"))
     url = hook.text("url")
     if why := _why_no_hook(url):
         hook.refuse("url", why)
-    return HookSettings(url, _duration_s(hook, "timeout", HookSettings("").timeout_s, 0.1, HOOK_TIMEOUT_MAX_S))
+    timeout_s = _duration_s(hook, "timeout", HookSettings("").timeout_s, 0.1, HOOK_TIMEOUT_MAX_S)
+    return HookSettings(url, timeout_s, hook.text("caFile"))
 
 
 def _why_no_hook(url: str) -> str:

@@ -17,7 +17,15 @@ from multisched.cycle.effort import RowResults
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
 from multisched.cycle.preemption.row_trial import RerunPlugins, RowTrial
 from multisched.cycle.preemption.victim_cache import Blocks, Displacement, has_any
-from multisched.cycle.preemption.victim_units import Unit, by_node, needed, run_unpaused, units_of, with_first
+from multisched.cycle.preemption.victim_units import (
+    Unit,
+    by_node,
+    needed,
+    own_gangs,
+    run_unpaused,
+    units_of,
+    with_first,
+)
 from multisched.framework.node_view import Float64, Int64, Rows
 from multisched.framework.preemption import Candidates, DisplacementRule
 from multisched.model.objects import Pod
@@ -139,7 +147,7 @@ class GangCandidates:
             return bool(rule.displaceable(by_priority.column_of(some)).all())
 
         here = [_placed(self._runs, pods, k) for k in np.flatnonzero(rule.displaceable(pods)[:, 0]).tolist()]
-        return units_of(here, cache.gangs, cache, may_go)
+        return units_of(here, cache.gangs, cache, may_go, own_gangs((self._failed.pod,), cache.gangs))
 
 
 def _placed(runs: DryRuns, pods: PodColumns, k: int) -> PlacedPod:

@@ -28,7 +28,16 @@ from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
 from multisched.cycle.preemption.group_trial import PLACINGS_MAX, GroupOfPods, GroupTrial, OutdatedSearchError
 from multisched.cycle.preemption.member_placer import MemberPlacer
 from multisched.cycle.preemption.victim_pool import VictimPool, learn
-from multisched.cycle.preemption.victim_units import Needed, Search, Unit, by_node, gangs_are_spared, needed, units_of
+from multisched.cycle.preemption.victim_units import (
+    Needed,
+    Search,
+    Unit,
+    by_node,
+    gangs_are_spared,
+    needed,
+    own_gangs,
+    units_of,
+)
 from multisched.framework.node_view import Rows
 from multisched.framework.preemption import DisplacementRule, GroupVictims, MemberVictims, Nomination
 from multisched.model.objects import Pod
@@ -130,7 +139,7 @@ class GroupAttemptDryRun:
             yield from group_trial.begin()
             rows = yield from self._rows_of_use(group_trial, everywhere=everywhere)
             yield from self._learned(rule, rows, group_trial)
-            pool = VictimPool(runs, rule, rows)
+            pool = VictimPool(runs, rule, rows, own_gangs(self._group.pods, runs.cache.gangs))
             if pool.is_empty:
                 return None  # the attempt has shown that they do not fit with the remaining pods in place
             is_cleared = yield from self._clear(pool, group_trial, trial)
@@ -205,7 +214,7 @@ class GroupAttemptDryRun:
 
     def _units(self, away: Sequence[PlacedPod]) -> list[Unit]:
         cache = self._runs.cache
-        return units_of(away, cache.gangs, cache, lambda members: True)
+        return units_of(away, cache.gangs, cache, lambda members: True, own_gangs(self._group.pods, cache.gangs))
 
     def _rows_of_use(self, group_trial: GroupTrial, *, everywhere: bool) -> Search[Rows]:
         """Returns rows whose pods may be victims: if only resources are short, the rows that a member can use."""

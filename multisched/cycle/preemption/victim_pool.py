@@ -5,7 +5,7 @@ There may be a hundred thousand of them, and few are removed. Until then they ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -43,10 +43,14 @@ def learn(
 class VictimPool:
     """The possible victims by one rule, on some rows."""
 
-    def __init__(self, runs: DryRuns, rule: DisplacementRule, rows: Rows) -> None:
-        """`rows`: those whose pods may be victims. Raises PluginFailure."""
+    def __init__(self, runs: DryRuns, rule: DisplacementRule, rows: Rows, own: Collection[str]) -> None:
+        """`rows`: those whose pods may be victims. `own`: gangs of the preemptors, which are never evicted whole.
+
+        Raises PluginFailure.
+        """
         self._runs = runs
         self._rule = rule
+        self._own = own
         self._cores: list[tuple[str, Rows]] = []
         """Gang, and positions of its possible victims, the most important first. Those beyond the surplus are the gang's core."""
         self._pods: Sequence[Pod] = ()
@@ -136,7 +140,8 @@ class VictimPool:
         if not members:
             return []  # deleted during a pause
         unit = Unit(members, gang, cache.gangs.surplus(gang), is_first=bool(self._first[at].any()))
-        if self._rule.displaceable(by_priority.column_of(one.pod for one in members)).all():
+        may_go_whole = gang not in self._own
+        if may_go_whole and self._rule.displaceable(by_priority.column_of(one.pod for one in members)).all():
             self._whole.append(unit)
             return self._taken(unit)
         may_go = {self._pods[i].uid for i in at.tolist()}

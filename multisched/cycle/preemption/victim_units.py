@@ -141,8 +141,12 @@ def units_of(
     gangs: PlacedGangMembers,
     cache: ClusterCache,
     may_evict: Callable[[Sequence[Pod]], bool],
+    own: Collection[str],
 ) -> list[Unit]:
-    """Groups pods into units as far as their gangs can spare them. `may_evict`: reports whether all of these may be evicted."""
+    """Groups pods into units as far as their gangs can spare them.
+
+    `may_evict`: reports whether all of these may be evicted. `own`: gangs of the preemptors, which are never evicted whole.
+    """
     units, by_gang = list[Unit](), dict[str, list[PlacedPod]]()
     for one in pods:
         gang = None if one.pod.is_leaving else gangs.key_of(one.pod.uid)
@@ -156,11 +160,16 @@ def units_of(
             units += [Unit((one,)) for one in some]
             continue
         members = placed_members_of(gang, gangs, cache)
-        if may_evict([one.pod for one in members]):
+        if gang not in own and may_evict([one.pod for one in members]):
             units.append(Unit(members, gang, surplus))
         elif surplus:
             units.append(Unit(tuple(by_importance(some)), gang, surplus, can_evict_whole=False))
     return units
+
+
+def own_gangs(preemptors: Iterable[Pod], gangs: PlacedGangMembers) -> frozenset[str]:
+    """Returns the gangs of the preemptors. Evicting one whole for a member of it would only restart it."""
+    return frozenset(key for pod in preemptors if (key := gangs.key_of(pod.uid)) is not None)
 
 
 def gangs_are_spared(victims: Iterable[Pod], gangs: PlacedGangMembers) -> bool:

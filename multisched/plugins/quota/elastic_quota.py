@@ -309,7 +309,8 @@ class ElasticQuota:
         return RANK if self._ledger.levels_of(pod) else None
 
     def _reclaim(self, claim: Claim, gone: Collection[str] = (), floors: Floors = NO_FLOORS) -> Reclaim:
-        gangs = GangUnits(self._gangs, self._ledger, self._find, gone)
+        own = {key for pod in claim.pods if (key := self._gangs.key_of(pod.uid)) is not None}
+        gangs = GangUnits(self._gangs, self._ledger, self._find, gone, own)
         return Reclaim(self._ledger, claim, self._find, self._budgets, gangs, floors)
 
     def _find(self, uid: str) -> Pod | None:

@@ -200,8 +200,8 @@ class QuotaLedger:
         every count takes one step.
         """
         self.amounts = PodAmounts(demands or DeviceDemands())
-        self._choices = self._demands_sequence = 0
-        """Number of choices of the source, and sequence of the demands, at the last look."""
+        self._seen = (-1, -1)
+        """Sequence of the objects, and of the demands, at the last look. Most looks find nothing new."""
         self._counted_by = (0, 0)
         """Generation of the source, and sequence of the demands, at the last count."""
         self._source = source
@@ -246,10 +246,11 @@ class QuotaLedger:
         source, demands = self._source, self.amounts.demands
         if source is None or self._next is not None:
             return
-        choices = source.renew()
-        if choices == self._choices and demands.sequence == self._demands_sequence:
+        sequence = source.objects.sequence, demands.sequence
+        if sequence == self._seen:
             return
-        self._choices, self._demands_sequence = choices, demands.sequence
+        self._seen = sequence
+        source.renew()
         counted_by = source.generation, demands.sequence
         if counted_by == self._counted_by:
             self.in_force = source.in_force

@@ -43,14 +43,12 @@ class QuotaSource:
     """Reads the quotas from the object store, again whenever one of them has changed."""
 
     def __init__(self, objects: ObjectsView) -> None:
-        self._objects = objects
+        self.objects = objects
         self._sequence = -1
         self._seen: tuple[int, ...] = ()
         self._many = {kind: ManyQuotas(kind) for kind in (ObjectKind.KOORDINATOR_QUOTA, ObjectKind.ELASTIC_QUOTA)}
         self.in_force: InForce | None = None
         """The chosen tree. It limits pods once the ledger has counted them (`QuotaLedger.in_force`)."""
-        self.choices = 0
-        """Number of times that changed objects were read."""
         self.generation = 0
         """Increases whenever another tree is chosen."""
         self.trouble: dict[str, str] = {}
@@ -70,39 +68,37 @@ class QuotaSource:
         """Key of the ElasticQuotaTree in force; empty if there is none, or if many objects form the tree."""
         return "" if self.in_force is None else self.in_force.name
 
-    def renew(self) -> int:
-        """Reads the objects if they changed. Returns how often that has happened. Cheap if nothing changed."""
-        if self._objects.sequence != self._sequence:
-            self._sequence = self._objects.sequence
-            versions = self._objects.versions(*QUOTA_KINDS)
+    def renew(self) -> None:
+        """Reads the objects if they changed. Cheap if nothing changed."""
+        if self.objects.sequence != self._sequence:
+            self._sequence = self.objects.sequence
+            versions = self.objects.versions(*QUOTA_KINDS)
             if versions != self._seen:
                 self._seen = versions
                 if not self._is_hidden():
                     self._choose()
-        return self.choices
 
     def _is_hidden(self) -> bool:
         """Reports whether the kind in force, or one of higher precedence, is unreadable; the tree in force then stays."""
         until = QUOTA_KINDS.index(self.in_force.kind) if self.in_force is not None else -1
-        return any(self._objects.unreadable(kind) for kind in QUOTA_KINDS[: until + 1])
+        return any(self.objects.unreadable(kind) for kind in QUOTA_KINDS[: until + 1])
 
     def _choose(self) -> None:
-        self.choices += 1
         self._logged, self.trouble = self.trouble, {}
         found: InForce | None = None
         for kind in QUOTA_KINDS:
-            ours = [one for one in self._objects.all(kind) if self._may_have_effect(kind, one)]
+            ours = [one for one in self.objects.all(kind) if self._may_have_effect(kind, one)]
             if found is not None:
                 for one in ours:
                     why = f"{found.kind.definition.name} of {found.kind.definition.api_version} is in force; one API is read at a time"
                     self._trouble(kind, one.key, why)
             elif ours:
                 found = self._chosen_tree(ours) if kind is ObjectKind.ELASTIC_QUOTA_TREE else self._made_of(kind, ours)
-        removed = self._objects.last_removed(ObjectKind.ELASTIC_QUOTA_TREE)
+        removed = self.objects.last_removed(ObjectKind.ELASTIC_QUOTA_TREE)
         if found is None:
             found = self._deleted_tree(removed)
         elif removed is not None:
-            trees = self._objects.all(ObjectKind.ELASTIC_QUOTA_TREE)
+            trees = self.objects.all(ObjectKind.ELASTIC_QUOTA_TREE)
             self._ended = "" if any(one.uid == removed.uid for one in trees) else removed.uid
         before, self.in_force = self.in_force, found
         self._log_lifted(before)
@@ -132,7 +128,7 @@ class QuotaSource:
         if found is None or not found.name:
             return False
         namespace, _, name = found.name.partition("/")
-        one = self._objects.get(found.kind, namespace, name)
+        one = self.objects.get(found.kind, namespace, name)
         return one is None or one.uid != found.uid
 
     @property
@@ -142,7 +138,7 @@ class QuotaSource:
         if found is None or found.kind is not ObjectKind.ELASTIC_QUOTA_TREE or self.is_deleted:
             return False
         namespace, _, name = found.name.partition("/")
-        one = self._objects.get(found.kind, namespace, name)
+        one = self.objects.get(found.kind, namespace, name)
         return isinstance(one, ElasticQuotaTree) and one.is_lifted
 
     def _log_lifted(self, before: InForce | None) -> None:
@@ -209,7 +205,7 @@ class QuotaSource:
 
         Its status may lack it: the process that had it in force ended before it wrote that status.
         """
-        kept = self._objects.last_removed(ObjectKind.ELASTIC_QUOTA_TREE)
+        kept = self.objects.last_removed(ObjectKind.ELASTIC_QUOTA_TREE)
         assert isinstance(one, ElasticQuotaTree)
         if one.last_good is None and isinstance(kept, ElasticQuotaTree) and kept.uid == one.uid:
             return kept.tree

@@ -57,12 +57,17 @@ class GangUnits:
         ledger: QuotaLedger,
         find: Callable[[str], Pod | None],
         gone: Collection[str] = (),
+        own: Collection[str] = (),
     ) -> None:
-        """`find`: returns a placed pod by its uid. `gone`: uids of pods that count as evicted."""
+        """`find`: returns a placed pod by its uid. `gone`: uids of pods that count as evicted.
+
+        `own`: gangs of the pods that claim. Evicting one whole for a member of it would only restart it.
+        """
         self._gangs = gangs
         self._ledger = ledger
         self._find = find
         self._gone = gone
+        self._own = own
         self._whole: dict[str, Unit | None] = {}
         self._surplus: dict[str, int] = {}
         self.are_any = bool(len(gangs))
@@ -81,9 +86,12 @@ class GangUnits:
         return found
 
     def whole(self, gang: str) -> Unit | None:
-        """Returns the whole gang as a unit; None if its members are in several leaves, or all may be evicted individually."""
+        """Returns the whole gang as a unit.
+
+        None if its members are in several leaves, if all may be evicted individually, or for a gang that claims.
+        """
         if gang not in self._whole:
-            self._whole[gang] = self._made(gang)
+            self._whole[gang] = None if gang in self._own else self._made(gang)
         return self._whole[gang]
 
     def wholes(self, pods: Iterable[Pod]) -> list[Unit]:

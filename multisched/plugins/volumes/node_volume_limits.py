@@ -141,7 +141,7 @@ class NodeVolumeLimits:
     def sign(self, pod: Pod) -> Hashable:
         """Includes the pod's identity if it has ephemeral volumes: their claims are named after the pod and must be owned by it."""
         volumes = pod.spec.volumes
-        is_own = any(volume.is_ephemeral for volume in volumes)
+        is_own = bool(volumes) and any(volume.is_ephemeral for volume in volumes)
         return (volumes, pod.name, pod.uid) if is_own else volumes
 
     def events_to_register(self) -> Sequence[EventRegistration]:

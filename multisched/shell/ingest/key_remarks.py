@@ -12,7 +12,6 @@ from typing import Final
 
 from multisched.framework.introspection import RemarkPlugin
 from multisched.framework.ports import Event, EventSink, pod_ref
-from multisched.framework.registry import implements
 from multisched.model.objects import Pod
 from multisched.model.own_keys import REMARKS_MAX, remarks_of_pod
 from multisched.shell.domain import DomainWorker
@@ -52,10 +51,9 @@ class KeyRemarks:
 def plugin_remarks(workers: Iterable[DomainWorker], ask: Callable[[RemarkPlugin], Sequence[str]]) -> Sequence[str]:
     """Returns the distinct remarks of the workers' plugins. A plugin that raises is logged and makes none."""
     found: dict[str, None] = {}
-    for built in (built for worker in workers for built in worker.plugins.built):
-        if implements(built.plugin, RemarkPlugin):
-            try:
-                found |= dict.fromkeys(ask(built.plugin)[:REMARKS_MAX])
-            except Exception:
-                logger.exception("remarks failed", extra={"plugin": built.plugin.name})
+    for plugin in (plugin for worker in workers for plugin in worker.plugins.remarking):
+        try:
+            found |= dict.fromkeys(ask(plugin)[:REMARKS_MAX])
+        except Exception:
+            logger.exception("remarks failed", extra={"plugin": plugin.name})
     return tuple(found)

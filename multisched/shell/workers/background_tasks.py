@@ -18,6 +18,7 @@ import anyio.abc
 import msgspec
 
 from multisched.client.backoff import Backoff
+from multisched.client.extender_client import HttpExtenderClient
 from multisched.client.pod_metrics import MetricsApi
 from multisched.client.prometheus import PrometheusMeter
 from multisched.framework.background import (
@@ -29,7 +30,7 @@ from multisched.framework.background import (
 )
 from multisched.framework.measures import LoadReader, Meter, MeterSettings
 from multisched.framework.moving import Mover
-from multisched.framework.ports import Clock
+from multisched.framework.ports import Clock, ExtenderClient, ExtenderSettings
 from multisched.framework.registry import PluginSet, implements
 from multisched.model.wire import Transport
 from multisched.shell.workers.background_processes import ChildProcess
@@ -77,12 +78,22 @@ class _Running(msgspec.Struct):
 class BackgroundTasks:
     """The background tasks of all domains."""
 
-    def __init__(self, clock: Clock, rng: random.Random, threads: Callable[[], InThread] | None = None) -> None:
-        """`rng`: seeds each background task. `threads`: replaces threads in simulations, which have no processes either."""
+    def __init__(
+        self,
+        clock: Clock,
+        rng: random.Random,
+        threads: Callable[[], InThread] | None = None,
+        open_extender: Callable[[ExtenderSettings], ExtenderClient] | None = None,
+    ) -> None:
+        """`rng`: seeds each background task. `threads`: replaces threads in simulations, which have no processes either.
+
+        `open_extender`: see `BackgroundPorts`; None: over HTTP.
+        """
         self._clock = clock
         self._rng = rng
         self._threads = threads or BackgroundThreads
         self._has_processes = threads is None
+        self._open_extender = open_extender or HttpExtenderClient
         self._states: dict[tuple[str, str], BackgroundState] = {}
         self._running: dict[str, _Running] = {}
 
@@ -142,7 +153,8 @@ class BackgroundTasks:
             try:
                 async with _processes(rng) as open_process:
                     process = open_process if self._has_processes else None
-                    await plugin.run(BackgroundPorts(self._clock, rng, self._threads(), process, mover))
+                    ports = BackgroundPorts(self._clock, rng, self._threads(), process, mover, self._open_extender)
+                    await plugin.run(ports)
                 error = "it returned"
             except Exception as raised:
                 error = f"{type(raised).__name__}: {raised}"[:ERROR_CHARS_MAX]

@@ -37,7 +37,7 @@ _SCORING: Final = Amount.SCORING
 class _FewRows:
     """Amounts of a few rows at one position of `row_log`; callers slice the native resources that they need."""
 
-    __slots__ = ("allocatable", "at", "capacities", "requested", "rows")
+    __slots__ = ("_capacities", "allocatable", "at", "requested", "rows")
 
     def __init__(self, rows: Rows | None, at: int, allocatable: Int64, requested: Int64) -> None:
         self.rows = rows
@@ -46,9 +46,16 @@ class _FewRows:
             rows = np.zeros(0, np.intp)
         self.allocatable: Int64 = allocatable[:NATIVE_END].take(rows, axis=1)
         self.requested: Int64 = requested[: SCORING.stop].take(rows, axis=1)
-        self.capacities: Float64 = self.allocatable.astype(np.float64)
-        for array in (self.allocatable, self.requested, self.capacities):
-            array.flags.writeable = False
+        self.allocatable.flags.writeable = self.requested.flags.writeable = False
+        self._capacities: Float64 | None = None
+
+    @property
+    def capacities(self) -> Float64:
+        """Made when first read: filters do not."""
+        if self._capacities is None:
+            self._capacities = self.allocatable.astype(np.float64)
+            self._capacities.flags.writeable = False
+        return self._capacities
 
 
 def _column_of(matrix: M, lines: slice, rows: Rows) -> M:

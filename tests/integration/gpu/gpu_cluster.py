@@ -25,6 +25,7 @@ from multisched.cluster.kubelet.kubelets import Kubelets
 from multisched.cluster.kubelet.stages_builtin import builtin_stages
 from multisched.config import loading
 from multisched.model.wire import MERGE_PATCH, ConnectFailedError, LineStream, Response
+from multisched.shell.extenders import OpenExtender
 from multisched.shell.program import Program, ProgramPorts
 from multisched.testing.builders import Document, container, node_document, pod_document
 from multisched.testing.quiet_observer import QuietObserver
@@ -198,6 +199,8 @@ class GpuCluster:
         """Path -> a response that is returned instead of the server's; None: the request is sent to the server."""
         self.before_request: Callable[[str], Awaitable[None]] = _nothing
         """Called with the path before each request of a replica; may change the cluster."""
+        self.open_extender: OpenExtender | None = None
+        """Opens clients of hooks; there is no network in virtual time."""
         self.rng = random.Random(self.seed)
         self.clock = SimClock(self.loop)
         self.server = ApiServer(self.clock, rbac=False)
@@ -283,6 +286,7 @@ class GpuCluster:
             open_process=VirtualProcess,
             worker_factory=VirtualWorkers(random.Random(self.seed)),
             plan_repairs=plans_of,
+            open_extender=self.open_extender,
         )
         program = context.run(Program, loading.parse(self.configuration, "test"), ports)
         task = self.loop.create_task(_ended(program), context=context)
@@ -445,9 +449,11 @@ async def open_gpu_cluster(
     replicas: int = 1,
     plugin_delay_s: tuple[float, float] = (0.0, 2.0),
     configuration: str = CONFIGURATION,
+    open_extender: OpenExtender | None = None,
 ) -> AsyncIterator[GpuCluster]:
     """Runs a cluster with these nodes, their kubelets and replicas of the program until the block is left."""
     cluster = GpuCluster(loop, seed, plugin_delay_s, configuration)
+    cluster.open_extender = open_extender
     for node in nodes:
         await cluster.add_node(node)
     kubelets = asyncio.create_task(cluster.kubelets.run())

@@ -46,9 +46,10 @@ async def test_every_answer_has_one_meaning(reply: Answer, expected: WriteReply)
     assert await writer.delete(VICTIM, timeout_s=60) == expected
     assert await writer.mark_victim(VICTIM, "why", timeout_s=60) == expected
     assert await writer.clear_nomination(VICTIM, timeout_s=60) == expected
-    assert len(transport.asked) == 3
+    assert await writer.annotate(VICTIM, {"a": "b"}, timeout_s=60) == expected
+    assert len(transport.asked) == 4
     is_busy = isinstance(reply, Response) and reply.status == 429
-    assert limiter.statistics().throttled == 3 * is_busy
+    assert limiter.statistics().throttled == 4 * is_busy
 
 
 async def test_victim_is_deleted_by_uid_within_a_deadline() -> None:
@@ -81,6 +82,14 @@ async def test_nomination_is_cleared() -> None:
     await writer.clear_nomination(VICTIM, timeout_s=5)
     (asked,) = transport.asked
     assert asked.body == {"metadata": {"uid": "uid-1"}, "status": {"nominatedNodeName": None}}
+
+
+async def test_annotations_are_written_with_the_status() -> None:
+    writer, transport = make_writer(answer(200, a_status(200)))
+    await writer.annotate(VICTIM, {"set": "text", "removed": None}, timeout_s=5)
+    (asked,) = transport.asked
+    assert (asked.method, asked.path) == ("PATCH", "/api/v1/namespaces/team/pods/batch-1/status")
+    assert asked.body == {"metadata": {"uid": "uid-1", "annotations": {"set": "text", "removed": None}}}
 
 
 async def test_limiter_wait_counts_towards_the_deadline() -> None:

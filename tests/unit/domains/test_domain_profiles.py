@@ -12,8 +12,8 @@ import yaml
 
 from domains.gpu.cards import Mode
 from domains.gpu.dialects import demands_of
-from multisched.config.plugins import plugin_registry
-from multisched.config.schema import NodeRule, Policy
+from multisched.config.plugins import enabled_plugins, plugin_registry
+from multisched.config.schema import DomainConfig, NodeRule, Policy
 from multisched.config.structure import from_plain
 from multisched.framework.registry import PluginSet, build_profile
 from multisched.model.selectors import Taint
@@ -71,6 +71,17 @@ def test_each_domain_has_its_own_score_plugin() -> None:
     by_cards = {"GpuShare": 10, "GpuTopology": 20}
     assert scores["gpu"] == {name: default[name] for name in default.keys() - by_requests} | by_cards
     assert scores["job"] == {"TaintToleration": 3, "NodeAffinity": 2, "NodeResourcesFit": 1}
+
+
+def test_tide_runs_only_if_enabled_and_before_preemption() -> None:
+    settings = {"inference": {"namespaces": ["serving"]}}
+    enabled = [{"name": "GpuTide", "args": settings}, {"name": "NodeName"}]
+    plain = from_plain({"name": "gpu", "profile": {"base": "gpu"}}, DomainConfig)
+    tide = from_plain({"name": "gpu", "profile": {"base": "gpu", "plugins": {"enabled": enabled}}}, DomainConfig)
+    before, after = (list(enabled_plugins(domain, plugin_registry())) for domain in (plain, tide))
+    assert "GpuTide" not in before
+    assert after.index("GpuTide") + 1 == after.index("DefaultPreemption")
+    assert [name for name in after if name != "GpuTide"] == before
 
 
 @pytest.mark.parametrize("domain", DOMAINS)

@@ -141,6 +141,10 @@ class Desk:
         assert timeout_s > 0
         return await self._write("clear", pod)
 
+    async def annotate(self, pod: ObjectRef, annotations: Mapping[str, str | None], *, timeout_s: float) -> WriteReply:
+        assert timeout_s > 0
+        return await self._write("annotate", pod)
+
     async def _write(self, what: str, pod: ObjectRef) -> WriteReply:
         """An answer of `writes` by (what, pod's name), in order; then DONE for ever. It takes a moment, as it does."""
         self.writes_sent.append((what, pod.name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ import pytest
 
 from multisched.client.binder import READ_TIMEOUT_S
 from multisched.framework.moving import DocumentAnswer, DocumentReply, EvictAnswer, EvictReply
-from multisched.framework.ports import Event, ObjectRef, PodTruth
+from multisched.framework.ports import Event, ObjectRef, PodTruth, WriteAnswer, WriteReply
 from multisched.framework.repair import RepairRequest
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.gang import SP_LABEL, GangApi, GangSpec
@@ -95,6 +95,10 @@ class Outside:
         self.sent.append(("evict", pod.name, timeout_s))
         return self.reply
 
+    async def annotate(self, pod: ObjectRef, annotations: Mapping[str, str | None], *, timeout_s: float) -> WriteReply:
+        self.sent.append(("annotate", pod.name, annotations, timeout_s))
+        return WriteReply(WriteAnswer.DONE)
+
     async def write(self, document: bytes) -> DocumentReply:
         self.sent.append(("write", document))
         return DocumentReply(DocumentAnswer.WRITTEN)
@@ -108,7 +112,7 @@ class Outside:
 
     def ports(self) -> MoverPorts:
         one = cast("Any", self)
-        return MoverPorts(one, one, one, one, self.plan, lambda: self.is_closing, "ours")
+        return MoverPorts(one, one, one, one, one, self.plan, lambda: self.is_closing, "ours")
 
 
 def acting(harness: WorkerHarness, outside: Outside) -> DomainMover:
@@ -139,6 +143,9 @@ async def test_mover_without_permission_changes_nothing(why: str) -> None:
         assert not mover.may_act()
         assert mover.reserve("uid-stands", pod, "b", on_assigned=lambda: None) == NOT_LEADING
         assert await mover.evict(REF, timeout_s=3.0) == EvictReply(EvictAnswer.NOT_NOW, message=NOT_LEADING)
+        assert await mover.evict_member(REF, timeout_s=3.0) == EvictReply(EvictAnswer.NOT_NOW, message=NOT_LEADING)
+        refused = WriteReply(WriteAnswer.THROTTLED, message=NOT_LEADING)
+        assert await mover.annotate(REF, {"a": "b"}, timeout_s=3.0) == refused
         assert await mover.write(b"x") == DocumentReply(DocumentAnswer.UNKNOWN, NOT_LEADING)
         assert (outside.sent, mover.is_reserved(), len(harness.domain.nominator)) == ([], False, 0)
 
@@ -149,12 +156,14 @@ async def test_mover_passes_calls_to_its_ports_unchanged() -> None:
         mover = acting(harness, outside)
         assert mover.write_timeout_s == harness.worker.write_timeout_s
         assert (await mover.evict(REF, timeout_s=3.0)).answer is EvictAnswer.EVICTED
+        assert (await mover.annotate(REF, {"a": None}, timeout_s=2.0)).answer is WriteAnswer.DONE
         assert (await mover.write(b"x")).answer is DocumentAnswer.WRITTEN
         assert await mover.read() == b"kept"
         assert cast("Any", await mover.plan(RepairRequest(domain="another"))) == "a plan"
         mover.record_event("Normal", REF, "Moved", "to b")
         assert outside.sent == [
             ("evict", "stands", 3.0),
+            ("annotate", "stands", {"a": None}, 2.0),
             ("write", b"x"),
             ("read", "", "", 0.0),
             ("plan", RepairRequest(domain="ours")),
@@ -281,6 +290,8 @@ def test_mover_does_not_evict_pods_of_other_preemptions() -> None:
         harness.removals.release("preemption", [pod])
         harness.removals.decide("preemption", [other])
         assert (await evicted(harness, mover, outside))[1] == "gang default/g would fall below its minimum"
+        reply = await mover.evict_member(REF, timeout_s=3.0)
+        assert reply.message == "PodDisruptionBudget default/few allows no disruption", "only the minimum is left out"
         harness.cache.gangs.set_object(GangApi.SCHEDULER_PLUGINS, "default/g", GangSpec(0))
         assert (await evicted(harness, mover, outside))[1] == "PodDisruptionBudget default/few allows no disruption"
         harness.removals.release("preemption", [other])

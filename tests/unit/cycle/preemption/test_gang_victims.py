@@ -88,6 +88,21 @@ def test_gang_with_a_too_important_member_loses_only_its_surplus() -> None:
     assert victims(cluster(nodes, pods, g=2), make_pod("p", cpu_milli=2000, priority=9)) == ("", {})
 
 
+def test_gang_is_not_evicted_whole_for_a_member_of_its_own() -> None:
+    """That would only restart it. Another gang is, and a member that it can spare."""
+    late = make_pod("late", cpu_milli=1000, priority=9, labels={GANG_LABEL: "g"})
+    members = [member("g1", "a", start=DAY_S + 1), member("g2", "a", start=DAY_S + 2)]
+    others = [member("h1", "b", "h", priority=3), member("h2", "b", "h", priority=3)]
+    for pods, minimum, expected in (
+        (members, 2, ("", {})),
+        (members, 1, ("a", {"a": ["g2"]})),
+        ([*members, *others], 2, ("b", {"b": ["h1", "h2"]})),
+    ):
+        domain = cluster({"a": 2, "b": 2} if len(pods) > 2 else {"a": 2}, pods, g=minimum, h=2)
+        domain.cache.gangs.set(late)
+        assert victims(domain, late) == expected
+
+
 def test_gang_is_broken_before_a_disruption_budget() -> None:
     pods = [member("g1", "a"), member("g2", "b"), standing("kept", "c", labels={"app": "kept"})]
     domain = cluster({"a": 1, "b": 1, "c": 1}, pods, g=2)

@@ -131,6 +131,16 @@ def state_of(domain: Domain) -> object:
 # -- who goes ------------------------------------------------------------------------------------------------------------
 
 
+def test_members_that_run_are_not_evicted_whole_for_the_rest_of_their_gang() -> None:
+    """Two of three members run, which is below the minimum: evicting both for the third would only restart the gang."""
+    running = [member("g1", "a"), member("g2", "a")]
+    for others, expected in (([], {}), ([standing("alone", "b", priority=5)], {"b": ["alone"]})):
+        domain = make_domain({"a": 2, "b": 1} if others else {"a": 2}, [*running, *others], minimums={"g": 3})
+        group = group_of(1, labels={GANG_LABEL: "g"})
+        domain.cache.gangs.set(group.pods[0])
+        assert preempted(domain, group)[0] == expected
+
+
 def test_group_preemption_evicts_only_pods_in_the_way() -> None:
     pods = [standing(f"low-{node}", node, start=DAY_S + number) for number, node in enumerate("abcd")]
     domain = make_domain(dict.fromkeys("abcd", 1), pods)

@@ -123,6 +123,16 @@ def play_on(scene: Any, *templates: str) -> None:
             "annotation gpu-fraction-num-devices: requires gpu-fraction or gpu-memory; write how much of each card",
         ),
         (
+            {"annotations": {"alibabacloud.com/gpu-card-model": "T4"}},
+            [{}],
+            "gpu-card-model: requires alibabacloud.com/gpu-milli or alibabacloud.com/gpu-count; write how much of each card",
+        ),
+        (
+            {"annotations": {"alibabacloud.com/gpu-card-model": "T4"}},
+            [{GPU: 1}],
+            "annotation alibabacloud.com/gpu-card-model: the pod also requests whole nvidia.com/gpu; remove one of them",
+        ),
+        (
             {"annotations": {"multisched.io/gpu-milli": "1500"}},
             [{}],
             "annotation multisched.io/gpu-milli: '1500' is not an integer of 1..1000; write thousandths of one device",

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from domains.gpu.card_arrays import MODEL, MODELS_MAX, CardArrays
-from domains.gpu.card_row import UNCONFIRMED, CardRow, parts_of
-from domains.gpu.cards import NOTHING, WHOLE_CARD, Amount, Card, Mode, NodeCards, Use
+from domains.gpu.card_row import UNCONFIRMED, CardRow, no_such_card, parts_of
+from domains.gpu.cards import CARD_MILLI, NOTHING, WHOLE_CARD, Amount, Card, Mode, NodeCards, Use
 from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part
 from domains.gpu.dialect import Choice, NoTimedAnnotations
 from domains.gpu.dialects.whole import WholeDialect
 from domains.gpu.gpu_ledger import GpuLedger
-from domains.gpu.hold import Hold, Share
+from domains.gpu.hold import Hold, Share, even_shares, whole_hold
 from domains.gpu.node_lock import LOCKED, NodeLockKey, read_lock
 from multisched.framework.ledger import rebuild
 from multisched.framework.objects_view import ObjectsView
@@ -117,6 +117,7 @@ filters = st.sampled_from(
         CardFilter(models_with=("a1",), models_without=("100",)),
         CardFilter(ids=("id0", "id2")),
         CardFilter(ids_without=("id1",)),
+        CardFilter(models=("A100",), ids=("id0", "id2")),
     )
 )
 demands = st.builds(
@@ -152,7 +153,10 @@ def test_arrays_and_row_give_equal_results_and_valid_choices(
         chosen = row.choose(demand)
 
         assert bool(ledger.has_room(demand, np.array([0]))[0]) == (chosen is not None)
-        assert row.refusal(demand, MODES) == ("" if chosen is not None else "Insufficient cards")
+        is_lacking = not any(demand.filter.accepts(one) for one in built)
+        assert ledger.lacks_card(demand.filter, np.array([0])).tolist() == [is_lacking]
+        refusal = no_such_card(demand.filter) if is_lacking else "Insufficient cards"
+        assert row.refusal(demand, MODES) == ("" if chosen is not None else refusal)
         if chosen is None:
             continue
         assert row.refusal_of(demand, chosen, MODES) == ""
@@ -178,6 +182,25 @@ def test_arrays_and_row_give_equal_results_and_valid_choices(
 FIRST = NodeCards(Mode.HAMI, (Card(0, 10, model="b"), Card(1, 10, model="a")))
 SECOND = NodeCards(Mode.HAMI, (Card(0, 10, model="a"),))
 CONFUSED = {"five": GpuDemand("tested", (Part(1, Amount(memory=5)),), "cards", confusions=frozenset({"any pod"}))}
+
+
+def test_card_is_found_by_its_id_on_the_node_that_has_it_now() -> None:
+    def with_ids(*ids: str) -> NodeCards:
+        return NodeCards(Mode.HAMI, tuple(Card(index, 10, id=one) for index, one in enumerate(ids)))
+
+    cards = {"old": with_ids("x", "y"), "new": with_ids("z"), "same": with_ids("y")}
+    wanted, unwanted = CardFilter(ids=("x", "none")), CardFilter(ids_without=("y", "z"))
+    asked = GpuDemand("tested", (Part(1, Amount(memory=5)),), "cards", filter=wanted)
+    ledger, rows = ledger_of(cards, {"x": asked}), np.array([0, 1, 2])
+    assert ledger.has_room(asked, rows).tolist() == [True, False, False]
+    assert ledger.lacks_card(unwanted, rows).tolist() == [False, True, True]
+
+    for row, name in enumerate(("same", "old", "gone")):
+        ledger.set_node(row, make_node(f"n{row}", labels={CARDS: name}))
+    assert ledger.has_room(asked, rows).tolist() == [False, True, False]
+    assert ledger.lacks_card(wanted, rows).tolist() == [True, False, True]
+    assert ledger.lacks_card(unwanted, rows).tolist() == [True, False, True]
+    assert sorted(ledger.arrays.rows_by_id) == ["x", "y"]
 
 
 def test_pod_waits_while_the_plugin_could_confuse_it_with_an_unconfirmed_one() -> None:
@@ -273,3 +296,50 @@ def test_numbers_of_models_without_cards_are_reused() -> None:
     assert names == ["kept", f"model-{3 * MODELS_MAX - 1}"]
     wanted = GpuDemand("test", (Part(1, WHOLE_CARD),), "", filter=CardFilter(models=("kept",)))
     assert arrays.fitting(wanted, wanted.parts[0], np.array([0, 1]))[0].tolist() == [True, False]
+
+
+OWN, OTHER = frozenset({Mode.WHOLE}), frozenset({Mode.HAMI})
+held_amounts = st.builds(
+    lambda milli, cores: Amount(milli=milli, cores=cores), st.sampled_from((100, 600)), st.sampled_from((0, 30))
+)
+holds = st.one_of(
+    st.builds(
+        lambda cards, amount, modes: Hold("tested", len(cards), amount, even_shares(cards, amount), modes=modes),
+        st.lists(st.integers(0, 2), min_size=1, max_size=2, unique=True),  # the node has no card 2
+        held_amounts,
+        st.sampled_from((OWN, OTHER)),
+    ),
+    st.builds(lambda amount: Hold("tested", 1, amount, modes=OWN), held_amounts),
+    st.builds(
+        lambda cards, is_known: whole_hold("tested", len(cards), tuple(cards) if is_known else ()),
+        st.lists(st.integers(0, 1), min_size=1, max_size=2, unique=True),
+        st.booleans(),
+    ),
+)
+
+
+TENTH = Amount(milli=100)
+
+
+@example(
+    False, [("b", whole_hold("tested", 1, (0,))), ("a", Hold("tested", 1, TENTH, even_shares((0,), TENTH), modes=OWN))]
+)
+@given(is_indexed=st.booleans(), steps=st.lists(st.tuples(st.sampled_from("abc"), st.none() | holds), max_size=6))
+def test_row_changed_by_holds_equals_one_computed_anew(is_indexed: bool, steps: list[tuple[str, Hold | None]]) -> None:
+    node = NodeCards(Mode.WHOLE, tuple(Card(index, 100, CARD_MILLI) for index in range(2)), is_indexed)
+    row, arrays = CardRow(), CardArrays()
+    row.set_node(node)
+    for uid, hold in steps:
+        arrays.write(0, row)
+        if hold is None:
+            row.give(uid)
+        else:
+            row.hold(uid, hold)
+
+        anew, arrays_anew = CardRow(), CardArrays()
+        anew.holds = dict(row.holds)
+        anew.set_node(node)
+        assert (row.free, row.has_whole, row.has_fractions) == (anew.free, anew.has_whole, anew.has_fractions)
+        arrays.write(0, row)
+        arrays_anew.write(0, anew)
+        assert arrays.sums(0) == arrays_anew.sums(0)

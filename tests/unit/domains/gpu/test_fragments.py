@@ -88,18 +88,17 @@ def test_rises_equal_the_differences_of_fragments(
     left, idle, model = (np.array(part) for part in zip(*states, strict=True))
     left, rest = left.T, np.maximum(idle - pod_cpu_milli, 0)
     fragments = Fragments(typical_of(counts), MODELS)
-    card, at = np.nonzero(left >= milli)
 
-    rises = fragments.rises(left, (idle, rest), model, at, card, np.full(len(idle), milli))
+    rises = fragments.rises(left, (idle, rest), model, np.full(len(idle), milli))
 
-    for step, (place, state) in enumerate(zip(card.tolist(), at.tolist(), strict=True)):
+    for place, state in np.argwhere(left >= milli).tolist():
         after = left[:, [state]].copy()
         after[place] -= milli
         of_state = model[[state]]
         expected = fragments.of(after, rest[[state]], of_state) - fragments.of(
             left[:, [state]], idle[[state]], of_state
         )
-        assert rises[step] == pytest.approx(expected[0], abs=1e-6)
+        assert rises[place, state] == pytest.approx(expected[0], abs=1e-6)
 
 
 def test_typical_pods_are_the_most_frequent_ones_with_95_percent() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from domains.gpu.card_arrays import ABSENT, CARDS_FIRST, MEMORY, ROWS_FIRST, SIZE
+from domains.gpu.card_row import least_free_first
 from domains.gpu.cards import CARD_MILLI, Mode
 from domains.gpu.demand import GpuDemand
 from domains.gpu.dialects import demands_of
@@ -98,6 +99,28 @@ def test_fraction_of_several_devices_needs_all_of_them_together() -> None:
     assert ledger.device_demand(pod) == {GPU: 750}
     assert ledger.device_demand(bound(pod, dict(ledger.take(pod, 0)))) == {GPU: 750}
     assert ledger.device_demand(whole("train", 2)) == {}, "the request counts already"
+
+
+def test_chosen_devices_are_checked_again_after_a_change_of_the_row() -> None:
+    ledger = make_ledger(make_node("n", extra={GPU: 1}))
+    late = fraction("late", 600)
+    choice = ledger.choose(late, 0, lambda demand, cards: least_free_first)
+    assert ledger.fits(late, 0, choice) == ""
+
+    ledger.restore(bound(fraction("early", 600), {GPU_DEVICES: "0", GPU_ALLOCATED: "600"}), 0)
+
+    assert ledger.fits(late, 0, choice) == "Insufficient gpu-milli"
+
+
+def test_a_pod_with_devices_fits_only_on_these() -> None:
+    ledger = make_ledger(make_node("n", extra={GPU: 2}))
+    pod = fraction("pod", 600)
+    ledger.take(pod, 0)
+
+    choice = ledger.choose(pod, 0, lambda demand, cards: least_free_first)
+
+    assert choice == (1,)
+    assert ledger.fits(pod, 0, choice) == "the pod holds GPUs 0 there"
 
 
 def test_both_kinds_share_an_index_honouring_node_on_separate_devices() -> None:

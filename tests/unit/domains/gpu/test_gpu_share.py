@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domains.gpu.card_arrays import ROWS_FIRST
-from domains.gpu.dialects.hami import NUMA_BIND, REGISTER
+from domains.gpu.dialects.hami import NO_ID, NO_TYPE, NUMA_BIND, REGISTER, USE_ID, USE_TYPE
 from domains.gpu.dialects.own import GPU_COUNT, GPU_DEVICES, GPU_MILLI
 from domains.gpu.dialects.whole import GPU_INDICES, HONOURED
 from domains.gpu.gpu_share import GpuShare
@@ -78,9 +78,9 @@ def test_rows_are_refused_with_the_message_of_the_ledger() -> None:
     }
 
 
-def hami_node(name: str, *numas: int) -> Node:
-    """`numas`: the NUMA node of each card."""
-    cards = "".join(f"GPU-{index},10,24000,100,A10,{numa},true:" for index, numa in enumerate(numas))
+def hami_node(name: str, *numas: int, model: str = "A10") -> Node:
+    """`numas`: the NUMA node of each card. Ids of cards are unique within a model."""
+    cards = "".join(f"GPU-{model}-{index},10,24000,100,{model},{numa},true:" for index, numa in enumerate(numas))
     return make_node(name, extra={GPU: 10 * len(numas)}, annotations={REGISTER: cards})
 
 
@@ -90,6 +90,28 @@ def test_numa_bound_pod_is_refused_where_its_cards_are_on_two_numa_nodes() -> No
 
     assert bench.refusals(bound) == {"apart": "Insufficient nvidia.com/gpu"}
     assert bench.refusals(whole("free", 2)) == {}
+
+
+NO_MODEL, NO_ID_TEXT = "node(s) had no GPU of an accepted model", "node(s) had no GPU with an accepted UUID"
+TOO_FEW = "Insufficient nvidia.com/gpu"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "refusals"),
+    [
+        ({USE_TYPE: "a100"}, {"three": NO_MODEL, "one": TOO_FEW}),
+        ({NO_TYPE: "A100"}, {"one": NO_MODEL}),
+        ({USE_ID: "GPU-A100-0"}, {"three": NO_ID_TEXT, "one": TOO_FEW}),
+        ({NO_ID: "GPU-A100-0"}, {"one": NO_ID_TEXT}),
+        ({USE_TYPE: "A100", USE_ID: "GPU-A10-0"}, dict.fromkeys(("three", "one"), f"{NO_MODEL} with an accepted UUID")),
+    ],
+)
+def test_node_without_an_accepted_card_is_refused_as_such(
+    annotations: dict[str, str], refusals: dict[str, str]
+) -> None:
+    bench = Bench(hami_node("three", 0, 0, 0), hami_node("one", 0, model="A100"))
+
+    assert bench.refusals(make_pod("late", extra={GPU: 2}, annotations=annotations)) == refusals
 
 
 def test_invalid_annotation_makes_the_pod_unresolvable() -> None:

@@ -200,7 +200,7 @@ class QuotaCluster:
                 self.attempt_gang(key)
                 self.check()
             for pod in self.waiting_singly():
-                if pod.uid in self.pending:
+                if pod in self.waiting_singly():  # an earlier attempt may have evicted the pod's gang
                     self.attempt(pod)
                     self.check()
             if (sorted(self.pending), len(self.evicted)) == before:

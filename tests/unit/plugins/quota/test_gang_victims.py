@@ -192,3 +192,15 @@ def test_gang_of_several_leaves_is_not_evicted_whole() -> None:
             quota_cluster.add(f"g{number}", "far", CPU, node="n0", gang="g", labels={POD_LABEL: team})
         quota_cluster.add("rest", "near", 2 * CPU, node="n0")
         assert evicted_for(quota_cluster) == victims
+
+
+def test_gang_is_not_evicted_whole_for_a_member_of_its_own() -> None:
+    """A member of higher priority than the others may replace one that the gang can spare, but not all of them."""
+    root = node("root", {"cpu": 8}, {"cpu": 8}, leaf("team", 4, 4))
+    for least, expected in ((4, []), (3, ["g3"])):
+        quota_cluster = QuotaCluster([make_node("n0", cpu_milli=8 * CPU)], root)
+        gang(quota_cluster, "g", "team", [0] * 4, least)
+        late = quota_cluster.add("late", "team", CPU, priority=5, gang="g")
+        result = quota_cluster.domain.schedule(late)
+        assert isinstance(result, Unplaced)
+        assert [victim.name for victim in result.victims] == expected

@@ -452,7 +452,7 @@ def test_fgd_pod_takes_an_accepted_model_and_ignores_the_index_that_its_author_w
     assert answer == {fgd.INDEX: "0", own.GPU_ALLOCATED: "460"}
     holds_again(ledger, node, bound(pod, answer))
     other = make_pod("q", annotations={fgd.MILLI: "460", whole.FGD_MODEL: "P100"})
-    assert refusal(ledger, other) == "Insufficient gpu-milli"
+    assert refusal(ledger, other) == "node(s) had no GPU of an accepted model"
 
 
 @pytest.mark.parametrize(

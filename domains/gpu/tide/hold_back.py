@@ -1,0 +1,112 @@
+"""HoldBack: how many more cards training may take until the next plan, and what a pod that is held back is told.
+
+Owned by GpuTide. Set by each plan; between two plans, cards that pods of training take are subtracted when they are reserved. A gang is
+held back as a whole: all cards that its members still need must fit. No clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from domains.gpu.tide.state import TidePlan, WaitingGang
+
+OUTSIDE: Final = "the tide holds training back"
+"""Refusal of nodes of the tide, for a pod that other nodes may take."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """The result of one plan for training pods. Exported to sandboxes."""
+
+    limit_cards: int | None = None
+    """`TidePlan.training_limit_cards`; None without a plan."""
+    growth_cards: float = math.inf
+    """Cards that training may take in addition; below 0 if it holds more than it may."""
+    text: str = ""
+    """What a pod that is held back is told."""
+    waiting_cards: Mapping[str, int] = {}
+    """Gang -> cards that its pods without a node need."""
+    models: tuple[str, ...] = ()
+    """Models of the tide; empty: all."""
+    has_outside: bool = False
+    """Some nodes have cards of other models: pods that are held back may use these."""
+
+
+OPEN: Final = Limits()
+"""Nothing is held back: no plan has been made."""
+
+
+def limits_of(
+    plan: TidePlan, waiting: tuple[WaitingGang, ...], models: tuple[str, ...], *, has_outside: bool
+) -> Limits:
+    """Returns what a plan means for training pods."""
+    return Limits(
+        plan.training_limit_cards,
+        plan.training_limit_cards - plan.training_cards,
+        held_text(plan),
+        {gang.key: gang.cards for gang in waiting},
+        models,
+        has_outside,
+    )
+
+
+def held_text(plan: TidePlan) -> str:
+    """Returns what a pod that is held back is told, for example `held back until 11:40 UTC: inference is expected to need 38 cards`."""
+    until = "" if plan.held_until_s is None else f" until {datetime.fromtimestamp(plan.held_until_s, UTC):%H:%M} UTC"
+    reserved = plan.held_for_cards
+    if plan.is_frozen:
+        return f"held back{until}: the tide is frozen, and training may hold {plan.training_limit_cards} cards"
+    if not reserved:
+        return f"held back{until}: training may hold {plan.training_limit_cards} cards, and holds {plan.training_cards}"
+    return f"held back{until}: inference is expected to need {reserved} cards"
+
+
+class HoldBack:
+    """The limits in force, and what was reserved since they were set."""
+
+    def __init__(self) -> None:
+        self.limits = OPEN
+        self._reserved: dict[str, tuple[str, int]] = {}
+        """uid -> gang and cards, of pods that were reserved since the limits were set."""
+        self._reserved_cards = 0
+        self._refused_cards = math.inf
+        """The fewest cards that were refused since pods were last told that more is allowed."""
+
+    def set(self, limits: Limits) -> bool:
+        """Sets new limits, by a plan that has counted all pods. Returns True if pods that were held back may start now."""
+        before, self.limits = self.limits, limits
+        self._reserved.clear()
+        self._reserved_cards = 0
+        may_leave = limits.has_outside and (not before.has_outside or limits.models != before.models)
+        helps = self._refused_cards <= limits.growth_cards or (may_leave and self._refused_cards < math.inf)
+        if helps:
+            self._refused_cards = math.inf
+        return helps
+
+    def refusal(self, gang: str, cards: int) -> str:
+        """Returns why a pod of the gang with so many cards is held back; empty: it is not."""
+        taken = sum(cards for key, cards in self._reserved.values() if key == gang) if self._reserved else 0
+        needed = max(cards, self.limits.waiting_cards.get(gang, 0) - taken)
+        if needed <= self.limits.growth_cards - self._reserved_cards:
+            return ""
+        self._refused_cards = min(self._refused_cards, needed)
+        return self.limits.text
+
+    def reserve(self, uid: str, gang: str, cards: int) -> str:
+        """Counts a pod that takes its cards now; returns why it must not, else an empty text."""
+        if uid in self._reserved:
+            return ""
+        refusal = self.refusal(gang, cards)
+        if not refusal:
+            self._reserved[uid] = gang, cards
+            self._reserved_cards += cards
+        return refusal
+
+    def unreserve(self, uid: str) -> None:
+        """Takes back `reserve`; ignores pods that the limits in force have counted."""
+        _, cards = self._reserved.pop(uid, ("", 0))
+        self._reserved_cards -= cards

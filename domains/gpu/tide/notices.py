@@ -1,0 +1,167 @@
+"""The notice of an eviction, as an annotation on each pod of the gang: its text, and what is believed of texts on pods.
+
+All members carry the same text, a JSON object: `deadline` (the gang is not evicted earlier), `issued`, `for` (what gets the cards),
+`pods` (number of members) and `id`. So the notice survives restarts and failovers, and a job can read it. Texts are untrusted:
+anything that is not a notice for this gang counts as none and is reported. The id is a digest of the gang and the rest, so a text
+that was copied with a pod's manifest to another gang is none either. It proves nothing against a person who may patch pods; the
+ValidatingAdmissionPolicy in `deploy/base` denies that. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+import orjson
+
+from domains.gpu.dialects.own import TIDE_HOOK, TIDE_NOTICE
+from multisched.model.api_time import micro_timestamp, parse_timestamp
+from multisched.model.visible_text import escaped
+
+CHECKPOINT: Final = "multisched.io/checkpoint"
+"""Annotation that a training job writes: when it saved its last checkpoint (RFC 3339)."""
+RETRIES_LEFT: Final = "multisched.io/retries-left"
+"""Annotation that a training job writes: how often its controller will still replace it."""
+RETRIES_MAX: Final = 10**6
+
+TEXT_BYTES_MAX: Final = 1024
+FOR_WHOM_CHARS_MAX: Final = 200
+NOTICE_MAX_S: Final = 86_400.0
+"""Longest time from issue to deadline that is believed, so that a wrong deadline does not keep a gang forever."""
+SKEW_MAX_S: Final = 60.0
+"""How far in the future a notice may have been issued: the clocks of two replicas differ."""
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
+    """A notice to one gang. Times are epoch seconds."""
+
+    gang: str
+    issued_s: float
+    deadline_s: float
+    for_whom: str
+    pods: int = 1
+    """Members of the gang when it was issued. With fewer after the deadline, the eviction has begun."""
+    overrides_min_run_time: bool = False
+
+    @property
+    def id(self) -> str:
+        """Names the notice in the hook's requests; a later deadline does not change it."""
+        text = f"{self.gang}\n{micro_timestamp(_moment(self.issued_s))}\n{self.for_whom}"
+        return sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def text(self) -> str:
+        """The value of the annotation."""
+        fields: dict[str, object] = {
+            "deadline": micro_timestamp(_moment(self.deadline_s)),
+            "for": self.for_whom,
+            "id": self.id,
+            "issued": micro_timestamp(_moment(self.issued_s)),
+            "pods": self.pods,
+        }
+        if self.overrides_min_run_time:
+            fields["overridesMinRunTime"] = True
+        return orjson.dumps(fields).decode()
+
+
+class NoticeError(ValueError):
+    """The text is no notice for the gang; the message says why."""
+
+
+class _Text(msgspec.Struct):
+    deadline: str
+    issued: str
+    id: str
+    for_whom: str = msgspec.field(name="for", default="")
+    pods: int = 1
+    overrides: bool = msgspec.field(name="overridesMinRunTime", default=False)
+
+
+_decoder = msgspec.json.Decoder(_Text)
+
+
+def read_notice(text: str, gang: str, now_s: float) -> Notice:
+    """Reads the annotation of a member of the gang. Raises NoticeError."""
+    if len(text.encode("utf-8", "replace")) > TEXT_BYTES_MAX:
+        raise NoticeError(f"is longer than {TEXT_BYTES_MAX} bytes")
+    try:
+        found = _decoder.decode(text.encode("utf-8", "replace"))
+        notice = Notice(
+            gang=gang,
+            issued_s=_seconds(found.issued),
+            deadline_s=_seconds(found.deadline),
+            for_whom=found.for_whom,
+            pods=found.pods,
+            overrides_min_run_time=found.overrides,
+        )
+    except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
+        raise NoticeError("is not the text of a notice") from error
+    if len(found.for_whom) > FOR_WHOM_CHARS_MAX or found.for_whom != escaped(found.for_whom):
+        raise NoticeError(f"`for` is longer than {FOR_WHOM_CHARS_MAX} characters, or has hidden ones")
+    if not 0 < notice.deadline_s - notice.issued_s <= NOTICE_MAX_S or notice.issued_s > now_s + SKEW_MAX_S:
+        raise NoticeError("its times are not those of a notice")
+    if notice.id != found.id:
+        raise NoticeError("was not written for this gang")
+    return notice
+
+
+class GangNotice(msgspec.Struct, frozen=True):
+    """What the annotations of a gang's members say together."""
+
+    notice: Notice | None
+    """The one with the latest deadline; None: no member has a valid one."""
+    lacking: frozenset[str]
+    """uids of the members without exactly this text; empty without a notice."""
+    is_hook_called: bool
+    """A member says that the hook was called for this notice."""
+    problems: Mapping[str, str]
+    """uid -> why its text is no notice."""
+
+
+def notice_of(gang: str, annotations: Mapping[str, Mapping[str, str]], now_s: float) -> GangNotice:
+    """Reads the notice of a gang. `annotations`: uid of each member -> its annotations."""
+    found: dict[str, Notice] = {}
+    problems: dict[str, str] = {}
+    for uid, written in annotations.items():
+        text = written.get(TIDE_NOTICE, "")
+        if not text:
+            continue
+        try:
+            found[uid] = read_notice(text, gang, now_s)
+        except NoticeError as error:
+            problems[uid] = str(error)
+    if not found:
+        return GangNotice(None, frozenset(), False, problems)
+    notice = max(found.values(), key=lambda one: (one.deadline_s, one.id))
+    lacking = frozenset(uid for uid in annotations if found.get(uid) != notice)
+    is_called = any(written.get(TIDE_HOOK) == notice.id for written in annotations.values())
+    return GangNotice(notice, lacking, is_called, problems)
+
+
+def checkpoint_s(annotations: Mapping[str, str]) -> float | None:
+    """Returns when the pod's job says that it saved its last checkpoint; None if it says nothing that can be read."""
+    try:
+        return _seconds(annotations.get(CHECKPOINT, "")[:64])
+    except (ValueError, OverflowError):
+        return None
+
+
+def retries_left(annotations: Mapping[str, str]) -> int | None:
+    """Returns how often the pod's job will still be replaced; None if it says nothing that can be read."""
+    text = annotations.get(RETRIES_LEFT, "")
+    return int(text) if len(text) <= 7 and text.isascii() and text.isdigit() and int(text) <= RETRIES_MAX else None
+
+
+def _moment(at_s: float) -> datetime:
+    return datetime.fromtimestamp(round(at_s, 3), UTC)
+
+
+def _seconds(text: str) -> float:
+    """Raises ValueError."""
+    moment = parse_timestamp(text)
+    if moment.tzinfo is None:
+        raise ValueError("no time zone")
+    return moment.timestamp()
