@@ -110,13 +110,16 @@ class GangNotices:
                 del self._flagged[next(iter(self._flagged))]
 
     def _adopt(self, gang: str, found: FoundNotice, pods: Iterable[Pod], now_s: float) -> Given:
-        """If members with the notice are missing after the deadline, a former leader has begun to evict the gang."""
+        """If members with the notice are missing after the deadline, a former leader has begun to evict the gang. It has not if a member
+        lacks the notice: an eviction begins when all have it.
+        """
         assert found.notice is not None, "the caller has checked it"
         notice = found.notice
         told = {pod.uid: notice.issued_s for pod in pods if pod.uid not in found.lacking}
-        has_begun = now_s >= notice.deadline_s and len(told) < notice.pods
-        given = Given(notice, told, is_hook_done=found.is_hook_called or has_begun, is_evicting=has_begun)
-        self.given[gang] = given
+        given = self.given[gang] = Given(notice, told, is_hook_done=found.is_hook_called)
+        is_complete = all(given.has_joined(pod) for pod in given.lacking(pods))
+        if now_s >= notice.deadline_s and len(told) < notice.pods and is_complete:
+            given.is_hook_done = given.is_evicting = True
         return given
 
     def give(self, notice: Notice) -> Given:

@@ -163,6 +163,15 @@ def test_members_that_are_missing_after_the_deadline_show_a_begun_eviction() -> 
         assert (given.is_evicting, given.is_hook_done) == (has_begun, has_begun)
 
 
+def test_members_without_the_notice_show_that_no_eviction_has_begun() -> None:
+    """The former leader died between two members: the other one gets the notice first, so that the gang does not stay in part."""
+    at_s = NOTICE.deadline_s + 1
+    given = leading(at_s).see("ml/train", (member("a", NOTICE), member("b")), at_s)
+    assert given is not None
+    assert not given.is_evicting
+    assert [pod.uid for pod in given.lacking((member("a", NOTICE), member("b")))] == ["b"]
+
+
 def test_notice_that_appears_later_is_forged() -> None:
     notices, pods = leading(), (member("a", NOTICE), member("b"))
     assert notices.see("ml/train", pods, NOW_S + ADOPT_S + 1) is None
