@@ -78,10 +78,11 @@ class HoldBack:
 
     def set(self, limits: Limits) -> bool:
         """Sets new limits, by a plan that has counted all pods. Returns True if pods that were held back may start now."""
-        self.limits = limits
+        before, self.limits = self.limits, limits
         self._reserved.clear()
         self._reserved_cards = 0
-        helps = self._refused_cards <= limits.growth_cards
+        may_leave = limits.has_outside and (not before.has_outside or limits.models != before.models)
+        helps = self._refused_cards <= limits.growth_cards or (may_leave and self._refused_cards < math.inf)
         if helps:
             self._refused_cards = math.inf
         return helps

@@ -70,3 +70,11 @@ def test_nothing_is_held_back_without_a_plan() -> None:
     hold_back = HoldBack()
     assert hold_back.limits.growth_cards == math.inf
     assert hold_back.refusal("a", 1_000_000) == ""
+
+
+def test_pods_are_told_when_nodes_outside_the_tide_come() -> None:
+    hold_back = HoldBack()
+    hold_back.set(Limits(limit_cards=0, growth_cards=0.0, text="held"))
+    assert hold_back.refusal("ml/train", 1)
+    assert hold_back.set(Limits(limit_cards=0, growth_cards=0.0, text="held", models=("A100",), has_outside=True))
+    assert not hold_back.set(Limits(limit_cards=0, growth_cards=0.0, text="held", models=("A100",), has_outside=True))
