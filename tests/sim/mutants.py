@@ -15,9 +15,9 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from tests.kit.run.seeded_run import run_seed
-from tests.kit.settings.setting import EDITED_FROM, OWNED_FROM, RELOADED_FROM, TEAMED_FROM
+from tests.kit.settings.setting import EDITED_FROM, OWNED_FROM, RELOADED_FROM, TEAMED_FROM, TIDED_FROM
 from tests.kit.world.gang_plans import PACKED_FROM
-from tests.sim import card_defects, edit_defects, gang_defects, quota_defects, reload_defects
+from tests.sim import card_defects, edit_defects, gang_defects, quota_defects, reload_defects, tide_defects
 from tests.sim.recent_defects import DEFECTS
 from tests.sim.run import quiet
 
@@ -27,6 +27,7 @@ STARTS = {
     reload_defects.__name__: RELOADED_FROM,
     card_defects.__name__: OWNED_FROM,
     edit_defects.__name__: EDITED_FROM,
+    tide_defects.__name__: TIDED_FROM,
 }
 """Module of defects -> the first seed of the runs that can catch them; other modules: 0."""
 SEEDS_MAX = 48

@@ -52,7 +52,11 @@ def drawn_kinds(seed: int, rng: random.Random, setting: Setting) -> Sequence[str
     Rare disruptions have a generator of their own, so that adding one does not change other runs.
     """
     is_alone = not setting.configuration.lease.enabled
-    light, heavy = (EDITED_LIGHT_KINDS, EDITED_HEAVY_KINDS) if setting.is_edited or setting.has_tide else (LIGHT_KINDS, HEAVY_KINDS)
+    light, heavy = (
+        (EDITED_LIGHT_KINDS, EDITED_HEAVY_KINDS)
+        if setting.is_edited or setting.has_tide
+        else (LIGHT_KINDS, HEAVY_KINDS)
+    )
     elsewhere = RunKind.REMOTE if setting.is_shipped else RunKind.DEFAULT
     found = [
         *_sample(rng, [one for one in LIGHT if one.runs is not elsewhere], light),

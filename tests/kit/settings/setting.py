@@ -217,7 +217,9 @@ def drawn(seed: int, rng: random.Random) -> Setting:
         is_drawn=is_drawn,
         replicas=1 if is_alone else rng.choice(REPLICAS),
         page_items=rng.randint(PAGE_MIN_ITEMS, PAGE_MAX_ITEMS),
-        arrivals=round(rng.randint(*ARRIVALS) * FEWER ** (has_quotas + has_gangs + is_owned + has_cards + 3 * has_tide)),
+        arrivals=round(
+            rng.randint(*ARRIVALS) * FEWER ** (has_quotas + has_gangs + is_owned + has_cards + 3 * has_tide)
+        ),
         workloads=rng.randint(*WORKLOADS),
         bind_max_s=rng.uniform(1.0, SLOW_BIND_MAX_S) if rng.random() < SLOW_BINDS else 0.0,
         has_quotas=has_quotas,

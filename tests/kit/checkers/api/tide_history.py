@@ -106,7 +106,9 @@ class TideHistory:
         return [
             name
             for name, gang in sorted(self._gangs.items())
-            if any((pod.started_s or math.inf) < max(gang.evicted_s.values(), default=0.0) for pod in self._members(name))
+            if any(
+                (pod.started_s or math.inf) < max(gang.evicted_s.values(), default=0.0) for pod in self._members(name)
+            )
         ]
 
     def _members(self, workload: str) -> list[Pod]:

@@ -196,7 +196,9 @@ class RequeueChecker:
             self._ask_about([entry for entry in self._worker.queue.entries() if self._may_ask_about(entry)])
 
     def _may_ask_about(self, entry: QueueEntry) -> bool:
-        is_parked = entry.state is QueueState.UNSCHEDULABLE and not entry.is_quarantined and TIDE not in entry.pod.labels
+        is_parked = (
+            entry.state is QueueState.UNSCHEDULABLE and not entry.is_quarantined and TIDE not in entry.pod.labels
+        )
         if not is_parked or self._worker.queue._parked.has_overdue:
             return False
         if is_parked and GPU_SHARE in entry.plugins and self._has_queued_equal(entry):
