@@ -148,7 +148,7 @@ async def run_tide_scenarios(context: RunContext, struck: Counter[str]) -> None:
     context.faults.is_on = False
     rng = random.Random(f"{context.seed}/tide scenarios")
     await context.until(lambda: leader(context, GPUS) is not None, LED_S)
-    names = sorted(SCENARIOS)[context.seed % 2 :: 2]
+    names = drawn_names(context.seed)
     for name in rng.sample(names, len(names)):
         scenario = TideScenario(context, tides, history, rng)
         struck[name] += await SCENARIOS[name](scenario)
@@ -354,3 +354,8 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "protected training beside the tide": _spare_protected,
     "tide frozen": _freeze,
 }
+
+
+def drawn_names(seed: int) -> list[str]:
+    """Returns the names of the scenarios of a seed."""
+    return sorted(SCENARIOS)[seed % 2 :: 2]
