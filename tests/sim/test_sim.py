@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from multisched.config import loading
 from tests.kit.run.seeded_run import run_seed
-from tests.kit.scenarios.edits import SCENARIOS
 from tests.kit.scenarios import tides
+from tests.kit.scenarios.edits import SCENARIOS
 from tests.kit.settings.setting import (
     EDITED_FROM,
     LINKED_FROM,
