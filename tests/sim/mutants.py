@@ -73,6 +73,7 @@ FIRST: dict[str, int] = {
     "forbidden_binds_quarantine_pods": 14,
     "foreign_binds_ignored": 5,
     "forged_answers_stay": 300,
+    "forged_notices_are_believed": 600,
     "forget_by_timer": 0,
     "forget_nothing": 1,
     "freed_quotas_requeue_nothing": 122,
@@ -201,6 +202,7 @@ FIRST: dict[str, int] = {
 
 UNSHOWN = frozenset(
     {
+        "evictions_need_no_notice_on_all_members",  # members that are told late move the deadline too
         "answers_of_plugins_requeue_nothing",  # tests/integration/gpu/test_plugin_picks.py catches it
         "cores_of_cards_are_not_counted",  # tests/unit/domains/gpu/commands/test_cli_gpu.py catches it
         "ended_nominations_stay_written",  # tests/unit/shell/test_refused_nominations.py catches it

@@ -312,23 +312,24 @@ async def _freeze(scenario: TideScenario) -> bool:
 
 
 async def _forge(scenario: TideScenario) -> bool:
-    """A user writes a notice whose deadline has passed, on training that inference needs not."""
+    """A user writes a notice whose deadline has passed on a gang within its minimum run time, for which inference waits."""
+    before = leader(scenario.context, GPUS)
+    await scenario.context.pause(BELIEVED_S, BELIEVED_S)
+    if before is None or leader(scenario.context, GPUS) is not before:
+        return False
     for _ in range(2):
         await scenario.node(4)
     gang = scenario.gang(2, 4)
     if not await scenario.until(lambda: scenario.tides.runs(gang), RUNS_S):
         return False
-    before = leader(scenario.context, GPUS)
-    await scenario.context.pause(BELIEVED_S, BELIEVED_S)
-    if before is None or leader(scenario.context, GPUS) is not before:
-        return False
+    service = scenario.tides.service(scenario.pool, 2)
+    await scenario.until(lambda: bool(service.created), 2.0)
     now_s = scenario.context.clock.now().timestamp()
     text = _forged(f"{NAMESPACE}/{gang.name}", now_s - TIDE_NOTICE_S - 1.0)
     for pod in scenario.tides.pods_of(gang):
         await scenario.tides.annotate(pod, {NOTICE: text})
     await scenario.must_run_alone(gang, "a forged one is none")
-    service = scenario.tides.service(scenario.pool, 2)
-    await scenario.must_run(service, "it was created beside training with a forged notice", GIVES_S)
+    await scenario.must_run(service, "the gang's minimum run time began", TIDE_MIN_RUN_S + GIVES_S)
     return bool(service.created)
 
 
