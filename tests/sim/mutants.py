@@ -15,9 +15,9 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from tests.kit.run.seeded_run import run_seed
-from tests.kit.settings.setting import EDITED_FROM, OWNED_FROM, RELOADED_FROM, TEAMED_FROM
+from tests.kit.settings.setting import EDITED_FROM, OWNED_FROM, RELOADED_FROM, TEAMED_FROM, TIDED_FROM
 from tests.kit.world.gang_plans import PACKED_FROM
-from tests.sim import card_defects, edit_defects, gang_defects, quota_defects, reload_defects
+from tests.sim import card_defects, edit_defects, gang_defects, quota_defects, reload_defects, tide_defects
 from tests.sim.recent_defects import DEFECTS
 from tests.sim.run import quiet
 
@@ -27,6 +27,7 @@ STARTS = {
     reload_defects.__name__: RELOADED_FROM,
     card_defects.__name__: OWNED_FROM,
     edit_defects.__name__: EDITED_FROM,
+    tide_defects.__name__: TIDED_FROM,
 }
 """Module of defects -> the first seed of the runs that can catch them; other modules: 0."""
 SEEDS_MAX = 48
@@ -39,6 +40,7 @@ FIRST: dict[str, int] = {
     "audit_repairs_nothing": 2,
     "backoff_never_ends": 0,
     "bad_text_ends_the_process": 7,
+    "begun_evictions_are_left": 601,
     "bindings_carry_no_times": 300,
     "broken_trees_lift_all_quotas": 120,
     "budgets_ignored": 4,
@@ -71,17 +73,20 @@ FIRST: dict[str, int] = {
     "forbidden_binds_quarantine_pods": 14,
     "foreign_binds_ignored": 5,
     "forged_answers_stay": 300,
+    "forged_notices_are_believed": 600,
     "forget_by_timer": 0,
     "forget_nothing": 1,
     "freed_quotas_requeue_nothing": 122,
     "freed_room_requeues_nothing": 1,
     "freed_rows_keep_their_use": 4,
+    "frozen_tides_evict": 601,
     "further_members_wake_no_lead": 500,
     "gang_quorum_off_by_one": 102,
     "gangs_claim_by_their_first_member": 500,
     "gangs_start_without_their_group": 106,
     "gangs_wait_for_ever": 100,
     "gates_open": 2,
+    "half_written_notices_count_as_begun_evictions": 600,
     "invalid_configurations_reported_in_force": 221,
     "joined_rows_used_at_once": 7,
     "labels_left_out_of_parked_classes": 4,
@@ -95,6 +100,8 @@ FIRST: dict[str, int] = {
     "lost_binds_requeue_nothing": 40,
     "members_tried_alone": 101,
     "memory_not_counted": 1,
+    "models_of_cards_are_ignored": 600,
+    "new_leaders_forget_notices": 600,
     "new_members_leave_the_lead_parked": 227,
     "new_message_counts_as_repeat": 3,
     "new_tolerations_reach_no_pending_pod": 500,
@@ -110,10 +117,12 @@ FIRST: dict[str, int] = {
     "nominated_pods_count_nowhere": 122,
     "nominated_room_given_away": 2,
     "not_found_is_bound": 1,
+    "notices_end_at_once": 600,
     "numbers_of_cards_are_not_compared": 302,
     "oldest_borrowers_go_first": 113,
     "one_allow_is_enough": 1,
     "one_namespace_retries_for_nothing": 16,
+    "only_the_first_member_is_evicted": 600,
     "others_terms_ignored": 66,
     "own_updates_lost": 14,
     "partial_gangs_start_over": 140,
@@ -127,6 +136,7 @@ FIRST: dict[str, int] = {
     "pods_that_are_gone_count_as_terminating": 300,
     "pods_that_end_slowly_give_their_cards_at_once": 300,
     "ports_ignored": 2,
+    "protected_training_is_evicted": 600,
     "quarantine_ignores_namespaces": 9,
     "quarantine_never_ends": 3,
     "queue_never_flushed": 0,
@@ -148,6 +158,7 @@ FIRST: dict[str, int] = {
     "resized_pods_not_recounted": 0,
     "resizes_count_when_they_are_requested": 1,
     "restarts_forget_unserved_pods": 300,
+    "returned_gangs_are_evicted_at_once": 601,
     "roles_left_out_of_the_signature": 1,
     "room_for_one_member_more": 241,
     "rows_not_checked_at_commit": 24,
@@ -182,13 +193,16 @@ FIRST: dict[str, int] = {
     "victims_that_stay_stay_marked": 219,
     "volumes_never_assumed": 0,
     "volumes_never_released": 0,
+    "waiting_inference_is_not_counted": 600,
     "waiting_members_count_as_scheduled": 100,
     "withdrawn_binds_forgotten": 2,
+    "withdrawn_notices_are_carried_out": 601,
 }
 """Defect -> the seed to begin with: the first that caught it when it was last looked for."""
 
 UNSHOWN = frozenset(
     {
+        "evictions_need_no_notice_on_all_members",  # members that are told late move the deadline too
         "answers_of_plugins_requeue_nothing",  # tests/integration/gpu/test_plugin_picks.py catches it
         "cores_of_cards_are_not_counted",  # tests/unit/domains/gpu/commands/test_cli_gpu.py catches it
         "ended_nominations_stay_written",  # tests/unit/shell/test_refused_nominations.py catches it

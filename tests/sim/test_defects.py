@@ -10,7 +10,16 @@ from inspect import Parameter
 
 import pytest
 
-from tests.sim import card_defects, defects, edit_defects, gang_defects, quota_defects, recent_defects, reload_defects
+from tests.sim import (
+    card_defects,
+    defects,
+    edit_defects,
+    gang_defects,
+    quota_defects,
+    recent_defects,
+    reload_defects,
+    tide_defects,
+)
 from tests.sim.mutants import FIRST, UNSHOWN
 
 
@@ -28,6 +37,7 @@ def test_defect_has_the_signature_of_the_replaced_function(name: str, monkeypatc
     monkeypatch.setattr(gang_defects, "put", note)
     monkeypatch.setattr(quota_defects, "put", note)
     monkeypatch.setattr(reload_defects, "put", note)
+    monkeypatch.setattr(tide_defects, "put", note)
 
     recent_defects.DEFECTS[name]()
 

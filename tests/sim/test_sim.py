@@ -1,4 +1,4 @@
-"""One seed of each kind of run; `make sim` runs 33 or 34 of each kind but the one with topologies."""
+"""One seed of each kind of run; `make sim` runs 28 or 29 of each kind but the one with topologies."""
 
 from __future__ import annotations
 
@@ -11,13 +11,33 @@ from msgspec.structs import replace
 
 from multisched.config import loading
 from tests.kit.run.seeded_run import run_seed
+from tests.kit.scenarios import tides
 from tests.kit.scenarios.edits import SCENARIOS
-from tests.kit.settings.setting import EDITED_FROM, LINKED_FROM, OWNED_FROM, RELOADED_FROM, TEAMED_FROM, drawn, rng_of
+from tests.kit.settings.setting import (
+    EDITED_FROM,
+    LINKED_FROM,
+    OWNED_FROM,
+    RELOADED_FROM,
+    TEAMED_FROM,
+    TIDED_FROM,
+    drawn,
+    rng_of,
+)
 from tests.kit.world.gang_plans import PACKED_FROM
 from tests.sim.run import FAULTS_MIN, played
 
-SEEDS = (1, TEAMED_FROM, PACKED_FROM, RELOADED_FROM + 1, OWNED_FROM, LINKED_FROM, EDITED_FROM)
-"""One of each kind; those with an even number run the default configuration."""
+SEEDS = (
+    1,
+    TEAMED_FROM,
+    PACKED_FROM,
+    RELOADED_FROM + 1,
+    OWNED_FROM,
+    LINKED_FROM,
+    EDITED_FROM,
+    TIDED_FROM,
+    TIDED_FROM + 1,
+)
+"""One of each kind, and both halves of the scenarios of tides; those with an even number run the default configuration."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -28,22 +48,25 @@ def test_every_invariant_holds_under_faults(seed: int) -> None:
     assert report.fault_count >= FAULTS_MIN
     if seed == EDITED_FROM:
         assert all(report.faults[name] for name in SCENARIOS), "each scenario comes to its edit"
+    if seed >= TIDED_FROM:
+        assert all(report.faults[name] for name in tides.drawn_names(seed)), "each scenario comes to its event"
     if not report.is_shipped:  # without remote responses nothing happens between a decision and its commit
         assert report.conflicts_true > 0
         assert report.conflicts_false > 0
 
 
 def test_a_run_of_many_seeds_has_each_kind() -> None:
-    seeds = played(240)
+    seeds = played(280)
 
-    assert len(set(seeds)) == 240
+    assert len(set(seeds)) == 280
     ends = {
         0: TEAMED_FROM,
         TEAMED_FROM: PACKED_FROM,
         RELOADED_FROM: OWNED_FROM,
         OWNED_FROM: LINKED_FROM,
         LINKED_FROM: EDITED_FROM,
-        EDITED_FROM: EDITED_FROM + 40,
+        EDITED_FROM: TIDED_FROM,
+        TIDED_FROM: TIDED_FROM + 40,
     }
     for first, end in ends.items():
         assert sum(first <= seed < end for seed in seeds) == 40

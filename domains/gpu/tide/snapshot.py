@@ -83,8 +83,8 @@ class TideSnapshots:
         self._settings = settings
         self._accepted: dict[tuple[int, int], tuple[Pod, tuple[str, ...]]] = {}
         """Ids of spec and annotations -> a pod with these, and the models that it accepts."""
-        self._accepted_by = -1
-        """Version of the nodes by which `_accepted` was computed."""
+        self._accepted_by: tuple[int, tuple[int, ...]] = -1, ()
+        """Version of the nodes, and rows of the domain, by which `_accepted` was computed. A domain gets rows without a change of nodes."""
         self._models: tuple[str, ...] = ()
         self._pod_cards = 1
 
@@ -108,7 +108,7 @@ class TideSnapshots:
         """Copies what the planner needs. `now_s`: epoch seconds, the start of members that have not started yet."""
         rows = self._rows()
         nodes = [self._context.nodes.node(row) for row in rows]
-        self._note_nodes()
+        self._note_nodes(rows)
         groups: dict[str, _Group] = {}
         inference: list[tuple[Pod, int]] = []
         found: list[NodeCards] = []
@@ -169,8 +169,8 @@ class TideSnapshots:
 
     # -- models ----------------------------------------------------------------------------------------------------------
 
-    def _note_nodes(self) -> None:
-        version = self._context.nodes.nodes_version
+    def _note_nodes(self, rows: Sequence[int]) -> None:
+        version = self._context.nodes.nodes_version, tuple(rows)
         if version != self._accepted_by or len(self._accepted) > SPECS_MAX:
             self._accepted_by = version
             self._accepted.clear()

@@ -17,7 +17,7 @@ LIGHT_KINDS = 10
 HEAVY_KINDS = 2
 """Number of disruptions in a run that make a process lose or release its lease, or restart late."""
 EDITED_LIGHT_KINDS, EDITED_HEAVY_KINDS = 3, 1
-"""The same in runs with edits (`Setting.is_edited`), which are the longer part of these runs."""
+"""The same in runs with edits (`Setting.is_edited`) or a tide (`Setting.has_tide`), which are the longer part of these runs."""
 RARE_SHARE = 0.25
 """Share of runs with a rare disruption."""
 EARLY_SHARE = 0.25
@@ -52,7 +52,11 @@ def drawn_kinds(seed: int, rng: random.Random, setting: Setting) -> Sequence[str
     Rare disruptions have a generator of their own, so that adding one does not change other runs.
     """
     is_alone = not setting.configuration.lease.enabled
-    light, heavy = (EDITED_LIGHT_KINDS, EDITED_HEAVY_KINDS) if setting.is_edited else (LIGHT_KINDS, HEAVY_KINDS)
+    light, heavy = (
+        (EDITED_LIGHT_KINDS, EDITED_HEAVY_KINDS)
+        if setting.is_edited or setting.has_tide
+        else (LIGHT_KINDS, HEAVY_KINDS)
+    )
     elsewhere = RunKind.REMOTE if setting.is_shipped else RunKind.DEFAULT
     found = [
         *_sample(rng, [one for one in LIGHT if one.runs is not elsewhere], light),

@@ -16,6 +16,7 @@ from tests.kit.processes.configuration_files import LATE_MAX_S, FileFollower
 from tests.kit.run.endings import NotQuarantined, end
 from tests.kit.scenarios.edits import run_edit_scenarios
 from tests.kit.scenarios.gang_turns import run_turn_scenarios
+from tests.kit.scenarios.tides import run_tide_scenarios
 from tests.kit.settings import changed_files
 from tests.kit.world.gang_actions import ACTIONS
 from tests.kit.world.gang_workloads import GangWorkloads
@@ -61,7 +62,7 @@ class FaultSchedule:
         for kind in kinds:
             await asyncio.sleep(self._rng.uniform(0.1, 2 * FAULTS_S / max(len(kinds), LULL)))
             tasks.append(asyncio.ensure_future(self._strike(kind)))
-        if self._setting.is_reloaded and not self._setting.is_edited:
+        if self._setting.is_reloaded and not (self._setting.is_edited or self._setting.has_tide):
             tasks.append(asyncio.ensure_future(self._change_file()))
         clearing = asyncio.ensure_future(self._clear())
         try:
@@ -72,6 +73,7 @@ class FaultSchedule:
                 await self._change_gangs(world.gang_workloads, ACTIONS_WITHOUT_FAULTS)
             await run_turn_scenarios(self._context, self.struck)
             await run_edit_scenarios(self._context, self.struck)
+            await run_tide_scenarios(self._context, self.struck)
             await end(self._context, self.struck, self._not_quarantined)
         finally:
             for task in [*tasks, clearing]:

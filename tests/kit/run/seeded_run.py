@@ -19,6 +19,7 @@ from tests.kit.checkers.api.bind_checker import BindChecker
 from tests.kit.checkers.api.bind_judge import UNSEEN_LOST_MAX_S
 from tests.kit.checkers.api.card_checker import CardChecker
 from tests.kit.checkers.api.reservation_history import ReservationHistory
+from tests.kit.checkers.api.tide_history import TideHistory
 from tests.kit.disruptions.catalog import drawn_kinds
 from tests.kit.disruptions.run_context import RunContext
 from tests.kit.processes.replicas import Replicas
@@ -26,7 +27,16 @@ from tests.kit.processes.status_queries import query_status
 from tests.kit.run.fault_schedule import FaultSchedule
 from tests.kit.run.quiescence_checker import QuiescenceChecker
 from tests.kit.run.report import Report
-from tests.kit.settings.setting import RESERVING_DOMAIN, RESERVING_SCHEDULER, Setting, drawn, fault_of_refusals, rng_of
+from tests.kit.settings.setting import (
+    RESERVING_DOMAIN,
+    RESERVING_SCHEDULER,
+    TIDE_MIN_RUN_S,
+    TIDE_NOTICE_S,
+    Setting,
+    drawn,
+    fault_of_refusals,
+    rng_of,
+)
 from tests.kit.wire.faults import Faults
 from tests.kit.world.policies import Policies
 from tests.kit.world.world import World
@@ -83,7 +93,18 @@ class Run:
             has_gang_workloads=setting.has_gang_workloads,
             has_linked_quotas=setting.has_linked_quotas,
             has_card_nodes=setting.has_card_nodes,
+            has_tide=setting.has_tide,
         )
+        if setting.has_tide:
+            self._bind_checker.tide = TideHistory(
+                self._bind_checker.pods,
+                self._bind_checker.nodes,
+                lambda: clock.now().timestamp(),
+                self._bind_checker.report_violation,
+                notice_s=TIDE_NOTICE_S,
+                min_run_s=TIDE_MIN_RUN_S,
+            )
+            server.interceptors.append(self._bind_checker.tide)
         self._world.schedulers = setting.configuration.served
         self._bind_checker.storage = self._world.storage
         if self._world.cards is not None:
@@ -135,6 +156,8 @@ class Run:
             controllers.append(self._loop.create_task(self._world.quotas.run_controller()))
         if self._world.gang_workloads is not None:
             controllers.append(self._loop.create_task(self._world.gang_workloads.run_controller()))
+        if self._world.tides is not None:
+            controllers.append(self._loop.create_task(self._world.tides.run_controller()))
         if self._world.cards is not None:
             controllers.append(self._loop.create_task(self._world.cards.kubelets.run()))
         await self._strike()

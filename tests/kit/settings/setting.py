@@ -21,6 +21,7 @@ from multisched.config import loading
 from multisched.config.schema import Configuration
 from multisched.framework.gangs import GANG_PLUGIN, ReservePolicy
 from tests.kit.settings import configurations
+from tests.kit.world.labels import TIDE
 
 REFUSED_TRIED = 3
 """Number of configurations that are tried before a run and must be refused."""
@@ -47,6 +48,20 @@ LINKED_FROM: Final = 400
 """From this seed on quotas are ElasticQuotas, one object per level, and pods name them by a label."""
 EDITED_FROM: Final = 500
 """From this seed on runs have the shipped configuration and fewer disruptions, followed by edits (`scenarios.edits`)."""
+TIDED_FROM: Final = 600
+"""From this seed on runs have the shipped configuration with GpuTide and fewer disruptions, followed by tides (`scenarios.tides`)."""
+TIDE_NOTICE_S: Final = 4
+TIDE_MIN_RUN_S: Final = 20
+TIDE_ARGS: Final[Mapping[str, Any]] = {
+    "inference": {"selector": {"matchLabels": {TIDE: "serving"}}},
+    "evictable": {"selector": {"matchLabels": {TIDE: "training"}}},
+    "notice": f"{TIDE_NOTICE_S}s",
+    "grace": "2s",
+    "minRunTime": f"{TIDE_MIN_RUN_S}s",
+    "growth": {"quiet": "6s", "ahead": f"{TIDE_MIN_RUN_S}s"},
+    "headroom": {"min": 0, "max": 1},
+}
+"""Seconds in place of minutes."""
 EDITED_TAINT: Final = "sim/edited"
 """The taint that EDITED_DOMAIN tolerates once the configuration file is edited."""
 EDITED_DOMAIN: Final = "forecast"
@@ -111,7 +126,7 @@ class Setting:
     document: Mapping[str, Any]
     """The document of the configuration, apart from leases."""
     is_shipped: bool
-    """The default configuration, apart from lease groups and `reserve`."""
+    """The default configuration, apart from lease groups, `reserve` and GpuTide."""
     is_drawn: bool
     """User settings are drawn: arguments, extenders, additional plugins."""
     replicas: int
@@ -138,6 +153,8 @@ class Setting:
     """The configuration file changes, and each process sees that at another time."""
     is_edited: bool
     """The scenarios of edits are run at the end. The configuration file changes by them alone."""
+    has_tide: bool
+    """The gpu domain has a tide, whose scenarios are run at the end. The configuration file changes by them alone."""
 
     def configuration_of(self, number: int) -> Configuration:
         """Returns the configuration of the n-th process."""
@@ -175,21 +192,22 @@ def rng_of(seed: int) -> random.Random:
 
 def drawn(seed: int, rng: random.Random) -> Setting:
     """Returns the setting of a seed. `rng`: from `rng_of`."""
-    is_edited = seed >= EDITED_FROM
-    is_shipped, is_drawn = seed % 2 == 0 or is_edited, seed % 4 == 3 and not is_edited
-    document = SHIPPED if is_shipped else _asking(rng, is_drawn=is_drawn)
+    has_tide = seed >= TIDED_FROM
+    is_edited = EDITED_FROM <= seed < TIDED_FROM
+    is_shipped, is_drawn = seed % 2 == 0 or seed >= EDITED_FROM, seed % 4 == 3 and seed < EDITED_FROM
+    document = tided_document() if has_tide else SHIPPED if is_shipped else _asking(rng, is_drawn=is_drawn)
     has_links = LINKED_FROM <= seed < EDITED_FROM
     reserve = None if not has_links or is_drawn else _drawn_reserve(random.Random(f"{seed}/reserving"))
     if reserve is not None:
         document = _with_reserve(document, reserve)
-    is_default = is_shipped and reserve is None
+    is_default = is_shipped and reserve is None and not has_tide
     configuration = loading.default() if is_default else loading.parse(text_of(document), "scenario")
     is_alone = not configuration.lease.enabled
     teams = random.Random(f"{seed}/teamed").random()
-    has_quotas = is_edited or (seed >= TEAMED_FROM and teams < QUOTAS)
-    is_owned = seed >= OWNED_FROM
+    has_quotas = is_edited or (TEAMED_FROM <= seed < TIDED_FROM and teams < QUOTAS)
+    is_owned = OWNED_FROM <= seed < TIDED_FROM
     has_cards = OWNED_FROM <= seed < LINKED_FROM and random.Random(f"{seed}/shared GPUs").random() < CARDS
-    has_gangs = is_owned or (seed >= TEAMED_FROM and teams >= 1 - GANGS)
+    has_gangs = is_owned or (TEAMED_FROM <= seed < TIDED_FROM and teams >= 1 - GANGS)
     # A max holds for all domains only if they share one lease. Without quotas they have separate leases, which is harder.
     lease = replace(configuration.lease, per_domain=not has_quotas)
     return Setting(
@@ -199,7 +217,9 @@ def drawn(seed: int, rng: random.Random) -> Setting:
         is_drawn=is_drawn,
         replicas=1 if is_alone else rng.choice(REPLICAS),
         page_items=rng.randint(PAGE_MIN_ITEMS, PAGE_MAX_ITEMS),
-        arrivals=round(rng.randint(*ARRIVALS) * FEWER ** (has_quotas + has_gangs + is_owned + has_cards)),
+        arrivals=round(
+            rng.randint(*ARRIVALS) * FEWER ** (has_quotas + has_gangs + is_owned + has_cards + 3 * has_tide)
+        ),
         workloads=rng.randint(*WORKLOADS),
         bind_max_s=rng.uniform(1.0, SLOW_BIND_MAX_S) if rng.random() < SLOW_BINDS else 0.0,
         has_quotas=has_quotas,
@@ -210,9 +230,20 @@ def drawn(seed: int, rng: random.Random) -> Setting:
         reserve=reserve,
         is_rollout=not is_alone and random.Random(f"{seed}/rollout").random() < ROLLOUTS,
         is_reloaded=is_edited
+        or has_tide
         or (seed >= RELOADED_FROM and (not is_owned or random.Random(f"{seed}/files").random() < RELOADED)),
         is_edited=is_edited,
+        has_tide=has_tide,
     )
+
+
+def tided_document(*, is_frozen: bool = False) -> Mapping[str, Any]:
+    """Returns the shipped configuration with a tide."""
+    found = copy.deepcopy(dict(SHIPPED))
+    (domain,) = (one for one in found["domains"] if one["name"] == "gpu")
+    entry = {"name": "GpuTide", "args": {**TIDE_ARGS, "frozen": is_frozen}}
+    domain["profile"] = {"plugins": {"enabled": [entry]}}
+    return found
 
 
 def edited_document(document: Mapping[str, Any]) -> Mapping[str, Any]:

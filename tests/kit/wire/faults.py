@@ -135,6 +135,8 @@ class Faults:
         """Parts of paths: writes there cannot connect."""
         self.unanswered: set[str] = set()
         """Parts of paths: writes there are stored, and the response is lost."""
+        self.answers: dict[str, Response] = {}
+        """Part of a path -> answer to writes there, which are not stored, also while other faults are off."""
         self.page_items = 0
         """Objects in each page of a list; 0: as requested."""
         self.older_by = 0

@@ -222,6 +222,9 @@ class FaultyTransport:
         if any(part in path for part in faults.unanswered):
             await self._inner.request(method, path, body=body, content_type=content_type, timeout_s=timeout_s)
             raise AnswerLostError("connection reset (injected)")
+        scripted = next((answer for part, answer in faults.answers.items() if part in path), None)
+        if scripted is not None:
+            return scripted
         is_timed_out = faults.strikes("504", faults.timed_out)
         is_cut = not is_timed_out and faults.strikes("write cut", faults.cut)
         answer = Response(504, _PAGE if is_timed_out and faults.rng.random() < 0.3 else _TIMED_OUT)

@@ -22,5 +22,7 @@ CARDS: Final = "sim/cards"
 """The label of nodes that share GPUs and of their pods, whose value is the mode; also the key of these nodes' taint
 (`gpu_nodes`).
 """
+TIDE: Final = "sim/tide"
+"""The label of pods that share GPU nodes by the tide, whose value is their role (`tide_workloads`)."""
 GUEST: Final = "sim/guest"
 """The label of pods that others exclude by labels of namespaces, which the checkers do not know."""

@@ -20,7 +20,7 @@ from tests.kit.world.external_actors import ExternalActors
 from tests.kit.world.gang_workloads import GangWorkloads
 from tests.kit.world.gangs import Gangs
 from tests.kit.world.kubelets import Kubelets
-from tests.kit.world.labels import CARDS, GPU, GPU_COUNT, GPU_MILLI, HOSTNAME, ODD_VOLUMES
+from tests.kit.world.labels import CARDS, GPU, GPU_COUNT, GPU_MILLI, HOSTNAME, ODD_VOLUMES, TIDE
 from tests.kit.world.linked_quotas import LinkedQuotas
 from tests.kit.world.nodes import NODES, Nodes, node_manifest
 from tests.kit.world.pod_manifests import URGENT_EVERY, add_urgency, mixed_pod, number_of, small_spec
@@ -31,6 +31,7 @@ from tests.kit.world.services import Services
 from tests.kit.world.shared_gpus import SharedGpuActors
 from tests.kit.world.storage import VOLUMES_PATH, Storage
 from tests.kit.world.store_view import StoreView
+from tests.kit.world.tide_workloads import TideWorkloads
 
 NAMESPACES = ("default", "team-a", "team-b")
 EDGE_SCHEDULER, EDGE_EVERY = "edge-scheduler", 6
@@ -55,6 +56,7 @@ class World:
         has_gang_workloads: bool = False,
         has_linked_quotas: bool = False,
         has_card_nodes: bool = False,
+        has_tide: bool = False,
     ) -> None:
         """`on_bound`: called with uid and node of each pod that another client places."""
         self.objects = objects
@@ -79,6 +81,8 @@ class World:
         workloads = GangWorkloads(self.user, self.kubelets, self.storage, self.pods, rng_of_gangs)
         self.gang_workloads = workloads if has_gang_workloads else None
         self.cards = SharedGpuActors(server, self.user, objects, clock, seed) if has_card_nodes else None
+        tides = TideWorkloads(self.user, lambda: objects.pods().values(), clock, random.Random(f"{seed}/tides"))
+        self.tides = tides if has_tide else None
         self._relations = Relations(seed)
         self.schedulers: Collection[str] = ()
         """Scheduler names of the run's domains."""
@@ -98,6 +102,8 @@ class World:
             await self.gangs.build()
         if self.cards is not None:
             await self.cards.build()
+        if self.tides is not None:
+            await self.tides.build()
 
     async def add_pod(self, name: str = "", *, scheduler: str = "") -> None:
         """Creates a drawn pod; with a `scheduler`, a small plain one."""
@@ -245,8 +251,10 @@ class World:
         return answer.status == 200
 
     def pods(self) -> list[Pod]:
-        """Returns the pods in order of their names, without those of `cards`: only their kubelets end these."""
-        return [pod for pod in self.objects.pods().values() if CARDS not in pod.labels]
+        """Returns the pods in order of their names, without those of `cards` and `tides`: only their kubelets and controllers
+        end these.
+        """
+        return [pod for pod in self.objects.pods().values() if not {CARDS, TIDE} & pod.labels.keys()]
 
     async def open_gates(self, pod: Pod) -> bool:
         return await self.patch_pod(pod, {"spec": {"schedulingGates": None}})

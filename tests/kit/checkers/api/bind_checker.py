@@ -27,9 +27,11 @@ from tests.kit.checkers.api.lease_checker import LeaseChecker
 from tests.kit.checkers.api.quota_checker import QuotaChecker
 from tests.kit.checkers.api.stale_decisions import Decision, fault_of_external_pods, fault_of_pods_there
 from tests.kit.checkers.api.status_checker import StatusChecker
+from tests.kit.checkers.api.tide_history import TideHistory
 from tests.kit.checkers.api.write_log import WriteLog
 from tests.kit.checkers.delivered_state import DecisionBasis, DeliveredState, DomainNodeFilter
 from tests.kit.checkers.quota_rules import quota_excess
+from tests.kit.world.labels import TIDE
 from tests.kit.world.policies import Policies
 
 PRIORITY_MAX = 2_000_001_000
@@ -80,6 +82,8 @@ class BindChecker(ApiChecker):
         self.statuses = StatusChecker(server, configuration, self.leases, self.pods, self.report_violation)
         self.cards: CardChecker | None = None
         """Checks nodes that share GPUs; None if the run has none."""
+        self.tide: TideHistory | None = None
+        """Checks the tide; None if the run has none."""
         server.interceptors.append(WriteLog(self))
 
     # -- as a binding leaves its process ---------------------------------------------------------------------------
@@ -354,7 +358,9 @@ class BindChecker(ApiChecker):
         """Yields pods that are pending although a node of their domain has room for them (I3), unless the server refuses their
         bind.
         """
-        return self._feasible.of([pod for pod in self._waiting() if not self.policies.policy_of(pod.name)])
+        return self._feasible.of(
+            [pod for pod in self._waiting() if not self.policies.policy_of(pod.name) and TIDE not in pod.labels]
+        )
 
     def look_at_gangs(self) -> None:
         """Checks I13 for gangs that are partly bound. Called regularly."""

@@ -28,6 +28,7 @@ from multisched.shell.program import Program
 from multisched.state.cluster_cache import PodState
 from tests.kit.checkers.process.gang_fit import GangFit
 from tests.kit.checkers.reference_rules import matches_node_affinity
+from tests.kit.world.labels import TIDE
 
 LOOKS: Final = 6
 """A parked pod is checked at every n-th look that finds it unchanged."""
@@ -195,7 +196,9 @@ class RequeueChecker:
             self._ask_about([entry for entry in self._worker.queue.entries() if self._may_ask_about(entry)])
 
     def _may_ask_about(self, entry: QueueEntry) -> bool:
-        is_parked = entry.state is QueueState.UNSCHEDULABLE and not entry.is_quarantined
+        is_parked = (
+            entry.state is QueueState.UNSCHEDULABLE and not entry.is_quarantined and TIDE not in entry.pod.labels
+        )
         if not is_parked or self._worker.queue._parked.has_overdue:
             return False
         if is_parked and GPU_SHARE in entry.plugins and self._has_queued_equal(entry):

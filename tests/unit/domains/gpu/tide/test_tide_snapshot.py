@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -65,7 +66,10 @@ class Cluster:
             gangs=self.cache.gangs,
             victims=victims or NoVictims(),
             pending=lambda: pending,
+            rows=lambda: np.array([row for row, one in self.cache.nodes.live_rows() if one.name in self.used]),
         )
+        self.used = [one.name for one in nodes]
+        """Names of the nodes that the domain uses."""
         for one in pods:
             self.cache.gangs.set(one)
             if one.node:
@@ -148,6 +152,18 @@ def test_models_of_the_tide_are_those_that_inference_accepts(
     found = Cluster(gpu_node("a"), gpu_node("h", model="H100"), pods=(waiting,)).snapshots.take(NOW_S)
     assert [one.models for one in found.waiting_inference] == [expected]
     assert (found.models, found.has_outside) == (models, has_outside)
+
+
+def test_models_are_found_again_when_the_domain_gets_other_rows() -> None:
+    """While a leader hands over, the domain does not use all its nodes yet."""
+    waiting = pod("chat", 1)
+    wanted = NodeAffinity((Requirement(MODEL, Operator.IN, ("H100",)),))
+    waiting = replace(waiting, spec=msgspec.structs.replace(waiting.spec, affinity=wanted))
+    cluster = Cluster(gpu_node("a"), gpu_node("h", model="H100"), pods=(waiting,))
+    cluster.used = ["h"]
+    assert [one.models for one in cluster.snapshots.take(NOW_S).waiting_inference] == [()]
+    cluster.used = ["a", "h"]
+    assert [one.models for one in cluster.snapshots.take(NOW_S).waiting_inference] == [("H100",)]
 
 
 @pytest.mark.parametrize(("allowed", "is_kept"), [(1, True), (2, False)])
