@@ -68,7 +68,7 @@ class Cluster:
             pending=lambda: pending,
             rows=lambda: np.array([row for row, one in self.cache.nodes.live_rows() if one.name in self.used]),
         )
-        self.used = [one.name for one in nodes]
+        self.used: list[str] = [one.name for one in nodes]
         """Names of the nodes that the domain uses."""
         for one in pods:
             self.cache.gangs.set(one)
