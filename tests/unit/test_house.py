@@ -37,6 +37,7 @@ LAZY_IMPORTS: Final = {
     "multisched.observe.certificates": (3, "a server without TLS needs no cryptography"),
     "multisched.observe.logging": (1, "a program that logs JSON needs no rich"),
     "multisched.observe.tables": (1, "most answers are tables"),
+    "domains.gpu.tide.demand": (2, "only a tide with history learns"),
     "multisched.shell.audit.audited_kinds": (2, "the judge comes with the first audit"),
     "multisched.shell.program": (2, "most programs have no judge beside them"),
     "multisched.shell.workers.background_threads": (1, "most programs are never asked"),

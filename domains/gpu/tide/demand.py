@@ -8,16 +8,17 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
 
 from domains.gpu.tide.settings import TideSettings
 from domains.gpu.tide.state import DemandForecast, DemandSample, ForecastOrigin
-from multisched.forecasting.fit_settings import FitSettings
-from multisched.forecasting.series_forecast import SeriesForecast, forecast_series
 from multisched.forecasting.time_units import DAY_S
+
+if TYPE_CHECKING:
+    from multisched.forecasting.series_forecast import SeriesForecast
 
 SAMPLE_S: Final = 10.0
 """Samples of one such interval are kept as their maximum."""
@@ -137,6 +138,9 @@ def learn_demand(history: History, *, now_s: float, horizon_s: float, zone: str 
 
 
 def _learned(total: list[tuple[float, float]], now_s: float, zone: str) -> SeriesForecast:
+    from multisched.forecasting.fit_settings import FitSettings
+    from multisched.forecasting.series_forecast import forecast_series
+
     settings = FitSettings(zone=zone, slot_s=SLOT_S)
     return forecast_series({_TOTAL: total}, step_s=HISTORY_STEP_S, settings=settings, now_s=now_s)[_TOTAL]
 

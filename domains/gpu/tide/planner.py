@@ -80,9 +80,10 @@ def plan(state: TideState, settings: TideSettings) -> TidePlan:
     case = _case(state, settings)
     noticed = sorted((gang for gang in state.gangs if gang.notice is not None), key=_deadline)
     available = state.inference.running_cards + sum(node.free + node.leaving for node in case.nodes)
-    available += _cards_on(noticed, case.nodes)
+    promised = [gang for gang in noticed if not gang.is_protected]  # the notices of others are withdrawn
+    available += _cards_on(promised, case.nodes)
     training = _cards_on(state.gangs, case.nodes)
-    need = case.room(noticed).need(case.pods, case.headroom.cards)
+    need = case.room(promised).need(case.pods, case.headroom.cards)
     limit, reserved = _training_limit(case, training)
     exceeds = case.demand > _upper(state)
     decided = TidePlan(
