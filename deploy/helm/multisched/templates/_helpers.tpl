@@ -42,14 +42,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- dig "lease" "namePrefix" "multisched" .Values.config -}}
 {{- end -}}
 
-{{/* Names of the domains that can repair, JSON: {"names": [...]}: those that run PeakForecast. */}}
+{{/* Names of the domains that can repair, JSON: {"names": [...]}: those that run PeakForecast, or GpuTide once it is configured. */}}
 {{- define "multisched.repairing" -}}
 {{- $names := list -}}
 {{- range (include "multisched.domains" . | fromJson).domains -}}
 {{- $base := dig "profile" "base" .name . | default .name -}}
 {{- $enabled := dig "profile" "plugins" "enabled" list . -}}
-{{- $runs := or (eq $base "forecast") (eq .name $.Values.forecast.domain) -}}
-{{- range $enabled }}{{ if eq .name "PeakForecast" }}{{ $runs = true }}{{ end }}{{ end -}}
+{{- $runs := or (eq $base "forecast") (eq $base "gpu") (eq .name $.Values.forecast.domain) -}}
+{{- range $enabled }}{{ if has .name (list "PeakForecast" "GpuTide") }}{{ $runs = true }}{{ end }}{{ end -}}
 {{- if $runs }}{{ $names = append $names .name }}{{ end -}}
 {{- end -}}
 {{- dict "names" $names | toJson -}}
