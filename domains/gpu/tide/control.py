@@ -17,7 +17,7 @@ import msgspec
 
 from domains.gpu.dialects.own import TIDE_HOOK, TIDE_NOTICE
 from domains.gpu.tide.gang_notices import GangNotices, Given
-from domains.gpu.tide.hold_back import OPEN, HoldBack, limits_of
+from domains.gpu.tide.hold_back import OPEN, HoldBack, Limits, limits_of
 from domains.gpu.tide.hook import CALLS_MAX, Hook, HookOutcome, HookReply
 from domains.gpu.tide.losses import Losses
 from domains.gpu.tide.notices import FOR_WHOM_CHARS_MAX, Notice
@@ -174,6 +174,11 @@ class TideControl:
     def protection(self, pods: Sequence[Pod]) -> str:
         """Returns why the gang of these pods must not be evicted now; empty: it may be."""
         return self._snapshots.protection(pods)
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of training, by the last plan."""
+        return self._hold_back.limits
 
     @property
     def settings(self) -> TideSettings:

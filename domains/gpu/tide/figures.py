@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from domains.gpu.tide.hold_back import held_text
 from domains.gpu.tide.state import TidePlan, TideState
 from multisched.framework.introspection import PluginMetric
 from multisched.framework.views import Document, NoViewError, ViewQuery, unknown_parameter
@@ -43,7 +42,8 @@ def document_of(control: TideControl, query: ViewQuery, domain: str, now_s: floa
             "limitCards": plan.training_limit_cards,
             "heldBackUntil": None if plan.held_until_s is None else _time(plan.held_until_s),
             "waiting": [
-                {"gang": gang.key, "cards": gang.cards, "why": _why(plan, gang.cards)} for gang in state.waiting_gangs
+                {"gang": gang.key, "cards": gang.cards, "why": control.limits.refusal(gang.key, gang.cards)}
+                for gang in state.waiting_gangs
             ],
             "protected": _protected(control),
         },
@@ -82,11 +82,6 @@ def _hours(state: TideState) -> list[Document]:
         {"at": _time(at_s), "expectedCards": round(forecast.expected(at_s)), "upperCards": round(forecast.upper(at_s))}
         for at_s in moments
     ]
-
-
-def _why(plan: TidePlan, cards: int) -> str:
-    is_held = plan.training_cards + cards > plan.training_limit_cards
-    return held_text(plan) if is_held else ""
 
 
 def _protected(control: TideControl) -> list[Document]:

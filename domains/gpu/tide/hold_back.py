@@ -1,7 +1,7 @@
 """HoldBack: how many more cards training may take until the next plan, and what a pod that is held back is told.
 
 Owned by GpuTide. Set by each plan; between two plans, cards that pods of training take are subtracted when they are reserved. A gang is
-held back as a whole: all cards that its members still need must fit. No clock.
+held back as a whole: all cards that its members still need must fit, beside those that are kept for the first gang in the queue. No clock.
 """
 
 from __future__ import annotations
@@ -34,6 +34,23 @@ class Limits(msgspec.Struct, frozen=True):
     """Models of the tide; empty: all."""
     has_outside: bool = False
     """Some nodes have cards of other models: pods that are held back may use these."""
+    first: str = ""
+    """The first waiting gang; empty: none."""
+    kept_cards: int = 0
+    """`TidePlan.kept_cards`: cards of `growth_cards` that only the first gang may take."""
+
+    def kept_from(self, gang: str) -> int:
+        """Returns how many cards of `growth_cards` the gang may not take because they are kept for another one."""
+        return 0 if gang == self.first else self.kept_cards
+
+    def refusal(self, gang: str, cards: int, reserved_cards: int = 0) -> str:
+        """Returns why a gang that needs so many cards is held back; empty: it is not. `reserved_cards`: taken since the plan."""
+        left, kept = self.growth_cards - reserved_cards, self.kept_from(gang)
+        if cards <= left - kept:
+            return ""
+        if cards > left:
+            return self.text
+        return f"held back: {kept} cards below the limit of training are kept for the first gang in the queue"
 
 
 OPEN: Final = Limits()
@@ -51,6 +68,8 @@ def limits_of(
         {gang.key: gang.cards for gang in waiting},
         models,
         has_outside,
+        waiting[0].key if waiting else "",
+        plan.kept_cards,
     )
 
 
@@ -74,7 +93,7 @@ class HoldBack:
         """uid -> gang and cards, of pods that were reserved since the limits were set."""
         self._reserved_cards = 0
         self._refused_cards = math.inf
-        """The fewest cards that were refused since pods were last told that more is allowed."""
+        """The fewest cards that had to be left for a refused pod, since pods were last told that more is allowed."""
 
     def set(self, limits: Limits) -> bool:
         """Sets new limits, by a plan that has counted all pods. Returns True if pods that were held back may start now."""
@@ -91,10 +110,11 @@ class HoldBack:
         """Returns why a pod of the gang with so many cards is held back; empty: it is not."""
         taken = sum(cards for key, cards in self._reserved.values() if key == gang) if self._reserved else 0
         needed = max(cards, self.limits.waiting_cards.get(gang, 0) - taken)
-        if needed <= self.limits.growth_cards - self._reserved_cards:
+        wanted = needed + self.limits.kept_from(gang)
+        if wanted <= self.limits.growth_cards - self._reserved_cards:
             return ""
-        self._refused_cards = min(self._refused_cards, needed)
-        return self.limits.text
+        self._refused_cards = min(self._refused_cards, wanted)
+        return self.limits.refusal(gang, needed, self._reserved_cards)
 
     def reserve(self, uid: str, gang: str, cards: int) -> str:
         """Counts a pod that takes its cards now; returns why it must not, else an empty text."""

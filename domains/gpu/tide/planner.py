@@ -98,9 +98,7 @@ def plan(state: TideState, settings: TideSettings) -> TidePlan:
         unmet=case.unmet,
         needed_cards=need.cards,
         exceeds_upper=exceeds,
-        over_cap_cards=max(0, state.evicted_last_hour_cards - (settings.eviction_cap_cards or 0))
-        if settings.eviction_cap_cards is not None
-        else 0,
+        over_cap_cards=_over_cap(state, settings),
     )
     if settings.is_frozen:
         frozen_limit = sum(node.total for node in case.nodes)
@@ -195,10 +193,15 @@ def _training_limit(case: _Case, training: int) -> tuple[int, int]:
     pod_cards = state.inference.pod_cards
     scattered = sum(node.free % pod_cards for node in case.nodes)  # free, but inference cannot use them
     limit = max(0, sum(node.total for node in case.nodes) - reserved - scattered)
-    cap = settings.eviction_cap_cards
-    if cap is not None and state.evicted_last_hour_cards > cap:
+    if _over_cap(state, settings):
         limit = min(limit, training)
     return limit, reserved
+
+
+def _over_cap(state: TideState, settings: TideSettings) -> int:
+    """Returns by how many cards the evictions of the last hour exceed the cap; 0 without a cap."""
+    cap = settings.eviction_cap_cards
+    return 0 if cap is None else max(0, state.evicted_last_hour_cards - cap)
 
 
 def _reserved(case: _Case, level: float, *, is_now: bool) -> int:

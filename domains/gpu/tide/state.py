@@ -253,10 +253,7 @@ class TidePlan(msgspec.Struct, frozen=True, kw_only=True):
     training_limit_cards: int
     """Cards that training may hold now on nodes of the tide; a gang starts only if all its cards fit below. At least 0."""
     kept_cards: int = 0
-    """
-    Cards below the limit that are kept for the first of `TideState.waiting_gangs`: another gang starts only if its cards fit below
-    `training_limit_cards - kept_cards`. So a node that inference leaves card by card is not taken by small pods one by one.
-    """
+    """Cards below the limit that are kept for the first of `TideState.waiting_gangs`: other gangs start only below the rest."""
     held_until_s: float | None = None
     """When the forecast lets the first waiting gang start; None: it may start now, no gang waits, or no such time is in sight."""
     over_cap_cards: int = 0

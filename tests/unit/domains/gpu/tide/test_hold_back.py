@@ -78,3 +78,20 @@ def test_pods_are_told_when_nodes_outside_the_tide_come() -> None:
     assert hold_back.refusal("ml/train", 1)
     assert hold_back.set(Limits(limit_cards=0, growth_cards=0.0, text="held", models=("A100",), has_outside=True))
     assert not hold_back.set(Limits(limit_cards=0, growth_cards=0.0, text="held", models=("A100",), has_outside=True))
+
+
+def test_cards_kept_for_the_first_waiting_gang_are_refused_to_others() -> None:
+    """Of 16 cards below the limit 8 are kept: without this, small pods would take each card that inference leaves."""
+    plan = msgspec.structs.replace(PLAN, kept_cards=8)
+    queue = (WaitingGang("first", 24), WaitingGang("fits", 8), WaitingGang("beyond", 12))
+    limits = limits_of(plan, queue, (), has_outside=False)
+    hold_back = HoldBack()
+    hold_back.set(limits)
+    assert hold_back.refusal("first", 24) == limits.text, "its own 24 cards do not fit"
+    assert hold_back.refusal("fits", 8) == ""
+    kept = "held back: 8 cards below the limit of training are kept for the first gang in the queue"
+    assert hold_back.refusal("beyond", 12) == kept
+    assert hold_back.refusal("new", 9) == kept
+    assert not hold_back.set(msgspec.structs.replace(limits, growth_cards=16.5)), "none of the refused fits yet"
+    assert hold_back.set(msgspec.structs.replace(limits, growth_cards=17.0)), "9 cards beside the 8 that are kept"
+    assert limits.refusal("first", 16) == ""
