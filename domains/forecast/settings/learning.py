@@ -11,9 +11,9 @@ import msgspec
 from domains.forecast.curves.capacity import Capacity, MeasuredCapacity
 from domains.forecast.settings.by_dimension import QUANTILE_MAX
 from domains.forecast.settings.sources import HISTORY, Dimension, HistorySettings, QueryCapacity, history_of
-from domains.forecast.settings.windows import DAYS
 from multisched.forecasting.fit_settings import FitSettings
 from multisched.framework.plugin_args import Fields
+from multisched.framework.weekly_hours import DAYS
 
 FIT: Final = ("zone", "confidence", "halfLifeDays", "holidays", "restDays")
 HOLIDAYS_MAX: Final = 1_000

@@ -15,7 +15,6 @@ time; a window entirely within it is open the first time only.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
@@ -25,8 +24,8 @@ import msgspec
 
 from multisched.forecasting.time_zones import why_no_zone
 from multisched.framework.plugin_args import ArgsProblem, Fields, PluginArgsError
+from multisched.framework.weekly_hours import read_days, read_hours
 
-DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 WINDOWS_MAX: Final = 100
 AHEAD_DAYS_MAX: Final = 21
 """Days ahead searched for the next opening; a weekly window can be skipped once by a clock change."""
@@ -34,9 +33,7 @@ MERGED_DAYS_MAX: Final = 8
 """Days ahead in which windows without gaps between them are merged."""
 EPOCH_S_MAX: Final = 100_000_000_000.0
 """About the year 5138; rejects milliseconds, and dates that datetime cannot represent."""
-_DAY_MINUTES: Final = 1_440
 _WORDS: Final = ("days", "from", "to", "zone")
-_TIME: Final = re.compile(r"(\d{1,2}):(\d{2})", re.ASCII)
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -153,44 +150,8 @@ def _jump(low: int, high: int, zone: ZoneInfo) -> float:
 
 def _read_window(fields: Fields) -> Window:
     """Parses a window; records problems in `fields`, and the result is then meaningless."""
-    begins, ends = _minute(fields, "from"), _minute(fields, "to")
-    if begins == _DAY_MINUTES:
-        fields.refuse("from", 'must be before 24:00; write "00:00" and the day after')
-    if begins == ends and not fields.is_refused():
-        fields.refuse("to", 'the same as from; write from: "00:00", to: "24:00" for a whole day')
+    hours = read_hours(fields, "01:00")
     zone = fields.text("zone", "UTC")
     if why := why_no_zone(zone):
         fields.refuse("zone", why)
-    return Window(_days(fields), begins, ends if ends > begins else ends + _DAY_MINUTES, zone)
-
-
-def _minute(fields: Fields, word: str) -> int:
-    value = fields.value(word)
-    if value is None:
-        fields.refuse(word, f'missing; write a time such as {word}: "01:00"')
-        return 0
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _DAY_MINUTES:
-        hour, minute = divmod(value, 60)  # YAML 1.1 reads 13:00 without quotes as the number 780
-        fields.refuse(word, f'{value} is a number; write the time in quotes: "{hour:02}:{minute:02}"')
-        return 0
-    found = _TIME.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
-        fields.refuse(word, f'{value!r} is not a time; write hours and minutes in quotes: "01:00"')
-        return 0
-    hour, minute = int(found[1]), int(found[2])
-    if minute > 59 or hour * 60 + minute > _DAY_MINUTES:
-        fields.refuse(word, f'{value!r} is not on the clock; write "00:00" to "24:00"')
-        return 0
-    return hour * 60 + minute
-
-
-def _days(fields: Fields) -> tuple[int, ...]:
-    if not fields.has("days"):
-        return tuple(range(len(DAYS)))
-    named = fields.names("days", len(DAYS))
-    for name in named:
-        if name not in DAYS:
-            fields.refuse("days", f"{name!r} is not a day; write some of [{', '.join(DAYS)}]")
-    if not named:
-        fields.refuse("days", f"is empty; write some of [{', '.join(DAYS)}], or remove it")
-    return tuple(sorted(DAYS.index(name) for name in named if name in DAYS))
+    return Window(read_days(fields), *hours, zone)

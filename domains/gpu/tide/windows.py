@@ -8,7 +8,6 @@ Outside of all windows the floor counts. Immutable; queried with epoch seconds, 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
@@ -19,15 +18,13 @@ import msgspec
 from domains.gpu.tide.state import DemandForecast, ForecastOrigin
 from multisched.forecasting.time_zones import why_no_zone
 from multisched.framework.plugin_args import Fields
+from multisched.framework.weekly_hours import DAY_MINUTES, DAYS, read_days, read_hours
 
-DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 WINDOWS_MAX: Final = 100
-DAY_MINUTES: Final = 1_440
 WEEK_MINUTES: Final = 7 * DAY_MINUTES
 STEP_S: Final = 300.0
 AHEAD_STEPS: Final = 288
 """24 h."""
-_TIME: Final = re.compile(r"(\d{1,2}):(\d{2})", re.ASCII)
 
 
 class DemandWindow(msgspec.Struct, frozen=True):
@@ -88,39 +85,10 @@ def read_windows(fields: Fields, cards_max: int) -> DemandWindows | None:
 
 
 def _read_window(fields: Fields, cards_max: int) -> DemandWindow:
-    begins, ends = _minute(fields, "from"), _minute(fields, "to")
-    if begins == DAY_MINUTES:
-        fields.refuse("from", 'must be before 24:00; write "00:00" and the day after')
-    if begins == ends and not fields.is_refused():
-        fields.refuse("to", 'the same as from; write from: "00:00", to: "24:00" for a whole day')
+    hours = read_hours(fields, "07:00")
     if not fields.has("cards"):
         fields.refuse("cards", "missing; write how many cards inference needs in this window")
-    named = fields.names("days", len(DAYS)) if fields.has("days") else DAYS
-    for name in named:
-        if name not in DAYS:
-            fields.refuse("days", f"{name!r} is not a day; write some of [{', '.join(DAYS)}]")
-    if not named:
-        fields.refuse("days", f"is empty; write some of [{', '.join(DAYS)}], or remove it")
-    days = tuple(sorted(DAYS.index(name) for name in named if name in DAYS))
-    return DemandWindow(
-        days, begins, ends if ends > begins else ends + DAY_MINUTES, fields.integer("cards", 0, 0, cards_max)
-    )
-
-
-def _minute(fields: Fields, word: str) -> int:
-    value = fields.value(word)
-    if value is None:
-        fields.refuse(word, f'missing; write a time such as {word}: "07:00"')
-        return 0
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= DAY_MINUTES:
-        hour, minute = divmod(value, 60)  # YAML 1.1 reads 13:00 without quotes as the number 780
-        fields.refuse(word, f'{value} is a number; write the time in quotes: "{hour:02}:{minute:02}"')
-        return 0
-    found = _TIME.fullmatch(value) if isinstance(value, str) else None
-    if found is None or int(found[2]) > 59 or int(found[1]) * 60 + int(found[2]) > DAY_MINUTES:
-        fields.refuse(word, f'{value!r} is not a time from "00:00" to "24:00"; write hours and minutes in quotes')
-        return 0
-    return int(found[1]) * 60 + int(found[2])
+    return DemandWindow(read_days(fields), *hours, fields.integer("cards", 0, 0, cards_max))
 
 
 def _refuse_overlaps(entries: Sequence[Fields], windows: Sequence[DemandWindow]) -> None:

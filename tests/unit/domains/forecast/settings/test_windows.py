@@ -11,8 +11,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.forecast.settings.windows import DAYS, TroughWindows
+from domains.forecast.settings.windows import TroughWindows
 from multisched.framework.plugin_args import PluginArgsError
+from multisched.framework.weekly_hours import DAYS
 
 BERLIN = "Europe/Berlin"
 SPRING, AUTUMN = date(2026, 3, 29), date(2026, 10, 25)
