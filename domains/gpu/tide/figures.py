@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from domains.gpu.tide.state import TidePlan, TideState
+from multisched.forecasting.time_units import HOUR_S
 from multisched.framework.introspection import PluginMetric
 from multisched.framework.views import Document, NoViewError, ViewQuery, unknown_parameter
 from multisched.model.api_time import timestamp
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 DOCUMENT: Final = "now"
 HOURS_SHOWN: Final = 24
-HOUR_S: Final = 3600.0
 
 
 def document_of(control: TideControl, query: ViewQuery, domain: str, now_s: float) -> Document:

@@ -12,13 +12,13 @@ from domains.gpu.tide.hook import HookOutcome
 from domains.gpu.tide.notices import Notice
 from domains.gpu.tide.snapshot import Snapshot
 from domains.gpu.tide.state import DueEviction
+from multisched.forecasting.time_units import HOUR_S
 
 SHOWN_MAX: Final = 256
 """Evictions kept for people."""
 RECENT_MAX: Final = 65_536
 GANGS_MAX: Final = 4096
 """Evicted gangs of which it is known when."""
-HOUR_S: Final = 3600.0
 
 
 class Loss(msgspec.Struct, frozen=True):

@@ -17,8 +17,8 @@ from domains.gpu.simulation.tide.section import CurveShape, ForecastError
 from domains.gpu.tide.demand import HISTORY_MIN_DAYS, LearnedDemand, learn_demand, rise_error
 from domains.gpu.tide.state import DemandForecast
 from multisched.config.document import Problem
+from multisched.forecasting.time_units import DAY_S
 
-DAY_S: Final = 86_400.0
 BEGIN_S: Final = 1_767_571_200.0
 """Begin of the played days of a shape: a Monday, 00:00 UTC."""
 NOISE_STEP_S: Final = 60.0
@@ -87,16 +87,11 @@ def read_curve(path: Path, problems: list[Problem]) -> Curve | None:
     found: list[tuple[float, float]] = []
     before = len(problems)
     for line, row in csv_rows(path, ("timestamp", "cards"), LINES_MAX, problems):
-        moment, cards = read_time(row["timestamp"]), read_number(row["cards"], CARDS_MAX)
+        moment = read_timestamp(row["timestamp"], problems, path, line)
+        cards = read_number(row["cards"], CARDS_MAX)
         if moment is None:
-            add(
-                problems,
-                path,
-                line,
-                "timestamp",
-                f"{row['timestamp'][:40]!r} is no time; write ISO 8601 or epoch seconds",
-            )
-        elif cards is None:
+            continue
+        if cards is None:
             add(problems, path, line, "cards", f"{row['cards'][:40]!r} is not a number from 0 to {CARDS_MAX}")
         elif found and moment <= found[-1][0]:
             add(problems, path, line, "timestamp", "is not after the line before; sort the lines by time")
@@ -119,6 +114,14 @@ def read_time(text: str) -> float | None:
     except ValueError:
         return None
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
+def read_timestamp(text: str, problems: list[Problem], path: Path, line: int) -> float | None:
+    """As `read_time` for the column `timestamp` of a line; adds a problem for a text that is no time."""
+    moment = read_time(text)
+    if moment is None:
+        add(problems, path, line, "timestamp", f"{text[:40]!r} is no time; write ISO 8601 or epoch seconds")
+    return moment
 
 
 def read_number(text: str, most: float) -> float | None:

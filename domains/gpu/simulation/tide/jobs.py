@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from domains.gpu.simulation.openb import csv_rows
-from domains.gpu.simulation.tide.curve import add, read_number, read_time
+from domains.gpu.simulation.tide.curve import add, read_number, read_timestamp
 from multisched.config.document import Problem
 
 COLUMNS: Final = ("timestamp", "duration", "num_gpus")
@@ -50,17 +50,11 @@ def read_jobs(path: Path, problems: list[Problem]) -> tuple[Job, ...]:
     """Reads the jobs, in order of arrival; adds problems. Jobs without cards or duration are skipped."""
     found = []
     for line, row in csv_rows(path, COLUMNS, JOBS_MAX, problems):
-        at_s = read_time(row["timestamp"])
+        at_s = read_timestamp(row["timestamp"], problems, path, line)
         work_s, cards = read_number(row["duration"], DURATION_MAX_S), read_number(row["num_gpus"], CARDS_MAX)
         if at_s is None:
-            add(
-                problems,
-                path,
-                line,
-                "timestamp",
-                f"{row['timestamp'][:40]!r} is no time; write ISO 8601 or epoch seconds",
-            )
-        elif work_s is None:
+            continue
+        if work_s is None:
             add(problems, path, line, "duration", f"{row['duration'][:40]!r} is not a number of seconds")
         elif cards is None or cards != int(cards):
             add(

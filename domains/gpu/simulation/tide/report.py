@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 
 from domains.gpu.simulation.tide.cards import CardTable
-from domains.gpu.simulation.tide.curve import DAY_S
 from domains.gpu.simulation.tide.log import EventLog, TideMeter
 from domains.gpu.simulation.tide.run import TideRun
 from domains.gpu.simulation.tide.scenario import TideScenario, read_scenario
 from domains.gpu.simulation.tide.section import GpuTideFile
 from multisched.config.document import Document
+from multisched.forecasting.time_units import DAY_S
 from multisched.simulate.report import Plot, Report, Table, rounded
 from multisched.simulate.scenario import Policy
 from multisched.simulate.scenario_schema import API_VERSION

@@ -21,13 +21,13 @@ from domains.gpu.simulation.tide.scenario import Played
 from domains.gpu.tide.demand import RecentDemand
 from domains.gpu.tide.planner import TREND_S, kept_cards, plan
 from domains.gpu.tide.state import GangNotice, InferenceState, TidePlan, TideState, WaitingGang, WaitingInference
+from multisched.forecasting.time_units import HOUR_S
 
 PLAN_EVERY_S: Final = 60.0
 LEAD_S: Final = 3_600.0
 """The run begins so long before the judged time: else all gangs would be within their minimum run time at its begin."""
 WAITING_GANGS_SEEN: Final = 20
 """Of the queue of training; the planner only tells how long the first one is held back."""
-HOUR_S: Final = 3_600.0
 
 
 class TideRun:

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
-from domains.gpu.simulation.tide.curve import BEGIN_S, DAY_S, Curve, read_curve, read_time, shape_curve
+from domains.gpu.simulation.tide.curve import BEGIN_S, Curve, read_curve, read_time, shape_curve
 from domains.gpu.simulation.tide.jobs import Job, drawn, played, read_jobs
 from domains.gpu.simulation.tide.section import GpuTideSection
 from domains.gpu.tide.settings import TideSettings, tide_settings
 from multisched.config.document import Document, Problem
+from multisched.forecasting.time_units import DAY_S
 from multisched.framework.plugin_args import PluginArgsError
 
 SETTINGS_PATH: Final = "gpuTide.settings"
