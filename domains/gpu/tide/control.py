@@ -38,7 +38,7 @@ PERIOD_S: Final = 1.0
 """Interval of plans."""
 PAUSE_MIN_S: Final = 0.02
 LOOP_SHARE: Final = 50.0
-"""A plan that takes long is followed by a pause that is so many times longer, because the event loop is shared."""
+"""A snapshot that takes long is followed by a pause that is so many times longer, because the event loop is shared."""
 UNWRITABLE_S: Final = 600.0
 """A gang whose annotation the API server refuses gets no notice for so long."""
 REPORT_S: Final = 60.0
@@ -77,7 +77,7 @@ class TideControl:
         self._unwritable: dict[str, float] = {}
         """Gang -> until when its annotation is not tried again."""
         self._calls = asyncio.Semaphore(CALLS_MAX)
-        self._planned_in_s = 0.0
+        self._looked_in_s = self._planned_in_s = 0.0
 
     async def run(self, ports: BackgroundPorts) -> None:
         """Plans and acts until cancelled. If it ends, training is not held back any more."""
@@ -89,7 +89,9 @@ class TideControl:
                 tasks.create_task(self._demand.run(ports))
                 while True:
                     await self._turn(ports, hook, tasks)
-                    await asyncio.sleep(max(self._pause_s(ports.clock), LOOP_SHARE * self._planned_in_s))
+                    await asyncio.sleep(
+                        max(self._pause_s(ports.clock), LOOP_SHARE * self._looked_in_s, self._planned_in_s)
+                    )
         finally:
             self._hold_back.set(OPEN)
             self._on_growth()
@@ -108,8 +110,11 @@ class TideControl:
         if is_leading and self.notices.led_since_s is None:
             self.notices.led_since_s = now_s
         began_s = ports.clock.monotonic()
-        snapshot, decided = self.plan_now(now_s)
-        self._planned_in_s = ports.clock.monotonic() - began_s
+        snapshot, state = self._look(now_s)
+        counted, self._looked_in_s = self._hold_back.reserved, ports.clock.monotonic() - began_s
+        decided = await ports.in_thread(lambda: plan(state, self._settings))
+        self._planned_in_s = ports.clock.monotonic() - began_s - self._looked_in_s
+        self._adopt(snapshot, state, decided, counted)
         if mover is None or not is_leading:
             return
         turn = _Turn(self, snapshot, mover, ports.clock)
@@ -126,7 +131,14 @@ class TideControl:
         await turn.evict(decided.evictions)
 
     def plan_now(self, now_s: float) -> tuple[Snapshot, TidePlan]:
-        """Takes a snapshot and plans; one step, so that no pod is counted twice or not at all."""
+        """Takes a snapshot and plans in one step. For views; the background task plans in a thread."""
+        snapshot, state = self._look(now_s)
+        decided = plan(state, self._settings)
+        self._adopt(snapshot, state, decided)
+        return snapshot, decided
+
+    def _look(self, now_s: float) -> tuple[Snapshot, TideState]:
+        """Returns what is to be planned with; one step, so that no pod is counted twice or not at all."""
         snapshot = self._snapshots.take(now_s)
         inference = self._demand.state(snapshot, now_s)
         gangs = []
@@ -152,13 +164,17 @@ class TideControl:
             previous_limit_cards=self._hold_back.limits.limit_cards,
             evicted_last_hour_cards=self.losses.last_hour_cards(now_s),
         )
-        decided = plan(state, self._settings)
+        return snapshot, state
+
+    def _adopt(
+        self, snapshot: Snapshot, state: TideState, decided: TidePlan, counted: frozenset[str] | None = None
+    ) -> None:
+        """Puts the limits of a plan in force. `counted`: see `HoldBack.set`."""
         self.last, self.snapshot = (state, decided), snapshot
         self.losses.see(snapshot)
         limits = limits_of(decided, snapshot.waiting_gangs, snapshot.models, has_outside=snapshot.has_outside)
-        if self._hold_back.set(limits):
+        if self._hold_back.set(limits, counted):
             self._on_growth()
-        return snapshot, decided
 
     def _is_kept(self, gang: str, given: Given | None, now_s: float) -> bool:
         """Reports whether the gang can get no notice now: the API server refused one, or its last one is still being removed."""

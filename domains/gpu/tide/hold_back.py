@@ -95,11 +95,19 @@ class HoldBack:
         self._refused_cards = math.inf
         """The fewest cards that had to be left for a refused pod, since pods were last told that more is allowed."""
 
-    def set(self, limits: Limits) -> bool:
-        """Sets new limits, by a plan that has counted all pods. Returns True if pods that were held back may start now."""
+    @property
+    def reserved(self) -> frozenset[str]:
+        """The uids of pods that took cards since the limits were set: a snapshot of now counts them."""
+        return frozenset(self._reserved)
+
+    def set(self, limits: Limits, counted: frozenset[str] | None = None) -> bool:
+        """Sets new limits. Returns True if pods that were held back may start now.
+
+        `counted`: the `reserved` pods that the plan has counted; None: all.
+        """
         before, self.limits = self.limits, limits
-        self._reserved.clear()
-        self._reserved_cards = 0
+        for uid in self.reserved if counted is None else counted:
+            self.unreserve(uid)
         may_leave = limits.has_outside and (not before.has_outside or limits.models != before.models)
         helps = self._refused_cards <= limits.growth_cards or (may_leave and self._refused_cards < math.inf)
         if helps:

@@ -266,11 +266,17 @@ def _withdrawals(
     kept = [gang for gang in noticed if not gang.is_protected]
     peak = _recent_peak(case.state, case.demand, case.settings.horizon_s)
     wanted = case.headroom.cards + peak - case.demand
-    lacking = case.room(kept).need(case.pods, wanted).cards
+    room = case.room(kept)
+    surplus = room.total - sum(pod.cards for pod in case.served) - wanted
+    lacking = room.need(case.pods, wanted).cards
     for gang in sorted(kept, key=lambda gang: (-_deadline(gang), gang.key)):
+        cards = _cards_on((gang,), case.nodes)
+        if cards > surplus + lacking:
+            continue  # the other cards are too few, wherever they are
         others = [other for other in kept if other is not gang]
         if case.room(others).need(case.pods, wanted).cards <= lacking:
             kept = others
+            surplus -= cards
             found.append(Withdrawal(gang.key, "inference does not need its cards any more"))
     return tuple(found), tuple(kept)
 

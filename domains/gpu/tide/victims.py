@@ -19,6 +19,8 @@ from domains.gpu.tide.state import NodeCards, TrainingGang, WaitingInference
 WORK_STEP_S: Final = 60.0
 RESTART_S: Final = 120.0
 """What each eviction costs in addition to the work lost: the time in which the gang's cards start it again."""
+CHOSEN_MAX: Final = 64
+"""After so many gangs, the choice is left to the next plan: each costs a look at all candidates."""
 RETRIES_SPARED: Final = 1
 """A gang with at most so many retries left is taken after all others."""
 
@@ -61,19 +63,25 @@ class CardRoom:
         copied._models, copied._room = self._models, dict(self._room)
         return copied
 
-    def place(self, shape: Shape) -> bool:
-        """Takes the room of a pod on the fullest node that has enough; returns False if none has."""
+    def place(self, shape: Shape, count: int) -> int:
+        """Takes the room of so many pods, each on the fullest node that has enough; returns for how many no node has."""
         cards, models = shape
-        fitting = (
+        fitting = sorted(
             (room, name)
             for name, room in self._room.items()
             if room >= cards and (not models or self._models[name] in models)
         )
-        best = min(fitting, default=None)
-        if best is None:
-            return False
-        self._room[best[1]] -= cards
-        return True
+        for room, name in fitting:  # the fullest node stays the fullest until it has no room for another pod
+            taken = min(count, room // cards)
+            self._room[name] -= taken * cards
+            count -= taken
+            if not count:
+                break
+        return count
+
+    @property
+    def total(self) -> int:
+        return sum(self._room.values())
 
     @property
     def spare(self) -> int:
@@ -81,12 +89,8 @@ class CardRoom:
 
     def need(self, pods: Mapping[Shape, int], headroom: int) -> Need:
         """Returns what is lacking. Leaves the room of the placed pods taken."""
-        missing: Counter[Shape] = Counter()
-        for shape in sorted(pods, reverse=True):
-            for number in range(pods[shape]):
-                if not self.place(shape):
-                    missing[shape] = pods[shape] - number
-                    break
+        left = {shape: self.place(shape, pods[shape]) for shape in sorted(pods, reverse=True)}
+        missing = {shape: count for shape, count in left.items() if count}
         return Need(missing, max(0, headroom - self.spare))
 
     def usable(self, gangs: Iterable[TrainingGang], need: Need) -> int:
@@ -159,14 +163,14 @@ def victims_for(
     """Returns the gangs to evict so that all pods have room and `headroom` spare cards are left.
 
     Each returned gang is required: without it, more cards would be lacking. Fewer than needed are returned if the candidates
-    do not suffice. `room` stays as it is.
+    do not suffice, and after CHOSEN_MAX. `room` stays as it is.
     """
     chosen: list[TrainingGang] = []
     left, grown = {gang.key: gang for gang in candidates}, room.copy()
     while True:
         trial = grown.copy()
         need = trial.need(pods, headroom)
-        options = _options(left, trial, need, order) if need else []
+        options = _options(left, trial, need, order) if need and len(chosen) < CHOSEN_MAX else []
         if not options:
             return _required(chosen, need.cards, pods, headroom, room)
         for gang in min(options, key=lambda option: order.rank(*option))[0]:
