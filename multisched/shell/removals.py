@@ -45,20 +45,12 @@ class Removals:
     def decide(self, plan: object, victims: Iterable[Pod]) -> None:
         """Marks the pods that the plan will remove as victims. Ignores pods that are being deleted already."""
         for victim in victims:
-            entry = self._cache.placed(victim.uid)
-            if entry is None or entry.pod.is_deleting:
-                continue
-            if not entry.pod.is_victim:
-                self._plans[victim.uid] = set()  # drops entries from an earlier node on which its bind was cancelled
-                self._cache.set_victim(victim.uid, is_victim=True)
-                self.version += 1
-            self._plans.setdefault(victim.uid, set()).add(plan)
+            self._mark(victim.uid, plan)
 
     def sent(self, uid: str) -> None:
-        """Keeps a victim marked after its plan has ended: its deletion was sent, and the API server has not refused it."""
-        if uid in self._plans:
-            token = _Sent()
-            self._plans[uid].add(token)
+        """Marks a victim also after its plan has ended: its deletion was sent, and the API server has not refused it."""
+        token = _Sent()
+        if self._mark(uid, token):
             asyncio.get_running_loop().call_later(UNSEEN_MAX_S, self._drop, uid, token)
 
     def is_sent(self, uid: str) -> bool:
@@ -77,6 +69,18 @@ class Removals:
 
     def __len__(self) -> int:
         return len(self._plans)
+
+    def _mark(self, uid: str, plan: object) -> bool:
+        """Returns False for a pod without a node, or one that is being deleted already."""
+        entry = self._cache.placed(uid)
+        if entry is None or entry.pod.is_deleting:
+            return False
+        if not entry.pod.is_victim:
+            self._plans[uid] = set()  # drops entries from an earlier node on which its bind was cancelled
+            self._cache.set_victim(uid, is_victim=True)
+            self.version += 1
+        self._plans.setdefault(uid, set()).add(plan)
+        return True
 
     def _drop(self, uid: str, plan: object) -> None:
         plans = self._plans.get(uid, set())

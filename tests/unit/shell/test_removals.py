@@ -76,6 +76,24 @@ def test_cancelled_victim_is_no_victim_on_its_next_node() -> None:
     simulate(main(), SimLoop(seed=1))
 
 
+def test_deletion_that_ends_after_its_plan_marks_the_victim() -> None:
+    """The plan is dropped when its domain stops, while the API server carries out the deletion. Seed 200 showed it."""
+
+    async def main() -> None:
+        cache, pod = ClusterCache(), make_pod("low")
+        cache.set_node(make_node("a"))
+        removals = Removals(cache)
+        cache.assume(pod, 0)
+        removals.decide("plan", [pod])
+        removals.release("plan", [pod])
+        removals.sent(pod.uid)
+        assert [victim.uid for victim in removals.pods()] == [pod.uid]
+        await asyncio.sleep(UNSEEN_MAX_S + 1)
+        assert (removals.pods(), len(removals)) == ([], 0)
+
+    simulate(main(), SimLoop(seed=1))
+
+
 def test_dropped_preemption_leaves_no_victims() -> None:
     async def scene(harness: WorkerHarness) -> None:
         two_low(harness)
