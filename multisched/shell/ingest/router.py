@@ -84,6 +84,8 @@ class Router:
         for worker, _ in self._workers:
             if event.is_in_wildcard or worker.queue.has_listener(event):
                 self._label = event.label
+                if not worker.queue.awaits_events():
+                    continue
                 moved = worker.queue.on_event(event, old, new, now_s, only)
                 self._wake(worker, moved)
 
@@ -91,8 +93,9 @@ class Router:
         """As `notify`, for a pod on this row: domains that neither use nor count the row get the event of a distant pod."""
         self._label, distant = event.label, _distant(event)
         for worker, rows in self._workers:
-            is_near = row is not None and worker.queue.awaits_events() and rows.use_of(row) is not Use.NONE
-            self._wake(worker, worker.queue.on_event(event if is_near else distant, old, new, now_s))
+            if worker.queue.awaits_events():
+                is_near = row is not None and rows.use_of(row) is not Use.NONE
+                self._wake(worker, worker.queue.on_event(event if is_near else distant, old, new, now_s))
             if event is ASSIGNED_POD_DELETE and old is not None and old.is_preempted:
                 worker.nominations.retry_nominated(old.node)
 
