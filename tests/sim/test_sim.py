@@ -1,4 +1,4 @@
-"""One seed of each kind of run; `make sim` runs 33 or 34 of each kind but the one with topologies."""
+"""One seed of each kind of run; `make sim` runs 28 or 29 of each kind but the one with topologies."""
 
 from __future__ import annotations
 
@@ -12,11 +12,20 @@ from msgspec.structs import replace
 from multisched.config import loading
 from tests.kit.run.seeded_run import run_seed
 from tests.kit.scenarios.edits import SCENARIOS
-from tests.kit.settings.setting import EDITED_FROM, LINKED_FROM, OWNED_FROM, RELOADED_FROM, TEAMED_FROM, drawn, rng_of
+from tests.kit.settings.setting import (
+    CONTESTED_FROM,
+    EDITED_FROM,
+    LINKED_FROM,
+    OWNED_FROM,
+    RELOADED_FROM,
+    TEAMED_FROM,
+    drawn,
+    rng_of,
+)
 from tests.kit.world.gang_plans import PACKED_FROM
 from tests.sim.run import FAULTS_MIN, played
 
-SEEDS = (1, TEAMED_FROM, PACKED_FROM, RELOADED_FROM + 1, OWNED_FROM, LINKED_FROM, EDITED_FROM)
+SEEDS = (1, TEAMED_FROM, PACKED_FROM, RELOADED_FROM + 1, OWNED_FROM, LINKED_FROM, EDITED_FROM, CONTESTED_FROM)
 """One of each kind; those with an even number run the default configuration."""
 
 
@@ -34,16 +43,17 @@ def test_every_invariant_holds_under_faults(seed: int) -> None:
 
 
 def test_a_run_of_many_seeds_has_each_kind() -> None:
-    seeds = played(240)
+    seeds = played(280)
 
-    assert len(set(seeds)) == 240
+    assert len(set(seeds)) == 280
     ends = {
         0: TEAMED_FROM,
         TEAMED_FROM: PACKED_FROM,
         RELOADED_FROM: OWNED_FROM,
         OWNED_FROM: LINKED_FROM,
         LINKED_FROM: EDITED_FROM,
-        EDITED_FROM: EDITED_FROM + 40,
+        EDITED_FROM: CONTESTED_FROM,
+        CONTESTED_FROM: CONTESTED_FROM + 40,
     }
     for first, end in ends.items():
         assert sum(first <= seed < end for seed in seeds) == 40
@@ -55,6 +65,8 @@ def test_most_runs_with_controllers_and_trees_have_nodes_that_share_gpus() -> No
     assert has_cards[0], "the test plays it"
     assert 20 <= sum(has_cards) < 40
     assert not any(drawn(seed, rng_of(seed)).has_card_nodes for seed in (0, TEAMED_FROM, RELOADED_FROM, LINKED_FROM))
+    contested = [drawn(seed, rng_of(seed)) for seed in range(CONTESTED_FROM, CONTESTED_FROM + 40)]
+    assert all(one.has_card_nodes and one.has_card_contests and one.has_gangs for one in contested)
 
 
 def test_every_second_seed_runs_the_shipped_default_configuration() -> None:

@@ -83,6 +83,7 @@ class Run:
             has_gang_workloads=setting.has_gang_workloads,
             has_linked_quotas=setting.has_linked_quotas,
             has_card_nodes=setting.has_card_nodes,
+            has_card_contests=setting.has_card_contests,
         )
         self._world.schedulers = setting.configuration.served
         self._bind_checker.storage = self._world.storage

@@ -55,6 +55,7 @@ class World:
         has_gang_workloads: bool = False,
         has_linked_quotas: bool = False,
         has_card_nodes: bool = False,
+        has_card_contests: bool = False,
     ) -> None:
         """`on_bound`: called with uid and node of each pod that another client places."""
         self.objects = objects
@@ -78,7 +79,11 @@ class World:
         rng_of_gangs = random.Random(f"{seed}/gang workloads")
         workloads = GangWorkloads(self.user, self.kubelets, self.storage, self.pods, rng_of_gangs)
         self.gang_workloads = workloads if has_gang_workloads else None
-        self.cards = SharedGpuActors(server, self.user, objects, clock, seed) if has_card_nodes else None
+        self.cards = (
+            SharedGpuActors(server, self.user, objects, clock, seed, is_contested=has_card_contests)
+            if has_card_nodes
+            else None
+        )
         self._relations = Relations(seed)
         self.schedulers: Collection[str] = ()
         """Scheduler names of the run's domains."""
