@@ -71,6 +71,31 @@ class Ledgers(Protocol):
         ...
 
 
+class OwnQueue(Protocol):
+    """The queue of the plugin's domain, for a QueueSort whose keys depend on more than the pod.
+
+    Border: the shell passes calls on to the queue, and no plugin imports either.
+    """
+
+    def pods(self) -> Sequence[Pod]:
+        """Returns the pods of the queue, including gated pods and pods in flight, in the order they came."""
+        ...
+
+    def sort_anew(self, uids: Iterable[str]) -> None:
+        """Asks QueueSort for the keys of these pods again; unknown pods are ignored. About 5 us per pod."""
+        ...
+
+
+class NoQueue:
+    """An `OwnQueue` without pods."""
+
+    def pods(self) -> Sequence[Pod]:
+        return ()
+
+    def sort_anew(self, uids: Iterable[str]) -> None:
+        """Does nothing."""
+
+
 class Nominations(Protocol):
     """Nominated pods of all domains."""
 
@@ -135,3 +160,5 @@ class PluginContext(msgspec.Struct, frozen=True):
     """Passes an event to the queues of all domains. For a plugin that applies a change later than the change's own event."""
     node_locks: Callable[[], NodeLocks] | None = None
     """Returns the writer of GpuShare's PreBind, made at the first call; None if nothing may be written (what-if, conformance)."""
+    queue: OwnQueue = msgspec.field(default_factory=NoQueue)
+    """The domain's own queue."""

@@ -11,6 +11,7 @@ import msgspec
 from multisched.framework.node_view import Int64, Rows
 from multisched.framework.points import Plugin
 from multisched.model.objects import Node, Pod
+from multisched.model.pod_run import PodRun
 
 
 @runtime_checkable
@@ -19,6 +20,30 @@ class ExplainPlugin(Plugin, Protocol):
 
     def describe(self, pod: Pod, row: int) -> str:
         """Returns what the plugin knows now of the row for the pod, as the end of a sentence; empty: nothing."""
+        ...
+
+
+@runtime_checkable
+class PendingNotePlugin(Plugin, Protocol):
+    """A plugin that knows more about a waiting pod than why it was refused; `explain` shows it.
+
+    Border: a domain's plugin is one (`DeadlineSort`), and `explain` imports no domain.
+    """
+
+    def note_on_pending(self, pod: Pod, now_s: float) -> str:
+        """Returns what the plugin knows now of a waiting pod, as a sentence; empty: nothing. `now_s`: seconds since the epoch."""
+        ...
+
+
+@runtime_checkable
+class EndedPodPlugin(Plugin, Protocol):
+    """A plugin that learns from pods that have succeeded. With one, all succeeded pods of the cluster are listed and watched.
+
+    Border: a domain's plugin is one (`DeadlineSort`), and ingest imports no domain.
+    """
+
+    def pod_ended(self, pod: Pod, run: PodRun) -> None:
+        """Handles a succeeded pod of the plugin's domain. Called again for the same pod after each relist. Cheap."""
         ...
 
 

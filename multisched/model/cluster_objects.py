@@ -90,6 +90,24 @@ class ReplicationController(ClusterObject, frozen=True, gc=False, eq=False):
     """The labels as In requirements of one value; None if there are none."""
 
 
+class Job(ClusterObject, frozen=True, gc=False, eq=False):
+    owner: Owner | None = None
+    """The controlling owner, such as a CronJob."""
+    created_s: float = 0.0
+    """metadata.creationTimestamp, seconds since the epoch."""
+    started_s: float = 0.0
+    """status.startTime; 0 until the Job controller sets it."""
+    active_deadline_s: int | None = None
+    """spec.activeDeadlineSeconds: from `started_s`, while its pods are pending too."""
+
+
+class CronJob(ClusterObject, frozen=True, gc=False, eq=False):
+    schedule: str = ""
+    """spec.schedule, unparsed (`model.cron_schedule`)."""
+    time_zone: str = ""
+    """spec.timeZone; empty: that of the controller manager."""
+
+
 class PodDisruptionBudget(ClusterObject, frozen=True, gc=False, eq=False):
     selector: LabelSelector | None = None
     """None selects nothing; an empty selector selects every pod of the namespace."""

@@ -8,6 +8,7 @@ raises DecodeError; nothing else is raised.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from functools import lru_cache
 from itertools import islice
 from typing import Any, TypedDict, TypeVar, cast
@@ -24,12 +25,14 @@ from multisched.model.cluster_objects import (
     SELECTED_NODE_ANNOTATION,
     ClaimRef,
     ClusterObject,
+    CronJob,
     CsiDriver,
     CsiNode,
     CsiNodeDriver,
     CsiStorageCapacity,
     ElasticQuota,
     ElasticQuotaTree,
+    Job,
     KoordinatorQuota,
     Namespace,
     NodeDevices,
@@ -122,6 +125,34 @@ class _MapSelected(Wire):
 
 class _SelectorSpec(Wire):
     selector: WireLabelSelector | None = None
+
+
+class _JobMetadata(WireMetadata):
+    creation_timestamp: datetime | None = None
+
+
+class _JobSpec(Wire):
+    active_deadline_seconds: int | None = None
+
+
+class _JobStatus(Wire):
+    start_time: datetime | None = None
+
+
+class _Job(Wire):
+    metadata: _JobMetadata
+    spec: _JobSpec = msgspec.field(default_factory=_JobSpec)
+    status: _JobStatus = msgspec.field(default_factory=_JobStatus)
+
+
+class _CronJobSpec(Wire):
+    schedule: str = ""
+    time_zone: str | None = None
+
+
+class _CronJob(Wire):
+    metadata: WireMetadata
+    spec: _CronJobSpec = msgspec.field(default_factory=_CronJobSpec)
 
 
 class _DisruptionStatus(Wire):
@@ -650,11 +681,40 @@ def _bytes(quantity: Quantity | None) -> int | None:
     return None if quantity is None else value_of_nano(parse_nano(quantity))
 
 
+def _job(wire: _Job) -> Job:
+    meta = wire.metadata
+    created, started = meta.creation_timestamp, wire.status.start_time
+    return Job(
+        name=meta.name,
+        namespace=meta.namespace,
+        uid=meta.uid,
+        version=version_of(meta.resource_version),
+        owner=_owner(meta.owner_references),
+        created_s=created.timestamp() if created is not None else 0.0,
+        started_s=started.timestamp() if started is not None else 0.0,
+        active_deadline_s=wire.spec.active_deadline_seconds,
+    )
+
+
+def _cron_job(wire: _CronJob) -> CronJob:
+    meta = wire.metadata
+    return CronJob(
+        name=meta.name,
+        namespace=meta.namespace,
+        uid=meta.uid,
+        version=version_of(meta.resource_version),
+        schedule=wire.spec.schedule,
+        time_zone=_shared(wire.spec.time_zone or ""),
+    )
+
+
 decode_namespace = _decoder(_Named, _namespace, Namespace)
 decode_service = _decoder(_MapSelected, _by_map(Service), Service)
 decode_replica_set = _decoder(_Selected, _by_selector(ReplicaSet), ReplicaSet)
 decode_stateful_set = _decoder(_Selected, _by_selector(StatefulSet), StatefulSet)
 decode_replication_controller = _decoder(_MapSelected, _by_map(ReplicationController), ReplicationController)
+decode_job = _decoder(_Job, _job, Job)
+decode_cron_job = _decoder(_CronJob, _cron_job, CronJob)
 decode_disruption_budget = _decoder(_Selected, _disruption_budget, PodDisruptionBudget)
 decode_quota = _decoder(_Quota, _quota, ResourceQuota)
 decode_quota_tree = _decoder(_QuotaTree, _quota_tree, ElasticQuotaTree)

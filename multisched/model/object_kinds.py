@@ -18,10 +18,12 @@ from multisched.model.cluster_objects import ClusterObject
 from multisched.model.decode_objects import (
     decode_attachment,
     decode_claim,
+    decode_cron_job,
     decode_csi_driver,
     decode_csi_node,
     decode_disruption_budget,
     decode_elastic_quota,
+    decode_job,
     decode_koordinator_quota,
     decode_namespace,
     decode_node_devices,
@@ -42,7 +44,7 @@ from multisched.model.decode_objects import (
 
 T = TypeVar("T", bound=ClusterObject)
 
-CORE, APPS, POLICY, STORAGE = "v1", "apps/v1", "policy/v1", "storage.k8s.io/v1"
+CORE, APPS, BATCH, POLICY, STORAGE = "v1", "apps/v1", "batch/v1", "policy/v1", "storage.k8s.io/v1"
 ACK_QUOTAS, KOORDINATOR_QUOTAS = "scheduling.sigs.k8s.io/v1beta1", "scheduling.sigs.k8s.io/v1alpha1"
 KOORDINATOR_DEVICES = "scheduling.koordinator.sh/v1alpha1"
 SCHEDULER_PLUGINS = "scheduling.x-k8s.io/v1alpha1"
@@ -139,6 +141,8 @@ class ObjectKind(DefinedKind):
     REPLICA_SET = KindDefinition("ReplicaSet", APPS, decode_replica_set)
     STATEFUL_SET = KindDefinition("StatefulSet", APPS, decode_stateful_set)
     REPLICATION_CONTROLLER = KindDefinition("ReplicationController", CORE, decode_replication_controller)
+    JOB = KindDefinition("Job", BATCH, decode_job, is_needed=False)
+    CRON_JOB = KindDefinition("CronJob", BATCH, decode_cron_job, is_needed=False)
     POD_DISRUPTION_BUDGET = KindDefinition("PodDisruptionBudget", POLICY, decode_disruption_budget)
     RESOURCE_QUOTA = KindDefinition("ResourceQuota", CORE, decode_quota)
     ELASTIC_QUOTA_TREE = KindDefinition("ElasticQuotaTree", ACK_QUOTAS, decode_quota_tree, is_optional=True)

@@ -76,6 +76,7 @@ OWN_KEYS: Final = (
     OwnKey("multisched.io/tide-hook", Holder.POD, Form.ANNOTATION),
     OwnKey("multisched.io/checkpoint", Holder.POD, Form.ANNOTATION),
     OwnKey("multisched.io/retries-left", Holder.POD, Form.ANNOTATION),
+    OwnKey("multisched.io/deadline", Holder.POD, Form.ANNOTATION, plugin="DeadlineSort"),
     OwnKey("multisched.io/service", Holder.POD, Form.LABEL),
     OwnKey("multisched.io/service-class", Holder.POD, Form.LABEL),
     OwnKey("multisched.io/repair", Holder.POD, Form.ANNOTATION, _YES_NO, _KEPT),

@@ -171,6 +171,17 @@ class PodQueue:
             return None if lead is None else self.activate(lead.uid, now_s)
         return _placement(entry)
 
+    def sort_anew(self, uids: Iterable[str], now_s: float) -> None:
+        """Asks QueueSort for the keys of these pods again, because an input besides the pod changed. Unknown pods are ignored."""
+        for uid in uids:
+            entry = self._entries.get(uid)
+            if entry is not None and entry.state not in POPPED and entry.state not in PARKED:
+                self._states.find_anew(entry, now_s)
+
+    def pods(self) -> list[Pod]:
+        """Returns the latest versions of all pods, including those in flight, in the order they were added."""
+        return [entry.pod for entry in self._entries.values() if entry.state is not QueueState.LEAVING]
+
     def configure(self, backoff: BackoffPolicy, leftover_s: float) -> None:
         """Sets the backoff for failures from now on, and the leftover time for all parked pods."""
         self._parked.delay(leftover_s - self._states.leftover_s)

@@ -6,7 +6,7 @@ Owns the inputs of each domain, so that another profile can be built for it whil
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
 import msgspec
@@ -110,6 +110,25 @@ class ClosedWorkerFactory:
 
     async def close(self) -> None:
         """Does nothing."""
+
+
+class QueueOfDomain:
+    """`OwnQueue` of one domain, whose queue is built after its plugins."""
+
+    def __init__(self, router: Router, clock: Clock, domain: str) -> None:
+        self._router = router
+        self._clock = clock
+        self._domain = domain
+
+    def pods(self) -> Sequence[Pod]:
+        return [pod for queue in self._queues() for pod in queue.pods()]
+
+    def sort_anew(self, uids: Iterable[str]) -> None:
+        for queue in self._queues():
+            queue.sort_anew(uids, self._clock.monotonic())
+
+    def _queues(self) -> Iterable[PodQueue]:
+        return (worker.queue for worker in self._router.workers() if worker.name == self._domain)
 
 
 class BuiltDomain(msgspec.Struct):
@@ -238,6 +257,7 @@ class DomainBuilder:
             pending=shared.pending,
             notify=lambda event: shared.router.notify(event, None, None, shared.clock.monotonic()),
             node_locks=cache(lambda: shared.node_locks(shared.leases.holder_of(domain.name))),
+            queue=QueueOfDomain(shared.router, shared.clock, domain.name),
         )
 
     def _queue(self, domain: DomainConfig, plugins: PluginSet, observer: DomainObserver) -> PodQueue:

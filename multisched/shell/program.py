@@ -188,7 +188,7 @@ class Program:
         self._is_ready = False
         nodes, domains = NodeRouter(configuration), self._domain_builder()
         self.pods = self._pod_ingest(domains.add_all(nodes))
-        self.finished_members = FinishedMembers(self.cache.gangs, self.decoder, self._finished_pods)
+        self.finished_members = FinishedMembers(self.cache.gangs, self.decoder, self.router, self._finished_pods)
         self.statuses.serve(self.router.workers())
         self.pods.on_pending = self.statuses.pending_changed if self.statuses.has_pending_pods_plugins else None
         self.half_gangs = GangsBelowMinimum(self.cache, self.router, self.events, ports.clock)

@@ -13,7 +13,7 @@ import msgspec
 from multisched.client.paths import pod_path
 from multisched.framework.events import Action, ClusterEvent, EventResource, Resource
 from multisched.framework.gangs import GANG_PLUGIN, Reserving
-from multisched.framework.introspection import ExplainPlugin
+from multisched.framework.introspection import ExplainPlugin, PendingNotePlugin
 from multisched.framework.points import EnqueueExtensions, Plugin
 from multisched.framework.registry import implements
 from multisched.model.decode import DecodeError
@@ -172,7 +172,7 @@ def describe(program: Program, known: KnownPod, query: ExplainQuery) -> PodView:
         return view
     return _changed(
         view,
-        notes=(*notes, *_kept_free(program, pod, _blocked_nodes(view, query))),
+        notes=(*notes, *_pending_notes(program, worker, pod), *_kept_free(program, pod, _blocked_nodes(view, query))),
         state=_state(worker, entry),
         waiting_for=_waiting_for(worker, entry, known.node, now_s),
         since_s=now_s - entry.since_s,
@@ -217,6 +217,14 @@ def plugin_notes(program: Program, worker: DomainWorker, pod: Pod, nodes: Iterab
         for built in worker.plugins.built:
             if implements(built.plugin, ExplainPlugin) and (said := built.plugin.describe(pod, row)):
                 yield f"{built.plugin.name} about {node}: {said}"
+
+
+def _pending_notes(program: Program, worker: DomainWorker, pod: Pod) -> Iterator[str]:
+    """Yields what plugins know of a waiting pod, and what of it has no effect for them."""
+    now_s = program.clock.now().timestamp()
+    for built in worker.plugins.built:
+        if implements(built.plugin, PendingNotePlugin) and (said := built.plugin.note_on_pending(pod, now_s)):
+            yield f"{built.plugin.name}: {said}"
 
 
 def key_notes(program: Program, worker: DomainWorker, pod: Pod, nodes: Iterable[str]) -> Iterator[str]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.cluster.controllers.cron_schedule import ScheduleError, parse_schedule
+from multisched.model.cron_schedule import ScheduleError, parse_schedule
 
 NEW_YORK = ZoneInfo("America/New_York")
 
