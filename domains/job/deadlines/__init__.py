@@ -1,0 +1,1 @@
+"""Order of the queue by deadlines, and predicted waits."""

@@ -1,0 +1,1 @@
+"""Run times of jobs: history, prediction, and where they are kept."""
