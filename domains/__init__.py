@@ -8,6 +8,7 @@ from typing import Final
 COMMANDS: Final[Mapping[str, str]] = {
     "forecast": "domains.forecast.commands.app:forecast_app",
     "gpu": "domains.gpu.commands.app:gpu_app",
+    "jobs": "domains.job.commands.app:jobs_app",
 }
 """Command -> where its `typer.Typer` is, as in an entry point; imported when it is used (`multisched.cli.domain_commands`)."""
 

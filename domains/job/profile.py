@@ -1,10 +1,13 @@
-"""Profile and policy of the job domain, which has no plugins of its own. Read by the configuration; has no state."""
+"""Profile and policy of the job domain. Read by the configuration; has no state."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from domains.job.deadlines.deadline_sort import DeadlineSort
+from domains.job.deadlines.settings import deadline_settings
 from multisched.framework.default_profile import default_with
+from multisched.framework.plugin_args import ArgsReader
 from multisched.framework.registry import Factory, PluginUse
 from multisched.model.selectors import NO_SCHEDULE, Toleration
 
@@ -23,11 +26,14 @@ POLICY: Mapping[str, object] = {
 }
 """The domain's policy, in the form of the configuration file."""
 
-PLUGINS: Mapping[str, Factory] = {}
+PLUGINS: Mapping[str, Factory] = {DeadlineSort.name: DeadlineSort}
+
+ARGS_READERS: Mapping[str, ArgsReader] = {DeadlineSort.name: deadline_settings}
 
 PROFILE = default_with(
     PluginUse("PodTopologySpread", weight=0),
     PluginUse("InterPodAffinity", weight=0),
-    without=("NodeResourcesBalancedAllocation", "ImageLocality"),
+    before={"QOSSort": PluginUse("DeadlineSort")},
+    without=("QOSSort", "NodeResourcesBalancedAllocation", "ImageLocality"),
 )
 """All filters, few scores: short jobs gain nothing from balance or image locality, and each score costs time in a burst."""

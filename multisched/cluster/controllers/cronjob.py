@@ -13,9 +13,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from multisched.cluster.client.object_client import CRON_JOBS, JOBS, Document, controller_of, key_of, owner_reference
 from multisched.cluster.controllers.context import ControllerContext, owner_key, requeue_changed, write_status
-from multisched.model.cron_schedule import Schedule, ScheduleError, parse_schedule
 from multisched.cluster.controllers.reconcile_queue import ReconcileQueue
 from multisched.model.api_time import parse_timestamp, timestamp
+from multisched.model.cron_schedule import Schedule, ScheduleError, parse_schedule
 
 logger = logging.getLogger(__name__)
 

@@ -44,11 +44,11 @@ def pod_templates(domain: str) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("domain", DOMAINS)
-def test_shipped_profile_builds_and_sorts_its_queue_by_quality_of_service(domain: str) -> None:
+@pytest.mark.parametrize(("domain", "order"), [("forecast", "QOSSort"), ("gpu", "QOSSort"), ("job", "DeadlineSort")])
+def test_shipped_profile_builds_and_sorts_its_queue(domain: str, order: str) -> None:
     plugins = built(domain)
 
-    assert plugins.queue_sort.name == "QOSSort"
+    assert plugins.queue_sort.name == order
     assert {"NodeResourcesFit", "TaintToleration", "NodePorts"} <= {p.name for p in plugins.filter}
     assert [p.name for p in plugins.bind] == ["DefaultBinder"]
 

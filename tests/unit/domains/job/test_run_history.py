@@ -104,7 +104,8 @@ def test_workloads_are_bounded_and_the_one_idle_longest_is_forgotten() -> None:
 @given(st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=60), st.integers(0, 60))
 def test_a_restart_knows_the_same_and_learns_no_run_twice(ends: list[tuple[float, float]], cut: int) -> None:
     runs = sorted(
-        (run(duration_s, ended_s=1e7 + ended_s) for ended_s, duration_s in dict(ends).items()), key=lambda one: one.ended_s
+        (run(duration_s, ended_s=1e7 + ended_s) for ended_s, duration_s in dict(ends).items()),
+        key=lambda one: one.ended_s,
     )
     whole, before = RunHistory(), RunHistory()
     for one in runs:

@@ -1,0 +1,63 @@
+"""The document of `multisched jobs` as tables. Imported by a command that runs, not by its help."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from multisched.cli.views import document_of
+from multisched.framework.views import Document, ViewQuery
+from multisched.model.go_duration import go_duration
+from multisched.model.visible_text import escaped
+from multisched.observe.tables import as_document, as_table
+
+VIEW: Final = "jobs"
+DOCUMENT: Final = "now"
+
+
+def answer(source: Any, query: dict[str, str], output: str) -> str:
+    """Returns the document as text."""
+    found = document_of(source, VIEW, ViewQuery(DOCUMENT, query), fields=("atRisk", "owners"))
+    return as_document(found, output) if output in ("json", "yaml") else tables(found, is_wide=output == "wide")
+
+
+def tables(found: Document, *, is_wide: bool) -> str:
+    """Renders waiting pods, then owners with run times."""
+    parts = []
+    if found["pods"]:
+        head = ["pod", "predicted start", "predicted end", "deadline", "from", "at risk"]
+        parts.append(as_table(head, [_pod(one) for one in found["pods"]], is_wide=is_wide))
+    if found["owners"]:
+        head = ["namespace", "owner", "runs", "median", "P90", "start-up", "coverage", "last run"]
+        parts.append(as_table(head, [_owner(one) for one in found["owners"]], is_wide=is_wide))
+    more = f" ({len(found['pods'])} shown)" if len(found["pods"]) < found["waiting"] else ""
+    predicted = f"predicted at {found['predictedAt']}" if found["predictedAt"] else "nothing predicted yet"
+    footer = (
+        f"domain {found['domain']}: {found['waiting']} waiting{more}, {found['atRisk']} deadlines at risk; {predicted}"
+    )
+    return "\n\n".join([*parts, escaped(footer)])
+
+
+def _pod(one: Document) -> list[object]:
+    is_bound = one["deadline"] is not None
+    risk = ("yes" if one["isAtRisk"] else "no") if is_bound else "-"
+    return [
+        one["pod"],
+        one["predictedStart"] or "-",
+        one["predictedEnd"] or "-",
+        one["deadline"] or "-",
+        one["deadlineFrom"],
+        risk,
+    ]
+
+
+def _owner(one: Document) -> list[object]:
+    times = [go_duration(one[f"{name}Seconds"]) for name in ("median", "p90", "startUp")]
+    coverage = "-" if one["coverage"] is None else f"{one['coverage']:.0%}"
+    return [
+        one["namespace"],
+        one["owner"] or "-",
+        one["runs"],
+        *times,
+        coverage,
+        f"{go_duration(one['ageSeconds'])} ago",
+    ]

@@ -1,0 +1,127 @@
+"""The document of `multisched jobs`, and the metrics of deadlines. Made of the last prediction and the run times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from domains.job.deadlines.wait_task import WaitTask
+from domains.job.deadlines.waits import PredictedWait
+from domains.job.runtimes.history import ALL, Origin
+from domains.job.runtimes.kept_history import KeptHistory
+from multisched.framework.introspection import PluginMetric
+from multisched.framework.views import Document, NoViewError, ViewQuery, unknown_parameter
+from multisched.model.api_time import timestamp
+
+if TYPE_CHECKING:
+    from domains.job.deadlines.deadline_sort import DeadlineSort
+
+DOCUMENT: Final = "now"
+PODS_SHOWN: Final = 200
+OWNERS_SHOWN: Final = 200
+
+
+def document_of(plugin: DeadlineSort, query: ViewQuery, domain: str, now_s: float) -> Document:
+    """Returns the document. Raises NoViewError for an unknown name or option."""
+    if query.name != DOCUMENT:
+        raise NoViewError(f"jobs has no document {query.name}; write {DOCUMENT}")
+    if unknown := unknown_parameter(query.options, ["domain"]):
+        raise NoViewError(unknown, status=400)
+    waits = plugin.waits
+    return {
+        "domain": domain,
+        "now": _time(now_s),
+        "predictedAt": _time(waits.at_s) if waits.at_s else None,
+        "waiting": waits.count_waiting(),
+        "atRisk": at_risk(waits),
+        "pods": plugin.waits.shown(PODS_SHOWN),
+        "owners": owners(plugin.kept, now_s),
+        "allRuns": _runs(plugin.kept, now_s),
+        "failedWrites": plugin.kept.failed_writes,
+    }
+
+
+def at_risk(waits: WaitTask) -> int:
+    """Returns the number of waiting pods whose deadline is at risk."""
+    return sum(one.is_at_risk for one in waits.found.values())
+
+
+def owners(kept: KeptHistory, now_s: float) -> list[Document]:
+    """Returns the workloads with run times, the latest first."""
+    history = kept.history
+    keys = sorted((key for key in history.runs if key.images), key=lambda key: -history.runs[key].ended_s)
+    found = []
+    for key in keys[:OWNERS_SHOWN]:
+        runs = history.runs[key]
+        prediction = runs.predict(Origin.WORKLOAD)
+        found.append(
+            {
+                "namespace": key.namespace,
+                "owner": key.owner or None,
+                "images": key.images,
+                "runs": prediction.runs,
+                "medianSeconds": prediction.median_s,
+                "p90Seconds": prediction.p90_s,
+                "startUpSeconds": prediction.start_up_s,
+                "coverage": None if runs.coverage is None else round(runs.coverage, 3),
+                "judged": runs.judged,
+                "ageSeconds": round(max(0.0, now_s - runs.ended_s)),
+            }
+        )
+    return found
+
+
+def _runs(kept: KeptHistory, now_s: float) -> Document:
+    runs = kept.history.runs.get(ALL)
+    coverage = None if runs is None else runs.coverage
+    return {"workloads": sum(bool(key.images) for key in kept.history.runs), "p90Coverage": coverage}
+
+
+def wait_document(pod: str, one: PredictedWait, at_s: float, origin: str) -> Document:
+    """Returns a waiting pod. `pod`: NAMESPACE/NAME. `at_s`: when the wait was predicted."""
+    return {
+        "pod": pod,
+        "predictedStart": None if one.start_s is None else _time(at_s + one.start_s),
+        "predictedEnd": None if one.end_s is None else _time(at_s + one.end_s),
+        "deadline": None if one.deadline_s is None else _time(at_s + one.deadline_s),
+        "deadlineFrom": origin,
+        "isAtRisk": one.is_at_risk,
+    }
+
+
+def metrics_of(kept: KeptHistory, waits: WaitTask) -> Sequence[PluginMetric]:
+    """Returns the metrics of deadlines and run times."""
+    starts = sorted(one.start_s for one in waits.found.values() if one.start_s is not None)
+    runs = kept.history.runs.get(ALL)
+    judged, covered = (0, 0) if runs is None else (runs.judged, runs.covered)
+    longest: dict[tuple[str, ...], float] = {(): starts[-1]} if starts else {}
+    return (
+        PluginMetric("jobs_waiting_pods", "Waiting pods of the domain.", {(): float(waits.waiting)}),
+        PluginMetric(
+            "jobs_at_risk_pods", "Waiting pods whose predicted end is after their deadline.", {(): at_risk(waits)}
+        ),
+        PluginMetric("jobs_predicted_wait_max_seconds", "Longest predicted wait of a waiting pod.", longest),
+        PluginMetric(
+            "jobs_without_predicted_start_pods",
+            "Waiting pods for which no known end of a running pod makes room.",
+            {(): float(len(waits.found) - len(starts))},
+        ),
+        PluginMetric(
+            "jobs_workloads", "Workloads with run times.", {(): float(sum(bool(k.images) for k in kept.history.runs))}
+        ),
+        PluginMetric(
+            "jobs_judged_runs", "Runs that began when a P90 was predicted.", {(): float(judged)}, is_counter=True
+        ),
+        PluginMetric("jobs_covered_runs", "Judged runs that ended within it.", {(): float(covered)}, is_counter=True),
+        PluginMetric(
+            "jobs_sorted_anew",
+            "Pods sorted again because their latest start moved.",
+            {(): float(waits.sorted_anew)},
+            is_counter=True,
+        ),
+    )
+
+
+def _time(at_s: float) -> str:
+    return timestamp(datetime.fromtimestamp(at_s, UTC))

@@ -1,0 +1,152 @@
+"""LatestStarts: when pods must start at the latest, computed once for all equal pods of one owner.
+
+Owns the groups: pods of one namespace with the same owner, spec and annotations. A burst of 10,000 pods of one Job is one group,
+so that a pod costs one look-up. What a group depends on besides its pods (Job, CronJob, run times) is looked at again by `changed`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from typing import Final
+
+import msgspec
+
+from domains.job.deadlines.deadline import DeadlineOrigin, DeadlineRule, rule_of
+from domains.job.deadlines.settings import DeadlineSettings
+from domains.job.runtimes.history import NOTHING_KNOWN, Prediction, RunKey
+from domains.job.runtimes.kept_history import KeptHistory
+from multisched.framework.objects_view import ObjectsView
+from multisched.model.cluster_objects import CronJob, Job
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import Owner, Pod, PodSpec
+
+BUCKET_S: Final = 1.0
+MARGIN_SHARE: Final = 0.05
+"""A margin that changes by less is not used: each change sorts the pods of the group again."""
+GROUPS_MAX: Final = 20_000
+_OF_CRON_JOB: Final = re.compile(r"(.+)-\d{8,10}", re.ASCII)
+"""Name of a CronJob's Job: the minute of its run is appended."""
+
+GroupKey = tuple[str, str, int, int]
+
+
+class Group(msgspec.Struct):
+    """Equal pods of one owner."""
+
+    namespace: str
+    owner: Owner | None
+    spec: PodSpec
+    annotations: Mapping[str, str]
+    """Kept alive, because their ids are in the key of the group."""
+    run_key: RunKey = RunKey("")
+    rule: DeadlineRule = DeadlineRule(DeadlineOrigin.MAX_WAIT)
+    prediction: Prediction = NOTHING_KNOWN
+    margin_s: float = 0.0
+    """P90 of the run time and the start-up: a pod that starts later misses its deadline. 0 without a deadline."""
+
+    def latest_start_s(self, created_s: float) -> float:
+        """Returns the latest start, in seconds since the epoch, not before the creation."""
+        return max(created_s, self.rule.of(created_s) - self.margin_s)
+
+
+class LatestStarts:
+    """Latest starts of the pods of one domain."""
+
+    def __init__(self, objects: ObjectsView, kept: KeptHistory, settings: DeadlineSettings) -> None:
+        self._objects = objects
+        self._kept = kept
+        self._settings = settings
+        self._groups: dict[GroupKey, Group] = {}
+        self._checked: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def group_of(self, pod: Pod) -> Group:
+        """Returns the pod's group."""
+        key = key_of(pod)
+        group = self._groups.get(key)
+        if group is None:
+            if len(self._groups) >= GROUPS_MAX:
+                self._groups.clear()
+            group = self._groups[key] = Group(pod.namespace, pod.owner, pod.spec, pod.annotations)
+            self._compute(group)
+        return group
+
+    def bucket_of(self, pod: Pod) -> int:
+        """Returns the bucket of the pod's latest start; a smaller one is more urgent."""
+        return int(self.group_of(pod).latest_start_s(pod.created_s) // BUCKET_S)
+
+    def run_key_of(self, pod: Pod) -> RunKey:
+        """Returns by what the run of a pod is known."""
+        return RunKey(
+            pod.namespace,
+            self._root(pod.namespace, pod.owner, self._job(pod.namespace, pod.owner)),
+            images_of(pod.spec),
+        )
+
+    def has_changed(self) -> bool:
+        """Reports whether `changed` may find anything, and notes that it was asked."""
+        state = (*self._objects.versions(ObjectKind.JOB, ObjectKind.CRON_JOB), self._kept.history.version)
+        if state == self._checked:
+            return False
+        self._checked = state
+        return True
+
+    def changed(self) -> Iterator[GroupKey | None]:
+        """Computes all groups again, and yields for each its key if the latest start of its pods moved, else None."""
+        for key, group in list(self._groups.items()):
+            yield key if self._compute(group) else None
+
+    def keep_only(self, used: set[GroupKey]) -> None:
+        """Forgets groups without a waiting pod."""
+        self._groups = {key: group for key, group in self._groups.items() if key in used}
+
+    def _compute(self, group: Group) -> bool:
+        job = self._job(group.namespace, group.owner)
+        cron_job = self._cron_job(group.namespace, job)
+        rule = rule_of(group.annotations, job, cron_job, self._settings.max_wait_s)
+        group.run_key = RunKey(group.namespace, self._root(group.namespace, group.owner, job), images_of(group.spec))
+        group.prediction = self._kept.history.predict(group.run_key)
+        margin_s = group.prediction.p90_s + group.prediction.start_up_s
+        if rule.origin is DeadlineOrigin.MAX_WAIT:
+            margin_s = 0.0  # it bounds the wait, not the end
+        is_other = abs(margin_s - group.margin_s) >= max(BUCKET_S, MARGIN_SHARE * group.margin_s)
+        if rule == group.rule and not is_other:
+            return False
+        group.rule, group.margin_s = rule, margin_s
+        return True
+
+    def _job(self, namespace: str, owner: Owner | None) -> Job | None:
+        if owner is None or owner.kind != "Job":
+            return None
+        found = self._objects.get(ObjectKind.JOB, namespace, owner.name)
+        return found if isinstance(found, Job) and found.uid == owner.uid else None
+
+    def _cron_job(self, namespace: str, job: Job | None) -> CronJob | None:
+        if job is None or job.owner is None or job.owner.kind != "CronJob":
+            return None
+        found = self._objects.get(ObjectKind.CRON_JOB, namespace, job.owner.name)
+        return found if isinstance(found, CronJob) and not found.malformed else None
+
+    def _root(self, namespace: str, owner: Owner | None, job: Job | None) -> str:
+        """Returns KIND/NAME of the root owner. A Job that is already deleted or cannot be read is known by its name."""
+        if owner is None:
+            return ""
+        if job is not None:
+            root = job.owner or owner
+            return f"{root.kind}/{root.name}"
+        by_name = _OF_CRON_JOB.fullmatch(owner.name) if owner.kind == "Job" else None
+        return f"{owner.kind}/{owner.name}" if by_name is None else f"CronJob/{by_name[1]}"
+
+
+def key_of(pod: Pod) -> GroupKey:
+    """Returns the key of the pod's group; specs and annotations of equal pods are one object (`model.decode`)."""
+    return pod.namespace, "" if pod.owner is None else pod.owner.uid, id(pod.spec), id(pod.annotations)
+
+
+def images_of(spec: PodSpec) -> str:
+    """Returns a hash of the images of all containers."""
+    return blake2b("\n".join(spec.images).encode(), digest_size=8).hexdigest()
