@@ -282,3 +282,23 @@ class EntryStates:
     def _index_of(self, state: QueueState) -> object:
         indices = {_ACTIVE: self._active, _BACKOFF: self._backoff, _GANG: self._gangs}
         return indices.get(state, self._events if state in POPPED else self._parked)
+
+
+class EntryOrder:
+    """The pods of a queue, and their order by a QueueSort that depends on more than the pods."""
+
+    __slots__ = ("_states",)
+
+    def __init__(self, states: EntryStates) -> None:
+        self._states = states
+
+    def pods(self) -> list[Pod]:
+        """Returns the latest versions of all pods, including those in flight, in the order they were added."""
+        return [entry.pod for entry in self._states.entries.values() if entry.state is not QueueState.LEAVING]
+
+    def sort_anew(self, uids: Iterable[str], now_s: float) -> None:
+        """Asks QueueSort for the keys of these pods again. Unknown pods are ignored."""
+        for uid in uids:
+            entry = self._states.entries.get(uid)
+            if entry is not None and entry.state not in POPPED and entry.state not in PARKED:
+                self._states.find_anew(entry, now_s)

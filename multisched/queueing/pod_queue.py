@@ -40,7 +40,7 @@ from multisched.queueing.entry import (
     QueueOutcome,
     QueueStatistics,
 )
-from multisched.queueing.entry_states import PARKED, EntryStates
+from multisched.queueing.entry_states import PARKED, EntryOrder, EntryStates
 from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX, EventsInFlight
 from multisched.queueing.gang_entries import GangEntries
 from multisched.queueing.gating import Gates
@@ -98,6 +98,7 @@ class PodQueue:
         self._states = EntryStates(
             self._active, self._backoff, self._parked, self._events, sort_keys, self.gangs, leftover_s
         )
+        self.sorting = EntryOrder(self._states)
         self._back = Readmission(self._gates, self._states, self.gangs)
         self._back.reservations.policy = _reserve_policy(plugins)
         self._judge = RequeueJudge(self._hints, self._events, self.gangs, backoff)
@@ -170,17 +171,6 @@ class PodQueue:
             lead = self.gangs.lead_of(entry)
             return None if lead is None else self.activate(lead.uid, now_s)
         return _placement(entry)
-
-    def sort_anew(self, uids: Iterable[str], now_s: float) -> None:
-        """Asks QueueSort for the keys of these pods again, because an input besides the pod changed. Unknown pods are ignored."""
-        for uid in uids:
-            entry = self._entries.get(uid)
-            if entry is not None and entry.state not in POPPED and entry.state not in PARKED:
-                self._states.find_anew(entry, now_s)
-
-    def pods(self) -> list[Pod]:
-        """Returns the latest versions of all pods, including those in flight, in the order they were added."""
-        return [entry.pod for entry in self._entries.values() if entry.state is not QueueState.LEAVING]
 
     def configure(self, backoff: BackoffPolicy, leftover_s: float) -> None:
         """Sets the backoff for failures from now on, and the leftover time for all parked pods."""

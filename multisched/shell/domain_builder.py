@@ -121,11 +121,11 @@ class QueueOfDomain:
         self._domain = domain
 
     def pods(self) -> Sequence[Pod]:
-        return [pod for queue in self._queues() for pod in queue.pods()]
+        return [pod for queue in self._queues() for pod in queue.sorting.pods()]
 
     def sort_anew(self, uids: Iterable[str]) -> None:
         for queue in self._queues():
-            queue.sort_anew(uids, self._clock.monotonic())
+            queue.sorting.sort_anew(uids, self._clock.monotonic())
 
     def _queues(self) -> Iterable[PodQueue]:
         return (worker.queue for worker in self._router.workers() if worker.name == self._domain)

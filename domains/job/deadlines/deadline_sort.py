@@ -118,5 +118,5 @@ class DeadlineSort:
         """See `framework.views.ViewedPlugin`."""
         from domains.job.deadlines.figures import document_of
 
-        document = document_of(self, query, self._domain, ports.clock.now().timestamp())
+        document = document_of(self.kept, self.waits, query, self._domain, ports.clock.now().timestamp())
         return lambda: document

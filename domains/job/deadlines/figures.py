@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from math import inf
+from typing import Final
 
 from domains.job.deadlines.wait_task import WaitTask
 from domains.job.deadlines.waits import PredictedWait
@@ -14,31 +15,27 @@ from multisched.framework.introspection import PluginMetric
 from multisched.framework.views import Document, NoViewError, ViewQuery, unknown_parameter
 from multisched.model.api_time import timestamp
 
-if TYPE_CHECKING:
-    from domains.job.deadlines.deadline_sort import DeadlineSort
-
 DOCUMENT: Final = "now"
 PODS_SHOWN: Final = 200
 OWNERS_SHOWN: Final = 200
 
 
-def document_of(plugin: DeadlineSort, query: ViewQuery, domain: str, now_s: float) -> Document:
+def document_of(kept: KeptHistory, waits: WaitTask, query: ViewQuery, domain: str, now_s: float) -> Document:
     """Returns the document. Raises NoViewError for an unknown name or option."""
     if query.name != DOCUMENT:
         raise NoViewError(f"jobs has no document {query.name}; write {DOCUMENT}")
     if unknown := unknown_parameter(query.options, ["domain"]):
         raise NoViewError(unknown, status=400)
-    waits = plugin.waits
     return {
         "domain": domain,
         "now": _time(now_s),
         "predictedAt": _time(waits.at_s) if waits.at_s else None,
         "waiting": waits.count_waiting(),
         "atRisk": at_risk(waits),
-        "pods": plugin.waits.shown(PODS_SHOWN),
-        "owners": owners(plugin.kept, now_s),
-        "allRuns": _runs(plugin.kept, now_s),
-        "failedWrites": plugin.kept.failed_writes,
+        "pods": _pods(waits),
+        "owners": owners(kept, now_s),
+        "allRuns": _runs(kept, now_s),
+        "failedWrites": kept.failed_writes,
     }
 
 
@@ -78,7 +75,14 @@ def _runs(kept: KeptHistory, now_s: float) -> Document:
     return {"workloads": sum(bool(key.images) for key in kept.history.runs), "p90Coverage": coverage}
 
 
-def wait_document(pod: str, one: PredictedWait, at_s: float, origin: str) -> Document:
+def _pods(waits: WaitTask) -> list[Document]:
+    """Returns waiting pods: those at risk first, then by predicted start."""
+    pods = waits.predicted_pods()
+    pods.sort(key=lambda one: (not one[0].is_at_risk, inf if one[0].start_s is None else one[0].start_s, one[1].key))
+    return [_pod(pod.key, wait, waits.at_s, origin) for wait, pod, origin in pods[:PODS_SHOWN]]
+
+
+def _pod(pod: str, one: PredictedWait, at_s: float, origin: str) -> Document:
     """Returns a waiting pod. `pod`: NAMESPACE/NAME. `at_s`: when the wait was predicted."""
     return {
         "pod": pod,

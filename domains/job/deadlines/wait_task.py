@@ -18,7 +18,6 @@ from multisched.framework.background import BackgroundPorts
 from multisched.framework.context import PluginContext
 from multisched.framework.node_view import Rows
 from multisched.framework.points import QueuedPod
-from multisched.framework.views import Document
 from multisched.model.objects import CPU, MEMORY, PODS, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE
 
@@ -64,22 +63,10 @@ class WaitTask:
         """uid -> wait, as last predicted."""
         return self._found
 
-    def shown(self, most: int) -> list[Document]:
-        """Returns waiting pods with their predictions: those at risk first, then by predicted start."""
-        from domains.job.deadlines.figures import wait_document
-
-        pods = [(self._found[pod.uid], pod) for pod in self._context.queue.pods() if pod.uid in self._found]
-        pods.sort(
-            key=lambda one: (
-                not one[0].is_at_risk,
-                float("inf") if one[0].start_s is None else one[0].start_s,
-                one[1].key,
-            )
-        )
-        return [
-            wait_document(pod.key, wait, self.at_s, self._starts.group_of(pod).rule.origin.value)
-            for wait, pod in pods[:most]
-        ]
+    def predicted_pods(self) -> list[tuple[PredictedWait, Pod, str]]:
+        """Returns the predicted pods that still wait: prediction, pod, and where its deadline is from."""
+        found = [(self._found[pod.uid], pod) for pod in self._context.queue.pods() if pod.uid in self._found]
+        return [(wait, pod, self._starts.group_of(pod).rule.origin.value) for wait, pod in found]
 
     async def run(self, ports: BackgroundPorts) -> None:
         """Works until cancelled."""
