@@ -8,10 +8,12 @@ represents. Used by `PodQueue` only.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from types import MappingProxyType
 from typing import Any, Final
 
 from multisched.framework.points import QueueSortPlugin
+from multisched.model.objects import Pod
 from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import ORDERING_WINDOW_S, BackoffPods
 from multisched.queueing.entry import Entry, QueueEntry, QueueStatistics

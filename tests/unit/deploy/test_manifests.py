@@ -127,7 +127,7 @@ def test_leases_are_granted_by_name_in_one_namespace_only() -> None:
 
 
 def test_repair_progress_is_granted_by_name_in_one_namespace_only() -> None:
-    names = ("multisched-repair-forecast", "multisched-repair-gpu")
+    names = ("multisched-repair-forecast", "multisched-repair-gpu", "multisched-repair-job")
     assert rules(the("Role", "multisched-repair")) == {
         ("", "configmaps", "create", ()),
         ("", "configmaps", "get", names),
@@ -163,7 +163,10 @@ def test_readers_are_granted_the_paths_that_the_server_authorizes() -> None:
         {
             "nonResourceURLs": [
                 "/metrics",
-                *(f"/multisched/api/v1/{name}" for name in ("queue", "forecast", "gpu", "tide", "configuration")),
+                *(
+                    f"/multisched/api/v1/{name}"
+                    for name in ("queue", "forecast", "gpu", "tide", "jobs", "configuration")
+                ),
             ],
             "verbs": ["get"],
         },
