@@ -166,6 +166,16 @@ async def test_refusal_with_labels_concerns_only_pods_that_have_them() -> None:
         assert (await status_of(cluster, "bad"))["message"] == "InvalidParameter"
 
 
+async def test_refusal_of_a_template_takes_a_token_and_an_outage_takes_none() -> None:
+    failures = (ScriptedFailure("InvalidParameter", labels={"app": "broken"}), outage(0, 10))
+    account = ProviderAccount(ProviderSettings(burst=1, perSecond=0.001, failures=failures), 0.0)
+    later = EPOCH + timedelta(seconds=20)
+
+    assert account.create("a", "n", {"app": "broken"}, 0.0, EPOCH) == "503 Service Unavailable"
+    assert account.create("a", "n", {"app": "broken"}, 20.0, later) == "InvalidParameter"
+    assert account.create("b", "n", {}, 20.0, later) == account.settings.throttlingMessage
+
+
 async def test_nodes_of_an_account_share_its_burst_and_rate() -> None:
     async with a_provider(2, burst=10, perSecond=2.0, createSeconds=0.0) as cluster:
         for number in range(30):
