@@ -1,10 +1,13 @@
-"""Profile and policy of the job domain, which has no plugins of its own. Read by the configuration; has no state."""
+"""Profile and policy of the job domain. Read by the configuration; has no state."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from domains.job.providers.serverless_units import ServerlessUnits
+from domains.job.providers.settings import provider_settings
 from multisched.framework.default_profile import default_with
+from multisched.framework.plugin_args import ArgsReader
 from multisched.framework.registry import Factory, PluginUse
 from multisched.model.selectors import NO_SCHEDULE, Toleration
 
@@ -23,7 +26,9 @@ POLICY: Mapping[str, object] = {
 }
 """The domain's policy, in the form of the configuration file."""
 
-PLUGINS: Mapping[str, Factory] = {}
+PLUGINS: Mapping[str, Factory] = {ServerlessUnits.name: ServerlessUnits}
+
+ARGS_READERS: Mapping[str, ArgsReader] = {ServerlessUnits.name: provider_settings}
 
 PROFILE = default_with(
     PluginUse("PodTopologySpread", weight=0),

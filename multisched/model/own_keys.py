@@ -82,6 +82,7 @@ OWN_KEYS: Final = (
     OwnKey("multisched.io/gang-topology", Holder.POD, Form.ANNOTATION),
     OwnKey("multisched.io/run-seconds", Holder.POD, Form.ANNOTATION),
     OwnKey("multisched.io/chaos", Holder.POD, Form.LABEL),
+    OwnKey("multisched.io/fake-provider", Holder.NODE, Form.ANNOTATION),
     OwnKey("multisched.io/gpu-kind", Holder.NODE, Form.LABEL),
 )
 OTHERS_KEYS: Final = tuple(

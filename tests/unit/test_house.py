@@ -50,6 +50,7 @@ LAZY_IMPORTS: Final = {
     "domains.gpu.commands.app": (2, "every command is parsed at each start, and one is run"),
     "domains.gpu.gpu_share": (2, "most programs are never asked about their cards"),
     "domains.gpu.tide.gpu_tide": (3, "a view that nobody asks for is not loaded"),
+    "domains.job.providers.serverless_units": (2, "a view that nobody asks for is not loaded"),
     "domains.forecast.forecast": (9, "the start of a program waits for no views, repairs and learning"),
     "domains.forecast.learning.from_files": (4, "a forecast without files reads none"),
     "domains.forecast.settings.args": (4, "most forecasts neither learn nor repair"),

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 BURST_KEPT: Final = 0.05
-"""Share of the burst that is not used: creates arrive less evenly than they were sent."""
+KEPT_S: Final = 0.25
+"""This share of the burst, and the tokens of so many seconds, are not used: creates arrive less evenly than they were sent."""
 FAST_GAIN, SLOW_GAIN = 0.1, 0.01
 """Increase of the rate in one second, below and near the remembered rate, as a share of it; without one, of the configured rate."""
 NEAR: Final = 0.95
@@ -51,7 +52,7 @@ class SandboxRate:
         """`burst`, `per_second`: the provider's configured rate, a ceiling. Raises ValueError unless both are positive."""
         if burst < 1 or not 0 < per_second < math.inf:
             raise ValueError(f"burst must be >= 1 and per_second > 0, got {burst} and {per_second}")
-        self._most = burst - math.floor(burst * BURST_KEPT)
+        self._most = max(1, burst - math.floor(max(burst * BURST_KEPT, per_second * KEPT_S)))
         self.burst = float(self._most)
         """Tokens at once, now."""
         self.ceiling = per_second

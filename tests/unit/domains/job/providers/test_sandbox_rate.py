@@ -200,7 +200,7 @@ def test_token_that_was_not_used_is_returned_once() -> None:
 
 
 def test_rate_is_halved_once_for_failures_of_creates_sent_before_the_decrease() -> None:
-    rate = SandboxRate(10, 8.0, 0.0)
+    rate = SandboxRate(12, 8.0, 0.0)
     tokens = [rate.take(0.0) for _ in range(10)]
     halved = [rate.on_throttled(token, 1.0) for token in tokens if token is not None]
 
