@@ -175,7 +175,7 @@ class SchedulingCycle:
             return self._commit.commit_now(pod_class, pod, attempt, at)
         self.classes.score(pod_class)
         total = np.where(feasible, pod_class.total, NOWHERE).astype(
-            np.int32
+            np.int64
         )  # answers may weigh more than all plugins do
         choice = Choice(pod_class.rows, feasible.copy(), total, self._versions(pod_class.rows))
         ledgers = {r: self._cache.ledgers.versions(pod, r) for r in self._top(choice, pod, attempt, 64).tolist()}
@@ -284,7 +284,11 @@ class SchedulingCycle:
             return [ties.item(turn)]
         ordered = np.concatenate((ties[turn:], ties[:turn]))
         if len(ordered) < count:
-            rest = (choice.feasible & (total < best)).nonzero()[0]
+            others = choice.feasible & (total < best)
+            if self.plugins.outranking is not None:  # a worse row is no substitute: a pod that loses these rows is tried again
+                unit = choice.outranking_weight or self.plugins.outranking_weight
+                others &= total // unit == best // unit
+            rest = others.nonzero()[0]
             ordered = np.concatenate((ordered, rest[(-total[rest]).argsort(kind="stable")]))
         best_first: list[int] = ordered[:count].tolist()
         return best_first
