@@ -1,10 +1,14 @@
-"""Profile and policy of the job domain, which has no plugins of its own. Read by the configuration; has no state."""
+"""Profile and policy of the job domain. Read by the configuration; has no state."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from domains.job.units.reading import configured_policies
+from domains.job.units.resource_policy import ResourcePolicy
+from domains.job.virtual_nodes import TAINT_KEY
 from multisched.framework.default_profile import default_with
+from multisched.framework.plugin_args import ArgsReader
 from multisched.framework.registry import Factory, PluginUse
 from multisched.model.selectors import NO_SCHEDULE, Toleration
 
@@ -13,9 +17,7 @@ SCHEDULER_NAME = "job-scheduler"
 NODES = "virtual"
 """Default node rule of the configuration: nodes with virtual-kubelet's taint or the label `type=virtual-kubelet`."""
 
-VIRTUAL_TAINT_KEY = "virtual-kubelet.io/provider"
-
-TOLERATIONS: tuple[Toleration, ...] = (Toleration(VIRTUAL_TAINT_KEY, "Exists", "", NO_SCHEDULE),)
+TOLERATIONS: tuple[Toleration, ...] = (Toleration(TAINT_KEY, "Exists", "", NO_SCHEDULE),)
 """Virtual nodes have this taint against other pods; pods of this domain may use them."""
 
 POLICY: Mapping[str, object] = {
@@ -23,11 +25,16 @@ POLICY: Mapping[str, object] = {
 }
 """The domain's policy, in the form of the configuration file."""
 
-PLUGINS: Mapping[str, Factory] = {}
+PLUGINS: Mapping[str, Factory] = {ResourcePolicy.name: ResourcePolicy}
+
+ARGS_READERS: Mapping[str, ArgsReader] = {ResourcePolicy.name: configured_policies}
 
 PROFILE = default_with(
     PluginUse("PodTopologySpread", weight=0),
     PluginUse("InterPodAffinity", weight=0),
+    before={
+        "DefaultBinder": PluginUse("ResourcePolicy")
+    },  # after DefaultPreemption, whose failure lets a pod go on to the next unit
     without=("NodeResourcesBalancedAllocation", "ImageLocality"),
 )
 """All filters, few scores: short jobs gain nothing from balance or image locality, and each score costs time in a burst."""

@@ -40,7 +40,7 @@ from multisched.framework.step_budget import UNLIMITED, StepBudget
 from multisched.framework.traits import traits_of
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
-from multisched.state.commit import CANDIDATES_MAX, FITS_NOW, MOVED, TAKEN, Candidate, Conflicts
+from multisched.state.commit import CANDIDATES_MAX, FITS_NOW, MOVED, TAKEN, TRIED_AGAIN, Candidate, Conflicts
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
 
@@ -367,6 +367,8 @@ class SchedulingCycle:
                 and any_true(_without(now.feasible, self._nominated.blocked(now, pod, attempt)))
             ):
                 return self._commit.conflicted(pod, attempt, FITS_NOW, ())
+        if after.is_tried_again:
+            return self._commit.conflicted(pod, attempt, TRIED_AGAIN, ())
         message = fit_error(found, after.sentence)
         self.records.refused(
             pod,
@@ -399,5 +401,5 @@ def _unplaced(pod: Pod, message: str, found: Diagnosis, after: PostFilterOutcome
         found.pending,
         nominated_node=after.nominated_node,
         preemption=after.preemption,
-        condition_reason=found.pre_filter.condition_reason if found.pre_filter is not None else "",
+        condition_reason=found.pre_filter.condition_reason if found.pre_filter is not None else after.condition_reason,
     )
