@@ -287,10 +287,10 @@ class UnitLedger:
             if not self.table.selecting(pod):
                 continue
             placed = self._hold.placed(pod.uid)
-            row = None if placed is None else self._row_of_node.get(placed.node)
-            if row is not None:
+            at = None if placed is None else self._row_of_node.get(placed.node)
+            if at is not None:
                 answer = answers[pod.uid][2] if pod.uid in answers else NOTHING
-                self._set(pod, row, self._shares(pod, row), answer)
+                self._set(pod, at, self._shares(pod, at), answer)
 
 
 def _numbered(policy: Policy, number: str) -> Unit | None:
