@@ -10,6 +10,8 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from domains.job.units.policy import Policy, Unit
 from domains.job.units.policy_table import Match, PolicyTable
 from domains.job.units.reading import DELETION_COST
@@ -133,7 +135,7 @@ class UnitLedger:
         units = () if match is None else self._units_of_row(match.policy, row)
         unit = None if match is None else self._first_open(match, units, pod)
         if match is None or unit is None:
-            self._set(pod, row, (), NOTHING)
+            self._set(_bound(pod, NOTHING), row, (), NOTHING)
             return NOTHING
         answer = {**unit.annotations, UNIT: f"{match.policy.key}#{unit.index}"}
         own = pod.annotations.get(DELETION_COST)
@@ -142,7 +144,7 @@ class UnitLedger:
             answer.pop(DELETION_COST, None)
         else:
             answer.setdefault(DELETION_COST, str(unit.cost))
-        self._set(pod, row, (_share(match.policy, unit, pod),), answer)
+        self._set(_bound(pod, answer), row, (_share(match.policy, unit, pod),), answer)
         return answer
 
     def restore(self, pod: Pod, row: int) -> None:
@@ -291,6 +293,14 @@ class UnitLedger:
             if at is not None:
                 answer = answers[pod.uid][2] if pod.uid in answers else NOTHING
                 self._set(pod, at, self._shares(pod, at), answer)
+
+
+def _bound(pod: Pod, answer: Mapping[str, str]) -> Pod:
+    """Returns the pod as the cache will have it: with the unit of its binding, and none that others wrote."""
+    annotations = {key: text for key, text in pod.annotations.items() if key != UNIT}
+    if UNIT in answer:
+        annotations[UNIT] = answer[UNIT]
+    return replace(pod, annotations=annotations)
 
 
 def _numbered(policy: Policy, number: str) -> Unit | None:
