@@ -12,6 +12,7 @@ import pytest
 
 from multisched.cluster.api.direct import DirectTransport
 from multisched.model.object_kinds import ObjectKind
+from multisched.model.wire import Response, Transport
 from tests.integration.job.unit_cases import APP, CASES, COST, PODS, World, two_pools, unit
 from tests.integration.plugins.program_cluster import (
     HEAD,
@@ -95,12 +96,25 @@ def test_policies_of_the_args_need_no_definition() -> None:
     in_virtual_time(main)
 
 
-def test_scale_in_deletes_units_in_reverse() -> None:
+def test_scale_in_deletes_units_in_reverse_without_a_patch() -> None:
     """30 replicas over units of 10, 15 and the rest; 20, 10 and 5 remain. One pod has a cost of its own."""
+    written: list[tuple[str, str]] = []
+
+    class Recorded:
+        """Records what the program writes."""
+
+        def __init__(self, inner: Transport) -> None:
+            self.stream = inner.stream
+            self._inner = inner
+
+        async def request(self, method: str, path: str, **rest: Any) -> Response:
+            if method != "GET":
+                written.append((method, path.partition("?")[0]))
+            return await self._inner.request(method, path, **rest)
 
     async def main() -> None:
         async with (
-            open_cluster(HEAD, before=install_definitions) as cluster,
+            open_cluster(HEAD, before=install_definitions, behind=Recorded) as cluster,
             with_controllers(cluster),
         ):
             world = World(EmbeddedApi(cluster))
@@ -147,6 +161,8 @@ def test_scale_in_deletes_units_in_reverse() -> None:
                 pods = await replicas(count)
                 assert Counter(units[name] for name in pods) == left
             assert pods[kept]["metadata"]["annotations"][COST] == "7000"
+            assert [one for one in written if one[0] == "PATCH" and "/pods/" in one[1]] == []
+            assert sum(one[1].endswith("/binding") for one in written) == 30
             await cluster.at_rest()
 
     in_virtual_time(main)

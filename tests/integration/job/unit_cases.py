@@ -53,7 +53,11 @@ class World:
             "kind": "Node",
             "metadata": {"name": name, "labels": labels},
             "spec": {"taints": [taint] if is_virtual else []},
-            "status": {"allocatable": amounts, "capacity": amounts},
+            "status": {
+                "allocatable": amounts,
+                "capacity": amounts,
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
         }
         await self.api.send("POST", NODES, document)
 
@@ -103,6 +107,24 @@ class World:
 
     async def change(self, path: str, changes: Mapping[str, Any]) -> None:
         await self.api.send("PATCH", path, changes, MERGE_PATCH)
+
+    async def clear(self) -> None:
+        """Removes everything that cases create, for the next one on the same cluster."""
+        for one in await self._all(PODS):
+            if one["metadata"].get("finalizers"):
+                await self.gone(one["metadata"]["name"])
+        for one in await self._all(PODS):
+            await self.delete(f"{PODS}/{one['metadata']['name']}")
+        for path in (POLICIES, NODES):
+            for one in await self._all(path):
+                await self.delete(f"{path}/{one['metadata']['name']}")
+        for one in await self._all(CLASSES):
+            if one["metadata"]["name"] in ("low", "high"):
+                await self.delete(f"{CLASSES}/{one['metadata']['name']}")
+
+    async def _all(self, path: str) -> list[Document]:
+        found: list[Document] = (await self.api.send("GET", path))["items"]
+        return found
 
     async def leave(self, name: str) -> None:
         """Deletes a pod with `keep`: it is terminating until `gone`."""
