@@ -138,7 +138,7 @@ class World:
 
         async def differs() -> str:
             found = {name: (await self.read(name))["spec"].get("nodeName", "") for name in nodes}
-            return "" if found == nodes else f"{found}, not {nodes}; {[await self._why(name) for name in nodes]}"
+            return "" if found == nodes else f"{found}, not {nodes}; {[await self.why(name) for name in nodes]}"
 
         await self.api.until(differs)
 
@@ -146,7 +146,7 @@ class World:
         """Waits until the pod's condition PodScheduled is False with this reason and these parts of the message."""
 
         async def differs() -> str:
-            found = await self._why(name)
+            found = await self.why(name)
             is_told = found.get("status") == "False" and found.get("reason") == reason
             return (
                 ""
@@ -156,7 +156,7 @@ class World:
 
         await self.api.until(differs)
 
-    async def _why(self, name: str) -> Document:
+    async def why(self, name: str) -> Document:
         conditions = (await self.read(name)).get("status", {}).get("conditions") or []
         return next((one for one in conditions if one["type"] == "PodScheduled"), {})
 
@@ -377,6 +377,20 @@ async def before_next_unit_preempts_first(world: World) -> None:
     await world.on(same="b")
 
 
+async def before_next_unit_lets_a_gang_go_on(world: World) -> None:
+    await two_pools(world)
+    await world.policy(unit("a"), unit("b"), preemptPolicy="BeforeNextUnit")
+    ack = "pod-group.scheduling.sigs.k8s.io"
+    for name in ("m0", "m1"):
+        await world.pod(name, labels={**APP, f"{ack}/name": "m", f"{ack}/min-available": "2"})
+
+    async def differs() -> str:
+        found = sorted([(await world.read(name))["spec"].get("nodeName", "") for name in ("m0", "m1")])
+        return "" if found == ["a", "b"] else f"{found}, {await world.why('m0')}"
+
+    await world.api.until(differs)
+
+
 async def after_all_units_preempts_last(world: World) -> None:
     await world.classes()
     await two_pools(world)
@@ -434,6 +448,7 @@ CASES: tuple[Callable[[World], Awaitable[None]], ...] = (
     virtual_nodes_are_eci,
     nodes_of_no_unit_come_last,
     before_next_unit_preempts_first,
+    before_next_unit_lets_a_gang_go_on,
     after_all_units_preempts_last,
     two_policies_are_refused,
     wrong_units_are_refused,

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
+import yaml
 
 from domains.job.units.policy import Next
-from domains.job.units.reading import configured_policies, is_int32
+from domains.job.units.reading import configured_policies, is_int32, object_policy
 from multisched.framework.plugin_args import PluginArgsError
+from multisched.model.decode_objects import decode_resource_policy
+
+EXAMPLES = Path(__file__).parents[4] / "domains" / "job" / "examples"
 
 
 def args(*units: Any, **fields: Any) -> dict[str, Any]:
@@ -65,3 +71,19 @@ def test_both_spellings_and_defaults_are_read() -> None:
 )
 def test_deletion_cost_is_an_int32_as_kubernetes_reads_it(text: str, is_valid: bool) -> None:
     assert is_int32(text) is is_valid
+
+
+def test_examples_are_valid() -> None:
+    documents = [one for file in EXAMPLES.glob("*.yaml") for one in yaml.safe_load_all(file.read_text("utf-8"))]
+    policies = [one for one in documents if one["kind"] == "ResourcePolicy"]
+    assert policies
+    for document in policies:
+        document["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+        found = decode_resource_policy(orjson.dumps(document))
+        assert (found.malformed, object_policy(found).problem, found.created_s) == ("", "", 1767225600.0)
+        assert len(object_policy(found).units) == 2
+
+
+def test_unreadable_policy_names_itself() -> None:
+    broken = decode_resource_policy(b'{"metadata": {"name": "web", "namespace": "shop"}, "spec": 5}')
+    assert object_policy(broken).problem.startswith("ResourcePolicy shop/web: ")
