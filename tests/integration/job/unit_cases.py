@@ -6,6 +6,7 @@ no kubelet, so that a bound pod stays as it is until the case changes it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
@@ -69,9 +70,45 @@ class World:
             "spec": {"selector": APP, "units": list(units), **spec},
         }
         await self.api.send("POST", POLICIES, document)
+        await self._seen()
+
+    async def _seen(self) -> None:
+        """Waits until the scheduler knows all policies created so far: it refuses a pod because of one that was created later.
+
+        Policies and pods come by different watches, so that a pod could be placed before its policy is known.
+        """
+        marker, labels = "marker", {"marker": "yes"}
+        spec: Document = {"selector": labels, "units": [{"resource": "unknown"}]}
+        kind = {"apiVersion": "scheduling.alibabacloud.com/v1alpha1", "kind": "ResourcePolicy"}
+        await self.api.send("POST", POLICIES, {**kind, "metadata": {"name": marker}, "spec": spec})
+        number = itertools.count()
+
+        async def is_unseen() -> str:
+            name = f"{marker}-{next(number)}"
+            await self.pod(name, labels=labels, selector={"no": "node"})
+            found: Document = {}
+
+            async def is_untold() -> str:
+                found.update(await self.why(name))
+                return "" if found else f"{name} has no condition"
+
+            await self.api.until(is_untold)
+            await self.delete(f"{PODS}/{name}")
+            return "" if found["reason"] == INVALID else f"{name}: {found}"
+
+        await self.api.until(is_unseen)
+        await self.delete(f"{POLICIES}/{marker}")
 
     async def pod(
-        self, name: str, cpu: int = 1, *, priority: str = "", node: str = "", keep: bool = False, **metadata: Any
+        self,
+        name: str,
+        cpu: int = 1,
+        *,
+        priority: str = "",
+        node: str = "",
+        keep: bool = False,
+        selector: Mapping[str, str] | None = None,
+        **metadata: Any,
     ) -> None:
         spec: Document = {
             "schedulerName": "job-scheduler",
@@ -80,6 +117,7 @@ class World:
         }
         spec |= {"priorityClassName": priority} if priority else {}
         spec |= {"nodeName": node} if node else {}
+        spec |= {"nodeSelector": selector} if selector else {}
         known = {"name": name, "labels": APP, "finalizers": [KEEP] if keep else []}
         await self.api.send(
             "POST", PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": known | metadata, "spec": spec}
