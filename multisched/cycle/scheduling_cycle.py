@@ -285,7 +285,9 @@ class SchedulingCycle:
         ordered = np.concatenate((ties[turn:], ties[:turn]))
         if len(ordered) < count:
             others = choice.feasible & (total < best)
-            if self.plugins.outranking is not None:  # a worse row is no substitute: a pod that loses these rows is tried again
+            if (
+                self.plugins.outranking is not None
+            ):  # a worse row is no substitute: a pod that loses these rows is tried again
                 unit = choice.outranking_weight or self.plugins.outranking_weight
                 others &= total // unit == best // unit
             rest = others.nonzero()[0]
