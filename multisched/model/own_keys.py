@@ -72,6 +72,7 @@ OWN_KEYS: Final = (
     OwnKey("multisched.io/gpu-devices", Holder.POD, Form.ANNOTATION),
     OwnKey("multisched.io/gpu-allocated-milli", Holder.POD, Form.ANNOTATION),
     OwnKey("multisched.io/gpu-allocated-mib", Holder.POD, Form.ANNOTATION),
+    OwnKey("multisched.io/unit", Holder.POD, Form.ANNOTATION),
     OwnKey("multisched.io/tide-notice", Holder.POD, Form.ANNOTATION),
     OwnKey("multisched.io/tide-hook", Holder.POD, Form.ANNOTATION),
     OwnKey("multisched.io/checkpoint", Holder.POD, Form.ANNOTATION),
