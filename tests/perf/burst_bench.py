@@ -192,18 +192,25 @@ class BurstBench:
         return {MULTISCHED: rounds}, turnover_bars(rounds)
 
     async def _turnover_round(self, slots: int) -> TurnoverRound:
-        """All pods wait before the program starts; each Succeeds POD_S after the client has seen it bound."""
+        """All pods wait before the program starts; each Succeeds POD_S after the client has seen it bound.
+
+        The first pods on the slots end after even parts of POD_S: else all slots would be freed at once, every POD_S.
+        """
         pods = list(workload.pods(self._scaled(TURNOVER_PODS), JOB))
         names = [str(pod["metadata"]["name"]) for pod in pods]
         await self._client.create_all(PODS, pods, CREATES_IN_FLIGHT)
         await anyio.sleep(SETTLE_S)
 
-        async def end(name: str) -> None:
-            await anyio.sleep(POD_S)
+        async def end(name: str, after_s: float) -> None:
+            await anyio.sleep(after_s)
             await self._client.end_pod(name)
 
         async with self._client.watch_slots() as watch, anyio.create_task_group() as kubelet:
-            watch.on_bound = lambda name: kubelet.start_soon(end, name)
+
+            def run_pod(name: str) -> None:
+                kubelet.start_soon(end, name, POD_S * min(1.0, len(watch.bound_at) / slots))
+
+            watch.on_bound = run_pod
             program = await self._ours.start(self._plane)
             try:
                 await watch.wait(names, STALL_S)
