@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from multisched.framework.context import PluginContext
 from multisched.framework.dependency import Isolation, why_wrong_dependency
 from multisched.framework.extender import ExtenderPlugin
-from multisched.framework.introspection import RemarkPlugin
+from multisched.framework.introspection import OutcomePlugin, RemarkPlugin
 from multisched.framework.ledger import ChoosingPlugin, LedgerSettingsError
 from multisched.framework.points import (
     BindPlugin,
@@ -269,6 +269,7 @@ class PluginSet:
         self.enqueue_extensions = implementing(plugins, EnqueueExtensions)
         self.choosing = implementing(plugins, ChoosingPlugin)
         self.remarking = implementing(plugins, RemarkPlugin)
+        self.learning = implementing(plugins, OutcomePlugin)
         _refuse_rivals(self.choosing)
         self.remote = implementing(plugins, RemotePlugin)
         self.extenders = implementing(plugins, ExtenderPlugin)

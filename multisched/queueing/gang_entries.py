@@ -16,7 +16,7 @@ import msgspec
 
 from multisched.framework.gangs import Reserving
 from multisched.framework.points import QueuedGang, QueuedPod
-from multisched.model.gang import TopologyLevel
+from multisched.model.gang import GangSpec, TopologyLevel
 from multisched.queueing.entry import Entry
 from multisched.queueing.transitions import POPPED, QueueState
 from multisched.state.gang_roster import Gang, GangRoster
@@ -25,12 +25,16 @@ STARTED: Final = "started"
 """In place of a reason why members wait: the gang has started."""
 
 
+_Asked = tuple[str, GangSpec | None, int]
+"""A gang, its requirements, and how many members it lacks."""
+
+
 class _Waiting(msgspec.Struct):
     """The queue's state of one gang."""
 
     entries: dict[str, Entry] = msgspec.field(default_factory=dict)
     lead: Entry | None = None
-    tried: tuple[object, ...] | None = None
+    tried: tuple[_Asked, ...] | None = None
     """The gang's requirements when members of it were last popped."""
     why: str | None = None
     """The reason why its members waited when they were last sorted; None: they must be sorted again."""
@@ -126,13 +130,21 @@ class GangEntries:
         waiting = self._gangs.get(key)
         return waiting is not None and waiting.tried != self._asked(key)
 
+    def are_redefined(self, uids: Iterable[str]) -> bool:
+        """Reports whether objects of these members' gangs, or of gangs that start with them, changed since members were last popped."""
+        for key in {key for uid in uids if (key := self._gang_of.get(uid))}:
+            tried, asked = self._gangs[key].tried or (), self._asked(key)
+            if [gang[:2] for gang in tried] != [gang[:2] for gang in asked]:
+                return True
+        return False
+
     def is_outdated(self, entry: Entry) -> bool:
         """Reports whether the member's attempt used requirements of its gang that have changed."""
         return (self.must_start_together(entry.uid) or self.has_topology(entry)) and self.asks_otherwise(
             self.key_of(entry)
         )
 
-    def _asked(self, key: str) -> tuple[object, ...]:
+    def _asked(self, key: str) -> tuple[_Asked, ...]:
         """Returns the requirements of the gang and of those that start with it."""
         gangs = (self._roster.gang(one) for one in self._roster.together_with(key))
         return tuple((gang.key, gang.spec, gang.lacks) for gang in gangs if gang is not None)

@@ -49,6 +49,8 @@ from multisched.shell.program import Program, ProgramPorts
 from multisched.state.gang_roster_state import GangRosterState, gang_state, restore_gang_state
 
 UNREADABLE_SHOWN = 5
+EVALUATIONS_MAX = 20
+"""Evaluations in one step of an attempt."""
 """Limit of the unreadable objects of a dump that are named; of the others only the number is given."""
 R = TypeVar("R")
 SANDBOX_ONLY = Status.error("placed in a sandbox only")
@@ -304,6 +306,7 @@ class SchedulerSandbox:
             registry=registry,
             open_extender=OfflineExtender,
             pending=self.pending.values,
+            steps=_CountedSteps(),
         )
         self.program = Program(configuration, ports)
         snapshot = known.read(self.program.decoder) if isinstance(known, DumpedCluster) else known
@@ -544,6 +547,29 @@ def _answered(running: Generator[Sequence[RemoteRequest] | Pause, Any, R]) -> tu
             asked = running.send({})
     except StopIteration as ended:
         return ended.value, tuple(unasked)
+
+
+class _CountedSteps:
+    """Steps that end after a number of evaluations, because the sandbox's clock stands still. So the same question gets the same answer.
+
+    An attempt may take `cycle.effort.PAUSES_MAX` steps, and makes 10,000 evaluations in these.
+    """
+
+    def __init__(self) -> None:
+        self._evaluations = 0
+
+    def begin(self) -> None:
+        self._evaluations = 0
+
+    def is_spent(self) -> bool:
+        self._evaluations += 1
+        if self._evaluations <= EVALUATIONS_MAX:
+            return False
+        self._evaluations = 0  # the caller goes on after the pause, without `begin`
+        return True
+
+    async def rest(self) -> None:
+        """Does nothing: a sandbox is synchronous."""
 
 
 class _NoNetwork:

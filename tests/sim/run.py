@@ -21,9 +21,17 @@ from multisched.shell.garbage import set_gc_thresholds
 from tests.kit.disruptions.catalog import BY_NAME
 from tests.kit.run.report import Report
 from tests.kit.run.seeded_run import run_seed
-from tests.kit.settings.setting import EDITED_FROM, LINKED_FROM, OWNED_FROM, RELOADED_FROM, TEAMED_FROM, TIDED_FROM
+from tests.kit.settings.setting import (
+    CONTESTED_FROM,
+    EDITED_FROM,
+    LINKED_FROM,
+    OWNED_FROM,
+    RELOADED_FROM,
+    TEAMED_FROM,
+    TIDED_FROM,
+)
 
-KINDS = (0, TEAMED_FROM, RELOADED_FROM, OWNED_FROM, LINKED_FROM, EDITED_FROM, TIDED_FROM)
+KINDS = (0, TEAMED_FROM, RELOADED_FROM, OWNED_FROM, LINKED_FROM, EDITED_FROM, TIDED_FROM, CONTESTED_FROM)
 """The first seed of each kind of run."""
 FAULTS_MIN = 10
 """Minimum number of faults in every run."""

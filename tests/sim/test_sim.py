@@ -14,6 +14,7 @@ from tests.kit.run.seeded_run import run_seed
 from tests.kit.scenarios import tides
 from tests.kit.scenarios.edits import SCENARIOS
 from tests.kit.settings.setting import (
+    CONTESTED_FROM,
     EDITED_FROM,
     LINKED_FROM,
     OWNED_FROM,
@@ -36,6 +37,7 @@ SEEDS = (
     EDITED_FROM,
     TIDED_FROM,
     TIDED_FROM + 1,
+    CONTESTED_FROM,
 )
 """One of each kind, and both halves of the scenarios of tides; those with an even number run the default configuration."""
 
@@ -48,7 +50,7 @@ def test_every_invariant_holds_under_faults(seed: int) -> None:
     assert report.fault_count >= FAULTS_MIN
     if seed == EDITED_FROM:
         assert all(report.faults[name] for name in SCENARIOS), "each scenario comes to its edit"
-    if seed >= TIDED_FROM:
+    if TIDED_FROM <= seed < CONTESTED_FROM:
         assert all(report.faults[name] for name in tides.drawn_names(seed)), "each scenario comes to its event"
     if not report.is_shipped:  # without remote responses nothing happens between a decision and its commit
         assert report.conflicts_true > 0
@@ -56,9 +58,9 @@ def test_every_invariant_holds_under_faults(seed: int) -> None:
 
 
 def test_a_run_of_many_seeds_has_each_kind() -> None:
-    seeds = played(280)
+    seeds = played(320)
 
-    assert len(set(seeds)) == 280
+    assert len(set(seeds)) == 320
     ends = {
         0: TEAMED_FROM,
         TEAMED_FROM: PACKED_FROM,
@@ -66,7 +68,8 @@ def test_a_run_of_many_seeds_has_each_kind() -> None:
         OWNED_FROM: LINKED_FROM,
         LINKED_FROM: EDITED_FROM,
         EDITED_FROM: TIDED_FROM,
-        TIDED_FROM: TIDED_FROM + 40,
+        TIDED_FROM: CONTESTED_FROM,
+        CONTESTED_FROM: CONTESTED_FROM + 40,
     }
     for first, end in ends.items():
         assert sum(first <= seed < end for seed in seeds) == 40
@@ -78,6 +81,8 @@ def test_most_runs_with_controllers_and_trees_have_nodes_that_share_gpus() -> No
     assert has_cards[0], "the test plays it"
     assert 20 <= sum(has_cards) < 40
     assert not any(drawn(seed, rng_of(seed)).has_card_nodes for seed in (0, TEAMED_FROM, RELOADED_FROM, LINKED_FROM))
+    contested = [drawn(seed, rng_of(seed)) for seed in range(CONTESTED_FROM, CONTESTED_FROM + 40)]
+    assert all(one.has_card_nodes and one.has_card_contests and one.has_gangs for one in contested)
 
 
 def test_every_second_seed_runs_the_shipped_default_configuration() -> None:

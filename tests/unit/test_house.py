@@ -21,7 +21,7 @@ APART: Final = {
 LAZY_IMPORTS: Final = {
     "multisched.app": (1, "most programs review no quotas"),
     "multisched.cli.query_commands": (3, "every command is parsed at each start, and one is run"),
-    "multisched.cli.commands": (28, "every command is parsed at each start, and one is run"),
+    "multisched.cli.commands": (29, "every command is parsed at each start, and one is run"),
     "multisched.cli.cluster_options": (7, "every command is parsed at each start, and one is run"),
     "multisched.cli.driving": (7, "every command is parsed at each start, and one is run"),
     "multisched.cli.dump": (2, "who asks a server needs no sandbox"),

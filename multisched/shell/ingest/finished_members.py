@@ -25,8 +25,10 @@ SUCCEEDED_PODS: Final = "status.phase=Succeeded"
 class FinishedMembers:
     """Ingest of succeeded pods into the roster of gangs. Before their first list, a gang may require too many members."""
 
-    def __init__(self, roster: GangRoster, decoder: Decoder, build: Callable[[ReflectorHandler], Reflector]) -> None:
-        """`build`: builds the reflector of `SUCCEEDED_PODS`; called when the first gang appears."""
+    def __init__(
+        self, roster: GangRoster, decoder: Decoder, build: Callable[[str, ReflectorHandler], Reflector]
+    ) -> None:
+        """`build`: builds the reflector of pods that a field selector selects; called when the first gang appears."""
         self._roster = roster
         self._decoder = decoder
         self._build = build
@@ -36,7 +38,7 @@ class FinishedMembers:
     async def run(self) -> None:
         """Waits for the first gang, then watches until cancelled."""
         await self._is_needed.wait()
-        await self._build(self).run()
+        await self._build(SUCCEEDED_PODS, self).run()
 
     def upsert(self, key: str, raw: msgspec.Raw) -> None:
         try:

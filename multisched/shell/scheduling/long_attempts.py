@@ -1,10 +1,10 @@
 """Attempts that last longer than one step: each continues in a separate task, while its domain schedules other pods.
 
 An attempt yields a `Pause` once a step has lasted long enough. The members placed so far stay assumed during the pause. After
-the pause the attempt continues only if its inputs are unchanged: its members are still in flight and unchanged, the profile is
-the same, the domain still takes pods, and (for a gang with a topology) the domain has the same nodes in the same topology
-domains. Otherwise the attempt is closed, which undoes it, and its members are requeued. Before the result is applied, members
-that were assumed during a pause are checked like a bind before it is sent (`binding/send_check.py`).
+the pause the attempt continues only if its inputs are unchanged: its members are still in flight and unchanged, as are the objects
+that define its gang, the profile is the same, the domain still takes pods, and (for a gang with a topology) the domain has the same
+nodes in the same topology domains. Otherwise the attempt is closed, which undoes it, and its members are requeued. Before the result
+is applied, members that were assumed during a pause are checked like a bind before it is sent (`binding/send_check.py`).
 
 Only one paused attempt per domain holds capacity. Further ones are undone and wait in line: two attempts that hold half of the
 capacity each would both fail. When an attempt is undone, pods that were parked since it began to hold capacity are requeued.
@@ -261,6 +261,8 @@ class LongAttempts:
             attempt.changes = self._queue.changes_in_flight
             if any(map(self._has_changed, attempt.entries)):
                 return "a member changed"
+        if self._queue.gangs.are_redefined(entry.pod.uid for entry in attempt.entries):
+            return "the requirements of the gang changed"
         return ""
 
     def _has_changed(self, entry: QueuedPod) -> bool:

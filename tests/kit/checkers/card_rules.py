@@ -99,3 +99,24 @@ def fits(demand: CardDemand, pod: Pod, known: CardNode, node: Node, there: Colle
         return known.mode != WHOLE
     usage = Usage(known, there)
     return len(demand.parts) == 1 and usage.has_room(demand.parts[0])
+
+
+def fault_of_victims(
+    demand: CardDemand, pod: Pod, known: CardNode, node: Node, there: Collection[Pod], victims: Collection[Pod]
+) -> str:
+    """Returns what is wrong with evicting the victims from the node for the pod; empty for nothing, and if that is unknown.
+
+    `node`: as the process has observed it. `there`: all pods on it, with the victims.
+    """
+    registered = known.annotations().items() <= node.annotations.items()
+    is_known = known.mode == demand.mode and bool(known.cards) and len(demand.parts) == 1 and registered
+    if not is_known or any(mode_of(one) in ANNOTATED_MODES and not held_of(one, known.mode) for one in there):
+        return ""
+    going = {victim.uid for victim in victims}
+    left = [one for one in there if one.uid not in going]
+    if not fits(demand, pod, known, node, left):
+        return f"it does not fit when {sorted(victim.key for victim in victims)} are gone"
+    if any(one.is_leaving for one in there):
+        return ""  # what leaves anyway needs no reason
+    spared = next((victim for victim in victims if fits(demand, pod, known, node, [*left, victim])), None)
+    return "" if spared is None else f"{spared.key} might as well stay"

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.objects import Node, Pod
 from tests.kit.checkers.reference_rules import PodOnNode, Relations, has_room, is_tolerated, matches_node_affinity
+from tests.kit.world.labels import CARDS
 
 
 def surely_violated_budget(budgets: Collection[PodDisruptionBudget], victims: Collection[Pod]) -> str:
@@ -40,7 +41,8 @@ def is_plain(pod: Pod) -> bool:
     """Reports whether only requests, labels and taints of nodes, and the rules of other pods can keep the pod off a node. More pods
     never help it.
     """
-    return needs_only_room_or_devices(pod) and not (pod.annotations or pod.requests.get("nvidia.com/gpu"))
+    has_devices = pod.annotations or pod.requests.get("nvidia.com/gpu") or CARDS in pod.labels
+    return needs_only_room_or_devices(pod) and not has_devices
 
 
 def needs_only_room_or_devices(pod: Pod) -> bool:

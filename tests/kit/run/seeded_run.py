@@ -94,6 +94,7 @@ class Run:
             has_linked_quotas=setting.has_linked_quotas,
             has_card_nodes=setting.has_card_nodes,
             has_tide=setting.has_tide,
+            has_card_contests=setting.has_card_contests,
         )
         if setting.has_tide:
             self._bind_checker.tide = TideHistory(

@@ -1,7 +1,7 @@
 """Scenarios of edits: a pod is pending or limited, and one change of an object or of the configuration file decides about it.
 
-Runs from EDITED_FROM on have all of them, in an order drawn from the seed, after all disruptions. Each scenario creates its own
-nodes, which only its own pods tolerate, and deletes these pods at its end.
+Runs from EDITED_FROM up to TIDED_FROM have all of them, in an order drawn from the seed, after all disruptions. Each scenario
+creates its own nodes, which only its own pods tolerate, and deletes these pods at its end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Scenarios of the tide: inference grows and shrinks, and training gives its cards after a notice, or must not.
 
-Runs from TIDED_FROM on have a sample of them, in an order drawn from the seed, after all disruptions: half of them with an even seed,
-the other half with an odd one. `TideHistory` judges each notice and eviction; a scenario reports what does not happen in time.
+Runs from TIDED_FROM up to CONTESTED_FROM have a sample of them, in an order drawn from the seed, after all disruptions: half of them
+with an even seed, the other half with an odd one. `TideHistory` judges each notice and eviction; a scenario reports what does not
+happen in time.
 """
 
 from __future__ import annotations

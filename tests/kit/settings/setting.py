@@ -47,9 +47,11 @@ OWNED_FROM: Final = 300
 LINKED_FROM: Final = 400
 """From this seed on quotas are ElasticQuotas, one object per level, and pods name them by a label."""
 EDITED_FROM: Final = 500
-"""From this seed on runs have the shipped configuration and fewer disruptions, followed by edits (`scenarios.edits`)."""
+"""From this seed up to TIDED_FROM runs have the shipped configuration and fewer disruptions, followed by edits (`scenarios.edits`)."""
 TIDED_FROM: Final = 600
-"""From this seed on runs have the shipped configuration with GpuTide and fewer disruptions, followed by tides (`scenarios.tides`)."""
+"""From this seed up to CONTESTED_FROM runs have the shipped configuration with GpuTide and fewer disruptions, followed by tides
+(`scenarios.tides`).
+"""
 TIDE_NOTICE_S: Final = 4
 TIDE_MIN_RUN_S: Final = 20
 TIDE_ARGS: Final[Mapping[str, Any]] = {
@@ -62,6 +64,10 @@ TIDE_ARGS: Final[Mapping[str, Any]] = {
     "headroom": {"min": 0, "max": 1},
 }
 """Seconds in place of minutes."""
+CONTESTED_FROM: Final = 700
+"""From this seed on all runs have nodes that share GPUs, and pods for them are urgent or form gangs (`world.card_contests`). All else
+is as from OWNED_FROM on.
+"""
 EDITED_TAINT: Final = "sim/edited"
 """The taint that EDITED_DOMAIN tolerates once the configuration file is edited."""
 EDITED_DOMAIN: Final = "forecast"
@@ -145,6 +151,8 @@ class Setting:
     """Quotas, if any, are ElasticQuotas of Koordinator's form."""
     has_card_nodes: bool
     """Some nodes share GPUs, with their device plugins."""
+    has_card_contests: bool
+    """Pods for these nodes are urgent or form gangs."""
     reserve: ReservePolicy | None
     """When gangs of RESERVING_DOMAIN may reserve capacity; None: never."""
     is_rollout: bool
@@ -192,9 +200,10 @@ def rng_of(seed: int) -> random.Random:
 
 def drawn(seed: int, rng: random.Random) -> Setting:
     """Returns the setting of a seed. `rng`: from `rng_of`."""
-    has_tide = seed >= TIDED_FROM
+    has_tide = TIDED_FROM <= seed < CONTESTED_FROM
     is_edited = EDITED_FROM <= seed < TIDED_FROM
-    is_shipped, is_drawn = seed % 2 == 0 or seed >= EDITED_FROM, seed % 4 == 3 and seed < EDITED_FROM
+    is_fixed = is_edited or has_tide
+    is_shipped, is_drawn = seed % 2 == 0 or is_fixed, seed % 4 == 3 and not is_fixed
     document = tided_document() if has_tide else SHIPPED if is_shipped else _asking(rng, is_drawn=is_drawn)
     has_links = LINKED_FROM <= seed < EDITED_FROM
     reserve = None if not has_links or is_drawn else _drawn_reserve(random.Random(f"{seed}/reserving"))
@@ -204,10 +213,12 @@ def drawn(seed: int, rng: random.Random) -> Setting:
     configuration = loading.default() if is_default else loading.parse(text_of(document), "scenario")
     is_alone = not configuration.lease.enabled
     teams = random.Random(f"{seed}/teamed").random()
-    has_quotas = is_edited or (TEAMED_FROM <= seed < TIDED_FROM and teams < QUOTAS)
-    is_owned = OWNED_FROM <= seed < TIDED_FROM
-    has_cards = OWNED_FROM <= seed < LINKED_FROM and random.Random(f"{seed}/shared GPUs").random() < CARDS
-    has_gangs = is_owned or (TEAMED_FROM <= seed < TIDED_FROM and teams >= 1 - GANGS)
+    has_quotas = is_edited or (seed >= TEAMED_FROM and not has_tide and teams < QUOTAS)
+    is_owned = seed >= OWNED_FROM and not has_tide
+    has_contests = seed >= CONTESTED_FROM
+    may_have_cards = OWNED_FROM <= seed < LINKED_FROM
+    has_cards = has_contests or (may_have_cards and random.Random(f"{seed}/shared GPUs").random() < CARDS)
+    has_gangs = is_owned or (seed >= TEAMED_FROM and not has_tide and teams >= 1 - GANGS)
     # A max holds for all domains only if they share one lease. Without quotas they have separate leases, which is harder.
     lease = replace(configuration.lease, per_domain=not has_quotas)
     return Setting(
@@ -227,6 +238,7 @@ def drawn(seed: int, rng: random.Random) -> Setting:
         has_gang_workloads=is_owned,
         has_linked_quotas=has_links,
         has_card_nodes=has_cards,
+        has_card_contests=has_contests,
         reserve=reserve,
         is_rollout=not is_alone and random.Random(f"{seed}/rollout").random() < ROLLOUTS,
         is_reloaded=is_edited

@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -26,6 +26,9 @@ from multisched.model.objects import Pod
 from multisched.model.wire import JSON, MERGE_PATCH, Response
 from tests.kit.wire.faults import CARDED
 from tests.kit.world.api_user import NAMESPACE, ApiUser, pods_path
+from tests.kit.world.card_contests import COMES_S, CardGang, drawn_gangs, make_urgent
+from tests.kit.world.definitions import POD_GROUP
+from tests.kit.world.gang_plans import group_manifest
 from tests.kit.world.gpu_nodes import (
     DEVICE_GROUP,
     DEVICE_VERSION,
@@ -79,7 +82,17 @@ class RetryingTransport(DirectTransport):
 class SharedGpuActors:
     """The shared GPUs of one run."""
 
-    def __init__(self, server: ApiServer, user: ApiUser, objects: StoreView, clock: WallClock, seed: int) -> None:
+    def __init__(
+        self,
+        server: ApiServer,
+        user: ApiUser,
+        objects: StoreView,
+        clock: WallClock,
+        seed: int,
+        *,
+        is_contested: bool = False,
+    ) -> None:
+        """`is_contested`: there are urgent pods, and gangs; PodGroups must be installed then."""
         self._user, self._objects, self._clock = user, objects, clock
         self._rng = random.Random(f"{seed}/cards")
         self.nodes: Mapping[str, CardNode] = {one.name: one for one in drawn_nodes(self._rng)}
@@ -97,6 +110,11 @@ class SharedGpuActors:
             status_interval_s=0.0,
             plugin_delay_s=self._rng.choice(PLUGIN_S),
         )
+        self._contests = random.Random(f"{seed}/contested cards") if is_contested else None
+        self.gangs: Mapping[str, CardGang] = (
+            {} if self._contests is None else {one.plan.name: one for one in drawn_gangs(self._contests)}
+        )
+        """Gangs by name; their members are named `NAME-NUMBER`, with the prefix of all these pods."""
         self._numbers = itertools.count(1)
         self._under_way: set[asyncio.Task[None]] = set()
 
@@ -116,9 +134,14 @@ class SharedGpuActors:
         reverted.
         """
         tasks = [asyncio.ensure_future(one(struck)) for one in (self._lock_nodes, self._change_cards)]
+        forming = None if self._contests is None else asyncio.ensure_future(self._form_gangs(struck, self._contests))
         try:
             await self._arrive(struck)
+            if forming is not None:
+                await forming
         finally:
+            if forming is not None:
+                forming.cancel()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -141,19 +164,39 @@ class SharedGpuActors:
         for _ in range(self._rng.randint(*BURSTS)):
             for _ in range(self._rng.randint(1, BURST_MAX)):
                 name, demand = f"{CARDED}{next(self._numbers)}", drawn_demand(self._rng)
-                self.demands[name] = demand
-                await self._user.create_pod(manifest(name, demand, self._rng))
+                self.demands[name], pod = demand, manifest(name, demand, self._rng)
+                if self._contests is not None:
+                    make_urgent(pod, self._contests)
+                await self._user.create_pod(pod)
                 struck[f"{demand.mode} pod"] += 1
                 if self._rng.random() < DELETED:
-                    task = asyncio.ensure_future(self._delete(name, self._rng.uniform(0.0, DELETED_S)))
-                    self._under_way.add(task)
-                    task.add_done_callback(self._under_way.discard)
+                    self._delete_later([name], self._rng.uniform(0.0, DELETED_S))
             await asyncio.sleep(self._rng.uniform(*BETWEEN_S))
 
-    async def _delete(self, name: str, after_s: float) -> None:
-        """Deletes a pod as users do: the kubelet ends and then removes it."""
+    async def _form_gangs(self, struck: Counter[str], rng: random.Random) -> None:
+        """Creates the gangs one after the other."""
+        for gang in self.gangs.values():
+            await asyncio.sleep(rng.uniform(*COMES_S))
+            if gang.plan.has_group:
+                await self._post(POD_GROUP.path(NAMESPACE), group_manifest(gang.plan))
+            names = [f"{gang.plan.name}-{number}" for number in range(gang.plan.size)]
+            for name, demand in zip(names, gang.demands, strict=True):
+                self.demands[name] = demand
+                await self._user.create_pod(gang.member(name, demand, rng))
+            struck[f"{gang.demands[0].mode} gang"] += 1
+            if gang.leaves_s is not None:
+                self._delete_later(names, gang.leaves_s)
+
+    def _delete_later(self, names: Sequence[str], after_s: float) -> None:
+        task = asyncio.ensure_future(self._delete(names, after_s))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _delete(self, names: Sequence[str], after_s: float) -> None:
+        """Deletes pods as users do: the kubelet ends and then removes them."""
         await asyncio.sleep(after_s)
-        await self._user.send("DELETE", f"{pods_path(NAMESPACE)}/{name}")
+        for name in names:
+            await self._user.send("DELETE", f"{pods_path(NAMESPACE)}/{name}")
 
     # -- agents of nodes -----------------------------------------------------------------------------------------------
 

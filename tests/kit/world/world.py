@@ -57,6 +57,7 @@ class World:
         has_linked_quotas: bool = False,
         has_card_nodes: bool = False,
         has_tide: bool = False,
+        has_card_contests: bool = False,
     ) -> None:
         """`on_bound`: called with uid and node of each pod that another client places."""
         self.objects = objects
@@ -80,7 +81,11 @@ class World:
         rng_of_gangs = random.Random(f"{seed}/gang workloads")
         workloads = GangWorkloads(self.user, self.kubelets, self.storage, self.pods, rng_of_gangs)
         self.gang_workloads = workloads if has_gang_workloads else None
-        self.cards = SharedGpuActors(server, self.user, objects, clock, seed) if has_card_nodes else None
+        self.cards = (
+            SharedGpuActors(server, self.user, objects, clock, seed, is_contested=has_card_contests)
+            if has_card_nodes
+            else None
+        )
         tides = TideWorkloads(self.user, lambda: objects.pods().values(), clock, random.Random(f"{seed}/tides"))
         self.tides = tides if has_tide else None
         self._relations = Relations(seed)

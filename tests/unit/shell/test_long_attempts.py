@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multisched.model.gang import SP_LABEL, GangApi, GangSpec
+from multisched.model.gang import SP_LABEL, GangApi, GangSpec, TopologyLevel
 from multisched.queueing.transitions import QueueState
 from multisched.shell.domain import DomainWorker
 from multisched.testing.sim_loop import SimLoop, simulate
@@ -149,8 +149,12 @@ def test_member_deleted_in_a_pause_leaves_nothing_held() -> None:
 
 
 @pytest.mark.parametrize("pause", [1, 2])
-def test_gang_whose_minimum_is_raised_in_a_pause_does_not_start_with_too_few(pause: int) -> None:
-    """`pause`: the first, in which one member is assumed, or a later one."""
+@pytest.mark.parametrize("changed", [GangSpec(7), GangSpec(6, topology=(TopologyLevel("nowhere", is_required=True),))])
+def test_gang_whose_object_changes_in_a_pause_does_not_start_as_it_was(changed: GangSpec, pause: int) -> None:
+    """Its minimum is raised, or it must stay in one domain of a label that no node has.
+
+    `pause`: the first, in which one member is assumed, or a later one.
+    """
 
     async def scene(harness: WorkerHarness) -> None:
         gangs = harness.cache.gangs
@@ -160,7 +164,7 @@ def test_gang_whose_minimum_is_raised_in_a_pause_does_not_start_with_too_few(pau
         await first_pause(harness)
         await asyncio.sleep((pause - 1) * REST_S)
         assert in_pause(harness)
-        gangs.set_object(GangApi.SCHEDULER_PLUGINS, "default/gang", GangSpec(7))
+        gangs.set_object(GangApi.SCHEDULER_PLUGINS, "default/gang", changed)
         await asyncio.sleep(20 * REST_S)
         assert not bound(harness)
         assert not len(harness.cache)

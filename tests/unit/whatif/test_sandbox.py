@@ -14,6 +14,7 @@ import yaml
 
 from multisched.config import loading
 from multisched.config.plugins import plugin_registry
+from multisched.cycle.effort import Effort
 from multisched.framework.pod_group import PodGroup
 from multisched.framework.registry import Registry
 from multisched.framework.status import Status
@@ -23,7 +24,14 @@ from multisched.model.wire import ConnectFailedError, Response
 from multisched.observe.explain_view import ExplainQuery
 from multisched.state.cluster_cache import PlacedPod
 from multisched.testing.builders import make_node, make_pod, node_document
-from multisched.whatif.sandbox import UNREADABLE_SHOWN, ClusterSnapshot, DumpedCluster, SchedulerSandbox, trial
+from multisched.whatif.sandbox import (
+    EVALUATIONS_MAX,
+    UNREADABLE_SHOWN,
+    ClusterSnapshot,
+    DumpedCluster,
+    SchedulerSandbox,
+    trial,
+)
 from tests.unit.plugins.quota.trees import leaf
 from tests.unit.plugins.quota.trees import node as level
 from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
@@ -193,6 +201,15 @@ def test_sandbox_places_a_pod_like_the_program_without_a_trace(pod: Any, fits: b
     for _ in range(2):
         assert sandbox.fits(worker, late) == ("n1" if fits else None)
         assert sandbox.cache.placed(late.uid) is None
+
+
+def test_attempt_in_a_sandbox_pauses_by_evaluations_since_its_clock_stands_still() -> None:
+    """By the clock each evaluation after the first pause would be a step, and long searches for victims would be given up early."""
+    sandbox = SchedulerSandbox(configuration(), dumped(node_document("n1"), small_pod("late")))
+    (worker,) = sandbox.program.router.workers()
+    effort = Effort(worker.cycle._budget)
+    pauses = [effort.is_pause_due() for _ in range(3 * (EVALUATIONS_MAX + 1))]
+    assert pauses == [*[False] * EVALUATIONS_MAX, True] * 3
 
 
 class Closed:

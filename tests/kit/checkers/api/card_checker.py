@@ -10,15 +10,19 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from typing import Final
 
 from multisched.cluster.kubelet.device_plugins import Allocation
 from multisched.cluster.kubelet.plugin_rules import HAMI_LOCK
 from multisched.model.objects import Pod
 from tests.kit.checkers.card_rules import Usage, fits, is_unserved, may_be_confused, mode_of
-from tests.kit.world.gpu_nodes import HAMI
+from tests.kit.world.gpu_nodes import HAMI, CardNode
+from tests.kit.world.gpu_pods import CardDemand
 from tests.kit.world.shared_gpus import SharedGpuActors
 from tests.kit.world.store_view import StoreView
 
+GANG: Final = "gang"
+"""The label with which `gang_plans` marks members."""
 INIT: str = "first"
 """The name of init containers of these pods. They use their cards before the other containers do, not at the same time."""
 
@@ -90,17 +94,40 @@ class CardChecker:
                 if is_unserved(pod):
                     yield f"I5: the device plugin of {name} has not served {pod.key} at rest"
         yield from self._waiting_that_fit()
+        yield from self._gangs_that_fit()
 
     def _waiting_that_fit(self) -> Iterator[str]:
         nodes = self._objects.nodes()
         for pod in self._users.pods():
             demand = self._users.demands.get(pod.name)
-            if pod.node or pod.is_deleting or pod.is_terminal or demand is None:
+            if pod.node or pod.is_deleting or pod.is_terminal or demand is None or GANG in pod.labels:
                 continue
             for name, known in self._users.nodes.items():
                 if name in nodes and fits(demand, pod, known, nodes[name], self._pods_on(name)):
                     yield f"I3: {pod.key} is not bound, and {name} has cards for it"
                     break
+
+    def _gangs_that_fit(self) -> Iterator[str]:
+        """Yields gangs that wait although their members certainly fit: they are equal, and each can have a node of its own."""
+        nodes = self._objects.nodes()
+        for name, gang in self._users.gangs.items():
+            members = [pod for pod in self._users.pods() if pod.labels.get(GANG) == name and not pod.is_terminal]
+            waiting = [pod for pod in members if not (pod.node or pod.is_deleting)]
+            bound = sum(bool(pod.node) and not pod.is_deleting for pod in members)
+            lacking = max(gang.plan.minimum - bound, 1)
+            if len(set(map(id, gang.demands))) > 1 or len(waiting) < lacking:
+                continue
+            free = [
+                one
+                for one, known in self._users.nodes.items()
+                if one in nodes and fits(gang.demands[0], waiting[0], known, nodes[one], self._pods_on(one))
+            ]
+            if len(free) >= lacking:
+                yield f"I3: {waiting[0].key} is not bound, and its gang lacks {lacking} members, which fit on {free}"
+
+    def known(self, pod: Pod, node: str) -> tuple[CardDemand | None, CardNode | None]:
+        """Returns the pod's demand and the node's real cards, if it is a pod for shared GPUs on such a node."""
+        return self._users.demands.get(pod.name), self._users.nodes.get(node)
 
     def _pods_on(self, node: str) -> list[Pod]:
         return [pod for pod in self._objects.pods().values() if pod.node == node and not pod.is_terminal]

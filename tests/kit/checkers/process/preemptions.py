@@ -20,6 +20,7 @@ from multisched.shell.program import Program
 from multisched.verify.gangs import GangState
 from multisched.verify.quota_tree import QuotaTree
 from tests.kit.checkers.api.bind_checker import BindChecker
+from tests.kit.checkers.card_rules import fault_of_victims as fault_of_card_victims
 from tests.kit.checkers.delivered_state import DeliveredState
 from tests.kit.checkers.preemption_rules import fault_of_preemption
 from tests.kit.checkers.process.feasible_nodes import used_by
@@ -34,6 +35,7 @@ from tests.kit.checkers.victim_rules import (
     remaining_budget,
     surely_violated_budget,
 )
+from tests.kit.world.labels import CARDS
 
 SYSTEM_PRIORITY: Final = 2_000_000_000
 """Pods of this or a higher priority are not expected to end."""
@@ -67,6 +69,7 @@ class PreemptionChecker:
         self._program, self._delivered = program, delivered
         self._domain_of = domain_of
         self._report_violation, self._quotas = bind_checker.report_violation, bind_checker.quotas
+        self._cards = bind_checker.cards
         self._is_plain = is_plain
         self._may_overlook = any(_may_overlook(domain) for domain in configuration.domains)
         """The process may not evaluate all nodes: extenders and arguments may skip some, and isolated plugins answer with delay."""
@@ -201,6 +204,8 @@ class PreemptionChecker:
             for pod, node in wanted:
                 self._check_node(pod, node, preemption.every_victim, wanted, cluster)
         units = self._units(preemption)
+        if len(wanted) == 1 and len(units) == len(preemption.every_victim):
+            self._check_card_victims(*wanted[0], preemption, cluster)
         if self._may_overlook or not all(is_plain(pod) for pod, _ in preemption.nominations):
             return
         before = self._nominated_before(preemption, cluster)
@@ -220,6 +225,11 @@ class PreemptionChecker:
     ) -> None:
         """Checks that a preemptor fits on its node after the evictions, in addition to the other preemptors."""
         others = [(other, there) for other, there in wanted if other.uid != pod.uid]
+        if CARDS in pod.labels:
+            fault = self._delivered.fault_of_node(pod, cluster.domain, node)
+            if fault:
+                self._report_violation(f"I7: {pod.key} is to preempt on {node.name} in vain: {fault}")
+            return
         fault = self._delivered.fault_of_node(pod, cluster.domain, node) or fault_of_preemption(
             pod,
             node,
@@ -231,6 +241,18 @@ class PreemptionChecker:
         )
         if fault:
             self._report_violation(f"I7: {pod.key} is to preempt on {node.name} in vain: {fault}")
+
+    def _check_card_victims(self, pod: Pod, node: Node, preemption: Preemption, cluster: _ClusterState) -> None:
+        """Checks the victims of a pod for shared GPUs: all are sufficient, and each is needed. Not checked if others are nominated."""
+        demand, known = (None, None) if self._cards is None else self._cards.known(pod, node.name)
+        nominated = [one for one in self._program.nominator.on(node.name) if one.uid != pod.uid]
+        if demand is None or known is None or nominated or self._may_overlook:
+            return
+        there = [replace(one, node=node.name) for one, on in cluster.pods_on_nodes if on.name == node.name]
+        victims = [victim for victim in there if victim.uid in {one.uid for one in preemption.every_victim}]
+        fault = fault_of_card_victims(demand, pod, known, node, there, victims)
+        if fault:
+            self._report_violation(f"I7: {pod.key} is to preempt on {node.name}: {fault}")
 
     def _check_victims(self, pod: Pod, preemption: Preemption, cluster: _ClusterState) -> None:
         """Checks the victims on one node: all are sufficient, each is needed, and no budget is violated if another node avoids
