@@ -194,7 +194,7 @@ class BurstBench:
     async def _turnover_round(self, slots: int) -> TurnoverRound:
         """All pods wait before the program starts; each Succeeds POD_S after the client has seen it bound.
 
-        The first pods on the slots end after even parts of POD_S: else all slots would be freed at once, every POD_S.
+        The first pods on the slots run up to POD_S longer: else all slots would be freed at once, every POD_S.
         """
         pods = list(workload.pods(self._scaled(TURNOVER_PODS), JOB))
         names = [str(pod["metadata"]["name"]) for pod in pods]
@@ -208,7 +208,7 @@ class BurstBench:
         async with self._client.watch_slots() as watch, anyio.create_task_group() as kubelet:
 
             def run_pod(name: str) -> None:
-                kubelet.start_soon(end, name, POD_S * min(1.0, len(watch.bound_at) / slots))
+                kubelet.start_soon(end, name, POD_S * (1.0 + max(0.0, 1.0 - len(watch.bound_at) / slots)))
 
             watch.on_bound = run_pod
             program = await self._ours.start(self._plane)
