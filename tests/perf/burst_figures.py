@@ -60,7 +60,7 @@ class CronRound:
 class TurnoverRound:
     """Slots with one pod at a time. The gap is from Succeeded seen to the next bind on that node seen.
 
-    `slots_used`: seconds in which a pod had a slot / (slots x seconds from the first bind to the last end).
+    `slots_used`: seconds in which a pod had a slot / (slots x seconds), from the first bind to the last: until then a pod waits.
     """
 
     pods: int
@@ -140,8 +140,9 @@ def turnover_round(
         for (_, name), (next_s, _) in pairwise(found):
             gaps.append(max(0.0, next_s - ended_at.get(name, math.inf)))
     gaps.sort()
-    span_s = max(ended_at.values(), default=math.inf) - min(bound_at.values(), default=0.0)
-    used_s = sum(at - bound_at[name] for name, at in ended_at.items() if name in bound_at)
+    last_s = max(bound_at.values(), default=math.inf)
+    span_s = last_s - min(bound_at.values(), default=0.0)
+    used_s = sum(min(ended_at.get(name, last_s), last_s) - at for name, at in bound_at.items())
     return TurnoverRound(
         pods=pods,
         bound=len(bound_at),
