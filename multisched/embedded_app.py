@@ -74,7 +74,7 @@ async def cluster(options: ClusterOptions) -> ExitCode:
             nodes = demo_nodes(options.nodes)
             shared = [one for template, count in options.gpu_nodes for one in gpu_nodes(template, count)]
             storage = demo_storage([*nodes, *(one for one in shared if one["kind"] == "Node")])
-            await create_all(running.transport(), [*nodes, *shared, *storage])
+            await create_all(running.transport(), [*nodes, *shared, *options.virtual_nodes, *storage])
             with _kubeconfig_of(running, options.kubeconfig):
                 text = f"embedded cluster: {running.url}\nexport KUBECONFIG={options.kubeconfig}"
                 await (_input_ended if options.until_input_ends else _signalled)(partial(print, text, flush=True))

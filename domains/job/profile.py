@@ -6,6 +6,11 @@ from collections.abc import Mapping
 
 from domains.job.deadlines.deadline_sort import DeadlineSort
 from domains.job.deadlines.settings import deadline_settings
+from domains.job.providers.serverless_units import ServerlessUnits
+from domains.job.providers.settings import provider_settings
+from domains.job.units.reading import configured_policies
+from domains.job.units.resource_policy import ResourcePolicy
+from domains.job.virtual_nodes import TAINT_KEY
 from multisched.framework.default_profile import default_with
 from multisched.framework.plugin_args import ArgsReader
 from multisched.framework.registry import Factory, PluginUse
@@ -16,9 +21,7 @@ SCHEDULER_NAME = "job-scheduler"
 NODES = "virtual"
 """Default node rule of the configuration: nodes with virtual-kubelet's taint or the label `type=virtual-kubelet`."""
 
-VIRTUAL_TAINT_KEY = "virtual-kubelet.io/provider"
-
-TOLERATIONS: tuple[Toleration, ...] = (Toleration(VIRTUAL_TAINT_KEY, "Exists", "", NO_SCHEDULE),)
+TOLERATIONS: tuple[Toleration, ...] = (Toleration(TAINT_KEY, "Exists", "", NO_SCHEDULE),)
 """Virtual nodes have this taint against other pods; pods of this domain may use them."""
 
 POLICY: Mapping[str, object] = {
@@ -26,14 +29,27 @@ POLICY: Mapping[str, object] = {
 }
 """The domain's policy, in the form of the configuration file."""
 
-PLUGINS: Mapping[str, Factory] = {DeadlineSort.name: DeadlineSort}
+PLUGINS: Mapping[str, Factory] = {
+    DeadlineSort.name: DeadlineSort,
+    ResourcePolicy.name: ResourcePolicy,
+    ServerlessUnits.name: ServerlessUnits,
+}
+"""ServerlessUnits is not in PROFILE: it does nothing without units in its args."""
 
-ARGS_READERS: Mapping[str, ArgsReader] = {DeadlineSort.name: deadline_settings}
+ARGS_READERS: Mapping[str, ArgsReader] = {
+    DeadlineSort.name: deadline_settings,
+    ResourcePolicy.name: configured_policies,
+    ServerlessUnits.name: provider_settings,
+}
 
 PROFILE = default_with(
     PluginUse("PodTopologySpread", weight=0),
     PluginUse("InterPodAffinity", weight=0),
-    before={"QOSSort": PluginUse("DeadlineSort")},
+    before={
+        "QOSSort": PluginUse("DeadlineSort"),
+        # after DefaultPreemption, whose failure lets a pod go on to the next unit
+        "DefaultBinder": PluginUse("ResourcePolicy"),
+    },
     without=("QOSSort", "NodeResourcesBalancedAllocation", "ImageLocality"),
 )
 """All filters, few scores: short jobs gain nothing from balance or image locality, and each score costs time in a burst."""

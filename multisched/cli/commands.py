@@ -201,13 +201,23 @@ def cluster(
     gpu_plugin_delay: Annotated[
         float, typer.Option(metavar="S", min=0, max=600, help="Seconds in which a GPU device plugin answers.")
     ] = 0.0,
+    virtual: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, max=NODES_MAX, help="N more virtual nodes, with sandboxes of one provider."),
+    ] = 0,
+    provider: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Setting of that provider, for instance perSecond=20. Repeatable."),
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
     until_input_ends: Annotated[bool, typer.Option("--until-input-ends", hidden=True)] = False,
 ) -> None:
     """Run the embedded Kubernetes API server with fake nodes, for kubectl and for tests."""
     from multisched.cli.gpu_nodes_option import counts_of
+    from multisched.cli.provider_option import nodes_of
 
     counts = counts_of(gpu_nodes or [], NODES_MAX)
+    virtual_nodes = nodes_of(virtual, provider or [])
 
     def start() -> Awaitable[int]:
         from multisched import embedded_app
@@ -218,6 +228,7 @@ def cluster(
                 nodes=nodes,
                 gpu_nodes=counts,
                 gpu_plugin_delay_s=gpu_plugin_delay,
+                virtual_nodes=virtual_nodes,
                 port=port,
                 until_input_ends=until_input_ends,
             )

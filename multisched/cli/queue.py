@@ -111,9 +111,18 @@ def render(view: QueueView, *, is_wide: bool = False, width: int | None = None) 
 
 
 def _domains(view: QueueView, width: int | None) -> str:
-    names = [(d.domain, ",".join(d.scheduler_names), "yes" if d.is_leading else "no") for d in view.domains]
+    names = [
+        (
+            d.domain,
+            ",".join(d.scheduler_names),
+            "yes" if d.is_leading else "no",
+            f"{d.binds_in_flight}/{d.bind_limit}",
+            d.cycle_limit,
+        )
+        for d in view.domains
+    ]
     counts = [[d.counts.get(state, 0) for state in STATES] for d in view.domains]
-    head = ("domain", "scheduler names", "leading")
+    head = ("domain", "scheduler names", "leading", "binds", "cycles")
     full = as_table((*head, *STATES), [(*n, *c) for n, c in zip(names, counts, strict=True)], is_wide=True)
     if width is None or _fits(full, width):
         return full

@@ -57,7 +57,8 @@ WATCH_ANSWER_TIMEOUT_S: Final = 30.0
 """Time limit for the status line of a connected watch."""
 GOODBYE_S: Final = 1.0
 """Time limit for the peer's close frame of a WebSocket."""
-CONNECTIONS_MAX: Final = 512
+CONNECTIONS_MAX: Final = 640
+"""One request each: 512 binds of a domain (the default of `bindWorkers.max`), and everything else."""
 READ_BUFFER_BYTES: Final = 2 * 1024 * 1024
 USER_AGENT: Final = "multisched"
 

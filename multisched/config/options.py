@@ -147,6 +147,8 @@ class ClusterOptions(msgspec.Struct, frozen=True):
     """Name of a template (`cluster.gpu_nodes.GPU_TEMPLATES`) and number of nodes."""
     gpu_plugin_delay_s: float = 0.0
     """Time in which a GPU device plugin answers."""
+    virtual_nodes: tuple[dict[str, object], ...] = ()
+    """Manifests of further nodes (`cluster.virtual_nodes`)."""
     port: int = 0
     """0: any free port."""
     until_input_ends: bool = False

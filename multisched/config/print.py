@@ -16,7 +16,7 @@ from msgspec.structs import FieldInfo, replace
 
 from multisched.config.plugins import enabled_plugins, plugin_registry
 from multisched.config.schema import Configuration, DomainConfig, PluginEntry, Plugins
-from multisched.config.sections import DURATION_PATTERN, Section, fields_of, format_duration
+from multisched.config.sections import DURATION_PATTERN, SHORT_FORM, Section, fields_of, format_duration
 from multisched.config.sentences import sentences_of
 from multisched.config.structure import sections_in, setting_type
 from multisched.framework.dependency import Isolation
@@ -81,6 +81,8 @@ def _tidied(schema: Any) -> Any:
         found["const"] = found.pop("enum")[0]
     if found.get("pattern") == DURATION_PATTERN:
         found["type"] = "string"
+    if SHORT_FORM in found:
+        found["anyOf"] = [found.pop(SHORT_FORM), {"$ref": found.pop("$ref")}]
     default = found.get("default")
     if isinstance(default, float):
         found["default"] = format_duration(default)

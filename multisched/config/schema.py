@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, field
 
 from multisched.config.extenders import EXTENDERS_MAX, ExtenderConfig, refuse_conflicts
-from multisched.config.sections import After, Before, Seconds, Section, fields_of, format_duration
+from multisched.config.sections import SHORT_FORM, After, Before, Seconds, Section, fields_of, format_duration
 from multisched.framework.dependency import Isolation
 from multisched.model.limited_toleration import LimitedToleration, PodRule
 from multisched.model.selectors import LabelSelector, Operator, Requirement, Toleration, parse_int64
@@ -203,15 +203,60 @@ class ProfileConfig(Section, frozen=True):
     """The plugins per extension point, for points that do not run all plugins that implement them."""
 
 
+_NUMBER_TOO: Final = Meta(extra_json_schema={SHORT_FORM: {"type": "integer", "minimum": 1}})
+
+
+def _bounds(value: object) -> object:
+    """Returns `{min, max}` for a plain number, which is the maximum."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return {"min": max(1, min(value, 2)), "max": value}
+    if not isinstance(value, Mapping):
+        raise ValueError("must be a number or have keys; write for instance 64 or {min: 2, max: 64}")  # noqa: TRY004 -- reported at the field
+    return value
+
+
+class _Bounds(Section, frozen=True):
+    def __post_init__(self) -> None:
+        low, high = (getattr(self, name) for name in ("min", "max"))
+        if low > high:
+            raise ValueError(f"min is {low}, above max, which is {high}; lower min or raise max")
+
+
+class CycleBounds(_Bounds, frozen=True):
+    """Range of the number of concurrent scheduling cycles."""
+
+    min: Annotated[int, Meta(ge=1, le=256)] = 2
+    """Never fewer."""
+    max: Annotated[int, Meta(ge=1, le=256)] = 64
+    """Never more."""
+
+
+class BindBounds(_Bounds, frozen=True):
+    """Range of the number of concurrent binds."""
+
+    min: Annotated[int, Meta(ge=1, le=1024)] = 2
+    """Never fewer, also after 429s."""
+    max: Annotated[int, Meta(ge=1, le=1024)] = 512
+    """Never more."""
+
+
 class Concurrency(Section, frozen=True):
     """Concurrency limits of a domain."""
 
-    cycles: Annotated[int, Meta(ge=1, le=256)] = 8
-    """Maximum number of scheduling cycles that concurrently wait for external responses."""
-    bind_workers: Annotated[int, Meta(ge=1, le=1024)] = 64
-    """Maximum number of concurrent binds. The smaller of this and maxInFlightBinds applies; PreBind has a separate limit."""
-    max_in_flight_binds: Annotated[int, Meta(ge=1, le=1024)] = 64
-    """Maximum number of binding requests in flight; an adaptive limit lowers it. The smaller of this and bindWorkers applies."""
+    cycles: Annotated[CycleBounds, Before(_bounds), _NUMBER_TOO] = CycleBounds()
+    """Number of scheduling cycles that concurrently wait for external responses. It follows the queue and the latency of the
+    responses. A number N means max: N."""
+    bind_workers: Annotated[BindBounds, Before(_bounds), _NUMBER_TOO] = BindBounds()
+    """Number of concurrent binds. It follows the queue, the latency of the API server and its 429s. A number N means max: N.
+    PreBind has a separate limit."""
+    max_in_flight_binds: Annotated[int, Meta(ge=1, le=1024)] | None = None
+    """An older name of bindWorkers.max; the smaller of the two applies."""
+
+    @property
+    def binds(self) -> BindBounds:
+        """The range of the number of binding requests in flight."""
+        most = min(self.bind_workers.max, self.max_in_flight_binds or self.bind_workers.max)
+        return BindBounds(min(self.bind_workers.min, most), most)
 
 
 class Queue(Section, frozen=True):

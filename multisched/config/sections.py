@@ -55,6 +55,10 @@ def _refuse_zero(seconds: float) -> float:
     return seconds
 
 
+SHORT_FORM: Final = "shortForm"
+"""In the schema of a setting with sections: the schema of the value that a file may have instead."""
+
+
 class Before(Struct, frozen=True):
     """An annotation: `read` turns the value in a file into the value that is checked and kept. Raises ValueError."""
 

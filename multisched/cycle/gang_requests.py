@@ -140,7 +140,7 @@ class GangRequests:
         if asked.generation != self._rows.generation:
             feasible &= self._rows.stayed_since(pod_class.rows, asked.generation)
         self._classes.score(pod_class)
-        choice = Choice(pod_class.rows, feasible, np.where(feasible, pod_class.total, NOWHERE).astype(np.int32))
+        choice = Choice(pod_class.rows, feasible, np.where(feasible, pod_class.total, NOWHERE).astype(np.int64))
         said = {one.plugin.name: self._answers[one.key] for one in asked.requests if one.key in self._answers}
         view = replace(pod_class.view, responses=self._remote.settled(asked.requests, said))
         late += self._remote.refuse(choice, view, pod)

@@ -24,7 +24,7 @@ from multisched.cycle.preemption.post_filter import PostFilterRuns
 from multisched.cycle.preemption.victim_units import gangs_are_spared
 from multisched.cycle.results import RemoteRequest
 from multisched.framework.extender import ExtenderPlugin, NegotiablePostFilter, Offer
-from multisched.framework.node_view import Bools, Int64, Rows, any_true
+from multisched.framework.node_view import Bools, Int64, Rows, Scores, any_true
 from multisched.framework.points import CycleView, PostFilterResult
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner
@@ -41,6 +41,8 @@ class Choice(msgspec.Struct):
     feasible: Bools
     total: Totals
     versions: Int64 | None = None
+    outranking_weight: int = 0
+    """Factor of the outranking plugin's scores in `total`, if it is not that of the profile."""
     answered: list[ScoreCopy] = msgspec.field(default_factory=list)
     """Scores of plugins with remote requests."""
 
@@ -128,7 +130,7 @@ class RemoteResponses:
             return None
         fewer = self._classes.reduced(pod_class, choice.feasible.copy())
         self._classes.score(fewer)
-        choice.total = np.where(choice.feasible, fewer.total, NOWHERE).astype(np.int32)
+        choice.total = np.where(choice.feasible, fewer.total, NOWHERE).astype(np.int64)
         return self._records.snapshot(fewer)
 
     def add_scores(self, choice: Choice, view: CycleView, pod: Pod) -> None:
@@ -146,11 +148,31 @@ class RemoteResponses:
                 final = np.zeros(len(choice.rows), np.uint8)
                 final[at] = scores
                 choice.answered.append(ScoreCopy(scorer.name, self._plugins.weight(scorer), final))
+        ranks = self._without_ranks(choice)
         for judge in self._plugins.extenders:
             if judge.name in view.responses:
                 before = choice.total
                 choice.total = add_up(self._runner, judge, view, pod, choice.rows, choice.feasible, before)
                 choice.answered += recorded(judge.name, before, choice.total, choice.feasible)
+        if ranks is not None:
+            self._add_ranks(choice, ranks)
+
+    def _without_ranks(self, choice: Choice) -> Scores | None:
+        """Removes the outranking plugin's part from the totals, so that extenders, whose scores have no limit, add to the rest only.
+
+        Returns its scores, int64[rows]; None if no extender may add.
+        """
+        if self._plugins.outranking is None or not self._plugins.extenders:
+            return None
+        ranks: Scores = choice.total.astype(np.int64) // self._plugins.outranking_weight
+        choice.total = np.where(choice.feasible, choice.total - ranks * self._plugins.outranking_weight, NOWHERE)
+        return ranks
+
+    def _add_ranks(self, choice: Choice, ranks: Scores) -> None:
+        """Adds the outranking plugin's part again, with a factor above the largest sum of all others."""
+        unit = max(self._plugins.outranking_weight, int(choice.total.max(initial=0)) + 1)
+        choice.outranking_weight = unit
+        choice.total = np.where(choice.feasible, choice.total + ranks * unit, NOWHERE)
 
     def negotiate(
         self,

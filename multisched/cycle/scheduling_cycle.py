@@ -40,7 +40,7 @@ from multisched.framework.step_budget import UNLIMITED, StepBudget
 from multisched.framework.traits import traits_of
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
-from multisched.state.commit import CANDIDATES_MAX, FITS_NOW, MOVED, TAKEN, Candidate, Conflicts
+from multisched.state.commit import CANDIDATES_MAX, FITS_NOW, MOVED, TAKEN, TRIED_AGAIN, Candidate, Conflicts
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
 
@@ -175,7 +175,7 @@ class SchedulingCycle:
             return self._commit.commit_now(pod_class, pod, attempt, at)
         self.classes.score(pod_class)
         total = np.where(feasible, pod_class.total, NOWHERE).astype(
-            np.int32
+            np.int64
         )  # answers may weigh more than all plugins do
         choice = Choice(pod_class.rows, feasible.copy(), total, self._versions(pod_class.rows))
         ledgers = {r: self._cache.ledgers.versions(pod, r) for r in self._top(choice, pod, attempt, 64).tolist()}
@@ -284,7 +284,13 @@ class SchedulingCycle:
             return [ties.item(turn)]
         ordered = np.concatenate((ties[turn:], ties[:turn]))
         if len(ordered) < count:
-            rest = (choice.feasible & (total < best)).nonzero()[0]
+            others = choice.feasible & (total < best)
+            if (
+                self.plugins.outranking is not None
+            ):  # a worse row is no substitute: a pod that loses these rows is tried again
+                unit = choice.outranking_weight or self.plugins.outranking_weight
+                others &= total // unit == best // unit
+            rest = others.nonzero()[0]
             ordered = np.concatenate((ordered, rest[(-total[rest]).argsort(kind="stable")]))
         best_first: list[int] = ordered[:count].tolist()
         return best_first
@@ -363,6 +369,8 @@ class SchedulingCycle:
                 and any_true(_without(now.feasible, self._nominated.blocked(now, pod, attempt)))
             ):
                 return self._commit.conflicted(pod, attempt, FITS_NOW, ())
+        if after.is_tried_again:
+            return self._commit.conflicted(pod, attempt, TRIED_AGAIN, ())
         message = fit_error(found, after.sentence)
         self.records.refused(
             pod,
@@ -395,5 +403,5 @@ def _unplaced(pod: Pod, message: str, found: Diagnosis, after: PostFilterOutcome
         found.pending,
         nominated_node=after.nominated_node,
         preemption=after.preemption,
-        condition_reason=found.pre_filter.condition_reason if found.pre_filter is not None else "",
+        condition_reason=found.pre_filter.condition_reason if found.pre_filter is not None else after.condition_reason,
     )

@@ -1,4 +1,4 @@
-"""What plugins report about themselves: for explanations, sandboxes, metrics and health."""
+"""What plugins report about themselves, for explanations, sandboxes, metrics and health; and what they are told of pods."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from multisched.framework.node_view import Int64, Rows
 from multisched.framework.points import Plugin
 from multisched.model.objects import Node, Pod
-from multisched.model.pod_run import PodRun
+from multisched.model.pod_outcome import PodOutcome
 
 
 @runtime_checkable
@@ -32,18 +32,6 @@ class PendingNotePlugin(Plugin, Protocol):
 
     def note_on_pending(self, pod: Pod, now_s: float) -> str:
         """Returns what the plugin knows now of a waiting pod, as a sentence; empty: nothing. `now_s`: seconds since the epoch."""
-        ...
-
-
-@runtime_checkable
-class EndedPodPlugin(Plugin, Protocol):
-    """A plugin that learns from pods that have succeeded. With one, all succeeded pods of the cluster are listed and watched.
-
-    Border: a domain's plugin is one (`DeadlineSort`), and ingest imports no domain.
-    """
-
-    def pod_ended(self, pod: Pod, run: PodRun) -> None:
-        """Handles a succeeded pod of the plugin's domain. Called again for the same pod after each relist. Cheap."""
         ...
 
 
@@ -97,6 +85,18 @@ class RemarkPlugin(Plugin, Protocol):
 
     def remarks_of_node(self, node: Node) -> Sequence[str]:
         """Returns what cannot be used of the data about a node in the table: field, reason and fix. Each becomes an event."""
+        ...
+
+
+@runtime_checkable
+class OutcomePlugin(Plugin, Protocol):
+    """A plugin that learns from what becomes of the bound pods of its domain."""
+
+    def see_outcome(self, outcome: PodOutcome) -> None:
+        """Handles a version of a bound pod, in order: while it has not started, once when it runs, and when it has ended.
+
+        Ended pods come again after a restart or a relist. A pod that is deleted without an end is not told. Cheap: called in the loop.
+        """
         ...
 
 

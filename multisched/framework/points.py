@@ -166,6 +166,10 @@ class PostFilterResult(msgspec.Struct, frozen=True):
     """The victims to evict; the shell evicts them."""
     rejectors: frozenset[str] = frozenset()
     """For a rejection: plugins whose events may help the pod, besides those that refused it before."""
+    is_tried_again: bool = False
+    """For a rejection of a single pod: the plugin's own answers for the pod have changed, so it is attempted again at once. The caller
+    guarantees that this ends.
+    """
 
     def __post_init__(self) -> None:
         if not isinstance(self.status, Status) or not isinstance(self.nominated_node, str | None):

@@ -18,8 +18,9 @@ from msgspec.structs import replace
 from multisched.framework.context import PluginContext
 from multisched.framework.dependency import Isolation, why_wrong_dependency
 from multisched.framework.extender import ExtenderPlugin
-from multisched.framework.introspection import RemarkPlugin
+from multisched.framework.introspection import OutcomePlugin, RemarkPlugin
 from multisched.framework.ledger import ChoosingPlugin, LedgerSettingsError
+from multisched.framework.normalize import MAX_SCORE
 from multisched.framework.points import (
     BindPlugin,
     EnqueueExtensions,
@@ -41,7 +42,7 @@ from multisched.framework.points import (
 )
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.remote import RemotePlugin
-from multisched.framework.traits import why_wrong
+from multisched.framework.traits import traits_of, why_wrong
 from multisched.model.near_names import did_you_mean
 
 Factory = Callable[..., Plugin]
@@ -260,7 +261,12 @@ class PluginSet:
         """Plugins that also handle single pods come first: they make room at once."""
         self.pre_score = self._at("PreScore", plugins, PreScorePlugin)
         scorers = self._at("Score", plugins, ScorePlugin)
-        self.score = tuple(p for p in scorers if self.uses[p.name].weight > 0)
+        self.outranking = next((p for p in scorers if traits_of(p).outranks), None)
+        """The plugin whose scores are compared first (`Traits.outranks`)."""
+        self.score = tuple(p for p in scorers if self.uses[p.name].weight > 0 or p is self.outranking)
+        others = sum(self.uses[p.name].weight for p in self.score if p is not self.outranking)
+        self.outranking_weight = MAX_SCORE * others + 1
+        """One point of the outranking plugin exceeds all that the others can give together."""
         self.reserve = self._at("Reserve", plugins, ReservePlugin)
         self.permit = self._at("Permit", plugins, PermitPlugin)
         self.pre_bind = self._at("PreBind", plugins, PreBindPlugin)
@@ -269,7 +275,9 @@ class PluginSet:
         self.enqueue_extensions = implementing(plugins, EnqueueExtensions)
         self.choosing = implementing(plugins, ChoosingPlugin)
         self.remarking = implementing(plugins, RemarkPlugin)
+        self.learning = implementing(plugins, OutcomePlugin)
         _refuse_rivals(self.choosing)
+        _refuse_two_outranking(scorers)
         self.remote = implementing(plugins, RemotePlugin)
         self.extenders = implementing(plugins, ExtenderPlugin)
         # Extension points are checked once, here: isinstance on a Protocol takes 40 us.
@@ -288,7 +296,8 @@ class PluginSet:
             raise PluginSetupError("profile: a Bind plugin is needed; enable DefaultBinder")
 
     def weight(self, plugin: Plugin) -> int:
-        return self.uses[plugin.name].weight
+        """Returns the factor of the plugin's scores in the totals."""
+        return self.outranking_weight if plugin is self.outranking else self.uses[plugin.name].weight
 
     def _at(self, point: str, plugins: list[Plugin], protocol: type[P]) -> tuple[P, ...]:
         """Returns the plugins that run at a point. Raises PluginSetupError for a listed plugin that cannot run there."""
@@ -370,3 +379,10 @@ def _refuse_rivals(choosing: Sequence[ChoosingPlugin]) -> None:
                 f"profile: plugins {chooser[ledger]} and {plugin.name} both choose from ledger {ledger}; remove one"
             )
         chooser[ledger] = plugin.name
+
+
+def _refuse_two_outranking(scorers: Sequence[Plugin]) -> None:
+    """Rejects two plugins of which each wants to be compared first."""
+    names = [plugin.name for plugin in scorers if traits_of(plugin).outranks]
+    if len(names) > 1:
+        raise PluginSetupError(f"profile: plugins {' and '.join(names)} both outrank all others; remove one")

@@ -48,7 +48,7 @@ class Status(msgspec.Struct, frozen=True):
     condition_reason: str = ""
     """One word: the reason in the pod's PodScheduled condition. Empty: Unschedulable, or SchedulerError for an error.
 
-    Used only for a status about the pod instead of a node: from PreFilter, Reserve, Permit and PreBind.
+    Used only for a status about the pod instead of a node: from PreFilter, PostFilter, Reserve, Permit and PreBind.
     """
 
     def __post_init__(self) -> None:

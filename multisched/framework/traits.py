@@ -28,6 +28,7 @@ _WANTED: Final[Mapping[str, tuple[type | UnionType, str]]] = {
     "pre_filter_reads_pods": _SWITCH,
     "reads_feasible": _SWITCH,
     "prefers_first_row": _SWITCH,
+    "outranks": _SWITCH,
     "normalizer": (ByLargest | None, "a ByLargest, or None"),
     "pre_bind_timeout_s": (int | float | None, "seconds, or None"),
     "keeps_deadline": _SWITCH,
@@ -58,6 +59,10 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """Of the rows with the highest total score, the first is chosen, not one by a hash of the pod. So equally good nodes fill one
     after the other: for a policy that packs, each node that stays empty is worth more than an even use.
     """
+    outranks: bool = False
+    """Scores of this plugin are compared first; those of all other plugins and extenders decide only among rows to which it gives equal
+    scores. Its weight in the profile does not count. A profile has at most one such plugin.
+    """
     normalizer: ByLargest | None = None
     """Replaces a NormalizeScore that scores in proportion to the largest raw score: same results, cheaper."""
     pre_bind_timeout_s: float | None = None
@@ -86,6 +91,7 @@ POINTS: Final = {
     "pre_filter_reads_pods": "pre_filter",
     "reads_feasible": "cache_key",
     "prefers_first_row": "score",
+    "outranks": "score",
     "normalizer": "score",
     "pre_bind_timeout_s": "pre_bind",
     "keeps_deadline": "bind",

@@ -13,7 +13,7 @@ up, as upstream's `Value()`. Where upstream compares quantities exactly (matchin
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -245,6 +245,15 @@ class PodGroup(ClusterObject, frozen=True, gc=False, eq=False):
     spec: GangSpec | None = None
     """None if it has a problem."""
     problem: str = ""
+
+
+class ResourcePolicy(ClusterObject, frozen=True, gc=False, eq=False):
+    """`scheduling.alibabacloud.com/v1alpha1` (ACK): an order of units of nodes for the pods that it selects in its namespace."""
+
+    spec: Mapping[str, Any] = {}
+    """As written; the plugin that acts on it reads and checks it."""
+    created_s: float = 0.0
+    """metadata.creationTimestamp, seconds since the epoch."""
 
 
 class ClaimRef(msgspec.Struct, frozen=True, gc=False):

@@ -15,6 +15,7 @@ from typing import Any, TypedDict, TypeVar, cast
 
 import msgspec
 
+from multisched.model.api_time import parse_timestamp
 from multisched.model.cluster_objects import (
     BETA_CLASS_ANNOTATION,
     BIND_COMPLETED_ANNOTATION,
@@ -42,6 +43,7 @@ from multisched.model.cluster_objects import (
     PodGroup,
     ReplicaSet,
     ReplicationController,
+    ResourcePolicy,
     ResourceQuota,
     ResourceSlice,
     Service,
@@ -484,6 +486,21 @@ def _resource_slice(wire: WireSlice) -> ResourceSlice:
     )
 
 
+class _ResourcePolicy(Wire):
+    metadata: AgedMetadata
+    spec: dict[str, Any] | None = None
+
+
+def _resource_policy(wire: _ResourcePolicy) -> ResourcePolicy:
+    """Keeps the spec as it is: the plugin names what is wrong in it to the owners of the pods it selects."""
+    created = wire.metadata.creation_timestamp or ""
+    try:
+        created_s = parse_timestamp(created).timestamp() if created else 0.0
+    except ValueError:
+        raise Refusal(f"metadata.creationTimestamp: {created[:40]!r} is not a time") from None
+    return ResourcePolicy(**_identity(wire.metadata), spec=wire.spec or {}, created_s=created_s)
+
+
 def _all_of(problems: Sequence[TreeProblem]) -> str:
     """Joins the problems to the text of `malformed`; the object's own event has them, too."""
     return "; ".join(map(str, problems))
@@ -722,6 +739,7 @@ decode_elastic_quota = _decoder(WireElasticQuota, _elastic_quota, ElasticQuota)
 decode_koordinator_quota = _decoder(WireElasticQuota, _koordinator_quota, KoordinatorQuota)
 decode_node_devices = _decoder(WireDevice, _node_devices, NodeDevices)
 decode_resource_slice = _decoder(WireSlice, _resource_slice, ResourceSlice)
+decode_resource_policy = _decoder(_ResourcePolicy, _resource_policy, ResourcePolicy)
 decode_pod_group = _decoder(WirePodGroup, _pod_group, PodGroup)
 decode_sigs_pod_group = _decoder(WirePodGroup, _sigs_pod_group, PodGroup)
 decode_workload_group = _decoder(WireWorkloadGroup, _workload_group, PodGroup)

@@ -32,6 +32,7 @@ from multisched.model.decode_objects import (
     decode_quota_tree,
     decode_replica_set,
     decode_replication_controller,
+    decode_resource_policy,
     decode_resource_slice,
     decode_service,
     decode_sigs_pod_group,
@@ -51,6 +52,7 @@ SCHEDULER_PLUGINS = "scheduling.x-k8s.io/v1alpha1"
 SIGS = "scheduling.sigs.k8s.io/v1alpha1"
 """Koordinator's version of the group; v1beta1 is ACK's."""
 WORKLOADS = "scheduling.k8s.io/v1alpha2"
+ACK_POLICIES = "scheduling.alibabacloud.com/v1alpha1"
 
 
 class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
@@ -154,6 +156,9 @@ class ObjectKind(DefinedKind):
     SIGS_POD_GROUP = KindDefinition("PodGroup", SIGS, decode_sigs_pod_group, is_optional=True, or_versions=("v1beta1",))
     WORKLOAD_POD_GROUP = KindDefinition(
         "PodGroup", WORKLOADS, decode_workload_group, is_optional=True, or_versions=("v1beta1", "v1alpha3")
+    )
+    RESOURCE_POLICY = KindDefinition(
+        "ResourcePolicy", ACK_POLICIES, decode_resource_policy, is_optional=True, is_needed=False
     )
     NODE_DEVICES = KindDefinition("Device", KOORDINATOR_DEVICES, decode_node_devices, is_optional=True)
     RESOURCE_SLICE = KindDefinition(

@@ -72,6 +72,7 @@ OWN_KEYS: Final = (
     OwnKey("multisched.io/gpu-devices", Holder.POD, Form.ANNOTATION),
     OwnKey("multisched.io/gpu-allocated-milli", Holder.POD, Form.ANNOTATION),
     OwnKey("multisched.io/gpu-allocated-mib", Holder.POD, Form.ANNOTATION),
+    OwnKey("multisched.io/unit", Holder.POD, Form.ANNOTATION),
     OwnKey("multisched.io/tide-notice", Holder.POD, Form.ANNOTATION),
     OwnKey("multisched.io/tide-hook", Holder.POD, Form.ANNOTATION),
     OwnKey("multisched.io/checkpoint", Holder.POD, Form.ANNOTATION),
@@ -83,6 +84,7 @@ OWN_KEYS: Final = (
     OwnKey("multisched.io/gang-topology", Holder.POD, Form.ANNOTATION),
     OwnKey("multisched.io/run-seconds", Holder.POD, Form.ANNOTATION),
     OwnKey("multisched.io/chaos", Holder.POD, Form.LABEL),
+    OwnKey("multisched.io/fake-provider", Holder.NODE, Form.ANNOTATION),
     OwnKey("multisched.io/gpu-kind", Holder.NODE, Form.LABEL),
 )
 OTHERS_KEYS: Final = tuple(

@@ -51,6 +51,11 @@ class DomainQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     scheduler_names: tuple[str, ...]
     is_leading: bool
     counts: dict[str, int]
+    binds_in_flight: int = 0
+    bind_limit: int = 0
+    """Binds that may be in flight now."""
+    cycle_limit: int = 0
+    """Cycles that may wait for external responses now."""
 
 
 class QueueView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

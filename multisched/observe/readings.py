@@ -64,6 +64,10 @@ class DomainReading(msgspec.Struct, frozen=True, kw_only=True):
     permit_waiting: int = 0
     binds_in_flight: int = 0
     bind_limit: int = 0
+    bind_unloaded_s: float = 0.0
+    """Latency of a bind while few others are in flight, in seconds."""
+    cycle_limit: int = 0
+    """Cycles that may wait for external responses."""
     unknown_binds: int = 0
     """Binds whose outcome is being read."""
     conflicts_true: int = 0
@@ -286,6 +290,10 @@ def _domain_gauges(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
     binds = {(name,): d.binds_in_flight for name, d in domains.items()}
     yield gauge("binds_in_flight", "Binding requests in flight.", label, binds)
     yield gauge("bind_limit", "Adaptive limit of binds.", label, {(n,): d.bind_limit for n, d in domains.items()})
+    unloaded = {(name,): d.bind_unloaded_s for name, d in domains.items()}
+    yield gauge("bind_unloaded_seconds", "Latency of a bind while few others are in flight.", label, unloaded)
+    cycles = {(name,): d.cycle_limit for name, d in domains.items()}
+    yield gauge("cycle_limit", "Adaptive limit of cycles that wait for external responses.", label, cycles)
     reserving = {(name,): d.gangs_reserving for name, d in domains.items()}
     yield gauge("gangs_reserving", "Gangs for which freed resources are reserved.", label, reserving)
     unknown = {(name,): d.unknown_binds for name, d in domains.items()}

@@ -19,6 +19,7 @@ from multisched.framework.registry import PluginSet
 from multisched.framework.runner import Runner
 from multisched.framework.status import Status
 from multisched.queueing.pod_queue import PodQueue
+from multisched.shell.adaptive_width import Bounds
 from multisched.shell.binding.bind_limit import BindLimit
 from multisched.shell.binding.bind_sender import BindSender
 from multisched.shell.binding.pre_bind import PreBindStage
@@ -42,9 +43,9 @@ IDLE_WAKEUP_MAX_S = 30.0
 class Sizes(msgspec.Struct, frozen=True):
     """Concurrency limits of a domain."""
 
-    cycles: int
+    cycles: Bounds
     """Attempts that may wait for remote plugins concurrently."""
-    binds: int
+    binds: Bounds
     """Binds in flight."""
 
 
@@ -113,6 +114,7 @@ class DomainWorker:
             timed_annotations=lambda annotations: cache.ledgers.timed_annotations(annotations, ports.clock.now()),
             labels=cache.ledgers.binding_labels,
             limit=self.limit,
+            monotonic=ports.clock.monotonic,
             timeout_s=bind_timeout_s,
         )
         self.outcomes = BindOutcomes(name, queue, runner, cache, self.failures, self._in_progress, ports, listeners)
@@ -145,6 +147,11 @@ class DomainWorker:
     def long_attempts(self) -> LongAttempts:
         """The attempts that last longer than one step."""
         return self._loop.long
+
+    @property
+    def cycle_limit(self) -> int:
+        """Attempts that may wait for remote plugins now; 1 without such plugins: an attempt then never waits."""
+        return self._loop.wanted
 
     @property
     def counters(self) -> DomainCounters:
@@ -215,9 +222,8 @@ class DomainWorker:
 
     def resize(self, sizes: Sizes) -> None:
         """Changes the concurrency limits. Attempts and binds in progress continue."""
-        self._loop.cycles = sizes.cycles
-        self._loop.adjust()
-        self.limit.set_max(sizes.binds)
+        self._loop.limit(sizes.cycles)
+        self.limit.set_bounds(sizes.binds)
         self.binding.add_workers()
 
     def use(self, cycle: SchedulingCycle, *, is_tried: bool) -> None:

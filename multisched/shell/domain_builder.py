@@ -33,6 +33,7 @@ from multisched.model.objects import Pod
 from multisched.model.selectors import Toleration
 from multisched.queueing.backoff import BackoffPolicy
 from multisched.queueing.pod_queue import PodQueue
+from multisched.shell.adaptive_width import Bounds
 from multisched.shell.domain import DomainWorker, Sizes
 from multisched.shell.event_time_share import EventTimeShare
 from multisched.shell.extenders import Extenders
@@ -276,8 +277,8 @@ class DomainBuilder:
 
 def sizes_of(domain: DomainConfig) -> Sizes:
     """Returns the concurrency limits of the domain."""
-    concurrency = domain.concurrency
-    return Sizes(concurrency.cycles, min(concurrency.bind_workers, concurrency.max_in_flight_binds))
+    cycles, binds = domain.concurrency.cycles, domain.concurrency.binds
+    return Sizes(Bounds(cycles.min, cycles.max), Bounds(binds.min, binds.max))
 
 
 def backoff_of(domain: DomainConfig) -> BackoffPolicy:

@@ -56,9 +56,10 @@ from multisched.shell.extenders import Extenders, OpenExtender
 from multisched.shell.gangs_below_minimum import GangsBelowMinimum
 from multisched.shell.history_guard import HistoryGuard
 from multisched.shell.ingest.event_timing import EventTimes
-from multisched.shell.ingest.finished_members import SUCCEEDED_PODS, FinishedMembers
+from multisched.shell.ingest.finished_members import FinishedMembers
 from multisched.shell.ingest.gang_objects import mark_gang, note_gang, note_kind
 from multisched.shell.ingest.key_remarks import KeyRemarks
+from multisched.shell.ingest.pod_outcomes import PodOutcomes
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.shell.ingest.router import Router
 from multisched.shell.kept_objects import KeptObjects
@@ -184,11 +185,11 @@ class Program:
             namespace=ports.lease_namespace,
             on_lost=lambda group: self.handover.lost(group),
         )
-        self._closing = asyncio.Event()
-        self._is_ready = False
+        self._closing, self._is_ready = asyncio.Event(), False
         nodes, domains = NodeRouter(configuration), self._domain_builder()
         self.pods = self._pod_ingest(domains.add_all(nodes))
-        self.finished_members = FinishedMembers(self.cache.gangs, self.decoder, self.router, self._finished_pods)
+        self.finished_members = FinishedMembers(self.cache.gangs, self.decoder, self._pods_with)
+        self.outcomes = PodOutcomes(self.decoder, self.pods, self.router.worker_of, self._pods_with)
         self.statuses.serve(self.router.workers())
         self.pods.on_pending = self.statuses.pending_changed if self.statuses.has_pending_pods_plugins else None
         self.half_gangs = GangsBelowMinimum(self.cache, self.router, self.events, ports.clock)
@@ -271,9 +272,9 @@ class Program:
             remark=KeyRemarks(self.events).see,
         )
 
-    def _finished_pods(self, handler: ReflectorHandler) -> Reflector:
-        """Builds the reflector of finished pods. It does not affect the trust in history, as no decision depends on it alone."""
-        return self._reflector("/api/v1/pods", handler, SUCCEEDED_PODS, is_alone=True)
+    def _pods_with(self, selector: str, handler: ReflectorHandler) -> Reflector:
+        """Builds a reflector of finished pods. It does not affect the trust in history, as no decision depends on it alone."""
+        return self._reflector("/api/v1/pods", handler, selector, is_alone=True)
 
     def _pod_repair(self) -> PodRepair:
         return PodRepair(
@@ -428,18 +429,11 @@ class Program:
             self.handover.held_before_list(self.leases.may_be_bound_by())
             for reflector in (*self.reflectors.values(), *self.objects.reflectors.values()):
                 tasks.start_soon(reflector.run)
-            for run in (self.finished_members.run, self.half_gangs.run, self.missing_plugins.run, self.events.run):
-                tasks.start_soon(run)
-            tasks.start_soon(self.kept_objects.run)
-            tasks.start_soon(self.conditions.run)
-            if self.statuses.kinds:
-                tasks.start_soon(self.statuses.run)
-            tasks.start_soon(self.preemptor.run)
-            tasks.start_soon(self.audit.run)
-            tasks.start_soon(self.catch_up.run)
-            if self.judge is not None:
-                tasks.start_soon(self.judge.run)
-            tasks.start_soon(self.handover.run)
+            parts = (self.finished_members, self.outcomes, self.half_gangs, self.missing_plugins, self.events)
+            shown = (self.kept_objects, self.conditions, *((self.statuses,) if self.statuses.kinds else ()))
+            judges = (self.judge,) if self.judge is not None else ()
+            for part in (*parts, *shown, self.preemptor, self.audit, self.catch_up, *judges, self.handover):
+                tasks.start_soon(part.run)
             for worker in self.router.workers():
                 tasks.start_soon(worker.run)
                 tasks.start_soon(self._lead, worker)

@@ -101,6 +101,9 @@ class ProgramQueues:
                     scheduler_names=self._program.scheduler_names[w.name],
                     is_leading=w.is_leading,
                     counts=self._counts(w),
+                    binds_in_flight=w.limit.in_flight,
+                    bind_limit=w.limit.width,
+                    cycle_limit=w.cycle_limit,
                 )
                 for w in workers
             ),
@@ -236,7 +239,9 @@ def _read_domain(program: Program, worker: DomainWorker) -> DomainReading:
         attempts_undone=worker.long_attempts.undone,
         permit_waiting=len(worker.waiting),
         binds_in_flight=worker.limit.in_flight,
-        bind_limit=int(worker.limit.width),
+        bind_limit=worker.limit.width,
+        bind_unloaded_s=worker.limit.unloaded_s,
+        cycle_limit=worker.cycle_limit,
         unknown_binds=worker.counters.unknown,
         conflicts_true=worker.cycle.conflicts.true,
         conflicts_false=worker.cycle.conflicts.false,

@@ -40,6 +40,8 @@ class Conflicts(msgspec.Struct):
 
 TAKEN = NotTaken()
 """Other pods had taken all rows."""
+TRIED_AGAIN = NotTaken()
+"""A PostFilter plugin lets the pod use more rows than before."""
 FITS_NOW = NotTaken("a node became feasible during the search for victims")
 """The pod is tried again, and evicts no pod."""
 

@@ -1,13 +1,14 @@
-"""`python -m tests.perf.bare_binder URL TOKEN CA NODE...`: binds every pod the moment a watch shows it, and decides nothing.
+"""`python -m tests.perf.bare_binder URL TOKEN CA NODE...`: binds every pod the moment a watch shows it, to the next of the nodes.
 
-What is left of a pod's wait is what the API server, the machine and a client in Python take: nobody binds faster there.
-`hostile_bench` runs it beside the schedulers, as a process of its own.
+It decides nothing. What is left of a pod's wait is what the API server, the machine and a client in Python take: nobody binds faster there.
+`hostile_bench` and the bursts of `kube_bench` run it beside the schedulers, as a process of its own.
 """
 
 from __future__ import annotations
 
 import ssl
 import sys
+from collections.abc import Iterator
 from itertools import cycle
 from typing import Any, Final
 
@@ -42,10 +43,10 @@ async def watch(session: aiohttp.ClientSession, url: str, found: MemoryObjectSen
 
 
 async def bind(
-    session: aiohttp.ClientSession, url: str, waiting: MemoryObjectReceiveStream[tuple[str, str]], node: str
+    session: aiohttp.ClientSession, url: str, waiting: MemoryObjectReceiveStream[tuple[str, str]], nodes: Iterator[str]
 ) -> None:
     async for namespace, name in waiting:
-        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        target = {"apiVersion": "v1", "kind": "Node", "name": next(nodes)}
         body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
         path = f"{url}/api/v1/namespaces/{namespace}/pods/{name}/binding"
         async with session.post(path, data=orjson.dumps(body), headers={"Content-Type": "application/json"}) as answer:
@@ -62,8 +63,9 @@ async def run(*words: str) -> None:
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(watch, session, url, send)
-        for _, node in zip(range(WORKERS), cycle(nodes), strict=False):
-            tasks.start_soon(bind, session, url, receive, node)
+        targets = cycle(nodes)
+        for _ in range(WORKERS):
+            tasks.start_soon(bind, session, url, receive, targets)
 
 
 if __name__ == "__main__":

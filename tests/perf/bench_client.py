@@ -13,7 +13,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
 
 import aiohttp
 import anyio
@@ -43,6 +44,9 @@ LOST: Final = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, Timeou
 MERGE_PATCH: Final = "application/merge-patch+json"
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 METADATA_LIST_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+
+W = TypeVar("W", bound="BindWatch")
 
 
 class UnexpectedAnswerError(RuntimeError):
@@ -222,17 +226,34 @@ class BenchClient:
         revision = (await self._etcd("kv/range", {"key": key}))["header"]["revision"]
         await self._etcd("kv/compaction", {"revision": revision, "physical": True})
 
+    async def end_pod(self, name: str) -> None:
+        """Says, as a kubelet does, that the pod has Succeeded."""
+        path = f"{PODS}/{name}/status"
+        body = {"status": {"phase": "Succeeded"}}
+        _checked(await self._send("PATCH", self._plane.url + path, body=body, content_type=MERGE_PATCH), path)
+
     @asynccontextmanager
     async def watch_binds(self) -> AsyncIterator[BindWatch]:
         """A watch of all binds from now on; its reader ends with the block, and fails the block when it cannot go on."""
-        watch = BindWatch(self._open_watch, await self.resource_version(PODS))
+        async with self._reading(BindWatch(self._open_watch, await self.resource_version(PODS))) as watch:
+            yield watch
+
+    @asynccontextmanager
+    async def watch_slots(self) -> AsyncIterator[SlotWatch]:
+        """The same, of whole pods: it also keeps the node of each pod, and when it has Succeeded."""
+        open_watch = partial(self._open_watch, accept="application/json")
+        async with self._reading(SlotWatch(open_watch, await self.resource_version(PODS))) as watch:
+            yield watch
+
+    @asynccontextmanager
+    async def _reading(self, watch: W) -> AsyncIterator[W]:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch.read)
             yield watch
             tasks.cancel_scope.cancel()
 
     @asynccontextmanager
-    async def _open_watch(self, version: str) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _open_watch(self, version: str, accept: str = METADATA_ONLY) -> AsyncIterator[aiohttp.ClientResponse]:
         query = {
             "watch": "true",
             "fieldSelector": "spec.nodeName!=",
@@ -241,7 +262,7 @@ class BenchClient:
         }
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S)
         async with self._session.get(
-            self._plane.url + PODS, params=query, headers={"Accept": METADATA_ONLY}, timeout=timeout
+            self._plane.url + PODS, params=query, headers={"Accept": accept}, timeout=timeout
         ) as answer:
             if answer.status != 200:
                 _checked(_Answer("GET", answer.status, await answer.read(), is_repeated=False), PODS)
@@ -351,6 +372,35 @@ class BindWatch:
         if line.startswith(b'{"type":"ADDED"'):
             self.bound_at.setdefault(_text_after(line, b'"name":"'), now)
             self._first.set()
+
+
+class SlotWatch(BindWatch):
+    """Also keeps the node of each pod, and when the client saw it Succeeded."""
+
+    def __init__(
+        self, open_watch: Callable[[str], AbstractAsyncContextManager[aiohttp.ClientResponse]], version: str
+    ) -> None:
+        super().__init__(open_watch, version)
+        self.node_of: dict[str, str] = {}
+        self.ended_at: dict[str, float] = {}
+        self.on_bound: Callable[[str], None] = lambda name: None
+
+    async def wait_ended(self, limit_s: float, poll_s: float = 0.05) -> None:
+        """Returns when all bound pods have Succeeded, or after `limit_s`."""
+        for _ in range(round(limit_s / poll_s)):
+            if len(self.ended_at) >= len(self.bound_at):
+                return
+            await anyio.sleep(poll_s)
+
+    def _take(self, line: bytes, now: float) -> None:
+        known = len(self.bound_at)
+        super()._take(line, now)
+        if line.startswith(b'{"type":"ADDED"') and len(self.bound_at) > known:
+            name = _text_after(line, b'"name":"')
+            self.node_of[name] = _text_after(line, b'"nodeName":"')
+            self.on_bound(name)
+        elif line.startswith(b'{"type":"MODIFIED"') and b'"phase":"Succeeded"' in line:
+            self.ended_at.setdefault(_text_after(line, b'"name":"'), now)
 
 
 def _text_after(line: bytes, key: bytes) -> str:

@@ -26,7 +26,6 @@ MAX_LARGE_FIRST_BIND_S: Final = 12.0
 MAX_LARGE_RSS_MIB: Final = 450 * 1_000_000 / MEBIBYTE
 MAX_STDDEV_SHARE: Final = 1.05
 """Pods per node may spread a twentieth wider than kube-scheduler's, which places by chance among equals as we do."""
-MAX_BURST_SPAN_S: Final = 5.0
 MAX_STEADY_P99_MS: Final = 250.0
 MIN_EVENTS_STORED: Final = 0.99
 MIN_GANG_RATE_SHARE: Final = 0.8
@@ -126,6 +125,11 @@ class Bar:
     met: bool
 
 
+def quantile_ms(ordered: Sequence[float], share: float) -> float:
+    """Nearest rank; infinite when nothing was bound."""
+    return 1_000 * ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.inf
+
+
 def medians(rounds: Sequence[Any]) -> dict[str, float]:
     """Field by field over rounds of one kind."""
     rows = [asdict(each) for each in rounds]
@@ -144,7 +148,7 @@ def table(results: Mapping[str, Sequence[Any]]) -> str:
 
 
 def _cell(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
+    known = [value for value in values if value is not None and not math.isnan(value)]
     if not known:
         return "-"
     middle = _number(median(known))
@@ -165,18 +169,16 @@ def shape_bars(shape: Shape, results: Mapping[str, Sequence[Round]]) -> list[Bar
     ours = medians(results[MULTISCHED])
     waits_for_victims = bool(shape.victims_per_node)
     bars = (
-        []
-        if waits_for_victims
-        else [_at_most("process start to first bind, s", ours["first_bind_s"], MAX_FIRST_BIND_S)]
+        [] if waits_for_victims else [at_most("process start to first bind, s", ours["first_bind_s"], MAX_FIRST_BIND_S)]
     )
     bars += [
         *_safety_bars(results[MULTISCHED]),
-        _at_least("events stored in time, worst round", _worst_events(results[MULTISCHED]), MIN_EVENTS_STORED),
+        at_least("events stored in time, worst round", _worst_events(results[MULTISCHED]), MIN_EVENTS_STORED),
     ]
     if shape.gang_size:
         bars += _gang_bars([each for each in results[MULTISCHED] if isinstance(each, GangRound)])
     if math.isfinite(shape.rss_mib):
-        bars.append(_at_most("peak RSS, MiB", ours["peak_rss_mib"], shape.rss_mib))
+        bars.append(at_most("peak RSS, MiB", ours["peak_rss_mib"], shape.rss_mib))
     if KUBE_SCHEDULER in results:
         theirs = medians(results[KUBE_SCHEDULER])
 
@@ -186,27 +188,27 @@ def shape_bars(shape: Shape, results: Mapping[str, Sequence[Round]]) -> list[Bar
             return math.inf if ours[figure] else 1.0
 
         if waits_for_victims:
-            faster = _at_least(
+            faster = at_least(
                 "pods/s from process start, times kube-scheduler's",
                 _from_start(ours) / _from_start(theirs),
                 shape.speedup,
             )
         elif shape.gang_size:
-            faster = _at_least("gangs/s, times kube-scheduler's", ratio("gangs_per_s"), shape.speedup)
+            faster = at_least("gangs/s, times kube-scheduler's", ratio("gangs_per_s"), shape.speedup)
         else:
-            faster = _at_least("pods/s, times kube-scheduler's", ratio("pods_per_s"), shape.speedup)
+            faster = at_least("pods/s, times kube-scheduler's", ratio("pods_per_s"), shape.speedup)
         bars += [
             faster,
-            _at_most("CPU/pod from process start, times kube-scheduler's", ratio("cpu_ms_per_pod"), shape.cpu_share),
-            _at_most(
+            at_most("CPU/pod from process start, times kube-scheduler's", ratio("cpu_ms_per_pod"), shape.cpu_share),
+            at_most(
                 "pods per node, standard deviation, times kube-scheduler's", ratio("node_stddev"), MAX_STDDEV_SHARE
             ),
         ]
         if math.isinf(shape.rss_mib):
-            bars.append(_at_most("peak RSS, times kube-scheduler's", ratio("peak_rss_mib"), MAX_RSS_SHARE))
+            bars.append(at_most("peak RSS, times kube-scheduler's", ratio("peak_rss_mib"), MAX_RSS_SHARE))
         if not waits_for_victims:  # there kube-scheduler has decided nearly all before the first pod is bound
             started = ratio("started_cpu_ms_per_pod")
-            bars.append(_at_most("CPU/pod once started, times kube-scheduler's", started, shape.cpu_share))
+            bars.append(at_most("CPU/pod once started, times kube-scheduler's", started, shape.cpu_share))
     return bars
 
 
@@ -218,10 +220,10 @@ def against_bars(here: Sequence[Round], there: Sequence[Round]) -> list[Bar]:
         return float(median(getattr(own, figure) / getattr(other, figure) for own, other in pairs))
 
     return [
-        _at_least("pods/s, times the other commit's", ratio("pods_per_s"), MIN_RATE_SHARE),
-        _at_most("CPU/pod from process start, times the other commit's", ratio("cpu_ms_per_pod"), MAX_CPU_SHARE),
-        _at_most("CPU/pod once started, times the other commit's", ratio("started_cpu_ms_per_pod"), MAX_CPU_SHARE),
-        _at_most("CPU before the first bind, times the other commit's", ratio("start_cpu_s"), 1.0),
+        at_least("pods/s, times the other commit's", ratio("pods_per_s"), MIN_RATE_SHARE),
+        at_most("CPU/pod from process start, times the other commit's", ratio("cpu_ms_per_pod"), MAX_CPU_SHARE),
+        at_most("CPU/pod once started, times the other commit's", ratio("started_cpu_ms_per_pod"), MAX_CPU_SHARE),
+        at_most("CPU before the first bind, times the other commit's", ratio("start_cpu_s"), 1.0),
         *_safety_bars(here),
     ]
 
@@ -230,10 +232,10 @@ def large_gang_bars(plain: Sequence[Round], gang: Sequence[GangRound]) -> list[B
     """One gang of thousands against as many pods without gangs, in the same run."""
     whole, singly = medians(gang), medians(plain)
     return [
-        _at_least(
+        at_least(
             "pods/s of a gang, times the plain rate", whole["pods_per_s"] / singly["pods_per_s"], MIN_GANG_RATE_SHARE
         ),
-        _at_least(
+        at_least(
             "pods/s of a gang from process start, times the plain rate",
             _from_start(whole) / _from_start(singly),
             MIN_GANG_RATE_SHARE,
@@ -247,7 +249,7 @@ def fraction_bars(plain: Sequence[Round], fractions: Sequence[Round]) -> list[Ba
     """Parts of GPUs against as many plain pods, in the same run."""
     shared, whole = medians(fractions), medians(plain)
     return [
-        _at_least(
+        at_least(
             "pods/s of fractions, times the plain rate",
             shared["pods_per_s"] / whole["pods_per_s"],
             MIN_FRACTION_RATE_SHARE,
@@ -258,8 +260,8 @@ def fraction_bars(plain: Sequence[Round], fractions: Sequence[Round]) -> list[Ba
 
 def _gang_bars(rounds: Sequence[GangRound]) -> list[Bar]:
     return [
-        _at_most("gangs bound in part, all rounds", sum(each.gangs_in_part for each in rounds), 0),
-        _at_most(
+        at_most("gangs bound in part, all rounds", sum(each.gangs_in_part for each in rounds), 0),
+        at_most(
             "started gangs without a condition, all rounds", sum(each.gangs - each.conditions for each in rounds), 0
         ),
     ]
@@ -273,27 +275,22 @@ def _from_start(figures: Mapping[str, float]) -> float:
 def large_bars(rounds: Sequence[Round]) -> list[Bar]:
     figures = medians(rounds)
     return [
-        _at_most("process start to first bind, s", figures["first_bind_s"], MAX_LARGE_FIRST_BIND_S),
-        _at_most("peak RSS, MiB", figures["peak_rss_mib"], MAX_LARGE_RSS_MIB),
+        at_most("process start to first bind, s", figures["first_bind_s"], MAX_LARGE_FIRST_BIND_S),
+        at_most("peak RSS, MiB", figures["peak_rss_mib"], MAX_LARGE_RSS_MIB),
         *_safety_bars(rounds),
     ]
 
 
-def burst_bars(rounds: Sequence[Round]) -> list[Bar]:
-    span = medians(rounds)["span_s"]
-    return [_at_most("first to last bind of the burst, s", span, MAX_BURST_SPAN_S), *_safety_bars(rounds)]
-
-
 def steady_bars(rounds: Sequence[SteadyRound]) -> list[Bar]:
     p99 = medians(rounds)["p99_ms"]
-    return [_at_most("created to bound beside a burst, p99, ms", p99, MAX_STEADY_P99_MS), *_safety_bars(rounds)]
+    return [at_most("created to bound beside a burst, p99, ms", p99, MAX_STEADY_P99_MS), *_safety_bars(rounds)]
 
 
 def _safety_bars(rounds: Sequence[Round] | Sequence[SteadyRound]) -> list[Bar]:
     return [
-        _at_most("overcommitted nodes, all rounds", sum(each.overcommitted for each in rounds), 0),
-        _at_most("pods against a required rule, all rounds", sum(each.against_rules for each in rounds), 0),
-        _at_most("pods not bound, all rounds", sum(each.pods - each.bound for each in rounds), 0),
+        at_most("overcommitted nodes, all rounds", sum(each.overcommitted for each in rounds), 0),
+        at_most("pods against a required rule, all rounds", sum(each.against_rules for each in rounds), 0),
+        at_most("pods not bound, all rounds", sum(each.pods - each.bound for each in rounds), 0),
     ]
 
 
@@ -301,11 +298,11 @@ def _worst_events(rounds: Sequence[Round]) -> float:
     return min(each.events_stored for each in rounds)
 
 
-def _at_most(text: str, value: float, limit: float) -> Bar:
+def at_most(text: str, value: float, limit: float) -> Bar:
     return Bar(f"{text} <= {_number(limit)}", value, value <= limit)
 
 
-def _at_least(text: str, value: float, limit: float) -> Bar:
+def at_least(text: str, value: float, limit: float) -> Bar:
     return Bar(f"{text} >= {_number(limit)}", value, value >= limit)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import compileall
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,7 @@ KUBE_SCHEDULER: Final = "kube-scheduler"
 MULTISCHED: Final = "multisched"
 CEILING: Final = "ceiling"
 BARE: Final = "bare binder"
+ECHO: Final = "echo"
 BARE_NODES: Final = 100
 DEFAULTS: Final = Path(__file__).with_name("any_port.yaml")
 
@@ -53,11 +54,14 @@ def multisched(config: Path | None, tree: Path = HERE, name: str = MULTISCHED) -
     return Contender(name, "forecast-scheduler", start)
 
 
-def bare_binder() -> Contender:
-    """Binds whatever comes to a node of `workload.work_nodes` and decides nothing: what the API server itself takes."""
+def bare_binder(nodes: Sequence[str] = (), name: str = BARE) -> Contender:
+    """Binds whatever comes to the next of these nodes and decides nothing: what the API server itself takes.
+
+    Without nodes, to those of `workload.work_nodes`.
+    """
 
     async def start(plane: ControlPlane) -> Program:
-        nodes = [str(node["metadata"]["name"]) for node in workload.work_nodes(BARE_NODES)]
+        names = nodes or [str(node["metadata"]["name"]) for node in workload.work_nodes(BARE_NODES)]
         command = [
             sys.executable,
             "-m",
@@ -65,8 +69,8 @@ def bare_binder() -> Contender:
             plane.url,
             plane.token,
             str(plane.certificates.ca),
-            *nodes,
+            *names,
         ]
-        return await Program.start(BARE, command, plane.folder / "bare-binder.log")
+        return await Program.start(name, command, plane.folder / "bare-binder.log")
 
-    return Contender(BARE, SCHEDULER, start)
+    return Contender(name, SCHEDULER, start)

@@ -1,12 +1,13 @@
 """`make bench`: multisched against kube-scheduler on one real API server, and the ceiling that server sets.
 
     python -m tests.perf.kube_bench [--scenario plain mixed ...] [--only multisched kube-scheduler ceiling]
-                                    [--nodes 5000] [--pods N] [--rounds 3] [--check] [--json FILE] [--against REV]
+                                    [--nodes 5000] [--pods N] [--scale 1] [--rounds 3] [--check] [--json FILE] [--against REV]
 
 A shape (`shapes.py`: plain, mixed, anti-affinity ...): pods wait, a scheduler starts, the client's watch times every bind.
 The contenders alternate, round by round, on the same server, nodes and pods; between rounds pods, events and leases are
 deleted and etcd compacted. The ceiling, a client that only posts bindings, goes with `plain`.
-job-burst  3,000 job pods wait on 1,000 virtual nodes.
+job-burst, cron, turnover
+           Bursts of jobs beside an echo, a client that only binds (`burst_bench.py`); `--scale 0.1`: a tenth of the pods and nodes.
 steady     forecast pods come at 50/s while the job domain takes a burst of 5,000.
 large      100,000 pods stand on the nodes: multisched's memory, and its time from start to first bind.
 large-gang One gang of 5,000 pods, and as many pods without a gang.
@@ -44,7 +45,7 @@ import orjson
 from multisched.config import loading
 from multisched.config.domains import judged_domains
 from multisched.verify import judge
-from tests.perf import gangs, gpu_fractions, shapes, workload
+from tests.perf import burst_bench, gangs, gpu_fractions, shapes, workload
 from tests.perf.bench_client import EVENTS, NODES, PODS, PRIORITY_CLASSES, BenchClient, BindWatch
 from tests.perf.bench_figures import (
     MEBIBYTE,
@@ -54,29 +55,29 @@ from tests.perf.bench_figures import (
     Round,
     SteadyRound,
     against_bars,
-    burst_bars,
     fraction_bars,
     large_bars,
     large_gang_bars,
+    quantile_ms,
     shape_bars,
     steady_bars,
     table,
     verdict,
 )
+from tests.perf.burst_bench import BurstBench
 from tests.perf.contenders import CEILING, KUBE_SCHEDULER, MULTISCHED, Contender, kube_scheduler, multisched
 from tests.perf.other_tree import checked_out
 from tests.perf.shapes import Shape
 from tests.real.control_plane import ControlPlane
 from tests.real.program import Program
 
-SCENARIOS: Final = (*shapes.BY_NAME, "job-burst", "steady", "large", "large-gang", "gpu-fractions")
+SCENARIOS: Final = (*shapes.BY_NAME, *burst_bench.SCENARIOS, "steady", "large", "large-gang", "gpu-fractions")
 COMPARED: Final = ("plain", "services", "anti-affinity")
 """The scenarios of `--against`, unless `--scenario` names others."""
 CONTENDERS: Final = (MULTISCHED, KUBE_SCHEDULER, CEILING)
 KUBE_QPS: Final = 5_000
 
-BURST_NODES: Final = 1_000
-BURST_PODS: Final = 3_000
+STEADY_VIRTUAL_NODES: Final = 1_000
 STEADY_PODS_PER_S: Final = 50
 STEADY_S: Final = 30
 STEADY_BURST_AT_S: Final = 5
@@ -112,6 +113,7 @@ class Options:
     config: Path | None
     kube_qps: int
     logs: Path | None
+    scale: float = 1.0
     against: str = ""
     """A commit; its sources are in `other_tree`."""
     other_tree: Path | None = None
@@ -130,9 +132,8 @@ async def run_scenario(name: str, options: Options, folder: Path) -> tuple[Mappi
                 return results, against_bars(results[MULTISCHED], results[options.against])
             rounds = {contender: each for contender, each in results.items() if contender != CEILING}
             return results, shape_bars(shape, rounds)
-        if name == "job-burst":
-            burst = await bench.job_burst()
-            return {MULTISCHED: burst}, burst_bars(burst)
+        if name in burst_bench.SCENARIOS:
+            return await bench.bursts(name)
         if name == "large":
             large = await bench.large()
             return {MULTISCHED: large}, large_bars(large)
@@ -264,18 +265,29 @@ class Bench:
         _say(f"large: {measured}")
         return [measured]
 
-    async def job_burst(self) -> list[Round]:
-        await self._client.create_all(NODES, workload.virtual_nodes(BURST_NODES))
-        rounds = []
-        for number in range(self._options.rounds):
-            measured = await self._measure(multisched(self._options.config), list(workload.pods(BURST_PODS, JOB)))
-            _say(f"job-burst {number + 1}: {measured}")
-            rounds.append(measured)
-        return rounds
+    async def bursts(self, name: str) -> tuple[Mapping[str, Sequence[Any]], list[Bar]]:
+        """One of `burst_bench.SCENARIOS`."""
+        options = self._options
+        bench = BurstBench(
+            self._plane,
+            self._client,
+            config=options.config,
+            scale=options.scale,
+            rounds=options.rounds,
+            is_wrong=self._wrong,
+            clean=self._clean,
+            say=_say,
+        )
+        return await bench.run(name)
+
+    async def _wrong(self) -> tuple[int, int]:
+        """Overcommitted nodes, and pods that stand against a required rule."""
+        bound = [pod async for pod in self._client.items(PODS) if pod["spec"].get("nodeName")]
+        return workload.overcommitted(bound), await self._against_rules(bound)
 
     async def steady(self) -> list[SteadyRound]:
         await self._client.create_all(NODES, workload.work_nodes(self._options.nodes))
-        await self._client.create_all(NODES, workload.virtual_nodes(BURST_NODES))
+        await self._client.create_all(NODES, workload.virtual_nodes(STEADY_VIRTUAL_NODES))
         rounds = []
         for number in range(self._options.rounds):
             measured = await self._steady_round(multisched(self._options.config))
@@ -395,8 +407,7 @@ class Bench:
                 await watch.wait([*names, *(pod["metadata"]["name"] for pod in burst)], STALL_S)
             finally:
                 await self._stop(program)
-        bound = [pod async for pod in self._client.items(PODS) if pod["spec"].get("nodeName")]
-        wrong = (workload.overcommitted(bound), await self._against_rules(bound))
+        wrong = await self._wrong()
         await self._clean()
         return _steady_figures(watch.bound_at, sent, created, wrong)
 
@@ -474,20 +485,15 @@ def _steady_figures(
     return SteadyRound(
         pods=len(sent),
         bound=len(bound),
-        p50_ms=_quantile_ms(latencies, 0.5),
-        p99_ms=_quantile_ms(latencies, 0.99),
-        max_ms=_quantile_ms(latencies, 1.0),
-        p99_from_sent_ms=_quantile_ms(sorted(bound_at[name] - sent[name] for name in bound), 0.99),
+        p50_ms=quantile_ms(latencies, 0.5),
+        p99_ms=quantile_ms(latencies, 0.99),
+        max_ms=quantile_ms(latencies, 1.0),
+        p99_from_sent_ms=quantile_ms(sorted(bound_at[name] - sent[name] for name in bound), 0.99),
         burst_bound=len(burst),
         burst_span_s=max(burst, default=math.inf) - min(burst, default=0.0),
         overcommitted=wrong[0],
         against_rules=wrong[1],
     )
-
-
-def _quantile_ms(ordered: Sequence[float], share: float) -> float:
-    """Nearest rank; infinite when nothing was bound."""
-    return 1_000 * ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.inf
 
 
 def _priority_class() -> dict[str, Any]:
@@ -511,6 +517,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Options, argparse.Nam
     parser.add_argument("--nodes", type=int, default=5_000, help="nodes of the shapes, `steady` and `large`")
     parser.add_argument("--pods", type=int, help="pods of a shape; without it, as many as the shape says")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--scale", type=float, default=1.0, help="size of job-burst, cron and turnover")
     parser.add_argument("--config", type=Path, help="configuration of multisched; without it, its defaults")
     parser.add_argument("--kube-qps", type=int, default=KUBE_QPS, help="client limit of kube-scheduler (50 as shipped)")
     parser.add_argument("--logs", type=Path, help="keep the control planes' folders (logs, data) here")
@@ -531,6 +538,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Options, argparse.Nam
         config=known.config,
         kube_qps=known.kube_qps,
         logs=known.logs,
+        scale=known.scale,
         against=known.against,
     )
     return options, known

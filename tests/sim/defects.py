@@ -460,9 +460,9 @@ def foreign_binds_ignored() -> None:
     """Pods that other clients bound are not counted."""
     genuine = PodIngest._placed
 
-    def placed(self: PodIngest, pod: Any) -> None:
+    def placed(self: PodIngest, pod: Any, raw: Any) -> None:
         if self._cache.placed(pod.uid) is not None:
-            genuine(self, pod)
+            genuine(self, pod, raw)
 
     put(PodIngest, "_placed", placed)
 

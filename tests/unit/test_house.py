@@ -21,7 +21,7 @@ APART: Final = {
 LAZY_IMPORTS: Final = {
     "multisched.app": (1, "most programs review no quotas"),
     "multisched.cli.query_commands": (3, "every command is parsed at each start, and one is run"),
-    "multisched.cli.commands": (28, "every command is parsed at each start, and one is run"),
+    "multisched.cli.commands": (29, "every command is parsed at each start, and one is run"),
     "multisched.cli.cluster_options": (7, "every command is parsed at each start, and one is run"),
     "multisched.cli.driving": (7, "every command is parsed at each start, and one is run"),
     "multisched.cli.dump": (2, "who asks a server needs no sandbox"),
@@ -52,6 +52,7 @@ LAZY_IMPORTS: Final = {
     "domains.gpu.tide.gpu_tide": (3, "a view that nobody asks for is not loaded"),
     "domains.job.commands.app": (1, "every command is parsed at each start, and one is run"),
     "domains.job.deadlines.deadline_sort": (2, "a view that nobody asks for is not loaded"),
+    "domains.job.providers.serverless_units": (2, "a view that nobody asks for is not loaded"),
     "domains.forecast.forecast": (9, "the start of a program waits for no views, repairs and learning"),
     "domains.forecast.learning.from_files": (4, "a forecast without files reads none"),
     "domains.forecast.settings.args": (4, "most forecasts neither learn nor repair"),

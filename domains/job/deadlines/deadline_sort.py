@@ -14,6 +14,7 @@ from domains.job.deadlines.latest_starts import LatestStarts
 from domains.job.deadlines.settings import deadline_settings
 from domains.job.deadlines.wait_task import WaitTask
 from domains.job.runtimes.kept_history import KeptHistory
+from domains.job.runtimes.pod_run import run_of
 from multisched.framework.background import BackgroundPorts
 from multisched.framework.context import PluginContext
 from multisched.framework.introspection import PluginMetric
@@ -23,7 +24,7 @@ from multisched.framework.views import Document, ViewPorts, ViewQuery
 from multisched.model.go_duration import go_duration
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod, QosClass
-from multisched.model.pod_run import PodRun
+from multisched.model.pod_outcome import PodOutcome
 
 DEADLINE_SORT: Final = "DeadlineSort"
 NO_ARGS: Final[Mapping[str, Any]] = {}
@@ -50,9 +51,11 @@ class DeadlineSort:
         is_later = entry.queued_s >= 0.0
         return -spec.priority, is_later, self.starts.bucket_of(pod), _RANK[spec.qos], pod.created_s, pod.name
 
-    def pod_ended(self, pod: Pod, run: PodRun) -> None:
-        """See `framework.introspection.EndedPodPlugin`."""
-        self.kept.learn(pod.uid, self.starts.run_key_of(pod), run)
+    def see_outcome(self, outcome: PodOutcome) -> None:
+        """See `framework.introspection.OutcomePlugin`: learns the run times of pods that succeed."""
+        run = run_of(outcome)
+        if run is not None:
+            self.kept.learn(outcome.pod.uid, self.starts.run_key_of(outcome.pod), run)
 
     async def run(self, ports: BackgroundPorts) -> None:
         await self.waits.run(ports)

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from domains.job.runtimes.pod_run import PodRun
 from domains.job.runtimes.quantiles import quantile_of
-from multisched.model.pod_run import PodRun
 
 RUNS_MAX: Final = 32
 WORKLOADS_MAX: Final = 1_000

@@ -13,10 +13,10 @@ from collections import OrderedDict
 from typing import Final
 
 from domains.job.runtimes.history import MalformedHistoryError, RunHistory, RunKey, read_history
+from domains.job.runtimes.pod_run import PodRun
 from multisched.framework.background import BackgroundPorts
 from multisched.framework.moving import DocumentAnswer, Mover
 from multisched.framework.ports import UnreachableError
-from multisched.model.pod_run import PodRun
 
 logger = logging.getLogger(__name__)
 

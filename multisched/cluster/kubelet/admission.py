@@ -43,13 +43,21 @@ class _PodSpec(msgspec.Struct, frozen=True, gc=False):
     overhead: dict[str, str | int | float] | None = None
     resources: _Resources | None = None
     restartPolicy: str = "Always"
+    activeDeadlineSeconds: int | None = None
+    tolerations: tuple[dict[str, str | int], ...] | None = None
+
+
+class _ContainerStatus(msgspec.Struct, frozen=True, gc=False):
+    state: dict[str, dict[str, object]] = {}
 
 
 class _PodStatus(msgspec.Struct, frozen=True, gc=False):
     phase: str = ""
+    reason: str = ""
     podIP: str | None = None
     startTime: str | None = None
     conditions: tuple[Condition, ...] | None = None
+    containerStatuses: tuple[_ContainerStatus, ...] | None = None
 
 
 class KubeletPod(msgspec.Struct, frozen=True, gc=False):
@@ -62,6 +70,12 @@ class KubeletPod(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_terminal(self) -> bool:
         return self.status.phase in TERMINAL
+
+    @property
+    def is_running(self) -> bool:
+        """Reports whether a container neither waits nor has terminated (pkg/kubelet/kubelet_pods.go)."""
+        states = [status.state for status in self.status.containerStatuses or ()]
+        return any("terminated" not in state and "waiting" not in state for state in states)
 
 
 def amounts(quantities: Quantities | None) -> Amounts:

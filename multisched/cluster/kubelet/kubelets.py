@@ -22,8 +22,9 @@ from multisched.cluster.controllers.reconcile_queue import RESOLUTION_S, Reconci
 from multisched.cluster.kubelet.admission import TERMINAL, KubeletPod, NodeAccount, Refusal, pod_requests
 from multisched.cluster.kubelet.device_plugins import DevicePlugins
 from multisched.cluster.kubelet.nodes import NodeKeeper
-from multisched.cluster.kubelet.stages import Stage, StagedObject, StageEvent, StageSet, choose
+from multisched.cluster.kubelet.stages import Meta, Stage, StagedObject, StageEvent, StageSet, choose
 from multisched.cluster.kubelet.status import played_status, rejected_status
+from multisched.cluster.kubelet.virtual_kubelets import VirtualKubelets
 from multisched.model.api_time import timestamp
 from multisched.model.wire import STRATEGIC_MERGE_PATCH, Transport
 
@@ -125,8 +126,9 @@ class Kubelets:
             on_node=self._take_node,
         )
         self.plugins = DevicePlugins(
-            self._client, self._nodes, clock=clock, rng=rng, delay_s=plugin_delay_s, on_allocated=self._allocated
+            self._client, self._nodes, clock=clock, rng=rng, delay_s=plugin_delay_s, on_allocated=self._resume
         )
+        self.virtual = VirtualKubelets(self._client, clock, rng, on_started=self._resume)
         self._queue = ReconcileQueue("kubelet pods", self._advance, rng=rng, workers=POD_WRITES_AT_ONCE)
         self._watch = ObjectWatch(self._client, PODS.path(), self, rng=rng, query={"fieldSelector": "spec.nodeName!="})
 
@@ -137,6 +139,7 @@ class Kubelets:
             group.create_task(self._watch_pods(), name="kubelet pod watch")
             group.create_task(self._queue.run(), name="kubelet pods")
             group.create_task(self.plugins.run(), name="kubelet device plugins")
+            group.create_task(self.virtual.run(), name="virtual kubelets")
 
     async def wait_synced(self) -> None:
         """Waits until the first lists of nodes and pods have been read."""
@@ -151,7 +154,7 @@ class Kubelets:
             started=counts.played["Running"],
             succeeded=counts.played["Succeeded"],
             failed=counts.played["Failed"],
-            deleted=counts.played["delete"],
+            deleted=counts.played["delete"] + self.virtual.deleted,
             rejected=dict(counts.rejected),
             overcommitted=len([account for account in accounts.values() if account.overcommitted()]),
             refused_writes=counts.refused_writes + self._nodes.refused_writes,
@@ -186,9 +189,10 @@ class Kubelets:
     def remove(self, item: msgspec.Raw) -> None:
         self._forget(_POD.decode(item).metadata.uid)
 
-    def _take_node(self, name: str) -> None:
-        """Processes the pods that were bound to a node before it was known."""
-        for uid in self._unplaced.pop(name, ()):
+    def _take_node(self, node: Meta, is_new: bool) -> None:
+        """Reads a node's settings; processes the pods that were bound to a node before it was known."""
+        self.virtual.configure(node)
+        for uid in self._unplaced.pop(node.name, ()) if is_new else ():
             run = self._runs.get(uid)
             if run is not None and run.pod is not None:
                 self._take(run.pod)
@@ -203,14 +207,19 @@ class Kubelets:
             run.pod = pod
             self._unplaced.setdefault(node, set()).add(uid)
             return
-        self._count(account, run, pod)
-        if run.refusal is None and self.plugins.takes(pod, account):
-            run.pod = pod
+        if self.virtual.serves(node):
+            account.release(uid)
+            is_held = self.virtual.holds(pod)
+        else:
+            self._count(account, run, pod)
+            is_held = run.refusal is None and self.plugins.takes(pod, account)
+        if is_held:
+            run.pod, run.stage, run.matching = pod, None, ()
         elif _as_number(pod.metadata.resourceVersion) >= run.written_version:
             self._plan(run, pod)
 
-    def _allocated(self, uid: str, refusal: Refusal | None) -> None:
-        """Goes on with a pod whose device plugin has answered."""
+    def _resume(self, uid: str, refusal: Refusal | None = None) -> None:
+        """Continues with a pod whose device plugin has answered, or whose sandbox has started."""
         run = self._runs.get(uid)
         if run is None or run.pod is None:
             return
@@ -269,6 +278,7 @@ class Kubelets:
             return
         self._nodes.release(run.node, uid)
         self.plugins.forget(uid, run.node)
+        self.virtual.forget(uid)
         waiting = self._unplaced.get(run.node)
         if waiting is not None:
             waiting.discard(uid)

@@ -84,8 +84,9 @@ class NodeKeeper:
         node_selector: str,
         lease_interval_s: float,
         status_interval_s: float,
-        on_node: Callable[[str], None],
+        on_node: Callable[[Meta, bool], None],
     ) -> None:
+        """`on_node`: called with each state of a node, and whether the node is new."""
         self.accounts: dict[str, NodeAccount] = {}
         self.lease_renewals = 0
         self.refused_writes = 0
@@ -172,8 +173,7 @@ class NodeKeeper:
             run.status_due_s = 0.0
             self._queue.add(name)
         self._plan(name, run)
-        if is_new:
-            self._on_node(name)
+        self._on_node(node.metadata, is_new)
 
     def _begin(self, node: _KubeletNode) -> _NodeRun:
         """Starts a node; its first heartbeat is at a random time in the interval, so that thousands are not sent together."""

@@ -21,6 +21,12 @@ def rejected_status(pod: KubeletPod, refusal: Refusal, now: str) -> Document:
     return _patch(pod, {"phase": "Failed", "reason": refusal.reason, "message": refusal.message, "startTime": now})
 
 
+def provider_failed_status(pod: KubeletPod, message: str) -> Document:
+    """Returns the status of a pod for which the provider created no sandbox (virtual-kubelet, node/pod.go, handleProviderError)."""
+    phase = "Failed" if pod.spec.restartPolicy == "Never" else "Pending"
+    return _patch(pod, {"phase": phase, "reason": "ProviderFailed", "message": message})
+
+
 def played_status(pod: KubeletPod, action: Next, *, now: str, host_ip: str, pod_ip: str) -> Document:
     """Returns the status of a pod after a stage that sets a phase or readiness."""
     if action.phase == "Running":
@@ -59,6 +65,8 @@ def _running(pod: KubeletPod, action: Next, now: str, *, host_ip: str, pod_ip: s
         "startTime": pod.status.startTime or now,
         "containerStatuses": [_container(c, _running_state(now), ready=ready) for c in pod.spec.containers],
     }
+    if pod.status.reason:  # of an earlier failure to start
+        status |= {"reason": None, "message": None}
     if pod.spec.initContainers:
         status["initContainerStatuses"] = [_init_container(c, now) for c in pod.spec.initContainers]
     return status

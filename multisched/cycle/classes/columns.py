@@ -15,7 +15,7 @@ from multisched.framework.normalize import MAX_SCORE, ByLargest
 from multisched.framework.points import FilterPlugin, NormalizeScorePlugin, ScorePlugin
 from multisched.framework.traits import traits_of
 
-Totals = NDArray[np.int16 | np.int32]
+Totals = NDArray[np.int16 | np.int32 | np.int64]
 """Weighted sums of final scores, in the smallest type that the profile's weights allow (`totals_type`)."""
 
 _INT32: Final = np.iinfo(np.int32)
@@ -147,6 +147,9 @@ def _is_small(raw: Scores) -> bool:
     return not len(raw) or (raw.item(raw.argmax()) <= _INT32.max and raw.item(raw.argmin()) >= _INT32.min)
 
 
-def totals_type(weights: Iterable[int]) -> type[np.int16 | np.int32]:
+def totals_type(weights: Iterable[int]) -> type[np.int16 | np.int32 | np.int64]:
     """Returns the smallest integer type that holds any total of scores with these weights."""
-    return np.int16 if MAX_SCORE * sum(weights) <= np.iinfo(np.int16).max else np.int32
+    most = MAX_SCORE * sum(weights)
+    if most <= np.iinfo(np.int16).max:
+        return np.int16
+    return np.int32 if most <= _INT32.max else np.int64

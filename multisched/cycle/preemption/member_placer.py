@@ -64,7 +64,7 @@ class MemberPlacer:
         if pod_class.is_of_one_row:
             return trial.place(pod, pod_class.rows.item(0), choose)
         self._classes.score(pod_class)
-        total = np.where(feasible, pod_class.total, NOWHERE).astype(np.int32)
+        total = np.where(feasible, pod_class.total, NOWHERE).astype(np.int64)
         for _ in range(ROWS_TRIED_MAX):
             at = self._best(pod_class.rows, feasible, total, pod, attempt)
             stand = trial.place(pod, pod_class.rows.item(at), choose)

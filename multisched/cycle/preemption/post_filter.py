@@ -43,6 +43,10 @@ class PostFilterOutcome(msgspec.Struct, frozen=True):
     preemption: Preemption | None = None
     rejectors: frozenset[str] = frozenset()
     """See `PostFilterResult.rejectors`."""
+    condition_reason: str = ""
+    """`Status.condition_reason` of the last plugin that gave one."""
+    is_tried_again: bool = False
+    """See `PostFilterResult.is_tried_again`."""
 
 
 class GroupPostFilters:
@@ -128,6 +132,7 @@ class PostFilterRuns:
             return PostFilterOutcome(nominated_node=CLEARED)
         reasons: list[str] = []
         nominated: str | None = None
+        condition_reason, rejectors = "", frozenset[str]()
         for plugin in self._plugins:
             refusals = _Refusals(self, plugin.name, pod, view, pod_class, found, results)
             result = settled.get(plugin.name) or self._runs.runner.post_filter(plugin, view, pod, refusals)
@@ -136,10 +141,14 @@ class PostFilterRuns:
                 return PostFilterOutcome(status.message)
             if status.is_success or status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
                 return PostFilterOutcome(status.message, result.nominated_node, result.preemption, result.rejectors)
+            if result.is_tried_again:
+                return PostFilterOutcome(is_tried_again=True)
             if result.nominated_node is not None:
                 nominated = result.nominated_node
             reasons += status.reasons
-        return PostFilterOutcome(", ".join(reasons), nominated)
+            condition_reason = status.condition_reason or condition_reason
+            rejectors |= result.rejectors
+        return PostFilterOutcome(", ".join(reasons), nominated, None, rejectors, condition_reason)
 
     def row_of(self, node: str) -> int | None:
         return self._runs.table.row_of(node)

@@ -1,34 +1,51 @@
-"""Limits the number of binds of a domain in flight: additive increase, halving on 429 (AIMD, as in TCP)."""
+"""Limits the number of binds of a domain in flight; `AdaptiveWidth` decides how many."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import Final
 
 from multisched.framework.ports import BindAnswer
+from multisched.shell.adaptive_width import AdaptiveWidth, Bounds
 
-LIMIT_MIN = 2.0
+CALM_BINDS: Final = 16
+"""So many binds in flight are no load for an API server."""
+_OVERLOAD: Final = frozenset({BindAnswer.THROTTLED, BindAnswer.UNKNOWN})
+_ANSWERS: Final = frozenset({BindAnswer.CREATED, BindAnswer.CONFLICT, BindAnswer.NOT_FOUND})
 
 
 class BindLimit:
-    """A semaphore whose width adapts to the API server's answers. Never wider than `width_max`."""
+    """A semaphore whose width adapts to the API server's answers."""
 
-    def __init__(self, width_max: int) -> None:
-        self.width_max = float(width_max)
-        self.width = min(16.0, self.width_max)
+    def __init__(self, bounds: Bounds) -> None:
         self.in_flight = 0
+        self._adaptive = AdaptiveWidth(bounds, CALM_BINDS)
         self._waiters: deque[asyncio.Future[None]] = deque()
-        self._sent_before = 0
-        """Binds in flight that were sent before the last halving."""
 
-    def set_max(self, width_max: int) -> None:
-        """Changes the maximum width. Binds already in flight beyond it are not cancelled."""
-        self.width_max = float(width_max)
-        self.width = min(self.width, self.width_max)
+    @property
+    def width(self) -> int:
+        """Number of binds that may be in flight now."""
+        return int(self._adaptive.width)
+
+    @property
+    def bounds(self) -> Bounds:
+        """The range of `width`."""
+        return self._adaptive.bounds
+
+    @property
+    def unloaded_s(self) -> float:
+        """See `AdaptiveWidth`."""
+        return self._adaptive.unloaded_s
+
+    def set_bounds(self, bounds: Bounds) -> None:
+        """Changes the range of the width. Binds already in flight beyond it are not cancelled."""
+        self._adaptive.limit(bounds)
+        self._admit_waiters()
 
     async def enter(self) -> None:
         """Waits for a slot, first in, first out: a free slot is handed to the longest waiter."""
-        if not self._waiters and self.in_flight < int(self.width):
+        if not self._waiters and self.in_flight < self.width:
             self.in_flight += 1
             return
         slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -44,25 +61,16 @@ class BindLimit:
         self.in_flight -= 1
         self._admit_waiters()
 
-    def observe(self, answer: BindAnswer) -> None:
-        """Widens by one slot per round of successes; halves on a throttled answer, at most once per round trip.
-
-        Further throttled answers to binds that were sent before the halving are ignored: else sixteen of them would reduce
-        the width to LIMIT_MIN.
-        """
-        was_sent_before = self._sent_before > 0
-        self._sent_before -= was_sent_before
-        if answer is BindAnswer.THROTTLED:
-            if was_sent_before:
-                return
-            self._sent_before = max(0, self.in_flight - 1)
-            self.width = max(min(LIMIT_MIN, self.width_max), self.width / 2)
-        elif answer is BindAnswer.CREATED and self.width < self.width_max:
-            self.width = min(self.width_max, self.width + 1 / self.width)
+    def observe(self, answer: BindAnswer, sent_s: float, now_s: float) -> None:
+        """Adapts the width to the answer to one POST, which was sent at `sent_s` (monotonic seconds)."""
+        if answer in _OVERLOAD:
+            self._adaptive.refused(sent_s, now_s)
+        elif answer in _ANSWERS:
+            self._adaptive.answered(sent_s, now_s, self.in_flight)
             self._admit_waiters()
 
     def _admit_waiters(self) -> None:
-        while self._waiters and self.in_flight < int(self.width):
+        while self._waiters and self.in_flight < self.width:
             slot = self._waiters.popleft()
             if not slot.done():
                 self.in_flight += 1

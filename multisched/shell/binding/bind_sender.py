@@ -56,6 +56,7 @@ class BindSender:
         timed_annotations: Callable[[Mapping[str, str]], Mapping[str, str]],
         labels: Callable[[Mapping[str, str]], Mapping[str, str]],
         limit: BindLimit,
+        monotonic: Callable[[], float],
         timeout_s: float,
     ) -> None:
         """`timed_annotations`, `labels`: see the functions of `LedgerRegistry`. `limit` observes each answer. `timeout_s`: of one POST."""
@@ -68,6 +69,7 @@ class BindSender:
         self._timed_annotations = timed_annotations
         self._labels = labels
         self._limit = limit
+        self._monotonic = monotonic
         self._timeout_s = timeout_s
 
     async def send(self, bind: Bind) -> tuple[Outcome, Status]:
@@ -105,11 +107,12 @@ class BindSender:
                         await anyio.sleep(self._timeout_s)
                         continue
                     return Outcome.REFUSED, Status.error(NOT_NOW)
+                sent_s = self._monotonic()
                 reply = await self._post(request, bind.seen.cycle.plugins)
                 if isinstance(reply, PluginFailure):
                     action = machine.on_failure(reply.status.message)
                 else:
-                    self._limit.observe(reply.answer)
+                    self._limit.observe(reply.answer, sent_s, self._monotonic())
                     action = machine.on_reply(reply)
                     is_denied = action.step is Step.END and reply.answer in _DENIALS
                 if machine.is_unknown and not counted:

@@ -88,6 +88,8 @@ class PodIngest:
         self.malformed = 0
         self.on_pending: Callable[[Pod], None] | None = None
         """Called with each pod that becomes pending, changes while pending, or stops being pending without a node."""
+        self.on_placed: Callable[[DomainWorker, Pod | None, Pod, msgspec.Raw], None] | None = None
+        """Called with each version of a pod of a domain that has a node: the worker, the version before, the pod, its document."""
 
     def upsert(self, key: str, raw: msgspec.Raw) -> None:
         try:
@@ -109,7 +111,7 @@ class PodIngest:
             return
         self._cache.gangs.set(pod)
         if pod.node:
-            self._placed(pod)
+            self._placed(pod, raw)
         else:
             self._update_pending(pod)
 
@@ -183,7 +185,7 @@ class PodIngest:
         """Returns the pod as in the API, without the tolerations that its domain's policy adds."""
         return _without(pod, self._tolerations.get(pod.spec.scheduler_name, ()))
 
-    def _placed(self, pod: Pod) -> None:
+    def _placed(self, pod: Pod, raw: msgspec.Raw) -> None:
         now_s = self._clock.monotonic()
         pending, nominated_node = self._pending.pop(pod.uid, None), self._nominator.node_of(pod.uid)
         self._nominator.remove(pod.uid)
@@ -193,6 +195,8 @@ class PodIngest:
         if pod.is_deleting:
             self._on_deleting(pod.uid)
         worker = self._router.worker_of(pod)
+        if worker is not None and self.on_placed is not None:
+            self.on_placed(worker, None if before is None else before.pod, pod, raw)
         is_ours = before is not None and before.node == pod.node
         if worker is not None and pending is not None and not is_ours:
             # Bound by another client while it was pending, in an attempt, or in a binding cycle for another node.

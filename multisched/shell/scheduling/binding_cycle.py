@@ -77,9 +77,9 @@ class BindingCycle:
         self.add_workers()
 
     def add_workers(self) -> None:
-        """Starts workers up to the maximum number of binds in flight. If that was lowered, surplus workers stay idle."""
+        """Starts workers up to the current number of binds in flight. If that was lowered, surplus workers stay idle."""
         if self._tasks is not None:
-            while self._workers < self._limit.width_max:
+            while self._workers < self._limit.width:
                 self._workers += 1
                 self._tasks.start_soon(self._bind_placed)
 
@@ -227,6 +227,7 @@ class BindingCycle:
         finally:
             del self._sent[placed.pod.uid]
             self._limit.leave()
+            self.add_workers()
         self._ports.observer.bind_ended(placed.pod, outcome, self._ports.clock.monotonic() - began)
         if outcome is not Outcome.BOUND:
             fields = bind.named(self._domain) | {"outcome": outcome.name, "error": answer.message}

@@ -22,6 +22,7 @@ from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import QueueState
+from multisched.shell.adaptive_width import AdaptiveWidth, Bounds
 from multisched.shell.binding.send_check import SendCheck
 from multisched.shell.scheduling.intake import Intake
 from multisched.shell.scheduling.long_attempts import LongAttempts, entries_of
@@ -31,6 +32,9 @@ from multisched.state.cluster_cache import ClusterCache
 
 PODS_PER_SLICE = 16
 """Pods that one task schedules before it yields to the event loop, where watches, binds and other domains wait."""
+
+CALM_CYCLES = 2
+"""So many attempts that wait for plugins are no load for a plugin's process or an extender."""
 
 SLICE_S = 0.005
 """Seconds after which a task yields to the event loop even before PODS_PER_SLICE: a few pods take 100 times as long as most."""
@@ -51,13 +55,14 @@ class SchedulingLoop:
         check: SendCheck,
         listeners: Listeners,
         *,
-        cycles: int,
+        cycles: Bounds,
     ) -> None:
-        """`cycles`: number of attempts that may wait for remote answers concurrently."""
+        """`cycles`: bounds of the number of attempts that may wait for remote answers concurrently."""
         self.attempts = 0
         self.cycle = cycle
         """The cycle of the current profile. An attempt in progress keeps the cycle that it began with."""
-        self.cycles = cycles
+        self._width = AdaptiveWidth(cycles, CALM_CYCLES)
+        self._asking = 0
         self._queue = queue
         self._tasks: anyio.abc.TaskGroup | None = None
         self._running = 0
@@ -74,22 +79,28 @@ class SchedulingLoop:
         self.adjust()
 
     def adjust(self) -> None:
-        """Starts tasks up to `cycles`. Without remote plugins one task is enough: an attempt then never waits, and a second
+        """Starts tasks up to `wanted`. Without remote plugins one task is enough: an attempt then never waits, and a second
         task would only use the event loop twice per turn."""
         if self._tasks is None:
             return
-        while self._running < self._wanted:
+        while self._running < self.wanted:
             self._running += 1
             self._tasks.start_soon(self._run)
 
+    def limit(self, cycles: Bounds) -> None:
+        """Changes the bounds of the number of tasks. Attempts in progress continue."""
+        self._width.limit(cycles)
+        self.adjust()
+
     @property
-    def _wanted(self) -> int:
-        return self.cycles if self.cycle.plugins.remote else 1
+    def wanted(self) -> int:
+        """Number of tasks that should run."""
+        return int(self._width.width) if self.cycle.plugins.remote else 1
 
     async def _run(self) -> None:
         now = self._ports.clock.monotonic
         slice_left, slice_began_s = PODS_PER_SLICE, now()
-        while self._running <= self._wanted:
+        while self._running <= self.wanted:
             queued = self._next(now()) if self._intake.is_open else None
             if queued is None:
                 await self._intake.sleep()
@@ -186,15 +197,25 @@ class SchedulingLoop:
         return self._queue.where(uid) is QueueState.LEAVING or latest.spec is not pod.spec or bool(latest.gates)
 
     async def _ask(self, requests: Sequence[RemoteRequest]) -> Mapping[str, object | PluginFailure]:
-        """Asks all plugins concurrently; takes as long as the slowest of them."""
+        """Asks all plugins concurrently; takes as long as the slowest of them. Adapts the number of tasks to that time."""
         answers: dict[str, object | PluginFailure] = {}
+        sent_s = self._ports.clock.monotonic()
+        self._asking += 1
+        try:
+            await self._ask_all(requests, answers)
+            self._width.answered(sent_s, self._ports.clock.monotonic(), self._asking)
+        finally:
+            self._asking -= 1
+        self.adjust()
+        return answers
+
+    async def _ask_all(self, requests: Sequence[RemoteRequest], answers: dict[str, object | PluginFailure]) -> None:
         if len(requests) == 1:
             await self._ask_one(requests[0], answers)
-            return answers
+            return
         async with anyio.create_task_group() as tasks:
             for one in requests:
                 tasks.start_soon(self._ask_one, one, answers)
-        return answers
 
     async def _ask_one(self, one: RemoteRequest, answers: dict[str, object | PluginFailure]) -> None:
         plugin = one.plugin

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from multisched.client.transport import connect
+from multisched.model.wire import MERGE_PATCH
 from multisched.testing.builders import container, pod_document
 from tests.integration.program.command import START_TIMEOUT_S, Command, call, multisched
 
@@ -247,3 +248,31 @@ async def test_pod_of_a_slow_gpu_plugin_waits_while_other_pods_of_its_node_run(t
                 listed = json.loads((await transport.request("GET", pods)).body)["items"]
                 phases = {pod["metadata"]["name"]: pod["status"].get("phase", "Pending") for pod in listed}
         assert phases == {"plain": "Running", "slow": "Pending"}
+
+
+async def test_virtual_nodes_create_sandboxes_at_the_rate_in_their_annotation(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    settings = ("account=eci", "burst=1", "perSecond=0.001", "startupSeconds=0", "cpu=1")
+    options = [word for setting in settings for word in ("--provider", setting)]
+    async with multisched("cluster", "--kubeconfig", str(path), "--virtual", "1", *options) as command:
+        await command.has_printed("export KUBECONFIG=")
+        async with connect(path) as transport:
+            pods, node = "/api/v1/namespaces/default/pods", "/api/v1/nodes/eci-000"
+
+            async def phases_of(*names: str) -> set[tuple[str, str | None]]:
+                for name in names:
+                    document = pod_document(name, container("c", cpu="800m"), nodeName="eci-000", restartPolicy="Never")
+                    answer = await transport.request("POST", pods, body=json.dumps(document).encode())
+                    assert answer.status == 201, answer.body
+                statuses = [{"phase": "Pending"}]
+                while any(status["phase"] == "Pending" for status in statuses):
+                    listed = json.loads((await transport.request("GET", pods)).body)["items"]
+                    statuses = [pod["status"] for pod in listed if pod["metadata"]["name"] in names]
+                return {(status["phase"], status.get("reason")) for status in statuses}
+
+            assert await phases_of("a", "b") == {("Running", None), ("Failed", "ProviderFailed")}
+            annotations = json.loads((await transport.request("GET", node)).body)["metadata"]["annotations"]
+            text = annotations["multisched.io/fake-provider"].replace("0.001", "1000")
+            body = json.dumps({"metadata": {"annotations": {"multisched.io/fake-provider": text}}}).encode()
+            assert (await transport.request("PATCH", node, body=body, content_type=MERGE_PATCH)).status == 200
+            assert await phases_of("c") == {("Running", None)}

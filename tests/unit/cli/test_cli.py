@@ -276,9 +276,9 @@ def test_queue_table_has_no_control_characters() -> None:
         code, out, _ = call("queue", "--server", url)
         assert code == 0
         assert [line.split() for line in out.splitlines()[:2]] == [
-            ["DOMAIN", "SCHEDULER", "NAMES", "LEADING",
+            ["DOMAIN", "SCHEDULER", "NAMES", "LEADING", "BINDS", "CYCLES",
              "ACTIVE", "BACKOFF", "UNSCHEDULABLE", "GATED", "GANG", "QUARANTINED", "REFUSED", "PERMIT", "BINDING"],
-            ["job", "job-scheduler", "yes", "0", "0", "2", "0", "0", "0", "0", "0", "0"],
+            ["job", "job-scheduler", "yes", "0/0", "0", "0", "0", "2", "0", "0", "0", "0", "0", "0"],
         ]  # fmt: skip
         assert "75s" in out
         assert "0/2 nodes are available: 2 Insufficient cpu." in out

@@ -54,7 +54,7 @@ ONE = "domains: [{name: forecast}]"
             ONE,
             "domains: [{name: forecast, concurrency: {bindWorkers: 8}}]\nserver: {port: 1}",
             [
-                ("domains[forecast].concurrency.bindWorkers", "64", "8", False),
+                ("domains[forecast].concurrency.bindWorkers.max", "512", "8", False),
                 ("server.port", "10260", "1", True),
             ],
         ),

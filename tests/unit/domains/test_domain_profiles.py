@@ -70,7 +70,7 @@ def test_each_domain_has_its_own_score_plugin() -> None:
     assert scores["forecast"] == {name: default[name] for name in default.keys() - by_requests} | even
     by_cards = {"GpuShare": 10, "GpuTopology": 20}
     assert scores["gpu"] == {name: default[name] for name in default.keys() - by_requests} | by_cards
-    assert scores["job"] == {"TaintToleration": 3, "NodeAffinity": 2, "NodeResourcesFit": 1}
+    assert scores["job"] == {"TaintToleration": 3, "NodeAffinity": 2, "NodeResourcesFit": 1, "ResourcePolicy": 1}
 
 
 def test_tide_runs_only_if_enabled_and_before_preemption() -> None:

@@ -35,6 +35,7 @@ from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
 from multisched.model.selectors import Toleration
 from multisched.queueing.pod_queue import PodQueue
+from multisched.shell.adaptive_width import Bounds
 from multisched.shell.audit.pod_repair import PodRepair
 from multisched.shell.domain import DomainWorker, Sizes
 from multisched.shell.event_time_share import EventTimeShare
@@ -245,7 +246,7 @@ class WorkerHarness:
             ports=DomainPorts(
                 self.clock, self.desk, self.desk, self.desk, self.desk, self.desk, event_time_share, self.steps
             ),
-            sizes=Sizes(cycles=2, binds=bind_workers),
+            sizes=Sizes(cycles=Bounds(2, 2), binds=Bounds(1, bind_workers)),
             bind_timeout_s=5.0,
             listeners=self.router,
             preemptor=self.preemptor,

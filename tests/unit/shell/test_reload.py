@@ -385,8 +385,7 @@ def test_concurrency_grows_and_shrinks_while_pods_are_bound() -> None:
         cluster.transport.bind_s = 1.0
         worker = cluster.program.router.workers()[0]
         for count, name in ((4, "few"), (32, "many"), (2, "two")):
-            cluster.program.reload(configuration(f"concurrency: {{bindWorkers: {count}}}"))
-            worker.limit.width = float(count)
+            cluster.program.reload(configuration(f"concurrency: {{bindWorkers: {{min: {count}, max: {count}}}}}"))
             for number in range(40):
                 await cluster.add_pod(f"{name}-{number}", cpu="10m")
             await cluster.settle(0.5)
@@ -411,7 +410,7 @@ def test_queue_settings_apply_together_with_another_concurrency() -> None:
         (after,) = worker.queue.entries(QueueState.UNSCHEDULABLE)
         assert before.retry_at_s is not None
         assert after.retry_at_s == before.retry_at_s - 200.0
-        assert worker.limit.width_max == 4
+        assert worker.limit.bounds.most == 4
 
     play(scene, configuration=BASE.format(rest="", more=""))
 

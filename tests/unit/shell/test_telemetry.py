@@ -22,6 +22,7 @@ from multisched.model.objects import Pod
 from multisched.model.wire import MERGE_PATCH, Response
 from multisched.observe.explain_view import ExplainQuery
 from multisched.observe.queue_view import NoDomainError
+from multisched.shell.adaptive_width import Bounds
 from multisched.shell.telemetry import ProgramQueues, health_of, read
 from multisched.whatif.explain_source import ProgramExplanations
 from tests.unit.shell.program_kit import CONFIGURATION, PODS, Cluster, at_once, play
@@ -314,7 +315,8 @@ def test_each_domain_counter_has_its_own_metric() -> None:
         worker.cycle.classes.hits, worker.cycle.classes.misses = 13, 14
         worker.cycle.classes.unsigned["Odd"] = 15
         worker.sender.unknown = 16
-        worker.limit.width, worker.limit.in_flight = 17.9, 18
+        worker.limit.set_bounds(Bounds(17, 17))
+        worker.limit.in_flight = 18
         other.limit.in_flight = 100
         cluster.program.nodes.malformed, cluster.program.pods.malformed = 19, 20
         for _ in range(21):

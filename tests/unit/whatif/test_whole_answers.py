@@ -290,7 +290,8 @@ def counted(**fields: Any) -> dict[str, Any]:
     )
     pending = dict.fromkeys(("active", "backoff", "unschedulable", "gated", "gang"), 0) | fields.pop("pending", {})
     empty: dict[str, Any] = {"unschedulable_by_plugin": {}, "incoming": {}, "events_in_flight": {}, "unsigned": {}}
-    return {**nothing, **empty, "hints": {}, "bind_limit": 16, "is_lease_held": True, "pending": pending, **fields}
+    limits = {"bind_limit": 64, "bind_unloaded_s": 0.0, "cycle_limit": 1}
+    return {**nothing, **empty, **limits, "hints": {}, "is_lease_held": True, "pending": pending, **fields}
 
 
 def test_every_statistic_equals_what_happened() -> None:
@@ -413,6 +414,7 @@ def test_queue_is_listed_by_waiting_time_with_assumed_pods_last() -> None:
         assert "spec.tolerations" in second["message"]
         assert going == waiting(cluster, "going", "binding", waitingS=2.0, attempts=1)
         domain = {"domain": "forecast", "schedulerNames": ("forecast-scheduler",), "isLeading": True, "counts": counts}
+        domain |= {"bindsInFlight": 1, "bindLimit": 64, "cycleLimit": 1}
         assert {key: value for key, value in found.items() if key != "pods"} == {
             "domains": (domain,),
             "leftOut": 0,

@@ -138,4 +138,4 @@ class BindsInFlight:
 
 def _binds_max(configuration: Configuration) -> dict[str, int]:
     domains = configuration.domains
-    return {d.name: min(d.concurrency.bind_workers, d.concurrency.max_in_flight_binds) for d in domains}
+    return {d.name: d.concurrency.binds.max for d in domains}

@@ -168,7 +168,7 @@ class ProcessChecker:
     def _follow(self) -> None:
         """Uses the cycles, plugins and settings now in force. Work in progress continues with the earlier ones."""
         for domain in self.program.configuration.domains:
-            binds = domain.concurrency.max_in_flight_binds
+            binds = domain.concurrency.binds.max
             self._binds_max[domain.name] = max(binds, self._binds_max.get(domain.name, 0))
         self.delivered.tolerations = {d.name: d.policy.compile() for d in self.program.configuration.domains}
         self.reserves.follow()

@@ -25,7 +25,7 @@ from multisched.framework.points import QueuedPod
 from multisched.model.cluster_objects import CronJob, Job
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Owner, Pod
-from multisched.model.pod_run import PodRun
+from multisched.model.pod_outcome import PodOutcome
 from multisched.testing.builders import make_context, make_pod
 
 HOUR_S = 3600.0
@@ -71,9 +71,9 @@ def ordered(sort: DeadlineSort, *pods: Pod) -> list[str]:
 def learn(sort: DeadlineSort, like: Pod, *durations_s: float, start_up_s: float = 0.0) -> None:
     for number, duration_s in enumerate(durations_s):
         end_s = 1e6 * (number + 1)
-        sort.pod_ended(
-            replace(like, uid=f"ended-{number}"), PodRun(end_s - duration_s - start_up_s, end_s - duration_s, end_s)
-        )
+        began_s = end_s - duration_s
+        ended = replace(like, uid=f"ended-{number}", phase="Succeeded")
+        sort.see_outcome(PodOutcome(ended, scheduled_s=began_s - start_up_s, began_s=began_s, ended_s=end_s))
 
 
 # -- deadlines -----------------------------------------------------------------------------------------------------------

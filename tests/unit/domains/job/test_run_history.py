@@ -16,8 +16,8 @@ from domains.job.runtimes.history import (
     read_history,
 )
 from domains.job.runtimes.kept_history import KeptHistory
+from domains.job.runtimes.pod_run import PodRun
 from domains.job.runtimes.quantiles import quantile_of, weights_of
-from multisched.model.pod_run import PodRun
 
 KEY = RunKey("ns", "CronJob/settle", "images")
 SECONDS = st.floats(0, 1e6).map(lambda value: round(value, 1))

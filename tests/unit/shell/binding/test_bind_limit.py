@@ -1,4 +1,4 @@
-"""The gate before the binds: never too many at once, first come first served, wider with success, narrower with 429."""
+"""The gate before the binds: never too many at once, first come first served; answers change how many."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched.framework.ports import BindAnswer
-from multisched.shell.binding.bind_limit import LIMIT_MIN, BindLimit
+from multisched.shell.adaptive_width import Bounds
+from multisched.shell.binding.bind_limit import BindLimit
 from multisched.testing.sim_loop import SimLoop, simulate
 
 
@@ -24,7 +25,7 @@ async def enter(limit: BindLimit, name: int, order: list[int]) -> None:
 
 
 async def test_bind_slots_are_given_in_request_order() -> None:
-    limit, order = BindLimit(2), list[int]()
+    limit, order = BindLimit(Bounds(2, 2)), list[int]()
     tasks = [asyncio.create_task(enter(limit, number, order)) for number in range(5)]
     await settle()
     assert order == [0, 1]
@@ -40,7 +41,7 @@ async def test_bind_slots_are_given_in_request_order() -> None:
 
 
 async def test_cancelled_waiter_keeps_the_order_of_others() -> None:
-    limit, order = BindLimit(1), list[int]()
+    limit, order = BindLimit(Bounds(1, 1)), list[int]()
     await limit.enter()
     first, second = (asyncio.create_task(enter(limit, number, order)) for number in (1, 2))
     await settle()
@@ -59,52 +60,54 @@ async def test_cancelled_waiter_keeps_the_order_of_others() -> None:
 
 
 async def test_successful_binds_raise_the_limit_and_admit_waiters() -> None:
-    limit, order = BindLimit(100), list[int]()
-    tasks = [asyncio.create_task(enter(limit, number, order)) for number in range(40)]
+    limit, order = BindLimit(Bounds(2, 400)), list[int]()
+    tasks = [asyncio.create_task(enter(limit, number, order)) for number in range(400)]
     await settle()
-    assert limit.in_flight == int(limit.width) == 16
-    for _ in range(17):
-        limit.observe(BindAnswer.CREATED)
+    first = limit.width
+    assert limit.in_flight == first < 400
+    for _ in range(first):
+        limit.observe(BindAnswer.CREATED, 0.0, 1.0)
     await settle()
-    assert limit.in_flight == int(limit.width) == 17
+    assert limit.in_flight == limit.width > first
+    limit.set_bounds(Bounds(2, 400))
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-@pytest.mark.parametrize("width_max", [1, 5, 64])
-def test_bind_limit_stays_within_its_bounds(width_max: int) -> None:
-    limit = BindLimit(width_max)
-    for _ in range(10_000):
-        limit.observe(BindAnswer.CREATED)
-    assert limit.width == width_max
-    limit.observe(BindAnswer.THROTTLED)
-    assert limit.width == max(min(LIMIT_MIN, width_max), width_max / 2)
-    for _ in range(100):
-        limit.observe(BindAnswer.THROTTLED)
-    assert limit.width == min(LIMIT_MIN, width_max)
-
-
-async def test_throttled_responses_of_one_round_trip_halve_the_limit_once() -> None:
-    limit = BindLimit(64)
-    for _ in range(16):
+async def test_throttled_responses_of_one_round_trip_lower_the_limit_once() -> None:
+    limit = BindLimit(Bounds(1, 64))
+    for _ in range(64):
         await limit.enter()
-    for _ in range(16):
-        limit.observe(BindAnswer.THROTTLED)
-        limit.leave()
-    assert limit.width == 8
-    for _ in range(8):
-        await limit.enter()
-    limit.observe(BindAnswer.THROTTLED)
-    assert limit.width == 4
+    for at_s in (1.0, 1.1, 1.2):
+        limit.observe(BindAnswer.THROTTLED, 0.0, at_s)
+    once = limit.width
+    assert 1 < once < 64
+    limit.observe(BindAnswer.THROTTLED, 1.3, 1.4)
+    assert limit.width < once
 
 
-@pytest.mark.parametrize("answer", [a for a in BindAnswer if a not in (BindAnswer.CREATED, BindAnswer.THROTTLED)])
-def test_other_responses_leave_the_bind_limit_unchanged(answer: BindAnswer) -> None:
-    limit = BindLimit(64)
-    before = limit.width
-    limit.observe(answer)
-    assert limit.width == before
+@pytest.mark.parametrize("answer", [BindAnswer.DENIED, BindAnswer.REJECTED, BindAnswer.NOT_SENT, BindAnswer.DELEGATED])
+def test_answers_that_no_server_load_explains_leave_the_limit_unchanged(answer: BindAnswer) -> None:
+    limit = BindLimit(Bounds(1, 64))
+    limit.in_flight = 64
+    for number in range(200):
+        limit.observe(BindAnswer.CREATED, number * 0.1, number * 0.1 + 0.1)
+    before = limit.width, limit.unloaded_s
+    for number in range(200):
+        limit.observe(answer, 100.0 + number, 109.0 + number)
+    assert (limit.width, limit.unloaded_s) == before
+
+
+def test_binds_without_an_answer_in_time_lower_the_limit() -> None:
+    limit = BindLimit(Bounds(1, 512))
+    for began_s, answer, seconds in ((0, BindAnswer.CREATED, 0.1), (10_000, BindAnswer.UNKNOWN, 5.0)):
+        for number in range(2_000):
+            limit.in_flight = limit.width
+            limit.observe(answer, began_s + number, began_s + number + seconds)
+        if answer is BindAnswer.CREATED:
+            assert limit.width == 512
+    assert limit.width < 64
 
 
 answers = st.sampled_from((BindAnswer.CREATED, BindAnswer.CREATED, BindAnswer.THROTTLED))
@@ -115,14 +118,14 @@ def test_bind_limit_is_never_exceeded_and_every_waiter_is_admitted(
     seed: int, width_max: int, binds: list[tuple[float, BindAnswer]]
 ) -> None:
     loop = SimLoop(seed)
-    limit = BindLimit(width_max)
+    limit = BindLimit(Bounds(1, width_max))
     done: list[BindAnswer] = []
 
     async def bind(seconds: float, answer: BindAnswer) -> None:
         await limit.enter()
         assert limit.in_flight <= width_max
         await asyncio.sleep(seconds)
-        limit.observe(answer)
+        limit.observe(answer, loop.time() - seconds, loop.time())
         done.append(answer)
         limit.leave()
 

@@ -1,0 +1,1 @@
+"""Serverless providers: their rates of creates, outages, error messages and sandbox sizes."""

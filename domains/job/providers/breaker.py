@@ -1,0 +1,105 @@
+"""When a serverless unit gets no pods because its sandboxes fail, and when it gets one to find out whether they work again.
+
+No I/O and no clock: times are arguments, in seconds of any clock that does not go back. The caller classifies outcomes (`messages`):
+throttling, and permanent errors of one template, say nothing about the unit, so they are reported with `on_neutral`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+FAILURES_TO_OPEN: Final = 3
+PROBE_FIRST_S, PROBE_MAX_S = 5.0, 20.0
+"""Time from the opening to the first probe, doubled for each next probe up to the maximum."""
+
+
+class BreakerState(Enum):
+    """Whether a unit gets pods."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    """No pod until the next probe is due."""
+    HALF_OPEN = "half-open"
+    """One pod is in flight as a probe."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attempt:
+    """Permission for one create."""
+
+    period: int
+    """Number of changes between open and closed before it."""
+
+
+class Breaker:
+    """The state of one unit. Report each attempt: `on_success`, `on_failure`, `on_neutral`, or `give_back` if there was no create.
+
+    Outcomes of attempts from before the last change between open and closed are ignored: they describe the time before it. A probe
+    without an outcome is replaced when the next one is due. So the breaker closes at most PROBE_MAX_S, and the time in which the provider
+    answers, after a recovery.
+    """
+
+    def __init__(self) -> None:
+        self.openings = 0
+        """Count since the start."""
+        self._period = 0
+        self._failures = 0
+        self._interval_s = PROBE_FIRST_S
+        self._probe_due_s: float | None = None
+        """Set while it is not closed."""
+        self._probe: Attempt | None = None
+
+    @property
+    def state(self) -> BreakerState:
+        if self._probe_due_s is None:
+            return BreakerState.CLOSED
+        return BreakerState.OPEN if self._probe is None else BreakerState.HALF_OPEN
+
+    def ready_in_s(self, now_s: float) -> float:
+        """Returns the seconds until `take` returns an attempt; 0 if it does now."""
+        return 0.0 if self._probe_due_s is None else max(0.0, self._probe_due_s - now_s)
+
+    def take(self, now_s: float) -> Attempt | None:
+        """Returns permission for one create, None while the unit gets no pod. If the breaker is open, this is the probe."""
+        if self._probe_due_s is None:
+            return Attempt(self._period)
+        if now_s < self._probe_due_s:
+            return None
+        self._probe = Attempt(self._period)
+        self._interval_s = min(PROBE_MAX_S, 2 * self._interval_s)
+        self._probe_due_s = now_s + self._interval_s
+        return self._probe
+
+    def give_back(self, attempt: Attempt, now_s: float) -> None:
+        """Returns an attempt whose create was never sent; if it was the probe, another pod may be it at once."""
+        if attempt is self._probe:
+            self._probe, self._probe_due_s = None, now_s
+
+    def on_neutral(self, attempt: Attempt, now_s: float) -> None:
+        """Records an outcome that says nothing about the unit: it was throttled, or the template cannot run there."""
+        self.give_back(attempt, now_s)
+
+    def on_success(self, attempt: Attempt) -> None:
+        """Records a sandbox; that of a probe closes the breaker."""
+        if attempt.period != self._period:
+            return
+        if self._probe_due_s is not None:
+            self._period += 1
+        self._failures, self._probe, self._probe_due_s = 0, None, None
+
+    def on_failure(self, attempt: Attempt, now_s: float) -> None:
+        """Records an error of the unit; the third in a row opens the breaker."""
+        if attempt.period != self._period:
+            return
+        if self._probe_due_s is not None:
+            if attempt is self._probe:
+                self._probe = None
+            return
+        self._failures += 1
+        if self._failures >= FAILURES_TO_OPEN:
+            self.openings += 1
+            self._period += 1
+            self._interval_s = PROBE_FIRST_S
+            self._probe_due_s = now_s + PROBE_FIRST_S

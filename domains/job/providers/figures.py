@@ -1,0 +1,74 @@
+"""What is shown of serverless units: the document of `multisched jobs`, and metrics. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from domains.job.providers.breaker import BreakerState
+from domains.job.providers.sandbox_ledger import SandboxLedger, Unit
+from multisched.framework.introspection import PluginMetric
+from multisched.framework.views import Document
+
+REFUSED_SHOWN: Final = 20
+
+
+def document_of(ledger: SandboxLedger) -> list[Document]:
+    """Returns one mapping per unit."""
+    return [_unit(unit, ledger) for unit in ledger.units]
+
+
+def _unit(unit: Unit, ledger: SandboxLedger) -> Document:
+    now_s, rate, quota = ledger.now_s, unit.rate, unit.settings.quota
+    waiting = sum(one.unit is unit and one.is_bound and not one.is_started for one in ledger.sandboxes.values())
+    return {
+        "name": unit.name,
+        "breaker": unit.breaker.state.value,
+        "probeInSeconds": round(unit.breaker.ready_in_s(now_s), 3),
+        "rate": {
+            "perSecond": round(rate.per_second, 3),
+            "configured": unit.settings.per_second,
+            "tokens": rate.available(now_s),
+            "burst": round(rate.burst, 1),
+        },
+        "used": {"pods": unit.used["pods"], "cpuMilli": unit.used["cpu"], "memoryBytes": unit.used["memory"]},
+        "quota": {"pods": quota.pods, "cpuMilli": quota.cpu_milli, "memoryBytes": quota.memory_bytes},
+        "starting": waiting,
+        "started": unit.created,
+        "failed": unit.failed,
+        "throttled": rate.throttled,
+        "evicted": unit.evicted,
+        "refusedImages": [
+            {"namespace": namespace, "images": list(images), "forSeconds": round(until_s - now_s), "message": message}
+            for (namespace, images), (until_s, message) in list(unit.refused.items())[:REFUSED_SHOWN]
+        ],
+    }
+
+
+def metrics_of(ledger: SandboxLedger) -> Sequence[PluginMetric]:
+    """Returns gauges and counters per unit; none without units."""
+    units = ledger.units
+    if not units:
+        return ()
+    states = list(BreakerState)
+
+    def metric(name: str, text: str, values: list[float], *, is_counter: bool = False) -> PluginMetric:
+        found: dict[tuple[str, ...], float] = {(unit.name,): value for unit, value in zip(units, values, strict=True)}
+        return PluginMetric(f"serverless_{name}", text, found, ("unit",), is_counter=is_counter)
+
+    return (
+        metric(
+            "rate", "Sandboxes per second that the unit may create now, as learned.", [u.rate.per_second for u in units]
+        ),
+        metric(
+            "tokens", "Sandboxes that the unit may create at once.", [u.rate.available(ledger.now_s) for u in units]
+        ),
+        metric("breaker_state", "0: closed, 1: open, 2: half-open.", [states.index(u.breaker.state) for u in units]),
+        metric("pods", "Pods that the unit runs or starts.", [u.used["pods"] for u in units]),
+        metric("started", "Sandboxes that started.", [u.created for u in units], is_counter=True),
+        metric("failed", "Sandboxes that failed, throttled ones included.", [u.failed for u in units], is_counter=True),
+        metric(
+            "throttled", "Sandboxes that the provider throttled.", [u.rate.throttled for u in units], is_counter=True
+        ),
+        metric("evicted", "Pods evicted because no sandbox started.", [u.evicted for u in units], is_counter=True),
+    )

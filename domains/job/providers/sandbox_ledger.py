@@ -1,0 +1,350 @@
+"""SandboxLedger: which pods have or get a sandbox of which serverless unit, and which units accept pods now.
+
+Owns the units. A pod takes a token of its unit's rate, and the permission of its breaker, in the step that assumes it; both are given
+back if it is not bound. No clock: the background task sets `now_s`. Written by the cache and commit (`framework.ledger.Ledger`), by
+ServerlessUnits (binds, outcomes) and by its background task (`control.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Final
+
+import numpy as np
+
+from domains.job.providers.breaker import Attempt, Breaker
+from domains.job.providers.messages import Failure, Messages
+from domains.job.providers.rate import SandboxRate, Token
+from domains.job.providers.settings import ProviderSettings, UnitSettings
+from domains.job.providers.sizes import Size
+from multisched.framework.node_view import Int32, Rows
+from multisched.model.objects import Node, Pod
+from multisched.model.pod_outcome import PodOutcome
+
+PROVIDER_FAILED: Final = "ProviderFailed"
+"""status.reason that a virtual kubelet writes if its provider refuses a pod."""
+NO_UNIT: Final = -1
+QUARANTINE_S: Final = 600.0
+"""A template that a unit refused for good is tried there again after this time, as secrets and quotas of a template may change."""
+QUARANTINED_MAX: Final = 1_000
+OUTCOME_MAX_S: Final = 10.0
+"""How long the outcome of a pod is awaited after the pod is gone: the watch of ended pods may be slower."""
+NO_ANNOTATIONS: Final[Mapping[str, str]] = {}
+
+Template = tuple[str, tuple[str, ...]]
+"""Namespace and images: what pods share that a provider refuses for good."""
+
+
+class Cause(Enum):
+    """Why a unit does not accept a pod now."""
+
+    TEMPLATE = "it has refused pods with these images for good"
+    BREAKER = "its sandboxes fail, and single pods find out when they work again"
+    QUOTA = "its quota is used up"
+    SIZE = "it has no sandbox of this size"
+    RATE = "no further sandbox may be created at its rate now"
+
+
+def template_of(pod: Pod) -> Template:
+    return pod.namespace, pod.spec.images
+
+
+def size_of(pod: Pod) -> tuple[int, int]:
+    """Returns thousandths of cores and bytes of memory that the pod requests."""
+    return pod.spec.requests.get("cpu", 0), pod.spec.requests.get("memory", 0)
+
+
+class Sandbox:
+    """What one pod holds."""
+
+    __slots__ = (
+        "attempt",
+        "gone_s",
+        "is_bound",
+        "is_started",
+        "requests",
+        "row",
+        "since_s",
+        "template",
+        "token",
+        "unit",
+    )
+
+    def __init__(self, unit: Unit | None, row: int, pod: Pod, since_s: float) -> None:
+        self.unit, self.row = unit, row
+        self.requests, self.template = size_of(pod), template_of(pod)
+        self.since_s = since_s
+        """Monotonic seconds at which it was taken, or first seen."""
+        self.token: Token | None = None
+        self.attempt: Attempt | None = None
+        """With `token`, until the outcome is reported; None also for pods that were bound before this process began."""
+        self.is_bound = self.is_started = False
+        self.gone_s = 0.0
+        """Monotonic seconds at which the pod left."""
+
+    @property
+    def size(self) -> Size | None:
+        """Rounded; None: no unit, or no sandbox of the unit is as large."""
+        return None if self.unit is None else self.unit.settings.sizes.rounded(*self.requests)
+
+
+class Unit:
+    """A serverless unit."""
+
+    def __init__(self, settings: UnitSettings) -> None:
+        self.settings = settings
+        self.rate = SandboxRate(settings.burst, settings.per_second, 0.0)
+        self.breaker = Breaker()
+        self.version = 0
+        """Rises when other pods than before may be accepted."""
+        self.is_wanted = False
+        """A pod was refused for want of a token or of working sandboxes, which time brings back."""
+        self.used: Counter[str] = Counter()
+        """pods, cpu (thousandths) and memory (bytes) of its sandboxes."""
+        self.refused: dict[Template, tuple[float, str]] = {}
+        """Template that was refused for good -> until when it is not tried, and the message."""
+        self.created = self.failed = self.evicted = 0
+        """Counts since the start."""
+        self.imported: Cause | None = None
+        """Why it accepts no pod in the program that a sandbox copies."""
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    def cause(self, template: Template, size: Size | None, now_s: float) -> Cause | None:
+        """Returns why it does not accept such a pod now; None if it does."""
+        if self.refused and self.refused.get(template, (0.0, ""))[0] > now_s:
+            return Cause.TEMPLATE
+        if size is None:
+            return Cause.SIZE
+        if self.imported is not None or self.breaker.ready_in_s(now_s) > 0:
+            return self.imported or Cause.BREAKER
+        if not self._has_quota(size):
+            return Cause.QUOTA
+        return None if self.rate.available(now_s) else Cause.RATE
+
+    def _has_quota(self, size: Size) -> bool:
+        quota, used = self.settings.quota, self.used
+        return (
+            (quota.pods is None or used["pods"] < quota.pods)
+            and (quota.cpu_milli is None or used["cpu"] + size.cpu_milli <= quota.cpu_milli)
+            and (quota.memory_bytes is None or used["memory"] + size.memory_bytes <= quota.memory_bytes)
+        )
+
+    def count(self, size: Size | None, sign: int) -> None:
+        """Adds (1) or removes (-1) a sandbox."""
+        self.used["pods"] += sign
+        if size is not None:
+            self.used["cpu"] += sign * size.cpu_milli
+            self.used["memory"] += sign * size.memory_bytes
+        self.version += 1
+
+
+class SandboxLedger:
+    """Implements `framework.ledger.Ledger`."""
+
+    name = "sandboxes"
+
+    def __init__(self, settings: ProviderSettings, scheduler_names: frozenset[str] | None) -> None:
+        """`scheduler_names`: whose pods count; None: all."""
+        self._settings = settings
+        self._names = scheduler_names
+        self._messages = Messages(settings.messages)
+        self.units: Sequence[Unit] = [Unit(one) for one in settings.units]
+        self.now_s = 0.0
+        """Monotonic seconds, as the background task set them last."""
+        self._unit_of_row: dict[int, int] = {}
+        self.sandboxes: dict[str, Sandbox] = {}
+        """uid -> what the pod holds; pods on other rows hold nothing, and are kept in case their row joins a unit."""
+        self.ended: dict[str, Sandbox] = {}
+        """The same for bound pods that are gone, and whose outcome is not known yet."""
+        self.version_of_nodes = 0
+
+    # -- Ledger ----------------------------------------------------------------------------------------------------
+
+    def is_used_by(self, pod: Pod) -> bool:
+        return self._names is None or pod.spec.scheduler_name in self._names
+
+    def version(self, row: int) -> int:
+        unit = self.unit_of(row)
+        return self.version_of_nodes + (0 if unit is None else unit.version)
+
+    def fits(self, pod: Pod, row: int) -> str:
+        """Returns why the unit of the row accepts no such pod now, for users; empty if it does, or for a row without a unit."""
+        unit = self.unit_of(row)
+        if unit is None or pod.uid in self.sandboxes:
+            return ""
+        cause = self.cause_of(unit, pod)
+        return "" if cause is None else refusal_of(unit, cause)
+
+    def take(self, pod: Pod, row: int) -> Mapping[str, str]:
+        """Takes a token and the permission of the breaker. Its binding needs no annotations."""
+        if pod.uid not in self.sandboxes:
+            unit = self.unit_of(row)
+            taken = self._add(pod, row)
+            if unit is not None:
+                taken.attempt = unit.breaker.take(self.now_s)
+                taken.token = unit.rate.take(self.now_s)
+                assert taken.attempt is not None, f"{pod.key}: {unit.name} accepts pods"
+                assert taken.token is not None, f"{pod.key}: {unit.name} has a token"
+                unit.version += 1
+        return NO_ANNOTATIONS
+
+    def restore(self, pod: Pod, row: int) -> None:
+        """Accounts for a bound pod. One that does not run yet, and that this process has not placed, has taken a token."""
+        known = self.sandboxes.get(pod.uid)
+        if known is not None and known.row == row:
+            return
+        if known is not None:
+            self.release(pod.uid)
+        added = self._add(pod, row)
+        added.is_bound = True
+        added.is_started = pod.phase != "Pending"
+        if added.unit is not None and not added.is_started:
+            added.token = added.unit.rate.take(self.now_s)
+
+    def release(self, uid: str) -> None:
+        gone = self.sandboxes.pop(uid, None)
+        if gone is None or gone.unit is None:
+            return
+        gone.unit.count(gone.size, -1)
+        if gone.is_bound and gone.token is not None and gone.token.is_open:
+            gone.gone_s = self.now_s
+            self.ended[uid] = gone
+            return
+        if gone.token is not None:
+            gone.unit.rate.give_back(gone.token, self.now_s)
+        if gone.attempt is not None and not gone.is_bound:
+            gone.unit.breaker.give_back(gone.attempt, self.now_s)
+
+    def set_node(self, row: int, node: Node | None) -> None:
+        labels = {} if node is None else node.labels
+        found = next((n for n, unit in enumerate(self.units) if unit.settings.selects(labels)), NO_UNIT)
+        index = NO_UNIT if node is None else found
+        before = self._unit_of_row.get(row, NO_UNIT)
+        if index == before:
+            return
+        self._unit_of_row.pop(row, None)
+        if index != NO_UNIT:
+            self._unit_of_row[row] = index
+        self.version_of_nodes += 1
+        unit = self.unit_of(row)
+        for one in self.sandboxes.values():
+            if one.row == row:
+                if one.unit is not None:
+                    one.unit.count(one.size, -1)
+                one.unit = unit
+                if unit is not None:
+                    unit.count(one.size, 1)
+                one.token = one.attempt = None
+
+    def held(self) -> Mapping[str, object]:
+        return {
+            uid: (one.row, None if one.unit is None else one.unit.name, one.size) for uid, one in self.sandboxes.items()
+        }
+
+    def empty_copy(self) -> SandboxLedger:
+        return SandboxLedger(self._settings, self._names)
+
+    def _add(self, pod: Pod, row: int) -> Sandbox:
+        added = self.sandboxes[pod.uid] = Sandbox(self.unit_of(row), row, pod, self.now_s)
+        if added.unit is not None:
+            added.unit.count(added.size, 1)
+        return added
+
+    # -- units -----------------------------------------------------------------------------------------------------
+
+    @property
+    def has_rows(self) -> bool:
+        return bool(self._unit_of_row)
+
+    def unit_of(self, row: int) -> Unit | None:
+        index = self._unit_of_row.get(row, NO_UNIT)
+        return None if index == NO_UNIT else self.units[index]
+
+    def indices(self, rows: Rows) -> Int32:
+        """Returns int32[rows]: the number of each row's unit, or NO_UNIT."""
+        return np.array([self._unit_of_row.get(row, NO_UNIT) for row in rows.tolist()], np.int32)
+
+    def cause_of(self, unit: Unit, pod: Pod) -> Cause | None:
+        """Returns why the unit does not accept the pod now; None if it does. Notes a pod that waits for time to pass."""
+        cause = unit.cause(template_of(pod), unit.settings.sizes.rounded(*size_of(pod)), self.now_s)
+        if cause in (Cause.RATE, Cause.BREAKER):
+            unit.is_wanted = True
+        return cause
+
+    # -- what becomes of sandboxes -----------------------------------------------------------------------------------
+
+    def bound(self, uid: str) -> None:
+        """Notes that the API server has bound the pod: its virtual kubelet creates a sandbox."""
+        found = self.sandboxes.get(uid)
+        if found is not None:
+            found.is_bound = True
+
+    def learn(self, outcome: PodOutcome) -> Failure | None:
+        """Reports what became of a bound pod to its unit. Returns the kind of a failure that is new; None for anything else."""
+        pod = outcome.pod
+        found = self.sandboxes.get(pod.uid) or self.ended.pop(pod.uid, None)
+        if found is None or found.unit is None:
+            return None
+        found.is_bound = True
+        is_first = found.token is not None and found.token.is_open
+        if outcome.began_s or pod.phase in ("Running", "Succeeded"):
+            found.is_started = True
+            if is_first:
+                self._succeeded(found, found.unit)
+            return None
+        has_failed = outcome.reason == PROVIDER_FAILED or pod.phase == "Failed"
+        if not (has_failed and is_first):
+            return None
+        failure = self._messages.classify(outcome.message, outcome.reason)
+        self._failed(found, found.unit, failure, outcome.message)
+        return failure
+
+    def expire(self) -> None:
+        """Gives up waiting for outcomes of pods that are gone: they were deleted before their sandbox started."""
+        for uid in [uid for uid, one in self.ended.items() if one.gone_s + OUTCOME_MAX_S <= self.now_s]:
+            gone = self.ended.pop(uid)
+            assert gone.unit is not None, "kept for its outcome"
+            assert gone.token is not None, "kept for its outcome"
+            gone.unit.rate.on_failed(gone.token)
+            if gone.attempt is not None:
+                gone.unit.breaker.on_neutral(gone.attempt, self.now_s)
+        for unit in self.units:
+            if any(until_s <= self.now_s for until_s, _ in unit.refused.values()):
+                unit.refused = {key: found for key, found in unit.refused.items() if found[0] > self.now_s}
+                unit.version += 1
+                unit.is_wanted = True
+
+    def _succeeded(self, found: Sandbox, unit: Unit) -> None:
+        assert found.token is not None, "the first outcome"
+        unit.created += 1
+        unit.rate.on_success(found.token)
+        if found.attempt is not None:
+            unit.breaker.on_success(found.attempt)
+        unit.version += 1
+
+    def _failed(self, found: Sandbox, unit: Unit, failure: Failure, message: str) -> None:
+        assert found.token is not None, "the first outcome"
+        unit.failed += 1
+        if failure is Failure.THROTTLED:
+            unit.rate.on_throttled(found.token, self.now_s)
+        else:
+            unit.rate.on_failed(found.token)
+        if found.attempt is not None:
+            if failure is Failure.TRANSIENT:
+                unit.breaker.on_failure(found.attempt, self.now_s)
+            else:
+                unit.breaker.on_neutral(found.attempt, self.now_s)
+        if failure is Failure.PERMANENT:
+            if len(unit.refused) >= QUARANTINED_MAX:
+                unit.refused.pop(next(iter(unit.refused)))
+            unit.refused[found.template] = (self.now_s + QUARANTINE_S, message)
+        unit.version += 1
+
+
+def refusal_of(unit: Unit, cause: Cause) -> str:
+    return f"serverless unit {unit.name}: {cause.value}"

@@ -1,0 +1,152 @@
+"""ServerlessUnits: paces binds to serverless nodes by the rate of their provider, and avoids units whose sandboxes fail.
+
+A virtual kubelet cannot return a pod: a sandbox that fails after the bind ends the pod or leaves it pending. So a unit is chosen only while
+it has a token of its rate, quota, and working sandboxes. Without units in its args the plugin does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from domains.job.providers.control import SandboxControl
+from domains.job.providers.sandbox_ledger import NO_UNIT, Cause, SandboxLedger, refusal_of, template_of
+from domains.job.providers.settings import provider_settings
+from domains.job.providers.sizes import Size
+from multisched.framework.background import BackgroundPorts
+from multisched.framework.caching import SplitCacheKey
+from multisched.framework.context import PluginContext
+from multisched.framework.dependency import Dependency
+from multisched.framework.events import ASSIGNED_POD_DELETE, Action, ClusterEvent, EventRegistration, Hint, Resource
+from multisched.framework.introspection import PluginMetric
+from multisched.framework.node_view import Codes, Rows
+from multisched.framework.points import CycleView, PreFilterResult
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.status import SKIP, Code
+from multisched.framework.views import Document, NoViewError, ViewPorts, ViewQuery, unknown_parameter
+from multisched.model.objects import Pod
+from multisched.model.pod_outcome import PodOutcome
+
+SERVERLESS_UNITS: Final = "ServerlessUnits"
+UNIT_READY: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OTHER, "ServerlessUnitReady")
+"""A unit accepts one more pod. No other plugin requeues a pod for it: there is no pod in the event."""
+PENDING_DELETED: Final = ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "UnscheduledPodDelete")
+DAEMON: Final = "virtual nodes run no pods of DaemonSets"
+NO_ARGS: Final[Mapping[str, Any]] = {}
+DOCUMENT: Final = "now"
+
+
+class ServerlessUnits:
+    """PreFilter, Filter and PostBind; a ledger, outcomes of pods, and a background task."""
+
+    name = SERVERLESS_UNITS
+    view = "units"
+    depends_on = Dependency.CACHE_KEY
+
+    def __init__(self, context: PluginContext, args: Mapping[str, Any] = NO_ARGS) -> None:
+        """Raises PluginArgsError."""
+        settings = provider_settings(args)
+        ledger = SandboxLedger(settings, context.scheduler_names)
+        if settings.units:
+            registered = context.hold.register(ledger)
+            assert isinstance(registered, SandboxLedger), f"ledger {ledger.name} belongs to another plugin"
+            ledger = registered
+        self._context = context
+        self._ledger = ledger
+        self._control = SandboxControl(ledger, lambda: context.notify(UNIT_READY))
+        self.reasons = ReasonTable(self.name)
+        self._daemon = self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, DAEMON)
+        self._codes = [
+            {cause: self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, refusal_of(unit, cause)) for cause in Cause}
+            for unit in ledger.units
+        ]
+
+    async def run(self, ports: BackgroundPorts) -> None:
+        await self._control.run(ports)
+
+    # -- filter ----------------------------------------------------------------------------------------------------
+
+    def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        return PreFilterResult() if self._ledger.has_rows else PreFilterResult(SKIP)
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        """Returns uint8[rows]: refuses nodes of units that do not accept the pod now, and all of them to pods of DaemonSets."""
+        indices = self._ledger.indices(rows)
+        of_unit = np.zeros(len(self._codes) + 1, np.uint8)  # the last is for NO_UNIT
+        for number, code in enumerate(self._unit_codes(pod)):
+            of_unit[number] = code
+        assert NO_UNIT == -1, "rows without a unit read the last code"
+        codes: Codes = of_unit[indices]
+        return codes
+
+    def _unit_codes(self, pod: Pod) -> tuple[int, ...]:
+        """Returns for each unit the code with which it refuses the pod now, or 0."""
+        if pod.owner is not None and pod.owner.kind == "DaemonSet":
+            return (self._daemon,) * len(self._codes)
+        ledger = self._ledger
+        causes = (ledger.cause_of(unit, pod) for unit in ledger.units)
+        return tuple(0 if cause is None else codes[cause] for cause, codes in zip(causes, self._codes, strict=True))
+
+    # -- classes and queueing hints --------------------------------------------------------------------------------
+
+    def sign(self, pod: Pod) -> Hashable:
+        """Returns the images only while a unit has refused these, so that other pods share classes."""
+        is_daemon = pod.owner is not None and pod.owner.kind == "DaemonSet"
+        template = template_of(pod)
+        return is_daemon, template if any(template in unit.refused for unit in self._ledger.units) else None
+
+    def cache_key(self, cycle: CycleView, pod: Pod) -> SplitCacheKey | None:
+        ledger = self._ledger
+        if not ledger.has_rows:
+            return None
+        return SplitCacheKey((self._unit_codes(pod), ledger.version_of_nodes), None)
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        return (
+            EventRegistration(UNIT_READY, lambda pod, old, new: Hint.QUEUE_ONE if old is new is None else Hint.SKIP),
+            EventRegistration(PENDING_DELETED),
+            EventRegistration(ASSIGNED_POD_DELETE, lambda pod, old, new: Hint.QUEUE_ONE),
+        )
+
+    # -- binds and outcomes ----------------------------------------------------------------------------------------
+
+    def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None:
+        self._ledger.bound(pod.uid)
+
+    def see_outcome(self, outcome: PodOutcome) -> None:
+        """See `framework.introspection.OutcomePlugin`."""
+        failure = self._ledger.learn(outcome)
+        if failure is not None:
+            self._control.failed(outcome, failure)
+
+    # -- sandboxes, views and metrics ------------------------------------------------------------------------------
+
+    def export_state(self) -> object:
+        """See `framework.introspection.StateExportPlugin`: why units accept no pod."""
+        ledger = self._ledger
+        least = Size(0, 0)
+        causes = {unit.name: unit.cause(("", ()), least, ledger.now_s) for unit in ledger.units}
+        return {name: cause for name, cause in causes.items() if cause in (Cause.BREAKER, Cause.RATE)}
+
+    def import_state(self, handed: object) -> None:
+        assert isinstance(handed, dict), "the export of another ServerlessUnits"
+        for unit in self._ledger.units:
+            unit.imported = handed.get(unit.name)
+
+    def metrics(self, now_s: float) -> Sequence[PluginMetric]:
+        from domains.job.providers.figures import metrics_of
+
+        return metrics_of(self._ledger)
+
+    async def show(self, query: ViewQuery, ports: ViewPorts) -> Callable[[], Document]:
+        """See `framework.views.ViewedPlugin`."""
+        from domains.job.providers.figures import document_of
+
+        if query.name != DOCUMENT:
+            raise NoViewError(f"units has no document {query.name}; write {DOCUMENT}")
+        if unknown := unknown_parameter(query.options, ["domain"]):
+            raise NoViewError(unknown, status=400)
+        document = {"domain": self._context.domain, "units": document_of(self._ledger)}
+        return lambda: document

@@ -1,0 +1,1 @@
+"""Units of nodes in an order, as ResourcePolicy of ACK has them."""

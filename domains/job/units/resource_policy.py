@@ -1,0 +1,338 @@
+"""ResourcePolicy: places pods in units of nodes in the order of their policy (README.md). Its answers follow from `UnitLedger`,
+the rows' labels and taints, and two values of its own: the time, and the level of pods that preempt before the next unit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Hashable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from domains.job.units.open_units import OpenUnits, open_units, up_to
+from domains.job.units.policy import Next, Policy
+from domains.job.units.policy_table import Match, PolicyTable
+from domains.job.units.reading import configured_policies
+from domains.job.units.unit_ledger import UnitLedger
+from multisched.framework.background import BackgroundPorts
+from multisched.framework.caching import SplitCacheKey
+from multisched.framework.context import PluginContext
+from multisched.framework.dependency import Dependency
+from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
+from multisched.framework.node_view import Bools, Codes, NodeView, Rows, Scores
+from multisched.framework.normalize import MAX_SCORE
+from multisched.framework.points import CycleView, PostFilterResult, PreFilterResult, Refusals
+from multisched.framework.preemption import GroupDryRun
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.status import SKIP, Code, Status
+from multisched.framework.traits import Traits
+from multisched.model.cluster_objects import ResourcePolicy as PolicyObject
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import Pod
+
+RESOURCE_POLICY: Final = "ResourcePolicy"
+CHANGED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OTHER, "ResourcePolicyGoesOn")
+"""Announced when pods may go on to another unit. No other plugin requeues a pod for it: there is no pod in the event."""
+INVALID: Final = "ResourcePolicyInvalid"
+WAITS: Final = "WaitingForUnit"
+"""Reasons of the PodScheduled condition, for which no autoscaler adds a node."""
+FULL: Final = "node(s) belong to a unit that has its max"
+LATER: Final = "node(s) belong to a later unit"
+PERIOD_MIN_S, PERIOD_MAX_S = 0.25, 15.0
+"""A timeout is noticed at most this long, or a sixtieth of it, after it has run out."""
+LEVELS_MAX: Final = 10_000
+"""Pods whose level is kept; beyond that, the one that was added first begins again with the first unit."""
+NO_ARGS: Final[Mapping[str, Any]] = {}
+
+
+class _Members(NamedTuple):
+    """Which rows of the table are in which unit of a policy."""
+
+    policy: Policy
+    nodes_version: int
+    rows: int
+    units: Bools
+    """bool[units, rows of the table]"""
+
+
+class ResourcePolicy:
+    """PreFilter, Filter, Score and PostFilter for pods that a policy selects; a background task for timeouts."""
+
+    name = RESOURCE_POLICY
+    depends_on = Dependency.CACHE_KEY
+    traits = Traits(outranks=True, reads_objects=(ObjectKind.RESOURCE_POLICY,))
+
+    def __init__(self, context: PluginContext, args: Mapping[str, Any] = NO_ARGS) -> None:
+        """Raises PluginArgsError."""
+        configured = configured_policies(args)
+        ledger = context.hold.register(UnitLedger(PolicyTable(context.objects), context.hold))
+        assert isinstance(ledger, UnitLedger), f"ledger {ledger.name} belongs to another plugin"
+        ledger.table.configure(context.domain, configured)
+        self._context = context
+        self._ledger = ledger
+        self._now_s = 0.0
+        self._levels: dict[str, int] = {}
+        """uid -> the last unit that the pod may use, with preemptPolicy BeforeNextUnit; the first one if it is missing."""
+        self._members: dict[str, _Members] = {}
+        self.reasons = ReasonTable(self.name)
+        self._full = self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, FULL)
+        self._later = self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, LATER)
+
+    # -- classes ---------------------------------------------------------------------------------------------------
+
+    def sign(self, pod: Pod) -> Hashable:
+        match = self._match(pod)
+        if match is None:
+            return 0
+        policy = match.policy
+        if match.problem:
+            return match.problem
+        has_amounts = any(unit.max_resources for unit in policy.units)
+        amounts = tuple(sorted(pod.requests.items())) if has_amounts else ()
+        return policy.key, match.group, self._timeouts(policy, pod), self._levels.get(pod.uid, 0), amounts
+
+    def cache_key(self, cycle: CycleView, pod: Pod) -> SplitCacheKey | None:
+        match = self._match(pod)
+        if match is None:
+            return None
+        key: Hashable = match.problem or (self._ledger.table.generation, self._open(match, pod))
+        return SplitCacheKey(key, key)
+
+    def _match(self, pod: Pod) -> Match | None:
+        ledger = self._ledger
+        ledger.refresh()
+        if ledger.table.is_empty:
+            return None
+        match = ledger.table.match(pod)
+        if match is not None:
+            ledger.served.add(pod.spec.scheduler_name)
+        return match
+
+    def _timeouts(self, policy: Policy, pod: Pod) -> int:
+        """Returns how many timeouts have run out since the pod was created: a restarted process knows it, too."""
+        if not policy.is_timed or not pod.created_s:
+            return 0
+        return max(0, min(len(policy.units), int((self._now_s - pod.created_s) // policy.timeout_s)))
+
+    def _open(self, match: Match, pod: Pod) -> OpenUnits:
+        found = open_units(self._ledger, match, pod, self._timeouts(match.policy, pod))
+        if match.policy.preempts_before_next:
+            return up_to(found, self._levels.get(pod.uid, 0), len(match.policy.units))
+        return found
+
+    # -- PreFilter, Filter, Score ----------------------------------------------------------------------------------
+
+    def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        match = self._match(pod)
+        if match is None:
+            return PreFilterResult(SKIP)
+        if match.problem:
+            status = Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, reasons=(match.problem,), condition_reason=INVALID)
+            return PreFilterResult(status)
+        return PreFilterResult()
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        """Returns uint8[rows]: refuses rows whose units are all closed to the pod."""
+        match = self._match(pod)
+        codes: Codes = np.zeros(len(rows), np.uint8)
+        if match is None or match.problem:
+            return codes
+        units, found = self._units_of(match.policy, cycle.nodes, rows), self._open(match, pod)
+        is_open = np.array([found.has(index) for index in range(len(units))], np.bool_)
+        in_any, in_open = units.any(axis=0), units[is_open].any(axis=0)
+        codes[in_any & ~in_open] = self._later
+        codes[units[: found.last + 1].any(axis=0) & ~in_open] = self._full
+        if not found.is_past_all:
+            codes[~in_any] = self._later
+        return codes
+
+    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        """Returns int64[rows]: 100 for the first unit, one less for each further one, 0 for nodes of no unit."""
+        match = self._match(pod)
+        scores: Scores = np.zeros(len(rows), np.int64)
+        if match is None or match.problem:
+            return scores
+        units, found = self._units_of(match.policy, cycle.nodes, rows), self._open(match, pod)
+        for index in reversed(range(len(units))):
+            if found.has(index):
+                scores[units[index]] = MAX_SCORE - index
+        return scores
+
+    def _units_of(self, policy: Policy, nodes: NodeView, rows: Rows) -> Bools:
+        """Returns bool[units, len(rows)]."""
+        if nodes is not self._context.nodes:
+            return _members(policy, nodes, rows)
+        count = len(nodes.is_unschedulable)
+        known = self._members.get(policy.key)
+        if known is None or known[:3] != (policy, nodes.nodes_version, count):
+            every = np.arange(count, dtype=np.intp)
+            known = _Members(policy, nodes.nodes_version, count, _members(policy, nodes, every))
+            self._members[policy.key] = known
+        return known.units.take(rows, axis=1)
+
+    def describe(self, pod: Pod, row: int) -> str:
+        """See `framework.introspection.ExplainPlugin`."""
+        match = self._match(pod)
+        if match is None or match.problem:
+            return ""
+        node = self._context.nodes.node(row)
+        index = next((unit.index for unit in match.policy.units if unit.has_node(node)), None)
+        where = "in no unit" if index is None else f"in units[{index}]"
+        return f"{where} of {match.policy.name}"
+
+    # -- PostFilter ------------------------------------------------------------------------------------------------
+
+    def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
+        """Lets the pod go on to the next unit if preemption found nothing (BeforeNextUnit); else says what it waits for."""
+        match = self._match(pod)
+        if match is None or match.problem:
+            return PostFilterResult(Status.unschedulable())
+        if self._raise_level(match, pod):
+            return PostFilterResult(Status.unschedulable(), is_tried_again=True)
+        return PostFilterResult(self._waiting(match, pod), rejectors=frozenset({self.name}))
+
+    def post_filter_group(
+        self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun
+    ) -> Generator[None, None, PostFilterResult]:
+        """As `post_filter`, for pods that start together; those that go on are requeued by an event."""
+        found = [(match, pod) for pod in pods if (match := self._match(pod)) is not None and not match.problem]
+        yield from ()
+        raised = sum(self._raise_level(match, pod) for match, pod in found)
+        if raised:
+            self._context.notify(CHANGED)
+        return PostFilterResult(Status.unschedulable())
+
+    def _raise_level(self, match: Match, pod: Pod) -> bool:
+        """Raises the pod's level. Returns False at the last one, after which the pod begins again with the first unit."""
+        policy = match.policy
+        if not policy.preempts_before_next:
+            return False
+        every = open_units(self._ledger, match, pod, self._timeouts(policy, pod))
+        level = every.after(self._levels.pop(pod.uid, 0), len(policy.units))
+        if level is None:
+            return False
+        if len(self._levels) >= LEVELS_MAX:
+            del self._levels[next(iter(self._levels))]
+        self._levels[pod.uid] = level
+        return True
+
+    def _waiting(self, match: Match, pod: Pod) -> Status:
+        policy = match.policy
+        found = open_units(self._ledger, match, pod, self._timeouts(policy, pod))
+        if found.waits_in >= 0:
+            unit = policy.units[found.waits_in]
+            text = f"{policy.name}: the pod waits for room in units[{unit.index}] ({policy.next.value})"
+            is_scaled = policy.next is Next.MAX or unit.waits_for_scaling
+            return Status(Code.UNSCHEDULABLE, reasons=(text,), condition_reason="" if is_scaled else WAITS)
+        full = [unit for unit in policy.units if not found.has(unit.index)]
+        if not full:
+            return Status.unschedulable()
+        text = f"{policy.name}: {', '.join(self._ledger.fullness(match, unit) for unit in full)}"
+        has_more = found.bits or not self._are_all_in_units(policy)
+        return Status(Code.UNSCHEDULABLE, reasons=(text,), condition_reason="" if has_more else WAITS)
+
+    def _are_all_in_units(self, policy: Policy) -> bool:
+        """Reports whether the domain has no node outside the policy's units."""
+        rows = None if self._context.rows is None else self._context.rows()
+        return rows is None or bool(self._units_of(policy, self._context.nodes, rows).any(axis=0).all())
+
+    # -- queueing hints --------------------------------------------------------------------------------------------
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        freed = (
+            Action.DELETE
+            | Action.UPDATE_POD_DELETING
+            | Action.UPDATE_POD_LABEL
+            | Action.UPDATE_POD_SCALE_DOWN
+            | Action.UPDATE_POD_OTHER
+        )
+        moved = Action.ADD | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_TAINT
+        changed = Action.ADD | Action.UPDATE | Action.DELETE
+        own = Action.UPDATE_POD_LABEL | Action.UPDATE_POD_SCALE_DOWN
+        return (
+            EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, freed, "AssignedPodLeavesUnit"), self._after_pod),
+            EventRegistration(
+                ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "UnscheduledPodDelete"), self._after_pod
+            ),
+            EventRegistration(ClusterEvent(Resource.NODE, moved, "NodeChangesUnit"), self._after_node),
+            EventRegistration(ClusterEvent(Resource.TARGET_POD, own, "TargetPod")),
+            EventRegistration(ClusterEvent(ObjectKind.RESOURCE_POLICY, changed, RESOURCE_POLICY), self._after_policy),
+        )
+
+    def _after_pod(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
+        """Queues one pod of the policy if a pod of the policy left a unit; all if they wait for more than a place."""
+        match = self._match(pod)
+        if match is None:
+            return Hint.SKIP
+        policy = match.policy
+        if old is None and new is None:  # CHANGED
+            return Hint.QUEUE if policy.is_timed or policy.preempts_before_next else Hint.SKIP
+        if not isinstance(old, Pod) or not policy.selects(old):
+            return Hint.SKIP
+        is_one_place = policy.next is not Next.LACK_AND_NONE_TERMINATING and not any(
+            u.max_resources for u in policy.units
+        )
+        if is_one_place and policy.group_of(old) != match.group:
+            return Hint.SKIP
+        return Hint.QUEUE_ONE if is_one_place and not match.problem else Hint.QUEUE
+
+    def _after_node(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
+        return Hint.SKIP if self._match(pod) is None else Hint.QUEUE
+
+    def _after_policy(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
+        one = new or old
+        is_near = isinstance(one, PolicyObject) and one.namespace == pod.namespace
+        return Hint.QUEUE if is_near else Hint.SKIP
+
+    # -- timeouts --------------------------------------------------------------------------------------------------
+
+    async def run(self, ports: BackgroundPorts) -> None:
+        """Advances the time that the other methods see, and requeues pods whose timeout has run out, until cancelled."""
+        while True:
+            self._advance(ports.clock.now().timestamp())
+            timed = [policy.timeout_s for policy in self._ledger.table.policies() if policy.is_timed]
+            await asyncio.sleep(min(PERIOD_MAX_S, max(PERIOD_MIN_S, min(timed) / 60.0)) if timed else 1.0)
+
+    def _advance(self, now_s: float) -> None:
+        before_s, self._now_s = self._now_s, now_s
+        self._ledger.refresh()
+        if not any(policy.is_timed or policy.preempts_before_next for policy in self._ledger.table.policies()):
+            self._levels.clear()
+            return
+        has_moved, pending = False, set[str]()
+        for pod in self._context.pending():
+            match = self._ledger.table.match(pod)
+            if match is None:
+                continue
+            pending.add(pod.uid)
+            self._now_s = before_s
+            before = self._timeouts(match.policy, pod)
+            self._now_s = now_s
+            has_moved |= self._timeouts(match.policy, pod) != before
+        for uid in self._levels.keys() - pending:
+            del self._levels[uid]
+        if has_moved:
+            self._context.notify(CHANGED)
+
+    # -- introspection ---------------------------------------------------------------------------------------------
+
+    def export_state(self) -> object:
+        """See `framework.introspection.StateExportPlugin`: the time, and the levels."""
+        return self._now_s, dict(self._levels)
+
+    def import_state(self, handed: object) -> None:
+        assert isinstance(handed, tuple), "the export of another ResourcePolicy"
+        self._now_s, self._levels = handed[0], dict(handed[1])
+
+    def health(self, now_s: float) -> str:
+        """Returns a text about policies that cannot be used or read; empty if there are none."""
+        unreadable = self._context.objects.unreadable(ObjectKind.RESOURCE_POLICY)
+        if unreadable:
+            return f"ResourcePolicy objects have no effect: {unreadable}"
+        wrong = [policy.problem for policy in self._ledger.table.policies() if policy.problem]
+        return f"{len(wrong)} policies refuse their pods, the first: {wrong[0]}" if wrong else ""
+
+
+def _members(policy: Policy, nodes: NodeView, rows: Rows) -> Bools:
+    return np.array([unit.rows(nodes, rows) for unit in policy.units], np.bool_).reshape(len(policy.units), len(rows))

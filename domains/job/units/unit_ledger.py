@@ -1,0 +1,315 @@
+"""UnitLedger: how many pods of each group are in each unit, and how many of them are terminating. Shared by all domains.
+
+No unit passes its max (I1's rule for `max`): commit asks `fits` and takes in one step. What a pod counts in follows from its labels,
+its node and the annotation `multisched.io/unit` of its binding, so that a restarted process and the audit count the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from domains.job.units.policy import Policy, Unit
+from domains.job.units.policy_table import Match, PolicyTable
+from domains.job.units.reading import DELETION_COST
+from multisched.framework.context import Ledgers
+from multisched.model.cluster_objects import ClusterObject
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import Node, Pod
+
+UNIT: Final = "multisched.io/unit"
+"""Annotation of bound pods: key of the policy, `#`, number of the unit from 0."""
+NOTHING: Final[Mapping[str, str]] = {}
+
+
+class Place(NamedTuple):
+    """One unit of one policy, for one group."""
+
+    policy: str
+    unit: int
+    group: tuple[str, ...]
+
+
+class Share(NamedTuple):
+    """What one pod is in one unit."""
+
+    place: Place
+    is_counted: bool
+    """It counts for max."""
+    is_terminating: bool
+    amounts: tuple[tuple[str, int], ...]
+
+
+class Count:
+    """The pods of one group that count in a unit."""
+
+    __slots__ = ("amounts", "pods")
+
+    def __init__(self) -> None:
+        self.pods = 0
+        self.amounts: dict[str, int] = {}
+
+    def add(self, share: Share, sign: int) -> None:
+        self.pods += sign
+        for resource, amount in share.amounts:
+            self.amounts[resource] = self.amounts.get(resource, 0) + sign * amount
+
+
+class Held(NamedTuple):
+    """A placed pod that a policy selects."""
+
+    pod: Pod
+    row: int
+    shares: tuple[Share, ...]
+    answer: Mapping[str, str]
+    """The annotations of its binding, if this process has decided it."""
+
+
+class UnitLedger:
+    """Implements `AnnotatedLedger`, `ObservingLedger` and `TimedAnnotationLedger` of `framework.ledger`."""
+
+    name = "resource-policy-units"
+    annotations = frozenset({UNIT, DELETION_COST})
+    written = frozenset({UNIT})
+    reported: frozenset[str] = frozenset()
+    node_annotations: frozenset[str] = frozenset()
+    lock_annotations: frozenset[str] = frozenset()
+    reads_objects = (ObjectKind.RESOURCE_POLICY,)
+
+    def __init__(self, table: PolicyTable, hold: Ledgers | None) -> None:
+        """`hold`: where pods are found that a new policy selects; None for a copy, which is filled by its owner."""
+        self.table = table
+        self._hold = hold
+        self._version = 0
+        self._held: dict[str, Held] = {}
+        self._on_row: dict[int, set[str]] = {}
+        self._nodes: dict[int, Node] = {}
+        self._row_of_node: dict[str, int] = {}
+        self._counts: dict[Place, Count] = {}
+        self._terminating: dict[tuple[str, int], int] = {}
+        self.served: set[str] = set()
+        """The schedulerNames whose pods are placed by units: those of profiles with the plugin. Others are only counted."""
+
+    def refresh(self) -> None:
+        """Counts again if policies have changed. Cheap if no object has."""
+        if self.table.refresh():
+            self._recount_all()
+
+    # -- Ledger ----------------------------------------------------------------------------------------------------
+
+    def is_used_by(self, pod: Pod) -> bool:
+        self.refresh()
+        if self.table.is_empty:
+            return False
+        return (bool(pod.node) or pod.spec.scheduler_name in self.served) and bool(self.table.selecting(pod))
+
+    def version(self, row: int) -> int:
+        self.refresh()
+        return self._version
+
+    def fits(self, pod: Pod, row: int) -> str:
+        """Returns why no unit of the row takes the pod; empty for a row of no unit."""
+        match, held = self.table.match(pod), self._held.get(pod.uid)
+        if match is None or (held is not None and held.row == row):
+            return ""
+        if match.problem:
+            return match.problem
+        units = self._units_of_row(match.policy, row)
+        if not units or self._first_open(match, units, pod) is not None:
+            return ""
+        return f"{match.policy.name}: {self.fullness(match, units[0])}"
+
+    def take(self, pod: Pod, row: int) -> Mapping[str, str]:
+        """Takes a place in the first unit of the row that is not full. Returns what the binding writes: the unit, its annotations,
+        and for a pod of a ReplicaSet without a deletion cost of its own the cost of the unit.
+        """
+        held = self._held.get(pod.uid)
+        if held is not None and held.row == row:
+            return held.answer
+        refusal = self.fits(pod, row)
+        assert not refusal, f"pod {pod.key} takes a place in a unit where it does not fit: {refusal}"
+        match = self.table.match(pod)
+        units = () if match is None else self._units_of_row(match.policy, row)
+        unit = None if match is None else self._first_open(match, units, pod)
+        if match is None or unit is None:
+            self._set(_bound(pod, NOTHING), row, (), NOTHING)
+            return NOTHING
+        answer = {**unit.annotations, UNIT: f"{match.policy.key}#{unit.index}"}
+        own = pod.annotations.get(DELETION_COST)
+        is_replica = pod.owner is not None and pod.owner.kind == "ReplicaSet"
+        if own is not None or not is_replica:
+            answer.pop(DELETION_COST, None)
+        else:
+            answer.setdefault(DELETION_COST, str(unit.cost))
+        self._set(_bound(pod, answer), row, (_share(match.policy, unit, pod),), answer)
+        return answer
+
+    def restore(self, pod: Pod, row: int) -> None:
+        held = self._held.get(pod.uid)
+        answer = held.answer if held is not None and held.row == row else NOTHING
+        self._set(pod, row, self._shares(pod, row), answer)
+
+    def release(self, uid: str) -> None:
+        held = self._held.pop(uid, None)
+        if held is not None:
+            self._on_row[held.row].discard(uid)
+            if not self._on_row[held.row]:
+                del self._on_row[held.row]
+            self._add(held.shares, -1)
+
+    def set_node(self, row: int, node: Node | None) -> None:
+        before = self._nodes.pop(row, None)
+        if before is not None:
+            self._row_of_node.pop(before.name, None)
+        if node is not None:
+            self._nodes[row] = node
+            self._row_of_node[node.name] = row
+        is_alike = (
+            before is not None and node is not None and (before.labels, before.taints) == (node.labels, node.taints)
+        )
+        if not is_alike:
+            for uid in tuple(self._on_row.get(row, ())):
+                self.restore(self._held[uid].pod, row)
+
+    def held(self) -> Mapping[str, object]:
+        """Returns uid -> (row, what it is in each unit)."""
+        self.refresh()
+        return {uid: (one.row, one.shares) for uid, one in self._held.items()}
+
+    def empty_copy(self) -> UnitLedger:
+        copied = UnitLedger(self.table.copy(), None)
+        copied.served = set(self.served)
+        return copied
+
+    def timed_annotations(self, annotations: Mapping[str, str], now: datetime) -> Mapping[str, str]:
+        return NOTHING
+
+    def binding_labels(self, annotations: Mapping[str, str]) -> Mapping[str, str]:
+        """Returns the labels of the unit that the annotations name."""
+        self.refresh()
+        key, _, number = annotations.get(UNIT, "").partition("#")
+        policy = self.table.named(key) if number else None
+        unit = None if policy is None else _numbered(policy, number)
+        return NOTHING if unit is None else unit.labels
+
+    def object_changed(self, kind: ObjectKind, changed: ClusterObject) -> Collection[int]:
+        self.refresh()
+        return ()
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def is_full(self, match: Match, unit: Unit, pod: Pod) -> bool:
+        """Reports whether the unit's max, or its maxResources for a pod like this one, is reached for the pod's group."""
+        if not unit.has_max:
+            return False
+        count = self._counts.get(Place(match.policy.key, unit.index, match.group))
+        if unit.max_pods is not None and count is not None and count.pods >= unit.max_pods:
+            return True
+        return any(
+            (0 if count is None else count.amounts.get(resource, 0)) + pod.requests.get(resource, 0) > limit
+            for resource, limit in unit.max_resources.items()
+        )
+
+    def fullness(self, match: Match, unit: Unit) -> str:
+        """Returns what the unit's group has of its max, as text for users."""
+        count = self._counts.get(Place(match.policy.key, unit.index, match.group)) or Count()
+        group = f" of group {'/'.join(match.group)}" if match.group else ""
+        if unit.max_pods is not None and count.pods >= unit.max_pods:
+            return f"units[{unit.index}] has its max of {unit.max_pods} pods{group}"
+        return f"units[{unit.index}] has no room within maxResources{group}"
+
+    def terminating(self, policy: Policy, unit: Unit) -> int:
+        """Returns how many pods of the unit are terminating, of all groups."""
+        return self._terminating.get((policy.key, unit.index), 0)
+
+    def counted(self) -> Mapping[Place, int]:
+        """Returns the pods that count, by unit and group."""
+        return {place: count.pods for place, count in self._counts.items() if count.pods}
+
+    # -- internal --------------------------------------------------------------------------------------------------
+
+    def _units_of_row(self, policy: Policy, row: int) -> tuple[Unit, ...]:
+        node = self._nodes.get(row)
+        return () if node is None else tuple(unit for unit in policy.units if unit.has_node(node))
+
+    def _first_open(self, match: Match, units: tuple[Unit, ...], pod: Pod) -> Unit | None:
+        return next((unit for unit in units if not self.is_full(match, unit, pod)), None)
+
+    def _shares(self, pod: Pod, row: int) -> tuple[Share, ...]:
+        """Returns what the pod is in one unit of each policy that selects it: that of its binding, else the first whose labels it has."""
+        key, _, number = pod.annotations.get(UNIT, "").partition("#")
+        found: list[Share] = []
+        for policy in self.table.selecting(pod):
+            units = self._units_of_row(policy, row)
+            bound = _numbered(policy, number) if policy.key == key else None
+            unit = bound if bound in units else next((one for one in units if one.is_carried_by(pod)), None)
+            if unit is not None:
+                found.append(_share(policy, unit, pod))
+        return tuple(found)
+
+    def _set(self, pod: Pod, row: int, shares: tuple[Share, ...], answer: Mapping[str, str]) -> None:
+        before = self._held.get(pod.uid)
+        self._held[pod.uid] = Held(pod, row, shares, answer)
+        if before is not None and before.row != row:
+            self._on_row[before.row].discard(pod.uid)
+        self._on_row.setdefault(row, set()).add(pod.uid)
+        if before is None or before.shares != shares:
+            self._add(() if before is None else before.shares, -1)
+            self._add(shares, 1)
+
+    def _add(self, shares: tuple[Share, ...], sign: int) -> None:
+        for share in shares:
+            self._version += 1
+            if share.is_counted:
+                self._counts.setdefault(share.place, Count()).add(share, sign)
+                if not self._counts[share.place].pods:
+                    del self._counts[share.place]
+            if share.is_terminating:
+                unit = share.place.policy, share.place.unit
+                self._terminating[unit] = self._terminating.get(unit, 0) + sign
+                if not self._terminating[unit]:
+                    del self._terminating[unit]
+
+    def _recount_all(self) -> None:
+        """Counts all placed pods by the policies of now."""
+        self._version += 1
+        answers = {uid: (held.pod, held.row, held.answer) for uid, held in self._held.items()}
+        self._held.clear()
+        self._on_row.clear()
+        self._counts.clear()
+        self._terminating.clear()
+        if self._hold is None:
+            for pod, row, _ in answers.values():
+                self._set(pod, row, self._shares(pod, row), NOTHING)
+            return
+        for pod in () if self.table.is_empty else self._hold.pods():
+            if not self.table.selecting(pod):
+                continue
+            placed = self._hold.placed(pod.uid)
+            at = None if placed is None else self._row_of_node.get(placed.node)
+            if at is not None:
+                answer = answers[pod.uid][2] if pod.uid in answers else NOTHING
+                self._set(pod, at, self._shares(pod, at), answer)
+
+
+def _bound(pod: Pod, answer: Mapping[str, str]) -> Pod:
+    """Returns the pod as the cache will have it: with the unit of its binding, and none that others wrote."""
+    annotations = {key: text for key, text in pod.annotations.items() if key != UNIT}
+    if UNIT in answer:
+        annotations[UNIT] = answer[UNIT]
+    return replace(pod, annotations=annotations)
+
+
+def _numbered(policy: Policy, number: str) -> Unit | None:
+    is_number = number.isascii() and number.isdigit() and len(number) <= 3
+    return policy.units[int(number)] if is_number and int(number) < len(policy.units) else None
+
+
+def _share(policy: Policy, unit: Unit, pod: Pod) -> Share:
+    is_previous = policy.ignores_previous and pod.created_s < policy.created_s
+    is_counted = not is_previous and (policy.counts_terminating or not pod.is_deleting)
+    amounts = tuple((resource, pod.requests.get(resource, 0)) for resource in unit.max_resources)
+    return Share(Place(policy.key, unit.index, policy.group_of(pod)), is_counted, pod.is_deleting, amounts)

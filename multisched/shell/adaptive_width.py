@@ -1,0 +1,139 @@
+"""Decides how many requests may be in flight, from the latency of the answered ones: plain arithmetic, the caller passes the time.
+
+By Little's law, throughput = requests in flight / latency. While more requests in flight do not raise the latency, they raise
+the throughput; once the latency grows in proportion, they only wait for each other. So the width is GAIN times the number
+of requests in flight that would give the same throughput at the unloaded latency (the bandwidth-delay product, as in BBR,
+ACM Queue 14(5), 2016). A 429 lowers the width at once; it then approaches the refused width in halving steps (as in BIC).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import msgspec
+
+GAIN: Final = 1.5
+"""In equilibrium, the latency under load is this multiple of the unloaded latency."""
+GROWTH: Final = 2.0
+"""Factor of the width after a round in which no requests wait for each other."""
+FIRST_GROWTH: Final = 4.0
+"""The same for the first width, which is this multiple of `calm`."""
+QUEUEING: Final = 1.25
+"""A latency of this multiple of the unloaded one shows that requests wait for each other."""
+FULL: Final = 0.8
+"""A round counts as load if so large a share of the width was in flight."""
+ROUND_ANSWERS_MIN: Final = 8
+PROBE_ROUNDS: Final = 20
+"""After so many rounds under load, one round at half the width measures the unloaded latency again."""
+FIRST_PROBE_ROUNDS: Final = 3
+"""The same before the first probe, if requests wait for each other: the unloaded latency was never measured."""
+LOWER: Final = 0.9
+"""A probe that finds at most this share of the known unloaded latency is followed by one at half its width."""
+DECREASE: Final = 0.9
+"""Factor of the width after a refusal."""
+DECREASE_AGAIN: Final = 0.5
+"""Factor of the width after another refusal, if no round ended in between."""
+NEAR_REFUSED: Final = 0.97
+"""From this share of the refused width on, the width grows by 1/64 per round."""
+FORGET_REFUSED: Final = 1.1
+"""At this multiple of the refused width, the refusal is forgotten."""
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """The range of a width; 1 <= least <= most."""
+
+    least: int
+    most: int
+
+
+class AdaptiveWidth:
+    """The number of requests that may be in flight, within bounds.
+
+    A round ends when half as many requests were answered as were in flight on average. Only requests sent in the round count.
+    """
+
+    def __init__(self, bounds: Bounds, calm: int) -> None:
+        """`calm`: so many requests in flight are no load. Their latency is the unloaded one; only refusals lower the width further."""
+        self.width = FIRST_GROWTH * calm
+        self._calm = float(calm)
+        self._unloaded_s = math.inf
+        self._refused = math.inf
+        """The width at the last refusal; inf: it is forgotten."""
+        self._is_refusing = False
+        """Whether no round has ended since the last refusal."""
+        self._is_probe = False
+        self._probes = 0
+        self._rounds = 0
+        """Rounds under load since the last probe."""
+        self._begin(-math.inf)
+        self.limit(bounds)
+
+    def limit(self, bounds: Bounds) -> None:
+        """Changes the bounds."""
+        self.bounds = bounds
+        self.width = min(max(self.width, bounds.least), bounds.most)
+
+    @property
+    def _least(self) -> float:
+        """The latency alone does not lower the width further."""
+        return min(max(self._calm, self.bounds.least), self.width)
+
+    @property
+    def unloaded_s(self) -> float:
+        """Latency of a request while few others are in flight, in seconds; 0 before the first round."""
+        return self._unloaded_s if math.isfinite(self._unloaded_s) else 0.0
+
+    def answered(self, sent_s: float, now_s: float, in_flight: int) -> None:
+        """Counts the answer to one request. `in_flight`: requests in flight, this one included."""
+        if sent_s < self._began_s:
+            return
+        self._answers += 1
+        self._latencies_s += now_s - sent_s
+        self._in_flight += in_flight
+        in_flight_mean = self._in_flight / self._answers
+        if self._answers < max(ROUND_ANSWERS_MIN, in_flight_mean / 2):
+            return
+        self._end_round(max(self._latencies_s / self._answers, 1e-6), in_flight_mean)
+        self._begin(now_s)
+
+    def refused(self, sent_s: float, now_s: float) -> None:
+        """Lowers the width after a 429 or a timeout. Refusals of requests that were sent before the last change are ignored."""
+        if sent_s < self._began_s:
+            return
+        self._refused = self.width
+        self.width = max(self.bounds.least, self.width * (DECREASE_AGAIN if self._is_refusing else DECREASE))
+        self._is_refusing = True
+        self._is_probe = False
+        self._begin(now_s)
+
+    def _begin(self, now_s: float) -> None:
+        self._began_s = now_s
+        self._answers, self._in_flight, self._latencies_s = 0, 0, 0.0
+
+    def _end_round(self, latency_s: float, in_flight: float) -> None:
+        known_s, was_probe = self._unloaded_s, self._is_probe
+        self._unloaded_s = latency_s if was_probe or in_flight <= self._calm else min(known_s, latency_s)
+        self._is_probe = self._is_refusing = False
+        if in_flight < FULL * self.width:  # too few pods wait to use the width
+            self.width = min(self.width, max(FIRST_GROWTH * self._calm, GROWTH * in_flight, self.bounds.least))
+            return
+        is_queueing = latency_s > QUEUEING * self._unloaded_s
+        self._rounds += is_queueing or (self.width == self.bounds.most and self._refused == math.inf)
+        is_lower = was_probe and latency_s < LOWER * known_s and in_flight > self._calm
+        if is_lower or self._rounds >= (PROBE_ROUNDS if self._probes or not is_queueing else FIRST_PROBE_ROUNDS):
+            self._rounds, self._is_probe, self._probes = 0, True, self._probes + 1
+            self.width = max(self._least, self.width / 2)
+            return
+        gain = GAIN if is_queueing or was_probe else FIRST_GROWTH if self.width <= FIRST_GROWTH * self._calm else GROWTH
+        self._approach(gain * in_flight * self._unloaded_s / latency_s)
+
+    def _approach(self, wanted: float) -> None:
+        wanted = max(wanted, self._least)
+        if wanted > self.width and self._refused < math.inf:
+            is_near = self.width >= NEAR_REFUSED * self._refused
+            step = self.width / 64 if is_near else (self._refused - self.width) / 2
+            wanted = min(wanted, self.width + max(1.0, step))
+            if wanted > FORGET_REFUSED * self._refused:
+                self._refused = math.inf
+        self.width = min(wanted, self.bounds.most)

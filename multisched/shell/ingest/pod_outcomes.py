@@ -1,0 +1,83 @@
+"""Tells plugins what becomes of the bound pods of their domain: whether they start, fail and end, and when.
+
+The watch of running pods shows an end as a deletion, without the last state, so ended pods are watched separately. In a cluster without
+a pod of a domain with such a plugin, nothing is listed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from multisched.client.object_feed import ReflectorHandler
+from multisched.client.reflector import Reflector
+from multisched.model.decode import DecodeError, Decoder
+from multisched.model.objects import Pod
+from multisched.model.pod_outcome import outcome_of
+from multisched.shell.domain import DomainWorker
+from multisched.shell.ingest.pods_and_nodes import PodIngest
+
+logger = logging.getLogger(__name__)
+
+ENDED_PODS: Final = "status.phase!=Pending,status.phase!=Running,status.phase!=Unknown"
+"""Field selector of pods that have succeeded or failed."""
+
+
+class PodOutcomes:
+    """Calls `OutcomePlugin.see_outcome`."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        pods: PodIngest,
+        worker_of: Callable[[Pod], DomainWorker | None],
+        build: Callable[[str, ReflectorHandler], Reflector],
+    ) -> None:
+        """`build`: builds the reflector of pods that a field selector selects; called with the first pod of a domain that learns."""
+        self._decoder = decoder
+        self._worker_of = worker_of
+        self._build = build
+        self._is_needed = asyncio.Event()
+        pods.on_placed = self.placed
+
+    async def run(self) -> None:
+        """Waits for the first such pod, then watches ended pods until cancelled."""
+        await self._is_needed.wait()
+        await self._build(ENDED_PODS, self).run()
+
+    def placed(self, worker: DomainWorker, before: Pod | None, pod: Pod, raw: msgspec.Raw) -> None:
+        """Handles a version of a pod with a node. `before`: the version that was known before, None for none."""
+        if not worker.plugins.learning:
+            return
+        self._is_needed.set()
+        if pod.phase != "Running" or before is None or before.phase != pod.phase:
+            self._tell(worker, pod, raw)
+
+    def upsert(self, key: str, raw: msgspec.Raw) -> None:
+        try:
+            pod = self._decoder.pod(raw)
+        except DecodeError as error:
+            logger.warning("ended pod cannot be read", extra={"pod": key, "error": str(error)})
+            return
+        worker = self._worker_of(pod)
+        if worker is not None and pod.node and pod.is_terminal:
+            self._tell(worker, pod, raw)
+
+    def delete(self, key: str, raw: msgspec.Raw | None) -> None:
+        """Does nothing: what became of the pod is known."""
+
+    def replaced(self, version: str) -> None:
+        """Does nothing: no state depends on the list."""
+
+    @staticmethod
+    def _tell(worker: DomainWorker, pod: Pod, raw: msgspec.Raw) -> None:
+        outcome = outcome_of(pod, raw)
+        for plugin in worker.plugins.learning:
+            try:
+                plugin.see_outcome(outcome)
+            except Exception:
+                logger.exception("outcome of a pod not taken", extra={"plugin": plugin.name, "pod": pod.key})

@@ -1,0 +1,234 @@
+"""Serverless units with the whole program, fake virtual kubelets and their provider, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from multisched.cluster.kubelet.provider import PROVIDER_ANNOTATION, ProviderAccount, ProviderSettings, ScriptedFailure
+from multisched.cluster.virtual_nodes import virtual_nodes
+from multisched.testing.builders import Document, container, pod_document
+from multisched.testing.sim_loop import SimLoop, simulate
+from tests.integration.gpu.gpu_cluster import PODS, GpuCluster, open_gpu_cluster
+
+OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "burst", "uid": "uid-burst", "controller": True}
+
+CONFIGURATION = """
+apiVersion: multisched.io/v1
+kind: MultischedConfiguration
+domains:
+- name: job
+  nodes: {rule: rest}
+  profile:
+    plugins:
+      enabled:
+      - name: ServerlessUnits
+        args:
+          units:
+          - name: first
+            nodeSelector: {unit: first}
+            rate: {burst: %(burst)s, perSecond: %(rate)s}
+            quota: {pods: 5000}
+            sandboxTimeout: 30s
+          - name: second
+            nodeSelector: {unit: second}
+client: {bindTimeout: 900ms}
+lease: {duration: 2s, renewDeadline: 1s, retryPeriod: 200ms}
+"""
+
+Story = Callable[[GpuCluster], Awaitable[None]]
+
+
+def nodes_of(name: str, settings: ProviderSettings, count: int = 2) -> list[Document]:
+    found = virtual_nodes(count, msgspec.structs.replace(settings, account=name))
+    for node in found:
+        node["metadata"]["labels"]["unit"] = name
+    return found
+
+
+def play(story: Story, *nodes: Document, burst: int = 20, rate: float = 10.0, **options: Any) -> None:
+    loop = SimLoop(1)
+    text = CONFIGURATION % {"burst": burst, "rate": rate}
+
+    async def main() -> None:
+        async with open_gpu_cluster(loop, *nodes, configuration=text, **options) as cluster:
+            await story(cluster)
+
+    simulate(main(), loop)
+
+
+def account(cluster: GpuCluster, name: str) -> ProviderAccount:
+    return cluster.kubelets.virtual.accounts[name]
+
+
+async def create(
+    cluster: GpuCluster,
+    count: int,
+    *,
+    prefix: str = "pod",
+    image: str = "registry.example/app:v1",
+    owner: Document | None = OWNER,
+    labels: Mapping[str, str] = {},
+    **spec: Any,
+) -> None:
+    for number in range(count):
+        one = {**container("c", cpu="100m"), "image": image}
+        document = pod_document(
+            f"{prefix}-{number}", one, schedulerName="job-scheduler", **{"restartPolicy": "Never"} | spec
+        )
+        document["metadata"] |= {"labels": dict(labels), "ownerReferences": [] if owner is None else [owner]}
+        await cluster.send("POST", PODS, document)
+
+
+async def phases(cluster: GpuCluster) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for pod in (await cluster.pods()).values():
+        found[pod["status"]["phase"]] = found.get(pod["status"]["phase"], 0) + 1
+    return found
+
+
+async def change(cluster: GpuCluster, name: str, settings: ProviderSettings, count: int = 2) -> None:
+    for node in nodes_of(name, settings, count):
+        text = node["metadata"]["annotations"][PROVIDER_ANNOTATION]
+        await cluster.patch_node(node["metadata"]["name"], {"metadata": {"annotations": {PROVIDER_ANNOTATION: text}}})
+
+
+FAST = ProviderSettings(burst=20, perSecond=10.0, startupSeconds=2.0, syncBurst=1000, syncPerSecond=1000.0)
+
+
+def test_binds_keep_to_the_rate_of_the_provider_which_throttles_none() -> None:
+    async def story(cluster: GpuCluster) -> None:
+        began_s = cluster.loop.time()
+        await create(cluster, 320)
+
+        async def all_bound() -> bool:
+            return len(cluster.bound) == 320
+
+        await cluster.until(all_bound, 60.0)
+        fluid_s = (320 - 20) / 10.0
+        assert cluster.loop.time() - began_s <= 1.05 * fluid_s + 1.0
+        await asyncio.sleep(5.0)
+        counts = account(cluster, "first").statistics()
+        assert (counts.creates, counts.throttled) == (320, 0)
+        assert "Failed" not in await phases(cluster)
+
+    play(story, *nodes_of("first", FAST))
+
+
+def test_rate_that_is_halved_unannounced_is_learned() -> None:
+    async def story(cluster: GpuCluster) -> None:
+        await create(cluster, 40, prefix="before")
+        await asyncio.sleep(5.0)
+        await change(cluster, "first", msgspec.structs.replace(FAST, perSecond=5.0))
+        await create(cluster, 400)
+        await asyncio.sleep(60.0)
+        counts = account(cluster, "first").statistics()
+        failed = (await phases(cluster)).get("Failed", 0)
+        assert counts.throttled == failed <= 0.05 * counts.creates
+        recent = [call for call in account(cluster, "first").calls if call.at_s >= cluster.loop.time() - 30.0]
+        assert len(recent) >= 0.9 * 5.0 * 30.0, "relearned within 30 s"
+
+    play(story, *nodes_of("first", FAST))
+
+
+def test_unit_whose_sandboxes_fail_is_left_for_the_next_and_probed() -> None:
+    async def story(cluster: GpuCluster) -> None:
+        outage = msgspec.structs.replace(FAST, failures=(ScriptedFailure("503 Service Unavailable"),))
+        await change(cluster, "first", outage, 1)
+        await asyncio.sleep(1.0)
+        for number in range(60):
+            await create(cluster, 1, prefix=f"slow-{number}", nodeSelector={"type": "virtual-kubelet"})
+            await asyncio.sleep(0.5)
+        refused = account(cluster, "first").statistics().refused
+        assert refused <= 3 + 4 + 10, "three in a row, probes, and creates that were in flight"
+        assert account(cluster, "second").statistics().creates >= 45
+
+        await change(cluster, "first", FAST, 1)
+        recovered_s, created = cluster.loop.time(), account(cluster, "first").statistics().running
+
+        async def is_used_again() -> bool:
+            await create(cluster, 1, prefix=f"again-{cluster.loop.time()}")
+            await asyncio.sleep(0.5)
+            return account(cluster, "first").statistics().running > created + 3
+
+        await cluster.until(is_used_again, 60.0)
+        assert cluster.loop.time() - recovered_s <= 30.0 + 5.0
+
+    play(story, *nodes_of("first", FAST, 1), *nodes_of("second", FAST, 1))
+
+
+def test_stuck_pods_are_evicted_only_if_a_controller_replaces_them() -> None:
+    async def story(cluster: GpuCluster) -> None:
+        await change(cluster, "first", msgspec.structs.replace(FAST, failures=(ScriptedFailure("no pull secret"),)), 1)
+        await asyncio.sleep(1.0)
+        await create(cluster, 1, prefix="owned", restartPolicy="Always")
+        await create(cluster, 1, prefix="bare", owner=None, restartPolicy="Always")
+        await asyncio.sleep(60.0)
+        assert set(await cluster.pods()) == {"bare-0"}
+        reasons = {one["reason"]: one["note"] for one in (await cluster.send("GET", EVENTS))["items"]}
+        assert "SandboxTimeout" in reasons
+        assert "no controller" in reasons["SandboxStuck"]
+        assert "SandboxFailed" in reasons
+
+    play(story, *nodes_of("first", FAST, 1))
+
+
+EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
+
+
+def test_template_that_is_refused_for_good_uses_the_next_unit() -> None:
+    async def story(cluster: GpuCluster) -> None:
+        refused = ScriptedFailure("InvalidParameter.Image: the image is not allowed", labels={"app": "bad"})
+        await change(cluster, "first", msgspec.structs.replace(FAST, failures=(refused,)), 1)
+        await asyncio.sleep(1.0)
+        for number in range(20):
+            bad: dict[str, Any] = {"image": "registry.example/bad:1", "labels": {"app": "bad"}}
+            await create(cluster, 1, prefix=f"bad-{number}", **bad)
+            await create(cluster, 1, prefix=f"good-{number}")
+            await asyncio.sleep(3.0)
+        found = await cluster.pods()
+        failed = [name for name, pod in found.items() if pod["status"]["phase"] == "Failed"]
+        assert len(failed) <= 1, "the first pod finds out"
+        assert account(cluster, "first").statistics().refused == len(failed)
+
+    play(story, *nodes_of("first", FAST, 1), *nodes_of("second", FAST, 1))
+
+
+def test_daemon_pods_use_no_virtual_node() -> None:
+    async def story(cluster: GpuCluster) -> None:
+        owner = {**OWNER, "kind": "DaemonSet", "apiVersion": "apps/v1"}
+        await create(cluster, 1, prefix="daemon", owner=owner)
+        await create(cluster, 1)
+        await asyncio.sleep(3.0)
+        assert [one.pod for one in cluster.bound] == ["pod-0"]
+        state, message = cluster.waiting()["daemon-0"]
+        assert state == "unschedulable"
+        assert "virtual nodes run no pods of DaemonSets" in message
+
+    play(story, *nodes_of("first", FAST, 1))
+
+
+@pytest.mark.parametrize("kills", [3])
+def test_tokens_are_respected_after_a_failover(kills: int) -> None:
+    async def story(cluster: GpuCluster) -> None:
+        await create(cluster, 200)
+        for _ in range(kills):
+            await asyncio.sleep(4.0)
+            leader = cluster.leader()
+            if leader is not None:
+                await cluster.kill(leader)
+                cluster.start()
+
+        async def all_started() -> bool:
+            return len({one.pod for one in cluster.bound}) == 200
+
+        await cluster.until(all_started, 90.0)
+        await asyncio.sleep(5.0)
+        assert account(cluster, "first").statistics().throttled <= 0.05 * 200
+        assert cluster.differences() == []
+
+    play(story, *nodes_of("first", FAST), replicas=2)

@@ -1,0 +1,71 @@
+"""The args of ServerlessUnits: what is read, and that each mistake is named with its field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from domains.job.providers.messages import Failure
+from domains.job.providers.settings import Quota, provider_settings
+from domains.job.providers.sizes import Size
+from multisched.framework.plugin_args import PluginArgsError
+
+GIB = 2**30
+
+
+def unit(**fields: Any) -> dict[str, Any]:
+    return {"units": [{"name": "eci", "nodeSelector": {"type": "virtual-kubelet"}, **fields}]}
+
+
+def test_all_fields_are_read() -> None:
+    found = provider_settings(
+        unit(
+            rate={"burst": 20, "perSecond": 5},
+            quota={"pods": 7, "cpu": "2", "memory": "4Gi"},
+            sizes=[{"cpu": "1", "memory": "2Gi"}, {"cpu": 4, "memory": "8Gi"}],
+            price={"cpu": 0.05},
+            sandboxTimeout="90s",
+        )
+        | {"messages": [{"text": "image policy", "failure": "permanent"}]}
+    )
+    (eci,) = found.units
+    assert (eci.burst, eci.per_second, eci.sandbox_timeout_s) == (20, 5.0, 90.0)
+    assert eci.quota == Quota(7, 2000, 4 * GIB)
+    assert eci.sizes.rounded(1500, GIB) == Size(4000, 8 * GIB)
+    assert eci.sizes.rounded(5000, GIB) is None
+    assert found.messages == (("image policy", Failure.PERMANENT),)
+    assert provider_settings(unit(roundTo={"cpu": "250m", "memory": "1Gi"})).units[0].sizes.rounded(300, 1) == Size(
+        500, GIB
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "field", "words"),
+    [
+        ({"units": [{"nodeSelector": {"a": "b"}}]}, "args.units[0].name", "is missing"),
+        ({"units": [{"name": "a"}]}, "args.units[0].nodeSelector", "is missing"),
+        (unit(rate={"perSecond": 0}), "args.units[0].rate.perSecond", "above 0"),
+        (unit(rate={"burst": "many"}), "args.units[0].rate.burst", "whole number"),
+        (unit(quota={"cpu": "lots"}), "args.units[0].quota.cpu", "write a quantity such as 500m"),
+        (unit(quota={"memory": True}), "args.units[0].quota.memory", "write a quantity such as 512Mi"),
+        (unit(sizes=[]), "args.units[0].sizes", "is empty"),
+        (unit(sizes=[{"cpu": "1"}]), "args.units[0].sizes[0].memory", "is missing"),
+        (unit(sizes=[{"cpu": "1", "memory": "1Gi"}], roundTo={}), "args.units[0].roundTo", "remove one"),
+        (unit(price={"cpu": -1}), "args.units[0].price.cpu", "within"),
+        (unit(sandboxTimeout="0s"), "args.units[0].sandboxTimeout", "too short"),
+        (unit(nodeselector={}), "args.units[0].nodeselector", "did you mean nodeSelector"),
+        ({"messages": [{"text": " ", "failure": "permanent"}]}, "args.messages[0].text", "is empty"),
+        ({"messages": [{"text": "x", "failure": "forever"}]}, "args.messages[0].failure", "permanent"),
+    ],
+)
+def test_each_mistake_names_its_field(args: dict[str, Any], field: str, words: str) -> None:
+    with pytest.raises(PluginArgsError) as caught:
+        provider_settings(args)
+    found = {problem.path: problem.reason for problem in caught.value.problems}
+    assert words in found[field], found
+
+
+def test_two_units_of_one_name_are_refused() -> None:
+    with pytest.raises(PluginArgsError, match="is used twice"):
+        provider_settings({"units": [*unit()["units"], *unit()["units"]]})

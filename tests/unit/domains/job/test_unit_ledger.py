@@ -1,0 +1,147 @@
+"""Places in units under random changes: never more than max, and at any time what a restarted process would count."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from domains.job.units.unit_ledger import UNIT, UnitLedger
+from multisched.cycle.results import Placed
+from multisched.framework.ledger import rebuild
+from multisched.model.cluster_objects import ResourcePolicy
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import CPU, Owner, Pod, PodSpec
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import Domain
+from tests.unit.cycle.test_gang_attempts import attempt as attempt_gang
+from tests.unit.cycle.test_gang_attempts import gang_of
+
+COST = "controller.kubernetes.io/pod-deletion-cost"
+VIRTUAL = {"type": "virtual-kubelet"}
+PLUGINS = ("NodeResourcesFit", "TaintToleration", "NodeAffinity", "ResourcePolicy")
+HEAVY = dict.fromkeys(PLUGINS, 10_000)
+ONE = PodSpec(requests={CPU: 1000}, placed_cpu_milli=1000)
+
+
+def with_policy(domain: Domain, *units: Mapping[str, Any], name: str = "web", **spec: Any) -> Domain:
+    policy = ResourcePolicy(
+        name=name, namespace="default", spec={"selector": {"app": "web"}, "units": list(units), **spec}
+    )
+    domain.cache.objects.set(ObjectKind.RESOURCE_POLICY, policy)
+    return domain
+
+
+def ledger_of(domain: Domain) -> UnitLedger:
+    (found,) = (one for one in domain.cache.ledgers if isinstance(one, UnitLedger))
+    return found
+
+
+def web(name: str, group: str = "1", **fields: Any) -> Pod:
+    return make_pod(name, labels={"app": "web", "version": group}, spec=ONE, **fields)
+
+
+def differing(domain: Domain) -> object:
+    """What the ledger holds and what its nodes and pods imply, if that is not the same."""
+    cache = domain.cache
+    pods = [(pod, row) for row, _ in cache.nodes.live_rows() for pod in cache.nodes.pods_on(row)]
+    again = rebuild(ledger_of(domain), cache.nodes.live_rows(), pods)
+    assert isinstance(again, UnitLedger)
+    kept = ledger_of(domain)
+    same = kept.held() == again.held() and kept.counted() == again.counted()
+    return None if same else (kept.held(), again.held(), kept.counted(), again.counted())
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("is_static", [True, False])
+def test_kept_counts_equal_rebuilt_ones_and_stay_within_max(seed: int, is_static: bool) -> None:
+    rng = random.Random(seed)
+    nodes = [make_node(f"{pool}{i}", cpu_milli=4000, labels={"pool": pool}) for pool in "ab" for i in range(3)]
+    domain = Domain(*nodes, in_tree=PLUGINS)
+    units = (
+        {"nodeSelector": {"pool": "a"}, "max": 3},
+        {"nodeSelector": {"pool": "b"}, "max": 4, "podLabels": {"unit": "b"}},
+    )
+    with_policy(domain, *units, matchLabelKeys=["version"])
+    placed: dict[str, Placed] = {}
+    for step in range(250):
+        name, uid = f"p{step}", rng.choice(sorted(placed) or [""])
+        match rng.randrange(7 if is_static else 9):
+            case 0 | 1 | 2:
+                result = domain.schedule(web(name, rng.choice("12")))
+                if isinstance(result, Placed):
+                    placed[result.pod.uid] = result
+            case 3 | 4 if placed:  # the watch shows the bind, with or without the labels of the Binding
+                one = placed[uid]
+                written = ledger_of(domain).binding_labels(one.annotations) if rng.random() < 0.7 else {}
+                domain.cache.place(
+                    replace(
+                        one.pod, node=one.node, annotations=dict(one.annotations), labels={**one.pod.labels, **written}
+                    )
+                )
+            case 5 if placed:
+                domain.cache.forget(uid) and placed.pop(uid)
+            case 6 if placed:
+                domain.cache.remove(placed.pop(uid).pod.uid)
+            case 7:
+                node = rng.choice(nodes)
+                domain.cache.set_node(replace(node, labels={"pool": rng.choice("abc")}))
+            case 8:
+                with_policy(
+                    domain, *rng.sample(units, rng.randint(1, 2)), matchLabelKeys=["version"] * rng.randrange(2)
+                )
+        assert differing(domain) is None
+        if is_static:
+            pools = Counter((one.node[0], one.pod.labels["version"]) for one in placed.values())
+            assert all(count <= (3 if pool == "a" else 4) for (pool, _), count in pools.items())
+    assert placed
+
+
+@pytest.mark.parametrize(
+    ("kind", "annotations", "unit", "cost"),
+    [
+        ("ReplicaSet", {}, {}, "100"),
+        ("ReplicaSet", {}, {"scaleInWeight": -5}, "-5"),
+        ("ReplicaSet", {}, {"podAnnotations": {COST: "7"}}, "7"),
+        ("ReplicaSet", {COST: "3"}, {}, None),
+        ("ReplicaSet", {COST: "3"}, {"podAnnotations": {COST: "7"}}, None),
+        ("Job", {}, {}, None),
+        ("", {}, {"podAnnotations": {COST: "7"}}, None),
+    ],
+)
+def test_deletion_cost_is_for_replica_sets_and_never_over_the_users(
+    kind: str, annotations: Mapping[str, str], unit: Mapping[str, Any], cost: str | None
+) -> None:
+    domain = with_policy(Domain(make_node("n"), in_tree=PLUGINS), unit)
+    owner = Owner(kind, "o", "uid-o") if kind else None
+    result = domain.schedule(replace(web("p"), owner=owner, annotations=annotations))
+    assert isinstance(result, Placed)
+    expected = {UNIT: "default/web#0"} if cost is None else {UNIT: "default/web#0", COST: cost}
+    assert result.annotations == expected
+
+
+@pytest.mark.parametrize("is_gang", [False, True])
+def test_pods_fill_real_nodes_before_a_huge_virtual_one(is_gang: bool) -> None:
+    reals = [make_node(f"real{i}", cpu_milli=1000) for i in range(50)]
+    virtual = make_node("virtual", cpu_milli=10_000_000, labels=VIRTUAL)
+    domain = with_policy(
+        Domain(virtual, *reals, in_tree=PLUGINS, weights=HEAVY), {"resource": "ecs"}, {"resource": "eci"}
+    )
+    pods = [web(f"p{i}") for i in range(60)]
+    if is_gang:
+        placed = list(attempt_gang(domain, gang_of(pods, 60)).placed)
+    else:
+        placed = [one for pod in pods if isinstance(one := domain.schedule(pod), Placed)]
+    assert [one.node for one in placed[50:]] == ["virtual"] * 10
+    assert len({one.node for one in placed[:50]} - {"virtual"}) == 50
+
+
+def test_pods_without_policies_cost_nothing() -> None:
+    domain = Domain(make_node("n"), in_tree=PLUGINS)
+    assert isinstance(domain.schedule(web("p")), Placed)
+    assert not domain.cache.ledgers.has_ledger(web("q"))
+    assert ledger_of(domain).held() == {}
