@@ -40,11 +40,11 @@ Template = tuple[str, tuple[str, ...]]
 class Cause(Enum):
     """Why a unit does not accept a pod now."""
 
-    TEMPLATE = "it has refused pods with these images for good"
-    BREAKER = "its sandboxes fail, and single pods find out when they work again"
+    TEMPLATE = "the provider has refused pods with these images, which are tried there again after 10 minutes"
+    BREAKER = "its sandboxes fail, and only single pods are tried there until one starts"
     QUOTA = "its quota is used up"
-    SIZE = "it has no sandbox of this size"
-    RATE = "no further sandbox may be created at its rate now"
+    SIZE = "no size of its sandboxes is large enough"
+    RATE = "its rate allows no more sandboxes now, and the pod is tried again when it does"
 
 
 def template_of(pod: Pod) -> Template:
@@ -347,4 +347,4 @@ class SandboxLedger:
 
 
 def refusal_of(unit: Unit, cause: Cause) -> str:
-    return f"serverless unit {unit.name}: {cause.value}"
+    return f"node(s) of serverless unit {unit.name}: {cause.value}"
