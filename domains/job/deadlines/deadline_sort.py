@@ -1,7 +1,7 @@
-"""DeadlineSort: priority, then the latest start by which a pod meets its deadline; the domain's predictions of run times and waits.
+"""DeadlineSort: sorts the queue by priority and latest start, learns run times, and predicts waits.
 
-All pods have the same now, so the order by slack (deadline - now - P90 of the run time - start-up) is that by the latest start,
-and needs no clock.
+Slack is deadline - now - P90 of the run time - start-up. Now is the same for all pods, so the order by slack is the order by the
+latest start (deadline - P90 - start-up), which needs no clock.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DeadlineSort:
         self._domain = context.domain
 
     def sort_key(self, entry: QueuedPod) -> tuple[Any, ...]:
-        """Returns priority, bucket of the latest start, QoS class, creation, name. A gang that is partly placed goes before."""
+        """Returns priority, bucket of the latest start, QoS class, creation, name. Of equal priorities, a partly placed gang is first."""
         pod, spec = entry.pod, entry.pod.spec
         is_later = entry.queued_s >= 0.0
         return -spec.priority, is_later, self.starts.bucket_of(pod), _RANK[spec.qos], pod.created_s, pod.name

@@ -1,8 +1,8 @@
-"""Predicted starts of waiting pods: what runs ends, and the queue ahead takes its room. Pure.
+"""Predicts when waiting pods start: running pods end, and pods ahead in the queue use what becomes free. Pure.
 
 The domain's rows count as one pool of CPU, memory and pods. Waiting pods start in the order of the queue, each as soon as the
-pool has room for it (a pod never overtakes another, so a large one delays those behind). Fragments of nodes, affinity and quotas are
-not looked at: a start can be later.
+pool has room for it (a pod never overtakes another, so a large one delays those behind). Fragments of nodes, affinity, quotas, and rates
+and breakers of serverless units are ignored, so a start can be later.
 """
 
 from __future__ import annotations

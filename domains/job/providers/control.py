@@ -1,4 +1,4 @@
-"""The background task of ServerlessUnits: passes time to the units, wakes pods that wait for them, and evicts stuck pods.
+"""The background task of ServerlessUnits: advances the time of the units, requeues pods that wait for them, and evicts stuck pods.
 
 A pod whose sandbox does not start is evicted after `sandboxTimeout` if it has a controller, which then creates another pod. A pod without
 one is never deleted. Only the leader writes.
@@ -38,7 +38,7 @@ ACTION: Final = "Scheduling"
 
 
 class SandboxControl:
-    """One per plugin, of the domain that leads or not."""
+    """One per plugin. Only the process that leads the domain evicts pods and writes events."""
 
     def __init__(self, ledger: SandboxLedger, on_ready: Callable[[], None]) -> None:
         """`on_ready`: called once for each pod that a unit accepts after pods were refused."""

@@ -27,14 +27,14 @@ PROVIDER_FAILED: Final = "ProviderFailed"
 """status.reason that a virtual kubelet writes if its provider refuses a pod."""
 NO_UNIT: Final = -1
 QUARANTINE_S: Final = 600.0
-"""A template that a unit refused for good is tried there again after this time, as secrets and quotas of a template may change."""
+"""A template that a unit refused permanently is tried there again after this time, because what it refers to may have changed."""
 QUARANTINED_MAX: Final = 1_000
 OUTCOME_MAX_S: Final = 10.0
-"""How long the outcome of a pod is awaited after the pod is gone: the watch of ended pods may be slower."""
+"""How long the outcome of a pod is awaited after the pod was deleted: the watch of ended pods may be slower."""
 NO_ANNOTATIONS: Final[Mapping[str, str]] = {}
 
 Template = tuple[str, tuple[str, ...]]
-"""Namespace and images: what pods share that a provider refuses for good."""
+"""Namespace and images: pods that a provider refuses permanently have these in common."""
 
 
 class Cause(Enum):
@@ -100,11 +100,11 @@ class Unit:
         self.version = 0
         """Rises when other pods than before may be accepted."""
         self.is_wanted = False
-        """A pod was refused for want of a token or of working sandboxes, which time brings back."""
+        """A pod was refused because of the rate or the breaker, and must be requeued when the unit accepts pods again."""
         self.used: Counter[str] = Counter()
         """pods, cpu (thousandths) and memory (bytes) of its sandboxes."""
         self.refused: dict[Template, tuple[float, str]] = {}
-        """Template that was refused for good -> until when it is not tried, and the message."""
+        """Template that was refused permanently -> until when it is not tried, and the message."""
         self.taken = self.created = self.failed = self.evicted = 0
         """Counts since the start."""
         self.imported: Cause | None = None
@@ -160,7 +160,7 @@ class SandboxLedger:
         self.sandboxes: dict[str, Sandbox] = {}
         """uid -> what the pod holds; pods on other rows hold nothing, and are kept in case their row joins a unit."""
         self.ended: dict[str, Sandbox] = {}
-        """The same for bound pods that are gone, and whose outcome is not known yet."""
+        """The same for bound pods that left their node, and whose outcome is not known yet."""
         self.version_of_nodes = 0
 
     # -- Ledger ----------------------------------------------------------------------------------------------------
