@@ -42,7 +42,7 @@ def tables(found: Document, *, is_wide: bool) -> str:
     if found["units"]:
         head = ["unit", "breaker", "rate", "tokens", "pods", "starting", "started", "failed", "throttled", "evicted"]
         rows = [_unit(one) for one in found["units"]]
-        parts.append(as_table([*head, "refused images"], rows, is_wide=is_wide))
+        parts.append(as_table([*head, "cost", "saved", "refused images"], rows, is_wide=is_wide))
         parts += [_refused(unit["name"], one) for unit in found["units"] for one in unit["refusedImages"]]
     if found["pods"]:
         head = ["pod", "predicted start", "predicted end", "deadline", "from", "at risk"]
@@ -67,6 +67,7 @@ def _unit(one: Document) -> list[object]:
         f"{rate['tokens']}/{rate['burst']:g}",
         f"{one['used']['pods']}/{'-' if quota is None else quota}",
         *(one[name] for name in ("starting", "started", "failed", "throttled", "evicted")),
+        *(f"{one['cost'][name]:.4g}" for name in ("spent", "saved")),
         len(one["refusedImages"]),
     ]
 

@@ -46,6 +46,8 @@ class WaitingPod(NamedTuple):
     """P90 of run time and start-up, which decides whether it meets its deadline; 0 if not known."""
     deadline_s: float | None
     """Seconds from now; None: it has none."""
+    leaves_if_late: bool = False
+    """If it would miss its deadline, it goes to a unit that it pays for, and takes no room of the pool."""
 
 
 class PredictedWait(msgspec.Struct, frozen=True):
@@ -78,8 +80,10 @@ def predict_waits(free: Room, running: Iterable[RunningPod], waiting: Sequence[W
         if is_stuck:
             found[pod.uid] = PredictedWait(None, None, pod.deadline_s)
             continue
+        found[pod.uid] = wait = PredictedWait(now_s, now_s + pod.finish_s, pod.deadline_s)
+        if pod.leaves_if_late and wait.is_at_risk:
+            continue
         free = free.minus(pod.room)
         if pod.run_s is not None:
             heappush(ends, (now_s + pod.run_s, pod.room))
-        found[pod.uid] = PredictedWait(now_s, now_s + pod.finish_s, pod.deadline_s)
     return found

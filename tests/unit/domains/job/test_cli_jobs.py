@@ -100,5 +100,5 @@ def test_refused_images_and_failures_are_named() -> None:
     ledger.learn(PodOutcome(failed, "ProviderFailed", "InvalidParameter.Image: the image is not allowed"))
     shown: Document = {"domain": "job", "waiting": 0, "atRisk": 0, "predictedAt": None, "pods": [], "owners": []}
     found = tables(shown | {"units": document_of(ledger)}, is_wide=True)
-    assert [cell.strip() for cell in row_of(found, "eci ") if cell.strip()][-5:] == ["0", "1", "0", "0", "1"]
+    assert [cell.strip() for cell in row_of(found, "eci ") if cell.strip()][-7:] == ["0", "1", "0", "0", "0", "0", "1"]
     assert "eci refuses registry.example/bad:1 of namespace default for 10m0s: InvalidParameter.Image" in found
