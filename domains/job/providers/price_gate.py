@@ -31,6 +31,8 @@ class PriceGate:
         self._context = context
         self._ledger = ledger
         self._waits = context.shared.of(DomainWaits)
+        self._decided = set[str]()
+        """uids that were decided last time; units may be shared with the plugin of another domain."""
 
     async def run(self, ports: BackgroundPorts) -> None:
         """Decides until cancelled; returns at once if no unit has `waitFirst`."""
@@ -59,10 +61,11 @@ class PriceGate:
                     _decide(unit, pod, outlook, now_s)
             if number % BATCH == BATCH - 1:
                 await asyncio.sleep(0)
+        gone, self._decided = self._decided - seen, seen
         for unit in self._ledger.priced:
-            for uid in unit.payers.keys() - seen:
-                del unit.payers[uid]
-            unit.kept &= seen
+            for uid in gone:
+                unit.payers.pop(uid, None)
+            unit.kept -= gone
             unit.is_wanted |= bool(unit.payers)
 
     def note(self, pod: Pod, now_s: float) -> str:

@@ -320,13 +320,21 @@ class SandboxLedger:
         return np.array([self._unit_of_row.get(row, NO_UNIT) for row in rows.tolist()], np.int32)
 
     def cause_of(self, unit: Unit, pod: Pod) -> Cause | None:
-        """Returns why the unit does not accept the pod now; None if it does. Notes a pod that waits for time to pass."""
+        """Returns why the unit does not accept the pod now; None if it does. Notes a pod that waits for time to pass.
+
+        Of no price: that is a rule of the domain whose plugin decides which pods pay, and pods of other domains take sandboxes, too.
+        """
         cause = unit.cause(template_of(pod), unit.settings.sizes.rounded(*size_of(pod)), self.now_s)
-        if unit.waits_first and pod.uid not in unit.payers and cause not in (Cause.TEMPLATE, Cause.SIZE):
-            return Cause.PRICE
         if cause in (Cause.RATE, Cause.BREAKER) or (cause is Cause.QUOTA and unit.waits_first):
             unit.is_wanted = True
         return cause
+
+    def cause_with_price(self, unit: Unit, pod: Pod) -> Cause | None:
+        """As `cause_of`; also refuses pods that may wait for other nodes."""
+        if not unit.waits_first or pod.uid in unit.payers:
+            return self.cause_of(unit, pod)
+        cause = unit.cause(template_of(pod), unit.settings.sizes.rounded(*size_of(pod)), self.now_s)
+        return cause if cause in (Cause.TEMPLATE, Cause.SIZE) else Cause.PRICE
 
     def unpriced(self, rows: Rows) -> Rows:
         """Returns those of the rows that are of no unit with `waitFirst`."""

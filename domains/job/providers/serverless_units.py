@@ -105,7 +105,7 @@ class ServerlessUnits:
         if pod.owner is not None and pod.owner.kind == "DaemonSet":
             return (self._daemon,) * len(self._codes)
         ledger = self._ledger
-        causes = (ledger.cause_of(unit, pod) for unit in ledger.units)
+        causes = (ledger.cause_with_price(unit, pod) for unit in ledger.units)
         return tuple(0 if cause is None else codes[cause] for cause, codes in zip(causes, self._codes, strict=True))
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
@@ -116,7 +116,7 @@ class ServerlessUnits:
 
     def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
         """Says if only time keeps the pod from a node of a unit, so that cluster autoscalers add no node for it."""
-        waits = [unit for unit in self._ledger.units if self._ledger.cause_of(unit, pod) in TIMED]
+        waits = [unit for unit in self._ledger.units if self._ledger.cause_with_price(unit, pod) in TIMED]
         nodes = self._context.nodes
         for row in self._ledger.rows_of(waits)[:LOOKED_AT_MAX]:
             if refusals.status_of(nodes.node(row).name).plugin == self.name:

@@ -101,7 +101,8 @@ def test_a_pod_with_a_deadline_pays_if_waiting_makes_it_late(outlook: Outlook, p
     bench = Bench(one)
     bench.source.outlooks[one.uid] = outlook
     assert bool(bench.payers()) is pays
-    assert bench.ledger.cause_of(bench.unit, one) is (None if pays else Cause.PRICE)
+    assert bench.ledger.cause_with_price(bench.unit, one) is (None if pays else Cause.PRICE)
+    assert bench.ledger.cause_of(bench.unit, one) is None, "pods of other domains are not asked for it"
 
 
 def test_a_pod_without_a_deadline_pays_after_max_wait() -> None:
@@ -193,8 +194,12 @@ def test_what_a_pod_costs_is_spent_where_it_runs_and_saved_where_it_was_kept_fro
     ledger.set_node(0, make_node("n"))
     ledger.release(kept.uid)
     ledger.now_s += 1_000.0
+    ledger.set_node(0, make_node("n", labels={"unit": "dear"}))
+    ledger.now_s += 500.0
     ledger.release(paid.uid)
-    assert (unit.spent.total(ledger.now_s), unit.saved.total(ledger.now_s)) == pytest.approx((2.0, 1.0))
+    ledger.now_s += 1_000.0
+    totals = unit.spent.total(ledger.now_s), unit.saved.total(ledger.now_s)
+    assert totals == pytest.approx((3.0, 1.0)), "a node without the label costs nothing"
 
 
 def test_a_run_that_is_known_only_when_it_has_ended_is_counted_once() -> None:
