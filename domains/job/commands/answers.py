@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from multisched.cli.options import QueryError
-from multisched.cli.views import document_of
-from multisched.config.options import ExitCode
+from multisched.cli.views import document_if_shown, document_of
 from multisched.framework.views import Document, ViewQuery
 from multisched.model.go_duration import go_duration
 from multisched.model.visible_text import escaped
@@ -20,20 +18,9 @@ DOCUMENT: Final = "now"
 def answer(source: Any, query: dict[str, str], output: str) -> str:
     """Returns the documents of jobs and of serverless units as one text."""
     found = document_of(source, VIEW, ViewQuery(DOCUMENT, query), fields=("atRisk", "owners"))
-    found["units"] = _units_of(source, found["domain"])
+    units = document_if_shown(source, UNITS_VIEW, ViewQuery(DOCUMENT, {"domain": found["domain"]}), fields=("units",))
+    found["units"] = [] if units is None else units["units"]
     return as_document(found, output) if output in ("json", "yaml") else tables(found, is_wide=output == "wide")
-
-
-def _units_of(source: Any, domain: str) -> list[Document]:
-    """Returns the domain's serverless units; none if it has no ServerlessUnits."""
-    try:
-        found = document_of(source, UNITS_VIEW, ViewQuery(DOCUMENT, {"domain": domain}), fields=("units",))
-    except QueryError as error:
-        if error.code is ExitCode.USAGE:  # the domain exists, so the view does not
-            return []
-        raise
-    units: list[Document] = found["units"]
-    return units
 
 
 def tables(found: Document, *, is_wide: bool) -> str:
