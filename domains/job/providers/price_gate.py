@@ -75,7 +75,12 @@ class PriceGate:
 
     def _accepts(self) -> bool:
         ledger = self._ledger
-        return any(unit.breaker.ready_in_s(ledger.now_s) <= 0 and unit.has_quota(Size(1, 1)) for unit in ledger.priced)
+        return any(
+            unit.breaker.ready_in_s(ledger.now_s) <= 0
+            and unit.has_quota(Size(1, 1))
+            and next(ledger.rows_of([unit]), None) is not None
+            for unit in ledger.priced
+        )
 
 
 def may_pay(unit: Unit, pod: Pod, outlook: Outlook, now_s: float) -> bool:

@@ -310,10 +310,10 @@ class SandboxLedger:
         index = self._unit_of_row.get(row, NO_UNIT)
         return None if index == NO_UNIT else self.units[index]
 
-    def rows_of(self, units: Sequence[Unit]) -> list[int]:
-        """Returns the rows of these units, ascending."""
+    def rows_of(self, units: Sequence[Unit]) -> Iterator[int]:
+        """Yields the rows of these units."""
         wanted = {number for number, unit in enumerate(self.units) if unit in units}
-        return sorted(row for row, number in self._unit_of_row.items() if number in wanted) if wanted else []
+        return (row for row, number in self._unit_of_row.items() if number in wanted)
 
     def indices(self, rows: Rows) -> Int32:
         """Returns int32[rows]: the number of each row's unit, or NO_UNIT."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -118,7 +119,7 @@ class ServerlessUnits:
         """Says if only time keeps the pod from a node of a unit, so that cluster autoscalers add no node for it."""
         waits = [unit for unit in self._ledger.units if self._ledger.cause_with_price(unit, pod) in TIMED]
         nodes = self._context.nodes
-        for row in self._ledger.rows_of(waits)[:LOOKED_AT_MAX]:
+        for row in islice(self._ledger.rows_of(waits), LOOKED_AT_MAX if waits else 0):
             if refusals.status_of(nodes.node(row).name).plugin == self.name:
                 return PostFilterResult(Status(Code.UNSCHEDULABLE, condition_reason=WAITING_FOR_UNIT))
         return PostFilterResult(Status.unschedulable())

@@ -122,6 +122,33 @@ def test_a_pod_that_may_pay_keeps_the_right_until_it_has_time_to_spare() -> None
         assert bench.unit.version - version == (was_open is not pays), "answers change with the version only"
 
 
+def test_late_pods_leave_only_for_a_unit_that_accepts_them() -> None:
+    bench = Bench()
+    accepts = bench.gate._accepts
+    assert not accepts(), "it has no node"
+    bench.ledger.set_node(0, make_node("n", labels={"unit": "dear"}))
+    assert accepts()
+    for _ in range(3):
+        attempt = bench.unit.breaker.take(0.0)
+        assert attempt is not None
+        bench.unit.breaker.on_failure(attempt, 0.0)
+    assert not accepts(), "its breaker is open"
+
+
+def test_price_predicted_wait_and_deadline_are_named() -> None:
+    one = pod("p", cpu=1_500)
+    bench = Bench(one)
+    outlook = Outlook(NOW_S + 600.0, is_predicted=True, wait_s=90.0, finish_s=30.0, median_s=1_800.0)
+    bench.source.outlooks[one.uid] = outlook
+    assert bench.gate.note(one, NOW_S) == (
+        "serverless unit dear costs 7.2 per hour for this pod, 3.6 for its median run; the pod waits for other nodes: predicted wait"
+        " elsewhere 1m30s, P90 of run time and start-up 30s, deadline in 10m0s"
+    )
+    bench.source.outlooks[one.uid] = replace(outlook, wait_s=None)
+    bench.payers()
+    assert "the pod may use it: predicted wait elsewhere unknown" in bench.gate.note(one, NOW_S)
+
+
 def test_pods_that_left_are_forgotten() -> None:
     bench = Bench(pod("old", age_s=601.0), pod("new"))
     bench.payers()
