@@ -30,7 +30,7 @@ IDLE_S: Final = 0.25
 WOKEN_MAX: Final = 256
 """Pods woken in one turn."""
 UNWANTED_TURNS: Final = 20
-"""A unit that has been ready for so many turns in a row after pods were woken is no longer waited for."""
+"""A unit from which no pod has taken a token in so many turns after pods were woken is no longer waited for."""
 EVENTS_MAX: Final = 1_000
 """Failures that wait for their event; more are counted only."""
 STUCK_S: Final = 1.0
@@ -47,7 +47,8 @@ class SandboxControl:
         self._ledger = ledger
         self._on_ready = on_ready
         self._failures: deque[tuple[ObjectRef, str]] = deque(maxlen=EVENTS_MAX)
-        self._ready_turns: dict[str, int] = {}
+        self._unused_turns: dict[str, tuple[int, int]] = {}
+        """Unit -> tokens taken from it until a turn, and the turns since."""
         self._states: dict[str, BreakerState] = {}
         self._reported: set[str] = set()
         """uids of stuck pods without a controller that have their event."""
@@ -82,13 +83,14 @@ class SandboxControl:
             unit.version += 1
             logger.warning("serverless unit", extra={"unit": unit.name, "breaker": state.value})
         if not unit.is_wanted or unit.breaker.ready_in_s(now_s) > 0:
-            self._ready_turns.pop(unit.name, None)
+            self._unused_turns.pop(unit.name, None)
             return
         count = unit.rate.available(now_s)
         if not count or (unit.waits_first and not unit.has_quota(LEAST)):
-            self._ready_turns.pop(unit.name, None)
             return
-        turns = self._ready_turns[unit.name] = self._ready_turns.get(unit.name, 0) + 1
+        taken, turns = self._unused_turns.get(unit.name, (-1, 0))
+        turns = turns + 1 if taken == unit.taken else 0
+        self._unused_turns[unit.name] = unit.taken, turns
         if turns > UNWANTED_TURNS:
             unit.is_wanted = False
             return

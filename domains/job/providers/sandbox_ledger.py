@@ -116,7 +116,7 @@ class Unit:
         """pods, cpu (thousandths) and memory (bytes) of its sandboxes."""
         self.refused: dict[Template, tuple[float, str]] = {}
         """Template that was refused for good -> until when it is not tried, and the message."""
-        self.created = self.failed = self.evicted = 0
+        self.taken = self.created = self.failed = self.evicted = 0
         """Counts since the start."""
         self.payers: dict[str, Pod] = {}
         """With `waitFirst`: uid -> the pods that need not wait for other nodes any longer, as the background task decided last."""
@@ -226,6 +226,7 @@ class SandboxLedger:
                 taken.token = unit.rate.take(self.now_s)
                 assert taken.attempt is not None, f"{pod.key}: {unit.name} accepts pods"
                 assert taken.token is not None, f"{pod.key}: {unit.name} has a token"
+                unit.taken += 1
                 unit.version += 1
         return NO_ANNOTATIONS
 
