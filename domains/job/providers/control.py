@@ -15,6 +15,7 @@ from typing import Final
 from domains.job.providers.breaker import BreakerState
 from domains.job.providers.messages import Failure
 from domains.job.providers.sandbox_ledger import Sandbox, SandboxLedger, Unit
+from domains.job.providers.sizes import Size
 from multisched.framework.background import BackgroundPorts
 from multisched.framework.moving import EvictAnswer, Mover
 from multisched.framework.ports import ObjectRef, pod_ref
@@ -35,13 +36,14 @@ EVENTS_MAX: Final = 1_000
 STUCK_S: Final = 1.0
 """Interval of looking for stuck pods."""
 ACTION: Final = "Scheduling"
+LEAST: Final = Size(1, 1)
 
 
 class SandboxControl:
     """One per plugin. Only the process that leads the domain evicts pods and writes events."""
 
-    def __init__(self, ledger: SandboxLedger, on_ready: Callable[[], None]) -> None:
-        """`on_ready`: called once for each pod that a unit accepts after pods were refused."""
+    def __init__(self, ledger: SandboxLedger, on_ready: Callable[[Unit, int], None]) -> None:
+        """`on_ready`: called with a unit, and the number of pods that it accepts after pods were refused."""
         self._ledger = ledger
         self._on_ready = on_ready
         self._failures: deque[tuple[ObjectRef, str]] = deque(maxlen=EVENTS_MAX)
@@ -84,7 +86,7 @@ class SandboxControl:
             self._unused_turns.pop(unit.name, None)
             return
         count = unit.rate.available(now_s)
-        if not count:
+        if not count or (unit.waits_first and not unit.has_quota(LEAST)):
             return
         taken, turns = self._unused_turns.get(unit.name, (-1, 0))
         turns = turns + 1 if taken == unit.taken else 0
@@ -93,8 +95,7 @@ class SandboxControl:
             unit.is_wanted = False
             return
         unit.version += 1
-        for _ in range(1 if state is not BreakerState.CLOSED else min(count, WOKEN_MAX)):
-            self._on_ready()
+        self._on_ready(unit, 1 if state is not BreakerState.CLOSED else min(count, WOKEN_MAX))
 
     def _report(self, mover: Mover) -> None:
         while self._failures:

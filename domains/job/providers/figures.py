@@ -38,6 +38,9 @@ def _unit(unit: Unit, ledger: SandboxLedger) -> Document:
         "failed": unit.failed,
         "throttled": rate.throttled,
         "evicted": unit.evicted,
+        "waitFirst": None if unit.settings.max_wait_s is None else {"maxWaitSeconds": unit.settings.max_wait_s},
+        "mayPay": len(unit.payers),
+        "cost": {"spent": round(unit.spent.total(now_s), 6), "saved": round(unit.saved.total(now_s), 6)},
         "refusedImages": [
             {"namespace": namespace, "images": list(images), "forSeconds": round(until_s - now_s), "message": message}
             for (namespace, images), (until_s, message) in list(unit.refused.items())[:REFUSED_SHOWN]
@@ -90,6 +93,23 @@ def metrics_of(ledger: SandboxLedger) -> Sequence[PluginMetric]:
             "serverless_evicted",
             "Pods evicted because no sandbox started.",
             [u.evicted for u in units],
+            is_counter=True,
+        ),
+        metric(
+            "serverless_payers",
+            "Waiting pods that need not wait for other nodes any longer.",
+            [len(u.payers) for u in units],
+        ),
+        metric(
+            "serverless_cost_spent",
+            "Price of the rounded size x running time of its pods.",
+            [u.spent.total(ledger.now_s) for u in units],
+            is_counter=True,
+        ),
+        metric(
+            "serverless_cost_saved",
+            "The same of pods that its price kept waiting, and that ran elsewhere.",
+            [u.saved.total(ledger.now_s) for u in units],
             is_counter=True,
         ),
     )

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from domains.job.condition_reasons import WAITING_FOR_UNIT
 from domains.job.units.open_units import OpenUnits, open_units, up_to
 from domains.job.units.policy import Next, Policy
 from domains.job.units.policy_table import Match, PolicyTable
@@ -35,8 +36,7 @@ RESOURCE_POLICY: Final = "ResourcePolicy"
 CHANGED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OTHER, "ResourcePolicyGoesOn")
 """Announced when pods may go on to another unit. No other plugin requeues a pod for it: there is no pod in the event."""
 INVALID: Final = "ResourcePolicyInvalid"
-WAITS: Final = "WaitingForUnit"
-"""Reasons of the PodScheduled condition, for which no autoscaler adds a node."""
+"""Reason of the PodScheduled condition, for which no autoscaler adds a node."""
 FULL: Final = "node(s) belong to a unit that has its max"
 LATER: Final = "node(s) belong to a later unit"
 PERIOD_MIN_S, PERIOD_MAX_S = 0.25, 15.0
@@ -224,13 +224,13 @@ class ResourcePolicy:
             unit = policy.units[found.waits_in]
             text = f"{policy.name}: the pod waits for room in units[{unit.index}] ({policy.next.value})"
             is_scaled = policy.next is Next.MAX or unit.waits_for_scaling
-            return Status(Code.UNSCHEDULABLE, reasons=(text,), condition_reason="" if is_scaled else WAITS)
+            return Status(Code.UNSCHEDULABLE, reasons=(text,), condition_reason="" if is_scaled else WAITING_FOR_UNIT)
         full = [unit for unit in policy.units if not found.has(unit.index)]
         if not full:
             return Status.unschedulable()
         text = f"{policy.name}: {', '.join(self._ledger.fullness(match, unit) for unit in full)}"
         has_more = found.bits or not self._are_all_in_units(policy)
-        return Status(Code.UNSCHEDULABLE, reasons=(text,), condition_reason="" if has_more else WAITS)
+        return Status(Code.UNSCHEDULABLE, reasons=(text,), condition_reason="" if has_more else WAITING_FOR_UNIT)
 
     def _are_all_in_units(self, policy: Policy) -> bool:
         """Reports whether the domain has no node outside the policy's units."""
