@@ -216,7 +216,8 @@ class UnitWorkloads:
 
     async def job(self, workload: UnitWorkload, *, active_deadline_s: int, started_s: float) -> None:
         """Creates the Job object that owns the pods of a workload, and sets its start. `started_s`: epoch seconds."""
-        spec = {"activeDeadlineSeconds": active_deadline_s, "template": {}}
+        template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": workload.image}]}}
+        spec = {"activeDeadlineSeconds": active_deadline_s, "template": template}
         document = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": workload.name}, "spec": spec}
         answer = await self.user.send("POST", _JOBS_PATH, document)
         assert answer.status == 201, answer.body
