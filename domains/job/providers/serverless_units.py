@@ -18,7 +18,7 @@ from domains.job.condition_reasons import WAITING_FOR_UNIT
 from domains.job.providers.control import SandboxControl
 from domains.job.providers.price_gate import PriceGate
 from domains.job.providers.sandbox_ledger import NO_UNIT, TIMED, Cause, SandboxLedger, Unit, refusal_of, template_of
-from domains.job.providers.settings import provider_settings
+from domains.job.providers.settings import Quota, provider_settings
 from domains.job.providers.sizes import Size
 from multisched.framework.background import BackgroundPorts
 from multisched.framework.caching import SplitCacheKey
@@ -141,10 +141,11 @@ class ServerlessUnits:
         return SplitCacheKey((self._unit_codes(pod), ledger.version_of_nodes), scores)
 
     def events_to_register(self) -> Sequence[EventRegistration]:
+        has_quota = any(unit.settings.quota != Quota() for unit in self._ledger.units)
         return (
             EventRegistration(UNIT_READY, lambda pod, old, new: Hint.QUEUE_ONE if old is new is None else Hint.SKIP),
             EventRegistration(PENDING_DELETED),
-            EventRegistration(ASSIGNED_POD_DELETE, lambda pod, old, new: Hint.QUEUE_ONE),
+            EventRegistration(ASSIGNED_POD_DELETE, lambda pod, old, new: Hint.QUEUE if has_quota else Hint.SKIP),
         )
 
     # -- binds and outcomes ----------------------------------------------------------------------------------------

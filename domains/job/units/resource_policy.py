@@ -261,7 +261,10 @@ class ResourcePolicy:
         )
 
     def _after_pod(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """Queues one pod of the policy if a pod of the policy left a unit; all if they wait for more than a place."""
+        """Queues the pods of the policy, of the same group, if a pod of the policy left a unit.
+
+        Not one of them only: that one may get a node of another unit, and the place would stay free.
+        """
         match = self._match(pod)
         if match is None:
             return Hint.SKIP
@@ -270,12 +273,8 @@ class ResourcePolicy:
             return Hint.QUEUE if policy.is_timed or policy.preempts_before_next else Hint.SKIP
         if not isinstance(old, Pod) or not policy.selects(old):
             return Hint.SKIP
-        is_one_place = policy.next is not Next.LACK_AND_NONE_TERMINATING and not any(
-            u.max_resources for u in policy.units
-        )
-        if is_one_place and policy.group_of(old) != match.group:
-            return Hint.SKIP
-        return Hint.QUEUE_ONE if is_one_place and not match.problem else Hint.QUEUE
+        concerns_all = bool(match.problem) or policy.next is Next.LACK_AND_NONE_TERMINATING
+        return Hint.QUEUE if concerns_all or policy.group_of(old) == match.group else Hint.SKIP
 
     def _after_node(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         return Hint.SKIP if self._match(pod) is None else Hint.QUEUE
