@@ -204,9 +204,12 @@ class ResourcePolicy:
         return PostFilterResult(Status.unschedulable())
 
     def _raise_level(self, match: Match, pod: Pod) -> bool:
-        """Raises the pod's level. Returns False at the last one, after which the pod begins again with the first unit."""
+        """Raises the pod's level. Returns False at the last one, after which the pod begins again with the first unit.
+
+        A nominated pod keeps its level: its victims are about to leave, and other events may have requeued it before.
+        """
         policy = match.policy
-        if not policy.preempts_before_next:
+        if not policy.preempts_before_next or self._context.nominations.node_of(pod.uid):
             return False
         every = open_units(self._ledger, match, pod, self._timeouts(policy, pod))
         level = every.after(self._levels.pop(pod.uid, 0), len(policy.units))
