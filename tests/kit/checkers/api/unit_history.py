@@ -153,6 +153,8 @@ class UnitHistory:
         self._judge_cost(pod, binding.get("metadata", {}).get("annotations") or {})
         for doubt in self._doubts:
             self._settle(doubt, pod)
+        if self.ordered and pod.labels.get("app") == self.ordered:
+            self._judge_deadline(pod)
         policy = self._policy_of(pod)
         if policy is None or node is None or self._now_s() - policy.changed_s < KNOWN_S:
             return
@@ -164,8 +166,6 @@ class UnitHistory:
                 self._doubt(pod, policy, earlier)
             self._judge_timeout(pod, policy, at)
             self._judge_terminating(pod, policy, at)
-        if self.ordered and pod.labels.get("app") == self.ordered:
-            self._judge_deadline(pod)
 
     def _judge_cost(self, pod: Pod, written: Mapping[str, str]) -> None:
         cost = written.get(COST)
