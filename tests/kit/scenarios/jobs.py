@@ -454,13 +454,17 @@ async def _order_by_deadline(scenario: JobScenario) -> bool:
         for pod in scenario.units.pods_of(holders[-1]):
             await scenario.units.user.delete_pod(pod)
         holders[-1].replicas = 0
-        await scenario.until(lambda: any(map(scenario.units.runs, waiting)), RUNS_S)
-        running = [one for one in waiting if one.replicas and scenario.units.runs(one)]
+        await scenario.until(lambda: bool(_running(scenario, waiting)), RUNS_S)
+        running = _running(scenario, waiting)
         if not running:
             break
         holders.append(running[0])
         await scenario.context.pause(8.0, 12.0)
-    return scenario.history.judged > 0 and len(holders) > 2
+    return len(holders) > 2
+
+
+def _running(scenario: JobScenario, workloads: Sequence[UnitWorkload]) -> list[UnitWorkload]:
+    return [one for one in workloads if one.replicas and scenario.units.runs(one)]
 
 
 def _created_since(account: ProviderAccount, since_s: float) -> bool:

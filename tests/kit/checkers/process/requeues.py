@@ -38,7 +38,7 @@ PICKED_UP_MAX_S: Final = 0.03
 """Time within which ready work is started; the timer that looks for missed work fires every 0.25 s."""
 LATE_S: Final = 1.0
 GATES: Final = "SchedulingGates"
-_FOR_ONE: Final = frozenset({"GpuShare", "NodeResourcesFit"})
+_FOR_ONE: Final = frozenset({"GpuShare", "NodeResourcesFit", "ResourcePolicy", "ServerlessUnits"})
 """Plugins with events that requeue one of equal pods."""
 RELATING: Final = frozenset({"InterPodAffinity", "PodTopologySpread"})
 """Plugins for which a change on one node can make another node feasible."""
