@@ -96,7 +96,8 @@ def users_deletion_costs_are_overwritten() -> None:
 
     def take(self: UnitLedger, pod: Pod, row: int) -> Mapping[str, str]:
         answer = genuine(self, pod, row)
-        return {**answer, DELETION_COST: "100"} if UNIT in answer else answer
+        has_own = UNIT in answer and DELETION_COST in pod.annotations
+        return {**answer, DELETION_COST: "100"} if has_own else answer
 
     put(UnitLedger, "take", take)
 

@@ -253,7 +253,9 @@ class UnitHistory:
         asked = pod.requests.get(CPU, 0), pod.requests.get(MEMORY, 0), 1
         for node, room in doubt.rooms.items():
             if all(free >= need for free, need in zip(room, asked, strict=True)):
-                self._report(f"I16: {pod.name} is in a later unit, and {node} of units[{doubt.earlier}] has room for it")
+                self._report(
+                    f"I16: {pod.name} is in a later unit, and {node} of units[{doubt.earlier}] has room for it"
+                )
                 return
         if doubt.is_waiting:
             self._report(f"I16: {pod.name} is in a later unit, and units[{doubt.earlier}] has not its max (ExceedMax)")
