@@ -15,9 +15,16 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from tests.kit.run.seeded_run import run_seed
-from tests.kit.settings.setting import EDITED_FROM, OWNED_FROM, RELOADED_FROM, TEAMED_FROM, TIDED_FROM
+from tests.kit.settings.setting import (
+    EDITED_FROM,
+    OWNED_FROM,
+    RELOADED_FROM,
+    SERVERLESS_FROM,
+    TEAMED_FROM,
+    TIDED_FROM,
+)
 from tests.kit.world.gang_plans import PACKED_FROM
-from tests.sim import card_defects, edit_defects, gang_defects, quota_defects, reload_defects, tide_defects
+from tests.sim import card_defects, edit_defects, gang_defects, job_defects, quota_defects, reload_defects, tide_defects
 from tests.sim.recent_defects import DEFECTS
 from tests.sim.run import quiet
 
@@ -28,20 +35,26 @@ STARTS = {
     card_defects.__name__: OWNED_FROM,
     edit_defects.__name__: EDITED_FROM,
     tide_defects.__name__: TIDED_FROM,
+    job_defects.__name__: SERVERLESS_FROM,
 }
 """Module of defects -> the first seed of the runs that can catch them; other modules: 0."""
 SEEDS_MAX = 48
 """Default number of seeds after which a defect counts as not caught."""
 
 FIRST: dict[str, int] = {
+    "active_deadlines_count_from_the_creation": 802,
+    "all_units_are_alike": 800,
     "answers_of_plugins_are_not_read": 300,
     "assumed_pods_keep_their_size": 6,
     "audit_off": 3,
     "audit_repairs_nothing": 2,
     "backoff_never_ends": 0,
     "bad_text_ends_the_process": 7,
+    "bare_pods_are_evicted": 800,
     "begun_evictions_are_left": 601,
     "bindings_carry_no_times": 300,
+    "breakers_never_close": 801,
+    "breakers_never_open": 800,
     "broken_trees_lift_all_quotas": 120,
     "budgets_ignored": 4,
     "cards_are_shared_by_any_number": 301,
@@ -50,6 +63,7 @@ FIRST: dict[str, int] = {
     "conflicted_pods_dropped": 3,
     "cordons_ignored": 2,
     "corrected_annotations_are_no_change": 500,
+    "counts_of_units_are_lost_after_a_restart": 800,
     "deleted_nodes_requeue_no_spread": 22,
     "deleted_nodes_stay_usable": 3,
     "deleted_pods_counted": 0,
@@ -90,6 +104,7 @@ FIRST: dict[str, int] = {
     "invalid_configurations_reported_in_force": 221,
     "joined_rows_used_at_once": 7,
     "labels_left_out_of_parked_classes": 4,
+    "labels_of_units_are_not_written": 801,
     "late_refusals_keep_their_victims": 2,
     "lease_not_checked_before_bind": 9,
     "lease_released_too_early": 1,
@@ -98,6 +113,7 @@ FIRST: dict[str, int] = {
     "locks_of_others_are_overwritten": 308,
     "locks_of_others_are_stale_at_once": 301,
     "lost_binds_requeue_nothing": 40,
+    "max_counts_all_groups": 801,
     "members_tried_alone": 101,
     "memory_not_counted": 1,
     "models_of_cards_are_ignored": 600,
@@ -129,6 +145,7 @@ FIRST: dict[str, int] = {
     "permit_timeout_forgets_the_pod": 1,
     "permit_waits_for_the_last": 1,
     "pod_counts_never_change": 1,
+    "pods_go_on_while_their_victims_terminate": 801,
     "pods_in_flight_end_by_the_new_profile": 221,
     "pods_of_other_domains_requeue_nothing": 28,
     "pods_that_are_gone_count_as_terminating": 300,
@@ -140,6 +157,7 @@ FIRST: dict[str, int] = {
     "queue_never_flushed": 0,
     "quotas_keep_what_has_ended": 122,
     "quotas_of_cpu_alone": 180,
+    "rates_are_ignored": 800,
     "read_once_after_unknown": 1,
     "reclaim_beyond_the_min": 122,
     "reclaim_evicts_all_tried": 122,
@@ -147,6 +165,7 @@ FIRST: dict[str, int] = {
     "reclaims_ignore_terminating_pods": 122,
     "refused_pods_dropped": 3,
     "refused_pods_never_quarantined": 4,
+    "refused_templates_are_tried_again": 801,
     "relabelled_pods_requeue_nothing": 28,
     "reloads_drop_a_queued_pod": 220,
     "reparked_pod_blocks_others": 7,
@@ -172,6 +191,9 @@ FIRST: dict[str, int] = {
     "statuses_written_without_the_lease": 1,
     "stop_never_ends": 1,
     "strays_forgotten": 1,
+    "stuck_pods_are_left": 800,
+    "terminating_pods_always_count": 800,
+    "timeouts_of_units_are_ignored": 801,
     "tombstones_off": 5,
     "totals_of_memory_are_not_compared": 301,
     "turns_follow_without_a_pause": 432,
@@ -179,12 +201,14 @@ FIRST: dict[str, int] = {
     "uid_not_sent": 1,
     "uncordoned_nodes_requeue_nothing": 4,
     "undone_members_are_waited_for": 301,
+    "units_are_ordered_by_score": 800,
     "unknown_binds_forgotten_when_refused": 57,
     "unknown_is_bound": 1,
     "unsent_binds_not_rechecked": 2,
     "unserved_pods_refuse_nothing": 301,
     "untainted_nodes_requeue_nothing": 9,
     "updates_spare_victims": 302,
+    "users_deletion_costs_are_overwritten": 800,
     "vanished_cards_are_free_when_they_are_back": 300,
     "version_guard_off": 7,
     "victims_room_free_at_once": 2,
@@ -200,6 +224,7 @@ FIRST: dict[str, int] = {
 
 UNSHOWN = frozenset(
     {
+        "refused_binds_keep_their_tokens",  # tests/unit/domains/job/providers/test_sandbox_ledger.py catches it
         "only_the_first_member_is_evicted",  # tests/integration/gpu/test_tide.py catches it
         "new_leaders_forget_notices",  # tests/integration/gpu/test_tide.py catches it
         "evictions_need_no_notice_on_all_members",  # members that are told late move the deadline too

@@ -27,11 +27,22 @@ from tests.kit.settings.setting import (
     LINKED_FROM,
     OWNED_FROM,
     RELOADED_FROM,
+    SERVERLESS_FROM,
     TEAMED_FROM,
     TIDED_FROM,
 )
 
-KINDS = (0, TEAMED_FROM, RELOADED_FROM, OWNED_FROM, LINKED_FROM, EDITED_FROM, TIDED_FROM, CONTESTED_FROM)
+KINDS = (
+    0,
+    TEAMED_FROM,
+    RELOADED_FROM,
+    OWNED_FROM,
+    LINKED_FROM,
+    EDITED_FROM,
+    TIDED_FROM,
+    CONTESTED_FROM,
+    SERVERLESS_FROM,
+)
 """The first seed of each kind of run."""
 FAULTS_MIN = 10
 """Minimum number of faults in every run."""

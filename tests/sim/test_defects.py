@@ -15,6 +15,7 @@ from tests.sim import (
     defects,
     edit_defects,
     gang_defects,
+    job_defects,
     quota_defects,
     recent_defects,
     reload_defects,
@@ -38,6 +39,7 @@ def test_defect_has_the_signature_of_the_replaced_function(name: str, monkeypatc
     monkeypatch.setattr(quota_defects, "put", note)
     monkeypatch.setattr(reload_defects, "put", note)
     monkeypatch.setattr(tide_defects, "put", note)
+    monkeypatch.setattr(job_defects, "put", note)
 
     recent_defects.DEFECTS[name]()
 

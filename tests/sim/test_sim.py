@@ -1,4 +1,4 @@
-"""One seed of each kind of run; `make sim` runs 28 or 29 of each kind but the one with topologies."""
+"""One seed of each kind of run; `make sim` runs 22 or 23 of each kind but the one with topologies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from multisched.config import loading
 from tests.kit.run.seeded_run import run_seed
-from tests.kit.scenarios import tides
+from tests.kit.scenarios import jobs, tides
 from tests.kit.scenarios.edits import SCENARIOS
 from tests.kit.settings.setting import (
     CONTESTED_FROM,
@@ -19,6 +19,7 @@ from tests.kit.settings.setting import (
     LINKED_FROM,
     OWNED_FROM,
     RELOADED_FROM,
+    SERVERLESS_FROM,
     TEAMED_FROM,
     TIDED_FROM,
     drawn,
@@ -38,8 +39,10 @@ SEEDS = (
     TIDED_FROM,
     TIDED_FROM + 1,
     CONTESTED_FROM,
+    SERVERLESS_FROM,
+    SERVERLESS_FROM + 1,
 )
-"""One of each kind, and both halves of the scenarios of tides; those with an even number run the default configuration."""
+"""One of each kind, and both halves of the scenarios of tides and of jobs; those with an even number run the default configuration."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -52,15 +55,17 @@ def test_every_invariant_holds_under_faults(seed: int) -> None:
         assert all(report.faults[name] for name in SCENARIOS), "each scenario comes to its edit"
     if TIDED_FROM <= seed < CONTESTED_FROM:
         assert all(report.faults[name] for name in tides.drawn_names(seed)), "each scenario comes to its event"
+    if seed >= SERVERLESS_FROM:
+        assert all(report.faults[name] for name in jobs.drawn_names(seed)), "each scenario comes to its event"
     if not report.is_shipped:  # without remote responses nothing happens between a decision and its commit
         assert report.conflicts_true > 0
         assert report.conflicts_false > 0
 
 
 def test_a_run_of_many_seeds_has_each_kind() -> None:
-    seeds = played(320)
+    seeds = played(360)
 
-    assert len(set(seeds)) == 320
+    assert len(set(seeds)) == 360
     ends = {
         0: TEAMED_FROM,
         TEAMED_FROM: PACKED_FROM,
@@ -69,7 +74,8 @@ def test_a_run_of_many_seeds_has_each_kind() -> None:
         LINKED_FROM: EDITED_FROM,
         EDITED_FROM: TIDED_FROM,
         TIDED_FROM: CONTESTED_FROM,
-        CONTESTED_FROM: CONTESTED_FROM + 40,
+        CONTESTED_FROM: SERVERLESS_FROM,
+        SERVERLESS_FROM: SERVERLESS_FROM + 40,
     }
     for first, end in ends.items():
         assert sum(first <= seed < end for seed in seeds) == 40

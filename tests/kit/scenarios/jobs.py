@@ -96,7 +96,9 @@ class JobScenario:
 
     async def must_run(self, workload: UnitWorkload, why: str, within_s: float) -> bool:
         """Reports a violation if not all pods of the workload run in time."""
-        return await self.must(lambda: self.units.runs(workload), f"not all pods of {workload.name} run: {why}", within_s)
+        return await self.must(
+            lambda: self.units.runs(workload), f"not all pods of {workload.name} run: {why}", within_s
+        )
 
     async def must(self, holds: Callable[[], bool], what: str, within_s: float) -> bool:
         """Reports a violation if it does not come to hold in time, unless the leader changes or misses events."""
@@ -304,7 +306,9 @@ async def _scale_in(scenario: JobScenario) -> bool:
     in_own = scenario.in_units(workload)[OWN]
     workload.replicas = max(in_own, 1)
     wanted = {OWN: in_own} if in_own else {"vk-a": 1}
-    await scenario.must(lambda: scenario.in_units(workload) == wanted, f"{workload.name} is not only in {wanted}", RUNS_S)
+    await scenario.must(
+        lambda: scenario.in_units(workload) == wanted, f"{workload.name} is not only in {wanted}", RUNS_S
+    )
     return True
 
 
@@ -454,13 +458,17 @@ async def _order_by_deadline(scenario: JobScenario) -> bool:
         for pod in scenario.units.pods_of(holders[-1]):
             await scenario.units.user.delete_pod(pod)
         holders[-1].replicas = 0
-        await scenario.until(lambda: any(map(scenario.units.runs, waiting)), RUNS_S)
-        running = [one for one in waiting if one.replicas and scenario.units.runs(one)]
+        await scenario.until(lambda: bool(_running(scenario, waiting)), RUNS_S)
+        running = _running(scenario, waiting)
         if not running:
             break
         holders.append(running[0])
         await scenario.context.pause(8.0, 12.0)
-    return scenario.history.judged > 0 and len(holders) > 2
+    return len(holders) > 2
+
+
+def _running(scenario: JobScenario, workloads: Sequence[UnitWorkload]) -> list[UnitWorkload]:
+    return [one for one in workloads if one.replicas and scenario.units.runs(one)]
 
 
 def _created_since(account: ProviderAccount, since_s: float) -> bool:

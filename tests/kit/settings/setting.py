@@ -258,7 +258,10 @@ def drawn(seed: int, rng: random.Random) -> Setting:
         is_rollout=not is_alone and random.Random(f"{seed}/rollout").random() < ROLLOUTS,
         is_reloaded=is_edited
         or has_tide
-        or (RELOADED_FROM <= seed < SERVERLESS_FROM and (not is_owned or random.Random(f"{seed}/files").random() < RELOADED)),
+        or (
+            RELOADED_FROM <= seed < SERVERLESS_FROM
+            and (not is_owned or random.Random(f"{seed}/files").random() < RELOADED)
+        ),
         is_edited=is_edited,
         has_tide=has_tide,
         has_units=has_units,

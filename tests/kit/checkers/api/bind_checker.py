@@ -362,7 +362,11 @@ class BindChecker(ApiChecker):
         bind.
         """
         return self._feasible.of(
-            [pod for pod in self._waiting() if not self.policies.policy_of(pod.name) and not {TIDE, UNIT} & pod.labels.keys()]
+            [
+                pod
+                for pod in self._waiting()
+                if not self.policies.policy_of(pod.name) and not {TIDE, UNIT} & pod.labels.keys()
+            ]
         )
 
     def look_at_gangs(self) -> None:

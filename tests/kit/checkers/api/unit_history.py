@@ -153,6 +153,8 @@ class UnitHistory:
         self._judge_cost(pod, binding.get("metadata", {}).get("annotations") or {})
         for doubt in self._doubts:
             self._settle(doubt, pod)
+        if self.ordered and pod.labels.get("app") == self.ordered:
+            self._judge_deadline(pod)
         policy = self._policy_of(pod)
         if policy is None or node is None or self._now_s() - policy.changed_s < KNOWN_S:
             return
@@ -164,8 +166,6 @@ class UnitHistory:
                 self._doubt(pod, policy, earlier)
             self._judge_timeout(pod, policy, at)
             self._judge_terminating(pod, policy, at)
-        if self.ordered and pod.labels.get("app") == self.ordered:
-            self._judge_deadline(pod)
 
     def _judge_cost(self, pod: Pod, written: Mapping[str, str]) -> None:
         cost = written.get(COST)
@@ -253,7 +253,9 @@ class UnitHistory:
         asked = pod.requests.get(CPU, 0), pod.requests.get(MEMORY, 0), 1
         for node, room in doubt.rooms.items():
             if all(free >= need for free, need in zip(room, asked, strict=True)):
-                self._report(f"I16: {pod.name} is in a later unit, and {node} of units[{doubt.earlier}] has room for it")
+                self._report(
+                    f"I16: {pod.name} is in a later unit, and {node} of units[{doubt.earlier}] has room for it"
+                )
                 return
         if doubt.is_waiting:
             self._report(f"I16: {pod.name} is in a later unit, and units[{doubt.earlier}] has not its max (ExceedMax)")

@@ -110,7 +110,8 @@ class AttemptChecker:
     def follow(self, plugins: PluginSet, settings: Queue) -> None:
         """Uses the profile and the backoffs now in force."""
         self.settings = settings
-        self.judged = frozenset(one.name for one in (*plugins.pre_filter, *plugins.filter))
+        # GpuTide holds pods back although nodes take them; `TideHistory` judges that.
+        self.judged = frozenset(one.name for one in (*plugins.pre_filter, *plugins.filter) if one.name != "GpuTide")
         self.sorts_by_deadline = any(use.plugin.name == DeadlineSort.name for use in plugins.built)
 
     def begin(self) -> AttemptChecker:

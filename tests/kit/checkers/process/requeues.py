@@ -38,7 +38,8 @@ PICKED_UP_MAX_S: Final = 0.03
 """Time within which ready work is started; the timer that looks for missed work fires every 0.25 s."""
 LATE_S: Final = 1.0
 GATES: Final = "SchedulingGates"
-GPU_SHARE: Final = "GpuShare"
+_FOR_ONE: Final = frozenset({"GpuShare", "ServerlessUnits"})
+"""Plugins with events that requeue one of equal pods."""
 RELATING: Final = frozenset({"InterPodAffinity", "PodTopologySpread"})
 """Plugins for which a change on one node can make another node feasible."""
 _PARKED: Final = (QueueState.UNSCHEDULABLE, QueueState.GATED)
@@ -201,7 +202,7 @@ class RequeueChecker:
         )
         if not is_parked or self._worker.queue._parked.has_overdue:
             return False
-        if is_parked and GPU_SHARE in entry.plugins and self._has_queued_equal(entry):
+        if is_parked and not _FOR_ONE.isdisjoint(entry.plugins) and self._has_queued_equal(entry):
             return False
         hinting = self._hinting | {GANG_PLUGIN} if self._waits_for_its_gang(entry) else self._hinting
         return hinting.issuperset(entry.plugins) and not self._may_miss(entry.pod)

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from domains.job.units.unit_ledger import UNIT, UnitLedger
-from multisched.cycle.results import Placed
+from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.ledger import rebuild
 from multisched.model.cluster_objects import ResourcePolicy
 from multisched.model.object_kinds import ObjectKind
@@ -145,3 +145,19 @@ def test_pods_without_policies_cost_nothing() -> None:
     assert isinstance(domain.schedule(web("p")), Placed)
     assert not domain.cache.ledgers.has_ledger(web("q"))
     assert ledger_of(domain).held() == {}
+
+
+def test_a_pod_stays_in_its_unit_while_its_victims_terminate() -> None:
+    """BeforeNextUnit: preemption has found a node; the pod only waits for it."""
+    nodes = [make_node(pool, cpu_milli=1000, labels={"pool": pool}) for pool in "ab"]
+    domain = Domain(*nodes, in_tree=PLUGINS)
+    with_policy(domain, *({"nodeSelector": {"pool": pool}} for pool in "ab"), preemptPolicy="BeforeNextUnit")
+    victim = replace(web("victim"), node="a", is_deleting=True, is_preempted=True)
+    domain.cache.place(victim)
+    urgent = replace(web("urgent"), nominated_node="a", spec=replace(ONE, priority=10))
+
+    assert isinstance(domain.schedule(urgent), Unplaced)
+    assert isinstance(domain.schedule(urgent), Unplaced)
+    domain.cache.remove(victim.uid)
+    assert isinstance(placed := domain.schedule(urgent), Placed)
+    assert placed.node == "a"
