@@ -46,6 +46,8 @@ class WaitingPod(NamedTuple):
     """P90 of run time and start-up, which decides whether it meets its deadline; 0 if not known."""
     deadline_s: float | None
     """Seconds from now; None: it has none."""
+    leaves_if_late: bool = False
+    """If it is at risk here, it goes to another unit, so those behind it are predicted without it."""
 
 
 class PredictedWait(msgspec.Struct, frozen=True):
@@ -78,8 +80,11 @@ def predict_waits(free: Room, running: Iterable[RunningPod], waiting: Sequence[W
         if is_stuck:
             found[pod.uid] = PredictedWait(None, None, pod.deadline_s)
             continue
+        wait = PredictedWait(now_s, now_s + pod.finish_s, pod.deadline_s)
+        found[pod.uid] = wait
+        if pod.leaves_if_late and wait.is_at_risk:
+            continue
         free = free.minus(pod.room)
         if pod.run_s is not None:
             heappush(ends, (now_s + pod.run_s, pod.room))
-        found[pod.uid] = PredictedWait(now_s, now_s + pod.finish_s, pod.deadline_s)
     return found
