@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
+
+PUT_BACK_MAX: Final = 64
+"""If a pod waits for more ends than these, and leaves, pods behind it are predicted to wait as long: it bounds the time."""
 
 
 class Room(NamedTuple):
@@ -47,7 +50,7 @@ class WaitingPod(NamedTuple):
     deadline_s: float | None
     """Seconds from now; None: it has none."""
     leaves_if_late: bool = False
-    """If it is at risk here, it goes to another unit, so those behind it are predicted without it."""
+    """If it would miss its deadline, it goes to a unit that it pays for, and takes no room of the pool."""
 
 
 class PredictedWait(msgspec.Struct, frozen=True):
@@ -71,18 +74,23 @@ def predict_waits(free: Room, running: Iterable[RunningPod], waiting: Sequence[W
     now_s, found = 0.0, dict[str, PredictedWait]()
     is_stuck = False
     for pod in waiting:
+        before, popped = (free, now_s, is_stuck), list[tuple[float, Room]]()
         while not is_stuck and not free.holds(pod.room):
             if not ends:
                 is_stuck = True
                 break
-            now_s, room = heappop(ends)
+            popped.append(heappop(ends))
+            now_s, room = popped[-1]
             free = free.plus(room)
-        if is_stuck:
-            found[pod.uid] = PredictedWait(None, None, pod.deadline_s)
-            continue
-        wait = PredictedWait(now_s, now_s + pod.finish_s, pod.deadline_s)
-        found[pod.uid] = wait
+        end_s = None if is_stuck else now_s + pod.finish_s
+        found[pod.uid] = wait = PredictedWait(None if is_stuck else now_s, end_s, pod.deadline_s)
         if pod.leaves_if_late and wait.is_at_risk:
+            if len(popped) <= PUT_BACK_MAX:
+                free, now_s, is_stuck = before
+                for one in popped:
+                    heappush(ends, one)
+            continue
+        if is_stuck:
             continue
         free = free.minus(pod.room)
         if pod.run_s is not None:

@@ -23,6 +23,8 @@ FORECASTS_MAX: Final = 64
 """Past values of a P90 that are kept, to judge runs by what was predicted before they began."""
 DEADLINE_SHARE: Final = 0.9
 PRICE_SHARE: Final = 0.5
+LATE_MARGIN: Final = 0.1
+"""Of the P90: one run in ten exceeds it, and the predicted wait before it is a median. Figures: `simulation/README.md`."""
 SECONDS_MAX: Final = 10 * 366 * 86_400.0
 
 
@@ -62,6 +64,11 @@ class Prediction(msgspec.Struct, frozen=True):
     @property
     def is_known(self) -> bool:
         return self.origin is not Origin.NONE
+
+    @property
+    def finish_s(self) -> float:
+        """Time from the bind that decides whether a pod is in time for its deadline: P90 of run time and start-up with LATE_MARGIN."""
+        return (1.0 + LATE_MARGIN) * (self.p90_s + self.start_up_s)
 
 
 NOTHING_KNOWN: Final = Prediction()

@@ -197,8 +197,8 @@ class DayRun:
         for _, _, job, pod in ordered:
             known = starts.group_of(pod).prediction
             run_s = known.median_s + known.start_up_s if known.is_known else None
-            finish_s = known.p90_s + known.start_up_s
-            waiting.append(WaitingPod(job.name, _SLOT, run_s, finish_s, job.deadline_s - now_s, leaves_if_late=True))
+            left_s = job.deadline_s - now_s
+            waiting.append(WaitingPod(job.name, _SLOT, run_s, known.finish_s, left_s, leaves_if_late=True))
         found = predict_waits(Room(0, 0, 0), running, waiting)
         late = {name for name, wait in found.items() if wait.is_at_risk}
         if late:

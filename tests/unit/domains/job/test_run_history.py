@@ -155,3 +155,7 @@ def test_a_prediction_follows_each_run() -> None:
     assert history.predict(KEY).p90_s == 10.0
     history.add(KEY, run(70.0, 9e7))
     assert (history.predict(KEY).p90_s, history.predict(KEY).runs) == (70.0, 13)
+
+
+def test_a_pod_in_time_has_a_tenth_of_its_p90_to_spare() -> None:
+    assert learned(*[98.0] * 12).predict(KEY).finish_s == pytest.approx(1.1 * 100.0)  # start-ups last 2 s
