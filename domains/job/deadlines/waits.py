@@ -1,8 +1,8 @@
-"""Predicted starts of waiting pods: what runs ends, and the queue ahead takes its room. Pure.
+"""Predicts when waiting pods start: running pods end, and pods ahead in the queue use what becomes free. Pure.
 
 The domain's rows count as one pool of CPU, memory and pods. Waiting pods start in the order of the queue, each as soon as the
-pool has room for it (a pod never overtakes another, so a large one delays those behind). Fragments of nodes, affinity and quotas are
-not looked at: a start can be later.
+pool has room for it (a pod never overtakes another, so a large one delays those behind). Fragments of nodes, affinity, quotas, and rates
+and breakers of serverless units are ignored, so a start can be later.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class WaitingPod(NamedTuple):
     run_s: float | None
     """Median run time and start-up; None: not known."""
     finish_s: float
-    """P90 of run time and start-up, which decides whether it meets its deadline; 0 if not known."""
+    """P90 of run time and start-up and a tenth more, which decides whether it meets its deadline; 0 if not known."""
     deadline_s: float | None
     """Seconds from now; None: it has none."""
     leaves_if_late: bool = False

@@ -16,6 +16,7 @@ from tests.kit.processes.configuration_files import LATE_MAX_S, FileFollower
 from tests.kit.run.endings import NotQuarantined, end
 from tests.kit.scenarios.edits import run_edit_scenarios
 from tests.kit.scenarios.gang_turns import run_turn_scenarios
+from tests.kit.scenarios.jobs import run_job_scenarios
 from tests.kit.scenarios.tides import run_tide_scenarios
 from tests.kit.settings import changed_files
 from tests.kit.world.gang_actions import ACTIONS
@@ -74,6 +75,7 @@ class FaultSchedule:
             await run_turn_scenarios(self._context, self.struck)
             await run_edit_scenarios(self._context, self.struck)
             await run_tide_scenarios(self._context, self.struck)
+            await run_job_scenarios(self._context, self.struck)
             await end(self._context, self.struck, self._not_quarantined)
         finally:
             for task in [*tasks, clearing]:

@@ -20,6 +20,7 @@ from tests.kit.checkers.api.bind_judge import UNSEEN_LOST_MAX_S
 from tests.kit.checkers.api.card_checker import CardChecker
 from tests.kit.checkers.api.reservation_history import ReservationHistory
 from tests.kit.checkers.api.tide_history import TideHistory
+from tests.kit.checkers.api.unit_history import UnitHistory
 from tests.kit.disruptions.catalog import drawn_kinds
 from tests.kit.disruptions.run_context import RunContext
 from tests.kit.processes.replicas import Replicas
@@ -36,6 +37,7 @@ from tests.kit.settings.setting import (
     drawn,
     fault_of_refusals,
     rng_of,
+    serverless_units,
 )
 from tests.kit.wire.faults import Faults
 from tests.kit.world.policies import Policies
@@ -95,6 +97,7 @@ class Run:
             has_card_nodes=setting.has_card_nodes,
             has_tide=setting.has_tide,
             has_card_contests=setting.has_card_contests,
+            units=serverless_units(seed) if setting.has_units else (),
         )
         if setting.has_tide:
             self._bind_checker.tide = TideHistory(
@@ -106,6 +109,12 @@ class Run:
                 min_run_s=TIDE_MIN_RUN_S,
             )
             server.interceptors.append(self._bind_checker.tide)
+        if setting.has_units:
+            checker = self._bind_checker
+            checker.units = UnitHistory(
+                checker.pods, checker.nodes, lambda: clock.now().timestamp(), checker.report_violation
+            )
+            server.interceptors.append(checker.units)
         self._world.schedulers = setting.configuration.served
         self._bind_checker.storage = self._world.storage
         if self._world.cards is not None:
@@ -159,6 +168,8 @@ class Run:
             controllers.append(self._loop.create_task(self._world.gang_workloads.run_controller()))
         if self._world.tides is not None:
             controllers.append(self._loop.create_task(self._world.tides.run_controller()))
+        if self._world.units is not None:
+            controllers.append(self._loop.create_task(self._world.units.run()))
         if self._world.cards is not None:
             controllers.append(self._loop.create_task(self._world.cards.kubelets.run()))
         await self._strike()
@@ -210,6 +221,8 @@ class Run:
             self._bind_checker.leases.look()
             self._bind_checker.look_at_gangs()
             self._bind_checker.look_at_cards()
+            if self._bind_checker.units is not None:
+                self._bind_checker.units.look()
             for process in self._replicas.running:
                 process.checker.look()
                 if looks % ASKED_LOOKS == 0:

@@ -21,7 +21,7 @@ from multisched.config import loading
 from multisched.config.schema import Configuration
 from multisched.framework.gangs import GANG_PLUGIN, ReservePolicy
 from tests.kit.settings import configurations
-from tests.kit.world.labels import TIDE
+from tests.kit.world.labels import TIDE, UNIT
 
 REFUSED_TRIED = 3
 """Number of configurations that are tried before a run and must be refused."""
@@ -65,9 +65,17 @@ TIDE_ARGS: Final[Mapping[str, Any]] = {
 }
 """Seconds in place of minutes."""
 CONTESTED_FROM: Final = 700
-"""From this seed on all runs have nodes that share GPUs, and pods for them are urgent or form gangs (`world.card_contests`). All else
-is as from OWNED_FROM on.
+"""From this seed up to SERVERLESS_FROM all runs have nodes that share GPUs, and pods for them are urgent or form gangs
+(`world.card_contests`). All else is as from OWNED_FROM on.
 """
+SERVERLESS_FROM: Final = 800
+"""From this seed on runs have the shipped configuration with ServerlessUnits and fewer disruptions, followed by jobs in units
+(`scenarios.jobs`).
+"""
+SERVERLESS_DOMAIN: Final = "job"
+SANDBOX_TIMEOUT_S: Final = 8
+REFUSED_TEXT: Final = "image policy"
+"""What the message of a provider contains that refuses a template for good."""
 EDITED_TAINT: Final = "sim/edited"
 """The taint that EDITED_DOMAIN tolerates once the configuration file is edited."""
 EDITED_DOMAIN: Final = "forecast"
@@ -132,7 +140,7 @@ class Setting:
     document: Mapping[str, Any]
     """The document of the configuration, apart from leases."""
     is_shipped: bool
-    """The default configuration, apart from lease groups, `reserve` and GpuTide."""
+    """The default configuration, apart from lease groups, `reserve`, GpuTide and ServerlessUnits."""
     is_drawn: bool
     """User settings are drawn: arguments, extenders, additional plugins."""
     replicas: int
@@ -163,6 +171,8 @@ class Setting:
     """The scenarios of edits are run at the end. The configuration file changes by them alone."""
     has_tide: bool
     """The gpu domain has a tide, whose scenarios are run at the end. The configuration file changes by them alone."""
+    has_units: bool
+    """The job domain has ServerlessUnits, and scenarios of units are run at the end."""
 
     def configuration_of(self, number: int) -> Configuration:
         """Returns the configuration of the n-th process."""
@@ -202,23 +212,28 @@ def drawn(seed: int, rng: random.Random) -> Setting:
     """Returns the setting of a seed. `rng`: from `rng_of`."""
     has_tide = TIDED_FROM <= seed < CONTESTED_FROM
     is_edited = EDITED_FROM <= seed < TIDED_FROM
-    is_fixed = is_edited or has_tide
+    has_units = seed >= SERVERLESS_FROM
+    is_apart = has_tide or has_units
+    is_fixed = is_edited or is_apart
     is_shipped, is_drawn = seed % 2 == 0 or is_fixed, seed % 4 == 3 and not is_fixed
-    document = tided_document() if has_tide else SHIPPED if is_shipped else _asking(rng, is_drawn=is_drawn)
+    if is_apart:
+        document = tided_document() if has_tide else serverless_document(seed)
+    else:
+        document = SHIPPED if is_shipped else _asking(rng, is_drawn=is_drawn)
     has_links = LINKED_FROM <= seed < EDITED_FROM
     reserve = None if not has_links or is_drawn else _drawn_reserve(random.Random(f"{seed}/reserving"))
     if reserve is not None:
         document = _with_reserve(document, reserve)
-    is_default = is_shipped and reserve is None and not has_tide
+    is_default = is_shipped and reserve is None and not is_apart
     configuration = loading.default() if is_default else loading.parse(text_of(document), "scenario")
     is_alone = not configuration.lease.enabled
     teams = random.Random(f"{seed}/teamed").random()
-    has_quotas = is_edited or (seed >= TEAMED_FROM and not has_tide and teams < QUOTAS)
-    is_owned = seed >= OWNED_FROM and not has_tide
-    has_contests = seed >= CONTESTED_FROM
+    has_quotas = is_edited or (seed >= TEAMED_FROM and not is_apart and teams < QUOTAS)
+    is_owned = seed >= OWNED_FROM and not is_apart
+    has_contests = CONTESTED_FROM <= seed < SERVERLESS_FROM
     may_have_cards = OWNED_FROM <= seed < LINKED_FROM
     has_cards = has_contests or (may_have_cards and random.Random(f"{seed}/shared GPUs").random() < CARDS)
-    has_gangs = is_owned or (seed >= TEAMED_FROM and not has_tide and teams >= 1 - GANGS)
+    has_gangs = is_owned or (seed >= TEAMED_FROM and not is_apart and teams >= 1 - GANGS)
     # A max holds for all domains only if they share one lease. Without quotas they have separate leases, which is harder.
     lease = replace(configuration.lease, per_domain=not has_quotas)
     return Setting(
@@ -229,7 +244,7 @@ def drawn(seed: int, rng: random.Random) -> Setting:
         replicas=1 if is_alone else rng.choice(REPLICAS),
         page_items=rng.randint(PAGE_MIN_ITEMS, PAGE_MAX_ITEMS),
         arrivals=round(
-            rng.randint(*ARRIVALS) * FEWER ** (has_quotas + has_gangs + is_owned + has_cards + 3 * has_tide)
+            rng.randint(*ARRIVALS) * FEWER ** (has_quotas + has_gangs + is_owned + has_cards + 3 * is_apart)
         ),
         workloads=rng.randint(*WORKLOADS),
         bind_max_s=rng.uniform(1.0, SLOW_BIND_MAX_S) if rng.random() < SLOW_BINDS else 0.0,
@@ -243,10 +258,38 @@ def drawn(seed: int, rng: random.Random) -> Setting:
         is_rollout=not is_alone and random.Random(f"{seed}/rollout").random() < ROLLOUTS,
         is_reloaded=is_edited
         or has_tide
-        or (seed >= RELOADED_FROM and (not is_owned or random.Random(f"{seed}/files").random() < RELOADED)),
+        or (RELOADED_FROM <= seed < SERVERLESS_FROM and (not is_owned or random.Random(f"{seed}/files").random() < RELOADED)),
         is_edited=is_edited,
         has_tide=has_tide,
+        has_units=has_units,
     )
+
+
+def serverless_units(seed: int) -> list[dict[str, Any]]:
+    """Returns the args of two units, whose nodes have the label UNIT: their providers have these rates."""
+    rng = random.Random(f"{seed}/serverless units")
+    found: list[dict[str, Any]] = []
+    for name in ("vk-a", "vk-b"):
+        rate = {"burst": rng.choice((6, 10, 20)), "perSecond": rng.choice((2, 4))}
+        price = {"cpu": rng.choice((0.03, 0.05)), "memory": 0.006}
+        unit: dict[str, Any] = {"name": name, "nodeSelector": {UNIT: name}, "rate": rate, "price": price}
+        unit["sandboxTimeout"] = f"{SANDBOX_TIMEOUT_S}s"
+        if rng.random() < 0.5:
+            unit["roundTo"] = {"cpu": "250m", "memory": "128Mi"}
+        if rng.random() < 0.5:
+            unit["quota"] = {"pods": 60}
+        found.append(unit)
+    return found
+
+
+def serverless_document(seed: int) -> Mapping[str, Any]:
+    """Returns the shipped configuration with ServerlessUnits, drawn from the seed."""
+    found = copy.deepcopy(dict(SHIPPED))
+    (domain,) = (one for one in found["domains"] if one["name"] == SERVERLESS_DOMAIN)
+    messages = [{"text": REFUSED_TEXT, "failure": "permanent"}]
+    entry = {"name": "ServerlessUnits", "args": {"units": serverless_units(seed), "messages": messages}}
+    domain["profile"] = {"plugins": {"enabled": [entry]}}
+    return found
 
 
 def tided_document(*, is_frozen: bool = False) -> Mapping[str, Any]:

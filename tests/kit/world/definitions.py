@@ -30,6 +30,9 @@ class CustomKind(NamedTuple):
 
 QUOTA_TREE = CustomKind("scheduling.sigs.k8s.io", "v1beta1", "ElasticQuotaTree", "elasticquotatrees")
 LINKED_QUOTA = CustomKind("scheduling.sigs.k8s.io", "v1alpha1", "ElasticQuota", "elasticquotas", has_status_path=False)
+RESOURCE_POLICY = CustomKind(
+    "scheduling.alibabacloud.com", "v1alpha1", "ResourcePolicy", "resourcepolicies", has_status_path=False
+)
 POD_GROUP = CustomKind("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups")
 
 

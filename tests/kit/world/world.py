@@ -20,7 +20,7 @@ from tests.kit.world.external_actors import ExternalActors
 from tests.kit.world.gang_workloads import GangWorkloads
 from tests.kit.world.gangs import Gangs
 from tests.kit.world.kubelets import Kubelets
-from tests.kit.world.labels import CARDS, GPU, GPU_COUNT, GPU_MILLI, HOSTNAME, ODD_VOLUMES, TIDE
+from tests.kit.world.labels import CARDS, GPU, GPU_COUNT, GPU_MILLI, HOSTNAME, ODD_VOLUMES, TIDE, UNIT
 from tests.kit.world.linked_quotas import LinkedQuotas
 from tests.kit.world.nodes import NODES, Nodes, node_manifest
 from tests.kit.world.pod_manifests import URGENT_EVERY, add_urgency, mixed_pod, number_of, small_spec
@@ -32,6 +32,7 @@ from tests.kit.world.shared_gpus import SharedGpuActors
 from tests.kit.world.storage import VOLUMES_PATH, Storage
 from tests.kit.world.store_view import StoreView
 from tests.kit.world.tide_workloads import TideWorkloads
+from tests.kit.world.unit_workloads import UnitWorkloads
 
 NAMESPACES = ("default", "team-a", "team-b")
 EDGE_SCHEDULER, EDGE_EVERY = "edge-scheduler", 6
@@ -58,8 +59,9 @@ class World:
         has_card_nodes: bool = False,
         has_tide: bool = False,
         has_card_contests: bool = False,
+        units: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """`on_bound`: called with uid and node of each pod that another client places."""
+        """`on_bound`: called with uid and node of each pod that another client places. `units`: args of serverless units."""
         self.objects = objects
         self.policies = policies
         self._rng = rng
@@ -88,6 +90,9 @@ class World:
         )
         tides = TideWorkloads(self.user, lambda: objects.pods().values(), clock, random.Random(f"{seed}/tides"))
         self.tides = tides if has_tide else None
+        jobs = UnitWorkloads(self.user, lambda: objects.pods().values(), clock, units) if units else None
+        self.units = jobs
+        """Workloads in units; None if the run has none."""
         self._relations = Relations(seed)
         self.schedulers: Collection[str] = ()
         """Scheduler names of the run's domains."""
@@ -109,6 +114,8 @@ class World:
             await self.cards.build()
         if self.tides is not None:
             await self.tides.build()
+        if self.units is not None:
+            await self.units.build()
 
     async def add_pod(self, name: str = "", *, scheduler: str = "") -> None:
         """Creates a drawn pod; with a `scheduler`, a small plain one."""
@@ -256,10 +263,10 @@ class World:
         return answer.status == 200
 
     def pods(self) -> list[Pod]:
-        """Returns the pods in order of their names, without those of `cards` and `tides`: only their kubelets and controllers
-        end these.
+        """Returns the pods in order of their names, without those of `cards`, `tides` and `units`: only their kubelets and
+        controllers end these.
         """
-        return [pod for pod in self.objects.pods().values() if not {CARDS, TIDE} & pod.labels.keys()]
+        return [pod for pod in self.objects.pods().values() if not {CARDS, TIDE, UNIT} & pod.labels.keys()]
 
     async def open_gates(self, pod: Pod) -> bool:
         return await self.patch_pod(pod, {"spec": {"schedulingGates": None}})

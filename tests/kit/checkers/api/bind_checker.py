@@ -28,10 +28,11 @@ from tests.kit.checkers.api.quota_checker import QuotaChecker
 from tests.kit.checkers.api.stale_decisions import Decision, fault_of_external_pods, fault_of_pods_there
 from tests.kit.checkers.api.status_checker import StatusChecker
 from tests.kit.checkers.api.tide_history import TideHistory
+from tests.kit.checkers.api.unit_history import UnitHistory
 from tests.kit.checkers.api.write_log import WriteLog
 from tests.kit.checkers.delivered_state import DecisionBasis, DeliveredState, DomainNodeFilter
 from tests.kit.checkers.quota_rules import quota_excess
-from tests.kit.world.labels import TIDE
+from tests.kit.world.labels import TIDE, UNIT
 from tests.kit.world.policies import Policies
 
 PRIORITY_MAX = 2_000_001_000
@@ -84,6 +85,8 @@ class BindChecker(ApiChecker):
         """Checks nodes that share GPUs; None if the run has none."""
         self.tide: TideHistory | None = None
         """Checks the tide; None if the run has none."""
+        self.units: UnitHistory | None = None
+        """Checks units of ResourcePolicies; None if the run has none."""
         server.interceptors.append(WriteLog(self))
 
     # -- as a binding leaves its process ---------------------------------------------------------------------------
@@ -359,7 +362,7 @@ class BindChecker(ApiChecker):
         bind.
         """
         return self._feasible.of(
-            [pod for pod in self._waiting() if not self.policies.policy_of(pod.name) and TIDE not in pod.labels]
+            [pod for pod in self._waiting() if not self.policies.policy_of(pod.name) and not {TIDE, UNIT} & pod.labels.keys()]
         )
 
     def look_at_gangs(self) -> None:

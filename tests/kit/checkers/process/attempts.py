@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from domains.job.deadlines.deadline import ANNOTATION
+from domains.job.deadlines.deadline_sort import DeadlineSort
 from multisched.config.schema import Queue
 from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.points import Queued, QueuedGang, QueuedPod
@@ -96,6 +98,8 @@ class AttemptChecker:
     """Reports whether members fit with their gangs; None if `feasible` is None, or without gangs."""
     long_attempts: LongAttempts | None = None
     """None if `feasible` is None."""
+    sorts_by_deadline: bool = False
+    """Pods are in the order of their deadlines; those without one, of their creation. `UnitHistory` judges deadlines."""
     _attempts_of: dict[str, _PodAttempts] = field(default_factory=dict)
     _pops: int = 0
     _refused: int = 0
@@ -107,6 +111,7 @@ class AttemptChecker:
         """Uses the profile and the backoffs now in force."""
         self.settings = settings
         self.judged = frozenset(one.name for one in (*plugins.pre_filter, *plugins.filter))
+        self.sorts_by_deadline = any(use.plugin.name == DeadlineSort.name for use in plugins.built)
 
     def begin(self) -> AttemptChecker:
         """Wraps the methods of the queue."""
@@ -216,6 +221,9 @@ class AttemptChecker:
         mine, theirs = popped.pod.spec, other.pod.spec
         if mine.priority != theirs.priority:
             return theirs.priority > mine.priority
+        if self.sorts_by_deadline:
+            has_deadline = any(_may_have_deadline(pod) for pod in (other.pod, popped.pod))
+            return not has_deadline and other.pod.created_s < popped.pod.created_s
         if not other.attempts:
             came_s = other.added_s
         elif other.uid in self._attempts_of:
@@ -283,3 +291,7 @@ class AttemptChecker:
         if not waits_s - EXACT_S <= until_s <= longest_s + EXACT_S:
             found = f"{entry.retry_at_s - now_s:.2f} s after {failures} failures, not for {waits_s:.2f} s"
             self.report_violation(f"I3: {entry.pod.key} backs off for {found}")
+
+
+def _may_have_deadline(pod: Pod) -> bool:
+    return ANNOTATION in pod.annotations or (pod.owner is not None and pod.owner.kind == "Job")
