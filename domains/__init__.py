@@ -15,5 +15,6 @@ COMMANDS: Final[Mapping[str, str]] = {
 SIMULATIONS: Final[Mapping[str, str]] = {
     "forecast": "domains.forecast.simulation.contribution:SIMULATION",
     "gpu": "domains.gpu.simulation.contribution:SIMULATION",
+    "job": "domains.job.simulation.contribution:SIMULATION",
 }
 """Domain -> where its `Contribution` to `multisched simulate` is; imported when a scenario is read (`multisched.simulate.contribution`)."""

@@ -25,7 +25,7 @@ class Outlook(msgspec.Struct, frozen=True):
     wait_s: float | None = None
     """Seconds from now; None: no known end of a running pod makes room for it."""
     finish_s: float = 0.0
-    """P90 of run time and start-up, 0 if nothing is known."""
+    """P90 of run time and start-up and a tenth more, 0 if nothing is known."""
     median_s: float | None = None
     """Median run time; None: nothing is known."""
 

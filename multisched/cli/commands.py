@@ -265,7 +265,8 @@ def simulate(
     ] = SimulateOutput.TABLE,
     jobs: Annotated[int | None, typer.Option(min=1, max=64, help="Processes. Default: one per CPU.")] = None,
     events: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="File for the log of events, one JSON object a line (gpuTide).")
+        Path | None,
+        typer.Option(dir_okay=False, help="File for the log of events, one JSON object a line (gpuTide, jobDay)."),
     ] = None,
 ) -> None:
     """Place recorded services with the real scheduler, in virtual time, and compare policies."""

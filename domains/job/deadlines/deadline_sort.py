@@ -75,7 +75,7 @@ class DeadlineSort:
             group.rule.of(pod.created_s) if has_deadline else None,
             is_predicted=self.waits.of(pod.uid) is not None,
             wait_s=self.predicted_wait_s(pod, now_s),
-            finish_s=known.p90_s + known.start_up_s,
+            finish_s=known.finish_s,
             median_s=known.median_s if known.is_known else None,
         )
 

@@ -125,7 +125,7 @@ class WaitTask:
             pod.uid,
             _room_of(pod),
             known.median_s + known.start_up_s if known.is_known else None,
-            known.p90_s + known.start_up_s,
+            known.finish_s,
             group.rule.of(pod.created_s) - now_s if has_deadline else None,
             leaves_if_late,
         )

@@ -46,7 +46,7 @@ class WaitingPod(NamedTuple):
     run_s: float | None
     """Median run time and start-up; None: not known."""
     finish_s: float
-    """P90 of run time and start-up, which decides whether it meets its deadline; 0 if not known."""
+    """P90 of run time and start-up and a tenth more, which decides whether it meets its deadline; 0 if not known."""
     deadline_s: float | None
     """Seconds from now; None: it has none."""
     leaves_if_late: bool = False

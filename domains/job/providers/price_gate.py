@@ -118,5 +118,5 @@ def _note(unit: Unit, pod: Pod, outlook: Outlook, now_s: float) -> str:
     wait = "unknown" if outlook.wait_s is None else go_duration(round(outlook.wait_s))
     left_s = outlook.deadline_s - now_s
     deadline = f"in {go_duration(round(left_s))}" if left_s > 0 else f"passed {go_duration(round(-left_s))} ago"
-    needs = f"P90 of run time and start-up {go_duration(round(outlook.finish_s))}"
+    needs = f"1.1 times the P90 of run time and start-up {go_duration(round(outlook.finish_s))}"
     return f"{price}; {verdict}: predicted wait elsewhere {wait}, {needs}, deadline {deadline}"

@@ -142,7 +142,7 @@ def test_price_predicted_wait_and_deadline_are_named() -> None:
     bench.source.outlooks[one.uid] = outlook
     assert bench.gate.note(one, NOW_S) == (
         "serverless unit dear costs 7.2 per hour for this pod, 3.6 for its median run; the pod waits for other nodes: predicted wait"
-        " elsewhere 1m30s, P90 of run time and start-up 30s, deadline in 10m0s"
+        " elsewhere 1m30s, 1.1 times the P90 of run time and start-up 30s, deadline in 10m0s"
     )
     bench.source.outlooks[one.uid] = replace(outlook, wait_s=None)
     bench.payers()
