@@ -34,6 +34,16 @@ def document_of(source: Server | Dump, view: str, query: ViewQuery, *, fields: S
     return found
 
 
+def document_if_shown(source: Server | Dump, view: str, query: ViewQuery, *, fields: Sequence[str]) -> Document | None:
+    """As `document_of`; None if no plugin of the domain that the query names shows the view."""
+    try:
+        return document_of(source, view, query, fields=fields)
+    except QueryError as error:
+        if error.code is ExitCode.USAGE:
+            return None
+        raise
+
+
 @contextmanager
 def shown(name: object, hint: str = "") -> Iterator[None]:
     """Adds the source's name to a NoViewError; `hint`: advice if the data is only missing for now."""

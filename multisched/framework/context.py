@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -18,6 +18,8 @@ from multisched.framework.objects_view import ObjectsView
 from multisched.framework.ports import NodeLocks, VolumeWriter
 from multisched.framework.preemption import NoPreemptions, NoVictims, PreemptionsInProgress, Victims
 from multisched.model.objects import Pod
+
+S = TypeVar("S")
 
 
 class WaitingPods(Protocol):
@@ -85,6 +87,13 @@ class OwnQueue(Protocol):
         """Asks QueueSort for the keys of these pods again; unknown pods are ignored. About 5 us per pod."""
         ...
 
+    def try_again(self, pods: Iterable[Pod], why: str) -> None:
+        """Requeues those of the pods that are parked, after their backoff, without hints. `why`: name of the event that is shown.
+
+        For a plugin whose answer for these very pods has changed: an event reaches all pods of a class, or its first.
+        """
+        ...
+
 
 class NoQueue:
     """An `OwnQueue` without pods."""
@@ -93,6 +102,9 @@ class NoQueue:
         return ()
 
     def sort_anew(self, uids: Iterable[str]) -> None:
+        """Does nothing."""
+
+    def try_again(self, pods: Iterable[Pod], why: str) -> None:
         """Does nothing."""
 
 
@@ -119,6 +131,21 @@ class NoNominations:
 
     def node_of(self, uid: str) -> str:
         return ""
+
+
+class SharedObjects:
+    """Objects by which plugins of one domain tell one another what they know, without importing one another: one of each class."""
+
+    def __init__(self) -> None:
+        self._objects: dict[type, object] = {}
+
+    def of(self, kind: type[S]) -> S:
+        """Returns the domain's object of this class, made without arguments by the first call."""
+        if kind not in self._objects:
+            self._objects[kind] = kind()
+        found = self._objects[kind]
+        assert isinstance(found, kind), "made of this class"
+        return found
 
 
 def _no_queues(event: ClusterEvent) -> None:
@@ -162,3 +189,5 @@ class PluginContext(msgspec.Struct, frozen=True):
     """Returns the writer of GpuShare's PreBind, made at the first call; None if nothing may be written (what-if, conformance)."""
     queue: OwnQueue = msgspec.field(default_factory=NoQueue)
     """The domain's own queue."""
+    shared: SharedObjects = msgspec.field(default_factory=SharedObjects)
+    """What the plugins of the domain share; the same in all profiles that it gets while the program runs."""

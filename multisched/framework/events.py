@@ -111,10 +111,6 @@ class Hint(Enum):
     Pods of a class have equal requirements: if this one is refused, the others would be, too. The plugin must also register the
     deletion of pending pods, because the queued one may be deleted before its attempt.
     """
-    QUEUE_NEXT = "QueueNext"
-    """The event makes room for one pod or more. Of the pending pods of the class, the one that was parked first is queued, after its
-    backoff. Each time that one is placed, or leaves the queue, the next one follows.
-    """
     SKIP = "QueueSkip"
 
 

@@ -187,17 +187,17 @@ class NodeResourcesFit:
         return resource in self._ignored or resource.split("/")[0] in self._ignored_groups
 
     def _after_pod_event(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """Queues one of equal pods if a pod with a node or a nominated node was deleted or scaled down; or the pod that was scaled down."""
+        """Queues the pod if a pod with a node or a nominated node was deleted, or if that pod or the pending pod was scaled down."""
         if not isinstance(old, Pod):
             return Hint.QUEUE
         if not isinstance(new, Pod):
-            return Hint.QUEUE_NEXT if old.node or old.nominated_node else Hint.SKIP
+            return Hint.QUEUE if old.node or old.nominated_node else Hint.SKIP
         if new.uid == pod.uid:
             return Hint.QUEUE
         if not new.node:
             return Hint.SKIP
         frees = any(old.requests.get(name, 0) > new.requests.get(name, 0) for name in pod.spec.requests)
-        return Hint.QUEUE_NEXT if frees else Hint.SKIP
+        return Hint.QUEUE if frees else Hint.SKIP
 
     def _after_node_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         """Queues the pod if the empty node could hold it and the node has more of a resource that the pod requests.

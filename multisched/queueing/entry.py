@@ -71,10 +71,6 @@ class ParkedPodFilter(msgspec.Struct, frozen=True):
     parked_since_s: float = -math.inf
     """Only pods parked at this time or later."""
 
-    def admits(self, entry: Entry) -> bool:
-        """Reports whether the event is for this entry."""
-        return entry.pod.spec.priority <= self.priority_max and entry.since_s >= self.parked_since_s
-
 
 EVERY_POD = ParkedPodFilter()
 

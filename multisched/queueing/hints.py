@@ -45,10 +45,8 @@ class Requeue(IntEnum):
     SKIP = 0
     ONE = 1
     """Without backoff, but only one pod of the class."""
-    NEXT = 2
-    """After its backoff, and equal pods after it (`successors`)."""
-    AFTER_BACKOFF = 3
-    AT_ONCE = 4
+    AFTER_BACKOFF = 2
+    AT_ONCE = 3
     """The plugin that returned Pending approves: no backoff."""
 
 
@@ -139,8 +137,6 @@ class HintTable:
                     break
                 if found is Hint.QUEUE_ONE:
                     answer = max(answer, Requeue.ONE)
-                elif found is Hint.QUEUE_NEXT:
-                    answer = max(answer, Requeue.AT_ONCE if name in pending else Requeue.NEXT)
             if answer is strongest:
                 break
         return answer

@@ -15,7 +15,7 @@ by `PodQueue` only.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from itertools import islice
 from typing import Final
 
@@ -29,8 +29,6 @@ HINT_COST_MAX: Final = 4_096
 """Limit of the cost of hints for one namespace and event. A class costs 1, plus 1 for each of its terms."""
 OVERDUE_PER_FLUSH: Final = 128
 """Classes without hints that are requeued at a time."""
-
-_FIRST: Final = {Requeue.ONE: Requeue.AT_ONCE, Requeue.NEXT: Requeue.AFTER_BACKOFF}
 
 Refusers = tuple[QueueState, frozenset[str], frozenset[str]]
 """(state, rejector plugins, pending plugins)"""
@@ -140,22 +138,8 @@ class ParkedPods:
             found.append(uid)
         return found
 
-    def first_like(self, key: ClassKey, namespace: str) -> Entry | None:
-        """Returns the unschedulable entry of the class that was parked first by the plugins that refused the class first."""
-        for (state, *_), namespaces in self._groups.items():
-            if state is QueueState.UNSCHEDULABLE and (members := namespaces.get(namespace, {}).get(key)):
-                return next(iter(members.values()))
-        return None
-
-    def affected(
-        self,
-        event: ClusterEvent,
-        old: Object,
-        new: Object,
-        table: HintTable,
-        is_meant: Callable[[Entry], bool] = lambda entry: True,
-    ) -> list[tuple[Entry, Requeue]]:
-        """Returns the entries this event may help, and how each must be requeued. `is_meant`: the others are passed over."""
+    def affected(self, event: ClusterEvent, old: Object, new: Object, table: HintTable) -> list[tuple[Entry, Requeue]]:
+        """Returns the entries this event may help, and how each must be requeued."""
         found: list[tuple[Entry, Requeue]] = []
         for refusers, namespaces in self._groups.items():
             _, rejectors, pending = refusers
@@ -174,12 +158,11 @@ class ParkedPods:
                 for members in classes.values():
                     asked = next(iter(members.values())).pod
                     how = table.decide(event, listeners, pending, asked, old, new)
-                    if how in (Requeue.ONE, Requeue.NEXT):
-                        first = next(filter(is_meant, members.values()), None)
-                        found += [] if first is None else [(first, _FIRST[how])]
+                    if how is Requeue.ONE:
+                        found.append((next(iter(members.values())), Requeue.AT_ONCE))
                     elif how is not Requeue.SKIP:
                         found += [(e, how) for e in members.values()]
-        return [(entry, how) for entry, how in found if is_meant(entry)]
+        return found
 
     @property
     def has_overdue(self) -> bool:

@@ -51,7 +51,6 @@ from multisched.queueing.quarantine import ServerRefusals, sentence
 from multisched.queueing.readmission import MovedCounts, Readmission
 from multisched.queueing.requeue_judge import BY_SERVER, RequeueJudge
 from multisched.queueing.sort_keys import SortKeys
-from multisched.queueing.successors import Successors
 from multisched.queueing.transitions import POPPED, QueueInvariantError, QueueState
 from multisched.state.gang_roster import GangRoster
 
@@ -100,7 +99,6 @@ class PodQueue:
             self._active, self._backoff, self._parked, self._events, sort_keys, self.gangs, leftover_s
         )
         self.sorting, self._back = EntryOrder(self._states), Readmission(self._gates, self._states, self.gangs)
-        self._successors = Successors(self._parked, self._back)
         self._back.reservations.policy = _reserve_policy(plugins)
         self._judge = RequeueJudge(self._hints, self._events, self.gangs, backoff)
         self._entries: Mapping[str, Entry] = self._states.entries
@@ -150,8 +148,6 @@ class PodQueue:
         if entry is None or entry.state is QueueState.LEAVING:
             return None if entry is None else QueueState.LEAVING
         origin = entry.state
-        if origin not in PARKED:
-            self._successors.note(entry.pod)
         self.changes_in_flight += origin is QueueState.IN_FLIGHT
         self._states.move(
             entry, QueueState.LEAVING if origin is QueueState.IN_FLIGHT else QueueState.ABSENT, "Removed", self._now_s
@@ -205,11 +201,10 @@ class PodQueue:
         self._back.on_gated = on_gated
 
     def regroup(self, now_s: float) -> Moved:
-        """Moves members of changed gangs and successors of placed pods. Must be called before `pop`."""
-        if not (self.gangs.has_changed or self._successors):
+        """Moves members of changed gangs to their new states. Must be called before `pop`."""
+        if not self.gangs.has_changed:
             return NOTHING_MOVED
         self._now_s, tally = now_s, MovedCounts()
-        self._successors.requeue(now_s, tally)
         self._back.regroup(now_s, tally)
         return tally.moved()
 
@@ -218,7 +213,7 @@ class PodQueue:
     @property
     def has_ready(self) -> bool:
         """Reports whether `pop` would return a pod now."""
-        return bool(len(self._active) or self._backoff.early or self.gangs.has_changed or self._successors)
+        return bool(len(self._active) or self._backoff.early or self.gangs.has_changed)
 
     def pop(self, now_s: float, like: PodSpec | None = None) -> Queued | None:
         """Removes the first pod and starts its attempt: an active one, else the best in backoff (not after an error).
@@ -242,7 +237,7 @@ class PodQueue:
     def fail(self, uid: str, failure: Failure, now_s: float, budget: StepBudget = UNLIMITED) -> QueueOutcome:
         """Ends an attempt without a bind: requeues the pod by the failure and the events meanwhile, checked within `budget`."""
         self._now_s = now_s
-        entry = _attempted(self._entries, uid)
+        entry = self._attempted(uid)
         if entry.state is QueueState.LEAVING:
             self._states.move(entry, QueueState.ABSENT, FAILED, now_s)
             return _placement(entry)
@@ -264,11 +259,6 @@ class PodQueue:
             self._back.requeue(entry, max(how, Requeue.AFTER_BACKOFF), FAILED, self._now_s)
         return _placement(entry)
 
-    def placed(self, uid: str) -> None:
-        """Notes that the attempt has chosen a node: the next equal parked pod is tried."""
-        if (entry := self._entries.get(uid)) is not None:
-            self._successors.note(entry.pod)
-
     def charge_attempt(self, uid: str, seconds: float) -> None:
         """Charges the duration of the current attempt to the share of its namespace (`active_pods`)."""
         if (entry := self._entries.get(uid)) is not None and entry.state in POPPED:
@@ -278,7 +268,7 @@ class PodQueue:
         """Ends an attempt: the pod was bound or deleted. Returns False for an unknown pod; raises for a queued one."""
         if uid not in self._entries:
             return False
-        entry = _attempted(self._entries, uid)
+        entry = self._attempted(uid)
         self._after_flush += entry.was_flushed and entry.state is QueueState.IN_FLIGHT
         self._states.move(entry, QueueState.ABSENT, "Done", self._now_s)
         return True
@@ -304,10 +294,10 @@ class PodQueue:
             self._events.record(event, old, new, is_of_interest=self._hints.is_of_interest(event))
         if len(self._parked):
             own = _own_uids(event, old, new, self.gangs)
-            for entry, how in self._parked.affected(
-                event, old, new, self._hints, lambda entry: only.admits(entry) and entry.uid not in own
-            ):
-                self._back.wake(entry, how, _label(event), self._now_s, tally)
+            for entry, how in self._parked.affected(event, old, new, self._hints):
+                is_meant = entry.pod.spec.priority <= only.priority_max and entry.since_s >= only.parked_since_s
+                if is_meant and entry.uid not in own:
+                    self._back.wake(entry, how, _label(event), self._now_s, tally)
         return tally.moved()
 
     def hint_durations(self) -> Mapping[tuple[str, str, str], Durations]:
@@ -389,8 +379,6 @@ class PodQueue:
 
     def _replace(self, entry: Entry, pod: Pod) -> QueueOutcome:
         known, entry.pod = entry.pod, pod
-        if entry.state not in PARKED:
-            self._successors.note(known)
         is_elsewhere = self.gangs.join(entry)
         event = own_event(known, pod)
         if entry.state in POPPED:
@@ -404,9 +392,13 @@ class PodQueue:
         self._states.find_anew(entry, self._now_s)
         if event is not None and entry.state is QueueState.GANG:
             self._back.wake_lead(entry, self._now_s)
-        elif event is not None and entry.state in PARKED and (how := self._judge.after_update(entry, event, known)):
-            self._back.requeue(entry, how, _label(event), self._now_s)
+        elif event is not None and entry.state in PARKED:
+            self._wake_by_itself(entry, event, known)
         return _placement(entry)
+
+    def _wake_by_itself(self, entry: Entry, event: ClusterEvent, known: Pod) -> None:
+        if (how := self._judge.after_update(entry, event, known)) is not Requeue.SKIP:
+            self._back.requeue(entry, how, _label(event), self._now_s)
 
     def _wake_one(self, uid: str, event: ClusterEvent, tally: MovedCounts) -> None:
         entry = self._entries.get(uid)
@@ -419,13 +411,12 @@ class PodQueue:
         elif entry.state is QueueState.GANG and (lead := self.gangs.lead_of(entry)) is not None:
             self._wake_one(lead.uid, event, tally)
 
-
-def _attempted(entries: Mapping[str, Entry], uid: str) -> Entry:
-    entry = entries.get(uid)
-    if entry is None or entry.state not in POPPED:
-        state, past = (QueueState.ABSENT, []) if entry is None else (entry.state, entry.history())
-        raise QueueInvariantError(f"pod {uid}: an attempt ended that had not started: {state} [{'; '.join(past)}]")
-    return entry
+    def _attempted(self, uid: str) -> Entry:
+        entry = self._entries.get(uid)
+        if entry is None or entry.state not in POPPED:
+            state, past = (QueueState.ABSENT, []) if entry is None else (entry.state, entry.history())
+            raise QueueInvariantError(f"pod {uid}: an attempt ended that had not started: {state} [{'; '.join(past)}]")
+        return entry
 
 
 def _placement(entry: Entry) -> QueueOutcome:

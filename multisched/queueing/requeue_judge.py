@@ -29,9 +29,6 @@ BY_SERVER: Final = frozenset({API_SERVER})
 """The rejectors of a quarantined entry."""
 
 
-_ALONE: Final = {Requeue.ONE: Requeue.AT_ONCE, Requeue.NEXT: Requeue.AFTER_BACKOFF}
-
-
 class RequeueJudge:
     """Decides how an entry is requeued; the caller moves it."""
 
@@ -124,4 +121,4 @@ class RequeueJudge:
 
 def _alone(how: Requeue) -> Requeue:
     """Returns the result for a single entry: it is the one."""
-    return _ALONE.get(how, how)
+    return Requeue.AT_ONCE if how is Requeue.ONE else how

@@ -19,6 +19,7 @@ from multisched.config.schema import Configuration, DomainConfig
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.context import Placed, PluginContext
+from multisched.framework.events import Action, ClusterEvent, Resource
 from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.isolation import Isolator, Worker, WorkerFactory
 from multisched.framework.ledger import ClusterLedger, Ledger, LedgerSettingsError
@@ -127,6 +128,11 @@ class QueueOfDomain:
     def sort_anew(self, uids: Iterable[str]) -> None:
         for queue in self._queues():
             queue.sorting.sort_anew(uids, self._clock.monotonic())
+
+    def try_again(self, pods: Iterable[Pod], why: str) -> None:
+        event = ClusterEvent(Resource.WILDCARD, Action.ALL, why)
+        for pod in pods:
+            self._router.notify(event, None, pod, self._clock.monotonic())
 
     def _queues(self) -> Iterable[PodQueue]:
         return (worker.queue for worker in self._router.workers() if worker.name == self._domain)

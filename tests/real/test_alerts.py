@@ -30,6 +30,11 @@ QUICK: Final = f'multisched_pod_scheduling_sli_duration_seconds_bucket{{attempts
 ALL: Final = f'multisched_pod_scheduling_sli_duration_seconds_bucket{{attempts="1", le="+Inf", {OF}}}'
 SLOW: Final = f'multisched_pod_scheduling_sli_duration_seconds_bucket{{attempts="1", le="40", {OF}}}'
 EXPIRY: Final = f"multisched_server_certificate_expiry_seconds{{{WHERE}}}"
+BREAKER: Final = f'multisched_serverless_breaker_state{{unit="eci", {OF}}}'
+FAILED: Final = f'multisched_serverless_failed_total{{unit="eci", {OF}}}'
+STARTED: Final = f'multisched_serverless_started_total{{unit="eci", {OF}}}'
+THROTTLED: Final = f'multisched_serverless_throttled_total{{unit="eci", {OF}}}'
+AT_RISK: Final = f"multisched_jobs_at_risk_pods{{{OF}}}"
 PEAK: Final = f'multisched_forecast_node_peak_ratio{{dimension="cpu", percentile="100", {OF}}}'
 
 Made = Mapping[str, str]
@@ -88,6 +93,31 @@ CASES: Final[Mapping[str, tuple[Made, tuple[Made, ...]]]] = {
     "MultischedReclaimsStopped": grows("multisched_quota_reclaims_stopped_total"),
     "MultischedTideEvictionStuck": stays_above("multisched_tide_gangs_in_part", "1", "0"),
     "MultischedTideHookFails": grows("multisched_tide_hook_calls_total", result="failed"),
+    "MultischedServerlessUnitFails": (
+        {BREAKER: "1x200", FAILED: "0+3x200"},
+        (
+            {BREAKER: "1x200", FAILED: "3x200"},  # no pod needs the unit, so nothing probes it
+            {BREAKER: "0x200", FAILED: "0+3x200"},
+            {BREAKER: "0x179 1 0x20", FAILED: "0+3x200"},
+        ),
+    ),
+    "MultischedServerlessThrottled": (
+        {STARTED: "0+9x200", FAILED: "0+1x200", THROTTLED: "0+1x200"},
+        (
+            {STARTED: "0+99x200", FAILED: "0+1x200", THROTTLED: "0+1x200"},
+            {STARTED: "0+9x170 1530+9x30", FAILED: "0x170 0+5x30", THROTTLED: "0x170 0+5x30"},
+            {STARTED: "9x200", FAILED: "5x200", THROTTLED: "5x200"},
+        ),
+    ),
+    "MultischedDeadlinesAtRisk": (
+        LEADS | {AT_RISK: "0+1x200"},
+        (
+            LEADS | {AT_RISK: "7x200"},
+            LEADS | {AT_RISK: "300-1x200"},
+            LEADS | {AT_RISK: "0x179 9 0x20"},
+            STANDS_BY | {AT_RISK: "0+1x200"},
+        ),
+    ),
     "MultischedUnknownBinds": stays_above("multisched_unknown_binds", "2", "0"),
     "MultischedBindsFail": (
         {f'multisched_bind_outcomes_total{{outcome="{one}", {OF}}}': "0+1x200" for one in ("refused", "bound")},

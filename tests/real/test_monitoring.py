@@ -31,6 +31,11 @@ WITHOUT_SERIES: Final[dict[tuple[str, str], str]] = {
     ("Error on the last days", "{{dimension}} p{{percentile}} attributed"): "no query is per node",
     ("Waits at Permit", "p50 {{domain}} {{result}}"): "no in-tree plugin waits there",
     ("Waits at Permit", "p99 {{domain}} {{result}}"): "no in-tree plugin waits there",
+    ("Sandboxes per second", "{{domain}} {{unit}} started"): "ServerlessUnits is off by default",
+    ("Sandboxes per second", "{{domain}} {{unit}} failed"): "ServerlessUnits is off by default",
+    ("Sandboxes per second", "{{domain}} {{unit}} throttled"): "ServerlessUnits is off by default",
+    ("Sandboxes per second", "{{domain}} {{unit}} learned rate"): "ServerlessUnits is off by default",
+    ("Breakers of serverless units", "{{domain}} {{unit}}"): "ServerlessUnits is off by default",
     ("Lists and failures, in five minutes", "{{kind}} lists"): "shown only where a list is read again",
     ("Lists and failures, in five minutes", "{{kind}} failures"): "shown only where one fails",
 }

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from multisched.cli.views import document_of
+from multisched.cli.views import document_if_shown, document_of
 from multisched.framework.views import Document, ViewQuery
 from multisched.model.go_duration import go_duration
 from multisched.model.visible_text import escaped
 from multisched.observe.tables import as_document, as_table
 
 VIEW: Final = "jobs"
+UNITS_VIEW: Final = "units"
 DOCUMENT: Final = "now"
 
 
 def answer(source: Any, query: dict[str, str], output: str) -> str:
-    """Returns the document as text."""
+    """Returns the documents of jobs and of serverless units as one text."""
     found = document_of(source, VIEW, ViewQuery(DOCUMENT, query), fields=("atRisk", "owners"))
+    units = document_if_shown(source, UNITS_VIEW, ViewQuery(DOCUMENT, {"domain": found["domain"]}), fields=("units",))
+    found["units"] = [] if units is None else units["units"]
     return as_document(found, output) if output in ("json", "yaml") else tables(found, is_wide=output == "wide")
 
 
 def tables(found: Document, *, is_wide: bool) -> str:
-    """Renders waiting pods, then owners with run times."""
+    """Renders serverless units, waiting pods, then owners with run times."""
     parts = []
+    if found["units"]:
+        head = ["unit", "breaker", "rate", "tokens", "pods", "starting", "started", "failed", "throttled", "evicted"]
+        rows = [_unit(one) for one in found["units"]]
+        parts.append(as_table([*head, "cost", "saved", "refused images"], rows, is_wide=is_wide))
+        parts += [_refused(unit["name"], one) for unit in found["units"] for one in unit["refusedImages"]]
     if found["pods"]:
         head = ["pod", "predicted start", "predicted end", "deadline", "from", "at risk"]
         parts.append(as_table(head, [_pod(one) for one in found["pods"]], is_wide=is_wide))
@@ -35,6 +43,26 @@ def tables(found: Document, *, is_wide: bool) -> str:
         f"domain {found['domain']}: {found['waiting']} waiting{more}, {found['atRisk']} deadlines at risk; {predicted}"
     )
     return "\n\n".join([*parts, escaped(footer)])
+
+
+def _unit(one: Document) -> list[object]:
+    rate, quota = one["rate"], one["quota"]["pods"]
+    return [
+        one["name"],
+        one["breaker"] if one["probeInSeconds"] <= 0 else f"{one['breaker']}, {go_duration(one['probeInSeconds'])}",
+        f"{rate['perSecond']:g}/{rate['configured']:g} per s",
+        f"{rate['tokens']}/{rate['burst']:g}",
+        f"{one['used']['pods']}/{'-' if quota is None else quota}",
+        *(one[name] for name in ("starting", "started", "failed", "throttled", "evicted")),
+        *(f"{one['cost'][name]:.4g}" for name in ("spent", "saved")),
+        len(one["refusedImages"]),
+    ]
+
+
+def _refused(unit: str, one: Document) -> str:
+    images = ", ".join(one["images"])
+    left = go_duration(one["forSeconds"])
+    return escaped(f"{unit} refuses {images} of namespace {one['namespace']} for {left}: {one['message']}")
 
 
 def _pod(one: Document) -> list[object]:

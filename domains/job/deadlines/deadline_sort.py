@@ -1,7 +1,7 @@
-"""DeadlineSort: priority, then the latest start by which a pod meets its deadline; the domain's predictions of run times and waits.
+"""DeadlineSort: sorts the queue by priority and latest start, learns run times, and predicts waits.
 
-All pods have the same now, so the order by slack (deadline - now - P90 of the run time - start-up) is that by the latest start,
-and needs no clock.
+Slack is deadline - now - P90 of the run time - start-up. Now is the same for all pods, so the order by slack is the order by the
+latest start (deadline - P90 - start-up), which needs no clock.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from domains.job.deadlines.deadline import DeadlineOrigin, why_wrong
 from domains.job.deadlines.latest_starts import LatestStarts
 from domains.job.deadlines.settings import deadline_settings
 from domains.job.deadlines.wait_task import WaitTask
+from domains.job.domain_waits import DomainWaits, Outlook
 from domains.job.runtimes.kept_history import KeptHistory
 from domains.job.runtimes.pod_run import run_of
 from multisched.framework.background import BackgroundPorts
@@ -44,9 +45,10 @@ class DeadlineSort:
         self.starts = LatestStarts(context.objects, self.kept, deadline_settings(args))
         self.waits = WaitTask(context, self.kept, self.starts, self.sort_key)
         self._domain = context.domain
+        self._shared = context.shared.of(DomainWaits)
 
     def sort_key(self, entry: QueuedPod) -> tuple[Any, ...]:
-        """Returns priority, bucket of the latest start, QoS class, creation, name. A gang that is partly placed goes before."""
+        """Returns priority, bucket of the latest start, QoS class, creation, name. Of equal priorities, a partly placed gang is first."""
         pod, spec = entry.pod, entry.pod.spec
         is_later = entry.queued_s >= 0.0
         return -spec.priority, is_later, self.starts.bucket_of(pod), _RANK[spec.qos], pod.created_s, pod.name
@@ -58,7 +60,24 @@ class DeadlineSort:
             self.kept.learn(outcome.pod.uid, self.starts.run_key_of(outcome.pod), run)
 
     async def run(self, ports: BackgroundPorts) -> None:
-        await self.waits.run(ports)
+        self._shared.source = self
+        try:
+            await self.waits.run(ports)
+        finally:
+            if self._shared.source is self:
+                self._shared.source = None
+
+    def outlook(self, pod: Pod, now_s: float) -> Outlook:
+        """See `WaitSource`."""
+        group = self.starts.group_of(pod)
+        known, has_deadline = group.prediction, group.rule.origin is not DeadlineOrigin.MAX_WAIT
+        return Outlook(
+            group.rule.of(pod.created_s) if has_deadline else None,
+            is_predicted=self.waits.of(pod.uid) is not None,
+            wait_s=self.predicted_wait_s(pod, now_s),
+            finish_s=known.p90_s + known.start_up_s,
+            median_s=known.median_s if known.is_known else None,
+        )
 
     def predicted_wait_s(self, pod: Pod, now_s: float) -> float | None:
         """Returns the predicted wait of a waiting pod from `now_s` (epoch seconds); None if it is not known."""

@@ -80,7 +80,7 @@ class LatestStarts:
         return int(self.group_of(pod).latest_start_s(pod.created_s) // BUCKET_S)
 
     def run_key_of(self, pod: Pod) -> RunKey:
-        """Returns by what the run of a pod is known."""
+        """Returns the key under which the run of the pod is recorded."""
         return RunKey(
             pod.namespace,
             self._root(pod.namespace, pod.owner, self._job(pod.namespace, pod.owner)),
@@ -132,7 +132,7 @@ class LatestStarts:
         return found if isinstance(found, CronJob) and not found.malformed else None
 
     def _root(self, namespace: str, owner: Owner | None, job: Job | None) -> str:
-        """Returns KIND/NAME of the root owner. A Job that is already deleted or cannot be read is known by its name."""
+        """Returns KIND/NAME of the root owner. The CronJob of a Job that is deleted or cannot be read is derived from its name."""
         if owner is None:
             return ""
         if job is not None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from domains.job.deadlines.deadline import DeadlineOrigin
 from domains.job.deadlines.latest_starts import GroupKey, LatestStarts, key_of
 from domains.job.deadlines.waits import PredictedWait, Room, RunningPod, WaitingPod, predict_waits
+from domains.job.domain_waits import DomainWaits
 from domains.job.runtimes.history import PRICE_SHARE
 from domains.job.runtimes.kept_history import KeptHistory
 from multisched.framework.background import BackgroundPorts
@@ -42,6 +43,7 @@ class WaitTask:
         self._kept = kept
         self._starts = starts
         self._sort_key = sort_key
+        self._shared = context.shared.of(DomainWaits)
         self._found: Mapping[str, PredictedWait] = {}
         self.at_s = 0.0
         """When the waits were predicted, in seconds since the epoch."""
@@ -98,9 +100,9 @@ class WaitTask:
         now_s = ports.clock.now().timestamp()
         pods = [pod for pod in self._context.queue.pods() if self._waits(pod)]
         self.waiting = len(pods)
-        waiting = list[tuple[tuple[Any, ...], WaitingPod]]()
+        waiting, leaves = list[tuple[tuple[Any, ...], WaitingPod]](), self._shared.accepts_late()
         for number, pod in enumerate(pods[:PREDICTED_MAX]):
-            waiting.append((self._sort_key(QueuedPod(pod, 0.0)), self._waiting(pod, now_s)))
+            waiting.append((self._sort_key(QueuedPod(pod, 0.0)), self._waiting(pod, now_s, leaves_if_late=leaves)))
             if number % BATCH == BATCH - 1:
                 await asyncio.sleep(0)
         rows = self._rows()
@@ -116,7 +118,7 @@ class WaitTask:
     def _waits(self, pod: Pod) -> bool:
         return not (pod.gates or pod.is_deleting or self._context.hold.placed(pod.uid) is not None)
 
-    def _waiting(self, pod: Pod, now_s: float) -> WaitingPod:
+    def _waiting(self, pod: Pod, now_s: float, *, leaves_if_late: bool) -> WaitingPod:
         group = self._starts.group_of(pod)
         has_deadline, known = group.rule.origin is not DeadlineOrigin.MAX_WAIT, group.prediction
         return WaitingPod(
@@ -125,10 +127,15 @@ class WaitTask:
             known.median_s + known.start_up_s if known.is_known else None,
             known.p90_s + known.start_up_s,
             group.rule.of(pod.created_s) - now_s if has_deadline else None,
+            leaves_if_late,
         )
 
     def _rows(self) -> Rows | None:
-        return None if self._context.rows is None else self._context.rows()
+        """Returns the domain's rows that pods need not pay for."""
+        if self._context.rows is None:
+            return None
+        rows, unpriced = self._context.rows(), self._shared.unpriced
+        return rows if unpriced is None else unpriced(rows)
 
     def _free(self, rows: Rows | None) -> Room:
         """Returns what is free on the domain's rows that take pods."""

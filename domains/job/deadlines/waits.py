@@ -1,17 +1,20 @@
-"""Predicted starts of waiting pods: what runs ends, and the queue ahead takes its room. Pure.
+"""Predicts when waiting pods start: running pods end, and pods ahead in the queue use what becomes free. Pure.
 
 The domain's rows count as one pool of CPU, memory and pods. Waiting pods start in the order of the queue, each as soon as the
-pool has room for it (a pod never overtakes another, so a large one delays those behind). Fragments of nodes, affinity and quotas are
-not looked at: a start can be later.
+pool has room for it (a pod never overtakes another, so a large one delays those behind). Fragments of nodes, affinity, quotas, and rates
+and breakers of serverless units are ignored, so a start can be later.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
+
+PUT_BACK_MAX: Final = 64
+"""If a pod waits for more ends than these, and leaves, pods behind it are predicted to wait as long: it bounds the time."""
 
 
 class Room(NamedTuple):
@@ -46,6 +49,8 @@ class WaitingPod(NamedTuple):
     """P90 of run time and start-up, which decides whether it meets its deadline; 0 if not known."""
     deadline_s: float | None
     """Seconds from now; None: it has none."""
+    leaves_if_late: bool = False
+    """If it would miss its deadline, it goes to a unit that it pays for, and takes no room of the pool."""
 
 
 class PredictedWait(msgspec.Struct, frozen=True):
@@ -69,17 +74,25 @@ def predict_waits(free: Room, running: Iterable[RunningPod], waiting: Sequence[W
     now_s, found = 0.0, dict[str, PredictedWait]()
     is_stuck = False
     for pod in waiting:
+        before, popped = (free, now_s, is_stuck), list[tuple[float, Room]]()
         while not is_stuck and not free.holds(pod.room):
             if not ends:
                 is_stuck = True
                 break
-            now_s, room = heappop(ends)
+            popped.append(heappop(ends))
+            now_s, room = popped[-1]
             free = free.plus(room)
+        end_s = None if is_stuck else now_s + pod.finish_s
+        found[pod.uid] = wait = PredictedWait(None if is_stuck else now_s, end_s, pod.deadline_s)
+        if pod.leaves_if_late and wait.is_at_risk:
+            if len(popped) <= PUT_BACK_MAX:
+                free, now_s, is_stuck = before
+                for one in popped:
+                    heappush(ends, one)
+            continue
         if is_stuck:
-            found[pod.uid] = PredictedWait(None, None, pod.deadline_s)
             continue
         free = free.minus(pod.room)
         if pod.run_s is not None:
             heappush(ends, (now_s + pod.run_s, pod.room))
-        found[pod.uid] = PredictedWait(now_s, now_s + pod.finish_s, pod.deadline_s)
     return found

@@ -1,6 +1,6 @@
-"""When a serverless unit gets no pods because its sandboxes fail, and when it gets one to find out whether they work again.
+"""Breaker: stops binds to a serverless unit whose sandboxes fail, and admits single pods as probes until one starts.
 
-No I/O and no clock: times are arguments, in seconds of any clock that does not go back. The caller classifies outcomes (`messages`):
+No I/O and no clock: times are arguments, in seconds of a monotonic clock. The caller classifies outcomes (`messages`):
 throttling, and permanent errors of one template, say nothing about the unit, so they are reported with `on_neutral`.
 """
 

@@ -1,4 +1,4 @@
-"""The background task of ServerlessUnits: passes time to the units, wakes pods that wait for them, and evicts stuck pods.
+"""The background task of ServerlessUnits: advances the time of the units, requeues pods that wait for them, and evicts stuck pods.
 
 A pod whose sandbox does not start is evicted after `sandboxTimeout` if it has a controller, which then creates another pod. A pod without
 one is never deleted. Only the leader writes.
@@ -15,6 +15,7 @@ from typing import Final
 from domains.job.providers.breaker import BreakerState
 from domains.job.providers.messages import Failure
 from domains.job.providers.sandbox_ledger import Sandbox, SandboxLedger, Unit
+from domains.job.providers.sizes import Size
 from multisched.framework.background import BackgroundPorts
 from multisched.framework.moving import EvictAnswer, Mover
 from multisched.framework.ports import ObjectRef, pod_ref
@@ -29,23 +30,25 @@ IDLE_S: Final = 0.25
 WOKEN_MAX: Final = 256
 """Pods woken in one turn."""
 UNWANTED_TURNS: Final = 20
-"""A unit that has been ready for so many turns in a row after pods were woken is no longer waited for."""
+"""A unit from which no pod has taken a token in so many turns after pods were woken is no longer waited for."""
 EVENTS_MAX: Final = 1_000
 """Failures that wait for their event; more are counted only."""
 STUCK_S: Final = 1.0
 """Interval of looking for stuck pods."""
 ACTION: Final = "Scheduling"
+LEAST: Final = Size(1, 1)
 
 
 class SandboxControl:
-    """One per plugin, of the domain that leads or not."""
+    """One per plugin. Only the process that leads the domain evicts pods and writes events."""
 
-    def __init__(self, ledger: SandboxLedger, on_ready: Callable[[], None]) -> None:
-        """`on_ready`: called once for each pod that a unit accepts after pods were refused."""
+    def __init__(self, ledger: SandboxLedger, on_ready: Callable[[Unit, int], None]) -> None:
+        """`on_ready`: called with a unit, and the number of pods that it accepts after pods were refused."""
         self._ledger = ledger
         self._on_ready = on_ready
         self._failures: deque[tuple[ObjectRef, str]] = deque(maxlen=EVENTS_MAX)
-        self._ready_turns: dict[str, int] = {}
+        self._unused_turns: dict[str, tuple[int, int]] = {}
+        """Unit -> tokens taken from it until a turn, and the turns since."""
         self._states: dict[str, BreakerState] = {}
         self._reported: set[str] = set()
         """uids of stuck pods without a controller that have their event."""
@@ -80,19 +83,19 @@ class SandboxControl:
             unit.version += 1
             logger.warning("serverless unit", extra={"unit": unit.name, "breaker": state.value})
         if not unit.is_wanted or unit.breaker.ready_in_s(now_s) > 0:
-            self._ready_turns.pop(unit.name, None)
+            self._unused_turns.pop(unit.name, None)
             return
         count = unit.rate.available(now_s)
-        if not count:
-            self._ready_turns.pop(unit.name, None)
+        if not count or (unit.waits_first and not unit.has_quota(LEAST)):
             return
-        turns = self._ready_turns[unit.name] = self._ready_turns.get(unit.name, 0) + 1
+        taken, turns = self._unused_turns.get(unit.name, (-1, 0))
+        turns = turns + 1 if taken == unit.taken else 0
+        self._unused_turns[unit.name] = unit.taken, turns
         if turns > UNWANTED_TURNS:
             unit.is_wanted = False
             return
         unit.version += 1
-        for _ in range(1 if state is not BreakerState.CLOSED else min(count, WOKEN_MAX)):
-            self._on_ready()
+        self._on_ready(unit, 1 if state is not BreakerState.CLOSED else min(count, WOKEN_MAX))
 
     def _report(self, mover: Mover) -> None:
         while self._failures:

@@ -1,4 +1,4 @@
-"""What is shown of serverless units: the document of `multisched jobs`, and metrics. Pure."""
+"""What is shown of serverless units: their document (`/api/v1/units/now`), and metrics. Pure."""
 
 from __future__ import annotations
 
@@ -38,6 +38,9 @@ def _unit(unit: Unit, ledger: SandboxLedger) -> Document:
         "failed": unit.failed,
         "throttled": rate.throttled,
         "evicted": unit.evicted,
+        "waitFirst": None if unit.settings.max_wait_s is None else {"maxWaitSeconds": unit.settings.max_wait_s},
+        "mayPay": len(unit.payers),
+        "cost": {"spent": round(unit.spent.total(now_s), 6), "saved": round(unit.saved.total(now_s), 6)},
         "refusedImages": [
             {"namespace": namespace, "images": list(images), "forSeconds": round(until_s - now_s), "message": message}
             for (namespace, images), (until_s, message) in list(unit.refused.items())[:REFUSED_SHOWN]
@@ -54,21 +57,59 @@ def metrics_of(ledger: SandboxLedger) -> Sequence[PluginMetric]:
 
     def metric(name: str, text: str, values: list[float], *, is_counter: bool = False) -> PluginMetric:
         found: dict[tuple[str, ...], float] = {(unit.name,): value for unit, value in zip(units, values, strict=True)}
-        return PluginMetric(f"serverless_{name}", text, found, ("unit",), is_counter=is_counter)
+        return PluginMetric(name, text, found, ("unit",), is_counter=is_counter)
 
     return (
         metric(
-            "rate", "Sandboxes per second that the unit may create now, as learned.", [u.rate.per_second for u in units]
+            "serverless_rate",
+            "Sandboxes per second that the unit may create now, as learned.",
+            [u.rate.per_second for u in units],
         ),
         metric(
-            "tokens", "Sandboxes that the unit may create at once.", [u.rate.available(ledger.now_s) for u in units]
+            "serverless_tokens",
+            "Sandboxes that the unit may create at once.",
+            [u.rate.available(ledger.now_s) for u in units],
         ),
-        metric("breaker_state", "0: closed, 1: open, 2: half-open.", [states.index(u.breaker.state) for u in units]),
-        metric("pods", "Pods that the unit runs or starts.", [u.used["pods"] for u in units]),
-        metric("started", "Sandboxes that started.", [u.created for u in units], is_counter=True),
-        metric("failed", "Sandboxes that failed, throttled ones included.", [u.failed for u in units], is_counter=True),
         metric(
-            "throttled", "Sandboxes that the provider throttled.", [u.rate.throttled for u in units], is_counter=True
+            "serverless_breaker_state",
+            "0: closed, 1: open, 2: half-open.",
+            [states.index(u.breaker.state) for u in units],
         ),
-        metric("evicted", "Pods evicted because no sandbox started.", [u.evicted for u in units], is_counter=True),
+        metric("serverless_pods", "Pods that the unit runs or starts.", [u.used["pods"] for u in units]),
+        metric("serverless_started", "Sandboxes that started.", [u.created for u in units], is_counter=True),
+        metric(
+            "serverless_failed",
+            "Sandboxes that failed, throttled ones included.",
+            [u.failed for u in units],
+            is_counter=True,
+        ),
+        metric(
+            "serverless_throttled",
+            "Sandboxes that the provider throttled.",
+            [u.rate.throttled for u in units],
+            is_counter=True,
+        ),
+        metric(
+            "serverless_evicted",
+            "Pods evicted because no sandbox started.",
+            [u.evicted for u in units],
+            is_counter=True,
+        ),
+        metric(
+            "serverless_payers",
+            "Waiting pods that need not wait for other nodes any longer.",
+            [len(u.payers) for u in units],
+        ),
+        metric(
+            "serverless_cost_spent",
+            "Price of the rounded size x running time of its pods.",
+            [u.spent.total(ledger.now_s) for u in units],
+            is_counter=True,
+        ),
+        metric(
+            "serverless_cost_saved",
+            "The same of pods that its price kept waiting, and that ran elsewhere.",
+            [u.saved.total(ledger.now_s) for u in units],
+            is_counter=True,
+        ),
     )

@@ -1,10 +1,10 @@
-"""How fast one serverless unit may create sandboxes: a token bucket whose rate is configured, and learned from throttling.
+"""SandboxRate: a token bucket for the creates of one serverless unit, at the configured rate or a lower one learned from throttling.
 
-No I/O and no clock: times are arguments, in seconds of any clock that does not go back. A token is taken before a bind, and given back
-if there was none; the outcome of its create changes the rate. Learning is AIMD (additive increase, multiplicative decrease) below the
-configured rate. A provider that throttles has an empty bucket: the creates that it accepts from then on, per second, are at most its
-rate, and at the next throttling they are its rate. That is the remembered rate, which is approached slowly. The burst is learned as
-well: it is halved if a create was throttled whose token was there at once.
+No I/O and no clock: times are arguments, in seconds of a monotonic clock. A token is taken before a bind, and returned if the bind is
+not sent; the outcome of the create changes the rate. Learning is AIMD (additive increase, multiplicative decrease) below the
+configured rate. Throttling shows that the provider's bucket is empty; the creates per second that it accepts from then until the next
+throttling are its rate. This remembered rate is approached slowly. The burst is learned as well: it is halved if a create is throttled
+that did not wait for its token.
 """
 
 from __future__ import annotations

@@ -8,17 +8,19 @@ ServerlessUnits (binds, outcomes) and by its background task (`control.py`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import islice
 from typing import Final
 
 import numpy as np
 
 from domains.job.providers.breaker import Attempt, Breaker
+from domains.job.providers.cost_meter import CostMeter
 from domains.job.providers.messages import Failure, Messages
 from domains.job.providers.rate import SandboxRate, Token
 from domains.job.providers.settings import ProviderSettings, UnitSettings
-from domains.job.providers.sizes import Size
+from domains.job.providers.sizes import SECONDS_PER_HOUR, Size
 from multisched.framework.node_view import Int32, Rows
 from multisched.model.objects import Node, Pod
 from multisched.model.pod_outcome import PodOutcome
@@ -27,24 +29,29 @@ PROVIDER_FAILED: Final = "ProviderFailed"
 """status.reason that a virtual kubelet writes if its provider refuses a pod."""
 NO_UNIT: Final = -1
 QUARANTINE_S: Final = 600.0
-"""A template that a unit refused for good is tried there again after this time, as secrets and quotas of a template may change."""
+"""A template that a unit refused permanently is tried there again after this time, because what it refers to may have changed."""
 QUARANTINED_MAX: Final = 1_000
 OUTCOME_MAX_S: Final = 10.0
-"""How long the outcome of a pod is awaited after the pod is gone: the watch of ended pods may be slower."""
+"""How long the outcome of a pod is awaited after the pod was deleted: the watch of ended pods may be slower."""
 NO_ANNOTATIONS: Final[Mapping[str, str]] = {}
 
 Template = tuple[str, tuple[str, ...]]
-"""Namespace and images: what pods share that a provider refuses for good."""
+"""Namespace and images: pods that a provider refuses permanently have these in common."""
 
 
 class Cause(Enum):
     """Why a unit does not accept a pod now."""
 
-    TEMPLATE = "it has refused pods with these images for good"
-    BREAKER = "its sandboxes fail, and single pods find out when they work again"
+    TEMPLATE = "the provider has refused pods with these images, which are tried there again after 10 minutes"
+    BREAKER = "its sandboxes fail, and only single pods are tried there until one starts"
     QUOTA = "its quota is used up"
-    SIZE = "it has no sandbox of this size"
-    RATE = "no further sandbox may be created at its rate now"
+    SIZE = "no size of its sandboxes is large enough"
+    RATE = "its rate allows no more sandboxes now, and the pod is tried again when it does"
+    PRICE = "it has a price, and the pod may still wait for other nodes"
+
+
+TIMED: Final = (Cause.RATE, Cause.BREAKER, Cause.PRICE)
+"""The unit has room for the pod, which waits on purpose."""
 
 
 def template_of(pod: Pod) -> Template:
@@ -63,7 +70,9 @@ class Sandbox:
         "attempt",
         "gone_s",
         "is_bound",
+        "is_metered",
         "is_started",
+        "kept_from",
         "requests",
         "row",
         "since_s",
@@ -80,7 +89,9 @@ class Sandbox:
         self.token: Token | None = None
         self.attempt: Attempt | None = None
         """With `token`, until the outcome is reported; None also for pods that were bound before this process began."""
-        self.is_bound = self.is_started = False
+        self.is_bound = self.is_started = self.is_metered = False
+        self.kept_from: Sequence[Unit] = ()
+        """Units that the pod was kept from by their price, before it was placed elsewhere."""
         self.gone_s = 0.0
         """Monotonic seconds at which the pod left."""
 
@@ -100,13 +111,19 @@ class Unit:
         self.version = 0
         """Rises when other pods than before may be accepted."""
         self.is_wanted = False
-        """A pod was refused for want of a token or of working sandboxes, which time brings back."""
+        """A pod was refused because of the rate or the breaker, and must be requeued when the unit accepts pods again."""
         self.used: Counter[str] = Counter()
         """pods, cpu (thousandths) and memory (bytes) of its sandboxes."""
         self.refused: dict[Template, tuple[float, str]] = {}
-        """Template that was refused for good -> until when it is not tried, and the message."""
-        self.created = self.failed = self.evicted = 0
+        """Template that was refused permanently -> until when it is not tried, and the message."""
+        self.taken = self.created = self.failed = self.evicted = 0
         """Counts since the start."""
+        self.payers: dict[str, Pod] = {}
+        """With `waitFirst`: uid -> the pods that need not wait for other nodes any longer, as the background task decided last."""
+        self.kept: set[str] = set()
+        """uids of the other waiting pods."""
+        self.spent, self.saved = CostMeter(), CostMeter()
+        """What its sandboxes cost; what pods would have cost here that were kept waiting, and run elsewhere. Since the start."""
         self.imported: Cause | None = None
         """Why it accepts no pod in the program that a sandbox copies."""
 
@@ -122,11 +139,28 @@ class Unit:
             return Cause.SIZE
         if self.imported is not None or self.breaker.ready_in_s(now_s) > 0:
             return self.imported or Cause.BREAKER
-        if not self._has_quota(size):
+        if not self.has_quota(size):
             return Cause.QUOTA
         return None if self.rate.available(now_s) else Cause.RATE
 
-    def _has_quota(self, size: Size) -> bool:
+    @property
+    def waits_first(self) -> bool:
+        return self.settings.max_wait_s is not None
+
+    def per_hour(self, requests: tuple[int, int]) -> float:
+        """Returns the price per hour of the sandbox for these requests; 0 if it has none."""
+        size = self.settings.sizes.rounded(*requests)
+        return 0.0 if size is None else self.settings.price.of(size, SECONDS_PER_HOUR)
+
+    def next_payers(self, count: int) -> Sequence[Pod]:
+        """Returns so many payers, each time the ones that were not returned for the longest time."""
+        found = list(islice(self.payers.items(), count))
+        for uid, pod in found:
+            del self.payers[uid]
+            self.payers[uid] = pod
+        return [pod for _, pod in found]
+
+    def has_quota(self, size: Size) -> bool:
         quota, used = self.settings.quota, self.used
         return (
             (quota.pods is None or used["pods"] < quota.pods)
@@ -154,13 +188,14 @@ class SandboxLedger:
         self._names = scheduler_names
         self._messages = Messages(settings.messages)
         self.units: Sequence[Unit] = [Unit(one) for one in settings.units]
+        self.priced: Sequence[Unit] = [unit for unit in self.units if unit.waits_first]
         self.now_s = 0.0
         """Monotonic seconds, as the background task set them last."""
         self._unit_of_row: dict[int, int] = {}
         self.sandboxes: dict[str, Sandbox] = {}
         """uid -> what the pod holds; pods on other rows hold nothing, and are kept in case their row joins a unit."""
         self.ended: dict[str, Sandbox] = {}
-        """The same for bound pods that are gone, and whose outcome is not known yet."""
+        """The same for bound pods that left their node, and whose outcome is not known yet."""
         self.version_of_nodes = 0
 
     # -- Ledger ----------------------------------------------------------------------------------------------------
@@ -185,11 +220,13 @@ class SandboxLedger:
         if pod.uid not in self.sandboxes:
             unit = self.unit_of(row)
             taken = self._add(pod, row)
+            taken.kept_from = [one for one in self.priced if one is not unit and pod.uid in one.kept]
             if unit is not None:
                 taken.attempt = unit.breaker.take(self.now_s)
                 taken.token = unit.rate.take(self.now_s)
                 assert taken.attempt is not None, f"{pod.key}: {unit.name} accepts pods"
                 assert taken.token is not None, f"{pod.key}: {unit.name} has a token"
+                unit.taken += 1
                 unit.version += 1
         return NO_ANNOTATIONS
 
@@ -203,12 +240,17 @@ class SandboxLedger:
         added = self._add(pod, row)
         added.is_bound = True
         added.is_started = pod.phase != "Pending"
-        if added.unit is not None and not added.is_started:
+        if added.is_started:
+            self._meter(added)
+        elif added.unit is not None:
             added.token = added.unit.rate.take(self.now_s)
 
     def release(self, uid: str) -> None:
         gone = self.sandboxes.pop(uid, None)
-        if gone is None or gone.unit is None:
+        if gone is None:
+            return
+        self._unmeter(gone)
+        if gone.unit is None:
             return
         gone.unit.count(gone.size, -1)
         if gone.is_bound and gone.token is not None and gone.token.is_open:
@@ -234,11 +276,15 @@ class SandboxLedger:
         unit = self.unit_of(row)
         for one in self.sandboxes.values():
             if one.row == row:
+                is_metered = one.is_metered
+                self._unmeter(one)
                 if one.unit is not None:
                     one.unit.count(one.size, -1)
                 one.unit = unit
                 if unit is not None:
                     unit.count(one.size, 1)
+                if is_metered:
+                    self._meter(one)
                 one.token = one.attempt = None
 
     def held(self) -> Mapping[str, object]:
@@ -265,16 +311,39 @@ class SandboxLedger:
         index = self._unit_of_row.get(row, NO_UNIT)
         return None if index == NO_UNIT else self.units[index]
 
+    def rows_of(self, units: Sequence[Unit]) -> Iterator[int]:
+        """Yields the rows of these units."""
+        wanted = {number for number, unit in enumerate(self.units) if unit in units}
+        return (row for row, number in self._unit_of_row.items() if number in wanted)
+
     def indices(self, rows: Rows) -> Int32:
         """Returns int32[rows]: the number of each row's unit, or NO_UNIT."""
         return np.array([self._unit_of_row.get(row, NO_UNIT) for row in rows.tolist()], np.int32)
 
     def cause_of(self, unit: Unit, pod: Pod) -> Cause | None:
-        """Returns why the unit does not accept the pod now; None if it does. Notes a pod that waits for time to pass."""
+        """Returns why the unit does not accept the pod now; None if it does. Notes a pod that waits for time to pass.
+
+        Of no price: that is a rule of the domain whose plugin decides which pods pay, and pods of other domains take sandboxes, too.
+        """
         cause = unit.cause(template_of(pod), unit.settings.sizes.rounded(*size_of(pod)), self.now_s)
-        if cause in (Cause.RATE, Cause.BREAKER):
+        if cause in (Cause.RATE, Cause.BREAKER) or (cause is Cause.QUOTA and unit.waits_first):
             unit.is_wanted = True
         return cause
+
+    def cause_with_price(self, unit: Unit, pod: Pod) -> Cause | None:
+        """As `cause_of`; also refuses pods that may wait for other nodes."""
+        if not unit.waits_first or pod.uid in unit.payers:
+            return self.cause_of(unit, pod)
+        cause = unit.cause(template_of(pod), unit.settings.sizes.rounded(*size_of(pod)), self.now_s)
+        return cause if cause in (Cause.TEMPLATE, Cause.SIZE) else Cause.PRICE
+
+    def unpriced(self, rows: Rows) -> Rows:
+        """Returns those of the rows that are of no unit with `waitFirst`."""
+        if not self.priced:
+            return rows
+        waits = np.array([*(unit.waits_first for unit in self.units), False], np.bool_)
+        kept: Rows = rows[~waits[self.indices(rows)]]
+        return kept
 
     # -- what becomes of sandboxes -----------------------------------------------------------------------------------
 
@@ -288,12 +357,16 @@ class SandboxLedger:
         """Reports what became of a bound pod to its unit. Returns the kind of a failure that is new; None for anything else."""
         pod = outcome.pod
         found = self.sandboxes.get(pod.uid) or self.ended.pop(pod.uid, None)
-        if found is None or found.unit is None:
+        if found is None:
+            return None
+        has_begun = bool(outcome.began_s or pod.phase in ("Running", "Succeeded"))
+        if has_begun and not found.is_started:
+            self._starts(found, outcome)
+        if found.unit is None:
             return None
         found.is_bound = True
         is_first = found.token is not None and found.token.is_open
-        if outcome.began_s or pod.phase in ("Running", "Succeeded"):
-            found.is_started = True
+        if has_begun:
             if is_first:
                 self._succeeded(found, found.unit)
             return None
@@ -318,6 +391,38 @@ class SandboxLedger:
                 unit.refused = {key: found for key, found in unit.refused.items() if found[0] > self.now_s}
                 unit.version += 1
                 unit.is_wanted = True
+
+    # -- costs -----------------------------------------------------------------------------------------------------
+
+    def _starts(self, found: Sandbox, outcome: PodOutcome) -> None:
+        """Notes that the pod runs, or has run: its first version that tells it may be its last."""
+        found.is_started = True
+        if outcome.ended_s:
+            hours = max(0.0, outcome.ended_s - outcome.began_s) / SECONDS_PER_HOUR
+            for meter, per_hour in self._meters(found):
+                meter.add(hours * per_hour)
+        elif outcome.pod.uid in self.sandboxes:
+            self._meter(found)
+
+    def _meter(self, one: Sandbox) -> None:
+        one.is_metered = True
+        for meter, per_hour in self._meters(one):
+            meter.start(per_hour, self.now_s)
+
+    def _unmeter(self, one: Sandbox) -> None:
+        if one.is_metered:
+            one.is_metered = False
+            for meter, per_hour in self._meters(one):
+                meter.stop(per_hour, self.now_s)
+
+    @staticmethod
+    def _meters(one: Sandbox) -> Iterator[tuple[CostMeter, float]]:
+        if one.unit is not None:
+            yield one.unit.spent, one.unit.per_hour(one.requests)
+        for unit in one.kept_from:
+            yield unit.saved, unit.per_hour(one.requests)
+
+    # -- outcomes --------------------------------------------------------------------------------------------------
 
     def _succeeded(self, found: Sandbox, unit: Unit) -> None:
         assert found.token is not None, "the first outcome"
@@ -347,4 +452,4 @@ class SandboxLedger:
 
 
 def refusal_of(unit: Unit, cause: Cause) -> str:
-    return f"serverless unit {unit.name}: {cause.value}"
+    return f"node(s) of serverless unit {unit.name}: {cause.value}"

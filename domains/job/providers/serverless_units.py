@@ -1,4 +1,5 @@
-"""ServerlessUnits: paces binds to serverless nodes by the rate of their provider, and avoids units whose sandboxes fail.
+"""ServerlessUnits: paces binds to serverless nodes by the rate of their provider, avoids units whose sandboxes fail, and may keep pods
+from priced units while they can wait for other nodes.
 
 A virtual kubelet cannot return a pod: a sandbox that fails after the bind ends the pod or leaves it pending. So a unit is chosen only while
 it has a token of its rate, quota, and working sandboxes. Without units in its args the plugin does nothing.
@@ -6,14 +7,18 @@ it has a token of its rate, quota, and working sandboxes. Without units in its a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
 
+from domains.job.condition_reasons import WAITING_FOR_UNIT
 from domains.job.providers.control import SandboxControl
-from domains.job.providers.sandbox_ledger import NO_UNIT, Cause, SandboxLedger, refusal_of, template_of
-from domains.job.providers.settings import provider_settings
+from domains.job.providers.price_gate import PriceGate
+from domains.job.providers.sandbox_ledger import NO_UNIT, TIMED, Cause, SandboxLedger, Unit, refusal_of, template_of
+from domains.job.providers.settings import Quota, provider_settings
 from domains.job.providers.sizes import Size
 from multisched.framework.background import BackgroundPorts
 from multisched.framework.caching import SplitCacheKey
@@ -21,10 +26,11 @@ from multisched.framework.context import PluginContext
 from multisched.framework.dependency import Dependency
 from multisched.framework.events import ASSIGNED_POD_DELETE, Action, ClusterEvent, EventRegistration, Hint, Resource
 from multisched.framework.introspection import PluginMetric
-from multisched.framework.node_view import Codes, Rows
-from multisched.framework.points import CycleView, PreFilterResult
+from multisched.framework.node_view import Codes, Rows, Scores
+from multisched.framework.normalize import MAX_SCORE
+from multisched.framework.points import CycleView, PostFilterResult, PreFilterResult, Refusals
 from multisched.framework.reasons import ReasonTable
-from multisched.framework.status import SKIP, Code
+from multisched.framework.status import SKIP, Code, Status
 from multisched.framework.views import Document, NoViewError, ViewPorts, ViewQuery, unknown_parameter
 from multisched.model.objects import Pod
 from multisched.model.pod_outcome import PodOutcome
@@ -32,14 +38,17 @@ from multisched.model.pod_outcome import PodOutcome
 SERVERLESS_UNITS: Final = "ServerlessUnits"
 UNIT_READY: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OTHER, "ServerlessUnitReady")
 """A unit accepts one more pod. No other plugin requeues a pod for it: there is no pod in the event."""
+PAYER_READY: Final = "ServerlessUnitReady"
 PENDING_DELETED: Final = ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "UnscheduledPodDelete")
 DAEMON: Final = "virtual nodes run no pods of DaemonSets"
 NO_ARGS: Final[Mapping[str, Any]] = {}
 DOCUMENT: Final = "now"
+LOOKED_AT_MAX: Final = 256
+"""Nodes that PostFilter looks at."""
 
 
 class ServerlessUnits:
-    """PreFilter, Filter and PostBind; a ledger, outcomes of pods, and a background task."""
+    """PreFilter, Filter, PostFilter, Score and PostBind; a ledger, outcomes of pods, and a background task."""
 
     name = SERVERLESS_UNITS
     view = "units"
@@ -55,7 +64,8 @@ class ServerlessUnits:
             ledger = registered
         self._context = context
         self._ledger = ledger
-        self._control = SandboxControl(ledger, lambda: context.notify(UNIT_READY))
+        self._control = SandboxControl(ledger, self._wake)
+        self._gate = PriceGate(context, ledger)
         self.reasons = ReasonTable(self.name)
         self._daemon = self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, DAEMON)
         self._codes = [
@@ -64,7 +74,17 @@ class ServerlessUnits:
         ]
 
     async def run(self, ports: BackgroundPorts) -> None:
-        await self._control.run(ports)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._gate.run(ports))
+            await self._control.run(ports)
+
+    def _wake(self, unit: Unit, count: int) -> None:
+        """Requeues so many pods for the unit: those that may use it, if it has a price that others do not pay yet."""
+        if unit.waits_first:
+            self._context.queue.try_again(unit.next_payers(count), PAYER_READY)
+            return
+        for _ in range(count):
+            self._context.notify(UNIT_READY)
 
     # -- filter ----------------------------------------------------------------------------------------------------
 
@@ -86,28 +106,46 @@ class ServerlessUnits:
         if pod.owner is not None and pod.owner.kind == "DaemonSet":
             return (self._daemon,) * len(self._codes)
         ledger = self._ledger
-        causes = (ledger.cause_of(unit, pod) for unit in ledger.units)
+        causes = (ledger.cause_with_price(unit, pod) for unit in ledger.units)
         return tuple(0 if cause is None else codes[cause] for cause, codes in zip(causes, self._codes, strict=True))
+
+    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        """Returns int64[rows]: 0 for nodes of units with `waitFirst`, 100 for all others: a pod that may pay rather does not."""
+        scores: Scores = np.zeros(len(rows), np.int64)
+        scores[np.isin(rows, self._ledger.unpriced(rows))] = MAX_SCORE
+        return scores
+
+    def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
+        """Says if only time keeps the pod from a node of a unit, so that cluster autoscalers add no node for it."""
+        waits = [unit for unit in self._ledger.units if self._ledger.cause_with_price(unit, pod) in TIMED]
+        nodes = self._context.nodes
+        for row in islice(self._ledger.rows_of(waits), LOOKED_AT_MAX if waits else 0):
+            if refusals.status_of(nodes.node(row).name).plugin == self.name:
+                return PostFilterResult(Status(Code.UNSCHEDULABLE, condition_reason=WAITING_FOR_UNIT))
+        return PostFilterResult(Status.unschedulable())
 
     # -- classes and queueing hints --------------------------------------------------------------------------------
 
     def sign(self, pod: Pod) -> Hashable:
-        """Returns the images only while a unit has refused these, so that other pods share classes."""
+        """Returns the images only while a unit has refused these, so that other pods share classes; and the units that it may pay for."""
         is_daemon = pod.owner is not None and pod.owner.kind == "DaemonSet"
-        template = template_of(pod)
-        return is_daemon, template if any(template in unit.refused for unit in self._ledger.units) else None
+        template, ledger = template_of(pod), self._ledger
+        images = template if any(template in unit.refused for unit in ledger.units) else None
+        return is_daemon, images, tuple([pod.uid in unit.payers for unit in ledger.priced])
 
     def cache_key(self, cycle: CycleView, pod: Pod) -> SplitCacheKey | None:
         ledger = self._ledger
         if not ledger.has_rows:
             return None
-        return SplitCacheKey((self._unit_codes(pod), ledger.version_of_nodes), None)
+        scores = ledger.version_of_nodes if ledger.priced else None
+        return SplitCacheKey((self._unit_codes(pod), ledger.version_of_nodes), scores)
 
     def events_to_register(self) -> Sequence[EventRegistration]:
+        has_quota = any(unit.settings.quota != Quota() for unit in self._ledger.units)
         return (
             EventRegistration(UNIT_READY, lambda pod, old, new: Hint.QUEUE_ONE if old is new is None else Hint.SKIP),
             EventRegistration(PENDING_DELETED),
-            EventRegistration(ASSIGNED_POD_DELETE, lambda pod, old, new: Hint.QUEUE_ONE),
+            EventRegistration(ASSIGNED_POD_DELETE, lambda pod, old, new: Hint.QUEUE if has_quota else Hint.SKIP),
         )
 
     # -- binds and outcomes ----------------------------------------------------------------------------------------
@@ -124,16 +162,23 @@ class ServerlessUnits:
     # -- sandboxes, views and metrics ------------------------------------------------------------------------------
 
     def export_state(self) -> object:
-        """See `framework.introspection.StateExportPlugin`: why units accept no pod."""
+        """See `framework.introspection.StateExportPlugin`: why units accept no pod, and which pods may pay for them."""
         ledger = self._ledger
         least = Size(0, 0)
         causes = {unit.name: unit.cause(("", ()), least, ledger.now_s) for unit in ledger.units}
-        return {name: cause for name, cause in causes.items() if cause in (Cause.BREAKER, Cause.RATE)}
+        found = {name: cause for name, cause in causes.items() if cause in (Cause.BREAKER, Cause.RATE)}
+        return found, {unit.name: dict(unit.payers) for unit in ledger.priced}
 
     def import_state(self, handed: object) -> None:
-        assert isinstance(handed, dict), "the export of another ServerlessUnits"
+        assert isinstance(handed, tuple), "the export of another ServerlessUnits"
+        causes, payers = handed
         for unit in self._ledger.units:
-            unit.imported = handed.get(unit.name)
+            unit.imported = causes.get(unit.name)
+            unit.payers = dict(payers.get(unit.name, ()))
+
+    def note_on_pending(self, pod: Pod, now_s: float) -> str:
+        """See `framework.introspection.PendingNotePlugin`: price, predicted wait and deadline."""
+        return self._gate.note(pod, now_s)
 
     def metrics(self, now_s: float) -> Sequence[PluginMetric]:
         from domains.job.providers.figures import metrics_of

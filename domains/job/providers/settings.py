@@ -9,6 +9,7 @@
             quota: {pods: 1000, cpu: "2000", memory: 4Ti}
             sizes: [{cpu: "1", memory: 2Gi}, {cpu: "2", memory: 4Gi}]   # or roundTo: {cpu: 250m, memory: 512Mi}
             price: {cpu: 0.05, memory: 0.006}       # per hour, of a core and of a GiB
+            waitFirst: {maxWait: 1h}                # pods wait for other nodes as long as their deadline, or maxWait, lets them
             sandboxTimeout: 5m                      # a pod with a controller that has no sandbox by then is evicted
         messages: [{text: "image policy", failure: permanent}]   # what messages of the provider mean
 
@@ -34,8 +35,9 @@ BURST_MAX: Final = 100_000
 PRICE_MAX: Final = 1e6
 AMOUNT_MAX: Final = 2**62
 SANDBOX_TIMEOUT_S: Final = 300.0
+MAX_WAIT_S: Final = 3600.0
 _SIZE: Final = ("cpu", "memory")
-_UNIT: Final = ("name", "nodeSelector", "rate", "quota", "sizes", "roundTo", "price", "sandboxTimeout")
+_UNIT: Final = ("name", "nodeSelector", "rate", "quota", "sizes", "roundTo", "price", "waitFirst", "sandboxTimeout")
 
 
 class Quota(msgspec.Struct, frozen=True):
@@ -63,6 +65,8 @@ class UnitSettings(msgspec.Struct, frozen=True):
     quota: Quota = Quota()
     sizes: Sizes = ExactSizes()
     price: Price = Price()
+    max_wait_s: float | None = None
+    """`waitFirst`: pods wait for other nodes, those without a deadline so long since their creation; None: no pod waits for a price."""
     sandbox_timeout_s: float = SANDBOX_TIMEOUT_S
 
     def selects(self, labels: Mapping[str, str]) -> bool:
@@ -114,8 +118,17 @@ def _unit(fields: Fields) -> UnitSettings:
         ),
         sizes=_sizes(fields, price),
         price=price,
+        max_wait_s=_max_wait_s(fields, price),
         sandbox_timeout_s=fields.duration_s("sandboxTimeout", SANDBOX_TIMEOUT_S, 1.0),
     )
+
+
+def _max_wait_s(fields: Fields, price: Price) -> float | None:
+    if not fields.has("waitFirst"):
+        return None
+    if price == Price():
+        fields.refuse("waitFirst", "needs a price; write price: {cpu: 0.05, memory: 0.006}, or remove it")
+    return fields.below("waitFirst", ("maxWait",)).duration_s("maxWait", MAX_WAIT_S, 1.0)
 
 
 def _sizes(fields: Fields, price: Price) -> Sizes:

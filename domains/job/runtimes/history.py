@@ -1,7 +1,7 @@
 """The latest run times per workload, and what they predict. Pure: no clock, no I/O.
 
-A run is known by namespace, root owner (the CronJob of a Job) and images. A workload without a run is predicted by its namespace, and
-that by all runs. Bounded: WORKLOADS_MAX workloads, of which the one whose last run ended first is forgotten.
+A workload is a namespace, a root owner (the CronJob of a Job) and images. A workload without runs is predicted from the runs of its
+namespace, else from all runs. At most WORKLOADS_MAX workloads are kept; the one whose last run ended first is dropped.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ALL: Final = RunKey("")
 
 
 class Origin(Enum):
-    """Whose runs a prediction is made of."""
+    """The runs from which a prediction is made."""
 
     WORKLOAD = "workload"
     NAMESPACE = "namespace"
@@ -160,9 +160,9 @@ class RunHistory:
         return NOTHING_KNOWN if runs is None else runs.predict(origin)
 
     def residual_s(self, key: RunKey, age_s: float, share: float = DEADLINE_SHARE) -> float | None:
-        """Returns the quantile of the time left of a run of this age, by the runs that took longer.
+        """Returns a quantile of the remaining seconds of a run of this age, from the runs that took longer.
 
-        If none did, it is expected to take as long again; None if no run is known.
+        If none did, it is expected to run as long again as it already has. None if no run is known.
         """
         runs, _ = self._of(key)
         if runs is None:

@@ -1,8 +1,8 @@
 """KeptHistory: the run times that a process has learned, kept across restarts. Owned by the plugin; stored by its background task.
 
 Every process learns, so that a standby knows run times, too. The leader stores them (`Mover.write`), at most once a minute.
-A failed write or a malformed document costs history, never scheduling. After a restart the finished pods are listed again: runs that
-ended before the document was stored are in it, and are not learned twice.
+A failed write or a malformed document loses history, and does not affect scheduling. After a restart the finished pods are listed again:
+runs that ended before the document was stored are in it, and are not learned twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When a pod that has succeeded ran, as the history learns it."""
+"""Bind, start and end of a pod that succeeded, for the history of run times."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PodRun(msgspec.Struct, frozen=True):
 
 
 def run_of(outcome: PodOutcome) -> PodRun | None:
-    """Returns the run of a succeeded pod; None for another pod, or if its status does not tell."""
+    """Returns the run of a succeeded pod; None for another pod, or if its status lacks the times."""
     if outcome.pod.phase != "Succeeded" or not outcome.began_s or not outcome.ended_s:
         return None
     return PodRun(outcome.scheduled_s or outcome.began_s, outcome.began_s, outcome.ended_s)

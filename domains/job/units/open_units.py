@@ -1,4 +1,4 @@
-"""Which units a pod may use now: the units before it must let the pod go on, and the unit itself must not be full.
+"""Which units a pod may use now: those that are not full, if the pod may go on past each unit before them.
 
 With the order of scores (`Traits.outranks`) this is what ResourcePolicy documents: the filter says what may be used, the order says
 what is used first.

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from domains.job.condition_reasons import WAITING_FOR_UNIT
 from domains.job.units.open_units import OpenUnits, open_units, up_to
 from domains.job.units.policy import Next, Policy
 from domains.job.units.policy_table import Match, PolicyTable
@@ -35,8 +36,7 @@ RESOURCE_POLICY: Final = "ResourcePolicy"
 CHANGED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OTHER, "ResourcePolicyGoesOn")
 """Announced when pods may go on to another unit. No other plugin requeues a pod for it: there is no pod in the event."""
 INVALID: Final = "ResourcePolicyInvalid"
-WAITS: Final = "WaitingForUnit"
-"""Reasons of the PodScheduled condition, for which no autoscaler adds a node."""
+"""Reason of the PodScheduled condition, for which no autoscaler adds a node."""
 FULL: Final = "node(s) belong to a unit that has its max"
 LATER: Final = "node(s) belong to a later unit"
 PERIOD_MIN_S, PERIOD_MAX_S = 0.25, 15.0
@@ -188,7 +188,7 @@ class ResourcePolicy:
         match = self._match(pod)
         if match is None or match.problem:
             return PostFilterResult(Status.unschedulable())
-        if not _awaits_victims(cycle, pod) and self._raise_level(match, pod):
+        if self._raise_level(match, pod):
             return PostFilterResult(Status.unschedulable(), is_tried_again=True)
         return PostFilterResult(self._waiting(match, pod), rejectors=frozenset({self.name}))
 
@@ -198,16 +198,18 @@ class ResourcePolicy:
         """As `post_filter`, for pods that start together; those that go on are requeued by an event."""
         found = [(match, pod) for pod in pods if (match := self._match(pod)) is not None and not match.problem]
         yield from ()
-        is_held = any(_awaits_victims(cycle, pod) for pod in pods)
-        raised = 0 if is_held else sum(self._raise_level(match, pod) for match, pod in found)
+        raised = sum(self._raise_level(match, pod) for match, pod in found)
         if raised:
             self._context.notify(CHANGED)
         return PostFilterResult(Status.unschedulable())
 
     def _raise_level(self, match: Match, pod: Pod) -> bool:
-        """Raises the pod's level. Returns False at the last one, after which the pod begins again with the first unit."""
+        """Raises the pod's level. Returns False at the last one, after which the pod begins again with the first unit.
+
+        A nominated pod keeps its level: its victims are about to leave, and other events may have requeued it before.
+        """
         policy = match.policy
-        if not policy.preempts_before_next:
+        if not policy.preempts_before_next or self._context.nominations.node_of(pod.uid):
             return False
         every = open_units(self._ledger, match, pod, self._timeouts(policy, pod))
         level = every.after(self._levels.pop(pod.uid, 0), len(policy.units))
@@ -225,13 +227,13 @@ class ResourcePolicy:
             unit = policy.units[found.waits_in]
             text = f"{policy.name}: the pod waits for room in units[{unit.index}] ({policy.next.value})"
             is_scaled = policy.next is Next.MAX or unit.waits_for_scaling
-            return Status(Code.UNSCHEDULABLE, reasons=(text,), condition_reason="" if is_scaled else WAITS)
+            return Status(Code.UNSCHEDULABLE, reasons=(text,), condition_reason="" if is_scaled else WAITING_FOR_UNIT)
         full = [unit for unit in policy.units if not found.has(unit.index)]
         if not full:
             return Status.unschedulable()
         text = f"{policy.name}: {', '.join(self._ledger.fullness(match, unit) for unit in full)}"
         has_more = found.bits or not self._are_all_in_units(policy)
-        return Status(Code.UNSCHEDULABLE, reasons=(text,), condition_reason="" if has_more else WAITS)
+        return Status(Code.UNSCHEDULABLE, reasons=(text,), condition_reason="" if has_more else WAITING_FOR_UNIT)
 
     def _are_all_in_units(self, policy: Policy) -> bool:
         """Reports whether the domain has no node outside the policy's units."""
@@ -262,7 +264,10 @@ class ResourcePolicy:
         )
 
     def _after_pod(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """Queues one pod of the policy if a pod of the policy left a unit; all if they wait for more than a place."""
+        """Queues the pods of the policy, of the same group, if a pod of the policy left a unit.
+
+        Not one of them only: that one may get a node of another unit, and the place would stay free.
+        """
         match = self._match(pod)
         if match is None:
             return Hint.SKIP
@@ -271,12 +276,8 @@ class ResourcePolicy:
             return Hint.QUEUE if policy.is_timed or policy.preempts_before_next else Hint.SKIP
         if not isinstance(old, Pod) or not policy.selects(old):
             return Hint.SKIP
-        is_one_place = policy.next is not Next.LACK_AND_NONE_TERMINATING and not any(
-            u.max_resources for u in policy.units
-        )
-        if is_one_place and policy.group_of(old) != match.group:
-            return Hint.SKIP
-        return Hint.QUEUE_ONE if is_one_place and not match.problem else Hint.QUEUE
+        concerns_all = bool(match.problem) or policy.next is Next.LACK_AND_NONE_TERMINATING
+        return Hint.QUEUE if concerns_all or policy.group_of(old) == match.group else Hint.SKIP
 
     def _after_node(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         return Hint.SKIP if self._match(pod) is None else Hint.QUEUE
@@ -333,15 +334,6 @@ class ResourcePolicy:
             return f"ResourcePolicy objects have no effect: {unreadable}"
         wrong = [policy.problem for policy in self._ledger.table.policies() if policy.problem]
         return f"{len(wrong)} policies refuse their pods, the first: {wrong[0]}" if wrong else ""
-
-
-def _awaits_victims(cycle: CycleView, pod: Pod) -> bool:
-    """Reports whether pods that were preempted for this one are still terminating: preemption has found a node then."""
-    row = cycle.nodes.row_of(pod.nominated_node) if pod.nominated_node else None
-    return row is not None and any(
-        one.is_deleting and one.is_preempted and one.spec.priority < pod.spec.priority
-        for one in cycle.nodes.pods_on(row)
-    )
 
 
 def _members(policy: Policy, nodes: NodeView, rows: Rows) -> Bools:

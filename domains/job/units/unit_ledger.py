@@ -1,7 +1,7 @@
 """UnitLedger: how many pods of each group are in each unit, and how many of them are terminating. Shared by all domains.
 
-No unit passes its max (I1's rule for `max`): commit asks `fits` and takes in one step. What a pod counts in follows from its labels,
-its node and the annotation `multisched.io/unit` of its binding, so that a restarted process and the audit count the same.
+No unit exceeds its max (I1's rule for `max`): commit calls `fits` and `take` in one step. The unit in which a pod counts follows from its
+labels, its node and the annotation `multisched.io/unit` of its binding, so that a restarted process and the audit count the same.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What one pod is in one unit."""
+    """How one pod counts in one unit."""
 
     place: Place
     is_counted: bool

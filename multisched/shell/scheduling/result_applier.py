@@ -84,7 +84,6 @@ class ResultApplier:
                 self._observer.attempt_ended(entry.pod, "scheduled", seconds)
                 if result.nominated_node not in ("", result.node):
                     self._nominations.nomination_ended(result.pod, result.nominated_node)
-                self._queue.placed(entry.pod.uid)
                 self._binding.begin(result, entry.attempts, cycle)
                 latest = self._queue.pod(entry.pod.uid) or entry.pod
                 if not have_equal_demands(entry.pod, latest):

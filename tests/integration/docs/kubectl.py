@@ -25,6 +25,7 @@ GROUPS: Final = {
     "Deployment": "/apis/apps/v1",
     "Job": "/apis/batch/v1",
     "CronJob": "/apis/batch/v1",
+    "ResourcePolicy": "/apis/scheduling.alibabacloud.com/v1alpha1",
     "ElasticQuotaTree": "/apis/scheduling.sigs.k8s.io/v1beta1",
     "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1",
 }
@@ -96,7 +97,8 @@ async def put(transport: Transport, arguments: argparse.Namespace) -> int:
         kind, name = document["kind"], document["metadata"]["name"]
         namespace = document["metadata"].get("namespace", arguments.namespace)
         where = "" if kind in GLOBAL else f"/namespaces/{namespace}"
-        path = f"{GROUPS.get(kind, CORE)}{where}/{kind.lower()}s"
+        plural = f"{kind.lower()}s".replace("ys", "ies")
+        path = f"{GROUPS.get(kind, CORE)}{where}/{plural}"
         status, answer = await ask(transport, "POST", path, document)
         if status == FOUND and arguments.verb == "apply":
             status, answer = await ask(transport, "PATCH", f"{path}/{name}", document, MERGE)

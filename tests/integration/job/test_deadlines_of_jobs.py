@@ -135,7 +135,7 @@ def test_jobs_of_one_cron_job_are_one_owner_with_the_next_run_as_deadline() -> N
         found = await view(cluster)
         assert [one["deadlineFrom"] for one in found["pods"]] == ["next run"]
         assert found["pods"][0]["deadline"].endswith(("0:00Z", "5:00Z"))
-        assert "next run" in tables(found, is_wide=False)
+        assert "next run" in tables(found | {"units": []}, is_wide=False)
         pod = cluster.replicas[0].program.router.workers()[0].queue.sorting.pods()[0]
         assert plugin_of(cluster.replicas[0]).starts.run_key_of(pod).owner == "CronJob/settle"
 

@@ -14,6 +14,7 @@ from tests.monitoring.panels import (
     Graph,
     Query,
     Row,
+    leading,
     medians,
     quantile,
     rate,
@@ -213,6 +214,53 @@ BOARD: Final = Board(
                         Query(rate("multisched_preemption_victims_sum", DOMAIN, "domain"), "{{domain}} victims"),
                     ],
                     "Per second: tries to make room, preemptions carried out, and pods that went for them.",
+                ),
+            ),
+        ),
+        Row(
+            "Jobs and serverless units",
+            (
+                Graph(
+                    "Deadlines at risk",
+                    [
+                        Query(
+                            "sum by (domain) (" + leading(f"multisched_jobs_at_risk_pods{{{DOMAIN}}}") + ")",
+                            "{{domain}}",
+                        ),
+                    ],
+                    "Waiting pods whose predicted end is after their deadline. 0 is right.",
+                ),
+                Graph(
+                    "Sandboxes per second",
+                    [
+                        Query(
+                            rate("multisched_serverless_started_total", DOMAIN, "domain, unit"),
+                            "{{domain}} {{unit}} started",
+                        ),
+                        Query(
+                            rate("multisched_serverless_failed_total", DOMAIN, "domain, unit"),
+                            "{{domain}} {{unit}} failed",
+                        ),
+                        Query(
+                            rate("multisched_serverless_throttled_total", DOMAIN, "domain, unit"),
+                            "{{domain}} {{unit}} throttled",
+                        ),
+                        Query(
+                            f"max by (domain, unit) (multisched_serverless_rate{{{DOMAIN}}})",
+                            "{{domain}} {{unit}} learned rate",
+                        ),
+                    ],
+                    "Failed ones include the throttled ones. Binds to a unit follow the learned rate.",
+                ),
+                Graph(
+                    "Breakers of serverless units",
+                    [
+                        Query(
+                            f"max by (domain, unit) (multisched_serverless_breaker_state{{{DOMAIN}}})",
+                            "{{domain}} {{unit}}",
+                        )
+                    ],
+                    "0: the unit gets pods; 1: it gets none, because its sandboxes fail; 2: one pod probes it.",
                 ),
             ),
         ),

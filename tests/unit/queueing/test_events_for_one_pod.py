@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from multisched.framework.events import ASSIGNED_POD_DELETE, EventObject, EventRegistration, Hint, QueueingHint
 from multisched.model.objects import Pod
 from multisched.plugins.priority_sort import PrioritySort
-from multisched.queueing.entry import Failure, ParkedPodFilter
+from multisched.queueing.entry import Failure
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import QueueState
 
@@ -112,54 +112,3 @@ def test_an_invalid_hint_queues_all_pods() -> None:
     queue.on_event(ASSIGNED_POD_DELETE, GONE, None, 0.1)
 
     assert PARKED not in states(queue, "a", "b")
-
-
-def test_equal_pods_follow_one_another_while_they_are_placed() -> None:
-    queue = queue_of(Hint.QUEUE_NEXT)
-    refuse(queue, "a", "b", "c", "d")
-    queue.on_event(ASSIGNED_POD_DELETE, GONE, None, 5.0)
-    assert states(queue, "a", "b", "c", "d") == [ACTIVE, PARKED, PARKED, PARKED]
-
-    for uid, next_uid in (("a", "b"), ("b", "c")):
-        assert queue.pop(5.0) is not None
-        queue.placed(uid)
-        assert queue.has_ready
-        queue.regroup(5.0)
-        assert queue.where(next_uid) is ACTIVE
-    assert queue.pop(5.0) is not None
-    queue.fail("c", Failure(frozenset({OneAtATime.name})), 5.0)
-    queue.regroup(5.0)
-    assert states(queue, "c", "d") == [PARKED, PARKED]
-    queue.validate()
-
-
-def test_removed_pod_gives_its_turn_to_the_next_equal_one() -> None:
-    queue = queue_of(Hint.QUEUE_NEXT)
-    refuse(queue, "a", "b", "c")
-    queue.on_event(ASSIGNED_POD_DELETE, GONE, None, 5.0)
-
-    queue.remove("a")
-    queue.regroup(5.0)
-
-    assert states(queue, "a", "b", "c") == [None, ACTIVE, PARKED]
-
-
-def test_pod_queued_for_an_event_waits_out_its_backoff() -> None:
-    queue = queue_of(Hint.QUEUE_NEXT)
-    refuse(queue, "a", "b")
-
-    queue.on_event(ASSIGNED_POD_DELETE, GONE, None, 0.1)
-
-    assert states(queue, "a", "b") == [QueueState.BACKOFF, PARKED]
-
-
-def test_event_for_some_pods_queues_the_first_of_those() -> None:
-    queue = queue_of(Hint.QUEUE_NEXT)
-    refuse(queue, "early")
-    queue.add(Pod("default", "late", "late", 1), 3.0)
-    assert queue.pop(3.0) is not None
-    queue.fail("late", Failure(frozenset({OneAtATime.name})), 3.0)
-
-    queue.on_event(ASSIGNED_POD_DELETE, GONE, None, 9.0, ParkedPodFilter(parked_since_s=2.0))
-
-    assert states(queue, "early", "late") == [PARKED, ACTIVE]

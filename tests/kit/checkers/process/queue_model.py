@@ -248,7 +248,7 @@ class QueueModel:
         found = RequeueEffect.NONE
         for name in {*rejectors, *pending}:
             for answer in self._answers(name, pod, observed):
-                if answer in (Hint.QUEUE_ONE, Hint.QUEUE_NEXT):
+                if answer is Hint.QUEUE_ONE:
                     found = max(found, RequeueEffect.ONE)
                 elif answer is not Hint.SKIP:
                     found = max(found, RequeueEffect.WITHOUT_BACKOFF if name in pending else RequeueEffect.ALL)

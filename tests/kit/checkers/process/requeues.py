@@ -38,8 +38,7 @@ PICKED_UP_MAX_S: Final = 0.03
 """Time within which ready work is started; the timer that looks for missed work fires every 0.25 s."""
 LATE_S: Final = 1.0
 GATES: Final = "SchedulingGates"
-_FOR_ONE: Final = frozenset({"GpuShare", "NodeResourcesFit", "ResourcePolicy", "ServerlessUnits"})
-"""Plugins with events that requeue one of equal pods."""
+GPU_SHARE: Final = "GpuShare"
 RELATING: Final = frozenset({"InterPodAffinity", "PodTopologySpread"})
 """Plugins for which a change on one node can make another node feasible."""
 _PARKED: Final = (QueueState.UNSCHEDULABLE, QueueState.GATED)
@@ -202,14 +201,14 @@ class RequeueChecker:
         )
         if not is_parked or self._worker.queue._parked.has_overdue:
             return False
-        if is_parked and _FOR_ONE.intersection(entry.plugins) and self._has_queued_equal(entry):
+        if is_parked and GPU_SHARE in entry.plugins and self._has_queued_equal(entry):
             return False
         hinting = self._hinting | {GANG_PLUGIN} if self._waits_for_its_gang(entry) else self._hinting
         return hinting.issuperset(entry.plugins) and not self._may_miss(entry.pod)
 
     def _has_queued_equal(self, entry: QueueEntry) -> bool:
         """Reports whether an equal pod is queued: an event that makes room for one pod requeues one of all equal pods
-        (`Hint.QUEUE_ONE`, `Hint.QUEUE_NEXT`).
+        (`Hint.QUEUE_ONE`).
         """
         key = class_of(entry.pod)
         others = (one for one in self._worker.queue._entries.values() if one.state not in _PARKED)

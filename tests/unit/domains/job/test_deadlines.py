@@ -238,6 +238,20 @@ def test_no_known_end_is_no_predicted_start() -> None:
     assert [(one.start_s, one.is_at_risk) for one in found.values()] == [(None, True), (None, False)]
 
 
+def test_a_pod_that_leaves_because_it_is_late_delays_none_behind_it() -> None:
+    running = [RunningPod(Room(1, 0, 0), left_s) for left_s in (4.0, 9.0)]
+    large = Room(2, 0, 0)
+    late = waiting("late", large, deadline_s=5.0)
+    behind = [waiting("behind", Room(1, 0, 0)), waiting("last", large)]
+    found = predict_waits(Room(0, 0, 0), running, [late._replace(leaves_if_late=True), *behind])
+    assert [(found[name].start_s) for name in ("late", "behind", "last")] == [9.0, 4.0, 14.0]
+    found = predict_waits(Room(0, 0, 0), running, [late, *behind])
+    assert found["behind"].start_s == 19.0, "it waits behind a pod that stays"
+    stuck = waiting("stuck", Room(9, 0, 0), deadline_s=5.0)._replace(leaves_if_late=True)
+    found = predict_waits(Room(0, 0, 0), running, [stuck, *behind])
+    assert (found["stuck"].start_s, found["behind"].start_s) == (None, 4.0)
+
+
 LEFT = st.one_of(st.none(), st.floats(0, 100))
 
 

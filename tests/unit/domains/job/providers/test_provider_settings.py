@@ -25,12 +25,14 @@ def test_all_fields_are_read() -> None:
             quota={"pods": 7, "cpu": "2", "memory": "4Gi"},
             sizes=[{"cpu": "1", "memory": "2Gi"}, {"cpu": 4, "memory": "8Gi"}],
             price={"cpu": 0.05},
+            waitFirst={"maxWait": "15m"},
             sandboxTimeout="90s",
         )
         | {"messages": [{"text": "image policy", "failure": "permanent"}]}
     )
     (eci,) = found.units
     assert (eci.burst, eci.per_second, eci.sandbox_timeout_s) == (20, 5.0, 90.0)
+    assert (eci.max_wait_s, provider_settings(unit()).units[0].max_wait_s) == (900.0, None), "off by default"
     assert eci.quota == Quota(7, 2000, 4 * GIB)
     assert eci.sizes.rounded(1500, GIB) == Size(4000, 8 * GIB)
     assert eci.sizes.rounded(5000, GIB) is None
@@ -53,6 +55,8 @@ def test_all_fields_are_read() -> None:
         (unit(sizes=[{"cpu": "1"}]), "args.units[0].sizes[0].memory", "is missing"),
         (unit(sizes=[{"cpu": "1", "memory": "1Gi"}], roundTo={}), "args.units[0].roundTo", "remove one"),
         (unit(price={"cpu": -1}), "args.units[0].price.cpu", "within"),
+        (unit(waitFirst={}), "args.units[0].waitFirst", "needs a price"),
+        (unit(price={"cpu": 1}, waitFirst={"maxWait": "soon"}), "args.units[0].waitFirst.maxWait", "duration"),
         (unit(sandboxTimeout="0s"), "args.units[0].sandboxTimeout", "too short"),
         (unit(nodeselector={}), "args.units[0].nodeselector", "did you mean nodeSelector"),
         ({"messages": [{"text": " ", "failure": "permanent"}]}, "args.messages[0].text", "is empty"),
