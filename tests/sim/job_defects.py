@@ -13,9 +13,11 @@ from domains.job.providers.breaker import Attempt, Breaker
 from domains.job.providers.control import SandboxControl
 from domains.job.providers.rate import SandboxRate, Token
 from domains.job.providers.sandbox_ledger import SandboxLedger, Unit
-from domains.job.units import resource_policy, unit_ledger
+from domains.job.units import unit_ledger
+from domains.job.units.open_units import open_units
 from domains.job.units.policy import Policy
 from domains.job.units.policy import Unit as PolicyUnit
+from domains.job.units.policy_table import Match
 from domains.job.units.reading import DELETION_COST
 from domains.job.units.resource_policy import ResourcePolicy
 from domains.job.units.unit_ledger import UNIT, Share, UnitLedger
@@ -188,4 +190,14 @@ def timeouts_of_units_are_ignored() -> None:
 @defect
 def pods_go_on_while_their_victims_terminate() -> None:
     """With BeforeNextUnit a pod goes on to the next unit before its victims have ended."""
-    put(resource_policy, "_awaits_victims", lambda cycle, pod: False)
+
+    def raise_level(self: ResourcePolicy, match: Match, pod: Pod) -> bool:
+        if not match.policy.preempts_before_next:
+            return False
+        every = open_units(self._ledger, match, pod, self._timeouts(match.policy, pod))
+        level = every.after(self._levels.pop(pod.uid, 0), len(match.policy.units))
+        if level is not None:
+            self._levels[pod.uid] = level
+        return level is not None
+
+    put(ResourcePolicy, "_raise_level", raise_level)

@@ -188,7 +188,7 @@ class ResourcePolicy:
         match = self._match(pod)
         if match is None or match.problem:
             return PostFilterResult(Status.unschedulable())
-        if not _awaits_victims(cycle, pod) and self._raise_level(match, pod):
+        if self._raise_level(match, pod):
             return PostFilterResult(Status.unschedulable(), is_tried_again=True)
         return PostFilterResult(self._waiting(match, pod), rejectors=frozenset({self.name}))
 
@@ -198,8 +198,7 @@ class ResourcePolicy:
         """As `post_filter`, for pods that start together; those that go on are requeued by an event."""
         found = [(match, pod) for pod in pods if (match := self._match(pod)) is not None and not match.problem]
         yield from ()
-        is_held = any(_awaits_victims(cycle, pod) for pod in pods)
-        raised = 0 if is_held else sum(self._raise_level(match, pod) for match, pod in found)
+        raised = sum(self._raise_level(match, pod) for match, pod in found)
         if raised:
             self._context.notify(CHANGED)
         return PostFilterResult(Status.unschedulable())
@@ -335,15 +334,6 @@ class ResourcePolicy:
             return f"ResourcePolicy objects have no effect: {unreadable}"
         wrong = [policy.problem for policy in self._ledger.table.policies() if policy.problem]
         return f"{len(wrong)} policies refuse their pods, the first: {wrong[0]}" if wrong else ""
-
-
-def _awaits_victims(cycle: CycleView, pod: Pod) -> bool:
-    """Reports whether pods that were preempted for this one are still terminating: preemption has found a node then."""
-    row = cycle.nodes.row_of(pod.nominated_node) if pod.nominated_node else None
-    return row is not None and any(
-        one.is_deleting and one.is_preempted and one.spec.priority < pod.spec.priority
-        for one in cycle.nodes.pods_on(row)
-    )
 
 
 def _members(policy: Policy, nodes: NodeView, rows: Rows) -> Bools:

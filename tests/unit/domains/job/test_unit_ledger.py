@@ -155,6 +155,7 @@ def test_a_pod_stays_in_its_unit_while_its_victims_terminate() -> None:
     victim = replace(web("victim"), node="a", is_deleting=True, is_preempted=True)
     domain.cache.place(victim)
     urgent = replace(web("urgent"), nominated_node="a", spec=replace(ONE, priority=10))
+    domain.nominator.nominate(urgent, "a")
 
     assert isinstance(domain.schedule(urgent), Unplaced)
     assert isinstance(domain.schedule(urgent), Unplaced)
