@@ -54,20 +54,17 @@ class SandboxControl:
         """uids of stuck pods without a controller that have their event."""
 
     async def run(self, ports: BackgroundPorts) -> None:
-        """Takes turns until cancelled."""
-        ledger, clock = self._ledger, ports.clock
-        looked_s = 0.0
-        while True:
-            ledger.now_s = clock.monotonic()
-            ledger.expire()
-            for unit in ledger.units:
-                self._wake(unit)
-            if ledger.now_s - looked_s >= STUCK_S:
-                looked_s = ledger.now_s
-                if ports.mover is not None and ports.mover.may_act():
-                    self._report(ports.mover)
-                    await self._evict_stuck(ports.mover)
-            await asyncio.sleep(WANTED_S if any(unit.is_wanted for unit in ledger.units) else IDLE_S)
+        """Takes turns until cancelled. Writes wait in a task of their own: the time of the units goes on meanwhile."""
+        ledger = self._ledger
+        async with asyncio.TaskGroup() as tasks:
+            if ports.mover is not None:
+                tasks.create_task(self._write(ports.mover))
+            while True:
+                ledger.now_s = ports.clock.monotonic()
+                ledger.expire()
+                for unit in ledger.units:
+                    self._wake(unit)
+                await asyncio.sleep(WANTED_S if any(unit.is_wanted for unit in ledger.units) else IDLE_S)
 
     def failed(self, outcome: PodOutcome, failure: Failure) -> None:
         """Notes a failed sandbox for an event."""
@@ -96,6 +93,13 @@ class SandboxControl:
             return
         unit.version += 1
         self._on_ready(unit, 1 if state is not BreakerState.CLOSED else min(count, WOKEN_MAX))
+
+    async def _write(self, mover: Mover) -> None:
+        while True:
+            if mover.may_act():
+                self._report(mover)
+                await self._evict_stuck(mover)
+            await asyncio.sleep(STUCK_S)
 
     def _report(self, mover: Mover) -> None:
         while self._failures:

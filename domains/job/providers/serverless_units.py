@@ -144,7 +144,7 @@ class ServerlessUnits:
         has_quota = any(unit.settings.quota != Quota() for unit in self._ledger.units)
         return (
             EventRegistration(UNIT_READY, lambda pod, old, new: Hint.QUEUE_ONE if old is new is None else Hint.SKIP),
-            EventRegistration(PENDING_DELETED),
+            EventRegistration(PENDING_DELETED, lambda pod, old, new: Hint.QUEUE_ONE),
             EventRegistration(ASSIGNED_POD_DELETE, lambda pod, old, new: Hint.QUEUE if has_quota else Hint.SKIP),
         )
 
