@@ -14,7 +14,6 @@ from domains.job.providers.control import SandboxControl
 from domains.job.providers.rate import SandboxRate, Token
 from domains.job.providers.sandbox_ledger import SandboxLedger, Unit
 from domains.job.units import unit_ledger
-from domains.job.units.open_units import open_units
 from domains.job.units.policy import Policy
 from domains.job.units.policy import Unit as PolicyUnit
 from domains.job.units.policy_table import Match
@@ -184,7 +183,7 @@ def refused_templates_are_tried_again() -> None:
 @defect
 def timeouts_of_units_are_ignored() -> None:
     """A pod goes on to the next unit at once."""
-    put(ResourcePolicy, "_timeouts", lambda self, policy, pod: len(policy.units))
+    put(ResourcePolicy, "_timeouts", staticmethod(lambda policy, pod, now_s: len(policy.units)))
 
 
 @defect
@@ -194,7 +193,7 @@ def pods_go_on_while_their_victims_terminate() -> None:
     def raise_level(self: ResourcePolicy, match: Match, pod: Pod) -> bool:
         if not match.policy.preempts_before_next:
             return False
-        every = open_units(self._ledger, match, pod, self._timeouts(match.policy, pod))
+        every = self._every(match, pod)
         level = every.after(self._levels.pop(pod.uid, 0), len(match.policy.units))
         if level is not None:
             self._levels[pod.uid] = level

@@ -41,6 +41,8 @@ FULL: Final = "node(s) belong to a unit that has its max"
 LATER: Final = "node(s) belong to a later unit"
 PERIOD_MIN_S, PERIOD_MAX_S = 0.25, 15.0
 """A timeout is noticed at most this long, or a sixtieth of it, after it has run out."""
+BATCH: Final = 500
+"""Pending pods that are looked at before the loop does something else."""
 LEVELS_MAX: Final = 10_000
 """Pods whose level is kept; beyond that, the one that was added first begins again with the first unit."""
 NO_ARGS: Final[Mapping[str, Any]] = {}
@@ -90,7 +92,7 @@ class ResourcePolicy:
             return match.problem
         has_amounts = any(unit.max_resources for unit in policy.units)
         amounts = tuple(sorted(pod.requests.items())) if has_amounts else ()
-        return policy.key, match.group, self._timeouts(policy, pod), self._levels.get(pod.uid, 0), amounts
+        return policy.key, match.group, self._timeouts(policy, pod, self._now_s), self._levels.get(pod.uid, 0), amounts
 
     def cache_key(self, cycle: CycleView, pod: Pod) -> SplitCacheKey | None:
         match = self._match(pod)
@@ -109,14 +111,19 @@ class ResourcePolicy:
             ledger.served.add(pod.spec.scheduler_name)
         return match
 
-    def _timeouts(self, policy: Policy, pod: Pod) -> int:
+    @staticmethod
+    def _timeouts(policy: Policy, pod: Pod, now_s: float) -> int:
         """Returns how many timeouts have run out since the pod was created: a restarted process knows it, too."""
         if not policy.is_timed or not pod.created_s:
             return 0
-        return max(0, min(len(policy.units), int((self._now_s - pod.created_s) // policy.timeout_s)))
+        return max(0, min(len(policy.units), int((now_s - pod.created_s) // policy.timeout_s)))
+
+    def _every(self, match: Match, pod: Pod) -> OpenUnits:
+        """Returns the units that are open to the pod, whatever its level."""
+        return open_units(self._ledger, match, pod, self._timeouts(match.policy, pod, self._now_s))
 
     def _open(self, match: Match, pod: Pod) -> OpenUnits:
-        found = open_units(self._ledger, match, pod, self._timeouts(match.policy, pod))
+        found = self._every(match, pod)
         if match.policy.preempts_before_next:
             return up_to(found, self._levels.get(pod.uid, 0), len(match.policy.units))
         return found
@@ -211,8 +218,7 @@ class ResourcePolicy:
         policy = match.policy
         if not policy.preempts_before_next or self._context.nominations.node_of(pod.uid):
             return False
-        every = open_units(self._ledger, match, pod, self._timeouts(policy, pod))
-        level = every.after(self._levels.pop(pod.uid, 0), len(policy.units))
+        level = self._every(match, pod).after(self._levels.pop(pod.uid, 0), len(policy.units))
         if level is None:
             return False
         if len(self._levels) >= LEVELS_MAX:
@@ -222,7 +228,7 @@ class ResourcePolicy:
 
     def _waiting(self, match: Match, pod: Pod) -> Status:
         policy = match.policy
-        found = open_units(self._ledger, match, pod, self._timeouts(policy, pod))
+        found = self._every(match, pod)
         if found.waits_in >= 0:
             unit = policy.units[found.waits_in]
             text = f"{policy.name}: the pod waits for room in units[{unit.index}] ({policy.next.value})"
@@ -292,28 +298,27 @@ class ResourcePolicy:
     async def run(self, ports: BackgroundPorts) -> None:
         """Advances the time that the other methods see, and requeues pods whose timeout has run out, until cancelled."""
         while True:
-            self._advance(ports.clock.now().timestamp())
+            await self._advance(ports.clock.now().timestamp())
             timed = [policy.timeout_s for policy in self._ledger.table.policies() if policy.is_timed]
             await asyncio.sleep(min(PERIOD_MAX_S, max(PERIOD_MIN_S, min(timed) / 60.0)) if timed else 1.0)
 
-    def _advance(self, now_s: float) -> None:
+    async def _advance(self, now_s: float) -> None:
         before_s, self._now_s = self._now_s, now_s
         self._ledger.refresh()
         if not any(policy.is_timed or policy.preempts_before_next for policy in self._ledger.table.policies()):
             self._levels.clear()
             return
-        has_moved, pending = False, set[str]()
-        for pod in self._context.pending():
+        has_moved, levelled, pending = False, set(self._levels), set[str]()
+        for number, pod in enumerate(tuple(self._context.pending())):
             match = self._ledger.table.match(pod)
-            if match is None:
-                continue
-            pending.add(pod.uid)
-            self._now_s = before_s
-            before = self._timeouts(match.policy, pod)
-            self._now_s = now_s
-            has_moved |= self._timeouts(match.policy, pod) != before
-        for uid in self._levels.keys() - pending:
-            del self._levels[uid]
+            if match is not None:
+                pending.add(pod.uid)
+                before, after = (self._timeouts(match.policy, pod, at_s) for at_s in (before_s, now_s))
+                has_moved |= after != before
+            if number % BATCH == BATCH - 1:
+                await asyncio.sleep(0)
+        for uid in levelled - pending:
+            self._levels.pop(uid, None)
         if has_moved:
             self._context.notify(CHANGED)
 
