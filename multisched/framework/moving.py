@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 import msgspec
 
 from multisched.framework.points import Plugin
-from multisched.framework.ports import ObjectRef, WriteReply
+from multisched.framework.ports import ObjectRef, UnreachableError, WriteReply
 from multisched.framework.repair import RepairPlan, RepairRequest
 from multisched.model.objects import Pod
 
@@ -82,6 +82,18 @@ class DocumentStore(Protocol):
     async def write(self, document: bytes) -> DocumentReply:
         """Replaces the version that the last `read` or `write` saw, never a newer one. Never raises, whatever the server does."""
         ...
+
+
+async def replace_document(store: DocumentStore, document: bytes) -> DocumentReply:
+    """Writes a document, also over one that a former leader has written since this process read it. One try of each request."""
+    reply = await store.write(document)
+    if reply.answer is not DocumentAnswer.CONFLICT:
+        return reply
+    try:
+        await store.read()
+    except UnreachableError:
+        return reply
+    return await store.write(document)
 
 
 class Mover(DocumentStore, Evictor, Protocol):

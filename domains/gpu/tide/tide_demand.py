@@ -18,7 +18,7 @@ from domains.gpu.tide.settings import TideSettings
 from domains.gpu.tide.snapshot import Snapshot
 from domains.gpu.tide.state import InferenceState
 from multisched.framework.background import BackgroundPorts
-from multisched.framework.moving import DocumentAnswer, Mover
+from multisched.framework.moving import DocumentAnswer, Mover, replace_document
 from multisched.framework.ports import UnreachableError
 
 logger = logging.getLogger(__name__)
@@ -143,12 +143,6 @@ class TideDemand:
 
     async def _store(self, mover: Mover) -> None:
         document = msgspec.json.encode(self._history)
-        reply = await mover.write(document)
-        if reply.answer is DocumentAnswer.CONFLICT:  # the former leader has written since this process read it
-            try:
-                await mover.read()
-            except UnreachableError:
-                return
-            reply = await mover.write(document)
+        reply = await replace_document(mover, document)
         if reply.answer is not DocumentAnswer.WRITTEN:
             logger.info("tide: the demand was not stored", extra={"error": reply.message[:300]})

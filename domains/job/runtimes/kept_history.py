@@ -15,7 +15,7 @@ from typing import Final
 from domains.job.runtimes.history import MalformedHistoryError, RunHistory, RunKey, read_history
 from domains.job.runtimes.pod_run import PodRun
 from multisched.framework.background import BackgroundPorts
-from multisched.framework.moving import DocumentAnswer, Mover
+from multisched.framework.moving import DocumentAnswer, Mover, replace_document
 from multisched.framework.ports import UnreachableError
 
 logger = logging.getLogger(__name__)
@@ -79,13 +79,7 @@ class KeptHistory:
 
     async def _store(self, mover: Mover) -> None:
         document, version = self.history.document(), self.history.version
-        reply = await mover.write(document)
-        if reply.answer is DocumentAnswer.CONFLICT:  # the former leader has written since this process read it
-            try:
-                await mover.read()
-            except UnreachableError:
-                return
-            reply = await mover.write(document)
+        reply = await replace_document(mover, document)
         if reply.answer is DocumentAnswer.WRITTEN:
             self._stored_version = version
         else:
