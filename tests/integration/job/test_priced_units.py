@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any
 
@@ -14,62 +13,42 @@ from multisched.cluster.kubelet.provider import ProviderSettings
 from multisched.framework.views import ViewQuery
 from multisched.shell.plugin_views import ProgramViews
 from multisched.testing.builders import Document, container, node_document, pod_document
-from multisched.testing.sim_loop import SimLoop, simulate
-from tests.integration.gpu.gpu_cluster import PODS, GpuCluster, open_gpu_cluster
+from tests.integration.gpu.gpu_cluster import PODS, GpuCluster
 from tests.integration.gpu.tide_cluster import at_once
-from tests.integration.job.test_serverless_units import nodes_of
+from tests.integration.job.serverless_cluster import OWNER, Story, nodes_of, play_units
 
-CONFIGURATION = """
-apiVersion: multisched.io/v1
-kind: MultischedConfiguration
-domains:
-- name: job
-  nodes: {rule: rest}
-  profile:
-    plugins:
-      enabled:
-      - name: ServerlessUnits
-        args:
-          units:
-          - name: first
-            nodeSelector: {unit: first}
-            rate: {burst: %(burst)s, perSecond: 10}
-            quota: {pods: %(quota)s}
-            roundTo: {cpu: "2", memory: 1Gi}
-            price: {cpu: 0.5}
-            %(wait)s
-client: {bindTimeout: 900ms}
-lease: {duration: 2s, renewDeadline: 1s, retryPeriod: 200ms}
-"""
 PROVIDER = ProviderSettings(burst=100, perSecond=20.0, startupSeconds=2.0, syncBurst=1000, syncPerSecond=1000.0)
-WAIT = "waitFirst: {maxWait: 1m}"
+WAIT = {"waitFirst": {"maxWait": "1m"}}
 PER_SECOND = 2 * 0.5 / 3600.0
 """One CPU is rounded up to two."""
-Story = Callable[[GpuCluster], Awaitable[None]]
 
 
-def play(story: Story, *, cpu: int = 1, wait: str = WAIT, burst: int = 50, quota: int = 1000, **options: Any) -> None:
-    loop = SimLoop(1)
+def play(
+    story: Story, *, cpu: int = 1, wait: Document = WAIT, burst: int = 50, quota: int = 1000, **options: Any
+) -> None:
     own = node_document("own", cpu=cpu, memory="1Ti", pods=1000)
-    text = CONFIGURATION % {"wait": wait, "burst": burst, "quota": quota}
+    first = {
+        "rate": {"burst": burst, "perSecond": 10},
+        "quota": {"pods": quota},
+        "roundTo": {"cpu": "2", "memory": "1Gi"},
+        "price": {"cpu": 0.5},
+        **wait,
+    }
 
-    async def main() -> None:
-        nodes = [own, *nodes_of("first", PROVIDER, 1)]
-        async with open_gpu_cluster(loop, *nodes, configuration=text, **options) as cluster:
-            await asyncio.sleep(5.0)
-            await story(cluster)
-            assert cluster.differences() == []
+    async def after_a_while(cluster: GpuCluster) -> None:
+        await asyncio.sleep(5.0)
+        await story(cluster)
+        assert cluster.differences() == []
 
-    simulate(main(), loop)
+    play_units(after_a_while, {"first": first}, own, *nodes_of("first", PROVIDER, 1), **options)
 
 
 async def create(cluster: GpuCluster, name: str, run_s: float, deadline: str = "") -> None:
     document = pod_document(name, container("c", cpu="1"), schedulerName="job-scheduler", restartPolicy="Never")
     deadlines = {"multisched.io/deadline": deadline} if deadline else {}
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "burst", "uid": "uid-burst", "controller": True}
     document["metadata"] |= {
         "annotations": {"multisched.io/run-seconds": f"{run_s:g}"} | deadlines,
-        "ownerReferences": [owner],
+        "ownerReferences": [OWNER],
     }
     await cluster.send("POST", PODS, document)
 
@@ -205,7 +184,7 @@ def test_without_the_setting_a_price_keeps_no_pod() -> None:
         assert "priced" in places(cluster).values()
         assert (await unit(cluster))["waitFirst"] is None
 
-    play(story, wait="")
+    play(story, wait={})
 
 
 def test_a_pod_that_waits_for_the_rate_has_its_own_reason() -> None:
@@ -223,4 +202,4 @@ def test_a_pod_that_waits_for_the_rate_has_its_own_reason() -> None:
         await cluster.until(all_bound, 60.0)
         await asyncio.sleep(2.0)
 
-    play(story, wait="", burst=2)
+    play(story, wait={}, burst=2)

@@ -3,62 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import pytest
 
 from multisched.cluster.kubelet.provider import PROVIDER_ANNOTATION, ProviderAccount, ProviderSettings, ScriptedFailure
-from multisched.cluster.virtual_nodes import virtual_nodes
 from multisched.testing.builders import Document, container, pod_document
-from multisched.testing.sim_loop import SimLoop, simulate
-from tests.integration.gpu.gpu_cluster import PODS, GpuCluster, open_gpu_cluster
-
-OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "burst", "uid": "uid-burst", "controller": True}
-
-CONFIGURATION = """
-apiVersion: multisched.io/v1
-kind: MultischedConfiguration
-domains:
-- name: job
-  nodes: {rule: rest}
-  profile:
-    plugins:
-      enabled:
-      - name: ServerlessUnits
-        args:
-          units:
-          - name: first
-            nodeSelector: {unit: first}
-            rate: {burst: %(burst)s, perSecond: %(rate)s}
-            quota: {pods: 5000}
-            sandboxTimeout: 30s
-          - name: second
-            nodeSelector: {unit: second}
-client: {bindTimeout: 900ms}
-lease: {duration: 2s, renewDeadline: 1s, retryPeriod: 200ms}
-"""
-
-Story = Callable[[GpuCluster], Awaitable[None]]
-
-
-def nodes_of(name: str, settings: ProviderSettings, count: int = 2) -> list[Document]:
-    found = virtual_nodes(count, msgspec.structs.replace(settings, account=name))
-    for node in found:
-        node["metadata"]["labels"]["unit"] = name
-    return found
+from tests.integration.gpu.gpu_cluster import PODS, GpuCluster
+from tests.integration.job.serverless_cluster import OWNER, Story, nodes_of, play_units
 
 
 def play(story: Story, *nodes: Document, burst: int = 20, rate: float = 10.0, **options: Any) -> None:
-    loop = SimLoop(1)
-    text = CONFIGURATION % {"burst": burst, "rate": rate}
-
-    async def main() -> None:
-        async with open_gpu_cluster(loop, *nodes, configuration=text, **options) as cluster:
-            await story(cluster)
-
-    simulate(main(), loop)
+    first = {"rate": {"burst": burst, "perSecond": rate}, "quota": {"pods": 5000}, "sandboxTimeout": "30s"}
+    play_units(story, {"first": first, "second": {}}, *nodes, **options)
 
 
 def account(cluster: GpuCluster, name: str) -> ProviderAccount:
