@@ -42,14 +42,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- dig "lease" "namePrefix" "multisched" .Values.config -}}
 {{- end -}}
 
-{{/* Names of the domains that can repair, JSON: {"names": [...]}: those that run PeakForecast, or GpuTide once it is configured. */}}
-{{- define "multisched.repairing" -}}
+{{/* Names of the domains that keep state in a ConfigMap, JSON: {"names": [...]}: those that run PeakForecast, GpuTide or DeadlineSort. */}}
+{{- define "multisched.keepingState" -}}
 {{- $names := list -}}
 {{- range (include "multisched.domains" . | fromJson).domains -}}
 {{- $base := dig "profile" "base" .name . | default .name -}}
 {{- $enabled := dig "profile" "plugins" "enabled" list . -}}
-{{- $runs := or (eq $base "forecast") (eq $base "gpu") (eq .name $.Values.forecast.domain) -}}
-{{- range $enabled }}{{ if has .name (list "PeakForecast" "GpuTide") }}{{ $runs = true }}{{ end }}{{ end -}}
+{{- $runs := or (has $base (list "forecast" "gpu" "job")) (eq .name $.Values.forecast.domain) -}}
+{{- range $enabled }}{{ if has .name (list "PeakForecast" "GpuTide" "DeadlineSort") }}{{ $runs = true }}{{ end }}{{ end -}}
 {{- if $runs }}{{ $names = append $names .name }}{{ end -}}
 {{- end -}}
 {{- dict "names" $names | toJson -}}
