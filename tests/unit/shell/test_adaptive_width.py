@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from multisched.shell.adaptive_width import AdaptiveWidth, Bounds
@@ -137,6 +137,7 @@ events = st.lists(
 )
 
 
+@example(least=1, more=1, calm=16, answered=[(0.0, 0.0, 1, False)])  # 1.8: one request is all that may be in flight
 @given(st.integers(1, 1024), st.integers(0, 1023), st.integers(1, 16), events)
 def test_width_stays_within_its_bounds_whatever_is_answered(
     least: int, more: int, calm: int, answered: list[tuple[float, float, int, bool]]
