@@ -59,7 +59,7 @@ def test_a_run_of_many_seeds_has_each_kind() -> None:
         EDITED_FROM: TIDED_FROM,
         TIDED_FROM: CONTESTED_FROM,
         CONTESTED_FROM: SERVERLESS_FROM,
-        SERVERLESS_FROM: SERVERLESS_FROM + 40,
+        SERVERLESS_FROM: SERVERLESS_FROM + 100,
     }
     for first, end in ends.items():
         assert sum(first <= seed < end for seed in seeds) == 40
