@@ -21,8 +21,8 @@ from tests.real.witness import GPU, Witness, device_overlaps
 pytestmark = pytest.mark.timeout(300)
 
 NODE_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-NODES = 300
-JOB_PODS = 1_000
+NODES = 100
+JOB_PODS = 300
 BOUND_LIMIT_S = 90
 DONE_LIMIT_S = 90
 STOP_GRACE_S = 30.0
@@ -50,7 +50,7 @@ def _conditions(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 async def test_demo_runs_with_only_the_rights_of_deploy(tmp_path: Path) -> None:
-    nodes, workload = demo_nodes(NODES), demo_workload(JOB_PODS)
+    nodes, workload = demo_nodes(NODES), demo_workload(JOB_PODS, NODES)
     expected = pods_of(workload)
     assert expected.keys() == SCHEDULERS
     async with ControlPlane.start(tmp_path, audit=True) as plane, Admin.open(plane) as admin:
