@@ -81,7 +81,7 @@ def test_wheel_runs_with_only_the_packages_of_the_image(made: Path, tmp_path: Pa
     (wheel,) = made.glob("*.whl")
     run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], tmp_path)
     binaries = tmp_path / "venv" / "bin"
-    pip = [sys.executable, "-m", "pip", "--python", binaries / "python"]
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", binaries / "python"]
     install = [*pip, "install", "--quiet", "--no-compile"]
     locked = ["--require-hashes", "--only-binary=:all:", "-r", str(ROOT / "deploy/requirements.txt")]
     run([*install, *locked], tmp_path)
