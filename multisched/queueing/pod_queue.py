@@ -45,10 +45,11 @@ from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX, EventsInF
 from multisched.queueing.gang_entries import GangEntries
 from multisched.queueing.gating import Gates
 from multisched.queueing.hints import HintTable, Object, OnError, Requeue, is_wildcard
-from multisched.queueing.parked_pods import ParkedPods
+from multisched.queueing.parked_pods import ParkedPods, class_of
 from multisched.queueing.pod_changes import own_event
 from multisched.queueing.quarantine import ServerRefusals, sentence
 from multisched.queueing.readmission import MovedCounts, Readmission
+from multisched.queueing.representatives import Representatives
 from multisched.queueing.requeue_judge import BY_SERVER, RequeueJudge
 from multisched.queueing.sort_keys import SortKeys
 from multisched.queueing.transitions import POPPED, QueueInvariantError, QueueState
@@ -91,12 +92,20 @@ class PodQueue:
         self._hints = HintTable([*plugins, *pre_enqueue, ServerRefusals()], on_error, stopwatch)
         self._active = ActivePods()
         self._backoff = BackoffPods()
-        self._parked = ParkedPods()
+        self._representatives = Representatives()
+        self._parked = ParkedPods(self._representatives)
         self._events = EventsInFlight(in_flight_events_max)
         sort_keys = SortKeys(queue_sort, on_error)
         self.gangs = GangEntries(gangs if gangs is not None else GangRoster())
         self._states = EntryStates(
-            self._active, self._backoff, self._parked, self._events, sort_keys, self.gangs, leftover_s
+            self._active,
+            self._backoff,
+            self._parked,
+            self._events,
+            sort_keys,
+            self.gangs,
+            self._representatives,
+            leftover_s,
         )
         self.sorting, self._back = EntryOrder(self._states), Readmission(self._gates, self._states, self.gangs)
         self._back.reservations.policy = _reserve_policy(plugins)
@@ -196,16 +205,20 @@ class PodQueue:
         """Notes that a gang's placed members or its requirements changed; `regroup` handles it."""
         self.gangs.changed(key)
 
-    def listen(self, on_gated: Callable[[str], None]) -> None:
-        """Sets a callback for the uid of each pod that a gate refuses; it must not call back."""
-        self._back.on_gated = on_gated
+    def listen(self, on_gated: Callable[[str], None], nominated_to: Callable[[str], Collection[str]]) -> None:
+        """Sets a callback for the uid of each pod that a gate refuses; it must not call back.
+
+        `nominated_to`: node -> uids of the pods nominated to it.
+        """
+        self._back.on_gated, self._representatives.nominated_to = on_gated, nominated_to
 
     def regroup(self, now_s: float) -> Moved:
-        """Moves members of changed gangs to their new states. Must be called before `pop`."""
-        if not self.gangs.has_changed:
+        """Moves members of changed gangs, and the next of equal pods, to their new states. Must be called before `pop`."""
+        if not (self.gangs.has_changed or self._representatives.are_due):
             return NOTHING_MOVED
         self._now_s, tally = now_s, MovedCounts()
         self._back.regroup(now_s, tally)
+        self._back.wake_due(self._parked, now_s, tally)
         return tally.moved()
 
     # Attempts
@@ -213,7 +226,8 @@ class PodQueue:
     @property
     def has_ready(self) -> bool:
         """Reports whether `pop` would return a pod now."""
-        return bool(len(self._active) or self._backoff.early or self.gangs.has_changed)
+        are_due = self.gangs.has_changed or self._representatives.are_due
+        return bool(are_due or len(self._active) or self._backoff.early)
 
     def pop(self, now_s: float, like: PodSpec | None = None) -> Queued | None:
         """Removes the first pod and starts its attempt: an active one, else the best in backoff (not after an error).
@@ -242,6 +256,8 @@ class PodQueue:
             self._states.move(entry, QueueState.ABSENT, FAILED, now_s)
             return _placement(entry)
         how = self._judge.after_failure(entry, failure, now_s, budget)
+        if failure.is_error:
+            self._representatives.pass_on(entry)
         entry.queued_s, entry.order, entry.sort_key, entry.is_recovering = now_s, next(self._order), None, False
         entry.message, entry.was_flushed = failure.message, False
         self.gangs.refused(entry, failure.message)
@@ -258,6 +274,11 @@ class PodQueue:
         else:
             self._back.requeue(entry, max(how, Requeue.AFTER_BACKOFF), FAILED, self._now_s)
         return _placement(entry)
+
+    def found_node(self, uid: str) -> None:
+        """Notes that an attempt has found a node for the pod, or nominates it: the next equal pod may fit, too."""
+        if (entry := self._entries.get(uid)) is not None:
+            self._representatives.pass_on(entry)
 
     def charge_attempt(self, uid: str, seconds: float) -> None:
         """Charges the duration of the current attempt to the share of its namespace (`active_pods`)."""
@@ -293,11 +314,11 @@ class PodQueue:
         if len(self._events):
             self._events.record(event, old, new, is_of_interest=self._hints.is_of_interest(event))
         if len(self._parked):
-            own = _own_uids(event, old, new, self.gangs)
-            for entry, how in self._parked.affected(event, old, new, self._hints):
-                is_meant = entry.pod.spec.priority <= only.priority_max and entry.since_s >= only.parked_since_s
-                if is_meant and entry.uid not in own:
+            own, freed = _own_uids(event, old, new, self.gangs), _freed_node(old, new) if only is EVERY_POD else None
+            for entry, how in self._parked.affected(event, old, new, self._hints, own, freed, now_s):
+                if entry.pod.spec.priority <= only.priority_max and entry.since_s >= only.parked_since_s:
                     self._back.wake(entry, how, _label(event), self._now_s, tally)
+            self._back.wake_due(self._parked, now_s, tally)
         return tally.moved()
 
     def hint_durations(self) -> Mapping[tuple[str, str, str], Durations]:
@@ -379,6 +400,8 @@ class PodQueue:
 
     def _replace(self, entry: Entry, pod: Pod) -> QueueOutcome:
         known, entry.pod = entry.pod, pod
+        if entry.represents is not None and class_of(pod) != entry.represents.key:
+            self._representatives.pass_on(entry)
         is_elsewhere = self.gangs.join(entry)
         event = own_event(known, pod)
         if entry.state in POPPED:
@@ -435,6 +458,11 @@ def _own_uids(event: ClusterEvent, old: Object, new: Object, gangs: GangEntries)
     if not isinstance(old, Pod) or new is not None:
         return ()
     return gangs.uids_with(old.uid) if event is ATTEMPT_UNDONE else (old.uid,)
+
+
+def _freed_node(old: Object, new: Object) -> str | None:
+    """Returns the node that a pod has left; None for any other event."""
+    return (old.node or None) if isinstance(old, Pod) and new is None else None
 
 
 def _label(event: ClusterEvent) -> str:

@@ -18,6 +18,7 @@ from multisched.queueing.gang_entries import STARTED, GangEntries
 from multisched.queueing.gang_reservations import GangReservations
 from multisched.queueing.gating import Gates
 from multisched.queueing.hints import Requeue
+from multisched.queueing.parked_pods import ParkedPods
 from multisched.queueing.transitions import POPPED, QueueState
 
 GATHERED, JOINED, SORTED, OVERDUE, RESERVES = (
@@ -28,6 +29,9 @@ GATHERED, JOINED, SORTED, OVERDUE, RESERVES = (
     "GangReserves",
 )
 """Events in the moves of members: joined the lead, a member was added, the gang changed, it timed out, a turn to reserve began or ended."""
+
+REPRESENTED = "RepresentativeTried"
+"""The event of pods that are requeued because an equal pod was tried (`representatives`)."""
 
 
 class MovedCounts(msgspec.Struct):
@@ -79,6 +83,16 @@ class Readmission:
             is_undone = event == ATTEMPT_UNDONE.label
             entry.waits_out_backoff = is_undone and self._gangs.must_start_together(entry.uid)
             self.requeue(entry, how, event, now_s, tally)
+
+    def wake_due(self, parked: ParkedPods, now_s: float, tally: MovedCounts) -> None:
+        """Requeues the next representatives of classes, or all pods of a class, for which one was tried."""
+        for where, are_all in self._states.representatives.take_due():
+            members = parked.members(where)
+            next_ones = (
+                members.values() if are_all else self._states.representatives.choose(where, members, "", (), now_s)
+            )
+            for entry in next_ones:
+                self.wake(entry, Requeue.AFTER_BACKOFF, REPRESENTED, now_s, tally)
 
     def ask_again(self, event: str, now_s: float) -> list[tuple[Pod, Status]]:
         """Runs the new gates for active entries and entries in backoff; gates those refused. Followers are checked with their lead."""
