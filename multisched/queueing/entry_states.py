@@ -21,7 +21,6 @@ from multisched.queueing.events_in_flight import EventsInFlight
 from multisched.queueing.gang_entries import GangEntries
 from multisched.queueing.parked_pods import ParkedPods
 from multisched.queueing.quarantine import API_SERVER
-from multisched.queueing.representatives import Representatives
 from multisched.queueing.sort_keys import SortKeys
 from multisched.queueing.transitions import ALLOWED, POPPED, QueueInvariantError, QueueState, check
 
@@ -52,7 +51,6 @@ class EntryStates:
         "_sort_keys",
         "entries",
         "leftover_s",
-        "representatives",
     )
 
     def __init__(
@@ -63,7 +61,6 @@ class EntryStates:
         events: EventsInFlight,
         sort_keys: SortKeys,
         gangs: GangEntries,
-        representatives: Representatives,
         leftover_s: float,
     ) -> None:
         self._active = active
@@ -72,7 +69,6 @@ class EntryStates:
         self._events = events
         self._sort_keys = sort_keys
         self._gangs = gangs
-        self.representatives = representatives
         self.leftover_s = leftover_s
         """How long an entry stays parked at most."""
         self.entries: dict[str, Entry] = {}
@@ -94,7 +90,7 @@ class EntryStates:
         entry.state, entry.since_s = target, now_s
         entry.remember(now_s, event, target)
         if entry.represents is not None:
-            self.representatives.moved(entry)
+            self._parked.representatives.moved(entry)
         if not stays:
             self._enter(entry, now_s)
         if target in _COUNTED:

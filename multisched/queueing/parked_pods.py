@@ -61,8 +61,8 @@ def hint_cost(spec: PodSpec) -> int:
 class ParkedPods:
     """Entries that only an event or the leftover flush moves."""
 
-    def __init__(self, representatives: Representatives) -> None:
-        self._representatives = representatives
+    def __init__(self) -> None:
+        self.representatives = Representatives()
         self._groups: dict[Refusers, dict[str, _Classes]] = {}
         """By namespace."""
         self._keys: dict[str, ParkedClass] = {}
@@ -182,7 +182,7 @@ class ParkedPods:
                         found.append((one, Requeue.AT_ONCE))
                     elif are_represented and len(members) > 1 and freed is not None:
                         where = ParkedClass(refusers, namespace, key)
-                        chosen = self._representatives.choose(where, members, freed, apart, now_s)
+                        chosen = self.representatives.choose(where, members, freed, apart, now_s)
                         found += [(one, how) for one in chosen]
                     else:
                         found += [(one, how) for one in members.values()]
@@ -236,7 +236,8 @@ class ParkedPods:
         where = self._keys[entry.uid] = ParkedClass(refusers, namespace, key)
         if entry.represents == where:  # refused for all: it keeps its turn
             members.move_to_end(entry.uid, last=False)
-        entry.represents = None
+            entry.represents = None
+        self.representatives.pass_on(entry)  # it has changed since
         self._counts[entry.state] += 1
 
     def _unindex(self, uid: str) -> None:

@@ -50,12 +50,13 @@ class MovedCounts(msgspec.Struct):
 class Readmission:
     """Requeues the entries of one queue."""
 
-    __slots__ = ("_gangs", "_gates", "_states", "on_gated", "reservations")
+    __slots__ = ("_gangs", "_gates", "_parked", "_states", "on_gated", "reservations")
 
-    def __init__(self, gates: Gates, states: EntryStates, gangs: GangEntries) -> None:
+    def __init__(self, gates: Gates, states: EntryStates, gangs: GangEntries, parked: ParkedPods) -> None:
         self._gates = gates
         self._states = states
         self._gangs = gangs
+        self._parked = parked
         self.on_gated: Callable[[str], None] = _ignore
         """Called with the uid of each pod that a gate refuses; must not call back."""
         self.reservations = GangReservations(gangs)
@@ -84,13 +85,12 @@ class Readmission:
             entry.waits_out_backoff = is_undone and self._gangs.must_start_together(entry.uid)
             self.requeue(entry, how, event, now_s, tally)
 
-    def wake_due(self, parked: ParkedPods, now_s: float, tally: MovedCounts) -> None:
+    def wake_due(self, now_s: float, tally: MovedCounts) -> None:
         """Requeues the next representatives of classes, or all pods of a class, for which one was tried."""
-        for where, are_all in self._states.representatives.take_due():
-            members = parked.members(where)
-            next_ones = (
-                members.values() if are_all else self._states.representatives.choose(where, members, "", (), now_s)
-            )
+        representatives = self._parked.representatives
+        for where, are_all in representatives.take_due():
+            members = self._parked.members(where)
+            next_ones = members.values() if are_all else representatives.choose(where, members, "", (), now_s)
             for entry in next_ones:
                 self.wake(entry, Requeue.AFTER_BACKOFF, REPRESENTED, now_s, tally)
 

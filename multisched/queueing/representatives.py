@@ -65,7 +65,8 @@ class Representatives:
     def moved(self, entry: Entry) -> None:
         """Handles a representative that has changed its state: if it is not tried any more, another one may have to be."""
         where = entry.represents
-        if where is None or entry.state in _TRIED:
+        is_delayed = entry.state is QueueState.BACKOFF and entry.failed_by_error
+        if where is None or (entry.state in _TRIED and not is_delayed):
             return
         if entry.state is not QueueState.UNSCHEDULABLE:
             self.pass_on(entry)

@@ -178,9 +178,11 @@ def test_another_representative_follows_one_that_is_deleted_changed_or_fails() -
         queue.remove("a")
 
     def change(queue: PodQueue) -> None:
+        assert popped(queue, LATER_S) == "a"
         pod = queue.pod("a")
         assert pod is not None
         queue.update(pod, replace(pod, labels={"changed": "yes"}), LATER_S)
+        queue.fail("a", Failure(frozenset({OneAtATime.name})), LATER_S)
 
     def fail(queue: PodQueue) -> None:
         assert popped(queue, LATER_S) == "a"

@@ -18,7 +18,6 @@ from multisched.queueing.entry import Entry
 from multisched.queueing.events_in_flight import EventsInFlight
 from multisched.queueing.parked_pods import ParkedPods, hint_cost
 from multisched.queueing.pod_queue import PodQueue
-from multisched.queueing.representatives import Representatives
 from multisched.queueing.transitions import QueueInvariantError, QueueState, check
 from tests.unit.queueing.builders import ClosedGates, Errors, make_pod, make_queue, pop_uid
 
@@ -94,7 +93,7 @@ def test_number_of_kept_shares_is_limited() -> None:
 
 
 def one_parked() -> tuple[ParkedPods, Entry]:
-    parked = ParkedPods(Representatives())
+    parked = ParkedPods()
     pod = make_pod("p")
     entry = Entry(pod.uid, pod, 1, 0.0, 0.0)
     entry.state = QueueState.UNSCHEDULABLE
