@@ -201,6 +201,7 @@ class PodIngest:
         if worker is not None and pending is not None and not is_ours:
             # Bound by another client while it was pending, in an attempt, or in a binding cycle for another node.
             worker.queue.remove(pod.uid)
+            worker.wake_if_ready()
             worker.binding.cancel(pod.uid, Status.error(f"another client bound it to {pod.node}"))
         if before is None or pending is not None:
             self._router.notify_pod(ASSIGNED_POD_ADD, None, pod, self._cache.nodes.row_of(pod.node), now_s)
@@ -319,6 +320,7 @@ class PodIngest:
         pod, nominated_node = self._pending.pop(uid, None), self._nominator.node_of(uid)
         self._nominator.remove(uid)
         worker.queue.remove(uid)
+        worker.wake_if_ready()
         worker.binding.cancel(uid, Status.error(why))
         if pod is None:
             return
