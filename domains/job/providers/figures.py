@@ -31,6 +31,7 @@ def _unit(unit: Unit, ledger: SandboxLedger) -> Document:
             "tokens": rate.available(now_s),
             "burst": round(rate.burst, 1),
         },
+        "window": {"size": unit.window.size(now_s), "unsettled": unit.window.unsettled},
         "used": {"pods": unit.used["pods"], "cpuMilli": unit.used["cpu"], "memoryBytes": unit.used["memory"]},
         "quota": {"pods": quota.pods, "cpuMilli": quota.cpu_milli, "memoryBytes": quota.memory_bytes},
         "starting": waiting,

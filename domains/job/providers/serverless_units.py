@@ -17,7 +17,17 @@ import numpy as np
 from domains.job.condition_reasons import WAITING_FOR_UNIT
 from domains.job.providers.control import SandboxControl
 from domains.job.providers.price_gate import PriceGate
-from domains.job.providers.sandbox_ledger import NO_UNIT, TIMED, Cause, SandboxLedger, Unit, refusal_of, template_of
+from domains.job.providers.sandbox_ledger import (
+    NO_UNIT,
+    PACED,
+    TIMED,
+    Cause,
+    SandboxLedger,
+    Unit,
+    owner_of,
+    refusal_of,
+    template_of,
+)
 from domains.job.providers.settings import Quota, provider_settings
 from domains.job.providers.sizes import Size
 from multisched.framework.background import BackgroundPorts
@@ -127,11 +137,19 @@ class ServerlessUnits:
     # -- classes and queueing hints --------------------------------------------------------------------------------
 
     def sign(self, pod: Pod) -> Hashable:
-        """Returns the images only while a unit has refused these, so that other pods share classes; and the units that it may pay for."""
+        """Returns the images only while a unit has refused these, so that other pods share classes; and the units that it may pay for, or
+        may not probe.
+        """
         is_daemon = pod.owner is not None and pod.owner.kind == "DaemonSet"
-        template, ledger = template_of(pod), self._ledger
+        template, owner, ledger = template_of(pod), owner_of(pod), self._ledger
         images = template if any(template in unit.refused for unit in ledger.units) else None
-        return is_daemon, images, tuple([pod.uid in unit.payers for unit in ledger.priced])
+        payer = tuple([pod.uid in unit.payers for unit in ledger.priced])
+        return (
+            is_daemon,
+            images,
+            payer,
+            tuple([unit.spares(owner, ledger.now_s) for unit in ledger.units if unit.spared]),
+        )
 
     def cache_key(self, cycle: CycleView, pod: Pod) -> SplitCacheKey | None:
         ledger = self._ledger
@@ -166,7 +184,7 @@ class ServerlessUnits:
         ledger = self._ledger
         least = Size(0, 0)
         causes = {unit.name: unit.cause(("", ()), least, ledger.now_s) for unit in ledger.units}
-        found = {name: cause for name, cause in causes.items() if cause in (Cause.BREAKER, Cause.RATE)}
+        found = {name: cause for name, cause in causes.items() if cause in PACED}
         return found, {unit.name: dict(unit.payers) for unit in ledger.priced}
 
     def import_state(self, handed: object) -> None:

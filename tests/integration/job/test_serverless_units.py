@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from domains.job.providers.breaker import FAILURES_TO_OPEN
 from multisched.cluster.kubelet.provider import PROVIDER_ANNOTATION, ProviderAccount, ProviderSettings, ScriptedFailure
 from multisched.testing.builders import Document, container, pod_document
 from tests.integration.gpu.gpu_cluster import PODS, GpuCluster
@@ -56,7 +57,14 @@ async def change(cluster: GpuCluster, name: str, settings: ProviderSettings, cou
         await cluster.patch_node(node["metadata"]["name"], {"metadata": {"annotations": {PROVIDER_ANNOTATION: text}}})
 
 
+ECI = ProviderSettings(startupSeconds=2.0, syncBurst=1000, syncPerSecond=1000.0)
 FAST = ProviderSettings(burst=20, perSecond=10.0, startupSeconds=2.0, syncBurst=1000, syncPerSecond=1000.0)
+
+
+SLOW_START_S = 2.0
+"""Tokens of so long are lost at the begin of a burst, while the first sandboxes show that the provider works."""
+JOB_RETRIES = 6
+"""Default backoffLimit of a Job: one more failed pod ends it."""
 
 
 def test_binds_keep_to_the_rate_of_the_provider_which_throttles_none() -> None:
@@ -69,7 +77,7 @@ def test_binds_keep_to_the_rate_of_the_provider_which_throttles_none() -> None:
 
         await cluster.until(all_bound, 60.0)
         fluid_s = (320 - 17) / 10.0  # three tokens of the burst are kept
-        assert cluster.loop.time() - began_s <= fluid_s + 0.5
+        assert cluster.loop.time() - began_s <= fluid_s + 0.5 + SLOW_START_S
         await asyncio.sleep(5.0)
         counts = account(cluster, "first").statistics()
         assert (counts.creates, counts.throttled) == (320, 0)
@@ -121,6 +129,33 @@ def test_unit_whose_sandboxes_fail_is_left_for_the_next_and_probed() -> None:
         assert cluster.loop.time() - recovered_s <= 30.0 + 5.0
 
     play(story, *nodes_of("first", FAST, 1), *nodes_of("second", FAST, 1))
+
+
+@pytest.mark.parametrize("has_next_unit", [False, True])
+def test_outage_during_a_burst_fails_no_job(has_next_unit: bool) -> None:
+    async def story(cluster: GpuCluster) -> None:
+        outage = msgspec.structs.replace(ECI, failures=(ScriptedFailure("503 Service Unavailable"),))
+        await change(cluster, "first", outage)
+        await asyncio.sleep(1.0)
+        began_s = cluster.loop.time()
+        await create(cluster, 200)
+        await asyncio.sleep(60.0 - (cluster.loop.time() - began_s))
+        assert FAILURES_TO_OPEN <= (await phases(cluster))["Failed"] <= JOB_RETRIES
+
+        await change(cluster, "first", ECI)
+        recovered_s = cluster.loop.time()
+
+        async def have_ended() -> bool:
+            found = await phases(cluster)
+            return found["Failed"] + found.get("Succeeded", 0) == 200
+
+        await cluster.until(have_ended, 90.0)
+        assert (await phases(cluster))["Failed"] <= JOB_RETRIES
+        created_s = [call.at_s for call in account(cluster, "first").calls if call.outcome == "created"]
+        assert has_next_unit or min(created_s) - recovered_s <= 30.0
+
+    nodes = [*nodes_of("first", ECI), *(nodes_of("second", ECI) if has_next_unit else ())]
+    play(story, *nodes, burst=100, rate=20.0)
 
 
 def test_stuck_pods_are_evicted_only_if_a_controller_replaces_them() -> None:

