@@ -24,6 +24,7 @@ from tests.kit.run.seeded_run import run_seed
 from tests.kit.settings.setting import (
     CONTESTED_FROM,
     EDITED_FROM,
+    ELASTIC_FROM,
     LINKED_FROM,
     OWNED_FROM,
     RELOADED_FROM,
@@ -42,6 +43,7 @@ KINDS = (
     TIDED_FROM,
     CONTESTED_FROM,
     SERVERLESS_FROM,
+    ELASTIC_FROM,
 )
 """The first seed of each kind of run."""
 FAILING = {

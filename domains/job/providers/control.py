@@ -15,7 +15,7 @@ from typing import Final
 
 from domains.job.providers.breaker import BreakerState
 from domains.job.providers.messages import Failure
-from domains.job.providers.sandbox_ledger import Sandbox, SandboxLedger, Unit
+from domains.job.providers.sandbox_ledger import Sandbox, SandboxLedger, Unit, owner_of
 from domains.job.providers.sizes import Size
 from multisched.framework.background import BackgroundPorts
 from multisched.framework.moving import EvictAnswer, Mover
@@ -133,16 +133,15 @@ class SandboxControl:
             mover.record_event("Warning", pod_ref(pod), "SandboxStuck", note, action=ACTION)
 
     async def _evict(self, mover: Mover, pod: Pod, unit: Unit) -> None:
-        assert pod.owner is not None, "a pod without a controller is not evicted"
         timeout_s = unit.settings.sandbox_timeout_s
-        unit.spare(pod.owner.uid, math.inf)  # before the reply: the pod's replacement may be here earlier
+        unit.spare(owner_of(pod), math.inf)  # before the reply: the pod's replacement may be here earlier
         reply = await mover.evict(pod_ref(pod), timeout_s=mover.write_timeout_s)
         if reply.answer is EvictAnswer.EVICTED:
             unit.evicted += 1
             note = f"evicted: unit {unit.name} has started no sandbox within {timeout_s:g} s"
             mover.record_event("Warning", pod_ref(pod), "SandboxTimeout", note, action=ACTION)
             return
-        unit.spared.pop(pod.owner.uid, None)
+        unit.spared.pop(owner_of(pod), None)
         if reply.answer is EvictAnswer.REFUSED and pod.uid not in self._reported:
             self._reported.add(pod.uid)
             note = f"unit {unit.name} has started no sandbox, and the eviction was refused: {reply.message}"

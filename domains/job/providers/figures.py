@@ -7,6 +7,7 @@ from typing import Final
 
 from domains.job.providers.breaker import BreakerState
 from domains.job.providers.sandbox_ledger import SandboxLedger, Unit
+from domains.job.providers.settings import ALLOCATABLE, ELASTIC
 from multisched.framework.introspection import PluginMetric
 from multisched.framework.views import Document
 
@@ -32,6 +33,7 @@ def _unit(unit: Unit, ledger: SandboxLedger) -> Document:
             "burst": round(rate.burst, 1),
         },
         "window": {"size": unit.window.size(now_s), "unsettled": unit.window.unsettled},
+        "capacity": ELASTIC if unit.settings.is_elastic else ALLOCATABLE,
         "used": {"pods": unit.used["pods"], "cpuMilli": unit.used["cpu"], "memoryBytes": unit.used["memory"]},
         "quota": {"pods": quota.pods, "cpuMilli": quota.cpu_milli, "memoryBytes": quota.memory_bytes},
         "starting": waiting,

@@ -24,7 +24,7 @@ from domains.job.providers.rate import SandboxRate, Token
 from domains.job.providers.settings import ProviderSettings, UnitSettings
 from domains.job.providers.sizes import SECONDS_PER_HOUR, Size
 from multisched.framework.node_view import Int32, Rows
-from multisched.model.objects import Node, Pod
+from multisched.model.objects import CPU, MEMORY, Node, Pod
 from multisched.model.pod_outcome import PodOutcome
 
 PROVIDER_FAILED: Final = "ProviderFailed"
@@ -37,6 +37,7 @@ SPARED_S: Final = 10.0
 """So long, the pods of an owner that has just lost a pod to a failing unit are no probes of it: they may find other nodes."""
 SPARED_MAX: Final = 1_000
 """Owners of each unit; beyond it, the one that was added first may be the next probe."""
+ELASTIC: Final = frozenset({CPU, MEMORY})
 OUTCOME_MAX_S: Final = 10.0
 """How long the outcome of a pod is awaited after the pod was deleted: the watch of ended pods may be slower."""
 NO_ANNOTATIONS: Final[Mapping[str, str]] = {}
@@ -220,13 +221,13 @@ class Unit:
 
 
 class SandboxLedger:
-    """Implements `framework.ledger.Ledger`."""
+    """Implements `ElasticLedger` of `framework.ledger`."""
 
     name = "sandboxes"
 
     def __init__(self, settings: ProviderSettings, scheduler_names: frozenset[str] | None) -> None:
         """`scheduler_names`: whose pods count; None: all."""
-        self._settings = settings
+        self.settings = settings
         self._names = scheduler_names
         self._messages = Messages(settings.messages)
         self.units: Sequence[Unit] = [Unit(one) for one in settings.units]
@@ -308,9 +309,7 @@ class SandboxLedger:
             gone.unit.breaker.give_back(gone.attempt, self.now_s)
 
     def set_node(self, row: int, node: Node | None) -> None:
-        labels = {} if node is None else node.labels
-        found = next((n for n, unit in enumerate(self.units) if unit.settings.selects(labels)), NO_UNIT)
-        index = NO_UNIT if node is None else found
+        index = NO_UNIT if node is None else self._index_of(node)
         before = self._unit_of_row.get(row, NO_UNIT)
         if index == before:
             return
@@ -334,13 +333,21 @@ class SandboxLedger:
                     self._meter(one)
                 one.token = one.attempt = None
 
+    def elastic(self, node: Node) -> frozenset[str]:
+        index = self._index_of(node)
+        return ELASTIC if index != NO_UNIT and self.units[index].settings.is_elastic else frozenset()
+
+    def _index_of(self, node: Node) -> int:
+        """Returns the number of the first unit that selects the node."""
+        return next((n for n, unit in enumerate(self.units) if unit.settings.selects(node.labels)), NO_UNIT)
+
     def held(self) -> Mapping[str, object]:
         return {
             uid: (one.row, None if one.unit is None else one.unit.name, one.size) for uid, one in self.sandboxes.items()
         }
 
     def empty_copy(self) -> SandboxLedger:
-        return SandboxLedger(self._settings, self._names)
+        return SandboxLedger(self.settings, self._names)
 
     def _add(self, pod: Pod, row: int) -> Sandbox:
         added = self.sandboxes[pod.uid] = Sandbox(self.unit_of(row), row, pod, self.now_s)

@@ -36,6 +36,7 @@ from multisched.framework.context import PluginContext
 from multisched.framework.dependency import Dependency
 from multisched.framework.events import ASSIGNED_POD_DELETE, Action, ClusterEvent, EventRegistration, Hint, Resource
 from multisched.framework.introspection import PluginMetric
+from multisched.framework.ledger import LedgerSettingsError
 from multisched.framework.node_view import Codes, Rows, Scores
 from multisched.framework.normalize import MAX_SCORE
 from multisched.framework.points import CycleView, PostFilterResult, PreFilterResult, Refusals
@@ -71,6 +72,10 @@ class ServerlessUnits:
         if settings.units:
             registered = context.hold.register(ledger)
             assert isinstance(registered, SandboxLedger), f"ledger {ledger.name} belongs to another plugin"
+            if registered.settings != settings:
+                raise LedgerSettingsError(
+                    "units and messages change only at the start, and are the same in all domains"
+                )
             ledger = registered
         self._context = context
         self._ledger = ledger
@@ -193,6 +198,13 @@ class ServerlessUnits:
         for unit in self._ledger.units:
             unit.imported = causes.get(unit.name)
             unit.payers = dict(payers.get(unit.name, ()))
+
+    def describe(self, pod: Pod, row: int) -> str:
+        """See `framework.introspection.ExplainPlugin`."""
+        unit = self._ledger.unit_of(row)
+        if unit is None or not unit.settings.is_elastic:
+            return ""
+        return f"in serverless unit {unit.name}, whose capacity is elastic: the node's cpu and memory are no limit"
 
     def note_on_pending(self, pod: Pod, now_s: float) -> str:
         """See `framework.introspection.PendingNotePlugin`: price, predicted wait and deadline."""
