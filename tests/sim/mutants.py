@@ -171,7 +171,7 @@ FIRST: dict[str, int] = {
     "relabelled_pods_requeue_nothing": 28,
     "reloads_drop_a_queued_pod": 220,
     "reparked_pod_blocks_others": 7,
-    "replacements_are_probes": 802,
+    "replacements_are_probes": 810,
     "required_domains_left": 218,
     "resized_pods_keep_their_quota": 122,
     "resized_pods_keep_their_share_of_a_quota": 500,

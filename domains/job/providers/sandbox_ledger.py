@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from domains.job.domain_waits import Pace
 from domains.job.providers.breaker import Attempt, Breaker, BreakerState
 from domains.job.providers.cost_meter import CostMeter
 from domains.job.providers.create_window import CreateWindow
@@ -402,6 +403,14 @@ class SandboxLedger:
         kept: Rows = rows[~waits[self.indices(rows)]]
         return kept
 
+    def paced(self, rows: Rows) -> tuple[Rows, Sequence[Pace]]:
+        """Returns those of the rows that are of no unit, and the paces of the units that have others. The window of creates is ignored:
+        it is a matter of seconds.
+        """
+        indices = self.indices(rows)
+        found = [_pace(unit, rows[indices == number], self.now_s) for number, unit in enumerate(self.units)]
+        return rows[indices == NO_UNIT], [pace for pace in found if len(pace.rows)]
+
     # -- what becomes of sandboxes -----------------------------------------------------------------------------------
 
     def bound(self, uid: str) -> None:
@@ -522,6 +531,17 @@ class SandboxLedger:
                 unit.refused.pop(next(iter(unit.refused)))
             unit.refused[found.template] = (self.now_s + QUARANTINE_S, message)
         unit.version += 1
+
+
+def _pace(unit: Unit, rows: Rows, now_s: float) -> Pace:
+    quota, used = unit.settings.quota, unit.used
+    left = (
+        math.inf if most is None else max(0, most - used[name])
+        for name, most in (("cpu", quota.cpu_milli), ("memory", quota.memory_bytes), ("pods", quota.pods))
+    )
+    if unit.breaker.state is not BreakerState.CLOSED:
+        return Pace(rows, 0.0, 0.0, *left)
+    return Pace(rows, unit.rate.available(now_s), unit.rate.per_second, *left)
 
 
 def refusal_of(unit: Unit, cause: Cause) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from domains.job.condition_reasons import WAITING_FOR_UNIT
+from domains.job.domain_waits import DomainWaits
 from domains.job.providers.control import SandboxControl
 from domains.job.providers.price_gate import PriceGate
 from domains.job.providers.sandbox_ledger import (
@@ -89,6 +90,7 @@ class ServerlessUnits:
         ]
 
     async def run(self, ports: BackgroundPorts) -> None:
+        self._context.shared.of(DomainWaits).paced = self._ledger.paced
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._gate.run(ports))
             await self._control.run(ports)

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from domains.job.deadlines.deadline_sort import DeadlineSort
 from domains.job.providers.breaker import FAILURES_TO_OPEN
 from multisched.cluster.controllers.run import run_controllers
 from multisched.cluster.kubelet.provider import PROVIDER_ANNOTATION, ProviderAccount, ProviderSettings, ScriptedFailure
@@ -86,6 +87,30 @@ def test_binds_keep_to_the_rate_of_the_provider_which_throttles_none() -> None:
         counts = account(cluster, "first").statistics()
         assert (counts.creates, counts.throttled) == (320, 0)
         assert "Failed" not in await phases(cluster)
+
+    play(story, *nodes_of("first", FAST))
+
+
+def test_predicted_starts_respect_the_rate() -> None:
+    async def story(cluster: GpuCluster) -> None:
+        await create(cluster, 320)
+        await asyncio.sleep(12.0)
+        built = cluster.replicas[0].program.router.workers()[0].plugins.built
+        waits = next(one.plugin.waits for one in built if isinstance(one.plugin, DeadlineSort))
+        at_s, predicted_s = waits.at_s, sorted(wait.start_s or 0.0 for wait in waits.found.values())
+        offset_s = cluster.clock.now().timestamp() - cluster.loop.time()
+        assert len(predicted_s) >= 200
+
+        async def all_bound() -> bool:
+            return len(cluster.bound) == 320
+
+        await cluster.until(all_bound, 60.0)
+        bound_s = sorted(one.at_s + offset_s - at_s for one in cluster.bound)[-len(predicted_s) :]
+        late_s = [
+            one - other for one, other in zip(bound_s, predicted_s, strict=True)
+        ]  # any of equal pods may be the next
+        assert -0.5 <= min(late_s) <= max(late_s) <= 0.5
+        assert max(predicted_s) >= 19.0
 
     play(story, *nodes_of("first", FAST))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -186,6 +187,23 @@ def test_started_sandbox_ends_the_sparing() -> None:
     kept.learn(PodOutcome(replace(probe, node="n", phase="Running"), "", ""))
     assert kept.units[0].breaker.state is BreakerState.CLOSED
     assert not kept.units[0].spared
+
+
+def test_paces_have_rates_quotas_and_breakers() -> None:
+    kept = ledger()
+    for row, labels in LABELS.items():
+        kept.set_node(row, make_node(f"n{row}", labels=labels))
+    rows = np.arange(4)
+    kept.take(make_pod("p", spec=replace(make_pod("p").spec, requests={"cpu": 100})), 0)
+    own, (eci, other) = kept.paced(rows)
+    assert (own.tolist(), eci.rows.tolist(), other.rows.tolist()) == ([2], [0, 1], [3])
+    assert (eci.tokens, eci.per_second) == (18, 4.0)
+    assert (eci.pods, eci.cpu_milli, eci.memory_bytes) == (11, 5_500, math.inf), "rounded up to 500m"
+    for number in range(FAILURES_TO_OPEN):
+        fail(kept, of_owner(f"failed-{number}", "job"))
+    _, (eci, _) = kept.paced(rows)
+    assert (eci.tokens, eci.per_second) == (0, 0)
+    assert kept.paced(rows[2:3])[1] == []
 
 
 def test_few_pods_are_accepted_until_some_have_not_failed() -> None:
