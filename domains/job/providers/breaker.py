@@ -11,8 +11,8 @@ from enum import Enum
 from typing import Final
 
 FAILURES_TO_OPEN: Final = 3
-PROBE_FIRST_S, PROBE_MAX_S = 5.0, 20.0
-"""Time from the opening to the first probe, doubled for each next probe up to the maximum."""
+PROBE_FIRST_S, PROBE_S = 5.0, 20.0
+"""Time from the opening to the first probe, and from each probe to the next one."""
 
 
 class BreakerState(Enum):
@@ -37,7 +37,7 @@ class Breaker:
     """The state of one unit. Report each attempt: `on_success`, `on_failure`, `on_neutral`, or `give_back` if there was no create.
 
     Outcomes of attempts from before the last change between open and closed are ignored: they describe the time before it. A probe
-    without an outcome is replaced when the next one is due. So the breaker closes at most PROBE_MAX_S, and the time in which the provider
+    without an outcome is replaced when the next one is due. So the breaker closes at most PROBE_S, and the time in which the provider
     answers, after a recovery.
     """
 
@@ -46,7 +46,6 @@ class Breaker:
         """Count since the start."""
         self._period = 0
         self._failures = 0
-        self._interval_s = PROBE_FIRST_S
         self._probe_due_s: float | None = None
         """Set while it is not closed."""
         self._probe: Attempt | None = None
@@ -68,8 +67,7 @@ class Breaker:
         if now_s < self._probe_due_s:
             return None
         self._probe = Attempt(self._period)
-        self._interval_s = min(PROBE_MAX_S, 2 * self._interval_s)
-        self._probe_due_s = now_s + self._interval_s
+        self._probe_due_s = now_s + PROBE_S
         return self._probe
 
     def give_back(self, attempt: Attempt, now_s: float) -> None:
@@ -101,5 +99,4 @@ class Breaker:
         if self._failures >= FAILURES_TO_OPEN:
             self.openings += 1
             self._period += 1
-            self._interval_s = PROBE_FIRST_S
             self._probe_due_s = now_s + PROBE_FIRST_S

@@ -400,8 +400,11 @@ class NodeIngest:
         row = self._cache.nodes.row_of(node.name)
         used = self._router.uses_of(row)
         before = self._cache.set_node(node)
+        row = self._cache.nodes.row_of(node.name)
+        assert row is not None, "it was just set"
+        node = self._cache.nodes.node(row)  # with its elastic resources
         self._report(node)
-        uses = self._router.uses_of(self._cache.nodes.row_of(node.name))
+        uses = self._router.uses_of(row)
         now_s = self._clock.monotonic()
         if before is not None and before.uid != node.uid:
             nobody = self._router.uses_of(None)

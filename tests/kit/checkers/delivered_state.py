@@ -26,6 +26,7 @@ from multisched.verify.gangs import GangJudge
 from multisched.verify.quota_tree import QuotaTree
 from tests.kit.checkers.card_rules import node_resources
 from tests.kit.checkers.device_rules import fraction_wanted
+from tests.kit.checkers.elastic_nodes import limits_of
 from tests.kit.checkers.linked_quotas import LinkedQuotaJudge
 from tests.kit.checkers.quota_messages import Bound
 from tests.kit.checkers.reference_rules import PodOnNode, matches_node_affinity
@@ -277,8 +278,8 @@ class DeliveredState:
         asked = {**node_resources(pod.requests), PODS: 1} if pod is not None else sums
         for resource in asked:
             amount = sums[resource]
-            if amount > node.allocatable.get(resource, 0):
-                return f"which then holds {amount} of {node.allocatable.get(resource, 0)} {resource}"
+            if amount > limits_of(node).get(resource, 0):
+                return f"which then holds {amount} of {limits_of(node).get(resource, 0)} {resource}"
         return ""
 
     def fault_of_node(self, pod: Pod, domain: str, node: Node) -> str:
