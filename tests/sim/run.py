@@ -45,8 +45,6 @@ KINDS = (
 )
 """The first seed of each kind of run."""
 FAILING = {
-    305: "I13: no watch delivers the end of a gang's member (a fault), and the audit does not repair finished members",
-    604: "I15: a gang gets a notice, and no inference can use its cards; not explained",
     802: "I16: the pod that replaces a stuck one is the probe of the open breaker, and gets stuck, too",
 }
 """Seeds that fail, and why. Each is to be mended and removed from here; `--seed` replays it."""
