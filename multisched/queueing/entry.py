@@ -188,6 +188,8 @@ class Entry(msgspec.Struct, eq=False):
     backoff_until_s: float = 0.0
     waits_out_backoff: bool = False
     """Only another attempt's undone assumptions may have helped its gang: it is not popped before its backoff ends."""
+    has_new_follower: bool = False
+    """A member has joined its gang, which it leads, during its current attempt."""
     first_active_s: float | None = None
     represents: ParkedClass | None = None
     """The class for which it is tried (`representatives`)."""

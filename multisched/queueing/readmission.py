@@ -241,6 +241,7 @@ class Readmission:
 
     def _came(self, entry: Entry, lead: Entry, now_s: float, tally: MovedCounts | None) -> None:
         """Handles a new follower: the gang may sort earlier now, and may fit now."""
+        lead.has_new_follower = lead.state in POPPED
         self.wake_lead(entry, now_s, tally)
         if lead.state in (QueueState.ACTIVE, QueueState.BACKOFF) and self._gangs.is_before(entry, lead):
             self._gangs.lead(lead, now_s)

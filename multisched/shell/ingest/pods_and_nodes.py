@@ -144,6 +144,15 @@ class PodIngest:
         """Removes a deleted pod whose deletion the watch will not show."""
         self._gone(uid)
 
+    def history_rewritten(self) -> None:
+        """Adds pods to their gangs that had ended in the lost history: if they were listed before the ended pods, the roster ignored
+        them.
+        """
+        gangs = self._cache.gangs
+        for pod in [*self._pending.values(), *(entry.pod for entry in self._cache if entry.pod.node)]:
+            if gangs.key_of(pod.uid) is None and gangs.set(pod) is not None:
+                self._cache.place(pod) if pod.node else self._update_pending(pod)
+
     def replaced(self, version: str) -> None:
         logger.info("pods listed", extra={"version": version, "placed": len(self._cache)})
 
