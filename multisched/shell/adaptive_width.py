@@ -115,7 +115,7 @@ class AdaptiveWidth:
         known_s, was_probe = self._unloaded_s, self._is_probe
         self._unloaded_s = latency_s if was_probe or in_flight <= self._calm else min(known_s, latency_s)
         self._is_probe = self._is_refusing = False
-        if in_flight < FULL * self.width:  # too few pods wait to use the width
+        if in_flight < min(FULL * self.width, int(self.width)):  # too few pods wait to use the width
             self.width = min(self.width, max(FIRST_GROWTH * self._calm, GROWTH * in_flight, self.bounds.least))
             return
         is_queueing = latency_s > QUEUEING * self._unloaded_s

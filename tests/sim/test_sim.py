@@ -27,27 +27,10 @@ from tests.kit.settings.setting import (
     rng_of,
 )
 from tests.kit.world.gang_plans import PACKED_FROM
-from tests.sim.run import FAULTS_MIN, played
-
-SEEDS = (
-    1,
-    TEAMED_FROM,
-    PACKED_FROM,
-    RELOADED_FROM + 1,
-    OWNED_FROM,
-    LINKED_FROM,
-    EDITED_FROM,
-    TIDED_FROM,
-    TIDED_FROM + 1,
-    CONTESTED_FROM,
-    SERVERLESS_FROM,
-    SERVERLESS_FROM + 1,
-    ELASTIC_FROM,
-)
-"""One of each kind, and both halves of the scenarios of tides and of jobs; those with an even number run the default configuration."""
+from tests.sim.run import FAULTS_MIN, TESTED, played
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", TESTED)
 def test_every_invariant_holds_under_faults(seed: int) -> None:
     report = run_seed(seed)
 

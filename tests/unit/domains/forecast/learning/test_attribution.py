@@ -13,8 +13,6 @@ from tests.unit.domains.forecast.learning.placements import END_S, own_cycles, t
 from tests.unit.forecasting.weeks import DAY_S, MONDAY_S
 
 SETTINGS = AttributionSettings()
-sizes = pytest.mark.parametrize("services", [60, pytest.param(200, marks=pytest.mark.slow)])
-"""How many services run on half as many nodes again. The weights of 200 take 8 s to find."""
 
 
 def errors_of(found: Attribution, weight: np.ndarray) -> np.ndarray:
@@ -31,11 +29,9 @@ def z_scores(found: Attribution, weight: np.ndarray) -> np.ndarray:
     return scores
 
 
-@sizes
 @pytest.mark.parametrize("cycle", [0.0, 0.5])
-def test_weights_of_a_fleet_are_recovered_within_a_tenth(services: int, cycle: float) -> None:
-    rng = np.random.default_rng(5)
-    nodes = services * 3 // 2
+def test_weights_of_a_fleet_are_recovered_within_a_tenth(cycle: float) -> None:
+    services, nodes, rng = 60, 90, np.random.default_rng(5)
     moved = rng.integers(0, 16, services)
     weight = rng.uniform(0.3, 2, services)
     totals = totals_of(
@@ -51,9 +47,11 @@ def test_weights_of_a_fleet_are_recovered_within_a_tenth(services: int, cycle: f
     assert {said.service for said in found.undetermined} == {f"s{n:03}" for n in np.flatnonzero(found.moves < 5)}
 
 
-@sizes
-@pytest.mark.parametrize("weekends", [False, True])
+@pytest.mark.parametrize(
+    ("services", "weekends"), [(60, False), (60, True), pytest.param(200, True, marks=pytest.mark.slow)]
+)
 def test_weights_of_services_with_different_cycles_are_recovered(services: int, weekends: bool) -> None:
+    """On half as many nodes again."""
     rng = np.random.default_rng(5)
     nodes = services * 3 // 2
     moved = rng.integers(0, 16, services)
