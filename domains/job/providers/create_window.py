@@ -8,6 +8,7 @@ window doubles in SURVIVED_S; a failure leaves half of the creates that were uns
 from __future__ import annotations
 
 import sys
+from itertools import takewhile
 from typing import Final
 
 from domains.job.providers.breaker import FAILURES_TO_OPEN, Attempt
@@ -57,11 +58,13 @@ class CreateWindow:
             self._unbound.remove(attempt)
             self._bound[attempt] = now_s
 
-    def settle(self, now_s: float) -> None:
-        """Records the creates that have survived. Called regularly."""
+    def settle(self, now_s: float) -> list[Attempt]:
+        """Records, and returns, the creates that have survived SURVIVED_S. Called regularly."""
         self._is_timed = True
-        while self._bound and next(iter(self._bound.values())) + SURVIVED_S <= now_s:
-            self.survived(next(iter(self._bound)), now_s)
+        found = list(takewhile(lambda one: self._bound[one] + SURVIVED_S <= now_s, self._bound))
+        for attempt in found:
+            self.survived(attempt, now_s)
+        return found
 
     def survived(self, attempt: Attempt, now_s: float) -> None:
         if self.settled(attempt):

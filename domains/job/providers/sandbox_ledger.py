@@ -458,7 +458,8 @@ class SandboxLedger:
                 gone.unit.window.settled(gone.attempt)
                 gone.unit.breaker.on_neutral(gone.attempt, self.now_s)
         for unit in self.units:
-            unit.window.settle(self.now_s)
+            for attempt in unit.window.settle(self.now_s):
+                unit.breaker.on_survived(attempt)
             if any(until_s <= self.now_s for until_s in unit.spared.values()):
                 unit.spared = {owner: until_s for owner, until_s in unit.spared.items() if until_s > self.now_s}
                 unit.version += 1

@@ -203,6 +203,22 @@ def test_outage_of_a_minute_during_a_burst_fails_no_job(has_next_unit: bool) -> 
     play(story, *nodes, burst=100, rate=20.0)
 
 
+def test_outage_in_the_middle_of_a_burst_is_noticed_although_earlier_sandboxes_still_start() -> None:
+    async def story(cluster: GpuCluster) -> None:
+        await create(cluster, 600)
+        await asyncio.sleep(12.0)
+        before = (await phases(cluster))["Running"]
+        outage = msgspec.structs.replace(ECI, failures=(ScriptedFailure("503 Service Unavailable"),))
+        await change(cluster, "first", outage)
+        await asyncio.sleep(60.0)
+        found = await phases(cluster)
+        assert before >= 100
+        assert found["Failed"] <= JOB_RETRIES
+        assert found["Pending"] >= 200
+
+    play(story, *nodes_of("first", ECI), burst=100, rate=20.0)
+
+
 def test_stuck_pods_are_evicted_only_if_a_controller_replaces_them() -> None:
     async def story(cluster: GpuCluster) -> None:
         await change(cluster, "first", msgspec.structs.replace(FAST, failures=(ScriptedFailure("no pull secret"),)), 1)

@@ -9,6 +9,7 @@ from domains.job.providers.breaker import (
     FAILURES_TO_OPEN,
     PROBE_FIRST_S,
     PROBE_S,
+    SURVIVED_TO_FORGET,
     Attempt,
     Breaker,
     BreakerState,
@@ -115,3 +116,32 @@ def test_probe_without_an_outcome_is_replaced() -> None:
 
     breaker.on_success(probe)
     assert breaker.state.value == "closed"
+
+
+def test_late_successes_of_earlier_creates_do_not_hide_an_outage() -> None:
+    breaker = Breaker()
+    before, after = [taken(breaker) for _ in range(5)], [taken(breaker) for _ in range(5)]
+    for early, failed in zip(before, after, strict=True):
+        breaker.on_success(early)
+        breaker.on_survived(early)
+        breaker.on_failure(failed, 0.0)
+    assert (breaker.state, breaker.openings) == (BreakerState.OPEN, 1)
+
+
+def test_single_failures_among_creates_that_survive_do_not_open() -> None:
+    breaker = Breaker()
+    for _ in range(20):
+        breaker.on_failure(taken(breaker), 0.0)
+        for _ in range(SURVIVED_TO_FORGET):
+            breaker.on_survived(taken(breaker))
+    assert breaker.state is BreakerState.CLOSED
+
+
+def test_few_creates_that_survive_do_not_hide_failures_that_are_reported_late() -> None:
+    breaker = Breaker()
+    for _ in range(FAILURES_TO_OPEN):
+        attempt = taken(breaker)
+        breaker.on_survived(attempt)
+        breaker.on_survived(taken(breaker))
+        breaker.on_failure(attempt, 5.0)
+    assert breaker.state is BreakerState.OPEN
