@@ -79,12 +79,14 @@ def test_bill_of_materials_lists_the_packages_of_the_image(made: Path) -> None:
 def test_wheel_runs_with_only_the_packages_of_the_image(made: Path, tmp_path: Path) -> None:
     """`pip check` says that the locked set is all that the wheel asks for."""
     (wheel,) = made.glob("*.whl")
-    run([sys.executable, "-m", "venv", tmp_path / "venv"], tmp_path)
+    run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], tmp_path)
     binaries = tmp_path / "venv" / "bin"
+    pip = [sys.executable, "-m", "pip", "--python", binaries / "python"]
+    install = [*pip, "install", "--quiet", "--no-compile"]
     locked = ["--require-hashes", "--only-binary=:all:", "-r", str(ROOT / "deploy/requirements.txt")]
-    run([binaries / "python", "-m", "pip", "install", "--quiet", *locked], tmp_path)
-    run([binaries / "python", "-m", "pip", "install", "--quiet", "--no-deps", wheel], tmp_path)
-    run([binaries / "python", "-m", "pip", "check"], tmp_path)
+    run([*install, *locked], tmp_path)
+    run([*install, "--no-deps", wheel], tmp_path)
+    run([*pip, "check"], tmp_path)
 
     multisched = binaries / "multisched"
     assert "explain" in run([multisched, "--help"], tmp_path)
