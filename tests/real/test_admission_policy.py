@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import pytest_asyncio
 
 from multisched.client.limits import WriteLimiter
 from multisched.client.pod_writer import ApiPodWriter
@@ -20,7 +21,7 @@ from tests.real.control_plane import UNPRIVILEGED, ControlPlane
 from tests.real.deployed import ACCOUNT, NAMESPACE, Deployed
 from tests.unit.client.scripted import LoopClock
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
 
 MILLI, COUNT, DEVICES, ALLOCATED = (
     f"multisched.io/gpu-{name}" for name in ("milli", "count", "devices", "allocated-milli")
@@ -105,57 +106,68 @@ class Site:
         return ""
 
 
-async def test_only_the_scheduler_can_write_device_annotations(tmp_path: Path) -> None:
-    async with Site.open(tmp_path) as site:
-        admin = site.plane.kubeconfig
-        scheduler = await site.plane.service_account_kubeconfig(NAMESPACE, ACCOUNT)
-        for key in OF_THE_SCHEDULER:
-            for user in (site.tenant, admin):
-                told = await site.refusal("create", pod("new", {key: "0"}), user=user)
-                assert f"metadata.annotations[{key}]: only the scheduler writes it, when it binds the pod" in told
-                assert "leave it out of new pods" in told
-        await site.plane.kubectl("create", "-f", "-", document=json.dumps(pod("p", {MILLI: "600"})))
-        assert await site.patched("p", {MILLI: "500"}) == "", "a pod that waits may ask for something else"
-        assert await site.patched("p", {MILLI: "600"}) == ""
-        for key in OF_THE_SCHEDULER:
-            assert "leave it out of new pods and unchanged in others" in await site.patched("p", {key: "0"})
-
-        everywhere = ("", "/api/v1/namespaces/default/bindings")
-        for path in everywhere:
-            for user in (site.tenant, admin):
-                told = await site.bound("p", GIVEN, user, path=path)
-                assert f"metadata.annotations[{DEVICES}]: only the scheduler writes it" in told
-        assert await site.bound("p", GIVEN, scheduler) == ""
-
-        stored = json.loads(await site.plane.kubectl("get", "pod", "p", "-o", "json"))
-        assert stored["spec"]["nodeName"] == "n"
-        assert stored["metadata"]["annotations"].items() >= GIVEN.items()
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def opened(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    async with Site.open(tmp_path_factory.mktemp("site")) as site:
+        yield site
 
 
-async def test_tenant_cannot_change_the_devices_of_a_bound_pod(tmp_path: Path) -> None:
-    async with Site.open(tmp_path) as site:
-        scheduler = await site.plane.service_account_kubeconfig(NAMESPACE, ACCOUNT)
-        await site.plane.kubectl("create", "-f", "-", document=json.dumps(pod("p", {MILLI: "600"})))
-        assert await site.bound("p", GIVEN, scheduler) == ""
-
-        for options in ((), ("--subresource=status",)):
-            for key in (*OF_THE_SCHEDULER, *OF_THE_AUTHOR):
-                assert f"metadata.annotations[{key}]: " in await site.patched("p", {key: "1"}, *options)
-            for key in (*OF_THE_SCHEDULER, MILLI):
-                assert f"metadata.annotations[{key}]: " in await site.patched("p", {key: None}, *options)
-            assert await site.patched("p", {"note": "mine", DEVICES: "0"}, *options) == ""
-        assert "create a new pod" in await site.patched("p", {MILLI: "1"})
-        assert await site.patched("p", {f"note-{number}": "x" for number in range(1_100)}) == ""
-        running = json.dumps({"status": {"phase": "Running"}})
-        await site.plane.kubectl("patch", "pod", "p", "--subresource=status", "--type=merge", "-p", running)
-
-        stored = json.loads(await site.plane.kubectl("get", "pod", "p", "-o", "json"))
-        assert stored["metadata"]["annotations"].items() >= {**GIVEN, MILLI: "600"}.items()
-        assert len(stored["metadata"]["annotations"]) > 1_100
+@pytest_asyncio.fixture(loop_scope="module")
+async def site(opened: Site) -> AsyncIterator[Site]:
+    """One for all tests, each of which finds it without pods."""
+    yield opened
+    await opened.plane.kubectl("delete", "pods", "--all", "--force", "--grace-period=0")
 
 
-async def test_program_binds_fractions_with_the_policy_in_force(tmp_path: Path) -> None:
-    async with Site.open(tmp_path) as site, Admin.open(site.plane) as admin:
+async def test_only_the_scheduler_can_write_device_annotations(site: Site) -> None:
+    admin = site.plane.kubeconfig
+    scheduler = await site.plane.service_account_kubeconfig(NAMESPACE, ACCOUNT)
+    for key in OF_THE_SCHEDULER:
+        for user in (site.tenant, admin):
+            told = await site.refusal("create", pod("new", {key: "0"}), user=user)
+            assert f"metadata.annotations[{key}]: only the scheduler writes it, when it binds the pod" in told
+            assert "leave it out of new pods" in told
+    await site.plane.kubectl("create", "-f", "-", document=json.dumps(pod("p", {MILLI: "600"})))
+    assert await site.patched("p", {MILLI: "500"}) == "", "a pod that waits may ask for something else"
+    assert await site.patched("p", {MILLI: "600"}) == ""
+    for key in OF_THE_SCHEDULER:
+        assert "leave it out of new pods and unchanged in others" in await site.patched("p", {key: "0"})
+
+    everywhere = ("", "/api/v1/namespaces/default/bindings")
+    for path in everywhere:
+        for user in (site.tenant, admin):
+            told = await site.bound("p", GIVEN, user, path=path)
+            assert f"metadata.annotations[{DEVICES}]: only the scheduler writes it" in told
+    assert await site.bound("p", GIVEN, scheduler) == ""
+
+    stored = json.loads(await site.plane.kubectl("get", "pod", "p", "-o", "json"))
+    assert stored["spec"]["nodeName"] == "n"
+    assert stored["metadata"]["annotations"].items() >= GIVEN.items()
+
+
+async def test_tenant_cannot_change_the_devices_of_a_bound_pod(site: Site) -> None:
+    scheduler = await site.plane.service_account_kubeconfig(NAMESPACE, ACCOUNT)
+    await site.plane.kubectl("create", "-f", "-", document=json.dumps(pod("p", {MILLI: "600"})))
+    assert await site.bound("p", GIVEN, scheduler) == ""
+
+    for options in ((), ("--subresource=status",)):
+        for key in (*OF_THE_SCHEDULER, *OF_THE_AUTHOR):
+            assert f"metadata.annotations[{key}]: " in await site.patched("p", {key: "1"}, *options)
+        for key in (*OF_THE_SCHEDULER, MILLI):
+            assert f"metadata.annotations[{key}]: " in await site.patched("p", {key: None}, *options)
+        assert await site.patched("p", {"note": "mine", DEVICES: "0"}, *options) == ""
+    assert "create a new pod" in await site.patched("p", {MILLI: "1"})
+    assert await site.patched("p", {f"note-{number}": "x" for number in range(1_100)}) == ""
+    running = json.dumps({"status": {"phase": "Running"}})
+    await site.plane.kubectl("patch", "pod", "p", "--subresource=status", "--type=merge", "-p", running)
+
+    stored = json.loads(await site.plane.kubectl("get", "pod", "p", "-o", "json"))
+    assert stored["metadata"]["annotations"].items() >= {**GIVEN, MILLI: "600"}.items()
+    assert len(stored["metadata"]["annotations"]) > 1_100
+
+
+async def test_program_binds_fractions_with_the_policy_in_force(site: Site) -> None:
+    async with Admin.open(site.plane) as admin:
         scheduler = await Deployed(site.plane).start("first")
         await scheduler.wait_ready()
         for name in ("first", "second"):
@@ -176,23 +188,22 @@ async def test_program_binds_fractions_with_the_policy_in_force(tmp_path: Path) 
         assert await scheduler.program.stop(20) == 0
 
 
-async def test_scheduler_writes_notices_of_a_tide_with_the_status_and_nobody_else_does(tmp_path: Path) -> None:
-    async with Site.open(tmp_path) as site:
-        kubeconfig = await site.plane.service_account_kubeconfig(NAMESPACE, ACCOUNT)
-        await site.plane.kubectl("create", "-f", "-", document=json.dumps(pod("p", {MILLI: "600"})))
+async def test_scheduler_writes_notices_of_a_tide_with_the_status_and_nobody_else_does(site: Site) -> None:
+    kubeconfig = await site.plane.service_account_kubeconfig(NAMESPACE, ACCOUNT)
+    await site.plane.kubectl("create", "-f", "-", document=json.dumps(pod("p", {MILLI: "600"})))
+    stored = json.loads(await site.plane.kubectl("get", "pod", "p", "-o", "json"))
+    ref = ObjectRef("Pod", "default", "p", stored["metadata"]["uid"])
+    async with connect(kubeconfig) as transport:
+        clock = LoopClock()
+        writer = ApiPodWriter(transport, WriteLimiter(clock), clock)
+        assert (await writer.annotate(ref, {NOTICE: "text"}, timeout_s=10.0)).answer is WriteAnswer.DONE
         stored = json.loads(await site.plane.kubectl("get", "pod", "p", "-o", "json"))
-        ref = ObjectRef("Pod", "default", "p", stored["metadata"]["uid"])
-        async with connect(kubeconfig) as transport:
-            clock = LoopClock()
-            writer = ApiPodWriter(transport, WriteLimiter(clock), clock)
-            assert (await writer.annotate(ref, {NOTICE: "text"}, timeout_s=10.0)).answer is WriteAnswer.DONE
-            stored = json.loads(await site.plane.kubectl("get", "pod", "p", "-o", "json"))
-            assert stored["metadata"]["annotations"][NOTICE] == "text"
-            for options in ((), ("--subresource=status",)):
-                for text in ("another", None):
-                    assert "only the scheduler writes it" in await site.patched("p", {NOTICE: text}, *options)
-            patch = json.dumps({"metadata": {"annotations": {NOTICE: "text"}}})
-            assert "Forbidden" in await site._asked(kubeconfig, "patch", "pod", "p", "-p", patch), "not the pod itself"
-            assert (await writer.annotate(ref, {NOTICE: None}, timeout_s=10.0)).answer is WriteAnswer.DONE
-        stored = json.loads(await site.plane.kubectl("get", "pod", "p", "-o", "json"))
-        assert NOTICE not in stored["metadata"]["annotations"]
+        assert stored["metadata"]["annotations"][NOTICE] == "text"
+        for options in ((), ("--subresource=status",)):
+            for text in ("another", None):
+                assert "only the scheduler writes it" in await site.patched("p", {NOTICE: text}, *options)
+        patch = json.dumps({"metadata": {"annotations": {NOTICE: "text"}}})
+        assert "Forbidden" in await site._asked(kubeconfig, "patch", "pod", "p", "-p", patch), "not the pod itself"
+        assert (await writer.annotate(ref, {NOTICE: None}, timeout_s=10.0)).answer is WriteAnswer.DONE
+    stored = json.loads(await site.plane.kubectl("get", "pod", "p", "-o", "json"))
+    assert NOTICE not in stored["metadata"]["annotations"]

@@ -28,7 +28,7 @@ NODES = (
 )
 PODS, BURST = 400, 25
 SEEDS = (0, pytest.param(1, marks=pytest.mark.slow))
-"""In the simulation, each seed from OWNED_FROM on has such nodes, faults and foreign locks, too."""
+"""In the simulation, each seed from CONTESTED_FROM on has such nodes, faults and foreign locks, too."""
 
 
 async def arrive(cluster: GpuCluster, every_s: float) -> None:
