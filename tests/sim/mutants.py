@@ -226,6 +226,7 @@ FIRST: dict[str, int] = {
 
 UNSHOWN = frozenset(
     {
+        "equal_pods_are_not_tried_in_turn",  # tests/unit/shell/test_equal_pods_in_turn.py catches it
         "victims_that_stay_stay_marked",  # tests/unit/shell/test_removals.py catches it
         "refused_binds_keep_their_tokens",  # tests/unit/domains/job/providers/test_sandbox_ledger.py catches it
         "only_the_first_member_is_evicted",  # tests/integration/gpu/test_tide.py catches it
