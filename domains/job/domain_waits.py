@@ -1,13 +1,13 @@
 """What DeadlineSort predicts of waiting pods, for rules that pay only for a pod that would be late.
 
 The two plugins find it as a `SharedObjects` of their domain: DeadlineSort offers its predictions, ServerlessUnits says which rows cost
-money, so that a prediction is about the others.
+money, so that a prediction is about the others, and how fast pods may start on the rows of each unit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -47,6 +47,20 @@ class WaitSource(Protocol):
         ...
 
 
+class Pace(NamedTuple):
+    """How many pods may start on the rows of one serverless unit."""
+
+    rows: Rows
+    tokens: float
+    """Now."""
+    per_second: float
+    """After that; 0: none, because its sandboxes fail."""
+    cpu_milli: float
+    memory_bytes: float
+    pods: float
+    """What is left of its quota; infinite without one."""
+
+
 class DomainWaits:
     """The object that both plugins share. Either side may be missing."""
 
@@ -54,6 +68,8 @@ class DomainWaits:
         self.source: WaitSource | None = None
         self.unpriced: Callable[[Rows], Rows] | None = None
         """Returns those of the rows to which pods go without waiting for their price; None: no row has one."""
+        self.paced: Callable[[Rows], tuple[Rows, Sequence[Pace]]] = unpaced
+        """Returns those of the rows that are of no unit, and the paces of the units that have others."""
         self.accepts_late: Callable[[], bool] = never
         """Reports whether a pod that would be late can go to rows that it must pay for now."""
 
@@ -65,3 +81,8 @@ class DomainWaits:
 def never() -> bool:
     """The default of `DomainWaits.accepts_late`."""
     return False
+
+
+def unpaced(rows: Rows) -> tuple[Rows, Sequence[Pace]]:
+    """The default of `DomainWaits.paced`."""
+    return rows, ()

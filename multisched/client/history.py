@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 class History:
     """Decides whether the API server's history is still the one that the reflectors know.
 
-    Reflectors are identified by their paths.
+    Reflectors are identified by their names, which are their paths in most cases.
     """
 
     def __init__(self) -> None:
@@ -41,55 +41,55 @@ class History:
 
     # -- called by reflectors ----------------------------------------------------------------------------------------
 
-    def join(self, path: str, relist: Callable[[], None]) -> None:
+    def join(self, name: str, relist: Callable[[], None]) -> None:
         """Registers a reflector; `relist` makes it list at once."""
-        self._relists[path] = relist
+        self._relists[name] = relist
 
-    def leave(self, path: str) -> None:
+    def leave(self, name: str) -> None:
         """Removes a reflector from the wait: the server returns 404 or 403 for its kind."""
-        self._settle(path)
+        self._settle(name)
 
-    def doubt(self, path: str) -> None:
+    def doubt(self, name: str) -> None:
         """Notes that a list was older than what was seen."""
-        if path not in self._doubting:
+        if name not in self._doubting:
             logger.warning(
-                "a list is older than what is known; nothing is decided until it is newer", extra={"path": path}
+                "a list is older than what is known; nothing is decided until it is newer", extra={"path": name}
             )
         was_trusted = self.is_trusted
-        self._doubting.add(path)
+        self._doubting.add(name)
         self._report(was_trusted)
 
-    def went_back(self, path: str) -> None:
+    def went_back(self, name: str) -> None:
         """Notes that the server's history was replaced: all reflectors start over, the caller's with its next list."""
-        if path in self._to_start_over:
+        if name in self._to_start_over:
             return
-        logger.error("the server's history went back; all kinds are listed again", extra={"path": path})
+        logger.error("the server's history went back; all kinds are listed again", extra={"path": name})
         was_trusted = self.is_trusted
         self.rewritten += 1
         self._to_start_over.update(self._relists)
         for other, relist in self._relists.items():
-            if other != path:
+            if other != name:
                 relist()
         self._report(was_trusted)
 
-    def must_start_over(self, path: str) -> bool:
+    def must_start_over(self, name: str) -> bool:
         """Returns whether the next list is to be applied whatever its versions."""
-        return path in self._to_start_over
+        return name in self._to_start_over
 
-    def started_over(self, path: str) -> None:
+    def started_over(self, name: str) -> None:
         """Notes that a whole list was applied, whatever its versions."""
-        self._settle(path)
+        self._settle(name)
 
-    def listed(self, path: str) -> None:
+    def listed(self, name: str) -> None:
         """Notes that a list that was new enough has been applied."""
         was_trusted = self.is_trusted
-        self._doubting.discard(path)
+        self._doubting.discard(name)
         self._report(was_trusted)
 
-    def _settle(self, path: str) -> None:
+    def _settle(self, name: str) -> None:
         was_trusted = self.is_trusted
-        self._doubting.discard(path)
-        self._to_start_over.discard(path)
+        self._doubting.discard(name)
+        self._to_start_over.discard(name)
         self._report(was_trusted)
 
     def _report(self, was_trusted: bool) -> None:

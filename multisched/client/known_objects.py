@@ -7,6 +7,7 @@ dropped. A known key that a list lacks is deleted. One reflector owns one instan
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Final
 
@@ -90,6 +91,15 @@ class KnownObjects:
         """Returns the uid of the key; empty if unknown."""
         known = self._known.get(key)
         return known.uid if known is not None else ""
+
+    def version_of(self, key: str) -> str:
+        """Returns the version of the key; empty if unknown or distrusted."""
+        known = self._known.get(key)
+        return known.version if known is not None else ""
+
+    def keys(self) -> Sequence[str]:
+        """Returns a copy of the known keys."""
+        return [*self._known]
 
     def remove(self, key: str, uid: str, version: str, now_s: float) -> Observation:
         """Records a DELETED event. Returns DELETE, STALE, or REPLACE if the known object of this key was another one,

@@ -38,15 +38,17 @@ class ListReader:
         feed: ObjectFeed,
         history: History,
         *,
+        name: str,
         field_selector: str,
         label_selector: str,
     ) -> None:
+        """`name`: the reflector's."""
         self.stale = 0
         """Number of lists that were older than what was seen."""
         self._transport = transport
         self.url = path
         """The path of the list; that of another version of the kind if the server does not serve the first."""
-        self._path = path
+        self._name = name
         self._feed = feed
         self._history = history
         self._field_selector = field_selector
@@ -66,20 +68,22 @@ class ListReader:
             first = await anext(pages)
             if not self._may_use(first.version):
                 return None
-            if self._history.must_start_over(self._path):
+            starts_over = self._history.must_start_over(self._name)
+            if starts_over:
                 whole = [self._items_of(page) for page in [first, *[page async for page in pages]]]
                 # only once the list is complete: until then the known objects stay in effect
                 self._feed.known.forget_versions()
                 self._feed.begin_list()
                 for items in whole:
                     await self._ingest(items)
-                self._history.started_over(self._path)
             else:
                 self._feed.begin_list(first.version)
                 await self._ingest(self._items_of(first), first.version)
                 async for page in pages:
                     await self._ingest(self._items_of(page), page.version)
         self._feed.end_list(first.version)
+        if starts_over:
+            self._history.started_over(self._name)
         return first.version
 
     def _may_use(self, version: str) -> bool:
@@ -91,17 +95,17 @@ class ListReader:
             return True
         self.stale += 1
         self._stale_in_a_row += 1
-        self._history.doubt(self._path)
+        self._history.doubt(self._name)
         if self._stale_in_a_row < STALE_LISTS_MAX:
             return False
-        self._history.went_back(self._path)
+        self._history.went_back(self._name)
         return True
 
     def _items_of(self, page: Page) -> list[tuple[ObjectMetadata, msgspec.Raw]]:
         try:
             return [(metadata_of(raw), raw) for raw in page.items]
         except UNREADABLE as error:
-            raise MalformedAnswerError(f"an item in the list of {self._path} has no metadata") from error
+            raise MalformedAnswerError(f"an item in the list of {self._name} has no metadata") from error
 
     async def _ingest(self, items: Sequence[tuple[ObjectMetadata, msgspec.Raw]], version: str = "") -> None:
         """Passes a page of a list to the feed. `version`: of a list that is as new as what is known, or newer; else empty."""
@@ -111,6 +115,6 @@ class ListReader:
                 if verdict is Observation.STALE and is_older(metadata.version, version):
                     # The version seen before, or the deletion, never happened: a list that is as new cannot show an
                     # earlier state.
-                    self._history.went_back(self._path)
-                    raise ContradictoryListError(f"the list of {self._path} shows an object in an older state")
+                    self._history.went_back(self._name)
+                    raise ContradictoryListError(f"the list of {self._name} shows an object in an older state")
             await asyncio.sleep(0)

@@ -91,6 +91,7 @@ class Reflector:
         history: History | None = None,
         is_optional: bool = False,
         or_paths: Sequence[str] = (),
+        name: str = "",
         troubles: ReadTroubles | None = None,
     ) -> None:
         """`on_refused` is called with the reason if the server keeps returning 403 or 404 for lists; the reflector
@@ -98,7 +99,8 @@ class Reflector:
 
         `is_optional`: the kind need not be installed. A first 404 then counts as an empty list, as does a persistent
         one, and `on_refused` is called for 403 only. The kind is listed again every 5 to 6.25 s. `or_paths`: paths of
-        other versions of the kind; the first one that the server serves is used.
+        other versions of the kind; the first one that the server serves is used. `name`: identifies the reflector in the
+        history and in logs if another one has the same path; empty: the path.
 
         `history` and `troubles`: shared with the other reflectors of this server; None: separate ones.
         """
@@ -107,7 +109,7 @@ class Reflector:
         self._is_absent = False
         self._refusals = 0
         self._settled = asyncio.Event()
-        self._path = path
+        self.name = name or path
         self._paths = deque((path, *or_paths))
         """The path in use comes first."""
         self._missing = 0
@@ -129,10 +131,12 @@ class Reflector:
         self._history = history if history is not None else History()
         selectors = {"field_selector": field_selector, "label_selector": label_selector}
         self._feed = ObjectFeed(handler, clock)
-        self._lists = ListReader(transport, path, self._feed, self._history, **selectors)
+        self._lists = ListReader(transport, path, self._feed, self._history, name=self.name, **selectors)
         self._troubles = troubles if troubles is not None else ReadTroubles(clock)
-        self._watch = Watch(transport, path, self._feed, clock, rng, troubles=self._troubles, **selectors)
-        self._history.join(path, self.request_relist)
+        self._watch = Watch(
+            transport, path, self._feed, clock, rng, name=self.name, troubles=self._troubles, **selectors
+        )
+        self._history.join(self.name, self.request_relist)
 
     @property
     def path(self) -> str:
@@ -170,6 +174,14 @@ class Reflector:
     def uid_of(self, key: str) -> str:
         """Returns the uid last passed on for this key; empty if there is none."""
         return self._feed.known.uid_of(key)
+
+    def version_of(self, key: str) -> str:
+        """Returns the version last passed on for this key; empty if there is none, or if it is distrusted."""
+        return self._feed.known.version_of(key)
+
+    def keys(self) -> Sequence[str]:
+        """Returns a copy of the keys of all objects that were passed on."""
+        return self._feed.known.keys()
 
     @property
     def position(self) -> str:
@@ -244,7 +256,7 @@ class Reflector:
                 self._counters.malformed_lists += isinstance(error, MalformedAnswerError)
                 self._count_refusal(error)
                 if not self.is_refused:
-                    self._troubles.lists.failed(self._path, error)
+                    self._troubles.lists.failed(self.name, error)
             self._counters.list_failures += 1
             await self._pause(self._backoff.next_s(at_least_s))
 
@@ -256,11 +268,11 @@ class Reflector:
             return
         self._refusals = self._refusals + 1 if isinstance(error, Forbidden | NotFound) else 0
         if self.is_refused:
-            self._troubles.lists.fine(self._path)  # `on_refused` reports it from now on
+            self._troubles.lists.fine(self.name)  # `on_refused` reports it from now on
             self._is_absent = False
             self._on_refused(str(error))
             self._settled.set()
-            self._history.leave(self._path)
+            self._history.leave(self.name)
 
     def _asks_elsewhere(self) -> bool:
         """Switches to the next version of the kind; returns False once all have been tried."""
@@ -281,19 +293,19 @@ class Reflector:
         self._refusals = REFUSALS_MAX
         if not self._is_absent:
             self._is_absent = True
-            logger.info("kind is not installed; it counts as empty", extra={"path": self._path})
+            logger.info("kind is not installed; it counts as empty", extra={"path": self.name})
             self._feed.begin_list()
             self._feed.end_list("")
-        self._history.leave(self._path)
+        self._history.leave(self.name)
         self._end_turn()
 
     def _finish_list(self) -> None:
         self._suspects = 0
         self._refusals = self._missing = 0
         self._is_absent = False
-        self._troubles.lists.fine(self._path)
+        self._troubles.lists.fine(self.name)
         self._counters.lists += 1
-        self._history.listed(self._path)
+        self._history.listed(self.name)
         self._end_turn()
 
     def _end_turn(self) -> None:

@@ -70,10 +70,12 @@ class Watch:
         clock: Clock,
         rng: random.Random,
         *,
+        name: str,
         field_selector: str,
         label_selector: str,
         troubles: ReadTroubles,
     ) -> None:
+        """`name`: the reflector's."""
         self._troubles = troubles
         self.counters = WatchCounters()
         self.progress = 0
@@ -83,7 +85,7 @@ class Watch:
         self._transport = transport
         self.url = path
         """See `ListReader.url`."""
-        self._path = path
+        self._name = name
         self._feed = feed
         self._clock = clock
         self._rng = rng
@@ -113,7 +115,7 @@ class Watch:
                 ending = await self._open_and_consume()
         except TransportError as error:
             self.counters.failures += 1
-            self._troubles.broken_watches.failed(self._path, error)
+            self._troubles.broken_watches.failed(self._name, error)
             ending = Ending.RETRY
         finally:
             self._scope = None
@@ -127,8 +129,8 @@ class Watch:
                 body = await stream.read_body()
                 return self._refused(error_for(Response(stream.status, body, stream.headers)))
             self._disconnected_since = None
-            self._troubles.watches.fine(self._path)
-            self._troubles.broken_watches.fine(self._path)
+            self._troubles.watches.fine(self._name)
+            self._troubles.broken_watches.fine(self._name)
             return await self._consume(stream)
 
     def _watch_path(self) -> str:
@@ -150,7 +152,7 @@ class Watch:
                 ending = self._apply(event)
             except UNREADABLE:
                 self.counters.malformed += 1
-                logger.warning("malformed watch line", extra={"path": self._path, "length": len(line)})
+                logger.warning("malformed watch line", extra={"path": self._name, "length": len(line)})
                 return Ending.SUSPECT
             if ending is not None:
                 return ending
@@ -191,6 +193,6 @@ class Watch:
         if isinstance(error, Gone):
             self.counters.expired += 1
             return Ending.RELIST
-        self._troubles.watches.failed(self._path, error)
+        self._troubles.watches.failed(self._name, error)
         is_about_load = isinstance(error, TooManyRequests) or error.status in (502, 503)
         return Ending.RETRY if is_about_load else Ending.SUSPECT

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Final
+
 from multisched.config.schema import Configuration, DomainConfig, Loan, PodRuleConfig, Selector, TolerationConfig
 from multisched.verify import judged_selector
-from multisched.verify.placement_rules import Domain, PodRule
+from multisched.verify.placement_rules import Domain, PodRule, ServerlessUnit
 from multisched.verify.placement_rules import Loan as JudgedLoan
 from multisched.verify.selectors import LabelSelector, Toleration
+
+SERVERLESS_UNITS: Final = "ServerlessUnits"
+"""The plugin of the job domain that knows which nodes are elastic."""
 
 
 def judged_domains(configuration: Configuration) -> tuple[Domain, ...]:
@@ -23,7 +29,16 @@ def _domain(domain: DomainConfig) -> Domain:
         tuple(_loan(loan) for loan in domain.loans),
         tuple(_toleration(t) for t in domain.policy.tolerations or () if t.pods is None),
         tuple((_toleration(t), _pods(t.pods)) for t in domain.policy.tolerations or () if t.pods is not None),
+        tuple(_units(domain)),
     )
+
+
+def _units(domain: DomainConfig) -> Iterator[ServerlessUnit]:
+    """Yields the units in the args of ServerlessUnits, which were validated with the configuration."""
+    for entry in domain.profile.plugins.enabled:
+        args = entry.args or {}
+        for unit in args.get("units", ()) if entry.name == SERVERLESS_UNITS else ():
+            yield ServerlessUnit(tuple(unit["nodeSelector"].items()), unit.get("capacity") == "elastic")
 
 
 def _toleration(one: TolerationConfig) -> Toleration:

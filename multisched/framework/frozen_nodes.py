@@ -79,7 +79,7 @@ class FrozenNodes(NodeView):
         return column
 
     def allocatable(self, resource: str) -> Int64:
-        return self._column(lambda r: 0 if r.node.malformed else r.node.allocatable.get(resource, 0))
+        return self._column(lambda r: r.node.limit(resource))
 
     def requested(self, resource: str) -> Int64:
         if resource == PODS:

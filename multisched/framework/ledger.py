@@ -231,6 +231,18 @@ class ObservingLedger(Ledger, Protocol):
 
 
 @runtime_checkable
+class ElasticLedger(Ledger, Protocol):
+    """A ledger that knows nodes whose allocatable does not limit what their pods request.
+
+    Border: a domain has one (`SandboxLedger`), and the state imports no domain.
+    """
+
+    def elastic(self, node: Node) -> frozenset[str]:
+        """Returns the resources that are elastic on the node (`Node.elastic`), by its labels alone."""
+        ...
+
+
+@runtime_checkable
 class DeviceLedger(Ledger, Protocol):
     """A ledger of countable devices that pods request by other means than resource requests: an entry of `DeviceDemands`.
 

@@ -215,6 +215,10 @@ class Image(msgspec.Struct, frozen=True, gc=False):
     size_bytes: int
 
 
+ELASTIC_AMOUNT: Final = 2**50
+"""What a node has of a resource that is elastic there: `decode.ALLOCATABLE_MAX`, with which sums cannot overflow."""
+
+
 class Node(msgspec.Struct, frozen=True, gc=False, eq=False):
     """A node as scheduling sees it."""
 
@@ -233,6 +237,14 @@ class Node(msgspec.Struct, frozen=True, gc=False, eq=False):
     """status.declaredFeatures: kubelet features of the node."""
     malformed: str = ""
     """Why no pod may be placed here: the field and its problem. Empty for a good node."""
+    elastic: frozenset[str] = frozenset()
+    """Resources that `allocatable` does not limit here, as the configuration says: set by `ClusterCache`, see `ElasticLedger`."""
+
+    def limit(self, resource: str) -> int:
+        """Returns how much of the resource the requests of the node's pods may sum up to."""
+        if self.malformed:
+            return 0
+        return ELASTIC_AMOUNT if resource in self.elastic else self.allocatable.get(resource, 0)
 
 
 def have_equal_demands(before: Pod, after: Pod) -> bool:

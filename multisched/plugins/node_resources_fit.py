@@ -207,11 +207,9 @@ class NodeResourcesFit:
         if not isinstance(new, Node):
             return Hint.SKIP
         wanted = self._checked(pod.spec.requests)
-        has = new.allocatable
-        if has.get(PODS, 0) < 1 or any(amount > has.get(name, 0) for name, amount in wanted):
+        if new.limit(PODS) < 1 or any(amount > new.limit(name) for name, amount in wanted):
             return Hint.SKIP
         if not isinstance(old, Node):
             return Hint.QUEUE
-        had = old.allocatable
-        grown = any(has.get(name, 0) > had.get(name, 0) for name in (PODS, *(name for name, _ in wanted)))
+        grown = any(new.limit(name) > old.limit(name) for name in (PODS, *(name for name, _ in wanted)))
         return Hint.QUEUE if grown else Hint.SKIP

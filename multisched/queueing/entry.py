@@ -7,13 +7,13 @@ and `PodQueue` does the rest. All other types here are frozen.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Hashable, Mapping
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from multisched.framework.status import SUCCESS, Code, Status
-from multisched.model.objects import Pod
+from multisched.model.objects import Pod, PodSpec
 from multisched.queueing.quarantine import API_SERVER, REFUSALS_ALIKE_MAX
 from multisched.queueing.transitions import QueueState
 
@@ -24,6 +24,20 @@ RECOVERING_GANG_QUEUED_S: Final = -1.0
 """Queue time of a gang that has lost members, for QueueSort: before all gangs without placed members."""
 
 NO_PLUGINS: frozenset[str] = frozenset()
+
+
+Refusers = tuple[QueueState, frozenset[str], frozenset[str]]
+"""(state, rejector plugins, pending plugins) of parked pods."""
+ClassKey = tuple[PodSpec, *tuple[Hashable, ...]]
+"""`parked_pods.class_of`"""
+
+
+class ParkedClass(NamedTuple):
+    """Equal pods that are parked for the same reason."""
+
+    refusers: Refusers
+    namespace: str
+    key: ClassKey
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -174,7 +188,11 @@ class Entry(msgspec.Struct, eq=False):
     backoff_until_s: float = 0.0
     waits_out_backoff: bool = False
     """Only another attempt's undone assumptions may have helped its gang: it is not popped before its backoff ends."""
+    has_new_follower: bool = False
+    """A member has joined its gang, which it leads, during its current attempt."""
     first_active_s: float | None = None
+    represents: ParkedClass | None = None
+    """The class for which it is tried (`representatives`)."""
     transitions: list[tuple[float, str, QueueState]] = msgspec.field(default_factory=list)
 
     def rank_by_itself(self) -> None:

@@ -89,6 +89,8 @@ class EntryStates:
             self._leave(entry)
         entry.state, entry.since_s = target, now_s
         entry.remember(now_s, event, target)
+        if entry.represents is not None:
+            self._parked.representatives.moved(entry)
         if not stays:
             self._enter(entry, now_s)
         if target in _COUNTED:

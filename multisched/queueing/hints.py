@@ -105,6 +105,10 @@ class HintTable:
         """Returns the plugins without registrations, for which any event queues."""
         return plugins - self._registrations.keys()
 
+    def depend_on_row_alone(self, plugins: frozenset[str]) -> bool:
+        """Reports whether the results of these plugins for a row depend on the pod's class and that row alone."""
+        return plugins <= self._of_rows
+
     def listeners(self, event: ClusterEvent, plugins: Iterable[str]) -> list[tuple[str, tuple[Listener, ...]]]:
         """Returns those of `plugins` that registered this kind of event, with their hints, by name."""
         kind = self._kinds.setdefault((event.resource, event.action), {})

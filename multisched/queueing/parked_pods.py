@@ -15,14 +15,15 @@ by `PodQueue` only.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Collection
 from itertools import islice
 from typing import Final
 
 from multisched.framework.events import ClusterEvent
 from multisched.model.objects import Pod, PodSpec
-from multisched.queueing.entry import Entry
+from multisched.queueing.entry import ClassKey, Entry, ParkedClass, Refusers
 from multisched.queueing.hints import HintTable, Object, Requeue, is_wildcard
+from multisched.queueing.representatives import Representatives
 from multisched.queueing.transitions import QueueInvariantError, QueueState
 
 HINT_COST_MAX: Final = 4_096
@@ -30,10 +31,7 @@ HINT_COST_MAX: Final = 4_096
 OVERDUE_PER_FLUSH: Final = 128
 """Classes without hints that are requeued at a time."""
 
-Refusers = tuple[QueueState, frozenset[str], frozenset[str]]
-"""(state, rejector plugins, pending plugins)"""
-ClassKey = tuple[PodSpec, *tuple[Hashable, ...]]
-_Classes = dict[ClassKey, dict[str, Entry]]
+_Classes = dict[ClassKey, OrderedDict[str, Entry]]
 
 
 def class_of(pod: Pod) -> ClassKey:
@@ -64,9 +62,10 @@ class ParkedPods:
     """Entries that only an event or the leftover flush moves."""
 
     def __init__(self) -> None:
+        self.representatives = Representatives()
         self._groups: dict[Refusers, dict[str, _Classes]] = {}
         """By namespace."""
-        self._keys: dict[str, tuple[Refusers, str, ClassKey]] = {}
+        self._keys: dict[str, ParkedClass] = {}
         self._costs: dict[tuple[Refusers, str], int] = {}
         """The cost of the hints about a namespace's classes."""
         self._overdue: dict[tuple[Refusers, str], int] = {}
@@ -138,8 +137,25 @@ class ParkedPods:
             found.append(uid)
         return found
 
-    def affected(self, event: ClusterEvent, old: Object, new: Object, table: HintTable) -> list[tuple[Entry, Requeue]]:
-        """Returns the entries this event may help, and how each must be requeued."""
+    def members(self, where: ParkedClass) -> dict[str, Entry]:
+        """Returns the parked entries of a class, those first that were parked first."""
+        return dict(self._groups.get(where.refusers, {}).get(where.namespace, {}).get(where.key, ()))
+
+    def affected(
+        self,
+        event: ClusterEvent,
+        old: Object,
+        new: Object,
+        table: HintTable,
+        apart: Collection[str] = (),
+        freed: str | None = None,
+        now_s: float = 0.0,
+    ) -> list[tuple[Entry, Requeue]]:
+        """Returns the entries this event may help, and how each must be requeued.
+
+        `apart`: uids of entries that it does not help. `freed`: the node that a pod has left; of classes that it may help,
+        representatives are returned. None: all pods are.
+        """
         found: list[tuple[Entry, Requeue]] = []
         for refusers, namespaces in self._groups.items():
             _, rejectors, pending = refusers
@@ -151,18 +167,26 @@ class ParkedPods:
             listeners = table.listeners(event, rejectors | pending)
             if not listeners:
                 continue
+            are_represented = freed is not None and not pending and table.depend_on_row_alone(rejectors)
             for namespace, classes in namespaces.items():
                 if self._costs[refusers, namespace] > HINT_COST_MAX:
                     self._overdue[refusers, namespace] = len(classes)
                     continue
-                for members in classes.values():
-                    asked = next(iter(members.values())).pod
-                    how = table.decide(event, listeners, pending, asked, old, new)
+                for key, members in classes.items():
+                    first = next(iter(members.values()))
+                    how = table.decide(event, listeners, pending, first.pod, old, new)
+                    if how is Requeue.SKIP:
+                        continue
                     if how is Requeue.ONE:
-                        found.append((next(iter(members.values())), Requeue.AT_ONCE))
-                    elif how is not Requeue.SKIP:
-                        found += [(e, how) for e in members.values()]
-        return found
+                        one = next((one for uid, one in members.items() if uid not in apart), first)
+                        found.append((one, Requeue.AT_ONCE))
+                    elif are_represented and len(members) > 1 and freed is not None:
+                        where = ParkedClass(refusers, namespace, key)
+                        chosen = self.representatives.choose(where, members, freed, apart, now_s)
+                        found += [(one, how) for one in chosen]
+                    else:
+                        found += [(one, how) for one in members.values()]
+        return [(one, how) for one, how in found if one.uid not in apart] if apart else found
 
     @property
     def has_overdue(self) -> bool:
@@ -206,10 +230,14 @@ class ParkedPods:
         classes = self._groups.setdefault(refusers, {}).setdefault(namespace, {})
         members = classes.get(key)
         if members is None:
-            members = classes[key] = {}
+            members = classes[key] = OrderedDict()
             self._costs[refusers, namespace] = self._costs.get((refusers, namespace), 0) + hint_cost(entry.pod.spec)
         members[entry.uid] = entry
-        self._keys[entry.uid] = (refusers, namespace, key)
+        where = self._keys[entry.uid] = ParkedClass(refusers, namespace, key)
+        if entry.represents == where:  # refused for all: it keeps its turn
+            members.move_to_end(entry.uid, last=False)
+            entry.represents = None
+        self.representatives.pass_on(entry)  # it has changed since
         self._counts[entry.state] += 1
 
     def _unindex(self, uid: str) -> None:

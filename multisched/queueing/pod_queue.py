@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 
-from multisched.framework.durations import Durations
 from multisched.framework.events import ATTEMPT_UNDONE, FLUSH, FORCED, Action, ClusterEvent, Resource
 from multisched.framework.gangs import ReservePolicy, ReservingPlugin
 from multisched.framework.points import Plugin, PreEnqueuePlugin, Queued, QueuedPod, QueueSortPlugin
@@ -88,19 +87,23 @@ class PodQueue:
         `stopwatch`: seconds of a monotonic clock, to time hints; None: hints are not timed.
         """
         self._gates = Gates(pre_enqueue, on_error)
-        self._hints = HintTable([*plugins, *pre_enqueue, ServerRefusals()], on_error, stopwatch)
+        self.hints = HintTable([*plugins, *pre_enqueue, ServerRefusals()], on_error, stopwatch)
         self._active = ActivePods()
         self._backoff = BackoffPods()
         self._parked = ParkedPods()
+        self._representatives = self._parked.representatives
         self._events = EventsInFlight(in_flight_events_max)
         sort_keys = SortKeys(queue_sort, on_error)
         self.gangs = GangEntries(gangs if gangs is not None else GangRoster())
         self._states = EntryStates(
             self._active, self._backoff, self._parked, self._events, sort_keys, self.gangs, leftover_s
         )
-        self.sorting, self._back = EntryOrder(self._states), Readmission(self._gates, self._states, self.gangs)
+        self.sorting, self._back = (
+            EntryOrder(self._states),
+            Readmission(self._gates, self._states, self.gangs, self._parked),
+        )
         self._back.reservations.policy = _reserve_policy(plugins)
-        self._judge = RequeueJudge(self._hints, self._events, self.gangs, backoff)
+        self._judge = RequeueJudge(self.hints, self._events, self.gangs, backoff)
         self._entries: Mapping[str, Entry] = self._states.entries
         self._quarantines = self._after_flush = 0
         self._order = count(1)
@@ -122,7 +125,11 @@ class PodQueue:
         self._now_s = now_s
         entry = self._entries.get(pod.uid)
         if entry is None:
-            return self._admit(pod)
+            entry = Entry(pod.uid, pod, next(self._order), now_s, now_s)
+            self._states.admit(entry)
+            self.gangs.join(entry)
+            self._back.requeue(entry, Requeue.AT_ONCE, ADDED, now_s)
+            return _placement(entry)
         if entry.state is not QueueState.LEAVING:
             return self._replace(entry, pod)
         entry.pod = pod
@@ -182,7 +189,7 @@ class PodQueue:
         `is_tried`: refused pods may fit now and gates may answer differently; pods in flight are tried again.
         """
         self._now_s = now_s
-        self._hints.register([*(one.plugin for one in plugins.built), ServerRefusals()])
+        self.hints.register([*(one.plugin for one in plugins.built), ServerRefusals()])
         self._back.reservations.policy = _reserve_policy(one.plugin for one in plugins.built)
         self._gates.plugins = plugins.pre_enqueue
         self._states.use(plugins.queue_sort, now_s)
@@ -196,16 +203,17 @@ class PodQueue:
         """Notes that a gang's placed members or its requirements changed; `regroup` handles it."""
         self.gangs.changed(key)
 
-    def listen(self, on_gated: Callable[[str], None]) -> None:
-        """Sets a callback for the uid of each pod that a gate refuses; it must not call back."""
-        self._back.on_gated = on_gated
+    def listen(self, on_gated: Callable[[str], None], nominated_to: Callable[[str], Collection[str]]) -> None:
+        """Sets a callback for the uid of each pod that a gate refuses, and one for the uids of pods nominated to a node."""
+        self._back.on_gated, self._representatives.nominated_to = on_gated, nominated_to
 
     def regroup(self, now_s: float) -> Moved:
-        """Moves members of changed gangs to their new states. Must be called before `pop`."""
-        if not self.gangs.has_changed:
+        """Moves members of changed gangs, and the next of equal pods, to their new states. Must be called before `pop`."""
+        if not (self.gangs.has_changed or self._representatives.are_due):
             return NOTHING_MOVED
         self._now_s, tally = now_s, MovedCounts()
         self._back.regroup(now_s, tally)
+        self._back.wake_due(now_s, tally)
         return tally.moved()
 
     # Attempts
@@ -213,7 +221,8 @@ class PodQueue:
     @property
     def has_ready(self) -> bool:
         """Reports whether `pop` would return a pod now."""
-        return bool(len(self._active) or self._backoff.early or self.gangs.has_changed)
+        are_due = self._representatives.are_due
+        return bool(len(self._active) or self._backoff.early or are_due or self.gangs.has_changed)
 
     def pop(self, now_s: float, like: PodSpec | None = None) -> Queued | None:
         """Removes the first pod and starts its attempt: an active one, else the best in backoff (not after an error).
@@ -259,6 +268,11 @@ class PodQueue:
             self._back.requeue(entry, max(how, Requeue.AFTER_BACKOFF), FAILED, self._now_s)
         return _placement(entry)
 
+    def found_node(self, uid: str) -> None:
+        """Notes that an attempt has found a node for the pod, or nominates it: the next equal pod may fit, too."""
+        if (entry := self._entries.get(uid)) is not None:
+            self._representatives.pass_on(entry)
+
     def charge_attempt(self, uid: str, seconds: float) -> None:
         """Charges the duration of the current attempt to the share of its namespace (`active_pods`)."""
         if (entry := self._entries.get(uid)) is not None and entry.state in POPPED:
@@ -291,22 +305,14 @@ class PodQueue:
             self._wake_one(new.uid, event, tally)
             return tally.moved()
         if len(self._events):
-            self._events.record(event, old, new, is_of_interest=self._hints.is_of_interest(event))
+            self._events.record(event, old, new, is_of_interest=self.hints.is_of_interest(event))
         if len(self._parked):
-            own = _own_uids(event, old, new, self.gangs)
-            for entry, how in self._parked.affected(event, old, new, self._hints):
-                is_meant = entry.pod.spec.priority <= only.priority_max and entry.since_s >= only.parked_since_s
-                if is_meant and entry.uid not in own:
+            own, freed = _own_uids(event, old, new, self.gangs), _freed_node(old, new) if only is EVERY_POD else None
+            for entry, how in self._parked.affected(event, old, new, self.hints, own, freed, now_s):
+                if entry.pod.spec.priority <= only.priority_max and entry.since_s >= only.parked_since_s:
                     self._back.wake(entry, how, _label(event), self._now_s, tally)
+            self._back.wake_due(now_s, tally)
         return tally.moved()
-
-    def hint_durations(self) -> Mapping[tuple[str, str, str], Durations]:
-        """Returns (plugin, event, result) -> durations of the sampled hints. Live: copy to keep."""
-        return self._hints.durations
-
-    def has_listener(self, event: ClusterEvent) -> bool:
-        """Reports whether a plugin has registered this kind of event."""
-        return self._hints.is_of_interest(event)
 
     def flush(self, now_s: float) -> Moved:
         """Moves what is due: pods whose backoff has ended, and pods parked for LEFTOVER_S (gates run again for gated ones)."""
@@ -359,7 +365,7 @@ class PodQueue:
 
     def statistics(self) -> QueueStatistics:
         return self._states.statistics(
-            hint_calls=self._hints.calls, quarantines=self._quarantines, bound_after_flush=self._after_flush
+            hint_calls=self.hints.calls, quarantines=self._quarantines, bound_after_flush=self._after_flush
         )
 
     def events_in_flight(self) -> Mapping[str, int]:
@@ -369,13 +375,6 @@ class PodQueue:
     def validate(self) -> None:
         """Raises QueueInvariantError unless every pod is in exactly one index, that of its state (I3, I10). O(pods)."""
         self._states.validate()
-
-    def _admit(self, pod: Pod) -> QueueOutcome:
-        entry = Entry(pod.uid, pod, next(self._order), self._now_s, self._now_s)
-        self._states.admit(entry)
-        self.gangs.join(entry)
-        self._back.requeue(entry, Requeue.AT_ONCE, ADDED, self._now_s)
-        return _placement(entry)
 
     def _replace(self, entry: Entry, pod: Pod) -> QueueOutcome:
         known, entry.pod = entry.pod, pod
@@ -393,12 +392,10 @@ class PodQueue:
         if event is not None and entry.state is QueueState.GANG:
             self._back.wake_lead(entry, self._now_s)
         elif event is not None and entry.state in PARKED:
-            self._wake_by_itself(entry, event, known)
+            how = self._judge.after_update(entry, event, known)
+            if how is not Requeue.SKIP:
+                self._back.requeue(entry, how, _label(event), self._now_s)
         return _placement(entry)
-
-    def _wake_by_itself(self, entry: Entry, event: ClusterEvent, known: Pod) -> None:
-        if (how := self._judge.after_update(entry, event, known)) is not Requeue.SKIP:
-            self._back.requeue(entry, how, _label(event), self._now_s)
 
     def _wake_one(self, uid: str, event: ClusterEvent, tally: MovedCounts) -> None:
         entry = self._entries.get(uid)
@@ -435,6 +432,11 @@ def _own_uids(event: ClusterEvent, old: Object, new: Object, gangs: GangEntries)
     if not isinstance(old, Pod) or new is not None:
         return ()
     return gangs.uids_with(old.uid) if event is ATTEMPT_UNDONE else (old.uid,)
+
+
+def _freed_node(old: Object, new: Object) -> str | None:
+    """Returns the node that a pod has left; None for any other event."""
+    return (old.node or None) if isinstance(old, Pod) and new is None else None
 
 
 def _label(event: ClusterEvent) -> str:

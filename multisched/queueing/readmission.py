@@ -18,6 +18,7 @@ from multisched.queueing.gang_entries import STARTED, GangEntries
 from multisched.queueing.gang_reservations import GangReservations
 from multisched.queueing.gating import Gates
 from multisched.queueing.hints import Requeue
+from multisched.queueing.parked_pods import ParkedPods
 from multisched.queueing.transitions import POPPED, QueueState
 
 GATHERED, JOINED, SORTED, OVERDUE, RESERVES = (
@@ -28,6 +29,9 @@ GATHERED, JOINED, SORTED, OVERDUE, RESERVES = (
     "GangReserves",
 )
 """Events in the moves of members: joined the lead, a member was added, the gang changed, it timed out, a turn to reserve began or ended."""
+
+REPRESENTED = "RepresentativeTried"
+"""The event of pods that are requeued because an equal pod was tried (`representatives`)."""
 
 
 class MovedCounts(msgspec.Struct):
@@ -46,12 +50,13 @@ class MovedCounts(msgspec.Struct):
 class Readmission:
     """Requeues the entries of one queue."""
 
-    __slots__ = ("_gangs", "_gates", "_states", "on_gated", "reservations")
+    __slots__ = ("_gangs", "_gates", "_parked", "_states", "on_gated", "reservations")
 
-    def __init__(self, gates: Gates, states: EntryStates, gangs: GangEntries) -> None:
+    def __init__(self, gates: Gates, states: EntryStates, gangs: GangEntries, parked: ParkedPods) -> None:
         self._gates = gates
         self._states = states
         self._gangs = gangs
+        self._parked = parked
         self.on_gated: Callable[[str], None] = _ignore
         """Called with the uid of each pod that a gate refuses; must not call back."""
         self.reservations = GangReservations(gangs)
@@ -79,6 +84,15 @@ class Readmission:
             is_undone = event == ATTEMPT_UNDONE.label
             entry.waits_out_backoff = is_undone and self._gangs.must_start_together(entry.uid)
             self.requeue(entry, how, event, now_s, tally)
+
+    def wake_due(self, now_s: float, tally: MovedCounts) -> None:
+        """Requeues the next representatives of classes, or all pods of a class, for which one was tried."""
+        representatives = self._parked.representatives
+        for where, are_all in representatives.take_due():
+            members = self._parked.members(where)
+            next_ones = members.values() if are_all else representatives.choose(where, members, "", (), now_s)
+            for entry in next_ones:
+                self.wake(entry, Requeue.AFTER_BACKOFF, REPRESENTED, now_s, tally)
 
     def ask_again(self, event: str, now_s: float) -> list[tuple[Pod, Status]]:
         """Runs the new gates for active entries and entries in backoff; gates those refused. Followers are checked with their lead."""
@@ -227,6 +241,7 @@ class Readmission:
 
     def _came(self, entry: Entry, lead: Entry, now_s: float, tally: MovedCounts | None) -> None:
         """Handles a new follower: the gang may sort earlier now, and may fit now."""
+        lead.has_new_follower = lead.state in POPPED
         self.wake_lead(entry, now_s, tally)
         if lead.state in (QueueState.ACTIVE, QueueState.BACKOFF) and self._gangs.is_before(entry, lead):
             self._gangs.lead(lead, now_s)

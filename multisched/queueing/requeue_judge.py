@@ -48,6 +48,7 @@ class RequeueJudge:
         `budget`: when it is spent, the events that are left count as one that may help.
         """
         entry.rejectors = entry.pending = NO_PLUGINS
+        has_new_follower, entry.has_new_follower = entry.has_new_follower, False
         if failure.without_backoff and entry.conflicts < CONFLICTS_IN_A_ROW:
             entry.conflicts += 1
             entry.backoff_until_s = now_s
@@ -62,7 +63,7 @@ class RequeueJudge:
             entry.errors, entry.refusals = 0, entry.refusals + 1
             entry.rejectors, entry.pending = failure.rejectors, failure.pending
         entry.backoff_until_s = now_s + self.policy.duration_s(entry.errors or entry.refusals)
-        if is_error or self._gangs.follows_queued_lead(entry):
+        if is_error or has_new_follower or self._gangs.follows_queued_lead(entry):
             return Requeue.AFTER_BACKOFF
         return self._missed(entry, budget)
 

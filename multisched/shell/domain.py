@@ -185,6 +185,11 @@ class DomainWorker:
         self.intake.is_held = False
         self.intake.wake()
 
+    def wake_if_ready(self) -> None:
+        """Wakes the scheduling loop if the queue has a pod for it."""
+        if self.queue.has_ready:
+            self.intake.wake()
+
     def close_intake(self) -> None:
         """Stops new attempts and requeues pods at Permit. Binds in flight continue."""
         self.intake.is_closing = True
@@ -259,5 +264,6 @@ class DomainWorker:
             self.failures.report_members(now_s)
             self.waiting.expire(now_s)
             self.binding.review_barriers()
-            if moved.active or self.queue.has_ready:
+            if moved.active:
                 self.intake.wake()
+            self.wake_if_ready()

@@ -44,7 +44,7 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.model.selectors import Toleration
 from multisched.model.wire import Transport
-from multisched.shell.audit.audited_kinds import AuditedKind, AuditedNodes, AuditedPods
+from multisched.shell.audit.audited_kinds import AuditedEndedPods, AuditedKind, AuditedNodes, AuditedPods
 from multisched.shell.audit.auditor import Audit
 from multisched.shell.audit.pod_repair import PodRepair
 from multisched.shell.binding.volume_writes import CountedVolumeWriter
@@ -55,11 +55,10 @@ from multisched.shell.event_time_share import EventTimeShare
 from multisched.shell.extenders import Extenders, OpenExtender
 from multisched.shell.gangs_below_minimum import GangsBelowMinimum
 from multisched.shell.history_guard import HistoryGuard
+from multisched.shell.ingest.ended_pods import EndedPods
 from multisched.shell.ingest.event_timing import EventTimes
-from multisched.shell.ingest.finished_members import FinishedMembers
 from multisched.shell.ingest.gang_objects import mark_gang, note_gang, note_kind
 from multisched.shell.ingest.key_remarks import KeyRemarks
-from multisched.shell.ingest.pod_outcomes import PodOutcomes
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.shell.ingest.router import Router
 from multisched.shell.kept_objects import KeptObjects
@@ -162,8 +161,6 @@ class Program:
         self.cache.gangs.on_change = self.router.gang_changed
         self.cache.gangs.on_count = lambda key: mark_gang(self.statuses, self.cache.objects, key)
         self.statuses = self._statuses()
-        on_rewritten = (self.conditions.forget_written, self.statuses.history_rewritten)
-        self.history.on_change(HistoryGuard(self.history, self.router, on_rewritten).changed)
         self.event_times = EventTimes(ports.clock.monotonic, self.router)
         self.preemptor = Preemptor(
             ApiPodWriter(ports.transport, self.limiter, ports.clock),
@@ -188,8 +185,9 @@ class Program:
         self._closing, self._is_ready = asyncio.Event(), False
         nodes, domains = NodeRouter(configuration), self._domain_builder()
         self.pods = self._pod_ingest(domains.add_all(nodes))
-        self.finished_members = FinishedMembers(self.cache.gangs, self.decoder, self._pods_with)
-        self.outcomes = PodOutcomes(self.decoder, self.pods, self.router.worker_of, self._pods_with)
+        on_rewritten = (self.conditions.forget_written, self.statuses.history_rewritten, self.pods.history_rewritten)
+        self.history.on_change(HistoryGuard(self.history, self.router, on_rewritten).changed)
+        self.ended_pods = EndedPods(self.cache.gangs, self.decoder, self.pods, self.router.worker_of, self._watch_ended)
         self.statuses.serve(self.router.workers())
         self.pods.on_pending = self.statuses.pending_changed if self.statuses.has_pending_pods_plugins else None
         self.half_gangs = GangsBelowMinimum(self.cache, self.router, self.events, ports.clock)
@@ -272,9 +270,11 @@ class Program:
             remark=KeyRemarks(self.events).see,
         )
 
-    def _pods_with(self, selector: str, handler: ReflectorHandler) -> Reflector:
-        """Builds a reflector of finished pods. It does not affect the trust in history, as no decision depends on it alone."""
-        return self._reflector("/api/v1/pods", handler, selector, is_alone=True)
+    def _watch_ended(self, selector: str, handler: ReflectorHandler) -> Reflector:
+        """Builds the reflector of ended pods, which the audit compares from then on."""
+        reflector = self._reflector("/api/v1/pods", handler, selector, name="/api/v1/pods, ended")
+        self.audit.add(AuditedEndedPods(reflector, selector))
+        return reflector
 
     def _pod_repair(self) -> PodRepair:
         return PodRepair(
@@ -333,9 +333,8 @@ class Program:
         on_refused: Callable[[str], None] | None = None,
         is_optional: bool = False,
         or_paths: Sequence[str] = (),
-        is_alone: bool = False,
+        name: str = "",
     ) -> Reflector:
-        """`is_alone`: the other reflectors need not relist when its history goes back."""
         return Reflector(
             self._ports.transport,
             path,
@@ -344,9 +343,10 @@ class Program:
             rng=random.Random(self._ports.rng.random()),  # noqa: S311 - jitter, not a secret
             field_selector=selector,
             on_refused=on_refused,
-            history=None if is_alone else self.history,
+            history=self.history,
             is_optional=is_optional,
             or_paths=or_paths,
+            name=name,
             troubles=self._read_troubles,
         )
 
@@ -429,7 +429,7 @@ class Program:
             self.handover.held_before_list(self.leases.may_be_bound_by())
             for reflector in (*self.reflectors.values(), *self.objects.reflectors.values()):
                 tasks.start_soon(reflector.run)
-            parts = (self.finished_members, self.outcomes, self.half_gangs, self.missing_plugins, self.events)
+            parts = (self.ended_pods, self.half_gangs, self.missing_plugins, self.events)
             shown = (self.kept_objects, self.conditions, *((self.statuses,) if self.statuses.kinds else ()))
             judges = (self.judge,) if self.judge is not None else ()
             for part in (*parts, *shown, self.preemptor, self.audit, self.catch_up, *judges, self.handover):

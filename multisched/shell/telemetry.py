@@ -250,7 +250,7 @@ def _read_domain(program: Program, worker: DomainWorker) -> DomainReading:
         unsigned=worker.cycle.classes.unsigned,
         preemption_attempts=_preemption_attempts(worker.plugins),
         records=worker.cycle.records.statistics(),
-        hints=_copied(worker.queue.hint_durations()),
+        hints=_copied(worker.queue.hints.durations),
         plugin_metrics=_plugin_metrics(program, worker),
         is_lease_held=worker.is_leading if lease is None else lease.may_bind(),
     )

@@ -113,6 +113,7 @@ class ClusterCache:
         A node with the same name and another uid is a different node: the old one is removed first, and the new one
         gets a new row.
         """
+        node = self.ledgers.with_elastic(node)
         row = self.nodes.row_of(node.name)
         before = self.nodes.node(row) if row is not None else None
         if before is not None and before.uid != node.uid:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
+from msgspec.structs import replace
+
 from multisched.framework.context import Placed
 from multisched.framework.device_demand import DeviceDemands
 from multisched.framework.ledger import (
@@ -23,6 +25,7 @@ from multisched.framework.ledger import (
     Choices,
     ClusterLedger,
     DeviceLedger,
+    ElasticLedger,
     LabelledLedger,
     Ledger,
     ObservingLedger,
@@ -112,6 +115,7 @@ class LedgerRegistry:
         self._of_cluster: tuple[RowlessLedger, ...] = ()
         self._with_timed_annotations: tuple[TimedAnnotationLedger, ...] = ()
         self._observing: tuple[ObservingLedger, ...] = ()
+        self._elastic: tuple[ElasticLedger, ...] = ()
         self.annotations: frozenset[str] = frozenset()
         """Keys of the pod annotations that ledgers depend on."""
         self.written: frozenset[str] = frozenset()
@@ -162,6 +166,8 @@ class LedgerRegistry:
             self._with_timed_annotations += (ledger,)
         if implements(ledger, ObservingLedger):
             self._observing += (ledger,)
+        if implements(ledger, ElasticLedger):
+            self._elastic += (ledger,)
 
     @property
     def read_annotations(self) -> frozenset[str]:
@@ -301,6 +307,16 @@ class LedgerRegistry:
     def set_node(self, row: int, node: Node | None) -> None:
         for ledger in self._ledgers.values():
             self._notify(ledger, "set_node", ledger.set_node, row, node)
+
+    def with_elastic(self, node: Node) -> Node:
+        """Returns the node with the resources that are elastic there; without those of a ledger that fails."""
+        found: frozenset[str] = frozenset()
+        for ledger in self._elastic:
+            try:
+                found |= ledger.elastic(node)
+            except Exception as error:  # noqa: BLE001 - a plugin's failure must not corrupt the cache's own state
+                self._broke(ledger, "elastic", error)
+        return node if node.elastic == found else replace(node, elastic=found)
 
     def object_changed(self, kind: ObjectKind, changed: ClusterObject) -> set[int]:
         """Passes a changed object to the ledgers that read its kind. Returns the rows whose answers may have changed."""

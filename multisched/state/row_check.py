@@ -110,7 +110,7 @@ def _volumes_fault(pods: Iterable[Pod], said: Volumes) -> str:
 
 def _node_fault(table: NodeTable, row: int, node: Node) -> str:
     for name in table.resources:
-        amount = 0 if node.malformed else node.allocatable.get(name, 0)
+        amount = node.limit(name)
         if int(table.allocatable(name)[row]) != amount:
             return f"allocatable {name} is {int(table.allocatable(name)[row])}, the node says {amount}"
     if table.taint_sets[int(table.taint_set[row])] != node.taints:

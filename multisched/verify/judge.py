@@ -201,7 +201,8 @@ class Judge:
 
     def _usage(self, node: Node, attached: Mapping[str, str]) -> NodeUsage:
         cards = self._devices.get(node.name, node.cards)
-        return NodeUsage(node, self._storage.limits.get(node.name, {}), attached, cards, self._domains.binds_devices)
+        limits, domains = self._storage.limits.get(node.name, {}), self._domains
+        return NodeUsage(node, limits, attached, cards, domains.binds_devices, domains.elastic(node))
 
     def findings(self) -> list[Finding]:
         """Returns findings about all pods, by the present state and the times in the API."""

@@ -28,9 +28,12 @@ class NodeUsage:
         attached: Mapping[str, str],
         cards: NodeCards,
         binds_devices: Callable[[Pod], bool],
+        elastic: frozenset[str] = frozenset(),
     ) -> None:
-        """`limits`: driver -> volumes. `attached`: attached volume -> its driver. `binds_devices`: see `DeviceUsage`."""
-        self._room = _ResourceUsage(node)
+        """`limits`: driver -> volumes. `attached`: attached volume -> its driver. `binds_devices`: see `DeviceUsage`. `elastic`: resources
+        that limit nothing on the node.
+        """
+        self._room = _ResourceUsage(node, elastic)
         self._ports: dict[tuple[str, int], list[tuple[HostPort, Pod]]] = {}
         self._disks: list[tuple[Disk, Pod]] = []
         self._limits = limits
@@ -81,7 +84,8 @@ class NodeUsage:
 class _ResourceUsage:
     """Sums of requests: the largest and the smallest that pods may have had when they were placed."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, elastic: frozenset[str]) -> None:
+        self._elastic = elastic
         self._room = node.allocatable
         self._capacity = node.capacity
         self._most: Counter[str] = Counter()
@@ -113,7 +117,10 @@ class _ResourceUsage:
         return [
             (name, amount)
             for name, amount in wanted.items()
-            if amount > 0 and sums[name] + amount > room.get(name, 0) and (name in room or name not in UNKNOWN_TO_NODES)
+            if amount > 0
+            and name not in self._elastic
+            and sums[name] + amount > room.get(name, 0)
+            and (name in room or name not in UNKNOWN_TO_NODES)
         ]
 
     def _was_more(self, resource: str, amount: int) -> bool:

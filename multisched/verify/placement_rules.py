@@ -20,6 +20,7 @@ GPU_ANNOTATIONS = (HAMI_NODE, VOLCANO_NODE)
 GPU_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "gpu.intel.com/product")
 """Nodes with any of these belong to a domain with the rule `gpu`."""
 VIRTUAL_TAINT = "virtual-kubelet.io/provider"
+ELASTIC = frozenset({"cpu", "memory"})
 VIRTUAL_TYPE = "virtual-kubelet"
 
 
@@ -53,6 +54,15 @@ class PodRule:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerlessUnit:
+    """Nodes of a serverless provider."""
+
+    labels: tuple[tuple[str, str], ...]
+    is_elastic: bool
+    """The cpu and memory of its nodes limit nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class Domain:
     """A domain as the configuration describes it."""
 
@@ -66,6 +76,8 @@ class Domain:
     """Added to all its pods for scheduling."""
     limited: tuple[tuple[Toleration, PodRule], ...] = ()
     """Added to some of its pods only."""
+    units: tuple[ServerlessUnit, ...] = ()
+    """A node belongs to the first one whose labels it has."""
 
 
 class Domains:
@@ -74,6 +86,12 @@ class Domains:
     def __init__(self, domains: Sequence[Domain]) -> None:
         self._domains = tuple(domains)
         self._of = {name: domain for domain in domains for name in domain.scheduler_names}
+
+    def elastic(self, node: Node) -> frozenset[str]:
+        """Returns the resources that limit nothing on the node."""
+        units = (unit for domain in self._domains for unit in domain.units)
+        unit = next((one for one in units if all(node.labels.get(key) == value for key, value in one.labels)), None)
+        return ELASTIC if unit is not None and unit.is_elastic else frozenset()
 
     def binds_devices(self, pod: Pod) -> bool:
         """Reports whether a configured scheduler wrote the pod's devices; true for all pods if no domain is configured."""

@@ -15,7 +15,8 @@ from typing import Any, Final
 from multisched.cycle.results import Placed
 from multisched.framework.points import QueuedPod
 from multisched.model.objects import Pod
-from multisched.queueing.parked_pods import ClassKey, class_of
+from multisched.queueing.entry import ClassKey
+from multisched.queueing.parked_pods import class_of
 from multisched.shell.domain import DomainWorker
 from multisched.whatif.sandbox import SANDBOX_ONLY, SchedulerSandbox
 

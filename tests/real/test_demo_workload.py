@@ -13,7 +13,7 @@ import pytest
 
 from multisched.cluster.seed import demo_nodes, demo_storage, demo_workload
 from tests.real.admin import JOBS, Admin, until
-from tests.real.audit_log import bound, calls, denied
+from tests.real.audit_log import bound, calls, denied, unknown
 from tests.real.control_plane import ControlPlane
 from tests.real.deployed import MULTISCHED, USER, Deployed
 from tests.real.witness import GPU, Witness, device_overlaps
@@ -84,5 +84,8 @@ async def test_demo_runs_with_only_the_rights_of_deploy(tmp_path: Path) -> None:
         assert plane.audit_log is not None
         seen = calls(plane.audit_log)
         assert denied(seen, USER) == []
-        assert bound(seen).total() == len(bound(seen)) == expected.total()
+        accepted = bound(seen)
+        assert set(accepted.values()) == {1}
+        # A loaded API server binds now and then a pod without knowing it in time: it answers 504.
+        assert len(accepted.keys() | {uid for uid, _node in unknown(seen)}) == expected.total()
         assert {call.user for call in seen if call.is_bind} == {USER}

@@ -48,8 +48,11 @@ from multisched.queueing.entry import EVERY_POD, Entry, Moved
 from multisched.queueing.entry_states import EntryStates
 from multisched.queueing.events_in_flight import EventsInFlight
 from multisched.queueing.gating import Gates
+from multisched.queueing.hints import Requeue
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.quarantine import ServerRefusals
+from multisched.queueing.representatives import Representatives
+from multisched.queueing.requeue_judge import RequeueJudge
 from multisched.shell.audit.auditor import Audit
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
@@ -389,7 +392,13 @@ def queue_never_flushed() -> None:
 @defect
 def own_updates_lost() -> None:
     """An update of a pending pod (a removed gate, smaller requests) does not requeue it."""
-    put(PodQueue, "_wake_by_itself", lambda self, entry, event, known: None)
+    put(RequeueJudge, "after_update", lambda self, entry, event, known: Requeue.SKIP)
+
+
+@defect
+def equal_pods_are_not_tried_in_turn() -> None:
+    """Of equal pods only the first is tried in freed room, although the next one would fit, too."""
+    put(Representatives, "pass_on", lambda self, entry: setattr(entry, "represents", None))
 
 
 @defect

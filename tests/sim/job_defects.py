@@ -26,7 +26,7 @@ from multisched.framework.points import CycleView
 from multisched.framework.traits import Traits
 from multisched.model.cluster_objects import CronJob, Job
 from multisched.model.object_kinds import ObjectKind
-from multisched.model.objects import Pod
+from multisched.model.objects import CPU, MEMORY, Pod
 from tests.sim.defects import defect, put
 
 
@@ -200,3 +200,25 @@ def pods_go_on_while_their_victims_terminate() -> None:
         return level is not None
 
     put(ResourcePolicy, "_raise_level", raise_level)
+
+
+@defect
+def all_serverless_units_are_elastic() -> None:
+    """The allocatable of no node of a unit limits its pods, whatever `capacity` says."""
+    put(
+        SandboxLedger,
+        "elastic",
+        lambda self, node: frozenset((CPU, MEMORY)) if self._index_of(node) >= 0 else frozenset(),
+    )
+
+
+@defect
+def elastic_units_are_limited() -> None:
+    """`capacity: elastic` has no effect."""
+    put(SandboxLedger, "elastic", lambda self, node: frozenset())
+
+
+@defect
+def replacements_are_probes() -> None:
+    """The pod that replaces a stuck one may be the probe of the same unit."""
+    put(Unit, "spare", lambda self, owner, until_s: None)

@@ -43,6 +43,7 @@ SEEDS_MAX = 48
 
 FIRST: dict[str, int] = {
     "active_deadlines_count_from_the_creation": 802,
+    "all_serverless_units_are_elastic": 800,
     "all_units_are_alike": 800,
     "answers_of_plugins_are_not_read": 300,
     "assumed_pods_keep_their_size": 6,
@@ -75,6 +76,7 @@ FIRST: dict[str, int] = {
     "edited_trees_count_no_pods": 103,
     "edited_trees_requeue_nothing": 152,
     "edited_trees_stay_out_of_force": 153,
+    "elastic_units_are_limited": 900,
     "ended_locks_requeue_nothing": 300,
     "ended_nominations_requeue_only_lower_priority": 6,
     "equals_preempted": 0,
@@ -169,6 +171,7 @@ FIRST: dict[str, int] = {
     "relabelled_pods_requeue_nothing": 28,
     "reloads_drop_a_queued_pod": 220,
     "reparked_pod_blocks_others": 7,
+    "replacements_are_probes": 810,
     "required_domains_left": 218,
     "resized_pods_keep_their_quota": 122,
     "resized_pods_keep_their_share_of_a_quota": 500,
@@ -223,6 +226,7 @@ FIRST: dict[str, int] = {
 
 UNSHOWN = frozenset(
     {
+        "equal_pods_are_not_tried_in_turn",  # tests/unit/shell/test_equal_pods_in_turn.py catches it
         "victims_that_stay_stay_marked",  # tests/unit/shell/test_removals.py catches it
         "refused_binds_keep_their_tokens",  # tests/unit/domains/job/providers/test_sandbox_ledger.py catches it
         "only_the_first_member_is_evicted",  # tests/integration/gpu/test_tide.py catches it

@@ -127,7 +127,7 @@ def restored_history_forgets_first() -> None:
 
     def may_use(self: ListReader, version: str) -> bool:
         is_used = genuine(self, version)
-        if is_used and self._history.must_start_over(self._path):
+        if is_used and self._history.must_start_over(self._name):
             self._feed._delete_unseen(list(self._feed.known._known))
             self._feed.known._known.clear()
         return is_used

@@ -16,6 +16,7 @@ from tests.kit.scenarios.edits import SCENARIOS
 from tests.kit.settings.setting import (
     CONTESTED_FROM,
     EDITED_FROM,
+    ELASTIC_FROM,
     LINKED_FROM,
     OWNED_FROM,
     RELOADED_FROM,
@@ -47,9 +48,9 @@ def test_every_invariant_holds_under_faults(seed: int) -> None:
 
 
 def test_a_run_of_many_seeds_has_each_kind() -> None:
-    seeds = played(360)
+    seeds = played(400)
 
-    assert len(set(seeds)) == 360
+    assert len(set(seeds)) == 400
     ends = {
         0: TEAMED_FROM,
         TEAMED_FROM: PACKED_FROM,
@@ -59,7 +60,8 @@ def test_a_run_of_many_seeds_has_each_kind() -> None:
         EDITED_FROM: TIDED_FROM,
         TIDED_FROM: CONTESTED_FROM,
         CONTESTED_FROM: SERVERLESS_FROM,
-        SERVERLESS_FROM: SERVERLESS_FROM + 100,
+        SERVERLESS_FROM: ELASTIC_FROM,
+        ELASTIC_FROM: ELASTIC_FROM + 40,
     }
     for first, end in ends.items():
         assert sum(first <= seed < end for seed in seeds) == 40

@@ -69,7 +69,8 @@ class _Case(msgspec.Struct, frozen=True):
 
     def room(self, gangs: Sequence[TrainingGang]) -> CardRoom:
         """Returns the cards that inference can have, with those of these gangs."""
-        room = CardRoom(self.nodes, self.state.inference.pod_cards)
+        inference = self.state.inference
+        room = CardRoom(self.nodes, inference.pod_cards, self.headroom.trend_cards, inference.new_models)
         for gang in gangs:
             room.add(gang)
         return room
@@ -148,14 +149,22 @@ def _headroom(state: TideState, settings: TideSettings, demand: int) -> Headroom
     expected = 0.0 if forecast.origin is ForecastOrigin.WINDOWS else forecast.highest_rise(now_s, now_s + horizon_s)
     recent = _recent_rise(state, demand, horizon_s)
     error = max(forecast.error_cards, settings.min_headroom_cards)
-    cards = min(math.ceil(max(expected, recent) + error), settings.max_headroom_cards)
+    cards = _headroom_for(state, settings, demand, max(expected, recent) + error)
+    trend = cards - _headroom_for(state, settings, demand, expected + error)
+    return Headroom(cards, expected, recent, error, trend)
+
+
+def _headroom_for(state: TideState, settings: TideSettings, demand: int, rise: float) -> int:
+    """Returns `Headroom.cards` for a rise, the error included."""
+    forecast, now_s = state.inference.forecast, state.now_s
+    cards = min(math.ceil(rise), settings.max_headroom_cards)
     if forecast.origin is ForecastOrigin.WINDOWS:
-        cards = max(cards, math.ceil(_level(forecast, now_s, now_s + horizon_s)) - demand)
+        cards = max(cards, math.ceil(_level(forecast, now_s, now_s + settings.horizon_s)) - demand)
     cards = max(cards, settings.floor_cards - demand)
     cards = math.ceil(cards / state.inference.pod_cards) * state.inference.pod_cards
     if settings.ceiling_cards is not None:
         cards = min(cards, settings.ceiling_cards - demand)
-    return Headroom(max(0, cards), expected, recent, error)
+    return max(0, cards)
 
 
 def _recent_rise(state: TideState, demand: int, horizon_s: float) -> float:

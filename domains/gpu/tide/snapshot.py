@@ -16,6 +16,7 @@ from domains.gpu.demand import ANY_CARD, GpuDemand
 from domains.gpu.gpu_ledger import GpuLedger
 from domains.gpu.hold import Hold
 from domains.gpu.tide.notices import checkpoint_s, retries_left
+from domains.gpu.tide.planner import TREND_S
 from domains.gpu.tide.settings import TideSettings
 from domains.gpu.tide.state import GangMember, NodeCards, TrainingGang, WaitingGang, WaitingInference
 from multisched.framework.context import PluginContext
@@ -64,6 +65,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     """See `InferenceState.pod_cards`."""
     has_outside: bool
     """Some nodes have cards of models outside the tide."""
+    new_models: tuple[str, ...] = ()
+    """See `InferenceState.new_models`."""
 
 
 class _Group:
@@ -129,7 +132,8 @@ class TideSnapshots:
             if _accepts_pods(node):
                 found.append(self._node_cards(row, node, leaving))
         waiting, waiting_gangs = self._waiting()
-        models = self._models_of([pod for pod, _ in inference] + [pod for pod, _ in waiting])
+        pods = [pod for pod, _ in (*inference, *waiting)]
+        models = self._models_of(pods)
         self._pod_cards = max([cards for _, cards in (*inference, *waiting)], default=0) or self._pod_cards
         return Snapshot(
             tuple(found),
@@ -142,6 +146,7 @@ class TideSnapshots:
             models,
             self._pod_cards,
             any(models and node.model not in models for node in found),
+            self._accepted_by_any(pod for pod in pods if pod.created_s > now_s - TREND_S) or (),
         )
 
     # -- nodes -----------------------------------------------------------------------------------------------------------
@@ -202,11 +207,17 @@ class TideSnapshots:
 
     def _models_of(self, inference: Iterable[Pod]) -> tuple[str, ...]:
         """Returns the models of the tide: those that inference accepts. While there is no inference pod, they stay as they were."""
-        found = {self._models_for(pod) for pod in inference}
-        if found:
-            every = {model for models in found for model in models}
-            self._models = () if () in found else tuple(sorted(every - {NO_MODEL})) or self._models
+        found = self._accepted_by_any(inference)
+        if found is not None:
+            self._models = found
         return self._models
+
+    def _accepted_by_any(self, pods: Iterable[Pod]) -> tuple[str, ...] | None:
+        """Returns the models that any of the pods accepts, empty for all models; None if there is no such model or no pod."""
+        found = {self._models_for(pod) for pod in pods}
+        if () in found:
+            return ()
+        return tuple(sorted({model for models in found for model in models} - {NO_MODEL})) or None
 
     # -- pods that wait ----------------------------------------------------------------------------------------------------
 

@@ -112,6 +112,8 @@ class InferenceState(msgspec.Struct, frozen=True, kw_only=True):
     """Demand at earlier plans, oldest first, of `demand.RECENT_S` seconds; `demand.RecentDemand` collects it."""
     models: tuple[str, ...] = ()
     """Models of cards that inference runs on or asks for; empty: any. Nodes of other models are outside the tide."""
+    new_models: tuple[str, ...] = ()
+    """Models that the pods accept that were created within `planner.TREND_S`: a rise as seen needs cards of these; empty: of any."""
     pod_cards: int = 1
     """Cards of the largest usual inference pod: free cards of a node count toward the headroom in multiples of it."""
 
@@ -195,6 +197,8 @@ class Headroom(msgspec.Struct, frozen=True):
     """What demand rises within as long a time if it goes on as in the last minutes; counts if it exceeds the forecast's rise."""
     error_cards: float
     """Of the forecast's backtest, or the configured minimum if that is larger."""
+    trend_cards: int = 0
+    """Those of `cards` that only the recent rise asks for: they must be of `InferenceState.new_models`."""
 
 
 class NewNotice(msgspec.Struct, frozen=True):

@@ -85,6 +85,7 @@ class TideDemand:
             forecast=expected_demand(self._learned, self._settings, now_s, demand),
             recent=recent,
             models=snapshot.models,
+            new_models=snapshot.new_models,
             pod_cards=snapshot.pod_cards,
         )
 

@@ -34,6 +34,8 @@ class Need(msgspec.Struct, frozen=True):
     pods: Mapping[Shape, int]
     """Shape -> number of waiting pods without room."""
     spare_cards: int
+    trend_cards: int = 0
+    """Those of `spare_cards` that must be of the models that the trend needs."""
 
     @property
     def cards(self) -> int:
@@ -46,9 +48,13 @@ class Need(msgspec.Struct, frozen=True):
 class CardRoom:
     """The cards of each node that inference can have. Mutable, and owned by one plan."""
 
-    def __init__(self, nodes: Iterable[NodeCards], pod_cards: int) -> None:
-        """`pod_cards`: spare cards of a node count in multiples of it."""
+    def __init__(
+        self, nodes: Iterable[NodeCards], pod_cards: int, trend_cards: int = 0, trend_models: tuple[str, ...] = ()
+    ) -> None:
+        """`pod_cards`: spare cards of a node count in multiples of it. `trend_cards`: cards of the headroom that must be of
+        `trend_models`; empty: of any."""
         self._models = {node.name: node.model for node in nodes}
+        self._trend_cards, self._trend_models = trend_cards, trend_models
         self._room = {node.name: node.free + node.leaving for node in nodes}
         self.pod_cards = max(1, pod_cards)
 
@@ -59,7 +65,7 @@ class CardRoom:
                 self._room[member.node] += member.cards
 
     def copy(self) -> CardRoom:
-        copied = CardRoom((), self.pod_cards)
+        copied = CardRoom((), self.pod_cards, self._trend_cards, self._trend_models)
         copied._models, copied._room = self._models, dict(self._room)
         return copied
 
@@ -87,11 +93,25 @@ class CardRoom:
     def spare(self) -> int:
         return sum(room - room % self.pod_cards for room in self._room.values())
 
+    def _lacking_trend(self, headroom: int) -> int:
+        """Returns how many cards of the trend's models are lacking."""
+        trend = min(self._trend_cards, headroom)
+        if not trend or not self._trend_models:
+            return 0
+        return max(
+            0, trend - sum(room - room % self.pod_cards for name, room in self._room.items() if self._serves(name))
+        )
+
+    def _serves(self, name: str) -> bool:
+        """Reports whether the node has a model that the trend needs."""
+        return not self._trend_models or self._models[name] in self._trend_models
+
     def need(self, pods: Mapping[Shape, int], headroom: int) -> Need:
         """Returns what is lacking. Leaves the room of the placed pods taken."""
         left = {shape: self.place(shape, pods[shape]) for shape in sorted(pods, reverse=True)}
         missing = {shape: count for shape, count in left.items() if count}
-        return Need(missing, max(0, headroom - self.spare))
+        trend = self._lacking_trend(headroom)
+        return Need(missing, max(trend, headroom - self.spare), trend)
 
     def usable(self, gangs: Iterable[TrainingGang], need: Need) -> int:
         """Returns how many cards inference could use if these gangs ended: of waiting pods on their nodes, and of the headroom."""
@@ -100,7 +120,7 @@ class CardRoom:
             for member in gang.members:
                 if member.node in self._room:
                     freed[member.node] += member.cards
-        left, found, spare = dict(need.pods), 0, 0
+        left, found, spare, other = dict(need.pods), 0, 0, 0
         for name, cards in freed.items():
             room = self._room[name] + cards
             for shape in sorted(left, reverse=True):
@@ -110,8 +130,12 @@ class CardRoom:
                 room -= size * count
                 found += size * count
             before = self._room[name] - self._room[name] % self.pod_cards
-            spare += max(0, room - room % self.pod_cards - before)
-        return found + min(spare, need.spare_cards)
+            gained = max(0, room - room % self.pod_cards - before)
+            if self._serves(name):
+                spare += gained
+            else:
+                other += gained
+        return found + min(need.spare_cards, spare + min(other, need.spare_cards - need.trend_cards))
 
 
 def shapes_of(pods: Iterable[WaitingInference]) -> Mapping[Shape, int]:

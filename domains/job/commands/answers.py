@@ -37,7 +37,7 @@ def tables(found: Document, *, is_wide: bool) -> str:
     if found["owners"]:
         head = ["namespace", "owner", "runs", "median", "P90", "start-up", "coverage", "last run"]
         parts.append(as_table(head, [_owner(one) for one in found["owners"]], is_wide=is_wide))
-    more = f" ({len(found['pods'])} shown)" if len(found["pods"]) < found["waiting"] else ""
+    more = f" ({len(found['pods'])} shown; --limit shows more)" if len(found["pods"]) < found["waiting"] else ""
     predicted = f"predicted at {found['predictedAt']}" if found["predictedAt"] else "nothing predicted yet"
     footer = (
         f"domain {found['domain']}: {found['waiting']} waiting{more}, {found['atRisk']} deadlines at risk; {predicted}"

@@ -19,9 +19,13 @@ jobs_app = typer.Typer(
 def jobs(
     options: SourceOptions,
     domain: Annotated[str | None, typer.Option(help="The domain, if several have DeadlineSort.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Show at most so many waiting pods, and owners; 200 without it.")
+    ] = None,
     output: Format = Output.TABLE,
 ) -> str:
     """Show serverless units, waiting jobs, predicted starts, deadlines at risk, and the run times of each owner."""
     from domains.job.commands.answers import answer
 
-    return answer(options.source(), {} if domain is None else {"domain": domain}, output.value)
+    given = {"domain": domain, "limit": limit}
+    return answer(options.source(), {name: str(one) for name, one in given.items() if one is not None}, output.value)

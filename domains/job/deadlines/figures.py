@@ -16,24 +16,26 @@ from multisched.framework.views import Document, NoViewError, ViewQuery, unknown
 from multisched.model.api_time import timestamp
 
 DOCUMENT: Final = "now"
-PODS_SHOWN: Final = 200
-OWNERS_SHOWN: Final = 200
+SHOWN: Final = 200
+"""Waiting pods, and owners, of a document without the option `limit`."""
+SHOWN_MAX: Final = 20_000
 
 
 def document_of(kept: KeptHistory, waits: WaitTask, query: ViewQuery, domain: str, now_s: float) -> Document:
-    """Returns the document. Raises NoViewError for an unknown name or option."""
+    """Returns the document. Raises NoViewError for an unknown name or option, or a limit that is no number within 1..SHOWN_MAX."""
     if query.name != DOCUMENT:
         raise NoViewError(f"jobs has no document {query.name}; write {DOCUMENT}")
-    if unknown := unknown_parameter(query.options, ["domain"]):
+    if unknown := unknown_parameter(query.options, ["domain", "limit"]):
         raise NoViewError(unknown, status=400)
+    limit = _limit(query.options.get("limit", str(SHOWN)))
     return {
         "domain": domain,
         "now": _time(now_s),
         "predictedAt": _time(waits.at_s) if waits.at_s else None,
         "waiting": waits.count_waiting(),
         "atRisk": at_risk(waits),
-        "pods": _pods(waits),
-        "owners": owners(kept, now_s),
+        "pods": _pods(waits, limit),
+        "owners": owners(kept, now_s, limit),
         "allRuns": _runs(kept, now_s),
         "failedWrites": kept.failed_writes,
     }
@@ -44,12 +46,19 @@ def at_risk(waits: WaitTask) -> int:
     return sum(one.is_at_risk for one in waits.found.values())
 
 
-def owners(kept: KeptHistory, now_s: float) -> list[Document]:
-    """Returns the workloads with run times, the latest first."""
+def _limit(text: str) -> int:
+    limit = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(SHOWN_MAX)) else 0
+    if not 1 <= limit <= SHOWN_MAX:
+        raise NoViewError(f"limit is {text[:20]}, write a number within 1..{SHOWN_MAX}", status=400)
+    return limit
+
+
+def owners(kept: KeptHistory, now_s: float, limit: int = SHOWN) -> list[Document]:
+    """Returns up to so many workloads with run times, the latest first."""
     history = kept.history
     keys = sorted((key for key in history.runs if key.images), key=lambda key: -history.runs[key].ended_s)
     found = []
-    for key in keys[:OWNERS_SHOWN]:
+    for key in keys[:limit]:
         runs = history.runs[key]
         prediction = runs.predict(Origin.WORKLOAD)
         found.append(
@@ -75,11 +84,11 @@ def _runs(kept: KeptHistory, now_s: float) -> Document:
     return {"workloads": sum(bool(key.images) for key in kept.history.runs), "p90Coverage": coverage}
 
 
-def _pods(waits: WaitTask) -> list[Document]:
-    """Returns waiting pods: those at risk first, then by predicted start."""
+def _pods(waits: WaitTask, limit: int) -> list[Document]:
+    """Returns up to so many waiting pods: those at risk first, then by predicted start."""
     pods = waits.predicted_pods()
     pods.sort(key=lambda one: (not one[0].is_at_risk, inf if one[0].start_s is None else one[0].start_s, one[1].key))
-    return [_pod(pod.key, wait, waits.at_s, origin) for wait, pod, origin in pods[:PODS_SHOWN]]
+    return [_pod(pod.key, wait, waits.at_s, origin) for wait, pod, origin in pods[:limit]]
 
 
 def _pod(pod: str, one: PredictedWait, at_s: float, origin: str) -> Document:

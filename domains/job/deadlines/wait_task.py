@@ -6,12 +6,14 @@ Each turn copies what it needs on the loop, in batches, and predicts in a thread
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
+
+import numpy as np
 
 from domains.job.deadlines.deadline import DeadlineOrigin
 from domains.job.deadlines.latest_starts import GroupKey, LatestStarts, key_of
-from domains.job.deadlines.waits import PredictedWait, Room, RunningPod, WaitingPod, predict_waits
+from domains.job.deadlines.waits import Pool, PredictedWait, Room, RunningPod, WaitingPod, predict_waits
 from domains.job.domain_waits import DomainWaits
 from domains.job.runtimes.history import PRICE_SHARE
 from domains.job.runtimes.kept_history import KeptHistory
@@ -105,12 +107,14 @@ class WaitTask:
             waiting.append((self._sort_key(QueuedPod(pod, 0.0)), self._waiting(pod, now_s, leaves_if_late=leaves)))
             if number % BATCH == BATCH - 1:
                 await asyncio.sleep(0)
-        rows = self._rows()
-        free, running = self._free(rows), await self._running(rows, now_s) if waiting else []
+        pools, running = list[Pool](), list[RunningPod]()
+        for rows, pool in self._pools() if waiting else ():
+            running += await self._running(rows, len(pools), now_s)
+            pools.append(pool)
 
         def work() -> dict[str, PredictedWait]:
             waiting.sort(key=lambda one: one[0])
-            return predict_waits(free, running, [one for _, one in waiting])
+            return predict_waits(pools, running, [one for _, one in waiting])
 
         self._found = await ports.in_thread(work) if waiting else {}
         self.at_s = now_s
@@ -130,18 +134,21 @@ class WaitTask:
             leaves_if_late,
         )
 
-    def _rows(self) -> Rows | None:
-        """Returns the domain's rows that pods need not pay for."""
+    def _pools(self) -> Iterator[tuple[Rows, Pool]]:
+        """Yields the domain's rows that pods need not pay for: those of no serverless unit, then those of each unit."""
         if self._context.rows is None:
-            return None
+            return
         rows, unpriced = self._context.rows(), self._shared.unpriced
-        return rows if unpriced is None else unpriced(rows)
+        own, paces = self._shared.paced(rows if unpriced is None else unpriced(rows))
+        yield own, Pool(self._free(own))
+        for pace in paces:
+            free = self._free(pace.rows)
+            left = zip(free, (pace.cpu_milli, pace.memory_bytes, pace.pods), strict=True)
+            yield pace.rows, Pool(Room(*(int(min(one)) for one in left)), pace.tokens, pace.per_second)
 
-    def _free(self, rows: Rows | None) -> Room:
-        """Returns what is free on the domain's rows that take pods."""
+    def _free(self, rows: Rows) -> Room:
+        """Returns what is free on those of the rows that take pods."""
         nodes = self._context.nodes
-        if rows is None:
-            return Room(0, 0, 0)
         shut = [
             number for number, taints in enumerate(nodes.taint_sets) if any(_is_shut(t.key, t.effect) for t in taints)
         ]
@@ -149,18 +156,22 @@ class WaitTask:
             row for row in rows.tolist() if not nodes.is_unschedulable[row] and int(nodes.taint_set[row]) not in shut
         ]
         amounts = [
-            int((nodes.allocatable(name)[open_rows] - nodes.requested(name)[open_rows]).clip(min=0).sum())
+            int(
+                (nodes.allocatable(name)[open_rows] - nodes.requested(name)[open_rows])
+                .clip(min=0)
+                .sum(dtype=np.float64)
+            )
             for name in (CPU, MEMORY, PODS)
         ]
         return Room(*amounts)
 
-    async def _running(self, rows: Rows | None, now_s: float) -> list[RunningPod]:
+    async def _running(self, rows: Rows, pool: int, now_s: float) -> list[RunningPod]:
         found = list[RunningPod]()
-        for number, row in enumerate([] if rows is None else rows.tolist()):
+        for number, row in enumerate(rows.tolist()):
             for pod in self._context.nodes.pods_on(row):
                 age_s = max(0.0, now_s - pod.started_s) if pod.started_s else 0.0
                 left_s = self._kept.history.residual_s(self._starts.run_key_of(pod), age_s, PRICE_SHARE)
-                found.append(RunningPod(_room_of(pod), left_s))
+                found.append(RunningPod(_room_of(pod), left_s, pool))
             if len(found) >= PREDICTED_MAX:
                 break
             if number % BATCH == BATCH - 1:

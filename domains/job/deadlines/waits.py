@@ -1,14 +1,15 @@
 """Predicts when waiting pods start: running pods end, and pods ahead in the queue use what becomes free. Pure.
 
-The domain's rows count as one pool of CPU, memory and pods. Waiting pods start in the order of the queue, each as soon as the
-pool has room for it (a pod never overtakes another, so a large one delays those behind). Fragments of nodes, affinity, quotas, and rates
-and breakers of serverless units are ignored, so a start can be later.
+The domain's rows count as pools of CPU, memory and pods: one for each serverless unit, and one for all other rows. Waiting pods start in
+the order of the queue, each as soon as a pool has room for it and accepts a pod (a pod never overtakes another, so a large one delays
+those behind). Fragments of nodes, affinity and elastic quotas are ignored, so a start can be later.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import Final, NamedTuple
 
 import msgspec
@@ -34,10 +35,31 @@ class Room(NamedTuple):
         return Room(self.cpu_milli - other.cpu_milli, self.memory_bytes - other.memory_bytes, self.pods - other.pods)
 
 
+class Pool(msgspec.Struct):
+    """Rows whose room counts together. Changed by a prediction."""
+
+    free: Room
+    tokens: float = inf
+    """Pods that may start there now."""
+    per_second: float = inf
+    """Pods that may start there after that; 0: none."""
+    started: int = 0
+    """Pods predicted to start there."""
+
+    @property
+    def ready_s(self) -> float:
+        """When the next pod may start."""
+        if self.started < self.tokens:
+            return 0.0
+        return (self.started + 1 - self.tokens) / self.per_second if self.per_second else inf
+
+
 class RunningPod(NamedTuple):
     room: Room
     left_s: float | None
     """Median time until it ends; None: not known, so that its room is not counted on."""
+    pool: int = 0
+    """Index of its pool."""
 
 
 class WaitingPod(NamedTuple):
@@ -67,32 +89,56 @@ class PredictedWait(msgspec.Struct, frozen=True):
         return self.deadline_s is not None and (self.end_s is None or self.end_s > self.deadline_s)
 
 
-def predict_waits(free: Room, running: Iterable[RunningPod], waiting: Sequence[WaitingPod]) -> dict[str, PredictedWait]:
-    """Returns uid -> wait. `waiting`: in the order of the queue. O((running + waiting) log)."""
-    ends = [(max(0.0, one.left_s), one.room) for one in running if one.left_s is not None]
+End = tuple[float, int, Room]
+"""Time, index of the pool, and what becomes free there."""
+
+
+def predict_waits(
+    pools: Sequence[Pool], running: Iterable[RunningPod], waiting: Sequence[WaitingPod]
+) -> dict[str, PredictedWait]:
+    """Returns uid -> wait. `pools`: the preferred ones first. `waiting`: in the order of the queue. O((running + waiting) log)."""
+    ends: list[End] = [(max(0.0, one.left_s), one.pool, one.room) for one in running if one.left_s is not None]
     heapify(ends)
     now_s, found = 0.0, dict[str, PredictedWait]()
     is_stuck = False
     for pod in waiting:
-        before, popped = (free, now_s, is_stuck), list[tuple[float, Room]]()
-        while not is_stuck and not free.holds(pod.room):
-            if not ends:
-                is_stuck = True
-                break
-            popped.append(heappop(ends))
-            now_s, room = popped[-1]
-            free = free.plus(room)
+        before, popped = ([pool.free for pool in pools], now_s, is_stuck), list[End]()
+        start = None if is_stuck else _start(pools, ends, popped, pod.room, now_s)
+        is_stuck = start is None
+        now_s = now_s if start is None else start[0]
         end_s = None if is_stuck else now_s + pod.finish_s
         found[pod.uid] = wait = PredictedWait(None if is_stuck else now_s, end_s, pod.deadline_s)
         if pod.leaves_if_late and wait.is_at_risk:
             if len(popped) <= PUT_BACK_MAX:
-                free, now_s, is_stuck = before
+                frees, now_s, is_stuck = before
+                for pool, free in zip(pools, frees, strict=True):
+                    pool.free = free
                 for one in popped:
                     heappush(ends, one)
             continue
-        if is_stuck:
+        if start is None:
             continue
-        free = free.minus(pod.room)
+        taken = pools[start[1]]
+        taken.free, taken.started = taken.free.minus(pod.room), taken.started + 1
         if pod.run_s is not None:
-            heappush(ends, (now_s + pod.run_s, pod.room))
+            heappush(ends, (now_s + pod.run_s, start[1], pod.room))
     return found
+
+
+def _start(
+    pools: Sequence[Pool], ends: list[End], popped: list[End], room: Room, now_s: float
+) -> tuple[float, int] | None:
+    """Returns when a pod starts, from `now_s` on, and the index of its pool; None if no pool ever has room and accepts it.
+
+    Moves the ends until then from `ends` to `popped`, and their room to the pools.
+    """
+    while True:
+        ready_s, index = min(
+            ((max(now_s, pool.ready_s), index) for index, pool in enumerate(pools) if pool.free.holds(room)),
+            default=(inf, 0),
+        )
+        if ready_s <= (ends[0][0] if ends else inf):
+            return None if ready_s == inf else (ready_s, index)
+        popped.append(heappop(ends))
+        now_s, at, free = max(now_s, popped[-1][0]), popped[-1][1], popped[-1][2]
+        pools[at].free = pools[at].free.plus(free)

@@ -11,8 +11,10 @@ from enum import Enum
 from typing import Final
 
 FAILURES_TO_OPEN: Final = 3
-PROBE_FIRST_S, PROBE_MAX_S = 5.0, 20.0
-"""Time from the opening to the first probe, doubled for each next probe up to the maximum."""
+SURVIVED_TO_FORGET: Final = 5
+"""So many creates that were sent after a failed one and survive (`CreateWindow`) end its row: sandboxes start too late to tell."""
+PROBE_FIRST_S, PROBE_S = 5.0, 20.0
+"""Time from the opening to the first probe, and from each probe to the next one."""
 
 
 class BreakerState(Enum):
@@ -31,22 +33,27 @@ class Attempt:
 
     period: int
     """Number of changes between open and closed before it."""
+    number: int = 0
+    """Rises with each attempt."""
 
 
 class Breaker:
     """The state of one unit. Report each attempt: `on_success`, `on_failure`, `on_neutral`, or `give_back` if there was no create.
 
-    Outcomes of attempts from before the last change between open and closed are ignored: they describe the time before it. A probe
-    without an outcome is replaced when the next one is due. So the breaker closes at most PROBE_MAX_S, and the time in which the provider
-    answers, after a recovery.
+    Outcomes of attempts from before the last change between open and closed are ignored: they describe the time before it. A success
+    also tells nothing of attempts that were sent after it, so only a later one ends a row of failures. A probe without an outcome is
+    replaced when the next one is due. So the breaker closes at most PROBE_S, and the time in which the provider answers, after a recovery.
     """
 
     def __init__(self) -> None:
         self.openings = 0
         """Count since the start."""
         self._period = 0
-        self._failures = 0
-        self._interval_s = PROBE_FIRST_S
+        self._sent = 0
+        self._failures = self._survived = 0
+        """In a row, and attempts that survived since the last failure."""
+        self._failed = 0
+        """Number of the last attempt that failed."""
         self._probe_due_s: float | None = None
         """Set while it is not closed."""
         self._probe: Attempt | None = None
@@ -63,13 +70,14 @@ class Breaker:
 
     def take(self, now_s: float) -> Attempt | None:
         """Returns permission for one create, None while the unit gets no pod. If the breaker is open, this is the probe."""
-        if self._probe_due_s is None:
-            return Attempt(self._period)
-        if now_s < self._probe_due_s:
+        if self._probe_due_s is not None and now_s < self._probe_due_s:
             return None
-        self._probe = Attempt(self._period)
-        self._interval_s = min(PROBE_MAX_S, 2 * self._interval_s)
-        self._probe_due_s = now_s + self._interval_s
+        self._sent += 1
+        attempt = Attempt(self._period, self._sent)
+        if self._probe_due_s is None:
+            return attempt
+        self._probe = attempt
+        self._probe_due_s = now_s + PROBE_S
         return self._probe
 
     def give_back(self, attempt: Attempt, now_s: float) -> None:
@@ -87,7 +95,16 @@ class Breaker:
             return
         if self._probe_due_s is not None:
             self._period += 1
-        self._failures, self._probe, self._probe_due_s = 0, None, None
+            self._failures, self._probe, self._probe_due_s = 0, None, None
+        elif attempt.number > self._failed:
+            self._failures = 0
+
+    def on_survived(self, attempt: Attempt) -> None:
+        """Records an attempt that has not failed for so long that most failures would be known; its outcome is still reported."""
+        if attempt.period == self._period and attempt.number > self._failed:
+            self._survived += 1
+            if self._probe_due_s is None and self._survived >= SURVIVED_TO_FORGET:
+                self._failures = 0
 
     def on_failure(self, attempt: Attempt, now_s: float) -> None:
         """Records an error of the unit; the third in a row opens the breaker."""
@@ -97,9 +114,9 @@ class Breaker:
             if attempt is self._probe:
                 self._probe = None
             return
-        self._failures += 1
+        self._failures, self._survived = self._failures + 1, 0
+        self._failed = max(self._failed, attempt.number)
         if self._failures >= FAILURES_TO_OPEN:
             self.openings += 1
             self._period += 1
-            self._interval_s = PROBE_FIRST_S
             self._probe_due_s = now_s + PROBE_FIRST_S

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from domains.job.providers.breaker import BreakerState
 from domains.job.providers.messages import Failure
-from domains.job.providers.sandbox_ledger import Sandbox, SandboxLedger, Unit
+from domains.job.providers.sandbox_ledger import Sandbox, SandboxLedger, Unit, owner_of
 from domains.job.providers.sizes import Size
 from multisched.framework.background import BackgroundPorts
 from multisched.framework.moving import EvictAnswer, Mover
@@ -82,7 +83,7 @@ class SandboxControl:
         if not unit.is_wanted or unit.breaker.ready_in_s(now_s) > 0:
             self._unused_turns.pop(unit.name, None)
             return
-        count = unit.rate.available(now_s)
+        count = unit.accepts(now_s)
         if not count or (unit.waits_first and not unit.has_quota(LEAST)):
             return
         taken, turns = self._unused_turns.get(unit.name, (-1, 0))
@@ -92,7 +93,7 @@ class SandboxControl:
             unit.is_wanted = False
             return
         unit.version += 1
-        self._on_ready(unit, 1 if state is not BreakerState.CLOSED else min(count, WOKEN_MAX))
+        self._on_ready(unit, min(count, WOKEN_MAX))
 
     async def _write(self, mover: Mover) -> None:
         while True:
@@ -133,12 +134,15 @@ class SandboxControl:
 
     async def _evict(self, mover: Mover, pod: Pod, unit: Unit) -> None:
         timeout_s = unit.settings.sandbox_timeout_s
+        unit.spare(owner_of(pod), math.inf)  # before the reply: the pod's replacement may be here earlier
         reply = await mover.evict(pod_ref(pod), timeout_s=mover.write_timeout_s)
         if reply.answer is EvictAnswer.EVICTED:
             unit.evicted += 1
             note = f"evicted: unit {unit.name} has started no sandbox within {timeout_s:g} s"
             mover.record_event("Warning", pod_ref(pod), "SandboxTimeout", note, action=ACTION)
-        elif reply.answer is EvictAnswer.REFUSED and pod.uid not in self._reported:
+            return
+        unit.spared.pop(owner_of(pod), None)
+        if reply.answer is EvictAnswer.REFUSED and pod.uid not in self._reported:
             self._reported.add(pod.uid)
             note = f"unit {unit.name} has started no sandbox, and the eviction was refused: {reply.message}"
             mover.record_event("Warning", pod_ref(pod), "SandboxStuck", note, action=ACTION)

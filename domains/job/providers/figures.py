@@ -7,6 +7,7 @@ from typing import Final
 
 from domains.job.providers.breaker import BreakerState
 from domains.job.providers.sandbox_ledger import SandboxLedger, Unit
+from domains.job.providers.settings import ALLOCATABLE, ELASTIC
 from multisched.framework.introspection import PluginMetric
 from multisched.framework.views import Document
 
@@ -31,6 +32,8 @@ def _unit(unit: Unit, ledger: SandboxLedger) -> Document:
             "tokens": rate.available(now_s),
             "burst": round(rate.burst, 1),
         },
+        "window": {"size": unit.window.size(now_s), "unsettled": unit.window.unsettled},
+        "capacity": ELASTIC if unit.settings.is_elastic else ALLOCATABLE,
         "used": {"pods": unit.used["pods"], "cpuMilli": unit.used["cpu"], "memoryBytes": unit.used["memory"]},
         "quota": {"pods": quota.pods, "cpuMilli": quota.cpu_milli, "memoryBytes": quota.memory_bytes},
         "starting": waiting,

@@ -7,6 +7,7 @@ ServerlessUnits (binds, outcomes) and by its background task (`control.py`).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
@@ -15,14 +16,16 @@ from typing import Final
 
 import numpy as np
 
-from domains.job.providers.breaker import Attempt, Breaker
+from domains.job.domain_waits import Pace
+from domains.job.providers.breaker import Attempt, Breaker, BreakerState
 from domains.job.providers.cost_meter import CostMeter
+from domains.job.providers.create_window import CreateWindow
 from domains.job.providers.messages import Failure, Messages
 from domains.job.providers.rate import SandboxRate, Token
 from domains.job.providers.settings import ProviderSettings, UnitSettings
 from domains.job.providers.sizes import SECONDS_PER_HOUR, Size
 from multisched.framework.node_view import Int32, Rows
-from multisched.model.objects import Node, Pod
+from multisched.model.objects import CPU, MEMORY, Node, Pod
 from multisched.model.pod_outcome import PodOutcome
 
 PROVIDER_FAILED: Final = "ProviderFailed"
@@ -31,6 +34,11 @@ NO_UNIT: Final = -1
 QUARANTINE_S: Final = 600.0
 """A template that a unit refused permanently is tried there again after this time, because what it refers to may have changed."""
 QUARANTINED_MAX: Final = 1_000
+SPARED_S: Final = 10.0
+"""So long, the pods of an owner that has just lost a pod to a failing unit are no probes of it: they may find other nodes."""
+SPARED_MAX: Final = 1_000
+"""Owners of each unit; beyond it, the one that was added first may be the next probe."""
+ELASTIC: Final = frozenset({CPU, MEMORY})
 OUTCOME_MAX_S: Final = 10.0
 """How long the outcome of a pod is awaited after the pod was deleted: the watch of ended pods may be slower."""
 NO_ANNOTATIONS: Final[Mapping[str, str]] = {}
@@ -47,15 +55,23 @@ class Cause(Enum):
     QUOTA = "its quota is used up"
     SIZE = "no size of its sandboxes is large enough"
     RATE = "its rate allows no more sandboxes now, and the pod is tried again when it does"
+    START = "few sandboxes are created there at once until some have not failed, and the pod is tried again then"
     PRICE = "it has a price, and the pod may still wait for other nodes"
 
 
-TIMED: Final = (Cause.RATE, Cause.BREAKER, Cause.PRICE)
+PACED: Final = (Cause.RATE, Cause.START, Cause.BREAKER)
+"""The background task requeues pods for the unit when it accepts them."""
+TIMED: Final = (*PACED, Cause.PRICE)
 """The unit has room for the pod, which waits on purpose."""
 
 
 def template_of(pod: Pod) -> Template:
     return pod.namespace, pod.spec.images
+
+
+def owner_of(pod: Pod) -> str:
+    """Returns the uid of the controller; empty if there is none."""
+    return "" if pod.owner is None else pod.owner.uid
 
 
 def size_of(pod: Pod) -> tuple[int, int]:
@@ -73,6 +89,7 @@ class Sandbox:
         "is_metered",
         "is_started",
         "kept_from",
+        "owner",
         "requests",
         "row",
         "since_s",
@@ -83,7 +100,7 @@ class Sandbox:
 
     def __init__(self, unit: Unit | None, row: int, pod: Pod, since_s: float) -> None:
         self.unit, self.row = unit, row
-        self.requests, self.template = size_of(pod), template_of(pod)
+        self.requests, self.template, self.owner = size_of(pod), template_of(pod), owner_of(pod)
         self.since_s = since_s
         """Monotonic seconds at which it was taken, or first seen."""
         self.token: Token | None = None
@@ -108,10 +125,15 @@ class Unit:
         self.settings = settings
         self.rate = SandboxRate(settings.burst, settings.per_second, 0.0)
         self.breaker = Breaker()
+        self.window = CreateWindow()
+        self.spared: dict[str, float] = {}
+        """uid of an owner that has lost a pod to this unit since a sandbox started -> until when its pods are no probes; infinite: until
+        SPARED_S after the first one is tried.
+        """
         self.version = 0
         """Rises when other pods than before may be accepted."""
         self.is_wanted = False
-        """A pod was refused because of the rate or the breaker, and must be requeued when the unit accepts pods again."""
+        """A pod was refused for a cause of PACED, and must be requeued when the unit accepts pods again."""
         self.used: Counter[str] = Counter()
         """pods, cpu (thousandths) and memory (bytes) of its sandboxes."""
         self.refused: dict[Template, tuple[float, str]] = {}
@@ -131,17 +153,39 @@ class Unit:
     def name(self) -> str:
         return self.settings.name
 
-    def cause(self, template: Template, size: Size | None, now_s: float) -> Cause | None:
+    def cause(self, template: Template, size: Size | None, now_s: float, owner: str = "") -> Cause | None:
         """Returns why it does not accept such a pod now; None if it does."""
         if self.refused and self.refused.get(template, (0.0, ""))[0] > now_s:
             return Cause.TEMPLATE
         if size is None:
             return Cause.SIZE
-        if self.imported is not None or self.breaker.ready_in_s(now_s) > 0:
+        if self.imported is not None or self.breaker.ready_in_s(now_s) > 0 or self.spares(owner, now_s):
             return self.imported or Cause.BREAKER
         if not self.has_quota(size):
             return Cause.QUOTA
-        return None if self.rate.available(now_s) else Cause.RATE
+        if not self.rate.available(now_s):
+            return Cause.RATE
+        return None if self.breaker.state is not BreakerState.CLOSED or self.window.room(now_s) else Cause.START
+
+    def accepts(self, now_s: float) -> int:
+        """Returns how many pods it accepts now, as far as rate, window and breaker are concerned."""
+        if self.breaker.ready_in_s(now_s) > 0:
+            return 0
+        most = self.window.room(now_s) if self.breaker.state is BreakerState.CLOSED else 1
+        return min(most, self.rate.available(now_s))
+
+    def spare(self, owner: str, until_s: float) -> None:
+        """Makes pods of the owner no probes until then; infinite: until SPARED_S after the first one is tried. Empty: nothing."""
+        if not owner:
+            return
+        if len(self.spared) >= SPARED_MAX:
+            self.spared.pop(next(iter(self.spared)))
+        self.spared[owner] = max(until_s, self.spared.get(owner, 0.0))
+        self.version += 1
+
+    def spares(self, owner: str, now_s: float) -> bool:
+        """Reports whether the unit's sandboxes fail, and pods of this owner are no probes now."""
+        return self.breaker.state is not BreakerState.CLOSED and self.spared.get(owner, 0.0) > now_s
 
     @property
     def waits_first(self) -> bool:
@@ -178,13 +222,13 @@ class Unit:
 
 
 class SandboxLedger:
-    """Implements `framework.ledger.Ledger`."""
+    """Implements `ElasticLedger` of `framework.ledger`."""
 
     name = "sandboxes"
 
     def __init__(self, settings: ProviderSettings, scheduler_names: frozenset[str] | None) -> None:
         """`scheduler_names`: whose pods count; None: all."""
-        self._settings = settings
+        self.settings = settings
         self._names = scheduler_names
         self._messages = Messages(settings.messages)
         self.units: Sequence[Unit] = [Unit(one) for one in settings.units]
@@ -226,6 +270,8 @@ class SandboxLedger:
                 taken.token = unit.rate.take(self.now_s)
                 assert taken.attempt is not None, f"{pod.key}: {unit.name} accepts pods"
                 assert taken.token is not None, f"{pod.key}: {unit.name} has a token"
+                if unit.breaker.state is BreakerState.CLOSED:
+                    unit.window.take(taken.attempt)
                 unit.taken += 1
                 unit.version += 1
         return NO_ANNOTATIONS
@@ -260,12 +306,11 @@ class SandboxLedger:
         if gone.token is not None:
             gone.unit.rate.give_back(gone.token, self.now_s)
         if gone.attempt is not None and not gone.is_bound:
+            gone.unit.window.settled(gone.attempt)
             gone.unit.breaker.give_back(gone.attempt, self.now_s)
 
     def set_node(self, row: int, node: Node | None) -> None:
-        labels = {} if node is None else node.labels
-        found = next((n for n, unit in enumerate(self.units) if unit.settings.selects(labels)), NO_UNIT)
-        index = NO_UNIT if node is None else found
+        index = NO_UNIT if node is None else self._index_of(node)
         before = self._unit_of_row.get(row, NO_UNIT)
         if index == before:
             return
@@ -280,6 +325,8 @@ class SandboxLedger:
                 self._unmeter(one)
                 if one.unit is not None:
                     one.unit.count(one.size, -1)
+                    if one.attempt is not None:
+                        one.unit.window.settled(one.attempt)
                 one.unit = unit
                 if unit is not None:
                     unit.count(one.size, 1)
@@ -287,13 +334,21 @@ class SandboxLedger:
                     self._meter(one)
                 one.token = one.attempt = None
 
+    def elastic(self, node: Node) -> frozenset[str]:
+        index = self._index_of(node)
+        return ELASTIC if index != NO_UNIT and self.units[index].settings.is_elastic else frozenset()
+
+    def _index_of(self, node: Node) -> int:
+        """Returns the number of the first unit that selects the node."""
+        return next((n for n, unit in enumerate(self.units) if unit.settings.selects(node.labels)), NO_UNIT)
+
     def held(self) -> Mapping[str, object]:
         return {
             uid: (one.row, None if one.unit is None else one.unit.name, one.size) for uid, one in self.sandboxes.items()
         }
 
     def empty_copy(self) -> SandboxLedger:
-        return SandboxLedger(self._settings, self._names)
+        return SandboxLedger(self.settings, self._names)
 
     def _add(self, pod: Pod, row: int) -> Sandbox:
         added = self.sandboxes[pod.uid] = Sandbox(self.unit_of(row), row, pod, self.now_s)
@@ -325,8 +380,11 @@ class SandboxLedger:
 
         Of no price: that is a rule of the domain whose plugin decides which pods pay, and pods of other domains take sandboxes, too.
         """
-        cause = unit.cause(template_of(pod), unit.settings.sizes.rounded(*size_of(pod)), self.now_s)
-        if cause in (Cause.RATE, Cause.BREAKER) or (cause is Cause.QUOTA and unit.waits_first):
+        owner = owner_of(pod)
+        if unit.spared.get(owner) == math.inf and unit.breaker.state is not BreakerState.CLOSED:
+            unit.spared[owner] = self.now_s + SPARED_S
+        cause = unit.cause(template_of(pod), unit.settings.sizes.rounded(*size_of(pod)), self.now_s, owner)
+        if cause in PACED or (cause is Cause.QUOTA and unit.waits_first):
             unit.is_wanted = True
         return cause
 
@@ -345,6 +403,14 @@ class SandboxLedger:
         kept: Rows = rows[~waits[self.indices(rows)]]
         return kept
 
+    def paced(self, rows: Rows) -> tuple[Rows, Sequence[Pace]]:
+        """Returns those of the rows that are of no unit, and the paces of the units that have others. The window of creates is ignored:
+        it is a matter of seconds.
+        """
+        indices = self.indices(rows)
+        found = [_pace(unit, rows[indices == number], self.now_s) for number, unit in enumerate(self.units)]
+        return rows[indices == NO_UNIT], [pace for pace in found if len(pace.rows)]
+
     # -- what becomes of sandboxes -----------------------------------------------------------------------------------
 
     def bound(self, uid: str) -> None:
@@ -352,6 +418,8 @@ class SandboxLedger:
         found = self.sandboxes.get(uid)
         if found is not None:
             found.is_bound = True
+            if found.unit is not None and found.attempt is not None:
+                found.unit.window.bound(found.attempt, self.now_s)
 
     def learn(self, outcome: PodOutcome) -> Failure | None:
         """Reports what became of a bound pod to its unit. Returns the kind of a failure that is new; None for anything else."""
@@ -378,15 +446,24 @@ class SandboxLedger:
         return failure
 
     def expire(self) -> None:
-        """Gives up waiting for outcomes of pods that are gone: they were deleted before their sandbox started."""
+        """Notes what follows from the time alone: creates that survived, ends of quarantines, and pods that were deleted before their
+        sandbox started, whose outcomes are not awaited any longer.
+        """
         for uid in [uid for uid, one in self.ended.items() if one.gone_s + OUTCOME_MAX_S <= self.now_s]:
             gone = self.ended.pop(uid)
             assert gone.unit is not None, "kept for its outcome"
             assert gone.token is not None, "kept for its outcome"
             gone.unit.rate.on_failed(gone.token)
             if gone.attempt is not None:
+                gone.unit.window.settled(gone.attempt)
                 gone.unit.breaker.on_neutral(gone.attempt, self.now_s)
         for unit in self.units:
+            for attempt in unit.window.settle(self.now_s):
+                unit.breaker.on_survived(attempt)
+            if any(until_s <= self.now_s for until_s in unit.spared.values()):
+                unit.spared = {owner: until_s for owner, until_s in unit.spared.items() if until_s > self.now_s}
+                unit.version += 1
+                unit.is_wanted |= unit.breaker.state is not BreakerState.CLOSED
             if any(until_s <= self.now_s for until_s, _ in unit.refused.values()):
                 unit.refused = {key: found for key, found in unit.refused.items() if found[0] > self.now_s}
                 unit.version += 1
@@ -429,7 +506,10 @@ class SandboxLedger:
         unit.created += 1
         unit.rate.on_success(found.token)
         if found.attempt is not None:
+            unit.window.survived(found.attempt, self.now_s)
             unit.breaker.on_success(found.attempt)
+        if unit.breaker.state is BreakerState.CLOSED:
+            unit.spared.clear()
         unit.version += 1
 
     def _failed(self, found: Sandbox, unit: Unit, failure: Failure, message: str) -> None:
@@ -441,14 +521,28 @@ class SandboxLedger:
             unit.rate.on_failed(found.token)
         if found.attempt is not None:
             if failure is Failure.TRANSIENT:
+                unit.window.failed(found.attempt, self.now_s)
                 unit.breaker.on_failure(found.attempt, self.now_s)
+                unit.spare(found.owner, self.now_s + SPARED_S)
             else:
+                unit.window.settled(found.attempt)
                 unit.breaker.on_neutral(found.attempt, self.now_s)
         if failure is Failure.PERMANENT:
             if len(unit.refused) >= QUARANTINED_MAX:
                 unit.refused.pop(next(iter(unit.refused)))
             unit.refused[found.template] = (self.now_s + QUARANTINE_S, message)
         unit.version += 1
+
+
+def _pace(unit: Unit, rows: Rows, now_s: float) -> Pace:
+    quota, used = unit.settings.quota, unit.used
+    left = (
+        math.inf if most is None else max(0, most - used[name])
+        for name, most in (("cpu", quota.cpu_milli), ("memory", quota.memory_bytes), ("pods", quota.pods))
+    )
+    if unit.breaker.state is not BreakerState.CLOSED:
+        return Pace(rows, 0.0, 0.0, *left)
+    return Pace(rows, unit.rate.available(now_s), unit.rate.per_second, *left)
 
 
 def refusal_of(unit: Unit, cause: Cause) -> str:

@@ -15,9 +15,20 @@ from typing import Any, Final
 import numpy as np
 
 from domains.job.condition_reasons import WAITING_FOR_UNIT
+from domains.job.domain_waits import DomainWaits
 from domains.job.providers.control import SandboxControl
 from domains.job.providers.price_gate import PriceGate
-from domains.job.providers.sandbox_ledger import NO_UNIT, TIMED, Cause, SandboxLedger, Unit, refusal_of, template_of
+from domains.job.providers.sandbox_ledger import (
+    NO_UNIT,
+    PACED,
+    TIMED,
+    Cause,
+    SandboxLedger,
+    Unit,
+    owner_of,
+    refusal_of,
+    template_of,
+)
 from domains.job.providers.settings import Quota, provider_settings
 from domains.job.providers.sizes import Size
 from multisched.framework.background import BackgroundPorts
@@ -26,6 +37,7 @@ from multisched.framework.context import PluginContext
 from multisched.framework.dependency import Dependency
 from multisched.framework.events import ASSIGNED_POD_DELETE, Action, ClusterEvent, EventRegistration, Hint, Resource
 from multisched.framework.introspection import PluginMetric
+from multisched.framework.ledger import LedgerSettingsError
 from multisched.framework.node_view import Codes, Rows, Scores
 from multisched.framework.normalize import MAX_SCORE
 from multisched.framework.points import CycleView, PostFilterResult, PreFilterResult, Refusals
@@ -61,6 +73,10 @@ class ServerlessUnits:
         if settings.units:
             registered = context.hold.register(ledger)
             assert isinstance(registered, SandboxLedger), f"ledger {ledger.name} belongs to another plugin"
+            if registered.settings != settings:
+                raise LedgerSettingsError(
+                    "units and messages change only at the start, and are the same in all domains"
+                )
             ledger = registered
         self._context = context
         self._ledger = ledger
@@ -74,6 +90,7 @@ class ServerlessUnits:
         ]
 
     async def run(self, ports: BackgroundPorts) -> None:
+        self._context.shared.of(DomainWaits).paced = self._ledger.paced
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._gate.run(ports))
             await self._control.run(ports)
@@ -127,11 +144,19 @@ class ServerlessUnits:
     # -- classes and queueing hints --------------------------------------------------------------------------------
 
     def sign(self, pod: Pod) -> Hashable:
-        """Returns the images only while a unit has refused these, so that other pods share classes; and the units that it may pay for."""
+        """Returns the images only while a unit has refused these, so that other pods share classes; and the units that it may pay for, or
+        may not probe.
+        """
         is_daemon = pod.owner is not None and pod.owner.kind == "DaemonSet"
-        template, ledger = template_of(pod), self._ledger
+        template, owner, ledger = template_of(pod), owner_of(pod), self._ledger
         images = template if any(template in unit.refused for unit in ledger.units) else None
-        return is_daemon, images, tuple([pod.uid in unit.payers for unit in ledger.priced])
+        payer = tuple([pod.uid in unit.payers for unit in ledger.priced])
+        return (
+            is_daemon,
+            images,
+            payer,
+            tuple([unit.spares(owner, ledger.now_s) for unit in ledger.units if unit.spared]),
+        )
 
     def cache_key(self, cycle: CycleView, pod: Pod) -> SplitCacheKey | None:
         ledger = self._ledger
@@ -166,7 +191,7 @@ class ServerlessUnits:
         ledger = self._ledger
         least = Size(0, 0)
         causes = {unit.name: unit.cause(("", ()), least, ledger.now_s) for unit in ledger.units}
-        found = {name: cause for name, cause in causes.items() if cause in (Cause.BREAKER, Cause.RATE)}
+        found = {name: cause for name, cause in causes.items() if cause in PACED}
         return found, {unit.name: dict(unit.payers) for unit in ledger.priced}
 
     def import_state(self, handed: object) -> None:
@@ -175,6 +200,13 @@ class ServerlessUnits:
         for unit in self._ledger.units:
             unit.imported = causes.get(unit.name)
             unit.payers = dict(payers.get(unit.name, ()))
+
+    def describe(self, pod: Pod, row: int) -> str:
+        """See `framework.introspection.ExplainPlugin`."""
+        unit = self._ledger.unit_of(row)
+        if unit is None or not unit.settings.is_elastic:
+            return ""
+        return f"in serverless unit {unit.name}, whose capacity is elastic: the node's cpu and memory are no limit"
 
     def note_on_pending(self, pod: Pod, now_s: float) -> str:
         """See `framework.introspection.PendingNotePlugin`: price, predicted wait and deadline."""

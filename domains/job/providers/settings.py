@@ -7,6 +7,7 @@
             nodeSelector: {type: virtual-kubelet}   # its nodes; a node belongs to the first unit that selects it
             rate: {burst: 100, perSecond: 20}       # creates of sandboxes: at once, and per second
             quota: {pods: 1000, cpu: "2000", memory: 4Ti}
+            capacity: allocatable                   # or elastic: the nodes' allocatable cpu and memory limit nothing
             sizes: [{cpu: "1", memory: 2Gi}, {cpu: "2", memory: 4Gi}]   # or roundTo: {cpu: 250m, memory: 512Mi}
             price: {cpu: 0.05, memory: 0.006}       # per hour, of a core and of a GiB
             waitFirst: {maxWait: 1h}                # pods wait for other nodes as long as their deadline, or maxWait, lets them
@@ -37,7 +38,20 @@ AMOUNT_MAX: Final = 2**62
 SANDBOX_TIMEOUT_S: Final = 300.0
 MAX_WAIT_S: Final = 3600.0
 _SIZE: Final = ("cpu", "memory")
-_UNIT: Final = ("name", "nodeSelector", "rate", "quota", "sizes", "roundTo", "price", "waitFirst", "sandboxTimeout")
+_UNIT: Final = (
+    "name",
+    "nodeSelector",
+    "rate",
+    "quota",
+    "capacity",
+    "sizes",
+    "roundTo",
+    "price",
+    "waitFirst",
+    "sandboxTimeout",
+)
+ALLOCATABLE, ELASTIC = "allocatable", "elastic"
+"""`capacity`: whether the sums of cpu and memory on each node of the unit are limited."""
 
 
 class Quota(msgspec.Struct, frozen=True):
@@ -63,6 +77,8 @@ class UnitSettings(msgspec.Struct, frozen=True):
     burst: int = 100
     per_second: float = 20.0
     quota: Quota = Quota()
+    is_elastic: bool = False
+    """`capacity: elastic`: the sums of cpu and memory on its nodes are not checked; their numbers of pods are, and the quota."""
     sizes: Sizes = ExactSizes()
     price: Price = Price()
     max_wait_s: float | None = None
@@ -116,6 +132,7 @@ def _unit(fields: Fields) -> UnitSettings:
             _amount(quota, "cpu", least=0),
             _amount(quota, "memory", least=0),
         ),
+        is_elastic=fields.choice("capacity", ALLOCATABLE, (ALLOCATABLE, ELASTIC)) == ELASTIC,
         sizes=_sizes(fields, price),
         price=price,
         max_wait_s=_max_wait_s(fields, price),
@@ -141,7 +158,7 @@ def _sizes(fields: Fields, price: Price) -> Sizes:
     listed = [_size(entry) for entry in fields.entries("sizes", _SIZE, SIZES_MAX)]
     if fields.has("sizes") and not listed and not fields.is_refused("sizes"):
         fields.refuse("sizes", "is empty; write at least one size, or remove it")
-    sizes = [size for size in listed if size is not None]
+    sizes = tuple(size for size in listed if size is not None)
     return ListedSizes(sizes, price) if sizes else ExactSizes()
 
 

@@ -45,17 +45,22 @@ class Sizes(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
 class ListedSizes:
     """A list of sizes: the cheapest that holds the requests, as with Fargate."""
 
-    def __init__(self, sizes: Sequence[Size], price: Price) -> None:
+    sizes: Sequence[Size]
+    price: Price
+
+    def __post_init__(self) -> None:
         """Raises ValueError for an empty list, or a size that is not positive."""
-        if not sizes or any(size.cpu_milli <= 0 or size.memory_bytes <= 0 for size in sizes):
+        if not self.sizes or any(size.cpu_milli <= 0 or size.memory_bytes <= 0 for size in self.sizes):
             raise ValueError("sizes must be a list of at least one size with positive cpu and memory")
-        self._sizes = sorted(sizes, key=lambda size: (price.of(size, SECONDS_PER_HOUR), size))
+        by_price = sorted(self.sizes, key=lambda size: (self.price.of(size, SECONDS_PER_HOUR), size))
+        object.__setattr__(self, "sizes", tuple(by_price))
 
     def rounded(self, cpu_milli: int, memory_bytes: int) -> Size | None:
-        return next((size for size in self._sizes if size.holds(cpu_milli, memory_bytes)), None)
+        return next((size for size in self.sizes if size.holds(cpu_milli, memory_bytes)), None)
 
 
 @dataclass(frozen=True, slots=True)

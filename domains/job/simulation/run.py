@@ -15,7 +15,7 @@ import msgspec
 from domains.job.deadlines.deadline import ANNOTATION
 from domains.job.deadlines.deadline_sort import DeadlineSort
 from domains.job.deadlines.latest_starts import key_of
-from domains.job.deadlines.waits import Room, RunningPod, WaitingPod, predict_waits
+from domains.job.deadlines.waits import Pool, Room, RunningPod, WaitingPod, predict_waits
 from domains.job.runtimes.history import PRICE_SHARE
 from domains.job.simulation.hidden import BEGIN_S, Instance, SimulatedJob
 from domains.job.simulation.section import JobDaySection
@@ -199,7 +199,7 @@ class DayRun:
             run_s = known.median_s + known.start_up_s if known.is_known else None
             left_s = job.deadline_s - now_s
             waiting.append(WaitingPod(job.name, _SLOT, run_s, known.finish_s, left_s, leaves_if_late=True))
-        found = predict_waits(Room(0, 0, 0), running, waiting)
+        found = predict_waits([Pool(Room(0, 0, 0))], running, waiting)
         late = {name for name, wait in found.items() if wait.is_at_risk}
         if late:
             for _, _, job, pod in ordered:

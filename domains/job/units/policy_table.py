@@ -21,6 +21,8 @@ class Match(NamedTuple):
     group: tuple[str, ...] = NO_GROUP
     problem: str = ""
     """Policy and fix, if no pod like this can be placed."""
+    is_counted: bool = True
+    """False: `problem` is that the pods of the policy are being counted."""
 
 
 class PolicyTable:
@@ -31,6 +33,8 @@ class PolicyTable:
         self.generation = 0
         """Rises when the policies change."""
         self.is_empty = True
+        self.changed: frozenset[str] = frozenset()
+        """Keys of the policies that the last `refresh` has added, replaced or removed."""
         self._configured: dict[str, tuple[Policy, ...]] = {}
         self._sequence = -1
         self._version = -1
@@ -72,7 +76,9 @@ class PolicyTable:
         self._read = read
         policies = [policy for _, policy in read.values()]
         policies += [policy for configured in self._configured.values() for policy in configured]
-        self._by_key = {policy.key: policy for policy in policies}
+        before, self._by_key = self._by_key, {policy.key: policy for policy in policies}
+        keys = before.keys() | self._by_key.keys()
+        self.changed = frozenset(key for key in keys if before.get(key) is not self._by_key.get(key))
         self._everywhere = tuple(policy for policy in policies if not policy.namespaces)
         by_namespace: dict[str, tuple[Policy, ...]] = {}
         for policy in policies:

@@ -35,6 +35,8 @@ from multisched.model.objects import Pod
 RESOURCE_POLICY: Final = "ResourcePolicy"
 CHANGED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OTHER, "ResourcePolicyGoesOn")
 """Announced when pods may go on to another unit. No other plugin requeues a pod for it: there is no pod in the event."""
+COUNTED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OTHER, "ResourcePolicyCounted")
+"""Announced when the pods of changed policies are counted, as `CHANGED`."""
 INVALID: Final = "ResourcePolicyInvalid"
 """Reason of the PodScheduled condition, for which no autoscaler adds a node."""
 FULL: Final = "node(s) belong to a unit that has its max"
@@ -43,6 +45,8 @@ PERIOD_MIN_S, PERIOD_MAX_S = 0.25, 15.0
 """A timeout is noticed at most this long, or a sixtieth of it, after it has run out."""
 BATCH: Final = 500
 """Pending pods that are looked at before the loop does something else."""
+COUNTING_S: Final = 0.25
+"""Interval of looking whether pods must be counted because policies have changed."""
 LEVELS_MAX: Final = 10_000
 """Pods whose level is kept; beyond that, the one that was added first begins again with the first unit."""
 NO_ARGS: Final[Mapping[str, Any]] = {}
@@ -106,7 +110,7 @@ class ResourcePolicy:
         ledger.refresh()
         if ledger.table.is_empty:
             return None
-        match = ledger.table.match(pod)
+        match = ledger.match(pod)
         if match is not None:
             ledger.served.add(pod.spec.scheduler_name)
         return match
@@ -135,7 +139,8 @@ class ResourcePolicy:
         if match is None:
             return PreFilterResult(SKIP)
         if match.problem:
-            status = Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, reasons=(match.problem,), condition_reason=INVALID)
+            why = INVALID if match.is_counted else WAITING_FOR_UNIT
+            status = Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, reasons=(match.problem,), condition_reason=why)
             return PreFilterResult(status)
         return PreFilterResult()
 
@@ -264,6 +269,7 @@ class ResourcePolicy:
             EventRegistration(
                 ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "UnscheduledPodDelete"), self._after_pod
             ),
+            EventRegistration(COUNTED, self._after_count),
             EventRegistration(ClusterEvent(Resource.NODE, moved, "NodeChangesUnit"), self._after_node),
             EventRegistration(ClusterEvent(Resource.TARGET_POD, own, "TargetPod")),
             EventRegistration(ClusterEvent(ObjectKind.RESOURCE_POLICY, changed, RESOURCE_POLICY), self._after_policy),
@@ -285,6 +291,9 @@ class ResourcePolicy:
         concerns_all = bool(match.problem) or policy.next is Next.LACK_AND_NONE_TERMINATING
         return Hint.QUEUE if concerns_all or policy.group_of(old) == match.group else Hint.SKIP
 
+    def _after_count(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
+        return Hint.QUEUE if old is new is None and self._match(pod) is not None else Hint.SKIP
+
     def _after_node(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         return Hint.SKIP if self._match(pod) is None else Hint.QUEUE
 
@@ -296,11 +305,30 @@ class ResourcePolicy:
     # -- timeouts --------------------------------------------------------------------------------------------------
 
     async def run(self, ports: BackgroundPorts) -> None:
-        """Advances the time that the other methods see, and requeues pods whose timeout has run out, until cancelled."""
-        while True:
-            await self._advance(ports.clock.now().timestamp())
-            timed = [policy.timeout_s for policy in self._ledger.table.policies() if policy.is_timed]
-            await asyncio.sleep(min(PERIOD_MAX_S, max(PERIOD_MIN_S, min(timed) / 60.0)) if timed else 1.0)
+        """Advances the time that the other methods see, requeues pods whose timeout has run out, and counts pods after policies have
+        changed, until cancelled.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_counted())
+            while True:
+                await self._advance(ports.clock.now().timestamp())
+                timed = [policy.timeout_s for policy in self._ledger.table.policies() if policy.is_timed]
+                await asyncio.sleep(min(PERIOD_MAX_S, max(PERIOD_MIN_S, min(timed) / 60.0)) if timed else 1.0)
+
+    async def _keep_counted(self) -> None:
+        ledger = self._ledger
+        try:
+            while True:
+                ledger.is_stepped = True
+                ledger.refresh()
+                if ledger.is_counting:
+                    while ledger.is_counting:
+                        ledger.count_some()
+                        await asyncio.sleep(0)
+                    self._context.notify(COUNTED)
+                await asyncio.sleep(COUNTING_S)
+        finally:
+            ledger.is_stepped = False
 
     async def _advance(self, now_s: float) -> None:
         before_s, self._now_s = self._now_s, now_s

@@ -6,6 +6,7 @@ labels, its node and the annotation `multisched.io/unit` of its binding, so that
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -23,6 +24,8 @@ from multisched.model.objects import Node, Pod
 UNIT: Final = "multisched.io/unit"
 """Annotation of bound pods: key of the policy, `#`, number of the unit from 0."""
 NOTHING: Final[Mapping[str, str]] = {}
+COUNTED_MAX: Final = 1_000
+"""Pods that are counted in one step after policies have changed, about 25 us each."""
 
 
 class Place(NamedTuple):
@@ -90,13 +93,52 @@ class UnitLedger:
         self._row_of_node: dict[str, int] = {}
         self._counts: dict[Place, Count] = {}
         self._terminating: dict[tuple[str, int], int] = {}
+        self.is_stepped = False
+        """A background task calls `count_some` as long as `is_counting`; without one, all pods are counted at once."""
+        self._uncounted: deque[str] = deque()
+        """uids of pods on nodes that are not counted by the policies of now."""
+        self._stale: dict[str, int] = {}
+        """Key of a policy that has changed, and whose pods are not all counted -> the generation of the table since which."""
+        self._counted_generation = 0
+        """The generation from which on the policies are counted when `_uncounted` is empty."""
         self.served: set[str] = set()
         """The schedulerNames whose pods are placed by units: those of profiles with the plugin. Others are only counted."""
 
     def refresh(self) -> None:
-        """Counts again if policies have changed. Cheap if no object has."""
+        """Counts again if policies have changed, at most COUNTED_MAX pods at once if it `is_stepped`. Cheap if no object has."""
         if self.table.refresh():
-            self._recount_all()
+            self._stale.update(dict.fromkeys(self.table.changed, self.table.generation))
+            if not self._uncounted:
+                self._begin_counting()
+            if len(self._uncounted) <= COUNTED_MAX:
+                self.count_some()
+        while self._stale and not self.is_stepped:
+            self.count_some()
+
+    @property
+    def is_counting(self) -> bool:
+        return bool(self._stale)
+
+    def count_some(self) -> None:
+        """Counts up to COUNTED_MAX pods by the policies of now. Policies that change meanwhile are counted after that."""
+        for _ in range(min(COUNTED_MAX, len(self._uncounted))):
+            self._count(self._uncounted.popleft())
+        if not self._uncounted:
+            counted = [key for key, generation in self._stale.items() if generation <= self._counted_generation]
+            for key in counted:
+                del self._stale[key]
+            self._version += 1
+            if self._stale:
+                self._begin_counting()
+
+    def match(self, pod: Pod) -> Match | None:
+        """Returns the pod's policy, as `PolicyTable.match`; one that is not counted yet places no pods."""
+        match = self.table.match(pod)
+        if match is None or match.problem or match.policy.key not in self._stale:
+            return match
+        return match._replace(
+            problem=f"{match.policy.name} has changed, and its pods are being counted", is_counted=False
+        )
 
     # -- Ledger ----------------------------------------------------------------------------------------------------
 
@@ -112,7 +154,7 @@ class UnitLedger:
 
     def fits(self, pod: Pod, row: int) -> str:
         """Returns why no unit of the row takes the pod; empty for a row of no unit."""
-        match, held = self.table.match(pod), self._held.get(pod.uid)
+        match, held = self.match(pod), self._held.get(pod.uid)
         if match is None or (held is not None and held.row == row):
             return ""
         if match.problem:
@@ -175,8 +217,10 @@ class UnitLedger:
                 self.restore(self._held[uid].pod, row)
 
     def held(self) -> Mapping[str, object]:
-        """Returns uid -> (row, what it is in each unit)."""
+        """Returns uid -> (row, what it is in each unit). Raises RuntimeError while pods are being counted: the next audit compares them."""
         self.refresh()
+        if self.is_counting:
+            raise RuntimeError("policies have changed, and pods are being counted")
         return {uid: (one.row, one.shares) for uid, one in self._held.items()}
 
     def empty_copy(self) -> UnitLedger:
@@ -273,26 +317,27 @@ class UnitLedger:
                 if not self._terminating[unit]:
                     del self._terminating[unit]
 
-    def _recount_all(self) -> None:
-        """Counts all placed pods by the policies of now."""
+    def _begin_counting(self) -> None:
         self._version += 1
-        answers = {uid: (held.pod, held.row, held.answer) for uid, held in self._held.items()}
-        self._held.clear()
-        self._on_row.clear()
-        self._counts.clear()
-        self._terminating.clear()
+        self._counted_generation = self.table.generation
+        self._uncounted.extend(self._held if self._hold is None else [pod.uid for pod in self._hold.pods()])
+
+    def _count(self, uid: str) -> None:
+        """Counts one pod by the policies of now, if it is still on a node."""
+        held = self._held.get(uid)
         if self._hold is None:
-            for pod, row, _ in answers.values():
-                self._set(pod, row, self._shares(pod, row), NOTHING)
-            return
-        for pod in () if self.table.is_empty else self._hold.pods():
-            if not self.table.selecting(pod):
-                continue
-            placed = self._hold.placed(pod.uid)
+            assert held is not None, "a copy counts what it holds"
+            pod, row = held.pod, held.row
+        else:
+            placed = self._hold.placed(uid)
             at = None if placed is None else self._row_of_node.get(placed.node)
-            if at is not None:
-                answer = answers[pod.uid][2] if pod.uid in answers else NOTHING
-                self._set(pod, at, self._shares(pod, at), answer)
+            if placed is None or at is None:
+                return
+            pod, row = placed.pod, at
+        if not self.table.selecting(pod):
+            self.release(uid)
+        else:
+            self._set(pod, row, self._shares(pod, row), held.answer if held is not None else NOTHING)
 
 
 def _bound(pod: Pod, answer: Mapping[str, str]) -> Pod:

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from multisched.client.reflector import Reflector
-from multisched.model.version import Version
+from multisched.model.version import Version, version_of
 from multisched.shell.audit.pod_repair import PodRepair
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.state.binding_labels import COPIED_LABELS
@@ -26,12 +26,12 @@ def load_judge() -> None:
 
 
 class CachedObject(msgspec.Struct, frozen=True):
-    """An object in the cache; `node` is empty if the API need not show one yet."""
+    """An object in the cache; `node` is empty if the API need not show one yet, and None if the cache does not keep it."""
 
     key: str
     uid: str
     version: Version
-    node: str = ""
+    node: str | None = ""
 
 
 class AuditedKind(Protocol):
@@ -152,6 +152,32 @@ class AuditedPods:
 
     def replace_content(self, cached: CachedObject, raw: msgspec.Raw) -> None:
         self._repair.replace_content(cached.key, raw)
+
+
+class AuditedEndedPods(AuditedNamedKind):
+    """Ended pods, in the version in which the reflector passed them on: their ingest keeps only what others need of them."""
+
+    kind = "ended-pod"
+    every = 1
+    path = "/api/v1/pods"
+
+    def __init__(self, reflector: Reflector, selector: str) -> None:
+        self.reflector = reflector
+        self.selector = selector
+
+    def handles(self) -> Sequence[str]:
+        """Returns the keys of all ended pods."""
+        return self.reflector.keys()
+
+    def cached(self, handle: str) -> CachedObject | None:
+        uid = self.reflector.uid_of(handle)
+        return CachedObject(handle, uid, version_of(self.reflector.version_of(handle)), node=None) if uid else None
+
+    def drop(self, cached: CachedObject) -> None:
+        """Does nothing: the relist removes the pod."""
+
+    def move(self, cached: CachedObject, raw: msgspec.Raw) -> None:
+        """Does nothing: the node is not kept."""
 
 
 class AuditedNodes(AuditedNamedKind):

@@ -161,7 +161,7 @@ class Audit:
         self._ledgers = LedgerAudit(cache)
         self._pods = pods
         self._repair = repair
-        self._audited_kinds = audited_kinds
+        self._audited_kinds = list(audited_kinds)
         self._history = history
         self._clock = clock
         self._rng = rng
@@ -171,6 +171,10 @@ class Audit:
         self._period_s = max(period_s, AUDIT_PERIOD_MIN_S)
         self._suspected: set[Mark] = set()
         self._counters = AuditStatistics()
+
+    def add(self, audited_kind: AuditedKind) -> None:
+        """Compares a further kind from the next audit on, once it has been listed."""
+        self._audited_kinds.append(audited_kind)
 
     def statistics(self) -> AuditStatistics:
         return replace(self._counters)
@@ -198,8 +202,8 @@ class Audit:
         with anyio.move_on_after(AUDIT_TIMEOUT_S):
             try:
                 for audited_kind in audited_kinds:
-                    # The reflector retries a kind whose list was refused.
-                    if not audited_kind.reflector.is_refused:
+                    # The reflector retries a kind whose list was refused or has failed so far.
+                    if audited_kind.reflector.position and not audited_kind.reflector.is_refused:
                         await self._compare(audited_kind, now)
                 await self._check_queues(now)
                 await self._check_answers(now, began_s)
@@ -320,7 +324,7 @@ class Audit:
                     audited_kind.reflector.distrust(key, uid)
             return None
         listed.add(cached.uid)
-        if cached.version == version and cached.node != item.spec.node:
+        if cached.version == version and cached.node not in (None, item.spec.node):
             what = f"on node {item.spec.node!r} in the API, on {cached.node!r} in the cache, both at version {version}"
             now.found.append(Difference(audited_kind.kind, key, what))
             audited_kind.move(cached, raw)
@@ -332,7 +336,7 @@ class Audit:
         elif cached.version != version and not is_older(as_of, cached.version):
             # The list is newer than the cached object but shows an older version of it: a backup was restored, and its versions
             # have overtaken the old ones since.
-            self._history.went_back(audited_kind.path)
+            self._history.went_back(audited_kind.reflector.name)
             audited_kind.reflector.request_relist()
             raise OldListError(
                 f"the list of {audited_kind.path} shows {key} at version {version}, older than {cached.version}, seen before"

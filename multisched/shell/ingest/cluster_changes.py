@@ -31,7 +31,7 @@ def node_events(before: Node, after: Node) -> Sequence[ClusterEvent]:
     """Returns the events for an updated node."""
     is_uncordoned = before.is_unschedulable and not after.is_unschedulable
     changed = (
-        (Action.UPDATE_NODE_ALLOCATABLE, before.allocatable != after.allocatable),
+        (Action.UPDATE_NODE_ALLOCATABLE, (before.allocatable, before.elastic) != (after.allocatable, after.elastic)),
         (Action.UPDATE_NODE_LABEL, before.labels != after.labels),
         (Action.UPDATE_NODE_TAINT, before.taints != after.taints or is_uncordoned),
         (Action.UPDATE_NODE_ANNOTATION, before.annotations != after.annotations),

@@ -144,6 +144,15 @@ class PodIngest:
         """Removes a deleted pod whose deletion the watch will not show."""
         self._gone(uid)
 
+    def history_rewritten(self) -> None:
+        """Adds pods to their gangs that had ended in the lost history: if they were listed before the ended pods, the roster ignored
+        them.
+        """
+        gangs = self._cache.gangs
+        for pod in [*self._pending.values(), *(entry.pod for entry in self._cache if entry.pod.node)]:
+            if gangs.key_of(pod.uid) is None and gangs.set(pod) is not None:
+                self._cache.place(pod) if pod.node else self._update_pending(pod)
+
     def replaced(self, version: str) -> None:
         logger.info("pods listed", extra={"version": version, "placed": len(self._cache)})
 
@@ -201,6 +210,7 @@ class PodIngest:
         if worker is not None and pending is not None and not is_ours:
             # Bound by another client while it was pending, in an attempt, or in a binding cycle for another node.
             worker.queue.remove(pod.uid)
+            worker.wake_if_ready()
             worker.binding.cancel(pod.uid, Status.error(f"another client bound it to {pod.node}"))
         if before is None or pending is not None:
             self._router.notify_pod(ASSIGNED_POD_ADD, None, pod, self._cache.nodes.row_of(pod.node), now_s)
@@ -319,6 +329,7 @@ class PodIngest:
         pod, nominated_node = self._pending.pop(uid, None), self._nominator.node_of(uid)
         self._nominator.remove(uid)
         worker.queue.remove(uid)
+        worker.wake_if_ready()
         worker.binding.cancel(uid, Status.error(why))
         if pod is None:
             return
@@ -398,8 +409,11 @@ class NodeIngest:
         row = self._cache.nodes.row_of(node.name)
         used = self._router.uses_of(row)
         before = self._cache.set_node(node)
+        row = self._cache.nodes.row_of(node.name)
+        assert row is not None, "it was just set"
+        node = self._cache.nodes.node(row)  # with its elastic resources
         self._report(node)
-        uses = self._router.uses_of(self._cache.nodes.row_of(node.name))
+        uses = self._router.uses_of(row)
         now_s = self._clock.monotonic()
         if before is not None and before.uid != node.uid:
             nobody = self._router.uses_of(None)

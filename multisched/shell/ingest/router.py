@@ -82,7 +82,7 @@ class Router:
     ) -> None:
         """Passes an event to all domains; if wildcards exclude it, only to domains in which a plugin has registered it."""
         for worker, _ in self._workers:
-            if event.is_in_wildcard or worker.queue.has_listener(event):
+            if event.is_in_wildcard or worker.queue.hints.is_of_interest(event):
                 self._label = event.label
                 if not worker.queue.awaits_events():
                     continue
@@ -109,7 +109,7 @@ class Router:
         """As `notify`, only to domains in which a plugin has registered the event. For frequent events, such as new pods."""
         self._label = event.label
         for worker, _ in self._workers:
-            if worker.queue.has_listener(event):
+            if worker.queue.hints.is_of_interest(event):
                 self._wake(worker, worker.queue.on_event(event, old, new, now_s))
 
     def notify_node(
@@ -144,7 +144,7 @@ class Router:
     ) -> None:
         """Passes node events to a domain without the node if a plugin has registered them: its pods matter for affinities."""
         for event in events:
-            if worker.queue.has_listener(event):
+            if worker.queue.hints.is_of_interest(event):
                 self._label = event.label
                 self._wake(worker, worker.queue.on_event(event, before, after, now_s))
 

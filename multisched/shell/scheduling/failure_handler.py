@@ -84,6 +84,8 @@ class FailureHandler:
         pod = result.pod
         nominated_before = self._nominations.node_of(pod.uid)
         nominated = self._nominations.nominate(result)
+        if self._nominations.node_of(pod.uid) not in ("", nominated_before):
+            self._queue.found_node(pod.uid)
         placement = self._queue.fail(pod.uid, failure, self._ports.clock.monotonic(), budget)
         if nominated_before and nominated_before != self._nominations.node_of(pod.uid):
             self._nominations.nomination_ended(pod, nominated_before)

@@ -60,7 +60,7 @@ class DomainNominations:
         self._are_gated = False
         """True if a gated pod may have a nomination that `release_gated` has to end."""
         self._queue = queue
-        queue.listen(self.on_gated)
+        queue.listen(self.on_gated, lambda node: [pod.uid for pod in cycle.nominator.on(node)])
         self._runner = runner
         self._cache = cache
         self._preemptor = preemptor

@@ -82,6 +82,7 @@ class ResultApplier:
         match result:
             case Placed():
                 self._observer.attempt_ended(entry.pod, "scheduled", seconds)
+                self._queue.found_node(entry.pod.uid)
                 if result.nominated_node not in ("", result.node):
                     self._nominations.nomination_ended(result.pod, result.nominated_node)
                 self._binding.begin(result, entry.attempts, cycle)

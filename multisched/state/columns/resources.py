@@ -180,10 +180,11 @@ class ResourceColumns:
     def write(self, row: int, node: Node | None) -> None:
         """Writes the amounts of the row's node; None: it was removed."""
         self._allocatable[:, row] = 0
-        for name, amount in () if node is None or node.malformed else node.allocatable.items():
-            index = self._index_of(name)
-            if index is not None:
-                self._allocatable[index, row] = amount
+        if node is not None and not node.malformed:
+            for name in (*node.allocatable, *sorted(node.elastic)):
+                index = self._index_of(name)
+                if index is not None:
+                    self._allocatable[index, row] = node.limit(name)
         self._capacities[:, row] = self._allocatable[:, row]
 
     def account(self, row: int, pod: Pod, sign: int) -> None:

@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
+import pytest
 
 from domains.job.commands.answers import tables
 from domains.job.deadlines.deadline_sort import DeadlineSort
 from multisched.cluster.controllers.run import run_controllers
-from multisched.framework.views import ViewQuery
+from multisched.framework.views import NoViewError, ViewQuery
 from multisched.shell.plugin_views import ProgramViews
 from multisched.testing.builders import Document, node_document
 from multisched.testing.sim_loop import SimLoop, simulate
@@ -85,6 +86,21 @@ async def view(cluster: GpuCluster) -> Document:
     program = cluster.replicas[0].program
     found: Document = orjson.loads(await ProgramViews(program, at_once).document("jobs", ViewQuery("now")))
     return found
+
+
+def test_limit_of_the_document_is_that_of_pods_and_owners() -> None:
+    async def story(cluster: GpuCluster) -> None:
+        await add_job(cluster, "first", 1000.0, pods=5)
+        await asyncio.sleep(10.0)
+        views = ProgramViews(cluster.replicas[0].program, at_once)
+        for limit, shown in (("2", 2), ("100", 4)):
+            found = orjson.loads(await views.document("jobs", ViewQuery("now", {"limit": limit})))
+            assert (found["waiting"], len(found["pods"])) == (4, shown)
+        for limit in ("0", "-1", "many", "20001", "9" * 50):
+            with pytest.raises(NoViewError, match=r"write a number within 1\.\.20000"):
+                await views.document("jobs", ViewQuery("now", {"limit": limit}))
+
+    run(story, cpu=1)
 
 
 def owner_of(found: Document, name: str) -> Document:

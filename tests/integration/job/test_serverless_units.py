@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import pytest
 
+from domains.job.deadlines.deadline_sort import DeadlineSort
+from domains.job.providers.breaker import FAILURES_TO_OPEN
+from multisched.cluster.controllers.run import run_controllers
 from multisched.cluster.kubelet.provider import PROVIDER_ANNOTATION, ProviderAccount, ProviderSettings, ScriptedFailure
 from multisched.testing.builders import Document, container, pod_document
 from tests.integration.gpu.gpu_cluster import PODS, GpuCluster
@@ -56,7 +61,15 @@ async def change(cluster: GpuCluster, name: str, settings: ProviderSettings, cou
         await cluster.patch_node(node["metadata"]["name"], {"metadata": {"annotations": {PROVIDER_ANNOTATION: text}}})
 
 
+ECI = ProviderSettings(startupSeconds=2.0, syncBurst=1000, syncPerSecond=1000.0)
 FAST = ProviderSettings(burst=20, perSecond=10.0, startupSeconds=2.0, syncBurst=1000, syncPerSecond=1000.0)
+
+
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+SLOW_START_S = 2.0
+"""Tokens of so long are lost at the begin of a burst, while the first sandboxes show that the provider works."""
+JOB_RETRIES = 6
+"""Default backoffLimit of a Job: one more failed pod ends it."""
 
 
 def test_binds_keep_to_the_rate_of_the_provider_which_throttles_none() -> None:
@@ -69,11 +82,35 @@ def test_binds_keep_to_the_rate_of_the_provider_which_throttles_none() -> None:
 
         await cluster.until(all_bound, 60.0)
         fluid_s = (320 - 17) / 10.0  # three tokens of the burst are kept
-        assert cluster.loop.time() - began_s <= fluid_s + 0.5
+        assert cluster.loop.time() - began_s <= fluid_s + 0.5 + SLOW_START_S
         await asyncio.sleep(5.0)
         counts = account(cluster, "first").statistics()
         assert (counts.creates, counts.throttled) == (320, 0)
         assert "Failed" not in await phases(cluster)
+
+    play(story, *nodes_of("first", FAST))
+
+
+def test_predicted_starts_respect_the_rate() -> None:
+    async def story(cluster: GpuCluster) -> None:
+        await create(cluster, 320)
+        await asyncio.sleep(12.0)
+        built = cluster.replicas[0].program.router.workers()[0].plugins.built
+        waits = next(one.plugin.waits for one in built if isinstance(one.plugin, DeadlineSort))
+        at_s, predicted_s = waits.at_s, sorted(wait.start_s or 0.0 for wait in waits.found.values())
+        offset_s = cluster.clock.now().timestamp() - cluster.loop.time()
+        assert len(predicted_s) >= 200
+
+        async def all_bound() -> bool:
+            return len(cluster.bound) == 320
+
+        await cluster.until(all_bound, 60.0)
+        bound_s = sorted(one.at_s + offset_s - at_s for one in cluster.bound)[-len(predicted_s) :]
+        late_s = [
+            one - other for one, other in zip(bound_s, predicted_s, strict=True)
+        ]  # any of equal pods may be the next
+        assert -0.5 <= min(late_s) <= max(late_s) <= 0.5
+        assert max(predicted_s) >= 19.0
 
     play(story, *nodes_of("first", FAST))
 
@@ -121,6 +158,65 @@ def test_unit_whose_sandboxes_fail_is_left_for_the_next_and_probed() -> None:
         assert cluster.loop.time() - recovered_s <= 30.0 + 5.0
 
     play(story, *nodes_of("first", FAST, 1), *nodes_of("second", FAST, 1))
+
+
+@asynccontextmanager
+async def controllers_of(cluster: GpuCluster) -> AsyncIterator[None]:
+    running = asyncio.ensure_future(run_controllers(cluster.api, clock=cluster.clock, rng=random.Random(1)))
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("has_next_unit", [False, True])
+def test_outage_of_a_minute_during_a_burst_fails_no_job(has_next_unit: bool) -> None:
+    async def story(cluster: GpuCluster) -> None:
+        outage = msgspec.structs.replace(ECI, failures=(ScriptedFailure("503 Service Unavailable"),))
+        await change(cluster, "first", outage)
+        await asyncio.sleep(1.0)
+        async with controllers_of(cluster):
+            one = {**container("c", cpu="100m"), "image": "registry.example/app:v1"}
+            pods = {"schedulerName": "job-scheduler", "restartPolicy": "Never", "containers": [one]}
+            spec = {"completions": 200, "parallelism": 200, "template": {"spec": pods}}
+            await cluster.send("POST", JOBS, {"metadata": {"name": "burst"}, "spec": spec})
+            await asyncio.sleep(60.0)
+            assert FAILURES_TO_OPEN <= (await phases(cluster))["Failed"] <= JOB_RETRIES
+
+            await change(cluster, "first", ECI)
+            recovered_s = cluster.loop.time()
+
+            async def has_ended() -> bool:
+                found = (await cluster.send("GET", f"{JOBS}/burst"))["status"]
+                return bool(found.get("succeeded", 0) == 200 or found.get("conditions"))
+
+            await cluster.until(
+                has_ended, 900.0
+            )  # the Job controller waits 10 s, doubled for each failure, before it replaces pods
+            status = (await cluster.send("GET", f"{JOBS}/burst"))["status"]
+            assert (status["succeeded"], status["failed"]) == (200, (await phases(cluster))["Failed"])
+        created_s = [call.at_s for call in account(cluster, "first").calls if call.outcome == "created"]
+        assert has_next_unit or min(created_s) - recovered_s <= 30.0
+
+    nodes = [*nodes_of("first", ECI), *(nodes_of("second", ECI) if has_next_unit else ())]
+    play(story, *nodes, burst=100, rate=20.0)
+
+
+def test_outage_in_the_middle_of_a_burst_is_noticed_although_earlier_sandboxes_still_start() -> None:
+    async def story(cluster: GpuCluster) -> None:
+        await create(cluster, 600)
+        await asyncio.sleep(12.0)
+        before = (await phases(cluster))["Running"]
+        outage = msgspec.structs.replace(ECI, failures=(ScriptedFailure("503 Service Unavailable"),))
+        await change(cluster, "first", outage)
+        await asyncio.sleep(60.0)
+        found = await phases(cluster)
+        assert before >= 100
+        assert found["Failed"] <= JOB_RETRIES
+        assert found["Pending"] >= 200
+
+    play(story, *nodes_of("first", ECI), burst=100, rate=20.0)
 
 
 def test_stuck_pods_are_evicted_only_if_a_controller_replaces_them() -> None:

@@ -26,6 +26,7 @@ from multisched.verify.gangs import GangJudge
 from multisched.verify.quota_tree import QuotaTree
 from tests.kit.checkers.card_rules import node_resources
 from tests.kit.checkers.device_rules import fraction_wanted
+from tests.kit.checkers.elastic_nodes import limits_of
 from tests.kit.checkers.linked_quotas import LinkedQuotaJudge
 from tests.kit.checkers.quota_messages import Bound
 from tests.kit.checkers.reference_rules import PodOnNode, matches_node_affinity
@@ -109,7 +110,7 @@ class DeliveredState:
     _restored: dict[str, str] = field(default_factory=dict)
     """uid -> node of each pod of the last restored backup; empty if the pod was not bound in it."""
     _finished: dict[str, Json] = field(default_factory=dict)
-    """NAMESPACE/NAME -> succeeded pod, as the watch of finished pods delivered it. Such members still count for their gangs."""
+    """NAMESPACE/NAME -> succeeded pod, as the watch of ended pods delivered it. Such members still count for their gangs."""
     _assumed: dict[str, tuple[dict[str, Pod], Node | None, QuotaTree | None]] = field(default_factory=dict)
     """uid -> observed pods, node and tree of quotas when the pod was assumed."""
 
@@ -168,14 +169,16 @@ class DeliveredState:
         else:
             self.unknowable.discard(uid)
 
-    def finished_delivered(self, key: str, raw: msgspec.Raw) -> None:
-        """Records a succeeded pod of the watch of finished pods. The watch of running pods may not have removed it yet."""
+    def ended_delivered(self, key: str, raw: msgspec.Raw) -> None:
+        """Records a succeeded pod of the watch of ended pods. The watch of running pods may not have removed it yet."""
         if self.gangs is not None:
             with suppress(orjson.JSONDecodeError):
-                self._finished[key] = orjson.loads(bytes(raw))
-                self.gangs.add("Pod", self._finished[key])
+                pod = orjson.loads(bytes(raw))
+                if pod["status"]["phase"] == "Succeeded":
+                    self._finished[key] = pod
+                    self.gangs.add("Pod", pod)
 
-    def finished_gone(self, key: str) -> None:
+    def ended_gone(self, key: str) -> None:
         finished = self._finished.pop(key, None)
         if self.gangs is not None and finished is not None and finished["metadata"]["uid"] not in self.pods:
             self.gangs.forget("Pod", finished)
@@ -277,8 +280,8 @@ class DeliveredState:
         asked = {**node_resources(pod.requests), PODS: 1} if pod is not None else sums
         for resource in asked:
             amount = sums[resource]
-            if amount > node.allocatable.get(resource, 0):
-                return f"which then holds {amount} of {node.allocatable.get(resource, 0)} {resource}"
+            if amount > limits_of(node).get(resource, 0):
+                return f"which then holds {amount} of {limits_of(node).get(resource, 0)} {resource}"
         return ""
 
     def fault_of_node(self, pod: Pod, domain: str, node: Node) -> str:

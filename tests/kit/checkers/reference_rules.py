@@ -15,6 +15,7 @@ from multisched.model.cluster_objects import PersistentVolume
 from multisched.model.objects import Node, Pod
 from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint
 from multisched.model.selectors import LabelSelector, NodeSelector, NodeTerm, Requirement
+from tests.kit.checkers.elastic_nodes import limits_of
 from tests.kit.world.labels import HOSTNAME
 from tests.reference.matching import has_untolerated_taint, required_node_affinity_matches
 from tests.reference.node_plugins import NodePorts
@@ -191,7 +192,7 @@ def node_state(node: Node) -> NodeState:
             "metadata": {"name": node.name, "labels": node.labels},
             "spec": {"unschedulable": node.is_unschedulable, "taints": taints},
             "status": {
-                "allocatable": _quantities(node.allocatable),
+                "allocatable": _quantities(limits_of(node)),
                 "images": images,
                 "declaredFeatures": list(node.declared_features),
             },

@@ -21,7 +21,7 @@ from multisched.config import loading
 from multisched.config.schema import Configuration
 from multisched.framework.gangs import GANG_PLUGIN, ReservePolicy
 from tests.kit.settings import configurations
-from tests.kit.world.labels import TIDE, UNIT
+from tests.kit.world.labels import ELASTIC_UNITS, TIDE, UNIT
 
 REFUSED_TRIED = 3
 """Number of configurations that are tried before a run and must be refused."""
@@ -69,9 +69,11 @@ CONTESTED_FROM: Final = 700
 (`world.card_contests`). All else is as from OWNED_FROM on.
 """
 SERVERLESS_FROM: Final = 800
-"""From this seed on runs have the shipped configuration with ServerlessUnits and fewer disruptions, followed by jobs in units
+"""From this seed on, runs have the shipped configuration with ServerlessUnits and fewer disruptions, followed by jobs in units
 (`scenarios.jobs`).
 """
+ELASTIC_FROM: Final = 900
+"""As from SERVERLESS_FROM on, with a further unit, whose capacity is elastic."""
 SERVERLESS_DOMAIN: Final = "job"
 SANDBOX_TIMEOUT_S: Final = 8
 REFUSED_TEXT: Final = "image policy"
@@ -269,7 +271,9 @@ def drawn(seed: int, rng: random.Random) -> Setting:
 
 
 def serverless_units(seed: int) -> list[dict[str, Any]]:
-    """Returns the args of two units, whose nodes have the label UNIT: their providers have these rates."""
+    """Returns the args of two units, and of an elastic one from ELASTIC_FROM on. Their nodes have the label UNIT, their providers these
+    rates.
+    """
     rng = random.Random(f"{seed}/serverless units")
     found: list[dict[str, Any]] = []
     for name in ("vk-a", "vk-b"):
@@ -282,7 +286,15 @@ def serverless_units(seed: int) -> list[dict[str, Any]]:
         if rng.random() < 0.5:
             unit["quota"] = {"pods": 60}
         found.append(unit)
+    if seed >= ELASTIC_FROM:
+        found += [_elastic_unit(name, random.Random(f"{seed}/{name}")) for name in sorted(ELASTIC_UNITS)]
     return found
+
+
+def _elastic_unit(name: str, rng: random.Random) -> dict[str, Any]:
+    unit: dict[str, Any] = {"name": name, "nodeSelector": {UNIT: name}, "rate": {"burst": 10, "perSecond": 4}}
+    unit |= {"capacity": "elastic", "sandboxTimeout": f"{SANDBOX_TIMEOUT_S}s"}
+    return unit | ({"quota": {"pods": 20}} if rng.random() < 0.5 else {})
 
 
 def serverless_document(seed: int) -> Mapping[str, Any]:

@@ -26,5 +26,7 @@ TIDE: Final = "sim/tide"
 """The label of pods that share GPU nodes by the tide, whose value is their role (`tide_workloads`)."""
 UNIT: Final = "sim/unit"
 """The label of nodes of a unit, whose value is its name, and of pods of `unit_workloads`, whose value is their workload."""
+ELASTIC_UNITS: Final = frozenset({"vk-e"})
+"""Units with `capacity: elastic`."""
 GUEST: Final = "sim/guest"
 """The label of pods that others exclude by labels of namespaces, which the checkers do not know."""

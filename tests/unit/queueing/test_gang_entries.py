@@ -208,6 +208,21 @@ def test_failed_gang_is_parked_and_retried_as_one() -> None:
     assert sorted(gang_queue.pop()) == ["a", "b"]
 
 
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_refused_gang_is_retried_with_a_member_added_during_its_attempt(order: str) -> None:
+    gang_queue = GangQueue()
+    gang_queue.add(member("a"), member("b"))
+    assert gang_queue.pop() == ["a", "b"]
+    gang_queue.add(member("c"))
+    assert gang_queue.pop() == []
+    gang_queue.fail(*order)
+    assert sorted(gang_queue.places().values()) == ["backoff", "gang", "gang"]
+    gang_queue.now_s += 2.0
+    assert gang_queue.pop() == ["a", "b", "c"]
+    gang_queue.fail("a", "b", "c")
+    assert sorted(gang_queue.places().values()) == ["gang", "gang", "unschedulable"], "no member has joined since"
+
+
 def test_all_members_requeued_by_the_flush_are_counted() -> None:
     gang_queue = GangQueue()
     gang_queue.add(member("a"), member("b"))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from multisched.verify import Domain
+from multisched.verify.placement_rules import ServerlessUnit
 from tests.unit.verify.clusters import (
     GPU,
     Told,
@@ -85,6 +86,32 @@ def test_pod_that_did_not_fit_does_not_count_against_later_pods() -> None:
 def test_number_of_pods_is_limited() -> None:
     pods = [pod("a", 1), pod("b", 2), pod("c", 3)]
     assert certain(make_node("n1", pods="2"), *pods) == {("c", "resources")}
+
+
+@pytest.mark.parametrize(
+    ("labels", "fields", "is_over"),
+    [
+        ({"unit": "elastic"}, asking(cpu="9", memory="99Gi"), False),
+        ({"unit": "elastic"}, asking(cpu="9", **{"example.com/card": "1"}), True),
+        ({"unit": "elastic"}, asking(**{"ephemeral-storage": "9Ei"}), True),
+        ({"unit": "limited", "pool": "x"}, asking(cpu="9"), True),
+        ({"pool": "x"}, asking(cpu="9"), False),
+        ({}, asking(cpu="9"), True),
+    ],
+)
+def test_only_cpu_and_memory_of_elastic_units_are_no_limit(
+    labels: dict[str, str], fields: dict[str, Any], is_over: bool
+) -> None:
+    units = (
+        ServerlessUnit((("unit", "elastic"),), is_elastic=True),
+        ServerlessUnit((("unit", "limited"),), is_elastic=False),
+        ServerlessUnit((("pool", "x"),), is_elastic=True),
+    )
+    domains = (Domain("job", frozenset({"job-scheduler"}), "rest", units=units),)
+    node = make_node("n1", labels=labels, pods="2")
+    assert certain(node, pod("one", **fields), domains=domains) == ({("one", "resources")} if is_over else set())
+    small = [pod(name, second, **asking(cpu="1")) for second, name in enumerate("abc")]
+    assert certain(node, *small, domains=domains) == {("c", "resources")}, "the number of pods"
 
 
 def test_finished_pods_use_nothing_and_terminating_pods_still_count() -> None:

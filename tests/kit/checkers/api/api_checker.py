@@ -17,6 +17,7 @@ from multisched.model.objects import PODS, Node, Pod, Requests
 from multisched.model.wire import Response
 from tests.kit.checkers.card_rules import node_resources
 from tests.kit.checkers.delivered_state import DecisionBasis
+from tests.kit.checkers.elastic_nodes import limits_of
 from tests.kit.checkers.reference_rules import keep_apart, matches_node_affinity, ports_conflict
 from tests.kit.world.labels import GPU, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
 from tests.kit.world.storage import Storage
@@ -109,13 +110,13 @@ class ApiChecker:
             return  # it was just deleted, so it cannot be overcommitted
         if basis is not None and basis.predates(node):
             return
-        room = dict(node.allocatable)
+        room = dict(limits_of(node))
         later = [self.basis_of(one.uid, name) for one in others if self.is_later(one.uid, pod.uid)]
         others = [one for one in others if not any(self.is_excused(one, than) for than in later)]
         for decided_on in (basis, *later):
             if decided_on is not None and decided_on.node is not None and decided_on.node.uid == node.uid:
                 room = {
-                    r: max(room.get(r, 0), amount) for r, amount in (room | dict(decided_on.node.allocatable)).items()
+                    r: max(room.get(r, 0), amount) for r, amount in (room | dict(limits_of(decided_on.node))).items()
                 }
         sizes = [pod.requests if basis is None else smaller(pod.requests, basis.size)]
         sizes += [self._size(other, basis) for other in others]

@@ -113,6 +113,9 @@ class BindChecker(ApiChecker):
         self.leases.check(sender, domain, f"a binding for {key}")
         if delivered is not None:
             self.decisions.sent(sender, pod, node)
+            basis = self.basis_of(uid, node)
+            observed = () if basis is None else basis.pods.values()
+            self.gangs.history.on_bind_decided(uid, {one.uid for one in observed if one.node and not one.is_deleting})
             # A binding of a pod that is already bound there only asks for an answer; it changes nothing.
             fault = (
                 delivered.fault_of_bind(pod, domain, node) or self._fault_of_later_changes(delivered, pod, domain, node)

@@ -18,6 +18,7 @@ from tests.kit.checkers.api.gang_checker import GangChecker
 from tests.kit.checkers.api.quota_checker import QuotaChecker
 from tests.kit.checkers.delivered_state import DomainNodeFilter
 from tests.kit.checkers.device_rules import surely_fits
+from tests.kit.checkers.elastic_nodes import limits_of
 from tests.kit.checkers.quota_rules import node_by_reclaim, quota_excess
 from tests.kit.checkers.reference_rules import PodOnNode, Relations, matches_node_affinity, ports_conflict
 from tests.kit.world.storage import Storage
@@ -37,7 +38,7 @@ class _Cluster:
 
     @staticmethod
     def of(nodes: Mapping[str, Node], pods: Iterable[Pod]) -> _Cluster:
-        free = {name: dict(node.allocatable) for name, node in nodes.items()}
+        free = {name: dict(limits_of(node)) for name, node in nodes.items()}
         found = _Cluster(nodes, [], [], {name: [] for name in nodes}, free)
         for pod in pods:
             if pod.node in nodes and not pod.is_terminal:

@@ -6,7 +6,8 @@ If no member of a gang runs any more, the gang must start together again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -85,9 +86,11 @@ class GangHistory:
         self._unanswered: set[str] = set()
         """uids of pods whose bind is in flight."""
         self._misled: set[str] = set()
-        """uids of pods whose bind failed or was sent before the minimum was raised, or about which a process has missed an
-        event.
+        """uids of pods whose bind failed or was sent before the minimum was raised, about which a process has missed an event, or
+        that were placed when the removal of a member was not known.
         """
+        self._removed: dict[GangKey, set[str]] = defaultdict(set)
+        """uids of running members that another client has removed."""
 
     # -- what processes send ---------------------------------------------------------------------------------------
 
@@ -97,6 +100,12 @@ class GangHistory:
 
     def on_bind_sent(self, uid: str) -> None:
         self._unanswered.add(uid)
+
+    def on_bind_decided(self, uid: str, running: Set[str]) -> None:
+        """Records the decision of a bind that is sent. `running`: uids of pods that its process had then observed on nodes."""
+        for key, run in self._runs.items():
+            if uid in run.there and not running.isdisjoint(self._removed.get(key, ())):
+                self._misled.add(uid)
 
     def on_bind_answered(self, sender: str, uid: str, *, is_bound: bool) -> None:
         self._sender[uid] = sender
@@ -125,7 +134,7 @@ class GangHistory:
                 run.members.pop(uid, None)
         was_running = before is not None and before.is_running
         if was_running and not (after is not None and (after.is_running or after.has_succeeded)):
-            self._lost(run, uid)
+            self._lost(key, run, uid)
         if not run.there:
             del self._runs[key]
         else:
@@ -137,9 +146,10 @@ class GangHistory:
         if run is not None:
             self._counted(run, minimum)
 
-    def _lost(self, run: _GangRun, uid: str) -> None:
+    def _lost(self, key: GangKey, run: _GangRun, uid: str) -> None:
         sender = self._evicted.get(uid)
         if sender is None:
+            self._removed[key].add(uid)
             run.external_change_s = self._now_s()
         elif run.below is None and run.is_partial:
             run.below = _BelowMinimum(self._now_s(), sender, run.running)

@@ -22,7 +22,7 @@ def fault_of_plugins(program: Program) -> str:
             if implements(plugin, PendingPodsPlugin):
                 counts.setdefault(plugin.name, plugin)
         hinting = {plugin.name for plugin in plugins if implements(plugin, EnqueueExtensions)}
-        if not hinting <= worker.queue._hints._registrations.keys():
+        if not hinting <= worker.queue.hints._registrations.keys():
             return f"I12: the queue of {worker.name} does not know the hints of {sorted(hinting)}"
         if worker.queue._gates.plugins != worker.plugins.pre_enqueue:
             return f"I12: the queue of {worker.name} has other gates than its profile"

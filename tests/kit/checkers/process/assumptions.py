@@ -22,6 +22,7 @@ from tests.kit.checkers.api.bind_checker import BindChecker
 from tests.kit.checkers.card_rules import node_resources
 from tests.kit.checkers.delivered_state import DeliveredState
 from tests.kit.checkers.device_rules import fault_of_choice, fraction_wanted
+from tests.kit.checkers.elastic_nodes import limits_of
 from tests.kit.checkers.process.gangs import ProcessGangs
 from tests.kit.checkers.process.gpus import Gpus
 from tests.kit.checkers.process.quotas import ProcessQuotas
@@ -77,7 +78,7 @@ class AssumptionChecker:
         domain = self._domain_of[pod.spec.scheduler_name]
         for resource, amount in {**node_resources(pod.spec.requests), PODS: 1}.items():
             used = int(table.pod_count[row]) if resource == PODS else int(table.requested(resource)[row])
-            if used + amount > node.allocatable.get(resource, 0):
+            if used + amount > limits_of(node).get(resource, 0):
                 self._report_violation(
                     f"I1: {pod.key} was assumed on {node.name}, which has no room for its {resource}"
                 )
@@ -178,5 +179,5 @@ class AssumptionChecker:
         for resource in node_resources(pod.spec.requests) if ahead and row is not None else ():
             used = int(cache.nodes.requested(resource)[row])
             wanted = used + sum(p.spec.requests.get(resource, 0) for p in [pod, *ahead])
-            if wanted > node.allocatable.get(resource, 0):
+            if wanted > limits_of(node).get(resource, 0):
                 self._report_violation(f"I1: {pod.key} was assumed on {node.name}, whose {resource} is promised")

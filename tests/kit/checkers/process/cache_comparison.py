@@ -17,6 +17,7 @@ from multisched.shell.program import Program
 from multisched.state.cluster_cache import PlacedPod, PodState
 from multisched.state.reservations import is_stand_in
 from tests.kit.checkers.delivered_state import DeliveredState
+from tests.kit.checkers.elastic_nodes import limits_of
 from tests.kit.checkers.linked_quotas import LABEL
 from tests.kit.plugins.faulty import FAULTY
 
@@ -88,7 +89,7 @@ def fault_of_rows(program: Program, delivered: DeliveredState) -> str:
             if int(column[row]) != used[resource]:
                 return f"I4: {name} counts {int(column[row])} {resource} in use, and was delivered {used[resource]}"
             node = delivered.nodes[name]
-            amount = 0 if node.malformed else node.allocatable.get(resource, 0)
+            amount = 0 if node.malformed else limits_of(node).get(resource, 0)
             if int(offered[resource][row]) != amount:
                 return (
                     f"I4: {name} counts with {int(offered[resource][row])} {resource}, and was delivered with {amount}"

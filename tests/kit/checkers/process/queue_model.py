@@ -213,6 +213,8 @@ class QueueModel:
             is_own = gone and (gone == entry.uid or observed.event is ATTEMPT_UNDONE)
             if not is_own:
                 wakes = self._asked(entry.pod, rejectors, pending, observed)
+                if gone and isinstance(old, Pod) and old.node and not pending and rejectors <= self._by_row:
+                    wakes = min(wakes, RequeueEffect.ONE)  # one after another, since what helps one may help the next
                 yield entry, (rejectors, pending, class_of(entry.pod)), wakes
 
     def _check(self, observed: ObservedEvent, asked: Sequence[tuple[Entry, object, RequeueEffect]]) -> None:

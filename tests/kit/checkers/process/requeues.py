@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Final
 
 from multisched.cycle.classes.cache import ClassCache
+from multisched.framework.dependency import dependency_of
 from multisched.framework.events import ClusterEvent, EventObject, Resource
 from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.points import EnqueueExtensions
@@ -27,6 +28,7 @@ from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import PodState
 from tests.kit.checkers.process.gang_fit import GangFit
+from tests.kit.checkers.process.queue_model import BY_ROW
 from tests.kit.checkers.reference_rules import matches_node_affinity
 from tests.kit.world.labels import TIDE
 
@@ -74,6 +76,8 @@ class RequeueChecker:
         """uid -> time since which its state is unchanged, and number of looks since then."""
         self._hinting = frozenset[str]()
         """Plugins whose refusals depend only on known state, and that register events."""
+        self._by_row = frozenset[str]()
+        """Plugins whose result for a node depends on that node alone: what they refuse is requeued one after another."""
         self._followed_s = 0.0
         """Time of the last change of the configuration: a shorter flush may make pods due at once."""
         self.follow()
@@ -83,6 +87,7 @@ class RequeueChecker:
         self._followed_s, plugins = asyncio.get_running_loop().time(), self._worker.plugins
         hinting = implementing((*plugins.pre_filter, *plugins.filter), EnqueueExtensions)
         self._hinting = frozenset(p.name for p in hinting) - plugins.remote_names
+        self._by_row = frozenset(one.plugin.name for one in plugins.built if dependency_of(one.plugin) in BY_ROW)
 
     # -- what has just happened ------------------------------------------------------------------------------------
 
@@ -202,15 +207,18 @@ class RequeueChecker:
         )
         if not is_parked or self._worker.queue._parked.has_overdue:
             return False
-        if is_parked and not _FOR_ONE.isdisjoint(entry.plugins) and self._has_queued_equal(entry):
+        is_one_of_equals = not _FOR_ONE.isdisjoint(entry.plugins) or self._by_row.issuperset(entry.plugins)
+        if is_parked and is_one_of_equals and self._has_queued_equal(entry):
             return False
         hinting = self._hinting | {GANG_PLUGIN} if self._waits_for_its_gang(entry) else self._hinting
         return hinting.issuperset(entry.plugins) and not self._may_miss(entry.pod)
 
     def _has_queued_equal(self, entry: QueueEntry) -> bool:
         """Reports whether an equal pod is queued: an event that makes room for one pod requeues one of all equal pods
-        (`Hint.QUEUE_ONE`).
+        (`Hint.QUEUE_ONE`), and a pod that leaves its node, one after another.
         """
+        if self._worker.queue._representatives.are_due:
+            return True
         key = class_of(entry.pod)
         others = (one for one in self._worker.queue._entries.values() if one.state not in _PARKED)
         return any(class_of(one.pod) == key for one in others)

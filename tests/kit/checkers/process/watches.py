@@ -55,10 +55,10 @@ class WatchChecker:
         self._upsert_node, self._delete_node = program.nodes.upsert, program.nodes.delete
         program.nodes.upsert = self.upsert_node  # type: ignore[method-assign]
         program.nodes.delete = self.delete_node  # type: ignore[method-assign]
-        finished = program.finished_members
-        self._upsert_finished, self._delete_finished = finished.upsert, finished.delete
-        finished.upsert = self.upsert_finished  # type: ignore[method-assign]
-        finished.delete = self.delete_finished  # type: ignore[method-assign]
+        ended = program.ended_pods
+        self._upsert_ended, self._delete_ended = ended.upsert, ended.delete
+        ended.upsert = self.upsert_ended  # type: ignore[method-assign]
+        ended.delete = self.delete_ended  # type: ignore[method-assign]
 
     def upsert(self, key: str, raw: msgspec.Raw) -> None:
         """Wraps `PodIngest.upsert`: no version decreases, and no deleted uid returns (I6)."""
@@ -102,13 +102,13 @@ class WatchChecker:
         self._delivered.node_gone(key)
         self._delete_node(key, raw)
 
-    def upsert_finished(self, key: str, raw: msgspec.Raw) -> None:
-        self._delivered.finished_delivered(key, raw)
-        self._upsert_finished(key, raw)
+    def upsert_ended(self, key: str, raw: msgspec.Raw) -> None:
+        self._delivered.ended_delivered(key, raw)
+        self._upsert_ended(key, raw)
 
-    def delete_finished(self, key: str, raw: msgspec.Raw | None) -> None:
-        self._delivered.finished_gone(key)
-        self._delete_finished(key, raw)
+    def delete_ended(self, key: str, raw: msgspec.Raw | None) -> None:
+        self._delivered.ended_gone(key)
+        self._delete_ended(key, raw)
 
     def on_restored(self) -> None:
         """Records that a backup was restored: versions decrease, and deleted objects may return."""

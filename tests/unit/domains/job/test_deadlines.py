@@ -20,7 +20,7 @@ from domains.job.deadlines.deadline import (
     rule_of,
 )
 from domains.job.deadlines.deadline_sort import DeadlineSort
-from domains.job.deadlines.waits import Room, RunningPod, WaitingPod, predict_waits
+from domains.job.deadlines.waits import Pool, Room, RunningPod, WaitingPod, predict_waits
 from multisched.framework.points import QueuedPod
 from multisched.model.cluster_objects import CronJob, Job
 from multisched.model.object_kinds import ObjectKind
@@ -222,19 +222,19 @@ def waiting(uid: str, room: Room = ONE, run_s: float | None = 10.0, deadline_s: 
 
 def test_pods_start_as_running_and_earlier_ones_end() -> None:
     running = [RunningPod(ONE, 4.0), RunningPod(ONE, 7.0), RunningPod(ONE, None)]
-    found = predict_waits(ONE, running, [waiting(name) for name in "abcd"])
+    found = predict_waits([Pool(ONE)], running, [waiting(name) for name in "abcd"])
     assert [found[name].start_s for name in "abcd"] == [0.0, 4.0, 7.0, 10.0]
 
 
 def test_a_deadline_is_at_risk_if_the_p90_ends_after_it() -> None:
     pods = [waiting("meets", deadline_s=20.0), waiting("late", deadline_s=29.0), waiting("free")]
-    found = predict_waits(ONE, [], pods)
+    found = predict_waits([Pool(ONE)], [], pods)
     assert [found[name].is_at_risk for name in ("meets", "late", "free")] == [False, True, False]
     assert found["late"].end_s == 30.0
 
 
 def test_no_known_end_is_no_predicted_start() -> None:
-    found = predict_waits(Room(0, 0, 0), [RunningPod(ONE, None)], [waiting("a", deadline_s=5.0), waiting("b")])
+    found = predict_waits([Pool(Room(0, 0, 0))], [RunningPod(ONE, None)], [waiting("a", deadline_s=5.0), waiting("b")])
     assert [(one.start_s, one.is_at_risk) for one in found.values()] == [(None, True), (None, False)]
 
 
@@ -243,13 +243,32 @@ def test_a_pod_that_leaves_because_it_is_late_delays_none_behind_it() -> None:
     large = Room(2, 0, 0)
     late = waiting("late", large, deadline_s=5.0)
     behind = [waiting("behind", Room(1, 0, 0)), waiting("last", large)]
-    found = predict_waits(Room(0, 0, 0), running, [late._replace(leaves_if_late=True), *behind])
+    found = predict_waits([Pool(Room(0, 0, 0))], running, [late._replace(leaves_if_late=True), *behind])
     assert [(found[name].start_s) for name in ("late", "behind", "last")] == [9.0, 4.0, 14.0]
-    found = predict_waits(Room(0, 0, 0), running, [late, *behind])
+    found = predict_waits([Pool(Room(0, 0, 0))], running, [late, *behind])
     assert found["behind"].start_s == 19.0, "it waits behind a pod that stays"
     stuck = waiting("stuck", Room(9, 0, 0), deadline_s=5.0)._replace(leaves_if_late=True)
-    found = predict_waits(Room(0, 0, 0), running, [stuck, *behind])
+    found = predict_waits([Pool(Room(0, 0, 0))], running, [stuck, *behind])
     assert (found["stuck"].start_s, found["behind"].start_s) == (None, 4.0)
+
+
+def test_pods_start_as_the_rate_of_a_unit_allows_if_own_nodes_are_full() -> None:
+    pools = [Pool(ONE), Pool(Room(10**6, 10**12, 100), tokens=2, per_second=0.5)]
+    pods = [waiting(str(number), run_s=50.0) for number in range(6)]
+    found = predict_waits(pools, [RunningPod(ONE, 3.0)], pods)
+    assert [one.start_s for one in found.values()] == [0.0, 0.0, 0.0, 2.0, 3.0, 4.0], (
+        "own, two tokens, 2 s each; own again"
+    )
+
+
+def test_unit_that_accepts_no_pods_starts_none_and_its_quota_limits_them() -> None:
+    pods = [waiting(str(number), run_s=None) for number in range(3)]
+    closed = Pool(Room(10**6, 10**12, 100), tokens=0, per_second=0)
+    assert [one.start_s for one in predict_waits([closed], [], pods).values()] == [None] * 3
+    small = Pool(Room(10**6, 10**12, 2), tokens=9, per_second=1.0)
+    running = [RunningPod(ONE, 7.0, 1)]
+    starts = [one.start_s for one in predict_waits([closed, small], running, pods).values()]
+    assert starts == [0.0, 0.0, 7.0], "room of an ended pod is in its own pool"
 
 
 LEFT = st.one_of(st.none(), st.floats(0, 100))
@@ -261,7 +280,7 @@ def test_starts_never_overtake_and_the_pool_is_never_overfull(
 ) -> None:
     pods = [waiting(str(n), Room(size, 0, 0), 5.0) for n, size in enumerate(sizes)]
     found = [
-        predict_waits(Room(free, 0, 0), [RunningPod(Room(1, 0, 0), one) for one in left], pods)[p.uid].start_s
+        predict_waits([Pool(Room(free, 0, 0))], [RunningPod(Room(1, 0, 0), one) for one in left], pods)[p.uid].start_s
         for p in pods
     ]
     known = [one for one in found if one is not None]

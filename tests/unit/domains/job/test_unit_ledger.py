@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from domains.job.units.unit_ledger import UNIT, UnitLedger
+from domains.job.units.unit_ledger import COUNTED_MAX, UNIT, UnitLedger
 from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.ledger import rebuild
 from multisched.model.cluster_objects import ResourcePolicy
@@ -99,6 +99,83 @@ def test_kept_counts_equal_rebuilt_ones_and_stay_within_max(seed: int, is_static
             pools = Counter((one.node[0], one.pod.labels["version"]) for one in placed.values())
             assert all(count <= (3 if pool == "a" else 4) for (pool, _), count in pools.items())
     assert placed
+
+
+def crowded(count: int) -> tuple[Domain, UnitLedger]:
+    """Returns a domain with so many pods in units of a policy, whose ledger counts in steps."""
+    nodes = [
+        make_node(f"{pool}{i}", cpu_milli=10**9, pods=10**6, labels={"pool": pool}) for pool in "ab" for i in range(3)
+    ]
+    domain = with_policy(Domain(*nodes, in_tree=PLUGINS), {"nodeSelector": {"pool": "a"}, "max": count})
+    for number in range(count):
+        domain.cache.place(web(f"p{number}", node=f"{'ab'[number % 2]}{number % 3}"))
+    ledger = ledger_of(domain)
+    ledger.refresh()
+    ledger.is_stepped = True
+    return domain, ledger
+
+
+def test_changed_policy_is_counted_in_bounded_steps_and_places_no_pod_meanwhile() -> None:
+    count = 3 * COUNTED_MAX + 500
+    domain, ledger = crowded(count)
+    with_policy(domain, {"nodeSelector": {"pool": "b"}, "max": count // 2 + 1})
+    with_policy(domain, {"nodeSelector": {"pool": "a"}, "max": 1}, name="other", selector={"app": "other"})
+    steps = 0
+    ledger.refresh()
+    while ledger.is_counting:
+        result = domain.schedule(web("early"))
+        assert isinstance(result, Unplaced)
+        assert "web has changed, and its pods are being counted" in result.message
+        ledger.count_some()
+        steps += 1
+    assert steps == 4
+    assert differing(domain) is None
+    first, second = (domain.schedule(web(name)) for name in ("first", "second"))
+    assert isinstance(first, Placed)
+    assert first.node[0] == "b"
+    assert isinstance(second, Placed)
+    assert second.node[0] == "a", "no unit, because the other one has its max"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_counts_are_right_whatever_changes_between_steps(seed: int) -> None:
+    rng = random.Random(seed)
+    domain, ledger = crowded(2 * COUNTED_MAX + 100)
+    units: tuple[dict[str, Any], ...] = (
+        {"nodeSelector": {"pool": "a"}, "max": 2_000},
+        {"nodeSelector": {"pool": "b"}, "podLabels": {"unit": "b"}},
+    )
+    for step in range(40):
+        name = f"p{rng.randrange(2 * COUNTED_MAX)}"
+        match rng.randrange(6):
+            case 0 | 1:
+                with_policy(domain, *rng.sample(units, rng.randint(1, 2)), name=rng.choice(("web", "second")))
+            case 2:
+                domain.cache.remove(web(name).uid)
+            case 3:
+                domain.cache.remove(web(f"{name}-{step}").uid)
+                domain.cache.place(web(f"{name}-{step}", node=f"{rng.choice('ab')}0"))
+            case 4:
+                domain.cache.set_node(make_node(rng.choice(("a0", "b1")), labels={"pool": rng.choice("abc")}))
+            case 5:
+                domain.cache.objects.remove(ObjectKind.RESOURCE_POLICY, "default", "second")
+        ledger.refresh()
+        ledger.count_some()
+    while ledger.is_counting:
+        ledger.count_some()
+    assert differing(domain) is None
+
+
+def test_policy_that_changes_again_and_again_delays_no_other() -> None:
+    domain, ledger = crowded(2 * COUNTED_MAX + 1)
+    with_policy(domain, {"max": 5}, name="other", selector={"app": "other"})
+    for size in range(10):
+        with_policy(domain, {"nodeSelector": {"pool": "a"}, "max": 100 + size})
+        ledger.refresh()
+        ledger.count_some()
+    match = ledger.match(make_pod("p", labels={"app": "other"}))
+    assert match is not None
+    assert not match.problem
 
 
 @pytest.mark.parametrize(

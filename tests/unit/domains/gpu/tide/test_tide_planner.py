@@ -56,6 +56,38 @@ def test_headroom_is_the_rise_within_notice_and_grace_and_the_error(
 
 
 @pytest.mark.parametrize(
+    ("new_models", "forecast", "evicted"),
+    [
+        ((), flat(10), ["a100"]),
+        (("H100",), flat(10), ["h100"]),
+        (("A100", "H100"), flat(10), ["a100"]),
+        (("L4",), flat(10), []),  # no training holds such cards
+        (("L4",), flat(10, error=1.0), ["a100"]),  # the error is of any model
+        (("H100",), ramp(10, 60, 3), ["a100"]),  # and so is the forecast, which expects the same rise
+        (("H100",), flat(10, error=9.0), ["a100", "h100"]),
+    ],
+)
+def test_rise_of_the_last_minutes_evicts_gangs_on_models_that_new_pods_accept(
+    new_models: tuple[str, ...], forecast: DemandForecast, evicted: list[str]
+) -> None:
+    """Demand was 5 cards lower, so 2 of the headroom are of the recent rise. The gang on A100 lost less work."""
+    nodes = (full("a", "A100"), full("h", "H100"), NodeCards("l", "L4", 10, 0))
+    gangs = (gang("a100", "a", model="A100", age_s=HOUR_S), gang("h100", "h", model="H100"))
+    seen = plan(
+        state(nodes, *gangs, running=10, forecast=forecast, recent=((301, 5),), new_models=new_models), SETTINGS
+    )
+    assert sorted(notice.gang for notice in seen.notices) == evicted
+
+
+def test_notice_for_the_recent_rise_is_kept_while_other_models_have_spare_cards() -> None:
+    nodes = (NodeCards("a", "A100", 8, 8), full("h", "H100"))
+    job = gang("h100", "h", model="H100", notice_in_s=60.0)
+    for model, is_kept in (("H100", True), ("A100", False)):
+        seen = state(nodes, job, new_models=(model,), running=10, forecast=flat(10), recent=((301, 5),))
+        assert (plan(seen, SETTINGS).withdrawals == ()) is is_kept
+
+
+@pytest.mark.parametrize(
     ("floor", "ceiling", "headroom"), [(0, None, 10), (150, None, 50), (0, 104, 4), (0, 90, 0), (120, 120, 20)]
 )
 def test_floor_and_ceiling_bound_the_target(floor: int, ceiling: int | None, headroom: int) -> None:

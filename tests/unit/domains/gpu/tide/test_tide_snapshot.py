@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from domains.gpu.dialects.whole import GPU
 from domains.gpu.gpu_ledger import GpuLedger
 from domains.gpu.tide.notices import CHECKPOINT, RETRIES_LEFT
+from domains.gpu.tide.planner import TREND_S
 from domains.gpu.tide.settings import TideSettings, tide_settings
 from domains.gpu.tide.snapshot import NO_MODEL, TideSnapshots
 from multisched.framework.context import PluginContext
@@ -152,6 +153,20 @@ def test_models_of_the_tide_are_those_that_inference_accepts(
     found = Cluster(gpu_node("a"), gpu_node("h", model="H100"), pods=(waiting,)).snapshots.take(NOW_S)
     assert [one.models for one in found.waiting_inference] == [expected]
     assert (found.models, found.has_outside) == (models, has_outside)
+
+
+def test_new_models_are_those_of_pods_created_in_the_last_minutes() -> None:
+    def of_model(one: Pod, model: str) -> Pod:
+        wanted = NodeAffinity((Requirement(MODEL, Operator.IN, (model,)),))
+        return replace(one, spec=msgspec.structs.replace(one.spec, affinity=wanted))
+
+    new, old = NOW_S - TREND_S + 1.0, NOW_S - TREND_S
+    pods = (of_model(pod("chat", 1, "a", created_s=old), "A100"), of_model(pod("chat-2", 1, created_s=new), "H100"))
+    nodes = (gpu_node("a"), gpu_node("h", model="H100"))
+    assert Cluster(*nodes, pods=pods).snapshots.take(NOW_S).new_models == ("H100",)
+    assert Cluster(*nodes, pods=(pods[0],)).snapshots.take(NOW_S).new_models == ()
+    either = pod("chat-3", 1, created_s=new)
+    assert Cluster(*nodes, pods=(*pods, either)).snapshots.take(NOW_S).new_models == ()
 
 
 def test_models_are_found_again_when_the_domain_gets_other_rows() -> None:

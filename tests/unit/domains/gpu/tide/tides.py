@@ -64,6 +64,7 @@ def state(
     forecast: DemandForecast | None = None,
     recent: Sequence[tuple[float, int]] = (),
     models: tuple[str, ...] = (),
+    new_models: tuple[str, ...] = (),
     pod_cards: int = 1,
     **fields: Any,
 ) -> TideState:
@@ -75,6 +76,7 @@ def state(
         forecast=forecast or flat(running, 1_000_000.0),
         recent=samples,
         models=models,
+        new_models=new_models,
         pod_cards=pod_cards,
     )
     return TideState(now_s=NOW_S, nodes=tuple(nodes), inference=inference, gangs=gangs, **fields)

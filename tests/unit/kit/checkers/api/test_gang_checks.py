@@ -186,12 +186,12 @@ def test_succeeded_member_counts_when_another_one_is_evicted() -> None:
         one, both = {"b1": (victim,)}, {"b1": (victim, other)}
         await cluster.send("PATCH", "/api/v1/namespaces/default/pods/m0b1/status", SUCCEEDED, MERGE_PATCH)
         finished = cluster.server.store.collection("pods").objects["default/m0b1"]
-        delivered.finished_delivered("default/m0b1", msgspec.Raw(finished.raw))
+        delivered.ended_delivered("default/m0b1", msgspec.Raw(finished.raw))
         delivered.pod_gone("default/m0b1")
         assert judge._units(Preemption(one, (), "")) == [[victim]]
         assert cluster.broken == []
         await cluster.send("DELETE", "/api/v1/namespaces/default/pods/m0b1?gracePeriodSeconds=0", {})
-        delivered.finished_gone("default/m0b1")
+        delivered.ended_gone("default/m0b1")
         judge._units(Preemption(one, (), ""))
         assert cluster.broken == ["I13: default/m1b1 goes, and its gang falls below its minimum, and does not go"]
         assert judge._units(Preemption(both, (), "")) == [[victim, other]]

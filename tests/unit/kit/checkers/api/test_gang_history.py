@@ -103,6 +103,18 @@ def test_refused_bind_excuses_a_partial_gang() -> None:
     assert history.violations_at_end() == []
 
 
+@pytest.mark.parametrize(
+    ("observed", "violations"), [("ab", []), ("c", [PARTIAL.format(1)]), ("d", [PARTIAL.format(1)])]
+)
+def test_unknown_removal_of_members_excuses_a_partial_gang(observed: str, violations: list[str]) -> None:
+    """All members are deleted and replaced, and a process places one of the new ones. `observed`: what runs, as it knows."""
+    history = PodHistory().write("abc").evict("c").delete("abc").write("de", "")
+
+    history.checker.on_bind_decided("uid-default-d", {f"uid-default-{name}" for name in observed})
+
+    assert history.write("d").violations_at_end() == violations
+
+
 @pytest.mark.parametrize(("is_sent_before", "violations"), [(True, []), (False, [PARTIAL.format(2)])])
 def test_minimum_raised_after_the_binds_were_sent_excuses_a_partial_gang(
     *, is_sent_before: bool, violations: list[str]

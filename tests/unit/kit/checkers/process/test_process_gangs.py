@@ -38,7 +38,7 @@ class Process:
         self.gangs = ProcessGangs(self.delivered, lambda key: False)
         self.faults: list[str] = []
         self.pods, self.finished = _ingest(), _ingest()
-        program: Any = SimpleNamespace(pods=self.pods, nodes=_ingest(), finished_members=self.finished, audit=None)
+        program: Any = SimpleNamespace(pods=self.pods, nodes=_ingest(), ended_pods=self.finished, audit=None)
         program.audit = SimpleNamespace(statistics=lambda: SimpleNamespace(lost=0))
         policies: Any = SimpleNamespace(on_pod_delivered=_nothing)
         WatchChecker(program, self.delivered, policies, "process-1", self.faults.append, _nothing)

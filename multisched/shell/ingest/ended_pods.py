@@ -1,7 +1,7 @@
-"""Tells plugins what becomes of the bound pods of their domain: whether they start, fail and end, and when.
+"""Passes ended pods on: succeeded members count for their gangs, and plugins learn what becomes of the bound pods of their domain.
 
 The watch of running pods shows an end as a deletion, without the last state, so ended pods are watched separately. In a cluster without
-a pod of a domain with such a plugin, nothing is listed.
+gangs and without a pod of a domain whose plugins learn, nothing is listed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from multisched.model.objects import Pod
 from multisched.model.pod_outcome import outcome_of
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.pods_and_nodes import PodIngest
+from multisched.state.gang_roster import GangRoster
 
 logger = logging.getLogger(__name__)
 
@@ -27,25 +28,32 @@ ENDED_PODS: Final = "status.phase!=Pending,status.phase!=Running,status.phase!=U
 """Field selector of pods that have succeeded or failed."""
 
 
-class PodOutcomes:
-    """Calls `OutcomePlugin.see_outcome`."""
+class EndedPods:
+    """Ingest of ended pods. Writes the roster of gangs, and calls `OutcomePlugin.see_outcome`, also with pods that still run.
+
+    Before the first list, a gang may require too many members.
+    """
 
     def __init__(
         self,
+        roster: GangRoster,
         decoder: Decoder,
         pods: PodIngest,
         worker_of: Callable[[Pod], DomainWorker | None],
         build: Callable[[str, ReflectorHandler], Reflector],
     ) -> None:
-        """`build`: builds the reflector of pods that a field selector selects; called with the first pod of a domain that learns."""
+        """`build`: builds the reflector of pods that a field selector selects; called with the first gang, or the first pod of a
+        domain that learns."""
+        self._roster = roster
         self._decoder = decoder
         self._worker_of = worker_of
         self._build = build
         self._is_needed = asyncio.Event()
+        roster.on_first = self._is_needed.set
         pods.on_placed = self.placed
 
     async def run(self) -> None:
-        """Waits for the first such pod, then watches ended pods until cancelled."""
+        """Waits until ended pods are needed, then watches them until cancelled."""
         await self._is_needed.wait()
         await self._build(ENDED_PODS, self).run()
 
@@ -63,18 +71,23 @@ class PodOutcomes:
         except DecodeError as error:
             logger.warning("ended pod cannot be read", extra={"pod": key, "error": str(error)})
             return
+        if pod.phase == "Succeeded":
+            self._roster.finish(pod)
         worker = self._worker_of(pod)
         if worker is not None and pod.node and pod.is_terminal:
             self._tell(worker, pod, raw)
 
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:
-        """Does nothing: what became of the pod is known."""
+        del raw
+        self._roster.finished_is_gone(key)
 
     def replaced(self, version: str) -> None:
-        """Does nothing: no state depends on the list."""
+        logger.info("ended pods listed", extra={"version": version, **self._roster.statistics()})
 
     @staticmethod
     def _tell(worker: DomainWorker, pod: Pod, raw: msgspec.Raw) -> None:
+        if not worker.plugins.learning:
+            return
         outcome = outcome_of(pod, raw)
         for plugin in worker.plugins.learning:
             try:
