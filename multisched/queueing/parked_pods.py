@@ -15,7 +15,7 @@ by `PodQueue` only.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import Final
 
@@ -137,9 +137,9 @@ class ParkedPods:
             found.append(uid)
         return found
 
-    def members(self, where: ParkedClass) -> dict[str, Entry]:
-        """Returns the parked entries of a class, those first that were parked first."""
-        return dict(self._groups.get(where.refusers, {}).get(where.namespace, {}).get(where.key, ()))
+    def members(self, where: ParkedClass) -> Mapping[str, Entry]:
+        """Returns the parked entries of a class, those first that were parked first. Live: copy to move more than one."""
+        return self._groups.get(where.refusers, {}).get(where.namespace, {}).get(where.key, {})
 
     def affected(
         self,
@@ -167,7 +167,7 @@ class ParkedPods:
             listeners = table.listeners(event, rejectors | pending)
             if not listeners:
                 continue
-            are_represented = freed is not None and not pending and table.depend_on_row_alone(rejectors)
+            represented_on = None if pending or not table.depend_on_row_alone(rejectors) else freed
             for namespace, classes in namespaces.items():
                 if self._costs[refusers, namespace] > HINT_COST_MAX:
                     self._overdue[refusers, namespace] = len(classes)
@@ -180,9 +180,9 @@ class ParkedPods:
                     if how is Requeue.ONE:
                         one = next((one for uid, one in members.items() if uid not in apart), first)
                         found.append((one, Requeue.AT_ONCE))
-                    elif are_represented and len(members) > 1 and freed is not None:
+                    elif represented_on is not None and len(members) > 1:
                         where = ParkedClass(refusers, namespace, key)
-                        chosen = self.representatives.choose(where, members, freed, apart, now_s)
+                        chosen = self.representatives.choose(where, members, represented_on, apart, now_s)
                         found += [(one, how) for one in chosen]
                     else:
                         found += [(one, how) for one in members.values()]

@@ -98,10 +98,8 @@ class PodQueue:
         self._states = EntryStates(
             self._active, self._backoff, self._parked, self._events, sort_keys, self.gangs, leftover_s
         )
-        self.sorting, self._back = (
-            EntryOrder(self._states),
-            Readmission(self._gates, self._states, self.gangs, self._parked),
-        )
+        self.sorting = EntryOrder(self._states)
+        self._back = Readmission(self._gates, self._states, self.gangs, self._parked)
         self._back.reservations.policy = _reserve_policy(plugins)
         self._judge = RequeueJudge(self.hints, self._events, self.gangs, backoff)
         self._entries: Mapping[str, Entry] = self._states.entries

@@ -90,7 +90,7 @@ class Readmission:
         representatives = self._parked.representatives
         for where, are_all in representatives.take_due():
             members = self._parked.members(where)
-            next_ones = members.values() if are_all else representatives.choose(where, members, "", (), now_s)
+            next_ones = list(members.values()) if are_all else representatives.choose(where, members, "", (), now_s)
             for entry in next_ones:
                 self.wake(entry, Requeue.AFTER_BACKOFF, REPRESENTED, now_s, tally)
 

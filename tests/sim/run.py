@@ -47,8 +47,6 @@ KINDS = (
     ELASTIC_FROM,
 )
 """The first seed of each kind of run."""
-FAILING: dict[int, str] = {}
-"""Seeds that fail, and why. Each is to be mended and removed from here; `--seed` replays it."""
 TESTED = (
     1,
     TEAMED_FROM,
@@ -73,7 +71,7 @@ FAULTS_MIN = 10
 
 def played(count: int) -> list[int]:
     """Returns `count` seeds, of each kind in turn."""
-    kinds = [(seed for seed in numbers(start) if seed not in FAILING) for start in KINDS]
+    kinds = [numbers(start) for start in KINDS]
     return [next(kind) for kind in islice(cycle(kinds), count)]
 
 
@@ -168,9 +166,6 @@ def main() -> int:
     seeds = played(count) if first is None else list(range(first, first + count))
     if options.untested:
         seeds = [seed for seed in seeds if seed not in TESTED]
-    if first is None:
-        for seed, why in FAILING.items():
-            print(f"seed {seed} is left out, it fails: {why}")
     with ProcessPoolExecutor(max_workers=options.jobs, initializer=quiet) as pool:
         for seed, report, died in pool.map(partial(attempt, kinds=options.kinds), seeds):
             summary.take(seed, report, died)

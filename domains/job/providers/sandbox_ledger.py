@@ -38,7 +38,8 @@ SPARED_S: Final = 10.0
 """So long, the pods of an owner that has just lost a pod to a failing unit are no probes of it: they may find other nodes."""
 SPARED_MAX: Final = 1_000
 """Owners of each unit; beyond it, the one that was added first may be the next probe."""
-ELASTIC: Final = frozenset({CPU, MEMORY})
+ELASTIC_RESOURCES: Final = frozenset({CPU, MEMORY})
+"""Those that a node's allocatable does not limit with `capacity: elastic`."""
 OUTCOME_MAX_S: Final = 10.0
 """How long the outcome of a pod is awaited after the pod was deleted: the watch of ended pods may be slower."""
 NO_ANNOTATIONS: Final[Mapping[str, str]] = {}
@@ -336,7 +337,7 @@ class SandboxLedger:
 
     def elastic(self, node: Node) -> frozenset[str]:
         index = self._index_of(node)
-        return ELASTIC if index != NO_UNIT and self.units[index].settings.is_elastic else frozenset()
+        return ELASTIC_RESOURCES if index != NO_UNIT and self.units[index].settings.is_elastic else frozenset()
 
     def _index_of(self, node: Node) -> int:
         """Returns the number of the first unit that selects the node."""
