@@ -232,8 +232,17 @@ class LoanLedger:
     def loan_of(self, pod: Pod, row: int) -> LoanTerms | None:
         """Returns the loan by which the pod may use the row; None if it is no borrower's, or the row is not on loan to it."""
         pool = self.pool_of(pod)
-        number = OWN if pool is None or row >= len(pool.loan_of) else int(pool.loan_of[row])
-        return None if pool is None or number < 0 else pool.loans[number]
+        return None if pool is None else self.loan_at(self.pools.index(pool), row)
+
+    def loan_at(self, pool: int, row: int) -> LoanTerms | None:
+        """Returns the loan by which pods of the pool of this number use the row; None if it is not on loan to them."""
+        found = self.pools[pool]
+        number = int(found.loan_of[row]) if row < len(found.loan_of) else OWN
+        return found.loans[number] if number >= 0 else None
+
+    def has_borrowers(self, row: int) -> bool:
+        """Reports whether pods of any borrower are on the row."""
+        return any(row < len(pool.pods) and pool.pods[row] for pool in self.pools)
 
     def hold(self, uid: str) -> Held | None:
         return self._held.get(uid)

@@ -10,7 +10,7 @@ from multisched.framework.node_view import Bools, Int64
 from multisched.framework.preemption import ABOVE_EVERY_PRIORITY, Costs, PlacedPods
 from multisched.model.objects import CPU
 from multisched.plugins.disruption_budgets import DisruptionBudgets
-from multisched.plugins.loans.loan_ledger import OWN, LoanLedger, Pool
+from multisched.plugins.loans.loan_ledger import LoanLedger
 from multisched.plugins.loans.recalls import lost_core_s
 
 
@@ -27,20 +27,19 @@ class OnLoan:
 
     def displaceable(self, pods: PlacedPods) -> Bools:
         found: Bools = np.zeros(pods.priority.shape, np.bool_)
-        for pool in self._ledger.pools:
-            numbers = pool.loans_at(pods.rows)
-            for at in np.flatnonzero(numbers > OWN).tolist():
-                loan = pool.loans[int(numbers[at])]
-                if loan.returns is None or loan.lender != self._lender or not self._has_pods(pool, int(pods.rows[at])):
-                    continue
-                for k in np.flatnonzero(pods.priority[:, at] < self.below).tolist():
-                    found[k, at] |= self._ledger.pool_of(pods.pod(k, at)) is pool
-                pods.pause()
+        for at, row in enumerate(pods.rows.tolist()):
+            if row >= 0 and not self._ledger.has_borrowers(row):
+                continue
+            for k in np.flatnonzero(pods.priority[:, at] < self.below).tolist():
+                found[k, at] = self._may_go(pods.pod(k, at).uid)
+            pods.pause()
         return found
 
-    @staticmethod
-    def _has_pods(pool: Pool, row: int) -> bool:
-        return row < len(pool.pods) and bool(pool.pods[row])
+    def _may_go(self, uid: str) -> bool:
+        """Asks about the pod's own row: the pods of a gang are on several."""
+        held = self._ledger.hold(uid)
+        loan = None if held is None else self._ledger.loan_at(held.pool, held.row)
+        return loan is not None and loan.returns is not None and loan.lender == self._lender
 
     def first(self, pods: PlacedPods, displaceable: Bools) -> Bools:
         return self._budgets.violating(pods, displaceable)

@@ -135,6 +135,9 @@ class Recalls:
             self.counts.late += 1
         if not left:
             return
+        for pod in pods:
+            if LOAN_NOTICE in pod.annotations:
+                self._tell(pod, row, loan, why, now_s)  # a former leader has told it
         units = self.units(pool, row, pods, left, now_s)
         for unit in self._to_tell(units, left, loan.returns.notice_s, now_s):
             for pod in unit.pods:
@@ -269,10 +272,10 @@ class Recalls:
     def _tell(self, pod: Pod, row: int, loan: LoanTerms, why: str, now_s: float) -> None:
         if pod.uid in self.told:
             return
-        since_s = now_s
         assert loan.returns is not None, "only such loans are recalled"
+        since_s = now_s
         if (text := pod.annotations.get(LOAN_NOTICE)) is not None:
-            try:  # a former leader has told it
+            try:
                 since_s = min(now_s, zoned_seconds(text[:64]) - loan.returns.notice_s)
             except (ValueError, OverflowError):
                 since_s = now_s
