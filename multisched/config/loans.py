@@ -92,6 +92,7 @@ def _terms(borrower: str, loan: Loan, router: NodeRouter) -> LoanTerms:
         is_idle=is_idle,
         resources=frozenset(loan.resources or (IDLE_RESOURCES if is_idle else DEFAULT_RESOURCES)),
         share_percent=loan.share_percent,
+        threshold_percent=loan.threshold_percent,
         headroom=_amounts(loan.headroom),
         hours=OpenHours(tuple(_hours(loan.hours)), loan.time_zone) if loan.hours else None,
         returns=None if loan.returns is None else _returns(loan.returns),

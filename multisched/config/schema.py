@@ -185,7 +185,9 @@ class Loan(Section, frozen=True):
     """The only resources that pods on loan may request. Default: cpu, memory and ephemeral-storage; cpu for the kind idle; without
     any of the following settings, all."""
     share_percent: Annotated[int, Meta(ge=1, le=100)] = 100
-    """Share of what the lender does not use that is lent."""
+    """Share that is lent of what no pod requests."""
+    threshold_percent: Annotated[int, Meta(ge=1, le=100)] = 75
+    """Of the kind idle: up to this percentage of allocatable may be used together."""
     headroom: Mapping[ResourceName, str] = {}
     """What is kept free on each node for the lender: resource -> quantity."""
     hours: Annotated[tuple[LoanHours, ...], Meta(max_length=64)] = ()

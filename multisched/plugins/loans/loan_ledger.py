@@ -312,8 +312,7 @@ class LoanLedger:
         if pool.is_idle:
             allowed = pool.at(pool.offer, resource, rows) - before
         else:
-            used = self.nodes.requested(resource).take(rows) - self._all_held(False, resource, rows)
-            unused = self.nodes.allocatable(resource).take(rows) - used
+            _, unused = self.used_by_others(resource, rows)
             needed = self._needed_at(resource, rows)
             allowed = np.minimum(self._limit(pool, loan, resource, rows, unused), unused - needed - before)
         found: Int64 = np.minimum(mine, np.maximum(0, mine - np.maximum(0, allowed)))
@@ -372,14 +371,18 @@ class LoanLedger:
         self.offers_version += 1
         return True
 
-    def set_amounts(self, columns: dict[str, Int64], pool: Pool, resource: str, amounts: Int64) -> bool:
-        """Sets `reserve` or `offer` of all rows; returns True if that is a change."""
+    def used_by_others(self, resource: str, rows: Rows) -> tuple[Int64, Int64]:
+        """Returns int64[rows] twice: what pods request that are on no loan, and what of allocatable they leave unused."""
+        used = self.nodes.requested(resource).take(rows) - self._all_held(False, resource, rows)
+        unused: Int64 = self.nodes.allocatable(resource).take(rows) - used
+        return used, unused
+
+    def set_rows(self, columns: dict[str, Int64], pool: Pool, resource: str, rows: Rows, amounts: Int64) -> bool:
+        """Sets `reserve` or `offer` of some rows; returns True if that is a change."""
         column = pool.column(columns, resource)
-        fresh = np.zeros(len(column), np.int64)
-        fresh[: len(amounts)] = amounts[: len(column)]
-        if np.array_equal(column, fresh):
+        if np.array_equal(column.take(rows), amounts):
             return False
-        columns[resource] = fresh
+        column[rows] = amounts
         self.offers_version += 1
         return True
 

@@ -7,6 +7,7 @@ nominates a waiting pod to a row where pods on loan hold what it needs, and the 
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from typing import Any, Final
@@ -33,6 +34,7 @@ from multisched.model.objects import Node, Pod
 from multisched.plugins.disruption_budgets import DisruptionBudgets
 from multisched.plugins.loans.control import LoanControl
 from multisched.plugins.loans.idle_demand import BATCH_RESOURCES, remark_on
+from multisched.plugins.loans.lending import Lending
 from multisched.plugins.loans.loan_ledger import (
     NO_POOL,
     NO_TRIAL,
@@ -76,6 +78,14 @@ class Loans:
         loans = [loan for borrower in ledger.borrowers for loan in borrower.loans]
         self._may_recall = any(loan.lender == context.domain and loan.returns is not None for loan in loans)
         self._budgets = DisruptionBudgets(context.objects, context.victims)
+        self.lending = Lending(ledger, context, lambda: context.notify(OPENED))
+
+    async def run(self, ports: BackgroundPorts) -> None:
+        await self.lending.run(ports)
+
+    def health(self, now_s: float) -> str:
+        """See `framework.introspection.HealthPlugin`: why less is lent than could be."""
+        return self.lending.problem
 
     def _pool(self, pod: Pod) -> Pool | None:
         """Returns the pool of a borrower's pod, if its domain is this one."""
@@ -173,7 +183,10 @@ class BorrowingLoans(Loans):
         self.reasons = ReasonTable(self.name)
 
     async def run(self, ports: BackgroundPorts) -> None:
-        await self.control.run(ports)
+        async with asyncio.TaskGroup() as tasks:
+            if self.lending.lends:
+                tasks.create_task(super().run(ports))
+            await self.control.run(ports)
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         return PreFilterResult(SKIP) if self._pool(pod) is None else PreFilterResult()
@@ -257,7 +270,7 @@ class BorrowingLoans(Loans):
         """See `framework.introspection.HealthPlugin`: loans that lend no node."""
         from multisched.plugins.loans.figures import health_of
 
-        return health_of(self.ledger, self._context.domain)
+        return "; ".join(filter(None, (health_of(self.ledger, self._context.domain), super().health(now_s))))
 
     async def show(self, query: ViewQuery, ports: ViewPorts) -> Callable[[], Document]:
         """See `framework.views.ViewedPlugin`."""

@@ -88,6 +88,8 @@ class LoanTerms(msgspec.Struct, frozen=True):
     resources: frozenset[str] = frozenset(DEFAULT_RESOURCES)
     """The only resources that pods on loan may request."""
     share_percent: int = 100
+    threshold_percent: int = 100
+    """Of an idle loan: what all pods together may use of allocatable."""
     headroom: Mapping[str, int] = {}
     """Resource -> amount that is kept free on each row."""
     hours: OpenHours | None = None

@@ -11,6 +11,7 @@ import orjson
 import yaml
 
 from multisched.framework.views import ViewQuery
+from multisched.model.wire import Response
 from multisched.shell.plugin_views import ProgramViews
 from multisched.testing.builders import Document, container, node_document, pod_document
 from multisched.testing.sim_loop import EPOCH, SimLoop, simulate
@@ -19,6 +20,9 @@ from tests.integration.gpu.gpu_cluster import PODS, GpuCluster, open_gpu_cluster
 Story = Callable[[GpuCluster], Awaitable[None]]
 NOTICE_S = 20.0
 SLACK_S = 5.0
+
+
+METRICS = "/apis/metrics.k8s.io/v1beta1/pods"
 
 
 def play(story: Story, *nodes: Document, loan: Document | None = None, **options: Any) -> None:
@@ -121,7 +125,12 @@ def test_headroom_and_resources_that_are_not_lent() -> None:
 
 def test_pod_of_the_lender_gets_lent_capacity_back_after_the_notice() -> None:
     async def story(cluster: GpuCluster) -> None:
-        high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
+        high = {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": "high"},
+            "value": 1000,
+        }
         await cluster.send("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", high)
         for number in range(16):
             await create(cluster, f"job-{number}", "job", spec={"priorityClassName": "high"})
@@ -263,3 +272,49 @@ def test_gang_is_evicted_whole() -> None:
         assert await on_node(cluster, "gang-") == []
 
     play(story, node())
+
+
+def use_of(cluster: GpuCluster, cores: dict[str, float]) -> None:
+    """Lets the metrics API answer this use of pods; empty: it does not answer."""
+    items = [
+        {
+            "metadata": {"name": name, "namespace": "default"},
+            "containers": [{"name": "c", "usage": {"cpu": f"{one}", "memory": "0"}}],
+        }
+        for name, one in cores.items()
+    ]
+    found = Response(200, orjson.dumps({"metadata": {}, "items": items})) if cores else Response(503, b"")
+    cluster.answer = lambda path: found if path == METRICS else None
+
+
+def test_idle_capacity_follows_the_measured_use_of_the_lender() -> None:
+    async def story(cluster: GpuCluster) -> None:
+        await create(cluster, "own", "gpu", cpu="16")
+        use_of(cluster, {"own": 2.0})
+        await asyncio.sleep(40.0)
+        for number in range(12):
+            await create_idle(cluster, f"job-{number}")
+        await create(cluster, "plain", "job", cpu="0")
+        await asyncio.sleep(40.0)
+        assert len(await on_node(cluster, "job-")) == 8  # 12 of 16 may be used; 2 are, and 1.6 more are expected
+        assert "lends only idle capacity" in cluster.waiting()["plain"][1]
+        use_of(cluster, {"own": 6.0})
+        await asyncio.sleep(40.0 + NOTICE_S + SLACK_S)
+        assert len(await on_node(cluster, "job-")) == 4
+        use_of(cluster, {})
+        await asyncio.sleep(400.0)
+        assert (
+            len(await on_node(cluster, "job-")) == 4
+        )  # without a measurement nothing new is lent, and what is held stays
+        await cluster.delete_pod(next(iter(await on_node(cluster, "job-"))))
+        await asyncio.sleep(60.0)
+        assert len(await on_node(cluster, "job-")) == 3
+
+    play(story, node(), loan={"kind": "idle", "return": {"notice": f"{NOTICE_S:g}s", "grace": "10s"}})
+
+
+async def create_idle(cluster: GpuCluster, name: str, cpu: str = "1") -> None:
+    spec = {"schedulerName": "job-scheduler", "restartPolicy": "Never", "terminationGracePeriodSeconds": 1}
+    document = pod_document(name, container("c"), **spec)
+    document["metadata"]["annotations"] = {"multisched.io/idle-request": f"cpu={cpu}"}
+    await cluster.send("POST", PODS, document)
