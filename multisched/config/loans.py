@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
 
 from multisched.config.nodes import NodeRouter
 from multisched.config.schema import (
@@ -15,12 +14,12 @@ from multisched.config.schema import (
     LoanKind,
     LoanReturn,
 )
-from multisched.framework.registry import PluginUse, Profile
+from multisched.framework.registry import PluginUse
 from multisched.framework.weekly_hours import DAY_MINUTES, DAYS, DayHours
 from multisched.model.objects import CPU, Node
 from multisched.model.quantity import parse_milli, parse_value
 from multisched.model.selectors import LabelSelector
-from multisched.plugins.loans.loans import BORROWERS_ARG, LOANS, Loans
+from multisched.plugins.loans.loans import BORROWERS_ARG, LOANS
 from multisched.plugins.loans.terms import (
     DEFAULT_RESOURCES,
     IDLE_RESOURCES,
@@ -29,10 +28,6 @@ from multisched.plugins.loans.terms import (
     OpenHours,
     ReturnTerms,
 )
-
-BEFORE: Final = Loans.runs_before
-POINTS: Final = ("PreFilter", "Filter", "PostFilter", "Reserve")
-"""Those of the plugin: it comes first where a profile lists its plugins."""
 
 
 def borrowers_of(configuration: Configuration) -> tuple[Borrower, ...]:
@@ -49,16 +44,10 @@ def borrowers_of(configuration: Configuration) -> tuple[Borrower, ...]:
     )
 
 
-def with_loans(profile: Profile, domain: str, borrowers: Sequence[Borrower]) -> Profile:
-    """Returns the profile with the plugin Loans before DefaultPreemption, if the domain lends or borrows within limits."""
+def loans_use(domain: str, borrowers: Sequence[Borrower]) -> PluginUse | None:
+    """Returns the plugin Loans with its args, for a domain that lends or borrows within limits; None for any other."""
     concerned = {name for one in borrowers for loan in one.loans for name in (loan.lender, loan.borrower)}
-    if domain not in concerned:
-        return profile
-    use = PluginUse(LOANS, args={BORROWERS_ARG: tuple(borrowers)})
-    plugins = [one for one in profile.plugins if one.name != LOANS]
-    at = next((number for number, one in enumerate(plugins) if one.name == BEFORE), len(plugins))
-    points = {point: (LOANS, *listed) if point in POINTS else listed for point, listed in profile.points.items()}
-    return Profile((*plugins[:at], use, *plugins[at:]), points)
+    return PluginUse(LOANS, args={BORROWERS_ARG: tuple(borrowers)}) if domain in concerned else None
 
 
 def circle_of_loans(domains: Sequence[DomainConfig]) -> tuple[str, ...]:

@@ -20,7 +20,6 @@ from multisched.plugins.gang.gang_scheduling import GangScheduling
 from multisched.plugins.gang.gang_scheduling_args import GangSchedulingArgs
 from multisched.plugins.gang.reserving import ReservingGangScheduling
 from multisched.plugins.image_locality import ImageLocality
-from multisched.plugins.loans.loans import LOANS, loans_of
 from multisched.plugins.node_affinity import NodeAffinity, NodeAffinityArgs
 from multisched.plugins.node_declared_features import NodeDeclaredFeatures
 from multisched.plugins.node_name import NodeName
@@ -108,7 +107,6 @@ IN_TREE: Mapping[str, Callable[..., Plugin]] = {
     DynamicResources.name: make_dynamic_resources,
     ElasticQuota.name: make_elastic_quota,
     GangScheduling.name: make_gang_scheduling,
-    LOANS: loans_of,
     DefaultPreemption.name: make_default_preemption,
     NodeResourcesBalancedAllocation.name: make_node_resources_balanced_allocation,
     ImageLocality.name: ImageLocality,

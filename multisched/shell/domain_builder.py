@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from multisched.client.binder import ApiBinder
-from multisched.config.loans import borrowers_of, with_loans
+from multisched.config.loans import borrowers_of, loans_use
 from multisched.config.nodes import NodeRouter
 from multisched.config.plugins import resolve_profile
 from multisched.config.schema import Configuration, DomainConfig
@@ -171,7 +171,7 @@ class DomainBuilder:
 
     def profile_of(self, domain: DomainConfig) -> Profile:
         """Resolves the profile of a domain's configuration, with the loans that were configured at the start."""
-        return with_loans(resolve_profile(domain, self._registry), domain.name, self._borrowers)
+        return resolve_profile(domain, self._registry, loans_use(domain.name, self._borrowers))
 
     def rebuild_plugins(self, domain: BuiltDomain, profile: Profile) -> PluginSet:
         """Builds the plugins of another profile for a running domain. Plugins with the same settings are reused.

@@ -109,9 +109,9 @@ class LoanControl:
     def _why(self, loan: LoanTerms, row: int, *, is_closing: bool) -> str:
         if is_closing:
             return f"the loan from {loan.lender} closes"
-        need = next((one for one in self._ledger.needs.values() if one.row == row), None)
-        if need is not None:
-            return f"pod {need.pod.key} of {loan.lender} needs it"
+        needs = self._ledger.needs.on(row)
+        if needs:
+            return f"pod {needs[0].pod.key} of {loan.lender} needs it"
         return f"{loan.lender} needs it"
 
     def _drop_needs(self) -> None:
@@ -121,11 +121,12 @@ class LoanControl:
             return
         waiting = {pod.uid for pod in self._context.pending()}
         nominations, nodes = self._context.nominations, self._context.nodes
-        for uid, need in list(needs.items()):
+        for need in needs.all():
+            uid = need.pod.uid
             is_nominated = not need.is_nominated or nominations.node_of(uid) == nodes.node(need.row).name
             is_old = not need.is_nominated and self._ledger.now_s > need.since_s + NEED_MAX_S
             if uid not in waiting or self._context.hold.placed(uid) is not None or not is_nominated or is_old:
-                self._ledger.drop_need(uid)
+                needs.drop(uid)
 
 
 class _Writes:

@@ -73,6 +73,7 @@ def _loan(ledger: LoanLedger, pool: Pool, number: int, rows: Rows, now_s: float)
         "to": loan.borrower,
         "kind": "idle" if loan.is_idle else "free",
         "isOpen": pool.is_open[number],
+        "why": ledger.why_closed(pool, number),
         "closes": None if closes_s is None or closes_s == float("inf") else _time(closes_s),
         "opens": None if opens_s is None else _time(opens_s),
         "nodes": len(rows),
@@ -85,7 +86,7 @@ def _loan(ledger: LoanLedger, pool: Pool, number: int, rows: Rows, now_s: float)
 
 def _room(ledger: LoanLedger, pool: Pool, number: int, resource: str, rows: Rows) -> int:
     """Returns how much more the loan lends now, on all its rows."""
-    if not len(rows) or not pool.is_open[number]:
+    if not len(rows) or ledger.why_closed(pool, number):
         return 0
     return int(np.maximum(0, ledger.room(pool, pool.loans[number], resource, rows, ledger.nodes)).sum())
 
@@ -98,7 +99,7 @@ def _rows(
     for row in rows[ledger.has_pods(pool, rows)].tolist():
         at = np.array([row], np.intp)
         recall = recalls.open.get((number, row))
-        needs = [one.pod.key for one in ledger.needs.values() if one.row == row]
+        needs = [one.pod.key for one in ledger.needs.on(row)]
         yield {
             "node": context.nodes.node(row).name,
             "from": loan.lender,
@@ -174,8 +175,8 @@ def described(ledger: LoanLedger, context: PluginContext, pod: Pod, row: int) ->
         pool = ledger.pool_of(pod)
         assert pool is not None, "the pod has a loan"
         number = pool.loans.index(loan)
-        if not pool.is_open[number]:
-            return f"on loan from {loan.lender}, closed at this time"
+        if why := ledger.why_closed(pool, number):
+            return why
         room = int(ledger.room(pool, loan, CPU, at, ledger.nodes)[0])
         return f"on loan from {loan.lender}, which lends {max(0, room)}m more cpu there"
     held: dict[str, int] = {}
@@ -189,7 +190,7 @@ def described(ledger: LoanLedger, context: PluginContext, pod: Pod, row: int) ->
 
 def note_on(ledger: LoanLedger, context: PluginContext, pod: Pod) -> str:
     """Returns what a waiting pod of the lender waits for; empty: for nothing on loan."""
-    need = ledger.needs.get(pod.uid)
+    need = ledger.needs.of(pod.uid)
     if need is None:
         return ""
     node = context.nodes.node(need.row).name

@@ -151,14 +151,13 @@ class Lending:
         self, pool: Pool, number: int, loan: LoanTerms, rows: Rows, now_s: float, problems: dict[str, None]
     ) -> None:
         """Sets how much idle capacity of each row may be used."""
-        is_more = False
-        for resource in sorted(loan.resources):
-            used = self._measured.get(resource)
-            if used is None or now_s - self._measured_s > STALE_MEASUREMENT_S:
-                problems[f"loan {loan.name}: nothing new is lent, because there is no current measurement"] = None
-                fresh = pool.at(pool.held, resource, rows)
-            else:
-                fresh = self._idle(pool, number, loan, resource, rows, used, now_s, problems)
+        is_stale = now_s - self._measured_s > STALE_MEASUREMENT_S
+        is_more = self._ledger.set_frozen(pool, number, is_frozen=is_stale) and not is_stale
+        if is_stale:
+            problems[f"loan {loan.name}: nothing new is lent, because there is no current measurement"] = None
+            return
+        for resource in sorted(loan.resources & self._measured.keys()):
+            fresh = self._idle(pool, number, loan, resource, rows, self._measured[resource], now_s, problems)
             before = pool.at(pool.offer, resource, rows)
             if self._ledger.set_rows(pool.offer, pool, resource, rows, fresh):
                 is_more |= is_worth_a_try(resource, fresh - before)

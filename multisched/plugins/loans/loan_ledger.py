@@ -19,6 +19,7 @@ import numpy as np
 from multisched.framework.node_view import Bools, Int64, NodeView, Rows
 from multisched.model.objects import Node, Pod
 from multisched.plugins.loans.idle_demand import BATCH_RESOURCES, IDLE_REQUEST, idle_demand
+from multisched.plugins.loans.needs import Needs
 from multisched.plugins.loans.terms import Borrower, LoanTerms
 
 OWN: Final = -1
@@ -41,17 +42,6 @@ class Held(msgspec.Struct, frozen=True):
     amounts: Mapping[str, int]
 
 
-class Need(msgspec.Struct, frozen=True):
-    """Capacity that a waiting pod of the lender needs on a row, on which it is nominated."""
-
-    pod: Pod
-    row: int
-    since_s: float
-    """Epoch seconds."""
-    is_nominated: bool = True
-    """False: a member of a gang, which is not nominated before the whole gang can start."""
-
-
 class Handed(msgspec.Struct):
     """What background tasks and waiting pods have set for one node."""
 
@@ -67,8 +57,10 @@ class Pool:
         self.borrower = borrower
         self.is_idle = is_idle
         self.loans = [loan for loan in borrower.loans if loan.is_idle == is_idle]
-        self.is_open = [True] * len(self.loans)
-        """By loan; set by the background task."""
+        self.is_open = [loan.hours is None for loan in self.loans]
+        """By loan; set by the background task of the borrower, which knows the time."""
+        self.is_frozen = [False] * len(self.loans)
+        """By loan; set by the background task of the lender: nothing new is lent, and what is held stays."""
         self.held: dict[str, Int64] = {}
         """Resource -> amounts held, on any row."""
         self.reserve: dict[str, Int64] = {}
@@ -119,12 +111,8 @@ class LoanLedger:
         self._first_of = {name: 2 * number for number, one in enumerate(borrowers) for name in one.scheduler_names}
         """schedulerName -> index of its pool of requests; the pool of idle demand follows."""
         self._held: dict[str, Held] = {}
-        self.needs: dict[str, Need] = {}
-        """uid of a waiting pod of the lender -> what it needs."""
-        self._needed: dict[int, Counter[str]] = {}
-        """Row -> sum of the needs there."""
-        self.offers_version = 0
-        """Rises when more or less may be held for another reason than pods on the row."""
+        self.needs = Needs()
+        self._offers_version = 0
         self.loans_version = 0
         """Rises when a row joins or leaves a loan."""
         self._row_version: Counter[int] = Counter()
@@ -140,6 +128,11 @@ class LoanLedger:
 
     def is_used_by(self, pod: Pod) -> bool:
         return pod.spec.scheduler_name in self._first_of
+
+    @property
+    def offers_version(self) -> int:
+        """Rises when more or less may be held for another reason than pods on the row."""
+        return self._offers_version + self.needs.version
 
     def version(self, row: int) -> int:
         return self.offers_version + self._row_version[row]
@@ -176,11 +169,10 @@ class LoanLedger:
             number = OWN if node is None else _loan_number(pool, node)
             if pool.loan_of[row] != number:
                 pool.loan_of[row] = number
-                self.offers_version += 1
+                self._offers_version += 1
                 self.loans_version += 1
         if node is None:
-            for need in [one for one in self.needs.values() if one.row == row]:
-                self.drop_need(need.pod.uid)
+            self.needs.drop_row(row)
 
     def held(self) -> Mapping[str, object]:
         return self._held
@@ -272,6 +264,21 @@ class LoanLedger:
         pool.pods[row] += sign
         self._row_version[row] += 1
 
+    def why_closed(self, pool: Pool, number: int) -> str:
+        """Returns why a loan lends nothing at all now; empty if it may lend something."""
+        lender = pool.loans[number].lender
+        if not pool.is_open[number]:
+            return f"the loan from {lender} is closed at this time"
+        return f"{lender} lends nothing new while its use is not measured" if pool.is_frozen[number] else ""
+
+    def set_frozen(self, pool: Pool, number: int, *, is_frozen: bool) -> bool:
+        """See `Pool.is_frozen`; returns True if that is a change."""
+        if pool.is_frozen[number] == is_frozen:
+            return False
+        pool.is_frozen[number] = is_frozen
+        self._offers_version += 1
+        return True
+
     def _grow(self, pool: Pool, row: int) -> None:
         if row >= len(pool.pods):
             size = max(64, 2 * (row + 1))
@@ -296,7 +303,7 @@ class LoanLedger:
             return room
         unused = nodes.allocatable(resource).take(rows) - (nodes.requested(resource).take(rows) - mine - others)
         limit = self._limit(pool, loan, resource, rows, unused)
-        found: Int64 = np.minimum(limit - mine, unused - self._needed_at(resource, rows) - mine - others)
+        found: Int64 = np.minimum(limit - mine, unused - self.needs.at(resource, rows) - mine - others)
         return found
 
     def excess(self, pool: Pool, loan: LoanTerms, resource: str, rows: Rows) -> Int64:
@@ -310,10 +317,12 @@ class LoanLedger:
             if other.is_idle == pool.is_idle:
                 before += other.at(other.held, resource, rows)
         if pool.is_idle:
+            if pool.is_frozen[pool.loans.index(loan)]:
+                return np.zeros(len(rows), np.int64)
             allowed = pool.at(pool.offer, resource, rows) - before
         else:
             _, unused = self.used_by_others(resource, rows)
-            needed = self._needed_at(resource, rows)
+            needed = self.needs.at(resource, rows)
             allowed = np.minimum(self._limit(pool, loan, resource, rows, unused), unused - needed - before)
         found: Int64 = np.minimum(mine, np.maximum(0, mine - np.maximum(0, allowed)))
         return found
@@ -332,12 +341,6 @@ class LoanLedger:
                 total = total + pool.at(pool.held, resource, rows)
         return total
 
-    def _needed_at(self, resource: str, rows: Rows) -> Int64:
-        found: Int64 = np.zeros(len(rows), np.int64)
-        if self._needed:
-            found[:] = [self._needed[row][resource] if row in self._needed else 0 for row in rows.tolist()]
-        return found
-
     def refusal(self, pod: Pod, row: int, nodes: NodeView) -> str:
         """Returns why the pod may not be placed on the row; empty: it may."""
         pool = self.pool_of(pod)
@@ -352,8 +355,8 @@ class LoanLedger:
         loan = pool.loans[number]
         if not loan.is_limited:
             return ""
-        if not pool.is_open[number]:
-            return closed(loan)
+        if why := self.why_closed(pool, number):
+            return why
         if foreign := self.not_lent(pod, loan):
             return not_lent(loan, foreign)
         for resource, amount in self.demand(pod).items():
@@ -368,7 +371,7 @@ class LoanLedger:
         if pool.is_open[number] == is_open:
             return False
         pool.is_open[number] = is_open
-        self.offers_version += 1
+        self._offers_version += 1
         return True
 
     def used_by_others(self, resource: str, rows: Rows) -> tuple[Int64, Int64]:
@@ -383,28 +386,7 @@ class LoanLedger:
         if np.array_equal(column.take(rows), amounts):
             return False
         column[rows] = amounts
-        self.offers_version += 1
-        return True
-
-    def need(self, pod: Pod, row: int, now_s: float, *, is_nominated: bool = True) -> None:
-        """Notes that a waiting pod of the lender needs its requests on the row, which pods of borrowers hold."""
-        known = self.needs.get(pod.uid)
-        if known is not None and known.row == row:
-            return
-        self.drop_need(pod.uid)
-        self.needs[pod.uid] = Need(pod, row, now_s, is_nominated)
-        self._needed.setdefault(row, Counter()).update(pod.requests)
-        self.offers_version += 1
-
-    def drop_need(self, uid: str) -> bool:
-        """Forgets the need of a pod; returns True if it had one."""
-        known = self.needs.pop(uid, None)
-        if known is None:
-            return False
-        self.offers_version += 1
-        self._needed[known.row].subtract(known.pod.requests)
-        if not any(self._needed[known.row].values()):
-            del self._needed[known.row]
+        self._offers_version += 1
         return True
 
     def export(self) -> object:
@@ -416,17 +398,17 @@ class LoanLedger:
                     for row in column.nonzero()[0].tolist():
                         one = handed.setdefault(self.nodes.node(row).name, Handed())
                         one.amounts.append((number, is_offer, resource, int(column[row])))
-        for need in self.needs.values():
+        for need in self.needs.all():
             handed.setdefault(self.nodes.node(need.row).name, Handed()).needs.append(need.pod)
-        return handed, [tuple(pool.is_open) for pool in self.pools]
+        return handed, [(tuple(pool.is_open), tuple(pool.is_frozen)) for pool in self.pools]
 
     def adopt(self, handed: object) -> None:
         """Takes over the result of `export`, before any node is known."""
         assert isinstance(handed, tuple), "the export of another ledger"
         self.is_adopted = True
         self._handed, openings = dict(handed[0]), handed[1]
-        for pool, is_open in zip(self.pools, openings, strict=True):
-            pool.is_open = list(is_open)
+        for pool, (is_open, is_frozen) in zip(self.pools, openings, strict=True):
+            pool.is_open, pool.is_frozen = list(is_open), list(is_frozen)
 
     def _adopt(self, row: int, node: str) -> None:
         found = self._handed.pop(node, None)
@@ -437,7 +419,7 @@ class LoanLedger:
             self._grow(pool, row)
             pool.column(pool.offer if is_offer else pool.reserve, resource)[row] = amount
         for pod in found.needs:
-            self.need(pod, row, self.now_s)
+            self.needs.add(pod, row, self.now_s)
 
     def rows_of(self, pool: Pool) -> Iterator[tuple[int, LoanTerms, Rows]]:
         """Yields each limited loan of the pool with its rows."""
@@ -453,10 +435,6 @@ class LoanLedger:
     def pools_of(self, domain: str) -> Iterable[Pool]:
         """Returns the pools of a borrowing domain."""
         return [pool for pool in self.pools if pool.borrower.domain == domain and pool.loans]
-
-
-def closed(loan: LoanTerms) -> str:
-    return f"the loan from {loan.lender} is closed at this time"
 
 
 def not_lent(loan: LoanTerms, resource: str) -> str:

@@ -41,7 +41,6 @@ from multisched.plugins.loans.loan_ledger import (
     LoanLedger,
     Pool,
     Trial,
-    closed,
     not_lent,
     nothing_lent,
     too_little,
@@ -105,14 +104,14 @@ class Loans:
             if len(found.rows):
                 row = int(found.rows[np.lexsort(found.costs[::-1])[0]])
         if row is None:
-            self.ledger.drop_need(pod.uid)
+            self.ledger.needs.drop(pod.uid)
             return PostFilterResult(Status.unschedulable())
-        self.ledger.need(pod, row, self.ledger.now_s)
+        self.ledger.needs.add(pod, row, self.ledger.now_s)
         return PostFilterResult(SUCCESS, cycle.nodes.node(row).name)
 
     def _row_needed(self, pod: Pod, dry_run: DryRun) -> int | None:
         """Returns the row to which the pod is nominated already, if it would still help."""
-        known = self.ledger.needs.get(pod.uid)
+        known = self.ledger.needs.of(pod.uid)
         if known is None or known.row not in dry_run.candidates():
             return None
         gone = [one for one in self._context.nodes.pods_on(known.row) if self._is_recallable(one, known.row)]
@@ -130,18 +129,18 @@ class Loans:
             return PostFilterResult(Status.unschedulable())
         found = yield from dry_run.displace(OnLoan(self.ledger, self._context.domain, self._budgets))
         for pod in pods:
-            self.ledger.drop_need(pod.uid)
+            self.ledger.needs.drop(pod.uid)
         if found is None or not found.victims:
             return PostFilterResult(Status.unschedulable())
         for pod, node in found.nominations:
             row = cycle.nodes.row_of(node)
             if row is not None and node in found.victims:
-                self.ledger.need(pod, row, self.ledger.now_s, is_nominated=False)
+                self.ledger.needs.add(pod, row, self.ledger.now_s, is_nominated=False)
         return PostFilterResult(Status.unschedulable(WAITS_FOR_LOAN))
 
     def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
         if self.ledger.needs:
-            self.ledger.drop_need(pod.uid)
+            self.ledger.needs.drop(pod.uid)
         return SUCCESS
 
     def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:
@@ -208,8 +207,8 @@ class BorrowingLoans(Loans):
 
     def _codes(self, pool: Pool, number: int, pod: Pod, rows: Rows, nodes: NodeView, trial: Trial) -> Codes | int:
         loan = pool.loans[number]
-        if not pool.is_open[number]:
-            return self._hard(closed(loan))
+        if why := self.ledger.why_closed(pool, number):
+            return self._hard(why)
         demand = self.ledger.demand(pod)
         if foreign := self.ledger.not_lent(pod, loan):
             return self._hard(not_lent(loan, foreign))
