@@ -19,7 +19,7 @@ from multisched.framework.weekly_hours import DAY_MINUTES, DAYS, DayHours
 from multisched.model.objects import CPU, Node
 from multisched.model.quantity import parse_milli, parse_value
 from multisched.model.selectors import LabelSelector
-from multisched.plugins.loans.loans import BORROWERS_ARG, LOANS
+from multisched.plugins.loans.loans import BORROWERS_ARG, DOMAIN_ARG, LOANS
 from multisched.plugins.loans.terms import (
     DEFAULT_RESOURCES,
     IDLE_RESOURCES,
@@ -47,7 +47,8 @@ def borrowers_of(configuration: Configuration) -> tuple[Borrower, ...]:
 def loans_use(domain: str, borrowers: Sequence[Borrower]) -> PluginUse | None:
     """Returns the plugin Loans with its args, for a domain that lends or borrows within limits; None for any other."""
     concerned = {name for one in borrowers for loan in one.loans for name in (loan.lender, loan.borrower)}
-    return PluginUse(LOANS, args={BORROWERS_ARG: tuple(borrowers)}) if domain in concerned else None
+    args = {BORROWERS_ARG: tuple(borrowers), DOMAIN_ARG: domain}
+    return PluginUse(LOANS, args=args) if domain in concerned else None
 
 
 def circle_of_loans(domains: Sequence[DomainConfig]) -> tuple[str, ...]:

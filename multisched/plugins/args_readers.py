@@ -12,6 +12,7 @@ from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
 from multisched.plugins.gang.gang_scheduling import GangScheduling
 from multisched.plugins.gang.gang_scheduling_args import GangSchedulingArgs
 from multisched.plugins.gang.reserving import ReservingGangScheduling
+from multisched.plugins.loans.loans import loans_class
 from multisched.plugins.node_affinity import NodeAffinityArgs
 from multisched.plugins.node_resources_balanced_allocation import NodeResourcesBalancedAllocationArgs
 from multisched.plugins.node_resources_fit import NodeResourcesFitArgs
@@ -47,6 +48,7 @@ CLASSES: Final[Mapping[str, ClassChooser]] = {
     "GangScheduling": lambda args: (
         ReservingGangScheduling if GangSchedulingArgs.from_config(args).reserve else GangScheduling
     ),
+    "Loans": loans_class,
     "VolumeBinding": lambda args: volume_binding_class(VolumeBindingArgs.from_config(args)),
 }
 """Plugin -> function that chooses its class, for plugins whose arguments decide which extension points they implement."""

@@ -49,6 +49,7 @@ from multisched.plugins.loans.on_loan import OnLoan
 
 LOANS: Final = "Loans"
 BORROWERS_ARG: Final = "borrowers"
+DOMAIN_ARG: Final = "domain"
 OPENED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OTHER, "LoanOpened")
 """A loan has opened, or lends more. No other plugin requeues a pod for it: there is no pod in the event."""
 SHRUNK: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_SCALE_DOWN, "AssignedPodScaleDown")
@@ -279,7 +280,12 @@ class BorrowingLoans(Loans):
         return lambda: document
 
 
+def loans_class(args: Mapping[str, Any]) -> type[Loans]:
+    """Returns the class for the domain's part in loans."""
+    borrowing = {borrower.domain for borrower in args.get(BORROWERS_ARG, ())}
+    return BorrowingLoans if args.get(DOMAIN_ARG) in borrowing else Loans
+
+
 def loans_of(args: Mapping[str, Any], context: PluginContext) -> Loans:
     """Returns the plugin for the domain's part in loans."""
-    borrowing = {borrower.domain for borrower in args.get(BORROWERS_ARG, ())}
-    return (BorrowingLoans if context.domain in borrowing else Loans)(context, args)
+    return loans_class(args)(context, args)
