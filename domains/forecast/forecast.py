@@ -242,8 +242,7 @@ class Forecast:
         if quantized is None or resource not in quantized.dimensions:
             return None
         at, profiles = quantized.dimensions.index(resource), quantized.profiles
-        steps = range(int((end_s - begin_s) // profiles.slot_s) + 2)
-        slots = sorted({profiles.slot_of(min(end_s, begin_s + step * profiles.slot_s)) for step in steps})
+        slots = profiles.slots_between(begin_s, end_s)
         loads = self._ledger.settled(rows).of(rows)[:, at][:, slots].astype(np.int64)
         for number, row in enumerate(rows.tolist()):
             for pod in without.get(row, ()):

@@ -123,6 +123,11 @@ class Profiles(msgspec.Struct, frozen=True):
         local = datetime.fromtimestamp(epoch_s, ZoneInfo(self.zone))
         return int((local.weekday() * 86_400 + local.hour * 3_600 + local.minute * 60 + local.second) // self.slot_s)
 
+    def slots_between(self, begin_s: float, end_s: float) -> list[int]:
+        """Returns the slots that contain a moment from `begin_s` to `end_s`, both included; ascending."""
+        steps = range(int((end_s - begin_s) // self.slot_s) + 2)
+        return sorted({self.slot_of(min(end_s, begin_s + step * self.slot_s)) for step in steps})
+
     def slot_name(self, slot: int) -> str:
         """Returns the begin of the slot for display: `Mon 20:00`."""
         day, second = divmod(slot * self.slot_s, 86_400)
