@@ -232,6 +232,13 @@ class LoanLedger:
         number = int(found.loan_of[row]) if row < len(found.loan_of) else OWN
         return found.loans[number] if number >= 0 else None
 
+    def with_borrowers(self, rows: Rows) -> Bools:
+        """Returns bool[rows]: rows with pods of any borrower."""
+        found: Bools = np.zeros(len(rows), np.bool_)
+        for pool in self.pools:
+            found |= (rows < len(pool.pods)) & (pool.pods.take(rows, mode="clip") > 0 if len(pool.pods) else False)
+        return found
+
     def has_borrowers(self, row: int) -> bool:
         """Reports whether pods of any borrower are on the row."""
         return any(row < len(pool.pods) and pool.pods[row] for pool in self.pools)

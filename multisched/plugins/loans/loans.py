@@ -224,7 +224,7 @@ class BorrowingLoans(Loans):
         return self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, reason)
 
     def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
-        return PodSensitivity((), self.ledger.is_used_by, is_by_row=True)
+        return PodSensitivity((), self.ledger.is_used_by, self.ledger.with_borrowers, is_by_row=True)
 
     def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
         return self._count_in_trial(cycle, pod, other, row, 1)
