@@ -144,14 +144,14 @@ def metrics_of(ledger: LoanLedger, recalls: Recalls, domain: str) -> Sequence[Pl
         PluginMetric("loan_room", "How much more is lent now, in the same units.", room, by_resource),
         PluginMetric("loan_recalls_open", "Nodes on which pods hold more than they may.", {(): len(recalls.open)}),
         *(
-            PluginMetric(f"loan_{name}", text, {(): getattr(counts, field)}, is_counter=True)
+            PluginMetric(name, text, {(): getattr(counts, field)}, is_counter=True)
             for name, field, text in (
-                ("recalls", "recalls", "Recalls of capacity of one node."),
-                ("recalls_late", "late", "Recalls that were not complete at their deadline."),
-                ("evictions", "evicted", "Pods on loan that were evicted."),
-                ("deletions", "removed", "Pods on loan that were deleted against their budgets or grace periods."),
-                ("evictions_refused", "refused", "Evictions that the API server or a budget refused for the moment."),
-                ("lost_core_seconds", "lost_core_s", "Work that evictions lost."),
+                ("loan_recalls", "recalls", "Recalls of capacity of one node."),
+                ("loan_recalls_late", "late", "Recalls that were not complete at their deadline."),
+                ("loan_evictions", "evicted", "Pods on loan that were evicted."),
+                ("loan_deletions", "removed", "Pods on loan that were deleted against their budgets or grace periods."),
+                ("loan_evictions_refused", "refused", "Evictions that the API server or a budget refused for the moment."),
+                ("loan_lost_core_seconds", "lost_core_s", "Work that evictions lost."),
             )
         ),
     )
