@@ -109,12 +109,11 @@ def resolve_profile(domain: DomainConfig, registry: Registry, added: PluginUse |
     return Profile(tuple(uses.values()), points)
 
 
-def enabled_plugins(
-    domain: DomainConfig, registry: Registry, added: PluginUse | None = None
-) -> dict[str, PluginUse]:
+def enabled_plugins(domain: DomainConfig, registry: Registry, added: PluginUse | None = None) -> dict[str, PluginUse]:
     """Returns the plugins of `resolve_profile` by name, without the resources that NodeResourcesFit ignores for others of them.
 
-    `added` comes before enabled plugins: GpuTide ends the chain of PostFilter for pods that may need capacity on loan. Raises PluginSetupError for an unknown name.
+    `added` comes before enabled plugins: GpuTide ends the chain of PostFilter for pods that may need capacity on loan. Raises
+    PluginSetupError for an unknown name.
     """
     config = domain.profile
     uses = {use.name: use for use in base_profile(config.base or "default").plugins}

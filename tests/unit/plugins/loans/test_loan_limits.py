@@ -165,6 +165,16 @@ def test_borrower_preempts_its_own_pods_within_the_loan() -> None:
     assert more.preemption is None, "half of what the lender leaves is 3,750m"
 
 
+def test_borrower_preempts_no_pods_of_the_lender() -> None:
+    """Whatever the priorities: what they leave is what is lent."""
+    domain = domain_of(borrower("job", "test", share_percent=50), nodes=1)
+    place(domain, "theirs", "n0", 6_000, scheduler="lender")
+    found = domain.schedule(make_pod("high", cpu_milli=3_000, priority=1_000, scheduler="job-scheduler"))
+    assert isinstance(found, Unplaced)
+    assert found.preemption is None
+    assert "Insufficient cpu" in found.message
+
+
 def shut(domain: Domain) -> None:
     ledger = plugin_of(domain).ledger
     ledger.set_open(ledger.pools[0], 0, is_open=False)
