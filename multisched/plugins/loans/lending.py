@@ -1,7 +1,7 @@
 """The background task of a lending domain: what it keeps for its own growth, and how much idle capacity it offers.
 
 Every half minute. Without a measurement, nothing new of idle capacity is lent, and what is held stays; a forecast that is missing or old
-is replaced by the current use and the rise that was usual. Both are said in `/readyz?verbose` and in `multisched loans`.
+leaves the current use and its usual errors. Both are said in `/readyz?verbose` and in `multisched loans`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from multisched.framework.use_peaks import UsePeaks
 from multisched.model.objects import CPU, MEMORY, Pod
 from multisched.plugins.loans.idle_demand import idle_demand
 from multisched.plugins.loans.loan_ledger import LoanLedger, Pool
-from multisched.plugins.loans.offers import STEP_S, RequestHistory, UseHistory, idle_offer, shared_out
+from multisched.plugins.loans.offers import STEP_S, RequestHistory, UseOutlook, idle_offer, shared_out
 from multisched.plugins.loans.terms import LoanTerms
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Lending:
         self._on_more = on_more
         self._requests: dict[tuple[int, int, str], RequestHistory] = {}
         """(pool, loan, resource) -> history of what the lender requests on the rows of the loan."""
-        self._uses: dict[tuple[int, int, str], UseHistory] = {}
+        self._outlooks: dict[tuple[int, int, str], UseOutlook] = {}
         self._measured_s = 0.0
         self._measured: Measured = {}
         self.problem = ""
@@ -176,27 +176,37 @@ class Lending:
         problems: dict[str, None],
     ) -> Int64:
         assert loan.returns is not None, "idle capacity is lent with a return only"
-        within_s = loan.returns.notice_s + loan.returns.grace_s + STEP_S
         nodes = self._context.nodes
         allocatable = nodes.allocatable(resource).take(rows)
         used = np.where(rows < len(measured), measured.take(rows, mode="clip"), 0.0)
         key = self._ledger.pools.index(pool), number, resource
-        history = self._uses.setdefault(key, UseHistory(within_s))
-        shares = used / np.maximum(allocatable, 1)
-        history.add({nodes.node(row).name: share for row, share in zip(rows.tolist(), shares.tolist(), strict=True)})
-        predicted = self._predicted(pool, resource, rows, now_s, within_s)
-        if predicted is None:
-            problems[f"loan {loan.name}: no forecast of {resource}; lent by the current use alone"] = None
-        return idle_offer(
-            allocatable, loan.threshold_percent, used, history.rise(), predicted, loan.headroom.get(resource, 0)
-        )
-
-    def _predicted(self, pool: Pool, resource: str, rows: Rows, now_s: float, within_s: float) -> Float64 | None:
-        source = self._peaks.source
-        if source is None:
-            return None
+        return_s = loan.returns.notice_s + loan.returns.grace_s + STEP_S
+        outlook = self._outlooks.setdefault(key, UseOutlook(return_s))
         without = {row: self._idle_pods(row) for row in rows[self._ledger.has_pods(pool, rows)].tolist()}
-        found = source.predicted_use(resource, rows, now_s, now_s + within_s, without)
+
+        def predict(within_s: float) -> tuple[Float64, Float64] | None:
+            now = self._predicted(resource, rows, now_s, now_s, now_s, without)
+            later = self._predicted(resource, rows, now_s, now_s, now_s + within_s, without)
+            if now is None or later is None:
+                problems[f"loan {loan.name}: no forecast of {resource}; lent by the current use alone"] = None
+                return None
+            return now, later
+
+        needs = outlook.needs(tuple(nodes.node(row).name for row in rows.tolist()), allocatable, used, predict)
+        limit = allocatable * (loan.threshold_percent / 100.0) - loan.headroom.get(resource, 0)
+        return idle_offer(limit, needs, self._ledger.held_idle(resource, rows))
+
+    def _predicted(
+        self,
+        resource: str,
+        rows: Rows,
+        now_s: float,
+        begin_s: float,
+        end_s: float,
+        without: Mapping[int, Sequence[Pod]],
+    ) -> Float64 | None:
+        source = self._peaks.source
+        found = None if source is None else source.predicted_use(resource, rows, begin_s, end_s, without)
         return None if found is None or now_s - found.learned_s > STALE_FORECAST_S else found.amounts
 
     def _idle_pods(self, row: int) -> list[Pod]:

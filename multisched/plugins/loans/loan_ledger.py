@@ -340,6 +340,10 @@ class LoanLedger:
         limit: Int64 = share - loan.headroom.get(resource, 0) - pool.at(pool.reserve, resource, rows)
         return limit
 
+    def held_idle(self, resource: str, rows: Rows) -> Int64:
+        """Returns int64[rows]: what pods of all borrowers hold of idle capacity."""
+        return self._all_held(True, resource, rows)
+
     def _all_held(self, is_idle: bool, resource: str, rows: Rows) -> Int64:
         total: Int64 = np.zeros(len(rows), np.int64)
         for pool in self.pools:

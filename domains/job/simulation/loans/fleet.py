@@ -131,8 +131,7 @@ class Lender:
     def predicted(self, now_s: float, ahead_s: float) -> Floats:
         """Returns float64[nodes]: see `domains.forecast.forecast.Forecast.predicted_use`."""
         day = int((now_s - self.fleet.judged_s) // DAY_S)
-        slots = self._learned[day].slots_between(now_s, now_s + ahead_s)
-        found: Floats = self._peaks[day][:, slots].max(axis=1)
+        found: Floats = (self._peaks[day] @ self._learned[day].curve_weights(now_s, now_s + ahead_s).T).max(axis=1)
         return found
 
 

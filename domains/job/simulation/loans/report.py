@@ -37,7 +37,19 @@ FIGURES: Final = (
     "lostPercent",
     "lostOverBest",
 )
-HEAD: Final = ("gain", "of bound", "over daily", "lent", "over %", "recalls", "late", "evicted", "failed", "lost %", "over best")
+HEAD: Final = (
+    "gain",
+    "of bound",
+    "over daily",
+    "lent",
+    "over %",
+    "recalls",
+    "late",
+    "evicted",
+    "failed",
+    "lost %",
+    "over best",
+)
 LEGEND: Final = (
     "gain: use with lending over use without; of bound: over the gain of a fluid that knows the use of each node within notice and grace; "
     "over daily: over the gain of daily-peak; lent: core-hours lent over those of the fluid; over %: time of nodes that lent work takes "

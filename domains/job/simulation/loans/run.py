@@ -21,7 +21,7 @@ from multisched.config.schema import RETURN_EXTRA_S
 from multisched.model.objects import CPU, Pod
 from multisched.model.pod_outcome import PodOutcome
 from multisched.plugins.loans.loan_ledger import LoanLedger
-from multisched.plugins.loans.offers import STEP_S, UseHistory, idle_offer
+from multisched.plugins.loans.offers import STEP_S, UseOutlook, idle_offer
 from multisched.plugins.loans.recalls import Recalls
 from multisched.plugins.loans.terms import IDLE_RESOURCES, Borrower, LoanTerms, ReturnTerms
 from multisched.simulate.bare_core import BareCore
@@ -84,7 +84,6 @@ class LoanRun:
             threshold_percent=section.threshold_percent,
             returns=returns,
         )
-        self.within_s = returns.notice_s + returns.grace_s + STEP_S
         borrower = Borrower(core.context.domain, frozenset({policy.scheduler_name}), (self._loan,))
         self._ledger = LoanLedger([borrower], core.context.nodes)
         core.context.hold.register(self._ledger)
@@ -93,11 +92,11 @@ class LoanRun:
             status = {"allocatable": {"cpu": f"{milli}m", "memory": "1Ti", "pods": "1000"}}
             core.add_node({"metadata": {"name": f"node-{number}", "uid": f"node-{number}"}, "status": status})
         self._rows = np.arange(fleet.nodes, dtype=np.intp)
-        self._names = [core.context.nodes.node(row).name for row in self._rows.tolist()]
+        self._names = tuple(core.context.nodes.node(row).name for row in self._rows.tolist())
         self._pool = next(one for one in self._ledger.pools if one.is_idle)
         self._allocatable = np.full(fleet.nodes, milli, np.int64)
         self.limit_milli = milli * section.threshold_percent / 100.0
-        self._history = UseHistory(self.within_s)
+        self._outlook = UseOutlook(returns.notice_s + returns.grace_s + STEP_S)
         self.recalls = Recalls(self._ledger, core.context)
         self._sort = next((one for one in core.plugins() if isinstance(one, DeadlineSort)), None)
         self._running: dict[str, _Running] = {}
@@ -122,18 +121,26 @@ class LoanRun:
 
     def _offer(self, now_s: float) -> None:
         """Sets what each node lends, as the lender's background task does."""
-        lender, used = self._lender, self._lender.measured(now_s)
-        self._history.add(dict(zip(self._names, (used / self._allocatable).tolist(), strict=True)))
-        predicted = None if self._ahead_s is None else lender.predicted(now_s, max(self._ahead_s, self.within_s))
-        rise = self._history.rise()
-        fresh = idle_offer(self._allocatable, self._section.threshold_percent, used, rise, predicted, 0)
+        needs = self._outlook.needs(
+            self._names,
+            self._allocatable,
+            self._lender.measured(now_s),
+            lambda within_s: self._predict(now_s, within_s),
+        )
+        held = self._ledger.held_idle(CPU, self._rows)
+        fresh = idle_offer(np.full(len(self._rows), self.limit_milli), needs, held)
         self._ledger.set_rows(self._pool.offer, self._pool, CPU, self._rows, fresh)
+
+    def _predict(self, now_s: float, within_s: float) -> tuple[Floats, Floats] | None:
+        if self._ahead_s is None:
+            return None
+        return self._lender.predicted(now_s, 0.0), self._lender.predicted(now_s, max(within_s, self._ahead_s))
 
     # -- the borrower ------------------------------------------------------------------------------------------------------
 
     def _start_jobs(self, now_s: float) -> None:
         """Starts jobs until none of those that wait fits any more."""
-        room = self._ledger.room(self._pool, self._loan, CPU, self._rows, self._core.context.nodes)
+        room = self._ledger.room(self._pool, self._loan, CPU, self._rows)
         refused = list[OfflineJob]()
         while room.max() > 0 and len(refused) < len(self._section.jobs.cores):
             job, row = self._jobs.next(), int(room.argmax())
@@ -176,9 +183,10 @@ class LoanRun:
             due = [told for unit in self.recalls.due(recall, now_s) for told in unit]
             if due:
                 on_row = [one for one in self._running.values() if one.row == recall.row]
+                left = recall.excess[CPU] - sum(one.job.milli for one in on_row if one.is_leaving)
                 self.figures.best_lost_core_s += best_lost_core_s(
                     [(one.job.milli, now_s - one.pod.started_s) for one in on_row if not one.is_leaving],
-                    min(sum(self._running[told.pod.uid].job.milli for told in due), recall.excess[CPU]),
+                    min(left, sum(self._running[told.pod.uid].job.milli for told in due)),
                 )
             for told in due:
                 self.recalls.evicted(told, now_s)

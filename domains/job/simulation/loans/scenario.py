@@ -48,9 +48,7 @@ def _check_times(document: Document, section: LoanDaySection) -> None:
             document.add(("loanDay", "return", name), text)
 
 
-def _fleet(
-    document: Document, section: LoanDaySection, usage: UsageTable, services: list[Service]
-) -> Fleet | None:
+def _fleet(document: Document, section: LoanDaySection, usage: UsageTable, services: list[Service]) -> Fleet | None:
     """Returns the fleet; None after adding problems."""
     if CPU not in usage.dimensions:
         text = f"the usage has no dimension cpu, which is lent; it has {', '.join(usage.dimensions)}"
@@ -58,10 +56,14 @@ def _fleet(
         return None
     days = (usage.end_s - usage.first_day_s) // DAY_S
     if usage.start_s % DAY_S or usage.end_s % DAY_S:
-        document.add(("loanDay", "usage", "files"), "the samples do not cover whole days; begin and end at midnight UTC")
+        document.add(
+            ("loanDay", "usage", "files"), "the samples do not cover whole days; begin and end at midnight UTC"
+        )
         return None
     if days - section.judged_days < KNOWN_DAYS_MIN:
-        text = f"{section.judged_days} of the {days} days of the usage leave less than {KNOWN_DAYS_MIN} days to learn from"
+        text = (
+            f"{section.judged_days} of the {days} days of the usage leave less than {KNOWN_DAYS_MIN} days to learn from"
+        )
         document.add(("loanDay", "judgedDays"), f"{text}; write at most {max(1, days - KNOWN_DAYS_MIN)}")
         return None
     known = {name: number for number, name in enumerate(usage.services)}
@@ -72,7 +74,9 @@ def _fleet(
             text = f"the usage has no samples of the service {one.name!r}; add them"
             document.add(("loanDay", "services", "file"), text, suggestion=nearest(one.name, known))
         elif np.isnan(usage.values[known[one.name], at]).all():
-            document.add(("loanDay", "usage", "files"), f"{one.name!r} has no sample of cpu; write zeros if it uses none")
+            document.add(
+                ("loanDay", "usage", "files"), f"{one.name!r} has no sample of cpu; write zeros if it uses none"
+            )
     replicas = tuple(one.replicas for one in services)
     if not 1 <= sum(replicas) <= PODS_MAX:
         text = f"{sum(replicas)} replicas; from 1 to {PODS_MAX} are simulated"
