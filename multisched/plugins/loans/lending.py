@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -182,32 +182,28 @@ class Lending:
         key = self._ledger.pools.index(pool), number, resource
         return_s = loan.returns.notice_s + loan.returns.grace_s + STEP_S
         outlook = self._outlooks.setdefault(key, UseOutlook(return_s))
-        without = {row: self._idle_pods(row) for row in rows[self._ledger.has_pods(pool, rows)].tolist()}
-
-        def predict(within_s: float) -> tuple[Float64, Float64] | None:
-            now = self._predicted(resource, rows, now_s, now_s, now_s, without)
-            later = self._predicted(resource, rows, now_s, now_s, now_s + within_s, without)
-            if now is None or later is None:
-                problems[f"loan {loan.name}: no forecast of {resource}; lent by the current use alone"] = None
-                return None
-            return now, later
-
-        needs = outlook.needs(tuple(nodes.node(row).name for row in rows.tolist()), allocatable, used, predict)
-        limit = allocatable * (loan.threshold_percent / 100.0) - loan.headroom.get(resource, 0)
+        predicted = self._predicted(pool, resource, rows, now_s, outlook.ahead_s)
+        if predicted is None:
+            problems[f"loan {loan.name}: no forecast of {resource}; lent by the current use alone"] = None
+        names = tuple(nodes.node(row).name for row in rows.tolist())
+        needs = outlook.needs(names, allocatable, used, predicted)
+        limit: Float64 = allocatable * (loan.threshold_percent / 100.0) - loan.headroom.get(resource, 0)
         return idle_offer(limit, needs, self._ledger.held_idle(resource, rows))
 
     def _predicted(
-        self,
-        resource: str,
-        rows: Rows,
-        now_s: float,
-        begin_s: float,
-        end_s: float,
-        without: Mapping[int, Sequence[Pod]],
-    ) -> Float64 | None:
+        self, pool: Pool, resource: str, rows: Rows, now_s: float, ahead_s: Iterable[float]
+    ) -> list[Float64] | None:
         source = self._peaks.source
-        found = None if source is None else source.predicted_use(resource, rows, begin_s, end_s, without)
-        return None if found is None or now_s - found.learned_s > STALE_FORECAST_S else found.amounts
+        if source is None:
+            return None
+        without = {row: self._idle_pods(row) for row in rows[self._ledger.has_pods(pool, rows)].tolist()}
+        found = []
+        for within_s in ahead_s:
+            one = source.predicted_use(resource, rows, now_s, now_s + within_s, without)
+            if one is None or now_s - one.learned_s > STALE_FORECAST_S:
+                return None
+            found.append(one.amounts)
+        return found
 
     def _idle_pods(self, row: int) -> list[Pod]:
         return [pod for pod in self._context.nodes.pods_on(row) if idle_demand(pod)]

@@ -8,7 +8,7 @@ Sources: Koordinator's batch resources subtract the current use; "Take it to the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -124,10 +124,6 @@ class UseErrors:
         self._names = names
 
 
-Predict = Callable[[float], tuple[Float64, Float64] | None]
-"""Seconds -> predicted use now, and the highest within that time; None if there is no forecast."""
-
-
 class UseOutlook:
     """What rows on loan will need. Two times matter: within the first, capacity on loan can come back, so what is held must be given
     back only for what is needed within it. In the second, work that begins now is still running, so what is needed within it is not
@@ -136,33 +132,34 @@ class UseOutlook:
 
     def __init__(self, return_s: float) -> None:
         self._errors = (UseErrors(return_s, RETURN_SHARE), UseErrors(max(return_s, LEND_AHEAD_S), LEND_SHARE))
+        self.ahead_s = (0.0, *(one.within_s for one in self._errors))
+        """Times for which predictions are wanted."""
 
     def needs(
-        self, names: tuple[str, ...], allocatable: Int64, used: Float64, predict: Predict
+        self, names: tuple[str, ...], allocatable: Int64, used: Float64, predicted: Sequence[Float64] | None
     ) -> tuple[Float64, Float64]:
         """Adds the use of one step of STEP_S; returns float64[rows] twice: what is needed before capacity on loan can be back, and
         before new work will have ended.
+
+        `predicted`: the highest predicted use within each of `ahead_s`; None if there is no forecast.
         """
         whole = np.maximum(allocatable, 1)
         found = []
-        for errors in self._errors:
-            expected = expected_use(used, predict(errors.within_s))
+        for number, errors in enumerate(self._errors, 1):
+            expected = used if predicted is None else expected_use(used, predicted[0], predicted[number])
             errors.add(names, used / whole, expected / whole)
             found.append(expected + errors.margin() * allocatable)
         return found[0], np.maximum(found[0], found[1])
 
 
-def expected_use(used: Float64, predicted: tuple[Float64, Float64] | None) -> Float64:
-    """Returns float64[rows]: the highest use to expect, by the present one and the growth of the predicted one.
+def expected_use(used: Float64, now: Float64, later: Float64) -> Float64:
+    """Returns float64[rows]: the highest use to expect, by the present use and the growth of the predicted use from now to later.
 
     The predicted use is a sum of high quantiles of pods, so it is above the usual use, and so is its growth. It is scaled down to the
     present use, never up.
     """
-    if predicted is None:
-        return used
-    now, later = predicted
-    scale = np.minimum(1.0, used / np.maximum(now, 1.0))
-    found: Float64 = used + np.maximum(0.0, later - now) * np.where(now > 0, scale, 1.0)
+    scale = np.where(now > 0, np.minimum(1.0, used / np.maximum(now, 1.0)), 1.0)
+    found: Float64 = used + np.maximum(0.0, later - now) * scale
     return found
 
 

@@ -42,7 +42,7 @@ class Fleet(msgspec.Struct, frozen=True):
 
     @property
     def end_s(self) -> int:
-        return self.start_s + self.values.shape[1] * self.step_s
+        return self.start_s + int(self.values.shape[1]) * self.step_s
 
     def learned(self) -> tuple[Profiles, ...]:
         """Returns for each judged day the profiles learned from the days before it."""

@@ -121,20 +121,15 @@ class LoanRun:
 
     def _offer(self, now_s: float) -> None:
         """Sets what each node lends, as the lender's background task does."""
-        needs = self._outlook.needs(
-            self._names,
-            self._allocatable,
-            self._lender.measured(now_s),
-            lambda within_s: self._predict(now_s, within_s),
-        )
+        lender, least_s = self._lender, self._ahead_s
+        predicted = None
+        if least_s is not None:
+            first, *others = self._outlook.ahead_s
+            predicted = [lender.predicted(now_s, one) for one in (first, *(max(least_s, one) for one in others))]
+        needs = self._outlook.needs(self._names, self._allocatable, lender.measured(now_s), predicted)
         held = self._ledger.held_idle(CPU, self._rows)
         fresh = idle_offer(np.full(len(self._rows), self.limit_milli), needs, held)
         self._ledger.set_rows(self._pool.offer, self._pool, CPU, self._rows, fresh)
-
-    def _predict(self, now_s: float, within_s: float) -> tuple[Floats, Floats] | None:
-        if self._ahead_s is None:
-            return None
-        return self._lender.predicted(now_s, 0.0), self._lender.predicted(now_s, max(within_s, self._ahead_s))
 
     # -- the borrower ------------------------------------------------------------------------------------------------------
 

@@ -56,9 +56,8 @@ def test_rows_that_join_or_leave_keep_what_was_learned() -> None:
 
 
 def test_forecast_is_scaled_to_the_present_use_and_never_up() -> None:
-    used, now, later = np.array([1_000.0, 1_000.0, 1_000.0, 1_000.0]), np.array([2_000.0, 500.0, 0.0, 2_000.0]), np.array([3_000.0, 600.0, 50.0, 1_000.0])  # fmt: skip
-    assert expected_use(used, (now, later)).tolist() == [1_500.0, 1_100.0, 1_050.0, 1_000.0]
-    assert expected_use(used, None) is used
+    now, later = np.array([2_000.0, 500.0, 0.0, 2_000.0]), np.array([3_000.0, 600.0, 50.0, 1_000.0])
+    assert expected_use(np.full(4, 1_000.0), now, later).tolist() == [1_500.0, 1_100.0, 1_050.0, 1_000.0]
 
 
 def test_a_forecast_that_comes_true_leaves_a_smaller_margin_than_none() -> None:
@@ -69,12 +68,8 @@ def test_a_forecast_that_comes_true_leaves_a_smaller_margin_than_none() -> None:
     def offered(*, is_known: bool) -> float:
         outlook, sums = UseOutlook(90.0), 0.0
         for step, used in enumerate(wave):
-
-            def predict(within_s: float, step: int = step) -> tuple[np.ndarray, np.ndarray] | None:
-                ahead = wave[step : step + 1 + int(within_s / STEP_S)]
-                return (np.array([wave[step]]), np.array([ahead.max()])) if is_known else None
-
-            needs = outlook.needs(("a",), allocatable, np.array([used]), predict)
+            ahead = [wave[step : step + 1 + int(within_s / STEP_S)].max(keepdims=True) for within_s in outlook.ahead_s]
+            needs = outlook.needs(("a",), allocatable, np.array([used]), ahead if is_known else None)
             sums += float(idle_offer(np.array([8_000.0]), needs, np.array([0]))[0])
         return sums / len(wave)
 
