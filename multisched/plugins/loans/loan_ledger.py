@@ -57,6 +57,8 @@ class Pool:
         self.borrower = borrower
         self.is_idle = is_idle
         self.loans = [loan for loan in borrower.loans if loan.is_idle == is_idle]
+        self.resources = frozenset[str]().union(*(loan.resources for loan in self.loans))
+        """What is counted: pods may request any number of other resources."""
         self.is_open = [loan.hours is None for loan in self.loans]
         """By loan; set by the background task of the borrower, which knows the time."""
         self.is_frozen = [False] * len(self.loans)
@@ -116,7 +118,6 @@ class LoanLedger:
         self.loans_version = 0
         """Rises when a row joins or leaves a loan."""
         self._row_version: Counter[int] = Counter()
-        self._size = 0
         self.is_adopted = False
         """True after `adopt`."""
         self._handed: dict[str, Handed] = {}
@@ -161,7 +162,6 @@ class LoanLedger:
             self._count(known, -1)
 
     def set_node(self, row: int, node: Node | None) -> None:
-        self._size = max(self._size, row + 1)
         if node is not None and self._handed:
             self._adopt(row, node.name)
         for pool in self.pools:
@@ -253,11 +253,11 @@ class LoanLedger:
         return [uid for uid in on_row if (held := self._held.get(uid)) is not None and held.pool == number]
 
     def _hold_of(self, pod: Pod, row: int) -> Held:
-        first = self._first_of[pod.spec.scheduler_name]
         idle = idle_demand(pod)
-        return Held(
-            row, first + bool(idle), {name: amount for name, amount in (idle or pod.requests).items() if amount}
-        )
+        number = self._first_of[pod.spec.scheduler_name] + bool(idle)
+        counted = self.pools[number].resources
+        amounts = {name: amount for name, amount in (idle or pod.requests).items() if amount and name in counted}
+        return Held(row, number, amounts)
 
     def _add(self, pod: Pod, row: int) -> None:
         held = self._held[pod.uid] = self._hold_of(pod, row)
@@ -307,9 +307,9 @@ class LoanLedger:
         if pool.is_idle:
             room: Int64 = pool.at(pool.offer, resource, rows) - mine - others
             return room
-        _, unused = self.used_by_others(resource, rows)
+        unused = self._left_by_lender(resource, rows)
         limit = self._limit(pool, loan, resource, rows, unused)
-        found: Int64 = np.minimum(limit - mine, unused - self.needs.at(resource, rows) - mine - others)
+        found: Int64 = np.minimum(limit - mine, unused - mine - others)
         return found
 
     def excess(self, pool: Pool, loan: LoanTerms, resource: str, rows: Rows) -> Int64:
@@ -327,9 +327,8 @@ class LoanLedger:
                 return np.zeros(len(rows), np.int64)
             allowed = pool.at(pool.offer, resource, rows) - before
         else:
-            _, unused = self.used_by_others(resource, rows)
-            needed = self.needs.at(resource, rows)
-            allowed = np.minimum(self._limit(pool, loan, resource, rows, unused), unused - needed - before)
+            unused = self._left_by_lender(resource, rows)
+            allowed = np.minimum(self._limit(pool, loan, resource, rows, unused), unused - before)
         found: Int64 = np.minimum(mine, np.maximum(0, mine - np.maximum(0, allowed)))
         return found
 
@@ -343,6 +342,11 @@ class LoanLedger:
     def held_idle(self, resource: str, rows: Rows) -> Int64:
         """Returns int64[rows]: what pods of all borrowers hold of idle capacity."""
         return self._all_held(True, resource, rows)
+
+    def _left_by_lender(self, resource: str, rows: Rows) -> Int64:
+        """Returns int64[rows]: what pods that are on no loan leave of allocatable, waiting ones of the lender included."""
+        _, unused = self.used_by_others(resource, rows)
+        return unused - self.needs.at(resource, rows)
 
     def _all_held(self, is_idle: bool, resource: str, rows: Rows) -> Int64:
         total: Int64 = np.zeros(len(rows), np.int64)

@@ -26,8 +26,8 @@ from multisched.plugins.loans.victims import Unit, covers, least_loss
 
 LOAN_NOTICE: Final = "multisched.io/loan-notice"
 """Annotation of a pod that was told: the earliest time of its eviction (RFC 3339)."""
-RETRIES_SPARED: Final = 1
-"""A pod whose job has at most so many retries left is spared."""
+RETRIES_SPARED: Final = 3
+"""A pod whose job has at most so many retries left is spared; with one less, ten times as much."""
 HOUR_S: Final = 3_600.0
 OWNERS_MAX: Final = 10_000
 
@@ -83,8 +83,25 @@ class Recall(msgspec.Struct):
     why: str
     excess: Mapping[str, int] = {}
     """As it was last seen, with what leaving pods hold."""
+    owed: dict[str, deque[tuple[float, int]]] = {}
+    """Resource -> parts of the excess, each with the time since when it has been asked for, the oldest first."""
     is_late: bool = False
-    """It has passed its deadline."""
+    """A part of it has passed its deadline."""
+
+    def update(self, excess: Mapping[str, int], now_s: float, deadline_s: float) -> None:
+        """Sets the excess. What is returned pays for the oldest part; what is more has a deadline of its own."""
+        for name in {*self.excess, *excess}:
+            parts = self.owed.setdefault(name, deque())
+            more = excess.get(name, 0) - self.excess.get(name, 0)
+            if more > 0:
+                parts.append((now_s, more))
+            while more < 0 and parts:
+                since_s, amount = parts.popleft()
+                more += amount
+                if more > 0:
+                    parts.appendleft((since_s, more))
+        self.excess = excess
+        self.is_late |= any(parts and now_s > parts[0][0] + deadline_s for parts in self.owed.values())
 
 
 class RecallCounts(msgspec.Struct):
@@ -128,11 +145,11 @@ class Recalls:
             recall = self.open[key] = Recall(pool, loan, row, now_s, why)
             self.counts.recalls += 1
         pods = self._pods(pool, row)
-        recall.excess, left = excess, self._left(excess, pods)
         assert loan.returns is not None, "only such loans are recalled"
-        if not recall.is_late and now_s > recall.since_s + loan.returns.deadline_s:
-            recall.is_late = True
-            self.counts.late += 1
+        was_late = recall.is_late
+        recall.update(excess, now_s, loan.returns.deadline_s)
+        self.counts.late += recall.is_late and not was_late
+        left = self._left(excess, pods)
         if not left:
             return
         for pod in pods:
@@ -230,12 +247,13 @@ class Recalls:
                 frees.update({name: held.amounts.get(name, 0) for name in left if name != PODS})
                 frees[PODS] += 1
         lost = sum(self._lost(pod, now_s) for pod in pods)
-        return Unit(pods, frees, lost, sum(self._is_spared(pod, now_s) for pod in pods))
+        return Unit(pods, frees, lost, sum(self._spared(pod, now_s) for pod in pods))
 
     def _lost(self, pod: Pod, now_s: float) -> float:
         return lost_core_s(pod, self._ledger.demand(pod).get(CPU, 0), now_s)
 
-    def _is_spared(self, pod: Pod, now_s: float) -> bool:
+    def _spared(self, pod: Pod, now_s: float) -> int:
+        """Returns how much the pod should be spared; 0 for most pods."""
         left = retries_left(pod.annotations)
         owner = pod.owner
         if owner is not None and owner.kind == "Job":
@@ -243,8 +261,8 @@ class Recalls:
             if isinstance(job, Job) and job.uid == owner.uid and job.retries_left is not None:
                 left = job.retries_left if left is None else min(left, job.retries_left)
         if left is not None and left <= RETRIES_SPARED:
-            return True
-        return owner is not None and self._evicted_last_hour(owner.uid, now_s) >= self._cap_of(pod)
+            return int(10 ** (RETRIES_SPARED - left))
+        return int(owner is not None and self._evicted_last_hour(owner.uid, now_s) >= self._cap_of(pod))
 
     def _cap_of(self, pod: Pod) -> int:
         told = self.told.get(pod.uid)

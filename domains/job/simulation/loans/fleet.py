@@ -115,18 +115,25 @@ class Lender:
         self._peaks = [1000.0 * counts @ one.peak[:, 0].astype(np.float64) for one in learned]
         """Of each judged day float64[nodes, slots]: sums of predicted peaks, in thousandths of cores."""
         self.use = fleet.use(node_of, noise, lasts_s, rng)
+        self._day_peaks = highest_ahead(self.use, DAY_S)
 
     def used(self, now_s: float) -> Floats:
         """Returns float64[nodes]: the present use."""
-        return self._at(now_s)
+        found: Floats = self.use[self._step(now_s)]
+        return found
 
     def measured(self, now_s: float) -> Floats:
         """Returns float64[nodes]: the use of the step before, which is known."""
-        return self._at(max(float(self.fleet.judged_s), now_s - STEP_S))
-
-    def _at(self, now_s: float) -> Floats:
-        found: Floats = self.use[int((now_s - self.fleet.judged_s) // STEP_S)]
+        found: Floats = self.use[max(0, self._step(now_s) - 1)]
         return found
+
+    def day_peaks(self, now_s: float) -> Floats:
+        """Returns float64[nodes]: the highest use of the next 24 hours, as far as they are played. No forecast knows it."""
+        found: Floats = self._day_peaks[self._step(now_s)]
+        return found
+
+    def _step(self, now_s: float) -> int:
+        return int((now_s - self.fleet.judged_s) // STEP_S)
 
     def predicted(self, now_s: float, ahead_s: float) -> Floats:
         """Returns float64[nodes]: see `domains.forecast.forecast.Forecast.predicted_use`."""
@@ -135,10 +142,18 @@ class Lender:
         return found
 
 
+def highest_ahead(use: Floats, ahead_s: float) -> Floats:
+    """Returns float64[steps, nodes]: the highest use of each step and of those within `ahead_s` after it."""
+    width = int(np.ceil(ahead_s / STEP_S)) + 1
+    found, size = np.concatenate((use, np.repeat(use[-1:], width, axis=0))), 1
+    while 2 * size <= width:
+        found = np.maximum(found[:-size], found[size:])
+        size *= 2
+    highest: Floats = np.maximum(found[: len(use)], found[width - size : width - size + len(use)])
+    return highest
+
+
 def fluid(use: Floats, limit_milli: float, ahead_s: float) -> Floats:
     """Returns float64[steps, nodes]: what can be lent if the use of the next `ahead_s` is known, and work is divided at will."""
-    steps = int(np.ceil(ahead_s / STEP_S))
-    padded = np.concatenate((use, np.repeat(use[-1:], steps, axis=0)))
-    highest = np.lib.stride_tricks.sliding_window_view(padded, steps + 1, axis=0).max(axis=-1)
-    spare: Floats = np.maximum(0.0, limit_milli - highest)
+    spare: Floats = np.maximum(0.0, limit_milli - highest_ahead(use, ahead_s))
     return spare

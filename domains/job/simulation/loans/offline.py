@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from heapq import heappop, heappush
 from typing import Final
 
 import msgspec
@@ -16,6 +17,9 @@ from multisched.plugins.loans.idle_demand import IDLE_REQUEST
 
 RUN_MIN_S: Final = 1.0
 LONG_FACTOR: Final = 10.0
+BACKOFF_S: Final = 10.0
+BACKOFF_MAX_S: Final = 600.0
+"""Source: kubernetes 1.36, pkg/controller/job/job_controller.go, DefaultJobPodFailureBackOff and MaxJobPodFailureBackOff."""
 
 
 class OfflineJob(msgspec.Struct):
@@ -28,6 +32,7 @@ class OfflineJob(msgspec.Struct):
     milli: int
     retries_left: int
     pods: int = 0
+    """Created so far."""
 
 
 class JobSource:
@@ -36,6 +41,8 @@ class JobSource:
     def __init__(self, section: OfflineJobs, scheduler_name: str, rng: np.random.Generator) -> None:
         self._section, self._rng = section, rng
         self._waiting: deque[OfflineJob] = deque()
+        self._evicted: list[tuple[float, str, OfflineJob]] = []
+        """A heap of jobs that may start again from a time on."""
         typical_s = 60.0 * section.median_minutes * np.exp(section.sigma * rng.standard_normal(section.owners))
         typical_s[rng.uniform(size=section.owners) < section.long_share] *= LONG_FACTOR
         self._typical_s = typical_s
@@ -58,6 +65,16 @@ class JobSource:
         name = f"{owner}-{self._count:08}"
         run_s = min(JOB_MAX_S, max(RUN_MIN_S, run_s))
         return OfflineJob(name, owner, number, run_s, round(1000 * cores), section.backoff_limit)
+
+    def after_eviction(self, job: OfflineJob, gone_s: float) -> None:
+        """Lets the job wait for the back-off of the Job controller, from the moment at which its pod is gone."""
+        backoff_s = min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** (job.pods - 1))
+        heappush(self._evicted, (gone_s + backoff_s, job.name, job))
+
+    def wake(self, now_s: float) -> None:
+        """Puts jobs whose back-off is over before all others."""
+        while self._evicted and self._evicted[0][0] <= now_s:
+            self._waiting.appendleft(heappop(self._evicted)[2])
 
     def again(self, jobs: list[OfflineJob]) -> None:
         """Puts jobs before all others, in this order."""

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from domains.job.deadlines.deadline_sort import DeadlineSort
-from domains.job.simulation.loans.fleet import DAY_S, Floats, Lender
+from domains.job.simulation.loans.fleet import Floats, Lender
 from domains.job.simulation.loans.offline import JobSource, OfflineJob
 from domains.job.simulation.loans.section import LoanDaySection
 from multisched.config.schema import RETURN_EXTRA_S
@@ -31,8 +31,6 @@ LOOK_S: Final = 10.0
 """How often jobs are started and recalls are handled. The program looks every second."""
 SAMPLE_S: Final = 300.0
 FORECAST, DAILY_PEAK, CURRENT_USE = "forecast", "daily-peak", "current-use"
-AHEAD_S: Final = {FORECAST: 0.0, DAILY_PEAK: float(DAY_S), CURRENT_USE: None}
-"""Policy -> time of which it uses the predicted peak, if that within which capacity comes back is shorter; None: no forecast."""
 MILLI_PER_STEP: Final = 100
 """Of the search for the best set of pods."""
 
@@ -68,7 +66,7 @@ class LoanRun:
     ) -> None:
         """`core`: without nodes."""
         self._section, self._core, self._lender, self._jobs = section, core, lender, jobs
-        self._ahead_s = AHEAD_S[policy.name]
+        self._policy = policy.name
         fleet = lender.fleet
         one = section.returns
         deadline_s = one.notice_s + one.grace_s + RETURN_EXTRA_S if one.deadline_s is None else one.deadline_s
@@ -114,6 +112,7 @@ class LoanRun:
                 at_s, uid = heappop(self._ends)
                 self._end(uid, at_s)
             self._recall(now_s)
+            self._jobs.wake(now_s)
             self._start_jobs(now_s)
             self._count(self._lender.used(now_s), now_s)
 
@@ -121,12 +120,13 @@ class LoanRun:
 
     def _offer(self, now_s: float) -> None:
         """Sets what each node lends, as the lender's background task does."""
-        lender, least_s = self._lender, self._ahead_s
-        predicted = None
-        if least_s is not None:
-            first, *others = self._outlook.ahead_s
-            predicted = [lender.predicted(now_s, one) for one in (first, *(max(least_s, one) for one in others))]
-        needs = self._outlook.needs(self._names, self._allocatable, lender.measured(now_s), predicted)
+        lender = self._lender
+        if self._policy == DAILY_PEAK:
+            needs = lender.day_peaks(now_s), lender.day_peaks(now_s)
+        else:
+            is_known = self._policy == FORECAST
+            predicted = [lender.predicted(now_s, one) for one in self._outlook.ahead_s] if is_known else None
+            needs = self._outlook.needs(self._names, self._allocatable, lender.measured(now_s), predicted)
         held = self._ledger.held_idle(CPU, self._rows)
         fresh = idle_offer(np.full(len(self._rows), self.limit_milli), needs, held)
         self._ledger.set_rows(self._pool.offer, self._pool, CPU, self._rows, fresh)
@@ -198,7 +198,7 @@ class LoanRun:
             self.figures.failed += 1
             return
         job.retries_left -= 1
-        self._jobs.again([job])
+        self._jobs.after_eviction(job, now_s + self.returns.grace_s)
 
     # -- figures -----------------------------------------------------------------------------------------------------------
 
