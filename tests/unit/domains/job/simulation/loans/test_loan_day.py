@@ -66,10 +66,8 @@ def simulated(path: Path) -> dict[str, Any]:
     return found
 
 
-def test_report_has_the_figures_of_each_policy_and_the_same_again(tmp_path: Path) -> None:
-    path = scenario(tmp_path)
-    document = simulated(path)
-    assert document == simulated(path)
+def test_report_has_the_figures_of_each_policy(tmp_path: Path) -> None:
+    document = simulated(scenario(tmp_path))
     assert document["kind"] == "LoanDayReport"
     assert (document["nodes"], document["pods"], document["judgedDays"]) == (3, 13, 1)
     assert [one["name"] for one in document["policies"]] == list(POLICIES)
@@ -90,12 +88,15 @@ def test_report_has_the_figures_of_each_policy_and_the_same_again(tmp_path: Path
     assert forecast["overPercent"] <= 0.5
 
 
-def test_table_and_page_are_made(tmp_path: Path) -> None:
+def test_table_and_page_are_made_and_are_the_same_again(tmp_path: Path) -> None:
     path = scenario(tmp_path, lambda document: document.update(policies=["current-use"]))
-    for output, words in (("table", "core-hours lent over those of the fluid"), ("html", "</html>")):
+    texts = []
+    for output, words in (("table", "core-hours lent over those of the fluid"), ("html", "</html>"), ("table", "small")):
         result = CliRunner().invoke(app, ["simulate", str(path), "-o", output, "--jobs", "1"])
         assert result.exit_code == 0, result.stderr
         assert words in result.stdout
+        texts.append(result.stdout)
+    assert texts[0] == texts[2]
 
 
 def section_with(**fields: Any) -> Callable[[dict[str, Any]], object]:
