@@ -46,6 +46,7 @@ from multisched.plugins.loans.loan_ledger import (
     too_little,
 )
 from multisched.plugins.loans.on_loan import OnLoan
+from multisched.plugins.loans.recalls import idle_room_factor, retries_of
 
 LOANS: Final = "Loans"
 BORROWERS_ARG: Final = "borrowers"
@@ -211,14 +212,18 @@ class BorrowingLoans(Loans):
         if why := self.ledger.why_closed(pool, number):
             return self._hard(why)
         demand = self.ledger.demand(pod)
+        factor = self._room_factor(pool, pod)
         if foreign := self.ledger.not_lent(pod, loan):
             return self._hard(not_lent(loan, foreign))
         codes: Codes = np.zeros(len(rows), np.uint8)
         for resource, amount in demand.items():
             if amount:
-                lacking = self.ledger.room(pool, loan, resource, rows, trial) < amount
+                lacking = self.ledger.room(pool, loan, resource, rows, trial) < factor * amount
                 codes[lacking & (codes == 0)] = self.reasons.code(Code.UNSCHEDULABLE, too_little(loan, resource))
         return codes
+
+    def _room_factor(self, pool: Pool, pod: Pod) -> int:
+        return idle_room_factor(retries_of(pod, self._context.objects)) if pool.is_idle else 1
 
     def _hard(self, reason: str) -> int:
         return self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, reason)
@@ -245,7 +250,8 @@ class BorrowingLoans(Loans):
         return SUCCESS
 
     def sign(self, pod: Pod) -> Hashable:
-        return () if self._pool(pod) is None else tuple(sorted(self.ledger.demand(pod).items()))
+        pool = self._pool(pod)
+        return () if pool is None else (self._room_factor(pool, pod), *sorted(self.ledger.demand(pod).items()))
 
     def cache_key(self, cycle: CycleView, pod: Pod) -> SplitCacheKey | None:
         return None if self._pool(pod) is None else SplitCacheKey(self.ledger.offers_version, None)

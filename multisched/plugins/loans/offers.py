@@ -22,9 +22,10 @@ HISTORY_STEPS: Final = int(DAY_S / STEP_S) + 120
 RISE_SHARE: Final = 0.99
 LEARNED_MIN_S: Final = 3_600.0
 """With less history, no rise is known."""
-UNKNOWN_ERROR: Final = 0.10
-"""Of allocatable: the error that is expected before one was measured."""
 BINS: Final = 1_000
+UNKNOWN_RETURN_ERROR: Final = 0.10
+UNKNOWN_LEND_ERROR: Final = 0.20
+"""Of allocatable: the errors that are expected before any were measured."""
 RETURN_SHARE: Final = 0.99
 """Of errors that are covered until capacity can be back: an error that is not covered takes a node over the threshold."""
 LEND_AHEAD_S: Final = 900.0
@@ -78,9 +79,9 @@ def shared_out(total: float, unused: Int64) -> Int64:
 class UseErrors:
     """How much higher rows were used within a given time than expected, relative to allocatable. Errors of about a day count."""
 
-    def __init__(self, within_s: float, share: float) -> None:
-        """`share`: of errors that the margin covers."""
-        self.within_s, self._share = within_s, share
+    def __init__(self, within_s: float, share: float, unknown: float) -> None:
+        """`share`: of errors that the margin covers; `unknown`: the margin before errors are known."""
+        self.within_s, self._share, self._unknown = within_s, share, unknown
         self._names: tuple[str, ...] = ()
         steps = max(1, int(np.ceil(within_s / STEP_S)))
         self._used: deque[Float64] = deque(maxlen=steps + 1)
@@ -109,7 +110,7 @@ class UseErrors:
     def margin(self) -> float:
         """Returns the error to expect, relative to allocatable."""
         if self._learned_steps * STEP_S < LEARNED_MIN_S:
-            return UNKNOWN_ERROR
+            return self._unknown
         sums = self._counts.cumsum()
         return int(np.searchsorted(sums, self._share * sums[-1])) / BINS
 
@@ -131,7 +132,10 @@ class UseOutlook:
     """
 
     def __init__(self, return_s: float) -> None:
-        self._errors = (UseErrors(return_s, RETURN_SHARE), UseErrors(max(return_s, LEND_AHEAD_S), LEND_SHARE))
+        self._errors = (
+            UseErrors(return_s, RETURN_SHARE, UNKNOWN_RETURN_ERROR),
+            UseErrors(max(return_s, LEND_AHEAD_S), LEND_SHARE, UNKNOWN_LEND_ERROR),
+        )
         self.ahead_s = (0.0, *(one.within_s for one in self._errors))
         """Times for which predictions are wanted."""
 

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from multisched.framework.context import PluginContext
+from multisched.framework.objects_view import ObjectsView
 from multisched.framework.run_times import RunTimes
 from multisched.model.api_time import timestamp
 from multisched.model.cluster_objects import Job
@@ -28,6 +29,8 @@ LOAN_NOTICE: Final = "multisched.io/loan-notice"
 """Annotation of a pod that was told: the earliest time of its eviction (RFC 3339)."""
 RETRIES_SPARED: Final = 3
 """A pod whose job has at most so many retries left is spared; with one less, ten times as much."""
+FEW_RETRIES_ROOM: Final = 2
+"""Times the demand of such a pod that must be free for it to start on idle capacity."""
 HOUR_S: Final = 3_600.0
 OWNERS_MAX: Final = 10_000
 
@@ -254,14 +257,10 @@ class Recalls:
 
     def _spared(self, pod: Pod, now_s: float) -> int:
         """Returns how much the pod should be spared; 0 for most pods."""
-        left = retries_left(pod.annotations)
-        owner = pod.owner
-        if owner is not None and owner.kind == "Job":
-            job = self._context.objects.get(ObjectKind.JOB, pod.namespace, owner.name)
-            if isinstance(job, Job) and job.uid == owner.uid and job.retries_left is not None:
-                left = job.retries_left if left is None else min(left, job.retries_left)
+        left = retries_of(pod, self._context.objects)
         if left is not None and left <= RETRIES_SPARED:
             return int(10 ** (RETRIES_SPARED - left))
+        owner = pod.owner
         return int(owner is not None and self._evicted_last_hour(owner.uid, now_s) >= self._cap_of(pod))
 
     def _cap_of(self, pod: Pod) -> int:
@@ -324,6 +323,24 @@ class Recalls:
                 for name in left:
                     left[name] -= 1 if name == PODS else held.amounts.get(name, 0)
         return {name: amount for name, amount in left.items() if amount > 0}
+
+
+def retries_of(pod: Pod, objects: ObjectsView) -> int | None:
+    """Returns how often the pod's job will still replace it after an eviction; None if that is not known, or not limited."""
+    left, owner = retries_left(pod.annotations), pod.owner
+    if owner is not None and owner.kind == "Job":
+        job = objects.get(ObjectKind.JOB, pod.namespace, owner.name)
+        if isinstance(job, Job) and job.uid == owner.uid and job.retries_left is not None:
+            left = job.retries_left if left is None else min(left, job.retries_left)
+    return left
+
+
+def idle_room_factor(retries_left: int | None) -> int:
+    """Returns how many times its demand must be free of idle capacity for a pod to start there.
+
+    With few retries left it is more than once, so that there are other pods to give capacity back first.
+    """
+    return FEW_RETRIES_ROOM if retries_left is not None and retries_left <= RETRIES_SPARED else 1
 
 
 def lost_core_s(pod: Pod, cpu_milli: int, now_s: float) -> float:

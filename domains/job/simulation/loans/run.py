@@ -22,7 +22,7 @@ from multisched.model.objects import CPU, Pod
 from multisched.model.pod_outcome import PodOutcome
 from multisched.plugins.loans.loan_ledger import LoanLedger
 from multisched.plugins.loans.offers import STEP_S, UseOutlook, idle_offer
-from multisched.plugins.loans.recalls import Recalls
+from multisched.plugins.loans.recalls import Recalls, idle_room_factor
 from multisched.plugins.loans.terms import IDLE_RESOURCES, Borrower, LoanTerms, ReturnTerms
 from multisched.simulate.bare_core import BareCore
 from multisched.simulate.scenario import Policy
@@ -136,11 +136,13 @@ class LoanRun:
     def _start_jobs(self, now_s: float) -> None:
         """Starts jobs until none of those that wait fits any more."""
         room = self._ledger.room(self._pool, self._loan, CPU, self._rows)
-        refused = list[OfflineJob]()
-        while room.max() > 0 and len(refused) < len(self._section.jobs.cores):
+        refused, sizes = list[OfflineJob](), set[int]()
+        while room.max() > 0 and len(sizes) < len(set(self._section.jobs.cores)):
             job, row = self._jobs.next(), int(room.argmax())
-            if room[row] < job.milli:
+            factor = idle_room_factor(job.retries_left)
+            if room[row] < factor * job.milli:
                 refused.append(job)
+                sizes |= {job.milli} if factor == 1 else set()
                 continue
             room[row] -= job.milli
             pod = self._jobs.pod(job, self._names[row], now_s)

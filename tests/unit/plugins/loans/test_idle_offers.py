@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from multisched.plugins.loans.offers import (
     LEARNED_MIN_S,
     STEP_S,
-    UNKNOWN_ERROR,
     UseErrors,
     UseOutlook,
     expected_use,
@@ -31,21 +30,21 @@ def test_margin_covers_the_share_of_rises_within_the_time() -> None:
     rng = np.random.default_rng(7)
     uses = 0.5 + np.cumsum(rng.normal(0.0, 0.01, (2_000, 2)), axis=0)
     within = 3
-    errors = learned(UseErrors(within * STEP_S, 0.9), uses)
+    errors = learned(UseErrors(within * STEP_S, 0.9, 0.5), uses)
     windows = np.lib.stride_tricks.sliding_window_view(uses, within + 1, axis=0)
     rises = windows.max(axis=-1) - uses[: len(windows)]
     assert 0.88 <= (rises[-1_500:] <= errors.margin()).mean() <= 0.93
 
 
 def test_margin_is_that_of_the_unknown_until_an_hour_is_learned() -> None:
-    errors = learned(UseErrors(STEP_S, 0.99), np.full((HOUR_STEPS, 2), 0.5))
-    assert errors.margin() == UNKNOWN_ERROR
+    errors = learned(UseErrors(STEP_S, 0.99, 0.3), np.full((HOUR_STEPS, 2), 0.5))
+    assert errors.margin() == 0.3
     assert learned(errors, np.full((1, 2), 0.5)).margin() == 0.0
 
 
 def test_rows_that_join_or_leave_keep_what_was_learned() -> None:
     still = np.array([0.5])
-    errors = UseErrors(STEP_S, 0.999)
+    errors = UseErrors(STEP_S, 0.999, 0.5)
     errors.add(NAMES, np.array([0.2, 0.5]), np.array([0.2, 0.5]))
     errors.add(
         ("b", "new"), np.array([0.7, 0.1]), np.array([0.7, 0.1])

@@ -91,7 +91,11 @@ def test_report_has_the_figures_of_each_policy(tmp_path: Path) -> None:
 def test_table_and_page_are_made_and_are_the_same_again(tmp_path: Path) -> None:
     path = scenario(tmp_path, lambda document: document.update(policies=["current-use"]))
     texts = []
-    for output, words in (("table", "core-hours lent over those of the fluid"), ("html", "</html>"), ("table", "small")):
+    for output, words in (
+        ("table", "core-hours lent over those of the fluid"),
+        ("html", "</html>"),
+        ("table", "small"),
+    ):
         result = CliRunner().invoke(app, ["simulate", str(path), "-o", output, "--jobs", "1"])
         assert result.exit_code == 0, result.stderr
         assert words in result.stdout
