@@ -187,7 +187,7 @@ class Lending:
             problems[f"loan {loan.name}: no forecast of {resource}; lent by the current use alone"] = None
         names = tuple(nodes.node(row).name for row in rows.tolist())
         needs = outlook.needs(names, allocatable, used, predicted)
-        limit: Float64 = allocatable * (loan.threshold_percent / 100.0) - loan.headroom.get(resource, 0)
+        limit: Float64 = allocatable * np.float64(loan.threshold_percent / 100.0) - loan.headroom.get(resource, 0)
         return idle_offer(limit, needs, self._ledger.held_idle(resource, rows))
 
     def _predicted(
