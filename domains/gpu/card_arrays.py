@@ -74,12 +74,9 @@ class CardArrays:
         self._run_read: slice | None = _NO_RUN
         """What `_run` returned for these rows, the last it was called for."""
 
-    def alone(self, cards: CardRow) -> CardArrays:
-        """Returns arrays of these cards as the only row, 0, with the same numbers of models."""
-        found = CardArrays()
-        found._models, found.models = self._models, self.models
-        found.write(0, cards)
-        return found
+    def number_of(self, model: str) -> int:
+        """Returns the number of a model that some card has; 0 for another one."""
+        return self._models.get(model, 0)
 
     # -- updates ---------------------------------------------------------------------------------------------------
 

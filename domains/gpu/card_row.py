@@ -21,16 +21,18 @@ UNCONFIRMED: Final = "node(s) had a pod whose GPUs the device plugin has not all
 CHOSEN_WITHOUT_ROOM: Final = "the chosen GPUs no longer have enough free capacity"
 
 
-CardOrder = Callable[[int, int], int]
-"""Gets a card's place and free memory; of the cards that have room, those with the lowest result are taken, lowest index first."""
+Fitting = Sequence[tuple[int, int]]
+"""Place and free memory of the cards that have room for a part, by place."""
+CardOrder = Callable[[Fitting], Sequence[int]]
+"""Returns a rank for each of these cards; those with the lowest are taken, lowest index first."""
 
 
-def least_free_first(place: int, free: int) -> int:
-    return free
+def least_free_first(fitting: Fitting) -> list[int]:
+    return [free for _, free in fitting]
 
 
-def most_free_first(place: int, free: int) -> int:
-    return -free
+def most_free_first(fitting: Fitting) -> list[int]:
+    return [-free for _, free in fitting]
 
 
 def too_little(resource: str) -> str:
@@ -203,15 +205,13 @@ class CardRow:
 
     def _best(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken], order: CardOrder) -> list[int]:
         """Returns the places of the part's cards, fewer if too few fit: from one link group or NUMA node if possible."""
+        fitting = self._fitting(demand, part, taken)
+        if not fitting:
+            return []
+        ranks = order(fitting)
         if part.count == 1:
-            best, lowest = -1, 0
-            for place, free in self._fitting(demand, part, taken):
-                rank = order(place, free)
-                if best < 0 or rank < lowest:
-                    best, lowest = place, rank
-            return [] if best < 0 else [best]
-        fitting = sorted(self._fitting(demand, part, taken), key=lambda one: (order(*one), one[0]))
-        places = [place for place, _ in fitting]
+            return [fitting[ranks.index(min(ranks))][0]]
+        places = [place for _, (place, _) in sorted(zip(ranks, fitting, strict=True))]
         for tier in self._groups(places, demand):
             groups = [group for group in tier if len(group) >= part.count]
             if groups:
@@ -230,14 +230,16 @@ class CardRow:
         if not demand.one_link:
             yield _grouped(on_numa, [cards[place].numa for place in on_numa])
 
-    def _fitting(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken]) -> Iterator[tuple[int, int]]:
-        """Yields the place and free memory of each card that has room for the part, beside the earlier parts of the pod."""
+    def _fitting(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken]) -> Fitting:
+        """Returns the cards that have room for the part, beside the earlier parts of the pod."""
         like, use = None, NOTHING
+        found: list[tuple[int, int]] = []
         for place, (card, free) in enumerate(zip(self.node.cards, self.free, strict=True)):
-            if like is None or card.memory != like.memory or card.scale != like.scale:
+            if card is not like and (like is None or card.memory != like.memory or card.scale != like.scale):
                 like, use = card, part.amount.of(card)
             if use[0] <= free[0] and self._has_room(place, demand, part, use, taken.get(place)):
-                yield place, free[0]
+                found.append((place, free[0]))
+        return found
 
     def _has_room(self, place: int, demand: GpuDemand, part: Part, use: Use, before: _Taken | None) -> bool:
         """Reports whether a card has room for the part. `use`: the part's amount on it; `before`: what earlier parts of the pod take."""

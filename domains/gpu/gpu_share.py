@@ -32,7 +32,7 @@ from domains.gpu.hold import Hold
 from domains.gpu.lock_keeper import LockKeeper
 from domains.gpu.node_lock import LOCKED
 from domains.gpu.pod_mix import PodMix
-from domains.gpu.policies import SIMPLE_POLICIES, Candidates, PlacementPolicy
+from domains.gpu.policies import SIMPLE_POLICIES, Candidates, ChosenNode, PlacementPolicy
 from domains.gpu.settings import gpu_settings
 from domains.gpu.typical_pods import PodShape, Typical, shape_of
 from multisched.framework.background import BackgroundPorts
@@ -186,10 +186,7 @@ class GpuShare:
 
     def _order(self, pod: Pod, demand: GpuDemand, cards: CardRow, nodes: NodeView, row: int) -> CardOrder:
         """Returns the order in which the policy takes the row's cards, which may be those of an overlay."""
-        arrays, rows = self._ledger.arrays, np.array([row], np.intp)
-        if cards is self._ledger.cards(row):
-            return self.policy.order(Candidates(arrays, rows, nodes), demand, pod)
-        return self.policy.order(Candidates(arrays.alone(cards), np.zeros(1, np.intp), nodes, rows), demand, pod)
+        return self.policy.order(ChosenNode(self._ledger.arrays, cards, nodes, row), demand, pod)
 
     # -- scoring ---------------------------------------------------------------------------------------------------
 
