@@ -5,7 +5,7 @@ A mirror of the card rows, written by `GpuLedger` alone, after each change of a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from operator import eq
 
 import numpy as np
@@ -73,6 +73,9 @@ class CardArrays:
         self._rows_read: Rows = NO_ROWS
         self._run_read: slice | None = _NO_RUN
         """What `_run` returned for these rows, the last it was called for."""
+        self._rows_split: Rows | None = None
+        self._split: Sequence[tuple[Mode, Rows | slice, Rows]] = ()
+        """What `by_mode` returned for these rows, the last it was called for."""
 
     def number_of(self, model: str) -> int:
         """Returns the number of a model that some card has; 0 for another one."""
@@ -98,11 +101,14 @@ class CardArrays:
         node = cards.node
         is_exclusive = node.mode is Mode.WHOLE and not node.is_indexed
         bars_whole, bars_fractions = is_exclusive and cards.has_fractions, is_exclusive and cards.has_whole
+        mode = MODE_NUMBER[node.mode]
+        if self._sums[MODE, row] != mode:
+            self._rows_split = None
         self.has_barred[True] |= bars_whole
         self.has_barred[False] |= bars_fractions
         self._sums[:, row] = (
             self._sums[VERSION, row] + 1,
-            MODE_NUMBER[node.mode],
+            mode,
             node.cards[0].scale if node.cards else 1,
             bool(cards.holds),
             bars_whole,
@@ -232,15 +238,22 @@ class CardArrays:
         """Returns int64[len(rows)]: the number of each row's mode, see `MODE_NUMBER`."""
         return self._sum(MODE, rows)
 
-    def by_mode(self, rows: Rows) -> Iterator[tuple[Mode, Int64 | slice]]:
-        """Yields each mode of the rows, and the positions of its rows."""
+    def by_mode(self, rows: Rows) -> Sequence[tuple[Mode, Rows | slice, Rows]]:
+        """Returns each mode of the rows, with the positions of its rows and these rows.
+
+        Keeps the result for the next call with the same array, like `_run`, while no row gets another mode.
+        """
+        if rows is not self._rows_split:
+            self._split, self._rows_split = self._split_of(rows), rows
+        return self._split
+
+    def _split_of(self, rows: Rows) -> Sequence[tuple[Mode, Rows | slice, Rows]]:
         modes = self.modes(rows)
         texts = modes.tobytes()
         if len(modes) and texts == texts[: modes.itemsize] * len(modes):
-            yield MODES[modes.item(0)], ALL
-            return
-        for number in np.bincount(modes).nonzero()[0].tolist():
-            yield MODES[number], (modes == number).nonzero()[0]
+            return ((MODES[modes.item(0)], ALL, rows),)
+        found = [(number, (modes == number).nonzero()[0]) for number in np.bincount(modes).nonzero()[0].tolist()]
+        return [(MODES[number], where, rows.take(where)) for number, where in found]
 
     def scales(self, rows: Rows) -> Int64:
         """Returns int64[len(rows)]: `Card.scale` of the row's cards."""

@@ -232,13 +232,20 @@ class CardRow:
 
     def _fitting(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken]) -> Fitting:
         """Returns the cards that have room for the part, beside the earlier parts of the pod."""
-        like, use = None, NOTHING
-        found: list[tuple[int, int]] = []
+        like, use, found = None, NOTHING, []
+        is_plain = not (taken or part.needs_unused or part.needs_cores) and demand.filter is ANY_CARD
         for place, (card, free) in enumerate(zip(self.node.cards, self.free, strict=True)):
-            if card is not like and (like is None or card.memory != like.memory or card.scale != like.scale):
+            if like is None or card.memory != like.memory or card.scale != like.scale:
                 like, use = card, part.amount.of(card)
-            if use[0] <= free[0] and self._has_room(place, demand, part, use, taken.get(place)):
-                found.append((place, free[0]))
+            memory = free[0]
+            if use[0] > memory:
+                continue
+            if is_plain:
+                has_room = use[1] <= free[1] and use[2] <= free[2] and card.is_healthy
+            else:
+                has_room = self._has_room(place, demand, part, use, taken.get(place))
+            if has_room:
+                found.append((place, memory))
         return found
 
     def _has_room(self, place: int, demand: GpuDemand, part: Part, use: Use, before: _Taken | None) -> bool:
