@@ -21,7 +21,7 @@ from multisched.cycle.preemption.member_placer import MemberPlacer
 from multisched.cycle.preemption.victim_units import Search
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.extender import NegotiablePostFilter, Offer
-from multisched.framework.node_view import Codes, Rows
+from multisched.framework.node_view import Codes, Rows, all_true
 from multisched.framework.points import CycleView, PostFilterResult
 from multisched.framework.preemption import Preemption
 from multisched.framework.registry import implements
@@ -188,13 +188,13 @@ class PostFilterRuns:
         curable = [self.row_of(node) for node, status in late.items() if status.code is Code.UNSCHEDULABLE]
         if curable:
             rows = np.union1d(rows, np.array([row for row in curable if row is not None], np.intp))
-        kept: Rows = rows[self._rows.members().take(rows)] if len(rows) else rows
-        return kept
+        are_members = self._rows.members().take(rows)
+        return rows if all_true(are_members) else rows[are_members]
 
 
 def _cured_by_room(verdicts: Verdicts) -> Rows:
     curable = np.array([status.code is Code.UNSCHEDULABLE for status in verdicts.statuses] + [False], np.bool_)
-    at: Rows = curable[verdicts.which].nonzero()[0]
+    at: Rows = curable.take(verdicts.which).nonzero()[0]
     return at
 
 
