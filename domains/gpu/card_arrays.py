@@ -30,6 +30,7 @@ VERSION, MODE, SCALE, IS_HELD, BARS_WHOLE, BARS_FRACTIONS, IS_LOCKED, MOST_MILLI
 """Layers of the array over rows. MOST_MILLI: the largest FITS_MILLI of its cards; IDLE: cards on which a whole one fits;
 UNUSED: cards that no pod uses."""
 ABSENT = -1
+_ZERO = np.array(0)
 ALL = slice(None)
 _NO_RUN = slice(0, 0)
 MODELS_MAX = 1024
@@ -287,25 +288,26 @@ class CardArrays:
         is_plain = amount.milli and amount.sharers <= 1 and demand.filter is ANY_CARD
         is_plain = is_plain and not (amount.cores or part.needs_cores)
         if is_plain and amount.milli == CARD_MILLI:
-            return self._sum(UNUSED if part.needs_unused else IDLE, rows) >= part.count
+            return self._sum(UNUSED if part.needs_unused else IDLE, rows) >= np.array(part.count)
         if is_plain and part.count == 1 and not part.needs_unused:
-            return self._sum(MOST_MILLI, rows) >= amount.milli
+            return self._sum(MOST_MILLI, rows) >= np.array(amount.milli)
         fits = self.fitting(demand, part, rows)
-        found: Bools = np.logical_or.reduce(fits, axis=0) if part.count == 1 else fits.sum(axis=0) >= part.count
-        return found
+        return are_enough(fits, part.count)
 
     def fitting(self, demand: GpuDemand, part: Part, rows: Rows) -> NDArray[np.bool_]:
         """Returns bool[cards, len(rows)]: the cards that have room for the part, if it is the pod's first."""
         layer, amount = self.layer, part.amount
         fits: NDArray[np.bool_]
         if amount.milli:
-            fits = layer(FITS_MILLI, rows) >= amount.milli
+            fits = layer(FITS_MILLI, rows) >= np.array(
+                amount.milli
+            )  # converting a Python number costs as much as comparing
         elif amount.percent:  # memory >= needed, without a division for each card
             memory, size = layer(MEMORY, rows), layer(SIZE, rows)
             fits = (size > 0) & (CARD_PERCENT * memory + (CARD_PERCENT - 1) >= amount.percent * size)
         else:
             memory, size = layer(MEMORY, rows), layer(SIZE, rows)
-            fits = (size > 0) & (memory >= amount.memory * self.scales(rows))
+            fits = (size > _ZERO) & (memory >= np.array(amount.memory) * self.scales(rows))
         if self._has_few_sharers:
             fits &= layer(SHARERS, rows) >= amount.sharers
         if amount.cores:
@@ -363,3 +365,9 @@ class CardArrays:
             largest = CARD_PERCENT * most // size if amount.percent else most // self.scales(rows)
         found = {demand.amount_key: np.where(is_open, largest, 0), demand.count_key: cards}
         return {name: found[name] for name in found if name in pod.annotations or name in pod.requests}
+
+
+def are_enough(fits: Bools, count: int) -> Bools:
+    """Returns bool[rows]: whether so many cards fit. `fits`: bool[cards, rows]."""
+    found: Bools = np.logical_or.reduce(fits, axis=0) if count == 1 else np.add.reduce(fits, axis=0) >= count
+    return found

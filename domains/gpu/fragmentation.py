@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from domains.gpu.card_arrays import are_enough
 from domains.gpu.card_row import CardOrder, Fitting, least_free_first
 from domains.gpu.cards import CARD_MILLI
 from domains.gpu.demand import GpuDemand, Part
@@ -20,6 +21,7 @@ from multisched.framework.normalize import MAX_SCORE
 from multisched.model.objects import CPU, Pod
 
 _FULL: Final = CARD_MILLI + 1
+_ZERO: Final = np.array(0)
 _NOISE: Final = 5e-7
 """A score that is short of an integer by less is truncated to that integer, so that float noise decides no ties."""
 _RISES_LIST: Final = [CARD_MILLI * log(MAX_SCORE / (points - _NOISE) - 1) for points in range(MAX_SCORE, 0, -1)]
@@ -55,20 +57,21 @@ class Fragmentation:
         fragments = self.fragments(candidates.arrays.models)
         if demand is None:
             left, model, idle = candidates.left, candidates.models, candidates.cpu_milli
-            rest = np.maximum(idle - cpu_milli, 0)
+            rest = np.maximum(idle - np.array(cpu_milli), _ZERO)
             return _points(fragments.of(left, rest, model) - fragments.of(left, idle, model))
         part, rows = demand.parts[0], candidates.rows
         fits = candidates.arrays.fitting(demand, part, rows)
-        at = (np.add.reduce(fits, axis=0) >= part.count).nonzero()[0]
+        at = are_enough(fits, part.count).nonzero()[0]
+        if not len(at):
+            return np.zeros(len(rows), np.int64)
         idle = candidates.cpu_milli
-        rest = np.maximum(idle - cpu_milli, 0)
+        rest = np.maximum(idle - np.array(cpu_milli), _ZERO)
         if len(at) == len(rows):
             return _points_of_fitting(fragments, candidates, part, fits, (idle, rest))
         scores = np.zeros(len(rows), np.int64)
-        if len(at):
-            some = Candidates(candidates.arrays, rows.take(at), candidates.nodes)
-            fits, idle, rest = fits.take(at, axis=1), idle.take(at), rest.take(at)
-            scores[at] = _points_of_fitting(fragments, some, part, fits, (idle, rest))
+        some = Candidates(candidates.arrays, rows.take(at), candidates.nodes)
+        fits, idle, rest = fits.take(at, axis=1), idle.take(at), rest.take(at)
+        scores[at] = _points_of_fitting(fragments, some, part, fits, (idle, rest))
         return scores
 
     def order(self, node: ChosenNode, demand: GpuDemand, pod: Pod) -> CardOrder:

@@ -32,6 +32,8 @@ _CPU: Final = (CPU,)
 _ALLOCATABLE: Final = Amount.ALLOCATABLE
 """Module constants, because in Python 3.11 looking up an enum member takes as long as three calls."""
 _REQUESTED: Final = Amount.REQUESTED
+_ZERO: Final = np.array(0)
+"""As an array: converting a Python number takes numpy as long as the whole operation."""
 A = TypeVar("A", int, Int64)
 
 
@@ -48,19 +50,19 @@ class Candidates(msgspec.Struct):
         """int64[rows]: idle CPU, without the pod."""
         read, rows = self.nodes.amounts, self.rows
         found: Int64 = read(_ALLOCATABLE, _CPU, rows)[0] - read(_REQUESTED, _CPU, rows)[0]
-        idle: Int64 = np.maximum(found, 0)
+        idle: Int64 = np.maximum(found, _ZERO)
         return idle
 
     @property
     def left(self) -> Int64:
         """int64[cards, rows]: thousandths left of each card; 0 for a missing one."""
-        found: Int64 = np.maximum(self.arrays.layer(FREE_MILLI, self.rows), 0)
+        found: Int64 = np.maximum(self.arrays.layer(FREE_MILLI, self.rows), _ZERO)
         return found
 
     @property
     def models(self) -> Int64:
         """int64[rows]: number of the model of the first card, see `CardArrays.models`."""
-        found: Int64 = np.maximum(self.arrays.first(MODEL, self.rows), 0)
+        found: Int64 = np.maximum(self.arrays.first(MODEL, self.rows), _ZERO)
         return found
 
     def needed_milli(self, part: Part) -> Int64:

@@ -30,6 +30,8 @@ from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 from multisched.state.domain_rows import DomainRows
 
+_NO_REJECTORS: frozenset[str] = frozenset()
+
 CLEARED = ""
 """The nomination of a pod is cleared."""
 
@@ -132,7 +134,7 @@ class PostFilterRuns:
             return PostFilterOutcome(nominated_node=CLEARED)
         reasons: list[str] = []
         nominated: str | None = None
-        condition_reason, rejectors = "", frozenset[str]()
+        condition_reason, rejectors = "", _NO_REJECTORS
         for plugin in self._plugins:
             refusals = _Refusals(self, plugin.name, pod, view, pod_class, found, results)
             result = settled.get(plugin.name) or self._runs.runner.post_filter(plugin, view, pod, refusals)
@@ -184,7 +186,7 @@ class PostFilterRuns:
         verdicts = found.verdicts
         if verdicts is None:
             return self._rows.rows[:0]
-        rows = verdicts.rows[_cured_by_room(verdicts)]
+        rows = verdicts.rows.take(_cured_by_room(verdicts))
         curable = [self.row_of(node) for node, status in late.items() if status.code is Code.UNSCHEDULABLE]
         if curable:
             rows = np.union1d(rows, np.array([row for row in curable if row is not None], np.intp))
