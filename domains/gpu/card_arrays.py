@@ -69,6 +69,8 @@ class CardArrays:
         """Row -> the ids of its cards."""
         self.has_barred = {False: False, True: False}
         """By `is_whole`: whether `bars` has ever been true for some row."""
+        self.has_locked = False
+        """Whether `locked` has ever been true for some row."""
         self._awaiting: dict[int, frozenset[str]] = {}
         """Row -> the confusions of its unconfirmed holds."""
         self._rows_read: Rows = NO_ROWS
@@ -105,6 +107,7 @@ class CardArrays:
         mode = MODE_NUMBER[node.mode]
         if self._sums[MODE, row] != mode:
             self._rows_split = None
+        self.has_locked |= cards.is_locked
         self.has_barred[True] |= bars_whole
         self.has_barred[False] |= bars_fractions
         self._sums[:, row] = (
@@ -119,9 +122,8 @@ class CardArrays:
             len([milli for milli in fitting if milli >= CARD_MILLI]),
             sum(map(eq, cards.free, cards.totals)) - cards.totals.count(NOTHING),
         )
-        awaiting = [hold.awaits for hold in cards.holds.values() if hold.awaits]
-        if awaiting:
-            self._awaiting[row] = frozenset().union(*awaiting)
+        if cards.awaiting:
+            self._awaiting[row] = frozenset().union(*cards.awaiting.values())
         else:
             self._awaiting.pop(row, None)
 

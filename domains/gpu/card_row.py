@@ -70,6 +70,7 @@ class CardRow:
         "_row",
         "_used",
         "_uses",
+        "awaiting",
         "free",
         "has_fractions",
         "has_whole",
@@ -82,6 +83,8 @@ class CardRow:
     def __init__(self) -> None:
         self.node: NodeCards = NO_CARDS
         self.holds: dict[str, Hold] = {}
+        self.awaiting: dict[str, frozenset[str]] = {}
+        """uid -> `Hold.awaits`, of the unconfirmed holds."""
         self._uses: dict[str, tuple[tuple[int, Use], ...] | None] = {}
         """uid -> what its hold takes of the node's present cards, kept while neither changes."""
         self._used: list[tuple[int, int, int] | None] = []
@@ -101,7 +104,7 @@ class CardRow:
     def copy(self) -> CardRow:
         copied = CardRow()
         copied.node, copied.totals = self.node, self.totals
-        copied.holds, copied.free = dict(self.holds), list(self.free)
+        copied.holds, copied.awaiting, copied.free = dict(self.holds), dict(self.awaiting), list(self.free)
         copied._uses, copied._used = dict(self._uses), list(self._used)
         copied.has_whole, copied.has_fractions, copied.is_locked = self.has_whole, self.has_fractions, self.is_locked
         return copied
@@ -117,6 +120,10 @@ class CardRow:
     def hold(self, uid: str, hold: Hold) -> None:
         is_more = uid not in self.holds
         self.holds[uid] = hold
+        if hold.awaits:
+            self.awaiting[uid] = hold.awaits
+        else:
+            self.awaiting.pop(uid, None)
         uses = self._uses[uid] = self._uses_of(hold)
         if is_more and uses is not None and not (self.has_whole or hold.is_whole):
             self.has_fractions |= hold.count > 0
@@ -126,6 +133,7 @@ class CardRow:
 
     def give(self, uid: str) -> None:
         self.holds.pop(uid, None)
+        self.awaiting.pop(uid, None)
         self._uses.pop(uid, None)
         self.renew()
 
@@ -147,7 +155,7 @@ class CardRow:
         if self.node.mode not in modes:
             return wrong_mode(self.node.mode, demand)
         if demand.confusions:
-            if any(not demand.confusions.isdisjoint(hold.awaits) for hold in self.holds.values()):
+            if any(not demand.confusions.isdisjoint(awaits) for awaits in self.awaiting.values()):
                 return UNCONFIRMED
             if self.is_locked:
                 return LOCKED

@@ -148,7 +148,8 @@ class GpuShare:
             if any_true(barred):
                 codes[barred] = self._code(WHOLE_BESIDE_FRACTIONS if demand.is_whole else FRACTION_BESIDE_WHOLE)
         if demand.confusions:
-            codes[ledger.arrays.locked(rows)] = self._code(LOCKED)
+            if ledger.arrays.has_locked:
+                codes[ledger.arrays.locked(rows)] = self._code(LOCKED)
             codes[ledger.arrays.unconfirmed(rows, demand.confusions)] = self._code(UNCONFIRMED)
         return codes
 

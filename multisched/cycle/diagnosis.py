@@ -140,10 +140,10 @@ def fit_error(diagnosis: Diagnosis, post_filter: str = "") -> str:
     if diagnosis.pre_filter is not None:
         text += f" {diagnosis.pre_filter.message}."
     else:
-        tally: Counter[str] = Counter()
+        tally: dict[str, int] = {}
         for status, count in diagnosis.counts:
             for reason in status.reasons:
-                tally[reason] += count
+                tally[reason] = tally.get(reason, 0) + count
         if tally:
             text += " " + ", ".join(sorted(f"{count} {reason}" for reason, count in tally.items())) + "."
     return f"{text} {post_filter}" if post_filter else text

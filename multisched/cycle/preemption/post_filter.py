@@ -30,10 +30,10 @@ from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 from multisched.state.domain_rows import DomainRows
 
-_NO_REJECTORS: frozenset[str] = frozenset()
-
 CLEARED = ""
 """The nomination of a pod is cleared."""
+_UNRESOLVABLE = Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE)
+_NO_REJECTORS: frozenset[str] = frozenset()
 
 
 class PostFilterOutcome(msgspec.Struct, frozen=True):
@@ -221,7 +221,7 @@ class _Refusals:
         self._pod_class = pod_class
         self._found = found
         self._late = dict(found.nodes)
-        self._otherwise = found.pre_filter or Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE)
+        self._otherwise = found.pre_filter or _UNRESOLVABLE
 
     def status_of(self, node: str) -> Status:
         if node in self._late:
