@@ -255,7 +255,8 @@ class CardArrays:
         texts = modes.tobytes()
         if len(modes) and texts == texts[: modes.itemsize] * len(modes):
             return ((MODES[modes.item(0)], ALL, rows),)
-        found = [(number, (modes == number).nonzero()[0]) for number in np.bincount(modes).nonzero()[0].tolist()]
+        numbers = np.bincount(modes).nonzero()[0].tolist()
+        found = [(number, (modes == np.array(number)).nonzero()[0]) for number in numbers]
         return [(MODES[number], where, rows.take(where)) for number, where in found]
 
     def scales(self, rows: Rows) -> Int64:

@@ -67,6 +67,7 @@ class CardRow:
 
     __slots__ = (
         "_changed",
+        "_is_uniform",
         "_row",
         "_used",
         "_uses",
@@ -92,6 +93,8 @@ class CardRow:
         self._changed: set[int] | None = None
         self._row = -1
         """The row that `written` was last called for."""
+        self._is_uniform = False
+        """All cards have the same size, so that an amount is the same on each."""
         self.totals: tuple[Use, ...] = ()
         """`Card.total` of each card, in the order of `node.cards`."""
         self.free: list[Use] = []
@@ -103,7 +106,7 @@ class CardRow:
 
     def copy(self) -> CardRow:
         copied = CardRow()
-        copied.node, copied.totals = self.node, self.totals
+        copied.node, copied.totals, copied._is_uniform = self.node, self.totals, self._is_uniform
         copied.holds, copied.awaiting, copied.free = dict(self.holds), dict(self.awaiting), list(self.free)
         copied._uses, copied._used = dict(self._uses), list(self._used)
         copied.has_whole, copied.has_fractions, copied.is_locked = self.has_whole, self.has_fractions, self.is_locked
@@ -112,6 +115,7 @@ class CardRow:
     def set_node(self, node: NodeCards) -> None:
         self.node = node
         self.totals = tuple(card.total for card in node.cards)
+        self._is_uniform = len({(card.memory, card.scale) for card in node.cards}) == 1
         self._uses.clear()
         self._used, self.free = [None] * len(self.totals), list(self.totals)
         self._changed = None
@@ -240,21 +244,20 @@ class CardRow:
 
     def _fitting(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken]) -> Fitting:
         """Returns the cards that have room for the part, beside the earlier parts of the pod."""
-        like, use, found = None, NOTHING, []
-        is_plain = not (taken or part.needs_unused or part.needs_cores) and demand.filter is ANY_CARD
-        for place, (card, free) in enumerate(zip(self.node.cards, self.free, strict=True)):
-            if like is None or card.memory != like.memory or card.scale != like.scale:
-                like, use = card, part.amount.of(card)
-            memory = free[0]
-            if use[0] > memory:
-                continue
-            if is_plain:
-                has_room = use[1] <= free[1] and use[2] <= free[2] and card.is_healthy
-            else:
-                has_room = self._has_room(place, demand, part, use, taken.get(place))
-            if has_room:
-                found.append((place, memory))
-        return found
+        cards, amount = self.node.cards, part.amount
+        uses = [amount.of(cards[0])] * len(cards) if self._is_uniform else [*map(amount.of, cards)]
+        each = enumerate(zip(uses, self.free, strict=True))
+        if taken or part.needs_unused or part.needs_cores or demand.filter is not ANY_CARD:
+            return [
+                (place, free[0])
+                for place, (use, free) in each
+                if use[0] <= free[0] and self._has_room(place, demand, part, use, taken.get(place))
+            ]
+        return [
+            (place, free[0])
+            for place, (use, free) in each
+            if use[0] <= free[0] and use[1] <= free[1] and use[2] <= free[2] and cards[place].is_healthy
+        ]
 
     def _has_room(self, place: int, demand: GpuDemand, part: Part, use: Use, before: _Taken | None) -> bool:
         """Reports whether a card has room for the part. `use`: the part's amount on it; `before`: what earlier parts of the pod take."""
