@@ -21,6 +21,9 @@ class TakeoverChecker:
     def open(self, worker: DomainWorker, others: Mapping[str, Holding | None]) -> None:
         """Wraps `Handover.open`."""
         handover, nodes = self._program.handover, self._program.cache.nodes
+        own = handover._groups[worker.name]
+        if unread := handover._leases - handover._settled - others.keys() - {own}:
+            self._report_violation(f"I9: {worker.name} is led, and the lease of {min(unread)} was not read")
         self._open(worker, others)
         known = handover._nodes.position
         used = [nodes.node(row) for row in self._program.router.rows_of(worker).rows.tolist()]
