@@ -8,7 +8,7 @@ configuration. Replicas publish it in their leases, because they may temporarily
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 
@@ -74,7 +74,9 @@ class NodeSelection(Section, frozen=True):
 
     @classmethod
     def of(cls, configuration: Configuration) -> NodeSelection:
-        domains = tuple(SelectedDomain(name=d.name, nodes=d.nodes, loans=d.loans) for d in configuration.domains)
+        domains = tuple(
+            SelectedDomain(name=d.name, nodes=d.nodes, loans=_rows_of(d.loans)) for d in configuration.domains
+        )
         return cls(domains=domains, per_domain=configuration.lease.per_domain)
 
     @classmethod
@@ -87,6 +89,16 @@ class NodeSelection(Section, frozen=True):
 
     def written(self) -> str:
         return msgspec.json.encode(self).decode()
+
+
+def _rows_of(loans: Iterable[Loan]) -> tuple[Loan, ...]:
+    """Returns the part of loans that decides which rows are borrowed: replicas of older versions can read it."""
+    found: list[Loan] = []
+    for loan in loans:
+        rows = Loan(lender=loan.lender, selector=loan.selector)
+        if rows not in found:
+            found.append(rows)
+    return tuple(found)
 
 
 class CompiledLoan(msgspec.Struct, frozen=True):
