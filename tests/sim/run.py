@@ -25,6 +25,7 @@ from tests.kit.settings.setting import (
     CONTESTED_FROM,
     EDITED_FROM,
     ELASTIC_FROM,
+    LENT_FROM,
     LINKED_FROM,
     OWNED_FROM,
     RELOADED_FROM,
@@ -45,6 +46,7 @@ KINDS = (
     CONTESTED_FROM,
     SERVERLESS_FROM,
     ELASTIC_FROM,
+    LENT_FROM,
 )
 """The first seed of each kind of run."""
 TESTED = (
@@ -61,8 +63,10 @@ TESTED = (
     SERVERLESS_FROM,
     SERVERLESS_FROM + 1,
     ELASTIC_FROM,
+    LENT_FROM,
+    LENT_FROM + 1,
 )
-"""Seeds that `make test` plays (`test_sim`): one of each kind, and both halves of the scenarios of tides and of jobs. Those with an even
+"""Seeds that `make test` plays (`test_sim`): one of each kind, and both halves of the scenarios of tides, of jobs and of loans. Those with an even
 number run the default configuration.
 """
 FAULTS_MIN = 10

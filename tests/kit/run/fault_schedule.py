@@ -17,6 +17,7 @@ from tests.kit.run.endings import NotQuarantined, end
 from tests.kit.scenarios.edits import run_edit_scenarios
 from tests.kit.scenarios.gang_turns import run_turn_scenarios
 from tests.kit.scenarios.jobs import run_job_scenarios
+from tests.kit.scenarios.loans import run_loan_scenarios
 from tests.kit.scenarios.tides import run_tide_scenarios
 from tests.kit.settings import changed_files
 from tests.kit.world.gang_actions import ACTIONS
@@ -76,6 +77,7 @@ class FaultSchedule:
             await run_edit_scenarios(self._context, self.struck)
             await run_tide_scenarios(self._context, self.struck)
             await run_job_scenarios(self._context, self.struck)
+            await run_loan_scenarios(self._context, self.struck)
             await end(self._context, self.struck, self._not_quarantined)
         finally:
             for task in [*tasks, clearing]:

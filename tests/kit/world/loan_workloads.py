@@ -1,0 +1,72 @@
+"""Pods of a lender and of borrowers that share nodes on loan, with their controllers. All nodes have CORES_MILLI."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.kit.settings.setting import LENDER
+from tests.kit.world.labels import LOAN
+from tests.kit.world.pooled_workloads import ENDS_S, PooledWorkload, PooledWorkloads
+
+OWN, ON_LOAN = "own", "on-loan"
+"""Values of the label LOAN of pods: of the lender, and of a borrower."""
+NOTICE: Final = "multisched.io/loan-notice"
+RETRIES_LEFT: Final = "multisched.io/retries-left"
+CORES_MILLI: Final = 4000
+
+
+@dataclass(slots=True)
+class LoanWorkload(PooledWorkload):
+    """Pods of one domain."""
+
+    domain: str = LENDER
+    milli: int = 500
+    """CPU of each pod."""
+    retries_left: int | None = None
+
+
+class LoanWorkloads(PooledWorkloads[LoanWorkload]):
+    """The workloads of one run."""
+
+    label = LOAN
+
+    def _manifest(self, workload: LoanWorkload) -> dict[str, Any]:
+        resources = {"requests": {"cpu": f"{workload.milli}m", "memory": "16Mi"}}
+        pod = workload.next_manifest(self.label, f"{workload.domain}-scheduler", resources, None)
+        if workload.retries_left is not None:
+            pod["metadata"]["annotations"] = {RETRIES_LEFT: str(workload.retries_left)}
+        return pod
+
+    def pool(self) -> str:
+        """Returns the name of a new pool."""
+        return self.new_pool("loan")
+
+    async def node(self, pool: str) -> str:
+        """Creates a node on loan. Returns its name."""
+        amounts = {"cpu": f"{CORES_MILLI}m", "memory": "64Gi", "pods": "60"}
+        return await self.create_node(pool, LENDER, amounts, {LOAN: "yes"})
+
+    def own(self, pool: str, milli: int, replicas: int = 1, *, is_gang: bool = False) -> LoanWorkload:
+        """Adds pods of the lender."""
+        return self._add(pool, OWN, LENDER, milli, replicas, is_gang=is_gang)
+
+    def borrowing(
+        self,
+        pool: str,
+        domain: str,
+        milli: int,
+        replicas: int,
+        *,
+        is_gang: bool = False,
+        retries_left: int | None = None,
+    ) -> LoanWorkload:
+        """Adds pods of a borrower."""
+        workload = self._add(pool, ON_LOAN, domain, milli, replicas, is_gang=is_gang)
+        workload.retries_left = retries_left
+        workload.ends_s = self.rng.choice(ENDS_S)
+        return workload
+
+    def _add(self, pool: str, role: str, domain: str, milli: int, replicas: int, *, is_gang: bool) -> LoanWorkload:
+        name = f"{pool}-{role}-{next(self._numbers)}"
+        return self.add(LoanWorkload(name, pool, role, replicas, is_gang=is_gang, domain=domain, milli=milli))
