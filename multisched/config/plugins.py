@@ -98,9 +98,8 @@ def resolve_profile(domain: DomainConfig, registry: Registry, added: PluginUse |
 
     `added`: a plugin that the domain has besides its profile, at all its points. Raises PluginSetupError for an unknown name.
     """
-    uses, points = enabled_plugins(domain, registry), domain.profile.points.by_point()
+    uses, points = enabled_plugins(domain, registry, added), domain.profile.points.by_point()
     if added is not None:
-        uses = _inserted(uses, added, registry)
         listed = {point: names for point, names in points.items() if point in points_with(added, registry)}
         points = points | {point: (added.name, *names) for point, names in listed.items()}
     ignored = [name for extender in domain.extenders for name in extender.ignored_resources]
@@ -110,10 +109,11 @@ def resolve_profile(domain: DomainConfig, registry: Registry, added: PluginUse |
     return Profile(tuple(uses.values()), points)
 
 
-def enabled_plugins(domain: DomainConfig, registry: Registry) -> dict[str, PluginUse]:
+def enabled_plugins(domain: DomainConfig, registry: Registry, added: PluginUse | None = None) -> dict[str, PluginUse]:
     """Returns the plugins of `resolve_profile` by name, without the resources that NodeResourcesFit ignores for others of them.
 
-    Raises PluginSetupError for an unknown name.
+    `added` comes before enabled plugins: GpuTide ends the chain of PostFilter for pods that may need capacity on loan. Raises
+    PluginSetupError for an unknown name.
     """
     config = domain.profile
     uses = {use.name: use for use in base_profile(config.base or "default").plugins}
@@ -123,6 +123,8 @@ def enabled_plugins(domain: DomainConfig, registry: Registry) -> dict[str, Plugi
         if name != ALL:
             registry.factory(name)
             uses.pop(name, None)
+    if added is not None:
+        uses = _inserted(uses, added, registry)
     for entry in config.plugins.enabled:
         if entry.name in uses:
             uses[entry.name] = _changed(uses[entry.name], entry)

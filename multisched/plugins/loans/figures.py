@@ -88,7 +88,7 @@ def _room(ledger: LoanLedger, pool: Pool, number: int, resource: str, rows: Rows
     """Returns how much more the loan lends now, on all its rows."""
     if not len(rows) or ledger.why_closed(pool, number):
         return 0
-    return int(np.maximum(0, ledger.room(pool, pool.loans[number], resource, rows, ledger.nodes)).sum())
+    return int(np.maximum(0, ledger.room(pool, pool.loans[number], resource, rows)).sum())
 
 
 def _rows(
@@ -144,14 +144,18 @@ def metrics_of(ledger: LoanLedger, recalls: Recalls, domain: str) -> Sequence[Pl
         PluginMetric("loan_room", "How much more is lent now, in the same units.", room, by_resource),
         PluginMetric("loan_recalls_open", "Nodes on which pods hold more than they may.", {(): len(recalls.open)}),
         *(
-            PluginMetric(f"loan_{name}", text, {(): getattr(counts, field)}, is_counter=True)
+            PluginMetric(name, text, {(): getattr(counts, field)}, is_counter=True)
             for name, field, text in (
-                ("recalls", "recalls", "Recalls of capacity of one node."),
-                ("recalls_late", "late", "Recalls that were not complete at their deadline."),
-                ("evictions", "evicted", "Pods on loan that were evicted."),
-                ("deletions", "removed", "Pods on loan that were deleted against their budgets or grace periods."),
-                ("evictions_refused", "refused", "Evictions that the API server or a budget refused for the moment."),
-                ("lost_core_seconds", "lost_core_s", "Work that evictions lost."),
+                ("loan_recalls", "recalls", "Recalls of capacity of one node."),
+                ("loan_recalls_late", "late", "Recalls that were not complete at their deadline."),
+                ("loan_evictions", "evicted", "Pods on loan that were evicted."),
+                ("loan_deletions", "removed", "Pods on loan that were deleted against their budgets or grace periods."),
+                (
+                    "loan_evictions_refused",
+                    "refused",
+                    "Evictions that the API server or a budget refused for the moment.",
+                ),
+                ("loan_lost_core_seconds", "lost_core_s", "Work that evictions lost."),
             )
         ),
     )
@@ -177,7 +181,7 @@ def described(ledger: LoanLedger, context: PluginContext, pod: Pod, row: int) ->
         number = pool.loans.index(loan)
         if why := ledger.why_closed(pool, number):
             return why
-        room = int(ledger.room(pool, loan, CPU, at, ledger.nodes)[0])
+        room = int(ledger.room(pool, loan, CPU, at)[0])
         return f"on loan from {loan.lender}, which lends {max(0, room)}m more cpu there"
     held: dict[str, int] = {}
     for pool in ledger.pools:

@@ -11,7 +11,7 @@ from multisched.model.quantity import QuantityError, parse_milli, parse_value
 IDLE_REQUEST: Final = "multisched.io/idle-request"
 """Annotation of a BestEffort pod: what it is expected to use, for instance "cpu=2" or "cpu=500m,memory=1Gi"."""
 BATCH_RESOURCES: Final = {"kubernetes.io/batch-cpu": CPU, "kubernetes.io/batch-memory": MEMORY}
-"""Koordinator's extended resources; batch-cpu counts thousandths of cores."""
+"""Koordinator's resources; batch-cpu counts thousandths of cores."""
 TEXT_MAX: Final = 200
 NOTHING: Final[Mapping[str, int]] = {}
 
@@ -23,10 +23,9 @@ class IdleRequestError(ValueError):
 def idle_demand(pod: Pod) -> Mapping[str, int]:
     """Returns resource -> amount of idle capacity that the pod wants; empty if it is an ordinary pod, or its annotation is wrong."""
     spec = pod.spec
-    if spec.extended:
-        found = {own: spec.requests.get(name, 0) for name, own in BATCH_RESOURCES.items() if spec.requests.get(name)}
-        if found:
-            return found
+    found = {own: spec.requests[name] for name, own in BATCH_RESOURCES.items() if spec.requests.get(name)}
+    if found:
+        return found
     if IDLE_REQUEST not in pod.annotations or spec.qos is not QosClass.BEST_EFFORT:
         return NOTHING
     try:

@@ -139,7 +139,7 @@ class LoanLedger:
 
     def fits(self, pod: Pod, row: int) -> str:
         """Returns why the row's loan has no room for the pod, for users; empty if it has, or if the row is not on loan."""
-        return self.refusal(pod, row, self.nodes)
+        return self.refusal(pod, row)
 
     def take(self, pod: Pod, row: int) -> Mapping[str, str]:
         """Its binding needs no annotations."""
@@ -232,6 +232,13 @@ class LoanLedger:
         number = int(found.loan_of[row]) if row < len(found.loan_of) else OWN
         return found.loans[number] if number >= 0 else None
 
+    def with_borrowers(self, rows: Rows) -> Bools:
+        """Returns bool[rows]: rows with pods of any borrower."""
+        found: Bools = np.zeros(len(rows), np.bool_)
+        for pool in self.pools:
+            found |= (rows < len(pool.pods)) & (pool.pods.take(rows, mode="clip") > 0 if len(pool.pods) else False)
+        return found
+
     def has_borrowers(self, row: int) -> bool:
         """Reports whether pods of any borrower are on the row."""
         return any(row < len(pool.pods) and pool.pods[row] for pool in self.pools)
@@ -287,12 +294,11 @@ class LoanLedger:
 
     # -- what may be held ------------------------------------------------------------------------------------------
 
-    def room(
-        self, pool: Pool, loan: LoanTerms, resource: str, rows: Rows, nodes: NodeView, trial: Trial = NO_TRIAL
-    ) -> Int64:
+    def room(self, pool: Pool, loan: LoanTerms, resource: str, rows: Rows, trial: Trial = NO_TRIAL) -> Int64:
         """Returns int64[rows]: how much more pods of the pool may hold there. `rows`: of this loan.
 
-        `nodes`: the table, or an overlay; `trial`: what the overlay has more or less than the ledger.
+        `trial`: what an overlay has more or less of pods of borrowers. Other pods count as in the table, also if an overlay lacks them:
+        so a borrower gains nothing by evicting pods of the lender.
         """
         mine = pool.at(pool.held, resource, rows)
         others = self._all_held(pool.is_idle, resource, rows) - mine
@@ -301,7 +307,7 @@ class LoanLedger:
         if pool.is_idle:
             room: Int64 = pool.at(pool.offer, resource, rows) - mine - others
             return room
-        unused = nodes.allocatable(resource).take(rows) - (nodes.requested(resource).take(rows) - mine - others)
+        _, unused = self.used_by_others(resource, rows)
         limit = self._limit(pool, loan, resource, rows, unused)
         found: Int64 = np.minimum(limit - mine, unused - self.needs.at(resource, rows) - mine - others)
         return found
@@ -341,7 +347,7 @@ class LoanLedger:
                 total = total + pool.at(pool.held, resource, rows)
         return total
 
-    def refusal(self, pod: Pod, row: int, nodes: NodeView) -> str:
+    def refusal(self, pod: Pod, row: int) -> str:
         """Returns why the pod may not be placed on the row; empty: it may."""
         pool = self.pool_of(pod)
         if pool is None:
@@ -360,7 +366,7 @@ class LoanLedger:
         if foreign := self.not_lent(pod, loan):
             return not_lent(loan, foreign)
         for resource, amount in self.demand(pod).items():
-            if amount and self.room(pool, loan, resource, rows, nodes)[0] < amount:
+            if amount and self.room(pool, loan, resource, rows)[0] < amount:
                 return too_little(loan, resource)
         return ""
 

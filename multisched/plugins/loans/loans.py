@@ -21,7 +21,7 @@ from multisched.framework.cycle_state import StateKey
 from multisched.framework.dependency import Dependency
 from multisched.framework.events import ASSIGNED_POD_DELETE, NODE_ADD, Action, ClusterEvent, EventRegistration, Resource
 from multisched.framework.introspection import PluginMetric
-from multisched.framework.node_view import Codes, NodeView, Rows
+from multisched.framework.node_view import Codes, Rows
 from multisched.framework.points import CycleView, PostFilterResult, PreFilterResult, Refusals
 from multisched.framework.preemption import DryRun, GroupDryRun
 from multisched.framework.reasons import ReasonTable
@@ -203,10 +203,10 @@ class BorrowingLoans(Loans):
         for number, loan in enumerate(pool.loans):
             at = (numbers == number).nonzero()[0]
             if len(at) and loan.is_limited:
-                codes[at] = self._codes(pool, number, pod, rows[at], cycle.nodes, trial)
+                codes[at] = self._codes(pool, number, pod, rows[at], trial)
         return codes
 
-    def _codes(self, pool: Pool, number: int, pod: Pod, rows: Rows, nodes: NodeView, trial: Trial) -> Codes | int:
+    def _codes(self, pool: Pool, number: int, pod: Pod, rows: Rows, trial: Trial) -> Codes | int:
         loan = pool.loans[number]
         if why := self.ledger.why_closed(pool, number):
             return self._hard(why)
@@ -216,7 +216,7 @@ class BorrowingLoans(Loans):
         codes: Codes = np.zeros(len(rows), np.uint8)
         for resource, amount in demand.items():
             if amount:
-                lacking = self.ledger.room(pool, loan, resource, rows, nodes, trial) < amount
+                lacking = self.ledger.room(pool, loan, resource, rows, trial) < amount
                 codes[lacking & (codes == 0)] = self.reasons.code(Code.UNSCHEDULABLE, too_little(loan, resource))
         return codes
 
@@ -224,7 +224,7 @@ class BorrowingLoans(Loans):
         return self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, reason)
 
     def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
-        return PodSensitivity((), self.ledger.is_used_by, is_by_row=True)
+        return PodSensitivity((), self.ledger.is_used_by, self.ledger.with_borrowers, is_by_row=True)
 
     def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
         return self._count_in_trial(cycle, pod, other, row, 1)

@@ -82,7 +82,7 @@ class Recall(msgspec.Struct):
     since_s: float
     why: str
     excess: Mapping[str, int] = {}
-    """As it was last seen, without what leaving pods hold."""
+    """As it was last seen, with what leaving pods hold."""
     is_late: bool = False
     """It has passed its deadline."""
 
@@ -128,7 +128,7 @@ class Recalls:
             recall = self.open[key] = Recall(pool, loan, row, now_s, why)
             self.counts.recalls += 1
         pods = self._pods(pool, row)
-        recall.excess = left = self._left(excess, pods)
+        recall.excess, left = excess, self._left(excess, pods)
         assert loan.returns is not None, "only such loans are recalled"
         if not recall.is_late and now_s > recall.since_s + loan.returns.deadline_s:
             recall.is_late = True
@@ -138,7 +138,10 @@ class Recalls:
         for pod in pods:
             if LOAN_NOTICE in pod.annotations:
                 self._tell(pod, row, loan, why, now_s)  # a former leader has told it
-        units = self.units(pool, row, pods, left, now_s)
+        for whole in (False, True):
+            units = self.units(pool, row, pods, left, now_s, whole=whole)
+            if covers(units, left):
+                break
         for unit in self._to_tell(units, left, loan.returns.notice_s, now_s):
             for pod in unit.pods:
                 self._tell(pod, row, loan, why, now_s)
@@ -154,11 +157,14 @@ class Recalls:
         left = self._left(recall.excess, pods)
         if not left:
             return []
-        units = [
-            unit
-            for unit in self.units(recall.pool, recall.row, pods, left, now_s)
-            if all(pod.uid in self.told and now_s >= self.told[pod.uid].due_s for pod in unit.pods)
-        ]
+        for whole in (False, True):
+            units = [
+                unit
+                for unit in self.units(recall.pool, recall.row, pods, left, now_s, whole=whole)
+                if all(pod.uid in self.told and now_s >= self.told[pod.uid].due_s for pod in unit.pods)
+            ]
+            if covers(units, left):
+                break
         return [[self.told[pod.uid] for pod in unit.pods] for unit in least_loss(units, left)]
 
     def kept(self) -> list[Told]:
@@ -190,22 +196,28 @@ class Recalls:
                 del self._evictions[next(iter(self._evictions))]
             self._evictions.setdefault(owner.uid, deque()).append(now_s)
 
-    def units(self, pool: Pool, row: int, pods: Sequence[Pod], left: Mapping[str, int], now_s: float) -> list[Unit]:
-        """Returns the pods of the row that are not leaving, each with the pods that must be evicted with it."""
+    def units(
+        self, pool: Pool, row: int, pods: Sequence[Pod], left: Mapping[str, int], now_s: float, *, whole: bool
+    ) -> list[Unit]:
+        """Returns the pods of the row that are not leaving, each with the pods that must be evicted with it.
+
+        `whole`: gangs are evicted whole; else only members that their gangs can spare are returned.
+        """
         gangs, units, seen = self._context.gangs, list[Unit](), set[str]()
-        spare: Counter[str] = Counter()
+        spare: dict[str, int] = {}
         for pod in pods:
             if pod.is_leaving or pod.uid in seen:
                 continue
             key = gangs.key_of(pod.uid) if len(gangs) else None
             together = [pod]
-            if key is not None:
+            if key is not None and whole:
+                members = map(self._context.hold.placed, gangs.placed_members(key))
+                together = [one.pod for one in members if one is not None]
+            elif key is not None:
                 spare.setdefault(key, gangs.surplus(key))
-                if spare[key] > 0:
-                    spare[key] -= 1
-                else:
-                    members = map(self._context.hold.placed, gangs.placed_members(key))
-                    together = [one.pod for one in members if one is not None]
+                spare[key] -= 1
+                if spare[key] < 0:
+                    continue
             seen.update(one.uid for one in together)
             units.append(self._unit(pool, row, tuple(together), left, now_s))
         return units

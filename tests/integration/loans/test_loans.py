@@ -314,7 +314,7 @@ def test_idle_capacity_follows_the_measured_use_of_the_lender() -> None:
 
 
 async def create_idle(cluster: GpuCluster, name: str, cpu: str = "1") -> None:
-    spec = {"schedulerName": "job-scheduler", "restartPolicy": "Never", "terminationGracePeriodSeconds": 1}
+    spec: Document = {"schedulerName": "job-scheduler", "restartPolicy": "Never", "terminationGracePeriodSeconds": 1}
     document = pod_document(name, container("c"), **spec)
     document["metadata"]["annotations"] = {"multisched.io/idle-request": f"cpu={cpu}"}
     await cluster.send("POST", PODS, document)
