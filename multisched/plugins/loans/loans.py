@@ -45,7 +45,7 @@ from multisched.plugins.loans.loan_ledger import (
     nothing_lent,
     too_little,
 )
-from multisched.plugins.loans.on_loan import OnLoan
+from multisched.plugins.loans.on_loan import Answers, OnLoan
 
 LOANS: Final = "Loans"
 BORROWERS_ARG: Final = "borrowers"
@@ -78,6 +78,7 @@ class Loans:
         loans = [loan for borrower in ledger.borrowers for loan in borrower.loans]
         self._may_recall = any(loan.lender == context.domain and loan.returns is not None for loan in loans)
         self._budgets = DisruptionBudgets(context.objects, context.victims)
+        self._answers: Answers = {}
         self.lending = Lending(ledger, context, lambda: context.notify(OPENED))
 
     async def run(self, ports: BackgroundPorts) -> None:
@@ -101,7 +102,7 @@ class Loans:
         dry_run = refusals.dry_run()
         row = self._row_needed(pod, dry_run)
         if row is None:
-            found = dry_run.displace(OnLoan(self.ledger, self._context.domain, self._budgets))
+            found = dry_run.displace(self._on_loan())
             if len(found.rows):
                 row = int(found.rows[np.lexsort(found.costs[::-1])[0]])
         if row is None:
@@ -109,6 +110,9 @@ class Loans:
             return PostFilterResult(Status.unschedulable())
         self.ledger.needs.add(pod, row, self.ledger.now_s)
         return PostFilterResult(SUCCESS, cycle.nodes.node(row).name)
+
+    def _on_loan(self) -> OnLoan:
+        return OnLoan(self.ledger, self._context.domain, self._budgets, self._answers)
 
     def _row_needed(self, pod: Pod, dry_run: DryRun) -> int | None:
         """Returns the row to which the pod is nominated already, if it would still help."""
@@ -128,7 +132,7 @@ class Loans:
         """Notes what the pods need on the rows where they would start together. They are nominated when it is back."""
         if not self._may_recall or any(self._pool(pod) is not None for pod in pods):
             return PostFilterResult(Status.unschedulable())
-        found = yield from dry_run.displace(OnLoan(self.ledger, self._context.domain, self._budgets))
+        found = yield from dry_run.displace(self._on_loan())
         for pod in pods:
             self.ledger.needs.drop(pod.uid)
         if found is None or not found.victims:
