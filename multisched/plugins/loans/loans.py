@@ -133,15 +133,22 @@ class Loans:
         if not self._may_recall or any(self._pool(pod) is not None for pod in pods):
             return PostFilterResult(Status.unschedulable())
         found = yield from dry_run.displace(self._on_loan())
+        if found is None and self._are_met(pods):
+            return PostFilterResult(Status.unschedulable(WAITS_FOR_LOAN))
         for pod in pods:
             self.ledger.needs.drop(pod.uid)
         if found is None or not found.victims:
             return PostFilterResult(Status.unschedulable())
         for pod, node in found.nominations:
             row = cycle.nodes.row_of(node)
-            if row is not None and node in found.victims:
+            if row is not None:  # also where nothing has to end: it must not be lent again meanwhile
                 self.ledger.needs.add(pod, row, self.ledger.now_s, is_nominated=False)
         return PostFilterResult(Status.unschedulable(WAITS_FOR_LOAN))
+
+    def _are_met(self, pods: Sequence[Pod]) -> bool:
+        """Reports whether what the pods needed is back, so that their next attempt can use it."""
+        needs = [need for pod in pods if (need := self.ledger.needs.of(pod.uid)) is not None]
+        return bool(needs) and all(self.ledger.is_met(need) for need in needs)
 
     def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
         if self.ledger.needs:
