@@ -57,6 +57,8 @@ class Pool:
         self.borrower = borrower
         self.is_idle = is_idle
         self.loans = [loan for loan in borrower.loans if loan.is_idle == is_idle]
+        self.resources = frozenset[str]().union(*(loan.resources for loan in self.loans))
+        """What is counted: pods may request any number of other resources."""
         self.is_open = [loan.hours is None for loan in self.loans]
         """By loan; set by the background task of the borrower, which knows the time."""
         self.is_frozen = [False] * len(self.loans)
@@ -116,7 +118,6 @@ class LoanLedger:
         self.loans_version = 0
         """Rises when a row joins or leaves a loan."""
         self._row_version: Counter[int] = Counter()
-        self._size = 0
         self.is_adopted = False
         """True after `adopt`."""
         self._handed: dict[str, Handed] = {}
@@ -161,7 +162,6 @@ class LoanLedger:
             self._count(known, -1)
 
     def set_node(self, row: int, node: Node | None) -> None:
-        self._size = max(self._size, row + 1)
         if node is not None and self._handed:
             self._adopt(row, node.name)
         for pool in self.pools:
@@ -253,11 +253,11 @@ class LoanLedger:
         return [uid for uid in on_row if (held := self._held.get(uid)) is not None and held.pool == number]
 
     def _hold_of(self, pod: Pod, row: int) -> Held:
-        first = self._first_of[pod.spec.scheduler_name]
         idle = idle_demand(pod)
-        return Held(
-            row, first + bool(idle), {name: amount for name, amount in (idle or pod.requests).items() if amount}
-        )
+        number = self._first_of[pod.spec.scheduler_name] + bool(idle)
+        counted = self.pools[number].resources
+        amounts = {name: amount for name, amount in (idle or pod.requests).items() if amount and name in counted}
+        return Held(row, number, amounts)
 
     def _add(self, pod: Pod, row: int) -> None:
         held = self._held[pod.uid] = self._hold_of(pod, row)
