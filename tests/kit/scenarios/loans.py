@@ -29,6 +29,8 @@ TOLD_S: Final = 6.0
 """Time from a need until pods have a notice."""
 WITHDRAWN_S: Final = 4.0
 """Time from the end of a need until its notices are removed."""
+BELIEVED_S: Final = 15.0
+"""The same for a process that has taken over: for ten seconds it keeps the notices that it finds."""
 
 
 class LoanScenario(PooledScenario[LoanWorkload, LoanHistory]):
@@ -79,11 +81,11 @@ class LoanScenario(PooledScenario[LoanWorkload, LoanHistory]):
             held = sum(map(self.history.held_too_much, self.nodes))
             self.report(before, f"I17: borrowers hold {held}m too much {within_s:g} s after {why}", within_s)
 
-    async def must_be_withdrawn(self, jobs: LoanWorkload, why: str) -> None:
+    async def must_be_withdrawn(self, jobs: LoanWorkload, why: str, within_s: float = WITHDRAWN_S) -> None:
         """Reports a violation if pods keep their notices."""
         before = self.leader()
-        if not await self.until(lambda: not self.history.told(jobs.name), WITHDRAWN_S):
-            self.report(before, f"I17: pods of {jobs.name} keep their notices: {why}", WITHDRAWN_S)
+        if not await self.until(lambda: not self.history.told(jobs.name), within_s):
+            self.report(before, f"I17: pods of {jobs.name} keep their notices: {why}", within_s)
 
 
 Scenario = Callable[[LoanScenario], Awaitable[bool]]
@@ -268,7 +270,7 @@ async def _kill_and_withdraw(scenario: LoanScenario) -> bool:
     own.replicas = 0
     await scenario.until(lambda: scenario.leader() is not None, LED_S)
     await scenario.context.until_in_use(scenario.nodes[0])
-    await scenario.must_be_withdrawn(jobs, "the lender's pod is deleted, and another process leads")
+    await scenario.must_be_withdrawn(jobs, "the lender's pod is deleted, and another process leads", BELIEVED_S)
     own.replicas = 1
     await scenario.must_run(own, "it was created again", LED_S + GIVES_S)
     return True
