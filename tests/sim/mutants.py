@@ -17,6 +17,7 @@ from functools import partial
 from tests.kit.run.seeded_run import run_seed
 from tests.kit.settings.setting import (
     EDITED_FROM,
+    LENT_FROM,
     OWNED_FROM,
     RELOADED_FROM,
     SERVERLESS_FROM,
@@ -24,7 +25,16 @@ from tests.kit.settings.setting import (
     TIDED_FROM,
 )
 from tests.kit.world.gang_plans import PACKED_FROM
-from tests.sim import card_defects, edit_defects, gang_defects, job_defects, quota_defects, reload_defects, tide_defects
+from tests.sim import (
+    card_defects,
+    edit_defects,
+    gang_defects,
+    job_defects,
+    loan_defects,
+    quota_defects,
+    reload_defects,
+    tide_defects,
+)
 from tests.sim.recent_defects import DEFECTS
 from tests.sim.run import quiet
 
@@ -36,6 +46,7 @@ STARTS = {
     edit_defects.__name__: EDITED_FROM,
     tide_defects.__name__: TIDED_FROM,
     job_defects.__name__: SERVERLESS_FROM,
+    loan_defects.__name__: LENT_FROM,
 }
 """Module of defects -> the first seed of the runs that can catch them; other modules: 0."""
 SEEDS_MAX = 48

@@ -66,8 +66,8 @@ TESTED = (
     LENT_FROM,
     LENT_FROM + 1,
 )
-"""Seeds that `make test` plays (`test_sim`): one of each kind, and both halves of the scenarios of tides, of jobs and of loans. Those with an even
-number run the default configuration.
+"""Seeds that `make test` plays (`test_sim`): one of each kind, and both halves of the scenarios of tides, of jobs and of loans. Those
+with an even number run the default configuration.
 """
 FAULTS_MIN = 10
 """Minimum number of faults in every run."""
