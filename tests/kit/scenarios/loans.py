@@ -16,7 +16,7 @@ from tests.kit.checkers.api.loan_history import LoanHistory
 from tests.kit.disruptions.run_context import RunContext
 from tests.kit.scenarios.dedicated_nodes import leader
 from tests.kit.scenarios.pooled import FAILED, GIVES_S, LED_S, THROTTLED, PooledScenario, run_scenarios
-from tests.kit.settings.setting import LENDER, LOAN_DEADLINE_S, LOAN_NOTICE_S
+from tests.kit.settings.setting import HOURS_PERIOD_S, LENDER, LENT, LENT_BY_HOURS, LOAN_DEADLINE_S, LOAN_NOTICE_S
 from tests.kit.world.loan_workloads import CORES_MILLI, NOTICE, LoanWorkload, LoanWorkloads
 
 STEP_MILLI: Final = 250
@@ -41,10 +41,10 @@ class LoanScenario(PooledScenario[LoanWorkload, LoanHistory]):
     def __init__(self, context: RunContext, loans: LoanWorkloads, history: LoanHistory, rng: random.Random) -> None:
         super().__init__(context, loans, history, rng, loans.pool())
         self.loans = loans
-        self.terms = context.setting.loans[-1]
+        self.terms = [one for one in context.setting.loans if one.lent == LENT][-1]
 
-    async def node(self) -> str:
-        name = await self.loans.node(self.pool)
+    async def node(self, lent: str = LENT) -> str:
+        name = await self.loans.node(self.pool, lent)
         self.nodes.append(name)
         return name
 
@@ -189,6 +189,23 @@ async def _end_slowly(scenario: LoanScenario) -> bool:
     jobs.ends_s, jobs.replicas = 1.5, jobs.replicas - 2
     await scenario.must_run(others, "others have ended", RETURNS_S)
     return True
+
+
+async def _close(scenario: LoanScenario) -> bool:
+    """The hours of a loan begin, and end: then all is back."""
+    await scenario.node(LENT_BY_HOURS)
+    jobs = scenario.borrowing(2 * STEP_MILLI, scenario.rng.randint(2, 8))
+    await scenario.must_run(jobs, "the hours of the loan have begun", HOURS_PERIOD_S / 2 + RUNS_S)
+    before, hours = scenario.leader(), scenario.context.setting.loans[-1]
+
+    def now_s() -> float:
+        return scenario.context.clock.now().timestamp()
+
+    await scenario.until(lambda: not hours.is_open(now_s()), HOURS_PERIOD_S)
+    await scenario.context.pause(1.0, 2.0)
+    if any(pod.node for pod in scenario.loans.pods_of(jobs)):
+        scenario.report(before, f"I17: pods of {jobs.name} run after the hours of their loan", 0.0)
+    return scenario.history.evicted(jobs.name) > 0
 
 
 # -- needs that end, budgets, and others' annotations ------------------------------------------------------------------------
@@ -356,6 +373,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "leader killed between notices of a loan": _kill_while_it_writes,
     "leader killed under notice of a loan": _kill_under_notice,
     "leader killed when all is lent": _restart_when_lent,
+    "hours of a loan end": _close,
     "lender grows and shrinks": _give_and_return,
     "lender takes free capacity": _take_free_capacity,
     "need of the lender ends": _withdraw,

@@ -82,6 +82,11 @@ LENDER: Final = "forecast"
 LOAN_NOTICE_S: Final = 4
 LOAN_GRACE_S: Final = 2
 LOAN_DEADLINE_S: Final = 14
+LENT, LENT_BY_HOURS = "yes", "hours"
+"""Values of the label LOAN of nodes: always on loan, and for HOURS_OPEN_S in each HOURS_PERIOD_S."""
+HOURS_PERIOD_S, HOURS_OPEN_S = 240, 120
+HOURS: Final = 40
+"""Openings in the configuration; no run lasts longer."""
 SHARES_AND_HEADROOM: Final = ((50, 0), (75, 500), (100, 1000), (75, 0), (50, 250))
 """Percent of unrequested room, and thousandths of cores that are kept free: never all of the room is lent."""
 SERVERLESS_DOMAIN: Final = "job"
@@ -146,11 +151,21 @@ SHIPPED: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class LoanTerms:
-    """What one domain may hold on nodes with the label LOAN."""
+    """What one domain may hold on some nodes of LENDER."""
 
     borrower: str
     share_percent: int
     headroom_milli: int
+    lent: str = LENT
+    """Value of the label LOAN of these nodes."""
+
+    def is_open(self, now_s: float) -> bool:
+        """Reports whether anything may be held at this time (epoch seconds)."""
+        return self.lent != LENT_BY_HOURS or now_s % HOURS_PERIOD_S < HOURS_OPEN_S
+
+    def may_lend(self, now_s: float) -> bool:
+        """Reports whether anything is lent: not if it could not be back before the loan closes."""
+        return self.is_open(now_s) and self.is_open(now_s + LOAN_DEADLINE_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,10 +346,11 @@ def serverless_document(seed: int) -> Mapping[str, Any]:
 
 
 def loan_terms(seed: int) -> tuple[LoanTerms, ...]:
-    """Returns the loans of one run: to one borrower, or to two."""
+    """Returns the loans of one run: to one borrower, or to two, and further nodes by hours."""
     rng = random.Random(f"{seed}/loans")
     borrowers = ["gpu", "job"] if rng.random() < 0.4 else ["job"]
-    return tuple(LoanTerms(borrower, *rng.choice(SHARES_AND_HEADROOM)) for borrower in borrowers)
+    always = (LoanTerms(borrower, *rng.choice(SHARES_AND_HEADROOM)) for borrower in borrowers)
+    return (*always, LoanTerms(borrowers[-1], 100, 0, LENT_BY_HOURS))
 
 
 def lent_document(loans: Sequence[LoanTerms]) -> Mapping[str, Any]:
@@ -343,12 +359,19 @@ def lent_document(loans: Sequence[LoanTerms]) -> Mapping[str, Any]:
     back = {"notice": f"{LOAN_NOTICE_S}s", "grace": f"{LOAN_GRACE_S}s", "deadline": f"{LOAN_DEADLINE_S}s"}
     for loan in loans:
         (domain,) = (one for one in found["domains"] if one["name"] == loan.borrower)
-        terms: dict[str, Any] = {"from": LENDER, "selector": {"matchLabels": {LOAN: "yes"}}}
+        terms: dict[str, Any] = {"from": LENDER, "selector": {"matchLabels": {LOAN: loan.lent}}}
         terms |= {"sharePercent": loan.share_percent, "return": {**back, "evictionsPerOwner": 100}}
         if loan.headroom_milli:
             terms["headroom"] = {"cpu": f"{loan.headroom_milli}m"}
-        domain["loans"] = [terms]
+        if loan.lent == LENT_BY_HOURS:
+            begins = range(0, HOURS * HOURS_PERIOD_S, HOURS_PERIOD_S)
+            terms["hours"] = [{"from": _time_of_day(at_s), "to": _time_of_day(at_s + HOURS_OPEN_S)} for at_s in begins]
+        domain.setdefault("loans", []).append(terms)
     return found
+
+
+def _time_of_day(at_s: int) -> str:
+    return f"{at_s // 3600:02}:{at_s // 60 % 60:02}"
 
 
 def tided_document(*, is_frozen: bool = False) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.kit.settings.setting import LENDER
+from tests.kit.settings.setting import LENDER, LENT
 from tests.kit.world.labels import LOAN
 from tests.kit.world.pooled_workloads import ENDS_S, PooledWorkload, PooledWorkloads
 
@@ -42,10 +42,10 @@ class LoanWorkloads(PooledWorkloads[LoanWorkload]):
         """Returns the name of a new pool."""
         return self.new_pool("loan")
 
-    async def node(self, pool: str) -> str:
+    async def node(self, pool: str, lent: str = LENT) -> str:
         """Creates a node on loan. Returns its name."""
         amounts = {"cpu": f"{CORES_MILLI}m", "memory": "64Gi", "pods": "60"}
-        return await self.create_node(pool, LENDER, amounts, {LOAN: "yes"})
+        return await self.create_node(pool, LENDER, amounts, {LOAN: lent})
 
     def own(self, pool: str, milli: int, replicas: int = 1, *, is_gang: bool = False) -> LoanWorkload:
         """Adds pods of the lender."""

@@ -23,6 +23,7 @@ from multisched.cluster.base.request import ApiRequest
 from multisched.model.objects import CPU, Node, Pod
 from multisched.model.wire import Response
 from tests.kit.settings.setting import LOAN_DEADLINE_S, LOAN_GRACE_S, LOAN_NOTICE_S, LoanTerms
+from tests.kit.world.gang_plans import ACK
 from tests.kit.world.gang_workloads import POOL
 from tests.kit.world.labels import LOAN
 from tests.kit.world.loan_workloads import NOTICE, ON_LOAN, OWN, RETRIES_LEFT
@@ -32,6 +33,8 @@ LATE_MAX_S: Final = 1.1
 """A notice may be shorter by so much: it counts from when it was sent, and the write may arrive later."""
 KNOWN_S: Final = 3.0
 """An eviction is needless only if nothing needed it for so long: what ended last may not be known yet."""
+BOUND_S: Final = 5.0
+"""Time from a decision until its bind takes effect."""
 WHOLE_SECOND_S: Final = 1.0
 """Start times and ends of notices have whole seconds."""
 SPARED_RETRIES: Final = 1
@@ -80,7 +83,9 @@ class LoanHistory:
     ) -> None:
         """`now_s`: epoch seconds. `terms`: in file order."""
         self._pods, self._nodes, self._now_s, self._report = pods, nodes, now_s, report_violation
-        self._terms = {f"{one.borrower}-scheduler": one for one in terms}
+        self._schedulers = list(dict.fromkeys(f"{one.borrower}-scheduler" for one in terms))
+        self._terms = {(f"{one.borrower}-scheduler", one.lent): one for one in terms}
+        """(schedulerName, value of the label LOAN of the node) -> terms."""
         self._told: dict[str, _Told] = {}
         """uid -> the notice that the program wrote, and that is on the pod now."""
         self._workloads: dict[str, _Workload] = defaultdict(_Workload)
@@ -112,19 +117,19 @@ class LoanHistory:
         return sum(pod.uid in self._told for pod in self._members(workload))
 
     def in_part(self) -> list[str]:
-        """Returns gangs of which members are there that ran when another one was evicted."""
-        return [
-            name
-            for name, workload in sorted(self._workloads.items())
-            if any(
-                _is_gang(pod) and (pod.started_s or math.inf) < max(workload.evicted_s.values(), default=0.0)
-                for pod in self._members(name)
-            )
-        ]
+        """Returns gangs below their minimum of which members run that ran when another one was evicted."""
+        found = []
+        for name, workload in sorted(self._workloads.items()):
+            members = [pod for pod in self._members(name) if pod.node and _minimum(pod)]
+            evicted_s = max(workload.evicted_s.values(), default=0.0)
+            is_old = any((pod.started_s or math.inf) < evicted_s for pod in members)
+            if is_old and len(members) < _minimum(members[0]):
+                found.append(name)
+        return found
 
     def held_too_much(self, node: str) -> int:
         """Returns the CPU that borrowers hold on the node beyond their loans, with what waiting pods of the lender need."""
-        return sum(max(0, self._excess_of(self._nodes()[node], one)) for one in self._terms)
+        return sum(max(0, self._excess_of(self._nodes()[node], one)) for one in self._schedulers)
 
     def watch_choice(self, node: str) -> None:
         """Remembers among which pods of the node the first notices are chosen."""
@@ -233,7 +238,7 @@ class LoanHistory:
             if not is_overdue:
                 self._report(f"I17: {pod.name} is deleted against its budget {given_s:.1f} s after its notice")
         has_begun = any(at_s > (pod.started_s or now_s) for at_s in workload.evicted_s.values())
-        if evicted_s is None and not pod.is_deleting and not (_is_gang(pod) and has_begun):
+        if evicted_s is None and not pod.is_deleting and not (_minimum(pod) and has_begun):
             self._judge_need(pod)
         if is_done:
             workload.evicted_s.setdefault(pod.uid, now_s)
@@ -242,7 +247,7 @@ class LoanHistory:
         """Checks that something needed the eviction within the last KNOWN_S."""
         nodes = self._nodes()
         found = [nodes[pod.node]] if pod.node in nodes else []
-        if _is_gang(pod):  # a member on another node may have had to go
+        if _minimum(pod):  # a member on another node may have had to go
             found = [node for node in nodes.values() if _pool_of(pod, node)]
         for node in found:
             known = self._excess[node.name, pod.spec.scheduler_name]
@@ -254,7 +259,7 @@ class LoanHistory:
         """Notes how much borrowers hold too much. Called regularly."""
         now_s = self._now_s()
         for node in self._nodes().values():
-            for scheduler in self._terms if LOAN in node.labels else ():
+            for scheduler in self._schedulers if LOAN in node.labels else ():
                 known = self._excess[node.name, scheduler]
                 known.append((now_s, self._excess_of(node, scheduler)))
                 while known[0][0] < now_s - KNOWN_S:
@@ -266,15 +271,17 @@ class LoanHistory:
         mine = sum(
             one.requests.get(CPU, 0) for one in pods if one.spec.scheduler_name == scheduler and not one.is_deleting
         )
-        others = _milli(one for one in pods if one.spec.scheduler_name not in self._terms)
-        schedulers = list(self._terms)
-        before = schedulers[: schedulers.index(scheduler)]
+        terms, now_s = self._terms.get((scheduler, node.labels[LOAN])), self._now_s()
+        if terms is None or not terms.may_lend(now_s + KNOWN_S):
+            return mine
+        others = _milli(one for one in pods if one.spec.scheduler_name not in self._schedulers)
+        before = self._schedulers[: self._schedulers.index(scheduler)]
         first = _milli(one for one in pods if one.spec.scheduler_name in before)
         needed = _milli(
             one for one in self._pods().values() if one.labels.get(LOAN) == OWN and not one.node and _pool_of(one, node)
         )
         unused = node.allocatable[CPU] - others
-        return mine - max(0, min(_limit(self._terms[scheduler], unused), unused - needed - first))
+        return mine - max(0, min(_limit(terms, unused), unused - needed - first))
 
     def _on(self, node: str) -> list[Pod]:
         return [pod for pod in self._pods().values() if pod.node == node and not pod.is_terminal]
@@ -283,13 +290,17 @@ class LoanHistory:
 
     def bound(self, pod: Pod, name: str, known: Iterable[Pod]) -> None:
         """Checks a bind. `known`: pods on nodes that its sender knew of, sized as it knew them."""
-        node, terms = self._nodes().get(name), self._terms.get(pod.spec.scheduler_name)
-        if node is None or terms is None or LOAN not in node.labels:
+        node = self._nodes().get(name)
+        if node is None or LOAN not in node.labels or pod.spec.scheduler_name not in self._schedulers:
+            return
+        terms, now_s = self._terms.get((pod.spec.scheduler_name, node.labels[LOAN])), self._now_s()
+        if terms is None or not any(terms.may_lend(at_s) for at_s in (now_s, now_s - BOUND_S)):
+            self._report(f"I17: {pod.name} is bound to {name}, which lends nothing to it at this time")
             return
         self.judged += 1
         pods = [one for one in known if one.node == name]
         mine = _milli(one for one in pods if one.spec.scheduler_name == pod.spec.scheduler_name) + _milli([pod])
-        unused = node.allocatable[CPU] - _milli(one for one in pods if one.spec.scheduler_name not in self._terms)
+        unused = node.allocatable[CPU] - _milli(one for one in pods if one.spec.scheduler_name not in self._schedulers)
         limit = _limit(terms, unused)
         if mine > limit:
             self._report(
@@ -305,8 +316,9 @@ def _milli(pods: Iterable[Pod]) -> int:
     return sum(pod.requests.get(CPU, 0) for pod in pods)
 
 
-def _is_gang(pod: Pod) -> bool:
-    return any(key.endswith("/min-available") for key in pod.labels)
+def _minimum(pod: Pod) -> int:
+    """Returns the minimum of the pod's gang; 0 for a single pod."""
+    return int(pod.labels.get(f"{ACK}min-available", "0"))
 
 
 def _is_of(pod: Pod, workload: str) -> bool:
