@@ -25,14 +25,22 @@ from tests.sim.defects import defect, put
 @defect
 def leaving_pods_hold_nothing() -> None:
     """What a pod holds on loan is lent again when it is being deleted, not when it is gone."""
-    genuine = LoanLedger.restore
+    genuine = LoanLedger.room
 
-    def restore(self: LoanLedger, pod: Pod, row: int) -> None:
-        genuine(self, pod, row)
-        if pod.is_deleting:
-            self.release(pod.uid)
+    def room(
+        self: LoanLedger, pool: Pool, loan: LoanTerms, resource: str, rows: Rows, trial: Trial = NO_TRIAL
+    ) -> Int64:
+        leaving = [
+            sum(
+                held.amounts.get(resource, 0)
+                for pod in self.nodes.pods_on(row)
+                if pod.is_deleting and (held := self.hold(pod.uid)) is not None
+            )
+            for row in rows.tolist()
+        ]
+        return genuine(self, pool, loan, resource, rows, trial) + np.array(leaving, np.int64)
 
-    put(LoanLedger, "restore", restore)
+    put(LoanLedger, "room", room)
 
 
 @defect

@@ -55,12 +55,15 @@ class LoanScenario(PooledScenario[LoanWorkload, LoanHistory]):
     def borrowing(self, milli: int, replicas: int, *, is_gang: bool = False, left: int | None = None) -> LoanWorkload:
         return self.loans.borrowing(self.pool, self.terms.borrower, milli, replicas, is_gang=is_gang, retries_left=left)
 
-    async def lent(self, nodes: int = 1) -> LoanWorkload | None:
-        """Creates nodes and pods of the borrower that hold all that they may; None if these do not run."""
+    async def lent(self, nodes: int = 1, ends_s: float | None = None) -> LoanWorkload | None:
+        """Creates nodes and pods of the borrower that hold all that they may; None if these do not run. `ends_s`: see
+        `PooledWorkload`; None: drawn.
+        """
         for _ in range(nodes):
             await self.node()
         milli = self.rng.choice([STEP_MILLI, 2 * STEP_MILLI]) if self.limit() % (2 * STEP_MILLI) == 0 else STEP_MILLI
         jobs = self.borrowing(milli, nodes * self.limit() // milli)
+        jobs.ends_s = jobs.ends_s if ends_s is None else ends_s
         await self.must_run(jobs, "they were created beside idle nodes", RUNS_S)
         return jobs if self.loans.runs(jobs) else None
 
@@ -181,12 +184,12 @@ async def _take_the_cheapest(scenario: LoanScenario) -> bool:
 
 async def _end_slowly(scenario: LoanScenario) -> bool:
     """Pods of the borrower end by themselves, slowly, while others wait for what they hold."""
-    jobs = await scenario.lent()
+    jobs = await scenario.lent(ends_s=6.0)
     if jobs is None:
         return False
+    jobs.replicas -= 2
+    await scenario.context.pause(1.0, 2.0)
     others = scenario.borrowing(STEP_MILLI, 2)
-    await scenario.context.pause(3.0, 6.0)
-    jobs.ends_s, jobs.replicas = 1.5, jobs.replicas - 2
     await scenario.must_run(others, "others have ended", RETURNS_S)
     return True
 
