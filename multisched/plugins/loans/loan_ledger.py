@@ -307,9 +307,9 @@ class LoanLedger:
         if pool.is_idle:
             room: Int64 = pool.at(pool.offer, resource, rows) - mine - others
             return room
-        _, unused = self.used_by_others(resource, rows)
+        unused = self._left_by_lender(resource, rows)
         limit = self._limit(pool, loan, resource, rows, unused)
-        found: Int64 = np.minimum(limit - mine, unused - self.needs.at(resource, rows) - mine - others)
+        found: Int64 = np.minimum(limit - mine, unused - mine - others)
         return found
 
     def excess(self, pool: Pool, loan: LoanTerms, resource: str, rows: Rows) -> Int64:
@@ -327,9 +327,8 @@ class LoanLedger:
                 return np.zeros(len(rows), np.int64)
             allowed = pool.at(pool.offer, resource, rows) - before
         else:
-            _, unused = self.used_by_others(resource, rows)
-            needed = self.needs.at(resource, rows)
-            allowed = np.minimum(self._limit(pool, loan, resource, rows, unused), unused - needed - before)
+            unused = self._left_by_lender(resource, rows)
+            allowed = np.minimum(self._limit(pool, loan, resource, rows, unused), unused - before)
         found: Int64 = np.minimum(mine, np.maximum(0, mine - np.maximum(0, allowed)))
         return found
 
@@ -339,6 +338,11 @@ class LoanLedger:
         share = unused if loan.share_percent == 100 else np.maximum(0, unused) * loan.share_percent // 100
         limit: Int64 = share - loan.headroom.get(resource, 0) - pool.at(pool.reserve, resource, rows)
         return limit
+
+    def _left_by_lender(self, resource: str, rows: Rows) -> Int64:
+        """Returns int64[rows]: what pods that are on no loan leave of allocatable, waiting ones of the lender included."""
+        _, unused = self.used_by_others(resource, rows)
+        return unused - self.needs.at(resource, rows)
 
     def _all_held(self, is_idle: bool, resource: str, rows: Rows) -> Int64:
         total: Int64 = np.zeros(len(rows), np.int64)

@@ -74,9 +74,9 @@ class Sums:
             for one in here
             if one.spec.scheduler_name in ("job-scheduler", "other-scheduler")
         )
-        unused = CPU_MILLI - (total - lent)
+        unused = CPU_MILLI - (total - lent) - self.needs.get(node, 0)
         limit = unused * self.share_percent // 100 - HEADROOM
-        is_within = not cpu or (mine + cpu <= limit and lent + cpu <= unused - self.needs.get(node, 0))
+        is_within = not cpu or (mine + cpu <= limit and lent + cpu <= unused)
         return is_within and total + cpu <= CPU_MILLI
 
 
