@@ -19,7 +19,7 @@ import numpy as np
 from multisched.framework.node_view import Bools, Int64, NodeView, Rows
 from multisched.model.objects import Node, Pod
 from multisched.plugins.loans.idle_demand import BATCH_RESOURCES, IDLE_REQUEST, idle_demand
-from multisched.plugins.loans.needs import Need, Needs
+from multisched.plugins.loans.needs import Needs
 from multisched.plugins.loans.terms import Borrower, LoanTerms
 
 OWN: Final = -1
@@ -389,16 +389,6 @@ class LoanLedger:
         used = self.nodes.requested(resource).take(rows) - self._all_held(False, resource, rows)
         unused: Int64 = self.nodes.allocatable(resource).take(rows) - used
         return used, unused
-
-    def is_met(self, need: Need) -> bool:
-        """Reports whether nothing on the row of a need has to end any more."""
-        rows = np.array([need.row], np.intp)
-        return all(
-            int(self.used_by_others(name, rows)[1][0])
-            >= int((self.needs.at(name, rows) + self._all_held(False, name, rows))[0])
-            for name, amount in need.pod.requests.items()
-            if amount
-        )
 
     def set_rows(self, columns: dict[str, Int64], pool: Pool, resource: str, rows: Rows, amounts: Int64) -> bool:
         """Sets `reserve` or `offer` of some rows; returns True if that is a change."""

@@ -45,6 +45,7 @@ from multisched.plugins.loans.loan_ledger import (
     nothing_lent,
     too_little,
 )
+from multisched.plugins.loans.needs import Need
 from multisched.plugins.loans.on_loan import Answers, OnLoan
 
 LOANS: Final = "Loans"
@@ -148,7 +149,16 @@ class Loans:
     def _are_met(self, pods: Sequence[Pod]) -> bool:
         """Reports whether what the pods needed is back, so that their next attempt can use it."""
         needs = [need for pod in pods if (need := self.ledger.needs.of(pod.uid)) is not None]
-        return bool(needs) and all(self.ledger.is_met(need) for need in needs)
+        return bool(needs) and not any(self._is_held(need) for need in needs)
+
+    def _is_held(self, need: Need) -> bool:
+        """Reports whether pods on loan hold too much on the row of a need."""
+        rows = np.array([need.row], np.intp)
+        return any(
+            loan is not None and any(self.ledger.excess(pool, loan, name, rows)[0] for name in need.pod.requests)
+            for number, pool in enumerate(self.ledger.pools)
+            for loan in (self.ledger.loan_at(number, need.row),)
+        )
 
     def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
         if self.ledger.needs:
