@@ -41,6 +41,7 @@ from tests.kit.settings.setting import (
     serverless_units,
 )
 from tests.kit.wire.faults import Faults
+from tests.kit.world.loan_workloads import LoanMeasures
 from tests.kit.world.policies import Policies
 from tests.kit.world.world import World
 
@@ -129,6 +130,8 @@ class Run:
             objects, report_violation = self._bind_checker.objects, self._bind_checker.report_violation
             self._bind_checker.cards = CardChecker(self._world.cards, objects, report_violation)
         self._replicas = Replicas(setting, seed, loop, rng, self._world.user.api, self._faults, self._bind_checker)
+        if self._world.loans is not None:
+            self._replicas.measures = LoanMeasures(self._world.loans)
         self._context = RunContext(
             seed=seed,
             setting=setting,

@@ -12,11 +12,21 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from tests.kit.checkers.api.loan_history import LoanHistory
+from tests.kit.checkers.api.loan_history import MEASURED_S, LoanHistory
 from tests.kit.disruptions.run_context import RunContext
 from tests.kit.scenarios.dedicated_nodes import leader
 from tests.kit.scenarios.pooled import FAILED, GIVES_S, LED_S, THROTTLED, PooledScenario, run_scenarios
-from tests.kit.settings.setting import HOURS_PERIOD_S, LENDER, LENT, LENT_BY_HOURS, LOAN_DEADLINE_S, LOAN_NOTICE_S
+from tests.kit.settings.setting import (
+    HOURS_PERIOD_S,
+    IDLE_THRESHOLD_PERCENT,
+    LENDER,
+    LENT,
+    LENT_BY_HOURS,
+    LENT_IDLE,
+    LOAN_DEADLINE_S,
+    LOAN_NOTICE_S,
+    LoanTerms,
+)
 from tests.kit.world.loan_workloads import CORES_MILLI, NOTICE, LoanWorkload, LoanWorkloads
 
 STEP_MILLI: Final = 250
@@ -41,7 +51,11 @@ class LoanScenario(PooledScenario[LoanWorkload, LoanHistory]):
     def __init__(self, context: RunContext, loans: LoanWorkloads, history: LoanHistory, rng: random.Random) -> None:
         super().__init__(context, loans, history, rng, loans.pool())
         self.loans = loans
-        self.terms = [one for one in context.setting.loans if one.lent == LENT][-1]
+        self.terms = self.terms_of(LENT)
+
+    def terms_of(self, lent: str) -> LoanTerms:
+        """Returns the last loan of these nodes: of several borrowers, that one has to give first."""
+        return [one for one in self.context.setting.loans if one.lent == lent][-1]
 
     async def node(self, lent: str = LENT) -> str:
         name = await self.loans.node(self.pool, lent)
@@ -199,7 +213,7 @@ async def _close(scenario: LoanScenario) -> bool:
     await scenario.node(LENT_BY_HOURS)
     jobs = scenario.borrowing(2 * STEP_MILLI, scenario.rng.randint(2, 8))
     await scenario.must_run(jobs, "the hours of the loan have begun", HOURS_PERIOD_S / 2 + RUNS_S)
-    before, hours = scenario.leader(), scenario.context.setting.loans[-1]
+    before, hours = scenario.leader(), scenario.terms_of(LENT_BY_HOURS)
 
     def now_s() -> float:
         return scenario.context.clock.now().timestamp()
@@ -209,6 +223,26 @@ async def _close(scenario: LoanScenario) -> bool:
     if any(pod.node for pod in scenario.loans.pods_of(jobs)):
         scenario.report(before, f"I17: pods of {jobs.name} run after the hours of their loan", 0.0)
     return scenario.history.evicted(jobs.name) > 0
+
+
+async def _follow_use(scenario: LoanScenario) -> bool:
+    """Pods of the lender use little of what they request, then more: idle capacity is lent, and comes back."""
+    node, history = await scenario.node(LENT_IDLE), scenario.history
+    own = scenario.loans.own(scenario.pool, CORES_MILLI)
+    await scenario.must_run(own, "its node is idle", RUNS_S)
+    jobs = scenario.borrowing(2 * STEP_MILLI, 8)
+    jobs.is_idle = True
+    for use_milli in (scenario.rng.choice((500, 1000)), scenario.rng.choice((1600, 2100))):
+        before = scenario.leader()
+        own.use_milli = use_milli
+        history.used(node, use_milli)
+        await scenario.context.pause(MEASURED_S, MEASURED_S)
+        fits = history.offers(node, IDLE_THRESHOLD_PERCENT)[0] // jobs.milli
+        bound = sum(bool(pod.node) for pod in scenario.loans.pods_of(jobs))
+        if bound != fits:
+            what = f"I17: {bound} pods use idle capacity, and {fits} may, {MEASURED_S:g} s after {use_milli}m are used"
+            scenario.report(before, what, 0.0)
+    return history.evicted(jobs.name) > 0
 
 
 # -- needs that end, budgets, and others' annotations ------------------------------------------------------------------------
@@ -377,6 +411,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "leader killed under notice of a loan": _kill_under_notice,
     "leader killed when all is lent": _restart_when_lent,
     "hours of a loan end": _close,
+    "idle capacity follows the use": _follow_use,
     "lender grows and shrinks": _give_and_return,
     "lender takes free capacity": _take_free_capacity,
     "need of the lender ends": _withdraw,

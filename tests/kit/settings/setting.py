@@ -82,8 +82,9 @@ LENDER: Final = "forecast"
 LOAN_NOTICE_S: Final = 4
 LOAN_GRACE_S: Final = 2
 LOAN_DEADLINE_S: Final = 14
-LENT, LENT_BY_HOURS = "yes", "hours"
-"""Values of the label LOAN of nodes: always on loan, and for HOURS_OPEN_S in each HOURS_PERIOD_S."""
+LENT, LENT_BY_HOURS, LENT_IDLE = "yes", "hours", "idle"
+"""Values of the label LOAN of nodes: always on loan, for HOURS_OPEN_S in each HOURS_PERIOD_S, and idle capacity only."""
+IDLE_THRESHOLD_PERCENT: Final = 75
 HOURS_PERIOD_S, HOURS_OPEN_S = 240, 120
 HOURS: Final = 40
 """Openings in the configuration; no run lasts longer."""
@@ -158,6 +159,11 @@ class LoanTerms:
     headroom_milli: int
     lent: str = LENT
     """Value of the label LOAN of these nodes."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Reports whether what pods of LENDER request and do not use is lent: up to `share_percent` may be used together."""
+        return self.lent == LENT_IDLE
 
     def is_open(self, now_s: float) -> bool:
         """Reports whether anything may be held at this time (epoch seconds)."""
@@ -346,11 +352,12 @@ def serverless_document(seed: int) -> Mapping[str, Any]:
 
 
 def loan_terms(seed: int) -> tuple[LoanTerms, ...]:
-    """Returns the loans of one run: to one borrower, or to two, and further nodes by hours."""
+    """Returns the loans of one run: to one borrower, or to two, and of further nodes by hours, and of idle capacity."""
     rng = random.Random(f"{seed}/loans")
     borrowers = ["gpu", "job"] if rng.random() < 0.4 else ["job"]
     always = (LoanTerms(borrower, *rng.choice(SHARES_AND_HEADROOM)) for borrower in borrowers)
-    return (*always, LoanTerms(borrowers[-1], 100, 0, LENT_BY_HOURS))
+    others = ((LENT_BY_HOURS, 100), (LENT_IDLE, IDLE_THRESHOLD_PERCENT))
+    return (*always, *(LoanTerms(borrowers[-1], percent, 0, lent) for lent, percent in others))
 
 
 def lent_document(loans: Sequence[LoanTerms]) -> Mapping[str, Any]:
@@ -360,7 +367,12 @@ def lent_document(loans: Sequence[LoanTerms]) -> Mapping[str, Any]:
     for loan in loans:
         (domain,) = (one for one in found["domains"] if one["name"] == loan.borrower)
         terms: dict[str, Any] = {"from": LENDER, "selector": {"matchLabels": {LOAN: loan.lent}}}
-        terms |= {"sharePercent": loan.share_percent, "return": {**back, "evictionsPerOwner": 100}}
+        terms |= (
+            {"kind": "idle", "thresholdPercent": loan.share_percent}
+            if loan.is_idle
+            else {"sharePercent": loan.share_percent}
+        )
+        terms["return"] = {**back, "evictionsPerOwner": 100}
         if loan.headroom_milli:
             terms["headroom"] = {"cpu": f"{loan.headroom_milli}m"}
         if loan.lent == LENT_BY_HOURS:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any, Final
 
+from multisched.framework.measures import Meter, MeterError, MeterSettings, PodUse
 from tests.kit.settings.setting import LENDER, LENT
 from tests.kit.world.labels import LOAN
 from tests.kit.world.pooled_workloads import ENDS_S, PooledWorkload, PooledWorkloads
@@ -12,6 +14,7 @@ from tests.kit.world.pooled_workloads import ENDS_S, PooledWorkload, PooledWorkl
 OWN, ON_LOAN = "own", "on-loan"
 """Values of the label LOAN of pods: of the lender, and of a borrower."""
 NOTICE: Final = "multisched.io/loan-notice"
+IDLE_REQUEST: Final = "multisched.io/idle-request"
 RETRIES_LEFT: Final = "multisched.io/retries-left"
 CORES_MILLI: Final = 4000
 
@@ -24,6 +27,10 @@ class LoanWorkload(PooledWorkload):
     milli: int = 500
     """CPU of each pod."""
     retries_left: int | None = None
+    is_idle: bool = False
+    """The pods request nothing, and use idle capacity."""
+    use_milli: int = 0
+    """What the metrics API reports for each of its pods."""
 
 
 class LoanWorkloads(PooledWorkloads[LoanWorkload]):
@@ -32,11 +39,27 @@ class LoanWorkloads(PooledWorkloads[LoanWorkload]):
     label = LOAN
 
     def _manifest(self, workload: LoanWorkload) -> dict[str, Any]:
-        resources = {"requests": {"cpu": f"{workload.milli}m", "memory": "16Mi"}}
+        requests = {} if workload.is_idle else {"cpu": f"{workload.milli}m", "memory": "16Mi"}
+        resources: dict[str, Any] = {"requests": requests} if requests else {}
         pod = workload.next_manifest(self.label, f"{workload.domain}-scheduler", resources, None)
         if workload.retries_left is not None:
             pod["metadata"]["annotations"] = {RETRIES_LEFT: str(workload.retries_left)}
+        if workload.is_idle:
+            pod["metadata"]["annotations"] = {IDLE_REQUEST: f"cpu={workload.milli}m"}
         return pod
+
+    # -- the metrics API, as `framework.measures.LoadReader` ---------------------------------------------------------------
+
+    async def pods(self) -> tuple[PodUse, ...]:
+        await asyncio.sleep(0)
+        return tuple(
+            PodUse(pod.namespace, pod.name, workload.use_milli / 1000.0, 0.0)
+            for workload in self._workloads
+            for pod in self.pods_of(workload)
+            if pod.started_s
+        )
+
+    # -- objects -------------------------------------------------------------------------------------------------------------
 
     def pool(self) -> str:
         """Returns the name of a new pool."""
@@ -70,3 +93,16 @@ class LoanWorkloads(PooledWorkloads[LoanWorkload]):
     def _add(self, pool: str, role: str, domain: str, milli: int, replicas: int, *, is_gang: bool) -> LoanWorkload:
         name = f"{pool}-{role}-{next(self._numbers)}"
         return self.add(LoanWorkload(name, pool, role, replicas, is_gang=is_gang, domain=domain, milli=milli))
+
+
+class LoanMeasures:
+    """The measured values of a run, as `framework.measures.Measures`."""
+
+    def __init__(self, loans: LoanWorkloads) -> None:
+        self._loans = loans
+
+    def load(self) -> LoanWorkloads:
+        return self._loans
+
+    def meter(self, settings: MeterSettings) -> Meter:
+        raise MeterError("there is no server in a simulation")

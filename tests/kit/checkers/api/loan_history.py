@@ -26,7 +26,7 @@ from tests.kit.settings.setting import LOAN_DEADLINE_S, LOAN_GRACE_S, LOAN_NOTIC
 from tests.kit.world.gang_plans import ACK
 from tests.kit.world.gang_workloads import POOL
 from tests.kit.world.labels import LOAN
-from tests.kit.world.loan_workloads import NOTICE, ON_LOAN, OWN, RETRIES_LEFT
+from tests.kit.world.loan_workloads import IDLE_REQUEST, NOTICE, ON_LOAN, OWN, RETRIES_LEFT
 from tests.kit.world.pooled_workloads import CHECKPOINT
 
 LATE_MAX_S: Final = 1.1
@@ -35,6 +35,8 @@ KNOWN_S: Final = 3.0
 """An eviction is needless only if nothing needed it for so long: what ended last may not be known yet."""
 BOUND_S: Final = 5.0
 """Time from a decision until its bind takes effect."""
+MEASURED_S: Final = 65.0
+"""Two steps of half a minute in which use is measured, after which the last one counts certainly."""
 WHOLE_SECOND_S: Final = 1.0
 """Start times and ends of notices have whole seconds."""
 SPARED_RETRIES: Final = 1
@@ -96,6 +98,8 @@ class LoanHistory:
         self._choices: dict[str, _Choice] = {}
         """Node -> the pods among which the first notices were chosen since `watch_choice`."""
         self._watched: set[str] = set()
+        self._uses: dict[str, list[tuple[float, int]]] = {}
+        """Node -> times and CPU that its pods use from then on."""
         self.judged = 0
         """Number of judged binds of borrowers."""
 
@@ -130,6 +134,21 @@ class LoanHistory:
     def held_too_much(self, node: str) -> int:
         """Returns the CPU that borrowers hold on the node beyond their loans, with what waiting pods of the lender need."""
         return sum(max(0, self._excess_of(self._nodes()[node], one)) for one in self._schedulers)
+
+    def used(self, node: str, milli: int) -> None:
+        """Notes what pods of the lender use on a node from now on."""
+        self._uses.setdefault(node, []).append((self._now_s(), milli))
+
+    def offers(self, node: str, percent: int) -> tuple[int, int]:
+        """Returns the least and the most idle CPU that may be offered there: by any use that may have been measured last.
+
+        A tenth of the node is kept for a rise of use: of that, an hour has to be known first.
+        """
+        allocatable, uses = self._nodes()[node].allocatable[CPU], self._uses.get(node, [])
+        since_s = self._now_s() - MEASURED_S
+        last = max((at for at, (at_s, _) in enumerate(uses) if at_s <= since_s), default=0)
+        found = [allocatable * percent // 100 - milli - allocatable // 10 for _, milli in uses[last:]]
+        return min(found, default=0), max(found, default=0)
 
     def watch_choice(self, node: str) -> None:
         """Remembers among which pods of the node the first notices are chosen."""
@@ -274,6 +293,10 @@ class LoanHistory:
         terms, now_s = self._terms.get((scheduler, node.labels[LOAN])), self._now_s()
         if terms is None or not terms.may_lend(now_s + KNOWN_S):
             return mine
+        if terms.is_idle:
+            return _idle_milli(one for one in pods if not one.is_deleting) - max(
+                0, self.offers(node.name, terms.share_percent)[0]
+            )
         others = _milli(one for one in pods if one.spec.scheduler_name not in self._schedulers)
         before = self._schedulers[: self._schedulers.index(scheduler)]
         first = _milli(one for one in pods if one.spec.scheduler_name in before)
@@ -299,6 +322,13 @@ class LoanHistory:
             return
         self.judged += 1
         pods = [one for one in known if one.node == name]
+        if terms.is_idle or IDLE_REQUEST in pod.annotations:
+            held, offer = _idle_milli([*pods, pod]), self.offers(name, terms.share_percent)[1]
+            if not terms.is_idle or held > offer or _milli([pod]):
+                self._report(
+                    f"I17: {pod.name} is bound to {name}, where {held}m idle CPU is held, and {offer}m offered"
+                )
+            return
         mine = _milli(one for one in pods if one.spec.scheduler_name == pod.spec.scheduler_name) + _milli([pod])
         unused = node.allocatable[CPU] - _milli(one for one in pods if one.spec.scheduler_name not in self._schedulers)
         limit = _limit(terms, unused)
@@ -314,6 +344,12 @@ def _limit(terms: LoanTerms, unused: int) -> int:
 
 def _milli(pods: Iterable[Pod]) -> int:
     return sum(pod.requests.get(CPU, 0) for pod in pods)
+
+
+def _idle_milli(pods: Iterable[Pod]) -> int:
+    """Returns the idle CPU that the pods want; all write it in thousandths."""
+    texts = (pod.annotations.get(IDLE_REQUEST, "cpu=0m") for pod in pods)
+    return sum(int(text.removeprefix("cpu=").removesuffix("m")) for text in texts)
 
 
 def _minimum(pod: Pod) -> int:
