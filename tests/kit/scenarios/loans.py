@@ -37,10 +37,8 @@ RETURNS_S: Final = 24.0
 """Time until pods run after what held them back has ended: a backoff, and a bind."""
 TOLD_S: Final = 6.0
 """Time from a need until pods have a notice."""
-WITHDRAWN_S: Final = 4.0
-"""Time from the end of a need until its notices are removed."""
-BELIEVED_S: Final = 15.0
-"""The same for a process that has taken over: for ten seconds it keeps the notices that it finds."""
+WITHDRAWN_S: Final = 15.0
+"""Time from the end of a need until its notices are removed: a process that has taken over keeps those that it finds for ten seconds."""
 
 
 class LoanScenario(PooledScenario[LoanWorkload, LoanHistory]):
@@ -98,11 +96,11 @@ class LoanScenario(PooledScenario[LoanWorkload, LoanHistory]):
             held = sum(map(self.history.held_too_much, self.nodes))
             self.report(before, f"I17: borrowers hold {held}m too much {within_s:g} s after {why}", within_s)
 
-    async def must_be_withdrawn(self, jobs: LoanWorkload, why: str, within_s: float = WITHDRAWN_S) -> None:
+    async def must_be_withdrawn(self, jobs: LoanWorkload, why: str) -> None:
         """Reports a violation if pods keep their notices."""
         before = self.leader()
-        if not await self.until(lambda: not self.history.told(jobs.name), within_s):
-            self.report(before, f"I17: pods of {jobs.name} keep their notices: {why}", within_s)
+        if not await self.until(lambda: not self.history.told(jobs.name), WITHDRAWN_S):
+            self.report(before, f"I17: pods of {jobs.name} keep their notices: {why}", WITHDRAWN_S)
 
 
 Scenario = Callable[[LoanScenario], Awaitable[bool]]
@@ -190,7 +188,7 @@ async def _take_the_cheapest(scenario: LoanScenario) -> bool:
     scenario.history.watch_choice(node)
     before, own = scenario.leader(), scenario.needing(needed)
     await scenario.must_run(own, "it was created beside pods on loan", GIVES_S)
-    fault = scenario.history.fault_of_choice(node, needed)
+    fault = scenario.history.fault_of_choice(node, scenario.limit() - max(0, scenario.limit(own.milli)))
     if fault:
         scenario.report(before, f"I17: {fault}", GIVES_S)
     return True
@@ -324,7 +322,7 @@ async def _kill_and_withdraw(scenario: LoanScenario) -> bool:
     own.replicas = 0
     await scenario.until(lambda: scenario.leader() is not None, LED_S)
     await scenario.context.until_in_use(scenario.nodes[0])
-    await scenario.must_be_withdrawn(jobs, "the lender's pod is deleted, and another process leads", BELIEVED_S)
+    await scenario.must_be_withdrawn(jobs, "the lender's pod is deleted, and another process leads")
     own.replicas = 1
     await scenario.must_run(own, "it was created again", LED_S + GIVES_S)
     return True

@@ -303,8 +303,8 @@ class LoanHistory:
         needed = _milli(
             one for one in self._pods().values() if one.labels.get(LOAN) == OWN and not one.node and _pool_of(one, node)
         )
-        unused = node.allocatable[CPU] - others
-        return mine - max(0, min(_limit(terms, unused), unused - needed - first))
+        unused = node.allocatable[CPU] - others - needed
+        return mine - max(0, min(_limit(terms, unused), unused - first))
 
     def _on(self, node: str) -> list[Pod]:
         return [pod for pod in self._pods().values() if pod.node == node and not pod.is_terminal]
