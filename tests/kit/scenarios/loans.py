@@ -226,6 +226,7 @@ async def _close(scenario: LoanScenario) -> bool:
 async def _follow_use(scenario: LoanScenario) -> bool:
     """Pods of the lender use little of what they request, then more: idle capacity is lent, and comes back."""
     node, history = await scenario.node(LENT_IDLE), scenario.history
+    history.used(node, 0)
     own = scenario.loans.own(scenario.pool, CORES_MILLI)
     await scenario.must_run(own, "its node is idle", RUNS_S)
     jobs = scenario.borrowing(2 * STEP_MILLI, 8)
