@@ -37,8 +37,9 @@ def test_reserve_and_offer_of_a_row_end_with_its_node(successor: object) -> None
     if successor is not None:
         ledger.set_node(row, successor)  # type: ignore[arg-type]
 
-    handed, _ = ledger.export()  # type: ignore[misc]
-    assert handed == {}
+    exported = ledger.export()
+    assert isinstance(exported, tuple)
+    assert exported[0] == {}
     assert [int(pool.at(columns, CPU, rows)[0]) for pool, columns in ((free, free.reserve), (idle, idle.offer))] == [
         0,
         0,
