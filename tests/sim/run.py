@@ -28,6 +28,7 @@ from tests.kit.settings.setting import (
     LENT_FROM,
     LINKED_FROM,
     OWNED_FROM,
+    RARE_FROM,
     RELOADED_FROM,
     SERVERLESS_FROM,
     TEAMED_FROM,
@@ -46,6 +47,7 @@ KINDS = (
     CONTESTED_FROM,
     SERVERLESS_FROM,
     ELASTIC_FROM,
+    RARE_FROM,
     LENT_FROM,
 )
 """The first seed of each kind of run."""
@@ -63,6 +65,7 @@ TESTED = (
     SERVERLESS_FROM,
     SERVERLESS_FROM + 1,
     ELASTIC_FROM,
+    RARE_FROM,
     LENT_FROM,
     LENT_FROM + 1,
 )

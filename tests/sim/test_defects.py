@@ -17,6 +17,7 @@ from tests.sim import (
     gang_defects,
     job_defects,
     loan_defects,
+    planted_defects,
     quota_defects,
     recent_defects,
     reload_defects,
@@ -42,6 +43,7 @@ def test_defect_has_the_signature_of_the_replaced_function(name: str, monkeypatc
     monkeypatch.setattr(tide_defects, "put", note)
     monkeypatch.setattr(job_defects, "put", note)
     monkeypatch.setattr(loan_defects, "put", note)
+    monkeypatch.setattr(planted_defects, "put", note)
 
     recent_defects.DEFECTS[name]()
 

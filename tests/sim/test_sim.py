@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from multisched.config import loading
 from tests.kit.run.seeded_run import run_seed
-from tests.kit.scenarios import jobs, loans, tides
+from tests.kit.scenarios import jobs, loans, rare_moments, tides
 from tests.kit.scenarios.edits import SCENARIOS
 from tests.kit.settings.setting import (
     CONTESTED_FROM,
@@ -20,6 +20,7 @@ from tests.kit.settings.setting import (
     LENT_FROM,
     LINKED_FROM,
     OWNED_FROM,
+    RARE_FROM,
     RELOADED_FROM,
     SERVERLESS_FROM,
     TEAMED_FROM,
@@ -43,6 +44,8 @@ def test_every_invariant_holds_under_faults(seed: int) -> None:
         assert all(report.faults[name] for name in tides.drawn_names(seed)), "each scenario comes to its event"
     if seed >= LENT_FROM:
         assert all(report.faults[name] for name in loans.drawn_names(seed)), "each scenario comes to its event"
+    elif seed >= RARE_FROM:
+        assert all(report.faults[name] for name in rare_moments.SCENARIOS), "each scenario comes to its moment"
     elif seed >= SERVERLESS_FROM:
         assert all(report.faults[name] for name in jobs.drawn_names(seed)), "each scenario comes to its event"
     if not report.is_shipped:  # without remote responses nothing happens between a decision and its commit
@@ -51,9 +54,9 @@ def test_every_invariant_holds_under_faults(seed: int) -> None:
 
 
 def test_a_run_of_many_seeds_has_each_kind() -> None:
-    seeds = played(440)
+    seeds = played(480)
 
-    assert len(set(seeds)) == 440
+    assert len(set(seeds)) == 480
     ends = {
         0: TEAMED_FROM,
         TEAMED_FROM: PACKED_FROM,
@@ -64,7 +67,8 @@ def test_a_run_of_many_seeds_has_each_kind() -> None:
         TIDED_FROM: CONTESTED_FROM,
         CONTESTED_FROM: SERVERLESS_FROM,
         SERVERLESS_FROM: ELASTIC_FROM,
-        ELASTIC_FROM: LENT_FROM,
+        ELASTIC_FROM: RARE_FROM,
+        RARE_FROM: LENT_FROM,
         LENT_FROM: LENT_FROM + 40,
     }
     for first, end in ends.items():

@@ -69,12 +69,14 @@ CONTESTED_FROM: Final = 700
 (`world.card_contests`). All else is as from OWNED_FROM on.
 """
 SERVERLESS_FROM: Final = 800
-"""From this seed up to LENT_FROM runs have the shipped configuration with ServerlessUnits and fewer disruptions, followed by jobs in
+"""From this seed up to RARE_FROM runs have the shipped configuration with ServerlessUnits and fewer disruptions, followed by jobs in
 units (`scenarios.jobs`).
 """
 ELASTIC_FROM: Final = 900
-"""As from SERVERLESS_FROM on, with a further unit, whose capacity is elastic."""
-LENT_FROM: Final = 1000
+"""As from SERVERLESS_FROM on, with a further unit, whose capacity is elastic. Up to RARE_FROM."""
+RARE_FROM: Final = 1_000
+"""From this seed up to LENT_FROM runs are as from EDITED_FROM on, with the scenarios of `scenarios.rare_moments` in place of the edits."""
+LENT_FROM: Final = 1_100
 """From this seed on runs have the shipped configuration with limited loans and fewer disruptions, followed by recalls
 (`scenarios.loans`).
 """
@@ -210,7 +212,7 @@ class Setting:
     is_reloaded: bool
     """The configuration file changes, and each process sees that at another time."""
     is_edited: bool
-    """The scenarios of edits are run at the end. The configuration file changes by them alone."""
+    """The scenarios of edits, or of rare moments, are run at the end. The configuration file changes by them alone."""
     has_tide: bool
     """The gpu domain has a tide, whose scenarios are run at the end. The configuration file changes by them alone."""
     has_units: bool
@@ -255,8 +257,8 @@ def rng_of(seed: int) -> random.Random:
 def drawn(seed: int, rng: random.Random) -> Setting:
     """Returns the setting of a seed. `rng`: from `rng_of`."""
     has_tide = TIDED_FROM <= seed < CONTESTED_FROM
-    is_edited = EDITED_FROM <= seed < TIDED_FROM
-    has_units = SERVERLESS_FROM <= seed < LENT_FROM
+    is_edited = EDITED_FROM <= seed < TIDED_FROM or RARE_FROM <= seed < LENT_FROM
+    has_units = SERVERLESS_FROM <= seed < RARE_FROM
     loans = loan_terms(seed) if seed >= LENT_FROM else ()
     is_apart = has_tide or has_units or bool(loans)
     is_fixed = is_edited or is_apart
