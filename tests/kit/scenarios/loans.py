@@ -178,8 +178,9 @@ async def _take_the_cheapest(scenario: LoanScenario) -> bool:
     node, left = await scenario.node(), scenario.limit()
     while left >= STEP_MILLI and len(scenario.loans._workloads) < 9:
         milli = min(left, scenario.rng.choice((1, 1, 2, 3)) * STEP_MILLI)
-        one = scenario.borrowing(milli, 1, left=scenario.rng.choice((None, None, 0, 5)))
         left -= milli
+        retries = scenario.rng.choice((None, None, 0, 5)) if left else 0  # of the last one the least work would be lost
+        one = scenario.borrowing(milli, 1, left=retries)
         await scenario.must_run(one, "there is room on loan", RUNS_S)
         await scenario.context.pause(3.0, 6.0)
     needed = scenario.rng.randint(1, 4) * STEP_MILLI
