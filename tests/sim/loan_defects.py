@@ -11,7 +11,7 @@ import numpy as np
 from multisched.framework.node_view import Int64, Rows
 from multisched.framework.points import CycleView, PostFilterResult, Refusals
 from multisched.model.objects import Pod
-from multisched.plugins.loans import control, recalls, victims
+from multisched.plugins.loans import control, on_loan, recalls, victims
 from multisched.plugins.loans.control import LoanControl, _Writes
 from multisched.plugins.loans.loan_ledger import NO_TRIAL, LoanLedger, Pool, Trial
 from multisched.plugins.loans.loans import Loans
@@ -265,7 +265,7 @@ def budgets_of_pods_on_loan_are_ignored() -> None:
 
 @defect
 def searches_begin_anew_after_each_pause() -> None:
-    """Which pods of a row are on loan is not kept while a search pauses."""
+    """Which pods of a row are on loan is not kept while a search pauses; it pauses for each row, as if there were many."""
     genuine = OnLoan.displaceable
 
     def displaceable(self: OnLoan, pods: Any) -> Any:
@@ -273,3 +273,4 @@ def searches_begin_anew_after_each_pause() -> None:
         return genuine(self, pods)
 
     put(OnLoan, "displaceable", displaceable)
+    put(on_loan, "ROWS_AT_ONCE", 1)
