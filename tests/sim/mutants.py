@@ -124,7 +124,6 @@ FIRST: dict[str, int] = {
     "forbidden_binds_quarantine_pods": 14,
     "foreign_binds_ignored": 5,
     "forged_answers_stay": 300,
-    "forged_loan_notices_are_believed": 1100,
     "forged_notices_are_believed": 612,
     "forget_by_timer": 22,
     "forget_nothing": 1,
@@ -299,6 +298,7 @@ FIRST: dict[str, int] = {
 
 UNSHOWN = frozenset(
     {
+        "forged_loan_notices_are_believed",  # tests/integration/loans/test_loan_notices.py catches it
         "deleted_representatives_end_the_turn",  # tests/unit/queueing/test_events_for_one_pod.py catches it
         "leaders_ahead_are_no_obstacle",  # tests/unit/shell/leadership/test_handover_edge_cases.py catches it
         "maxes_ignore_guarantees_below",  # tests/unit/plugins/quota/test_elastic_quota.py catches it: no world has guarantees
