@@ -38,6 +38,8 @@ REPORT_S: Final = 60.0
 NEED_MAX_S: Final = 900.0
 """What a gang needs is forgotten so long after it was last tried."""
 ACTION: Final = "Lending"
+RETRIED: Final = frozenset({WriteAnswer.THROTTLED, WriteAnswer.UNKNOWN})
+"""Answers after which the next turn writes again."""
 
 
 class LoanControl:
@@ -49,21 +51,25 @@ class LoanControl:
         self._ledger = ledger
         self._context = context
         self._on_opened = on_opened
+        self._needed: set[tuple[str, int]] = set()
+        """uids and rows of the needs that there were at the last look."""
         self.seen_s = 0.0
         """Epoch seconds of the last look at all rows; 0 before the first."""
 
     async def run(self, ports: BackgroundPorts) -> None:
         while True:
-            await self._look(ports.clock)
-            if ports.mover is not None and ports.mover.may_act():
+            leads = ports.mover is not None and ports.mover.may_act()
+            await self._look(ports.clock, leads=leads)
+            if leads and ports.mover is not None and ports.mover.may_act():
                 await _Writes(self.recalls, ports.mover, ports.clock).carry_out()
             await asyncio.sleep(PERIOD_S)
 
-    async def _look(self, clock: Clock) -> None:
+    async def _look(self, clock: Clock, *, leads: bool) -> None:
         """Opens and closes loans, and updates the recalls."""
         now_s = clock.now().timestamp()
         self._ledger.now_s = now_s
         self._drop_needs()
+        takes_over = self.recalls.follow(leads=leads, now_s=now_s)
         seen: set[tuple[int, int]] = set()
         for pool in self._ledger.pools_of(self._context.domain):
             number = self._ledger.pools.index(pool)
@@ -72,6 +78,8 @@ class LoanControl:
                 if loan.returns is None:
                     continue
                 held = rows[self._ledger.has_pods(pool, rows)]
+                if takes_over:
+                    await self._adopt(pool, loan, held, now_s)
                 for row, excess in self._excess(pool, loan, held, is_closing=is_closing).items():
                     self.recalls.see(pool, loan, row, excess, self._why(loan, row, is_closing=is_closing), now_s)
                     seen.add((number, row))
@@ -79,6 +87,12 @@ class LoanControl:
                         await asyncio.sleep(0)
         self.recalls.ended(set(self.recalls.open) - seen)
         self.seen_s = now_s
+
+    async def _adopt(self, pool: Pool, loan: LoanTerms, rows: Rows, now_s: float) -> None:
+        for count, row in enumerate(rows.tolist()):
+            self.recalls.adopt(pool, loan, row, now_s)
+            if count % ROWS_PER_STEP == ROWS_PER_STEP - 1:
+                await asyncio.sleep(0)
 
     def _set_open(self, pool: Pool, number: int, loan: LoanTerms, now_s: float) -> bool:
         """Opens or closes the loan; returns True if all that is held must come back."""
@@ -115,8 +129,11 @@ class LoanControl:
         return f"{loan.lender} needs it"
 
     def _drop_needs(self) -> None:
-        """Forgets needs of pods that do not wait any longer, or not for that row."""
+        """Forgets needs of pods that do not wait any longer, or not for that row. If a need has ended, refused pods may fit."""
         needs = self._ledger.needs
+        before, self._needed = self._needed, {(need.pod.uid, need.row) for need in needs.all()}
+        if not before <= self._needed:
+            self._on_opened()
         if not needs:
             return
         waiting = {pod.uid for pod in self._context.pending()}
@@ -143,7 +160,7 @@ class _Writes:
 
     async def carry_out(self) -> None:
         """Withdraws, tells and evicts; each pod at most once."""
-        kept = self._recalls.kept()
+        kept = self._recalls.kept(self._now_s())
         fresh = [told for told in self._recalls.told.values() if not told.is_written]
         async with asyncio.TaskGroup() as tasks:
             for told in kept:
@@ -164,16 +181,27 @@ class _Writes:
                 tasks.create_task(self._evict_all(unit))
 
     async def _tell(self, told: Told) -> None:
+        """Tells the pod; its notice runs from now. If the API server does not take it, the next turn tries again."""
         async with self._gate:
-            told.is_written = True
+            told.since_s = self._now_s()
             until = told.notice
-            await self._mover.annotate(pod_ref(told.pod), {LOAN_NOTICE: until}, timeout_s=self._mover.write_timeout_s)
+            reply = await self._mover.annotate(
+                pod_ref(told.pod), {LOAN_NOTICE: until}, timeout_s=self._mover.write_timeout_s
+            )
+        if reply.answer in RETRIED:
+            return
+        told.is_written = True
         note = f"will be evicted at {until} unless it ends before: the capacity is on loan, and {told.why}"
         self._record("Normal", told, "LoanRecalled", note)
 
     async def _withdraw(self, told: Told) -> None:
         async with self._gate:
-            await self._mover.annotate(pod_ref(told.pod), {LOAN_NOTICE: None}, timeout_s=self._mover.write_timeout_s)
+            reply = await self._mover.annotate(
+                pod_ref(told.pod), {LOAN_NOTICE: None}, timeout_s=self._mover.write_timeout_s
+            )
+        if reply.answer in RETRIED:
+            return
+        self._recalls.withdrawn(told)
         self._record("Normal", told, "LoanRecallWithdrawn", "not evicted: the capacity is not needed any more")
 
     async def _evict_all(self, unit: Sequence[Told]) -> None:

@@ -91,6 +91,15 @@ class Pool:
         picked: Int64 = np.where(rows < len(found), found.take(rows, mode="clip"), 0)
         return picked
 
+    def set_loan(self, row: int, number: int) -> bool:
+        """Sets the loan of a row; what background tasks have set for its former loan is forgotten. Returns True if that is a change."""
+        if self.loan_of[row] == number:
+            return False
+        self.loan_of[row] = number
+        for column in (*self.reserve.values(), *self.offer.values()):
+            column[row : row + 1] = 0  # it may be shorter
+        return True
+
     def loans_at(self, rows: Rows) -> Int64:
         """Returns int64[rows]: see `loan_of`."""
         if not len(self.loan_of):
@@ -162,17 +171,15 @@ class LoanLedger:
             self._count(known, -1)
 
     def set_node(self, row: int, node: Node | None) -> None:
-        if node is not None and self._handed:
-            self._adopt(row, node.name)
         for pool in self.pools:
             self._grow(pool, row)
-            number = OWN if node is None else _loan_number(pool, node)
-            if pool.loan_of[row] != number:
-                pool.loan_of[row] = number
+            if pool.set_loan(row, OWN if node is None else _loan_number(pool, node)):
                 self._offers_version += 1
                 self.loans_version += 1
         if node is None:
             self.needs.drop_row(row)
+        elif self._handed:
+            self._adopt(row, node.name)
 
     def held(self) -> Mapping[str, object]:
         return self._held

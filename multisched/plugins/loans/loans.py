@@ -45,7 +45,8 @@ from multisched.plugins.loans.loan_ledger import (
     nothing_lent,
     too_little,
 )
-from multisched.plugins.loans.on_loan import OnLoan
+from multisched.plugins.loans.needs import Need
+from multisched.plugins.loans.on_loan import Answers, OnLoan
 from multisched.plugins.loans.recalls import idle_room_factor, retries_of
 
 LOANS: Final = "Loans"
@@ -79,6 +80,7 @@ class Loans:
         loans = [loan for borrower in ledger.borrowers for loan in borrower.loans]
         self._may_recall = any(loan.lender == context.domain and loan.returns is not None for loan in loans)
         self._budgets = DisruptionBudgets(context.objects, context.victims)
+        self._answers: Answers = {}
         self.lending = Lending(ledger, context, lambda: context.notify(OPENED))
 
     async def run(self, ports: BackgroundPorts) -> None:
@@ -102,7 +104,7 @@ class Loans:
         dry_run = refusals.dry_run()
         row = self._row_needed(pod, dry_run)
         if row is None:
-            found = dry_run.displace(OnLoan(self.ledger, self._context.domain, self._budgets))
+            found = dry_run.displace(self._on_loan())
             if len(found.rows):
                 row = int(found.rows[np.lexsort(found.costs[::-1])[0]])
         if row is None:
@@ -110,6 +112,9 @@ class Loans:
             return PostFilterResult(Status.unschedulable())
         self.ledger.needs.add(pod, row, self.ledger.now_s)
         return PostFilterResult(SUCCESS, cycle.nodes.node(row).name)
+
+    def _on_loan(self) -> OnLoan:
+        return OnLoan(self.ledger, self._context.domain, self._budgets, self._answers)
 
     def _row_needed(self, pod: Pod, dry_run: DryRun) -> int | None:
         """Returns the row to which the pod is nominated already, if it would still help."""
@@ -129,16 +134,32 @@ class Loans:
         """Notes what the pods need on the rows where they would start together. They are nominated when it is back."""
         if not self._may_recall or any(self._pool(pod) is not None for pod in pods):
             return PostFilterResult(Status.unschedulable())
-        found = yield from dry_run.displace(OnLoan(self.ledger, self._context.domain, self._budgets))
+        found = yield from dry_run.displace(self._on_loan())
+        if found is None and self._are_met(pods):
+            return PostFilterResult(Status.unschedulable(WAITS_FOR_LOAN))
         for pod in pods:
             self.ledger.needs.drop(pod.uid)
         if found is None or not found.victims:
             return PostFilterResult(Status.unschedulable())
         for pod, node in found.nominations:
             row = cycle.nodes.row_of(node)
-            if row is not None and node in found.victims:
+            if row is not None:  # also where nothing has to end: it must not be lent again meanwhile
                 self.ledger.needs.add(pod, row, self.ledger.now_s, is_nominated=False)
         return PostFilterResult(Status.unschedulable(WAITS_FOR_LOAN))
+
+    def _are_met(self, pods: Sequence[Pod]) -> bool:
+        """Reports whether what the pods needed is back, so that their next attempt can use it."""
+        needs = [need for pod in pods if (need := self.ledger.needs.of(pod.uid)) is not None]
+        return bool(needs) and not any(self._is_held(need) for need in needs)
+
+    def _is_held(self, need: Need) -> bool:
+        """Reports whether pods on loan hold too much on the row of a need."""
+        rows = np.array([need.row], np.intp)
+        return any(
+            loan is not None and any(self.ledger.excess(pool, loan, name, rows)[0] for name in need.pod.requests)
+            for number, pool in enumerate(self.ledger.pools)
+            for loan in (self.ledger.loan_at(number, need.row),)
+        )
 
     def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
         if self.ledger.needs:

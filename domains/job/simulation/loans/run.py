@@ -167,7 +167,8 @@ class LoanRun:
             self._sort.see_outcome(PodOutcome(ended, scheduled_s=began_s, began_s=began_s, ended_s=at_s))
 
     def _recall(self, now_s: float) -> None:
-        """One turn of the borrower's background task."""
+        """One turn of the borrower's background task. All its writes succeed at once."""
+        self.recalls.follow(leads=True, now_s=now_s)
         rows = self._rows[self._ledger.has_pods(self._pool, self._rows)]
         excess = self._ledger.excess(self._pool, self._loan, CPU, rows)
         seen = {(self._ledger.pools.index(self._pool), int(row)) for row in rows[excess > 0]}
@@ -175,7 +176,10 @@ class LoanRun:
             amounts = {CPU: int(excess[at])}
             self.recalls.see(self._pool, self._loan, int(rows[at]), amounts, "it is used", now_s)
         self.recalls.ended(set(self.recalls.open) - seen)
-        self.recalls.kept()
+        for told in self.recalls.kept(now_s):
+            self.recalls.withdrawn(told)
+        for told in self.recalls.told.values():
+            told.is_written = True
         for recall in list(self.recalls.open.values()):
             due = [told for unit in self.recalls.due(recall, now_s) for told in unit]
             if due:
