@@ -244,7 +244,7 @@ def new_leaders_leave_gangs_in_part() -> None:
 @defect
 def last_retries_go_first() -> None:
     """Pods whose job has no retry left are not spared."""
-    put(Recalls, "_is_spared", lambda self, pod, now_s: False)
+    put(Recalls, "_spared", lambda self, pod, now_s: 0)
 
 
 @defect

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from tests.kit.checkers.api.loan_history import MEASURED_S, LoanHistory
+from tests.kit.checkers.api.loan_history import KEPT_FROM_HELD, KEPT_FROM_NEW, MEASURED_S, LoanHistory
 from tests.kit.disruptions.run_context import RunContext
 from tests.kit.scenarios.dedicated_nodes import leader
 from tests.kit.scenarios.pooled import FAILED, GIVES_S, LED_S, THROTTLED, PooledScenario, run_scenarios
@@ -232,12 +232,14 @@ async def _follow_use(scenario: LoanScenario) -> bool:
     await scenario.must_run(own, "its node is idle", RUNS_S)
     jobs = scenario.borrowing(2 * STEP_MILLI, 8)
     jobs.is_idle = True
+    bound = 0
     for use_milli in (scenario.rng.choice((500, 1000)), scenario.rng.choice((1600, 2100))):
         before = scenario.leader()
         own.use_milli = use_milli
         history.used(node, use_milli)
         await scenario.context.pause(MEASURED_S, MEASURED_S)
-        fits = history.offers(node, IDLE_THRESHOLD_PERCENT)[0] // jobs.milli
+        kept = min(bound * jobs.milli, history.offers(node, IDLE_THRESHOLD_PERCENT, KEPT_FROM_HELD)[0])
+        fits = max(kept, history.offers(node, IDLE_THRESHOLD_PERCENT, KEPT_FROM_NEW)[0]) // jobs.milli
         bound = sum(bool(pod.node) for pod in scenario.loans.pods_of(jobs))
         if bound != fits:
             what = f"I17: {bound} pods use idle capacity, and {fits} may, {MEASURED_S:g} s after {use_milli}m are used"

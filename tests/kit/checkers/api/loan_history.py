@@ -37,6 +37,10 @@ BOUND_S: Final = 5.0
 """Time from a decision until its bind takes effect."""
 MEASURED_S: Final = 65.0
 """Two steps of half a minute in which use is measured, after which the last one counts certainly."""
+KEPT_FROM_HELD, KEPT_FROM_NEW = 10, 20
+"""Percentages of a node that are kept for a rise of use before an hour of its use is known: pods on loan go only for the first, and
+none is added into the second.
+"""
 WHOLE_SECOND_S: Final = 1.0
 """Start times and ends of notices have whole seconds."""
 SPARED_RETRIES: Final = 1
@@ -139,15 +143,15 @@ class LoanHistory:
         """Notes what pods of the lender use on a node from now on."""
         self._uses.setdefault(node, []).append((self._now_s(), milli))
 
-    def offers(self, node: str, percent: int) -> tuple[int, int]:
+    def offers(self, node: str, percent: int, kept_percent: int) -> tuple[int, int]:
         """Returns the least and the most idle CPU that may be offered there: by any use that may have been measured last.
 
-        A tenth of the node is kept for a rise of use: of that, an hour has to be known first.
+        `kept_percent`: KEPT_FROM_HELD or KEPT_FROM_NEW.
         """
         allocatable, uses = self._nodes()[node].allocatable[CPU], self._uses.get(node, [])
         since_s = self._now_s() - MEASURED_S
         last = max((at for at, (at_s, _) in enumerate(uses) if at_s <= since_s), default=0)
-        found = [allocatable * percent // 100 - milli - allocatable // 10 for _, milli in uses[last:]]
+        found = [allocatable * (percent - kept_percent) // 100 - milli for _, milli in uses[last:]]
         return min(found, default=0), max(found, default=0)
 
     def watch_choice(self, node: str) -> None:
@@ -295,7 +299,7 @@ class LoanHistory:
             return mine
         if terms.is_idle:
             return _idle_milli(one for one in pods if not one.is_deleting) - max(
-                0, self.offers(node.name, terms.share_percent)[0]
+                0, self.offers(node.name, terms.share_percent, KEPT_FROM_HELD)[0]
             )
         others = _milli(one for one in pods if one.spec.scheduler_name not in self._schedulers)
         before = self._schedulers[: self._schedulers.index(scheduler)]
@@ -323,7 +327,7 @@ class LoanHistory:
         self.judged += 1
         pods = [one for one in known if one.node == name]
         if terms.is_idle or IDLE_REQUEST in pod.annotations:
-            held, offer = _idle_milli([*pods, pod]), self.offers(name, terms.share_percent)[1]
+            held, offer = _idle_milli([*pods, pod]), self.offers(name, terms.share_percent, KEPT_FROM_NEW)[1]
             if not terms.is_idle or held > offer or _milli([pod]):
                 self._report(
                     f"I17: {pod.name} is bound to {name}, where {held}m idle CPU is held, and {offer}m offered"
