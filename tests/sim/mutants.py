@@ -400,7 +400,8 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="that a defect may survive")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
-    every = PLANTED if options.planted else DEFECTS
+    # CI has no time for all: the planted ones show how much seeds catch, the others that each check still works.
+    every = PLANTED if options.planted else {name: one for name, one in DEFECTS.items() if name not in PLANTED}
     names = options.only or [name for name in every if options.all or name not in UNSHOWN]
     survived: list[str] = []
     found: dict[str, int] = {}
