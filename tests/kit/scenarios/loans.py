@@ -233,7 +233,7 @@ async def _follow_use(scenario: LoanScenario) -> bool:
     jobs = scenario.borrowing(2 * STEP_MILLI, 8)
     jobs.is_idle = True
     bound = 0
-    for use_milli in (scenario.rng.choice((500, 1000)), scenario.rng.choice((1600, 2100))):
+    for use_milli in (scenario.rng.choice((500, 1000)), scenario.rng.choice((2100, 2600))):
         before = scenario.leader()
         own.use_milli = use_milli
         history.used(node, use_milli)
