@@ -19,7 +19,7 @@ from multisched.framework.caching import SplitCacheKey
 from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.dependency import Dependency
-from multisched.framework.events import ASSIGNED_POD_DELETE, NODE_ADD, Action, ClusterEvent, EventRegistration, Resource
+from multisched.framework.events import ASSIGNED_POD_DELETE, Action, ClusterEvent, EventRegistration, Resource
 from multisched.framework.introspection import PluginMetric
 from multisched.framework.node_view import Codes, Rows
 from multisched.framework.points import CycleView, PostFilterResult, PreFilterResult, Refusals
@@ -106,7 +106,7 @@ class Loans:
         if row is None:
             found = dry_run.displace(self._on_loan())
             if len(found.rows):
-                row = int(found.rows[np.lexsort(found.costs[::-1])[0]])
+                row = int(found.rows[found.best()])
         if row is None:
             self.ledger.needs.drop(pod.uid)
             return PostFilterResult(Status.unschedulable())
@@ -278,7 +278,7 @@ class BorrowingLoans(Loans):
         return None if self._pool(pod) is None else SplitCacheKey(self.ledger.offers_version, None)
 
     def events_to_register(self) -> Sequence[EventRegistration]:
-        return tuple(map(EventRegistration, (OPENED, NODE_ADD, NODE_CHANGED, ASSIGNED_POD_DELETE, SHRUNK)))
+        return tuple(map(EventRegistration, (OPENED, NODE_CHANGED, ASSIGNED_POD_DELETE, SHRUNK)))
 
     def remarks_of_pod(self, pod: Pod) -> Sequence[str]:
         """See `framework.introspection.RemarkPlugin`."""
