@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -20,7 +19,6 @@ from multisched.framework.context import PluginContext
 from multisched.framework.moving import EvictAnswer, Mover
 from multisched.framework.node_view import Int64, Rows
 from multisched.framework.ports import Clock, UnreachableError, WriteAnswer, pod_ref
-from multisched.model.api_time import timestamp
 from multisched.model.objects import PODS
 from multisched.plugins.loans.loan_ledger import LoanLedger, Pool
 from multisched.plugins.loans.recalls import LOAN_NOTICE, Recalls, Told
@@ -53,8 +51,6 @@ class LoanControl:
         self._on_opened = on_opened
         self._needed: set[tuple[str, int]] = set()
         """uids and rows of the needs that there were at the last look."""
-        self.seen_s = 0.0
-        """Epoch seconds of the last look at all rows; 0 before the first."""
 
     async def run(self, ports: BackgroundPorts) -> None:
         while True:
@@ -86,7 +82,6 @@ class LoanControl:
                     if len(seen) % ROWS_PER_STEP == 0:
                         await asyncio.sleep(0)
         self.recalls.ended(set(self.recalls.open) - seen)
-        self.seen_s = now_s
 
     async def _adopt(self, pool: Pool, loan: LoanTerms, rows: Rows, now_s: float) -> None:
         for count, row in enumerate(rows.tolist()):
@@ -171,11 +166,13 @@ class _Writes:
         every = self._recalls.told.values()
         due = [[one] for one in every if one.is_chosen or one.evicted_s is not None]
         started = {one.pod.uid for (one,) in due}
-        for recall in self._recalls.open.values():
+        for count, recall in enumerate(self._recalls.open.values(), 1):
             for unit in self._recalls.due(recall, now_s):
                 if started.isdisjoint(one.pod.uid for one in unit):
                     started.update(one.pod.uid for one in unit)
                     due.append(unit)
+            if count % ROWS_PER_STEP == 0:
+                await asyncio.sleep(0)
         async with asyncio.TaskGroup() as tasks:
             for unit in due:
                 tasks.create_task(self._evict_all(unit))
@@ -276,9 +273,3 @@ class _Writes:
 
     def _record(self, kind: str, told: Told, reason: str, note: str) -> None:
         self._mover.record_event(kind, pod_ref(told.pod), reason, note, action=ACTION)
-
-
-def until_words(told: Iterable[Told]) -> str:
-    """Returns the earliest eviction among the told pods, for people; empty if there are none."""
-    due_s = min((one.due_s for one in told), default=None)
-    return "" if due_s is None else timestamp(datetime.fromtimestamp(due_s, UTC))

@@ -26,8 +26,6 @@ OWN: Final = -1
 """Number of the loan of a row that is the borrower's own."""
 NO_POOL: Final = -2
 """Number of the loan of a row that lends nothing to pods of this pool."""
-NOTHING: Final[Mapping[str, int]] = {}
-
 
 Trial = Mapping[tuple[int, bool], Mapping[str, int]]
 """(row, of the pod's own pool) -> resource -> amount that pods of borrowers hold there in an overlay, beyond the ledger."""
