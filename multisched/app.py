@@ -43,6 +43,7 @@ from multisched.observe.health import Health, Heartbeat
 from multisched.observe.logging import LineWriter, LogFormat, logging_to
 from multisched.observe.loopback import token_folder
 from multisched.observe.metrics import Metrics
+from multisched.observe.page_routes import PageSources
 from multisched.observe.probes import serve_probes
 from multisched.observe.readings import Readings
 from multisched.observe.server import ServerSettings, Sources, serve
@@ -51,6 +52,9 @@ from multisched.shell.forced_end import ForcedEnd
 from multisched.shell.garbage import GC_YOUNG_STARTING_MAX, disable_gc, set_gc_thresholds
 from multisched.shell.leadership.leaders import Leaders
 from multisched.shell.leadership.lease_runner import LeasesInThread
+from multisched.shell.page.nodes import ProgramNodes
+from multisched.shell.page.overview import ProgramOverview
+from multisched.shell.page.pending import ProgramPending
 from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.program import LeaseLostError, Program, ProgramPorts
 from multisched.shell.telemetry import ProgramQueues, health_of, read, requests_of
@@ -144,15 +148,21 @@ async def served(
     health.add_remark("plugins", lambda: health_of(program))
     health.add_remark("handover", program.handover.waiting)
     find_leader = Leaders(program.leases, identity, program.router.workers).elsewhere
+    queues = ProgramQueues(program, identity, find_leader)
     sources = Sources(
         health,
         metrics,
-        ProgramQueues(program, identity, find_leader),
+        queues,
         ProgramExplanations(program, find_leader=find_leader),
         repair=RepairPlans(program, find_leader=find_leader),
         views=ProgramViews(program, find_leader=find_leader),
         configuration=watch,
         admission=_admission(program, configuration),
+        page=PageSources(
+            ProgramOverview(program, queues, identity, find_leader),
+            ProgramPending(program, queues, find_leader),
+            ProgramNodes(program, queues),
+        ),
     )
     port = settings.probe_port
     probes = contextlib.nullcontext("") if port is None else serve_probes(settings.bind_address, port, heartbeat)

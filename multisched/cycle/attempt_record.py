@@ -11,7 +11,7 @@ and never waits here; any code on the event loop may call `read`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from weakref import WeakKeyDictionary
 
@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from multisched.cycle.classes.equivalence_class import ClassIdentity, EquivalenceClass
-from multisched.cycle.classes.placement_log import PlacementLog
+from multisched.cycle.classes.placement_log import Placement, PlacementLog
 from multisched.cycle.classes.score_snapshot import Mark, Score, ScoreSnapshot
 from multisched.cycle.diagnosis import Diagnosis
 from multisched.framework.preemption import Preemption
@@ -353,20 +353,16 @@ class AttemptRecords:
         return tuple(sorted(found.values(), key=lambda record: (record.at_s, record.attempt))[-ATTEMPTS_KEPT:])
 
     def _placed_of(self, uid: str) -> list[AttemptRecord]:
-        return [
-            AttemptRecord(
-                one.attempt,
-                one.at_s,
-                Outcome.PLACED,
-                node=one.node,
-                at=one.at,
-                scores=one.snapshot.scores_at(one.at, one.finals, one.total),
-                total=one.total,
-                snapshot=one.snapshot,
-                is_own_snapshot=one.snapshot.of == (uid, one.attempt),
-            )
-            for one in self._placed.of(uid)
-        ]
+        return [_placed_record(one) for one in self._placed.of(uid)]
+
+    def latest(self, count: int) -> Iterator[Placement]:
+        """Yields the latest attempts that placed a pod, the newest first; `record_of` reads one."""
+        return self._placed.latest(count)
+
+    @staticmethod
+    def record_of(placement: Placement) -> AttemptRecord:
+        """Returns the record of a placement, without what happened to the pod later."""
+        return _placed_record(placement)
 
     def statistics(self) -> dict[str, int]:
         """Returns sizes, each bounded above: placed attempts, pods with other attempts, and bytes of snapshots."""
@@ -376,6 +372,20 @@ class AttemptRecords:
             "sampled_bytes": self._samples.nbytes,
             "refused_bytes": self._refusals.nbytes,
         }
+
+
+def _placed_record(one: Placement) -> AttemptRecord:
+    return AttemptRecord(
+        one.attempt,
+        one.at_s,
+        Outcome.PLACED,
+        node=one.node,
+        at=one.at,
+        scores=one.snapshot.scores_at(one.at, one.finals, one.total),
+        total=one.total,
+        snapshot=one.snapshot,
+        is_own_snapshot=one.snapshot.of == (one.uid, one.attempt),
+    )
 
 
 def _victims(preemption: Preemption | None) -> tuple[tuple[str, ...], tuple[str, ...]]:

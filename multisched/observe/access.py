@@ -174,8 +174,13 @@ class DelegatedAuthenticator:
             )
             return AccessDecision.UNDECIDED
 
+    def user_of(self, token: str) -> str:
+        """Returns the name of the user of a token that was allowed before; empty if it is not known any more."""
+        known = self._tokens.get(_hash(token))
+        return "" if known is None else known.user.name
+
     async def _authenticate(self, token: str) -> _Token | None:
-        key = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+        key = _hash(token)
         now_s = self._clock.monotonic()
         known = self._tokens.get(key)
         if known is not None and now_s < known.until_s:
@@ -247,6 +252,10 @@ class DelegatedAuthenticator:
         if not isinstance(status, dict):
             raise _UndecidedError(f"{kind}: the status is not an object")
         return status
+
+
+def _hash(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
 class _UserInfo(msgspec.Struct):

@@ -1,11 +1,11 @@
-"""The one HTTP server: /livez and /readyz for probes, /metrics for scrapers, /api/v1 for people and tools.
+"""The one HTTP server: /livez and /readyz for probes, /metrics for scrapers, /api/v1 for people and tools, / for the page.
 
-/livez and /readyz are open and return only ok or failed. Everything else, including their `?verbose`, is authorized by
-the DelegatedAuthenticator if there is one. Reviews of quotas, if they are served, are answered for every caller: an API
-server sends no token. Without an authenticator the server listens on loopback only. It then accepts only loopback host
-names and no page of another origin, so that no web page can read it, and changes nothing without the token of this
-process. An error in a handler fails only its own request. For a domain that another replica leads, all paths return the
-same document, which names the leader (`framework.leading.Problem`).
+/livez and /readyz are open and return only ok or failed; the page's files are open, too. Everything else, including
+`/readyz?verbose`, is authorized by the DelegatedAuthenticator if there is one. Reviews of quotas, if they are served, are
+answered for every caller: an API server sends no token. Without an authenticator the server listens on loopback only. It
+then accepts only loopback host names and no page of another origin, so that no web page can read it, and changes nothing
+without the token of this process. An error in a handler fails only its own request. For a domain that another replica
+leads, all paths return the same document, which names the leader (`framework.leading.Problem`).
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ from multisched.observe.explain_view import (
 from multisched.observe.health import Health, HealthReport
 from multisched.observe.loopback import TokenFileError, is_other_page, own_token
 from multisched.observe.metrics import Metrics
+from multisched.observe.page_routes import PAGE_PARAMETERS, PageRoutes, PageSources, is_page_file
 from multisched.observe.plugin_view import ViewSource
 from multisched.observe.queue_view import PODS_SHOWN, PODS_SHOWN_MAX, NoDomainError, QueueSource, encode_queue
 from multisched.observe.repair_view import (
@@ -89,6 +90,7 @@ PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     f"{REPAIR_PATH}/plan": PLAN_PARAMETERS,
     f"{REPAIR_PATH}/status": ("domain",),
     f"{REPAIR_PATH}/run": PLAN_PARAMETERS,
+    **PAGE_PARAMETERS,
 }
 """Path -> allowed query parameters. Those of a view are checked by its plugin; probes, scrapers and API servers may send any."""
 REQUEST_BYTES_MAX: Final = 256 * 1024
@@ -108,6 +110,8 @@ CHANGES_REFUSED: Final = (
     "this request changes something: only the user who runs this process may make it, with the token in its file"
     " (multisched finds it); or set server.authentication and give a token of the cluster"
 )
+TOKEN_HEADER: Final = "X-Multisched-Token"  # noqa: S105 -- a name
+"""Has the token of a page that is read through the API server's proxy, which removes the header Authorization."""
 HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -148,6 +152,8 @@ class Sources(msgspec.Struct, frozen=True):
     """None: not served."""
     admission: AdmissionSource | None = None
     """None: quotas are not reviewed here."""
+    page: PageSources | None = None
+    """None: there is no page."""
 
 
 @asynccontextmanager
@@ -195,6 +201,7 @@ class _Routes:
         self._scrapes = 0
         self._reviews = 0
         self._looked_at_s = 0.0
+        self._page = None if sources.page is None else PageRoutes(sources.page, self._user_of, _number)
 
     def application(self) -> web.Application:
         application = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=[self._guard])
@@ -209,6 +216,8 @@ class _Routes:
         application.router.add_get(f"{REPAIR_PATH}/plan", self._repair_plan)
         application.router.add_get(f"{REPAIR_PATH}/status", self._repair_status)
         application.router.add_post(f"{REPAIR_PATH}/run", self._repair_run)
+        if self._page is not None:
+            self._page.add_to(application)
         application.router.add_get(VIEW_PATH, self._view)
         if self._sources.admission is not None:
             application.router.add_post(VALIDATE_QUOTAS_PATH, self._validate_quotas)
@@ -259,11 +268,15 @@ class _Routes:
         authenticator, token = self._settings.authenticator, _bearer_token(request)
         if authenticator is None:
             return self._refusal_on_loopback(request, token)
-        if self._is_review(request):
+        if self._is_review(request) or (self._page is not None and is_page_file(request)):
             return None
         verb, path = request.method.lower(), reviewed_path(request.path)
         verdict = await authenticator.judge(token, verb, path)
         return None if verdict is AccessDecision.ALLOWED else _refused(verdict, verb, path, has_token=bool(token))
+
+    def _user_of(self, request: web.Request) -> str:
+        authenticator = self._settings.authenticator
+        return "" if authenticator is None else authenticator.user_of(_bearer_token(request))
 
     def _refusal_on_loopback(self, request: web.Request, token: str) -> web.Response | None:
         if not is_loopback_name(request.host):
@@ -395,7 +408,9 @@ class _Routes:
 
 def _bearer_token(request: web.Request) -> str:
     """Returns the token, empty without one."""
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if "Authorization" not in request.headers:
+        return request.headers.get(TOKEN_HEADER, "").strip()
+    scheme, _, token = request.headers["Authorization"].partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 

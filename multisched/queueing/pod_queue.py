@@ -357,6 +357,10 @@ class PodQueue:
         entry = self._entries.get(uid)
         return () if entry is None else tuple(entry.transitions)
 
+    def uids(self) -> list[str]:
+        """Returns the uids of all pods, in the order they were added: for a reader that pauses between pods."""
+        return list(self._entries)
+
     def entries(self, state: QueueState | None = None) -> Iterator[QueueEntry]:
         """Yields all pods, or those in one state, in the order they were added. Call nothing else here during iteration."""
         return (self._states.describe(one) for one in self._entries.values() if state is None or one.state is state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
@@ -26,6 +26,7 @@ from multisched.observe.readings import (
     ReflectorReading,
     RequestReading,
 )
+from multisched.queueing.entry import QueueEntry
 from multisched.queueing.transitions import POPPED, QueueState
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
@@ -47,52 +48,15 @@ class ProgramQueues:
     def queue(self, *, domain: str | None, limit: int) -> QueueView:
         """Returns pending pods, the longest waiting first; pods in a binding cycle come last."""
         now_s = self._program.clock.monotonic()
-        led = [(worker, self._find_leader(worker.name)) for worker in self._workers(domain)]
+        led = [(worker, self._find_leader(worker.name)) for worker in self.workers(domain)]
         workers, elsewhere = [w for w, other in led if other is None], [other for _, other in led if other is not None]
         if domain is not None and elsewhere:
             raise NotLeadingError(elsewhere[0])
         pods = []
         for worker in workers:
             at_permit = {pod.uid for pod in worker.waiting.waiting()}
-            for entry in worker.queue.entries():
-                pod = entry.pod
-                pods.append(
-                    WaitingPod(
-                        domain=worker.name,
-                        state="quarantined"
-                        if entry.is_quarantined
-                        else _state(entry.state, is_at_permit=pod.uid in at_permit),
-                        namespace=pod.namespace,
-                        name=pod.name,
-                        uid=pod.uid,
-                        priority=pod.spec.priority,
-                        qos=pod.spec.qos.value,
-                        attempts=entry.attempts,
-                        waiting_s=now_s - entry.added_s,
-                        # Only PreEnqueue runs again for a gated pod: that is not an attempt.
-                        retry_in_s=0.0
-                        if entry.state is QueueState.GATED
-                        else max(0.0, (entry.retry_at_s or now_s) - now_s),
-                        plugins=entry.plugins,
-                        message=entry.message,
-                    )
-                )
-        named = {worker.name for worker in workers}
-        for uid, refused in self._program.pods.refused.items():
-            if refused.domain in named:
-                pods.append(
-                    WaitingPod(
-                        domain=refused.domain,
-                        state="refused",
-                        namespace=refused.pod.namespace,
-                        name=refused.pod.name,
-                        uid=uid,
-                        priority=refused.pod.spec.priority,
-                        qos=refused.pod.spec.qos.value,
-                        waiting_s=now_s - refused.since_s,
-                        message=refused.message,
-                    )
-                )
+            pods += [self.waiting_pod(worker, entry, at_permit, now_s) for entry in worker.queue.entries()]
+        pods += self.refused_pods({worker.name for worker in workers}, now_s)
         pods.sort(key=longest_waiting_first)
         return QueueView(
             domains=tuple(
@@ -100,7 +64,7 @@ class ProgramQueues:
                     domain=w.name,
                     scheduler_names=self._program.scheduler_names[w.name],
                     is_leading=w.is_leading,
-                    counts=self._counts(w),
+                    counts=self.counts(w),
                     binds_in_flight=w.limit.in_flight,
                     bind_limit=w.limit.width,
                     cycle_limit=w.cycle_limit,
@@ -113,8 +77,45 @@ class ProgramQueues:
             identity=self._identity,
         )
 
-    def _workers(self, domain: str | None) -> list[DomainWorker]:
-        """Raises NoDomainError."""
+    def waiting_pod(
+        self, worker: DomainWorker, entry: QueueEntry, at_permit: Container[str], now_s: float
+    ) -> WaitingPod:
+        """Returns one pod of a queue. `at_permit`: uids of the domain's pods that wait at Permit."""
+        pod, is_at_permit = entry.pod, entry.uid in at_permit
+        return WaitingPod(
+            domain=worker.name,
+            state="quarantined" if entry.is_quarantined else _state(entry.state, is_at_permit=is_at_permit),
+            namespace=pod.namespace,
+            name=pod.name,
+            uid=pod.uid,
+            priority=pod.spec.priority,
+            qos=pod.spec.qos.value,
+            attempts=entry.attempts,
+            waiting_s=now_s - entry.added_s,
+            # Only PreEnqueue runs again for a gated pod: that is not an attempt.
+            retry_in_s=0.0 if entry.state is QueueState.GATED else max(0.0, (entry.retry_at_s or now_s) - now_s),
+            plugins=entry.plugins,
+            message=entry.message,
+        )
+
+    def refused_pods(self, domains: Container[str], now_s: float) -> Iterator[WaitingPod]:
+        """Yields the pods of these domains that no queue holds."""
+        for uid, refused in self._program.pods.refused.items():
+            if refused.domain in domains:
+                yield WaitingPod(
+                    domain=refused.domain,
+                    state="refused",
+                    namespace=refused.pod.namespace,
+                    name=refused.pod.name,
+                    uid=uid,
+                    priority=refused.pod.spec.priority,
+                    qos=refused.pod.spec.qos.value,
+                    waiting_s=now_s - refused.since_s,
+                    message=refused.message,
+                )
+
+    def workers(self, domain: str | None) -> list[DomainWorker]:
+        """Returns the domain of this name; None: all. Raises NoDomainError."""
         by_name = {worker.name: worker for worker in self._program.router.workers()}
         if domain is None:
             return list(by_name.values())
@@ -123,7 +124,8 @@ class ProgramQueues:
             raise NoDomainError(f"domain {domain}: no such domain; {hint}")
         return [by_name[domain]]
 
-    def _counts(self, worker: DomainWorker) -> dict[str, int]:
+    def counts(self, worker: DomainWorker) -> dict[str, int]:
+        """Returns the number of a domain's pods in each of STATES."""
         queue = worker.queue.statistics()
         counts = {str(place): count for place, count in queue.pending.items()}
         counts |= {"unschedulable": counts["unschedulable"] - queue.quarantined, "quarantined": queue.quarantined}

@@ -41,6 +41,7 @@ LAZY_IMPORTS: Final = {
     "multisched.observe.tables": (1, "most answers are tables"),
     "domains.gpu.tide.demand": (2, "only a tide with history learns"),
     "multisched.shell.audit.audited_kinds": (2, "the judge comes with the first audit"),
+    "multisched.shell.page.overview": (1, "most programs have no page open"),
     "multisched.shell.program": (2, "most programs have no judge beside them"),
     "multisched.shell.workers.background_threads": (1, "most programs are never asked"),
     "multisched.shell.workers.plugin_process": (1, "a plugin of a cluster's own needs none of ours"),

@@ -69,3 +69,12 @@ class PlacementLog:
             for index, known in enumerate(half[::WIDTH]):
                 if known == uid:
                     yield Placement._make(half[WIDTH * index : WIDTH * (index + 1)])
+
+    def latest(self, count: int) -> Iterator[Placement]:
+        """Yields the latest placements, the newest first."""
+        for half in (self._young, self._old):
+            for index in range(len(half) // WIDTH - 1, -1, -1):
+                if count <= 0:
+                    return
+                count -= 1
+                yield Placement._make(half[WIDTH * index : WIDTH * (index + 1)])

@@ -170,6 +170,13 @@ def test_readers_are_granted_the_paths_that_the_server_authorizes() -> None:
             ],
             "verbs": ["get"],
         },
+        {
+            "nonResourceURLs": [
+                f"/multisched/api/v1/{name}"
+                for name in ("overview", "decisions", "pending", "nodes", "quotas", "gangs")
+            ],
+            "verbs": ["get"],
+        },
         {"nonResourceURLs": ["/multisched/api/v1/explain"], "verbs": ["get", "post"]},
         {"nonResourceURLs": ["/multisched/api/v1/repair"], "verbs": ["get"]},
     ]

@@ -24,6 +24,10 @@ from multisched.observe.admission_view import NotReviewedError
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, Placement, PodView, WhatIfList, WhatIfView
 from multisched.observe.health import Health
 from multisched.observe.metrics import Metrics
+from multisched.observe.nodes_view import NodeDetail, NodeShare, NodesQuery, NodesView, NoNodeError
+from multisched.observe.overview_view import ApiHealth, Decided, DecisionList, Overview
+from multisched.observe.page_routes import PageSources
+from multisched.observe.pending_view import PendingView
 from multisched.observe.queue_view import DomainQueue, NoDomainError, QueueView, WaitingPod
 from multisched.observe.server import ServerSettings, Sources, serve
 
@@ -238,8 +242,62 @@ class LedByAnother:
         raise self._error
 
 
-def sources_of(health: Health, pods: int = 1) -> Sources:
-    return Sources(health, Metrics(), OneQueue(pods), OneExplanation(), OneRepair(), OneView())
+class OnePage:
+    """The sources of a page of one domain, `job`; `changes` is set by the test. Nodes are named n0 to n599."""
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self.looks = 0
+        self.remarks = ""
+        self.error: Exception | None = None
+
+    def change(self) -> None:
+        self.changes += 1
+
+    async def overview(self) -> Overview:
+        self.looks += 1
+        if self.error is not None:
+            raise self.error
+        return Overview(
+            identity="me",
+            version="1",
+            is_ready=True,
+            remarks=self.remarks,
+            api=ApiHealth(throttled=0, failed_reads=0),
+            domains=(),
+            decisions=(),
+            views={},
+            changes=self.changes,
+            nodes_changes=0,
+        )
+
+    def decisions(self, *, domain: str | None, limit: int) -> DecisionList:
+        if domain == "nowhere":
+            raise NoDomainError("domain nowhere: no such domain; there are job")
+        one = Decided(domain="job", namespace="a", name="b", node="n1", attempt=1, score=9, at_seconds=1.0)
+        return DecisionList(decisions=(one,) * min(limit, 3))
+
+    async def pending(self, *, group: str) -> PendingView:
+        return PendingView(groups=(), groups_left_out=0, pods_total=len(group), age_s=0.0)
+
+    def nodes(self, query: NodesQuery) -> NodesView:
+        if query.resource != "cpu":
+            raise NoNodeError(f"no node here has {query.resource}; there are cpu")
+        shown = range(query.offset, min(600, query.offset + query.limit))
+        nodes = tuple(NodeShare(node=f"n{at}", shares=(0.5,), pods=1, is_closed=False) for at in shown)
+        return NodesView(
+            domain=query.domain or "", resources=("cpu",), sorted_by="cpu", count=600, totals=(), nodes=nodes,
+            matching=600, offset=query.offset,
+        )  # fmt: skip
+
+    def node(self, name: str) -> NodeDetail:
+        raise NoNodeError(f"node {name} is not known here")
+
+
+def sources_of(health: Health, pods: int = 1, page: OnePage | None = None) -> Sources:
+    found = page or OnePage()
+    pages = PageSources(found, found, found)
+    return Sources(health, Metrics(), OneQueue(pods), OneExplanation(), OneRepair(), OneView(), page=pages)
 
 
 class OneReview:

@@ -42,8 +42,12 @@ GUARDED = (
     "/api/v1/repair/plan",
     "/api/v1/repair/status",
     "/api/v1/forecast/nodes",
+    "/api/v1/overview",
+    "/api/v1/overview/stream",
+    "/api/v1/nodes/n1",
     "/api",
-    "/",
+    "/page/",
+    "/page/secret.js",
     "/no/such/path",
 )
 VERBOSE = ("/livez?verbose", "/readyz?verbose")
@@ -94,7 +98,7 @@ async def test_other_paths_need_a_token(path: str) -> None:
         assert message.endswith("ClusterRole multisched-reader\n")
 
 
-async def test_every_route_except_probes_needs_a_token() -> None:
+async def test_every_route_except_probes_and_files_of_the_page_needs_a_token() -> None:
     settings = guarded_settings(DelegatedAuthenticator(await a_reviewer(), HandClock()))
     application = _Routes(settings, sources_of(Health()), Connections(settings.limits)).application()
     routes = {(route.method, route.resource.canonical) for route in application.router.routes() if route.resource}
@@ -106,7 +110,7 @@ async def test_every_route_except_probes_needs_a_token() -> None:
                 assert answer.status in (200, 401, 503)
                 if answer.status != 401:
                     opened.add(path)
-    assert opened == {"/livez", "/readyz"}
+    assert opened == {"/livez", "/readyz", "/"}
 
 
 async def test_repair_run_needs_its_permission(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The web page of a running multisched: its files, which `observe` serves. They contain nothing of a cluster."""

@@ -1,0 +1,106 @@
+// Builds elements. Everything that comes from a cluster becomes text here, never markup: names, labels and messages are
+// written by tenants. The same characters are escaped as in model/visible_text.py (a test compares both).
+
+const HIDDEN = new RegExp("[" +
+  "\\u{0}-\\u{1f}\\u{7f}-\\u{9f}" + // controls
+  "\\u{61c}\\u{200e}\\u{200f}\\u{202a}-\\u{202e}\\u{2066}-\\u{2069}" + // bidirectional
+  "\\u{ad}\\u{34f}\\u{115f}\\u{1160}\\u{17b4}\\u{17b5}\\u{180b}-\\u{180f}\\u{200b}-\\u{200d}\\u{2060}-\\u{2065}" + // no width
+  "\\u{206a}-\\u{206f}\\u{3164}\\u{fe00}-\\u{fe0f}\\u{feff}\\u{ffa0}\\u{fff0}-\\u{fff8}" +
+  "\\u{1bca0}-\\u{1bca3}\\u{1d173}-\\u{1d17a}\\u{e0000}-\\u{e0fff}" +
+  "\\u{600}-\\u{605}\\u{6dd}\\u{70f}\\u{890}\\u{891}\\u{8e2}\\u{fff9}-\\u{fffb}\\u{110bd}\\u{110cd}\\u{13430}-\\u{1343f}" + // formats
+  "\\u{2028}\\u{2029}\\u{d800}-\\u{dfff}]", "gu"); // line ends, halves of characters
+
+const TEXT_MAX = 2000;
+const SVG = "http://www.w3.org/2000/svg";
+
+/** Escapes hidden characters, and cuts what is too long to show. @param {unknown} value @param {number} most */
+export function visible(value, most = TEXT_MAX) {
+  const text = String(value ?? "");
+  const cut = text.length > most ? `${text.slice(0, most)}… (${text.length} characters)` : text;
+  return cut.replace(HIDDEN, (sign) => {
+    const code = sign.codePointAt(0);
+    return code < 0x100 ? `\\x${code.toString(16).padStart(2, "0")}` : `\\u${code.toString(16).padStart(4, "0")}`;
+  });
+}
+
+/**
+ * Makes an element. Attributes with the value false, null or undefined are left out; `on*` adds a listener.
+ * @param {string} name @param {Record<string, unknown>} attributes @param {...unknown} children elements, lists, or text
+ */
+export function el(name, attributes = {}, ...children) {
+  return filled(document.createElement(name), attributes, children);
+}
+
+/** The same for SVG. */
+export function svg(name, attributes = {}, ...children) {
+  return filled(document.createElementNS(SVG, name), attributes, children);
+}
+
+function filled(found, attributes, children) {
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value === false || value === null || value === undefined) continue;
+    if (key.startsWith("on")) found.addEventListener(key.slice(2), value);
+    else if (key === "width%") found.style.width = `${value}%`;
+    else found.setAttribute(key, value === true ? "" : visible(value));
+  }
+  found.append(...nodes(children));
+  return found;
+}
+
+function nodes(children) {
+  return children.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false)
+    .map((one) => (one instanceof Node ? one : document.createTextNode(visible(one))));
+}
+
+/** Replaces the content of a container. The element with the focus keeps it if its successor has the same `data-key`. */
+export function replace(container, ...children) {
+  const focused = container.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
+  container.replaceChildren(...nodes(children));
+  if (focused === undefined) return;
+  for (const one of container.querySelectorAll("[data-key]")) if (one.dataset.key === focused) one.focus({ preventScroll: true });
+}
+
+/** A link within the page. @param {string[]} parts the view and its arguments */
+export function link(parts, text, attributes = {}) {
+  const href = `#${parts.map((part) => encodeURIComponent(part)).join("/")}`;
+  return el("a", { href, "data-key": href, ...attributes }, text);
+}
+
+export const podLink = (namespace, name) => link(["pod", namespace, name], `${namespace}/${visible(name, 120)}`);
+export const nodeLink = (name) => (name ? link(["nodes", name], visible(name, 120)) : "-");
+
+/** Splits NAMESPACE/NAME, as documents of plugins have it. */
+export function keyLink(key) {
+  const at = key.indexOf("/");
+  return at < 0 ? key : podLink(key.slice(0, at), key.slice(at + 1));
+}
+
+/**
+ * A table in a container that scrolls by itself, so that the page never does sideways.
+ * @param {string} caption what the table shows, for everybody
+ * @param {(string | {name: string, number: boolean})[]} head columns; numbers are aligned to the right
+ * @param {unknown[][]} rows cells
+ */
+export function table(caption, head, rows, empty = "none") {
+  const columns = head.map((one) => (typeof one === "string" ? { name: one, number: false } : one));
+  const kind = (at) => (columns[at].number ? "number" : null);
+  if (!rows.length) return el("section", { class: "empty" }, el("h3", {}, caption), el("p", { class: "soft" }, empty));
+  return el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption },
+    el("table", {},
+      el("caption", {}, caption),
+      el("thead", {}, el("tr", {}, columns.map((one, at) => el("th", { scope: "col", class: kind(at) }, one.name)))),
+      el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell, at) => el("td", { class: kind(at) }, cell)))))));
+}
+
+export const number = (name) => ({ name, number: true });
+
+/** Named figures, as a list of definitions. @param {[string, unknown][]} pairs */
+export const figures = (pairs) =>
+  el("dl", { class: "figures" }, pairs.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+
+/** A select element with its label. @param {[string, string][]} options value and text */
+export function choice(label, options, chosen, onchange) {
+  const select = el("select", { onchange: () => onchange(select.value) },
+    options.map(([value, text]) => el("option", { value, selected: value === chosen }, text)));
+  return el("label", {}, `${label} `, select);
+}

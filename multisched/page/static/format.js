@@ -1,0 +1,47 @@
+// Numbers, amounts and times as people read them. Every amount has its unit.
+
+const BYTES = [[2 ** 50, "Pi"], [2 ** 40, "Ti"], [2 ** 30, "Gi"], [2 ** 20, "Mi"], [2 ** 10, "Ki"]];
+const PLAIN = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+
+const scaled = (value, steps) => {
+  for (const [size, prefix] of steps) if (Math.abs(value) >= size * 0.9995) return `${+(value / size).toPrecision(3)} ${prefix}`;
+  return `${+value.toPrecision(3)} `;
+};
+
+/** An amount of a resource: thousandths of cores for cpu, bytes for memory and storage, a count for all others. */
+export function amount(resource, value) {
+  if (value === null || value === undefined) return "-";
+  if (resource === "cpu") return `${+(value / 1000).toPrecision(4)} cores`;
+  if (resource === "memory" || resource.endsWith("storage") || resource.startsWith("hugepages-")) return `${scaled(value, BYTES)}B`;
+  return plain(value);
+}
+
+/** A plain number with a prefix. */
+export const plain = (value) => (value === null || value === undefined ? "-" : scaled(value, PLAIN).trim());
+
+export const count = (value) => (value === null || value === undefined ? "-" : value.toLocaleString("en"));
+
+export const percent = (share) =>
+  (share === null || share === undefined || Number.isNaN(share) ? "-" : share < 100 ? `${Math.round(100 * share)} %` : "> 9,999 %");
+
+/** Milliseconds, or seconds from one second. */
+export const ms = (value) => (value >= 1000 ? `${+(value / 1000).toPrecision(3)} s` : `${+value.toPrecision(3)} ms`);
+
+/** A duration in words of one or two units. */
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "-";
+  const whole = Math.round(seconds);
+  if (seconds < 10) return `${+seconds.toFixed(1)} s`;
+  if (whole < 120) return `${whole} s`;
+  if (whole < 7200) return `${Math.floor(whole / 60)} min`;
+  if (whole < 172800) return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
+  return `${Math.floor(whole / 86400)} days`;
+}
+
+/** The time of day of a Unix time, in the zone of the reader. */
+export const clock = (seconds) => new Date(1000 * seconds).toLocaleTimeString("en-GB");
+
+/** Date and time of an RFC 3339 time. */
+export const moment = (text) => (text ? new Date(text).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" }) : "-");
+
+export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;

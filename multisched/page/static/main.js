@@ -1,0 +1,129 @@
+// The frame of the page: which view is shown, when it is read again, and the form for a token.
+
+import { forgetToken, hasToken, NoDocument, setToken } from "./api.js";
+import { el, replace, visible } from "./dom.js";
+import { follow, retry } from "./stream.js";
+import { overview } from "./views/overview.js";
+
+/**
+ * A view: its name in the address, its title, and what builds it. `open(root, args, app)` returns `refresh`, which reads
+ * the documents and draws them; `every` is the least time between two readings, and the view is read again when the
+ * overview says that pods or nodes have changed. `onOverview` is called with each overview.
+ * @typedef {{name: string, title: string, every: number, within?: string,
+ *   open: (root: Element, args: string[], app: App) => {refresh: () => Promise<void>, onOverview?: (doc: object) => void}}} View
+ */
+/** @type {View[]} */
+const VIEWS = [overview];
+
+class App {
+  constructor() {
+    this.overview = null;
+    this.main = document.getElementById("main");
+    this.view = null;
+    this.shown = null;
+    this.readAt = 0;
+    this.reading = null;
+    this.isAsking = false;
+  }
+
+  start() {
+    replace(document.getElementById("views"), VIEWS.filter((one) => !one.within)
+      .map((one) => el("li", {}, el("a", { href: `#${one.name}`, "data-view": one.name }, one.title))));
+    window.addEventListener("hashchange", () => this.route());
+    this.route();
+    follow((doc) => this.onOverview(doc), (text, status) => this.onState(text, status));
+    setInterval(() => this.readAgain(), 1000);
+  }
+
+  route() {
+    const [name, ...args] = location.hash.slice(1).split("/").map(decoded);
+    if (name === "main") { this.main.focus(); return; }
+    this.view = VIEWS.find((one) => one.name === name) ?? VIEWS[0];
+    document.title = `${[this.view.title, ...args].map((one) => visible(one, 80)).join(" · ")} - multisched`;
+    for (const one of document.querySelectorAll("#views a")) {
+      const isCurrent = one.dataset.view === (this.view.within ?? this.view.name);
+      if (isCurrent) one.setAttribute("aria-current", "page");
+      else one.removeAttribute("aria-current");
+    }
+    const root = el("div", { class: `view ${this.view.name}` });
+    replace(this.main, root);
+    window.scrollTo(0, 0);
+    this.shown = this.view.open(root, args, this);
+    if (this.overview) this.shown.onOverview?.(this.overview);
+    this.read();
+  }
+
+  /** Reads the documents of the view that is shown. Only one reading at a time: a slow server is not asked twice. */
+  async read() {
+    const shown = this.shown;
+    this.readAt = performance.now();
+    this.isDue = false;
+    try {
+      this.reading = shown.refresh();
+      await this.reading;
+      if (this.shown === shown) this.say("");
+    } catch (error) {
+      if (this.shown === shown) this.onError(error);
+    } finally {
+      if (this.shown === shown) this.reading = null;
+    }
+  }
+
+  readAgain() {
+    if (this.isDue && !this.reading && !document.hidden && performance.now() - this.readAt >= this.view.every) this.read();
+  }
+
+  onOverview(doc) {
+    const before = this.overview;
+    this.overview = doc;
+    this.isDue ||= !before || before.changes !== doc.changes || before.nodesChanges !== doc.nodesChanges;
+    document.getElementById("about").textContent = `multisched ${visible(doc.version)} · ${visible(doc.identity)}`;
+    this.shown?.onOverview?.(doc);
+  }
+
+  onState(text, status) {
+    const state = document.getElementById("state");
+    state.textContent = visible(text, 160);
+    state.className = status === 200 ? "live" : "lost";
+    if (status === 401 || status === 403) this.askToken(text);
+    if (status === 200 && this.isAsking) { this.isAsking = false; this.route(); }
+  }
+
+  onError(error) {
+    if (error instanceof NoDocument && (error.status === 401 || (error.status === 403 && !hasToken()))) this.askToken(error.message);
+    else if (error instanceof NoDocument) this.say(error.message);
+    else { this.say("the page failed to show this; reload it"); console.error(error); }
+  }
+
+  /** Shows why a document is missing, above what was read before. */
+  say(text) {
+    this.main.querySelector(":scope > .problem")?.remove();
+    if (text) this.main.prepend(el("p", { class: "problem", role: "alert" }, text));
+  }
+
+  askToken(why) {
+    if (this.isAsking) { this.main.querySelector(".problem")?.replaceChildren(visible(why)); return; }
+    this.isAsking = true;
+    forgetToken();
+    const input = el("input", { type: "password", id: "token", autocomplete: "off", required: true, spellcheck: "false" });
+    const onsubmit = (event) => { event.preventDefault(); setToken(input.value); retry(); };
+    this.shown = { refresh: async () => {} };
+    replace(this.main, el("form", { class: "token", onsubmit },
+      el("h2", {}, "A token is needed"),
+      el("p", { class: "problem", role: "alert" }, why),
+      el("p", {}, "Create one for an account that has the ClusterRole multisched-reader: ",
+        el("code", {}, "kubectl create token ACCOUNT"), ". It is kept in this tab only."),
+      el("label", { for: "token" }, "Token"), " ", input, " ", el("button", {}, "Use it")));
+    input.focus();
+  }
+}
+
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+new App().start();

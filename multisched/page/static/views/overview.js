@@ -1,0 +1,71 @@
+// Overview: how each domain is doing now, and the latest decisions in words. Drawn from the stream alone.
+
+import { el, figures, link, nodeLink, number, podLink, replace, table } from "../dom.js";
+import { clock, count, ms, plain, plural } from "../format.js";
+import { sparkline } from "../plot.js";
+
+const KEPT = 120;
+const STATES = [
+  ["active", "ready to be tried"], ["backoff", "waits out its backoff"], ["unschedulable", "fits nowhere now"],
+  ["gated", "held by a gate"], ["gang", "tried with its gang"], ["permit", "assumed, waits at Permit"],
+  ["binding", "being bound"], ["quarantined", "refused by the API server"], ["refused", "cannot be evaluated"],
+];
+
+/** Domain -> pods per second of the last overviews; kept while the page is open. */
+const rates = new Map();
+
+export const overview = {
+  name: "overview", title: "Overview", every: Infinity,
+  open(root) {
+    root.append(el("h2", {}, "Overview"), el("p", { class: "soft" }, "waiting for the first figures"));
+    return {
+      refresh: async () => {},
+      onOverview(doc) {
+        for (const one of doc.domains) remember(one);
+        replace(root, el("h2", {}, "Overview"), health(doc), el("div", { class: "cards" }, doc.domains.map(card)), decisions(doc));
+      },
+    };
+  },
+};
+
+function remember(domain) {
+  const kept = rates.get(domain.domain) ?? [];
+  rates.set(domain.domain, [...kept, domain.boundPerSecond ?? 0].slice(-KEPT));
+}
+
+function health(doc) {
+  const troubles = [];
+  if (!doc.isReady) troubles.push("the caches are not in step with the API server yet");
+  if (doc.api.staleKinds.length) troubles.push(`no news from the API server about ${doc.api.staleKinds.join(", ")} for minutes`);
+  if (doc.remarks) troubles.push(doc.remarks);
+  const api = `API server: ${plural(doc.api.throttled, "throttled request")}, ${plural(doc.api.failedReads, "failed read")} since the start`;
+  return el("section", { class: "health" },
+    el("p", { class: troubles.length ? "warn" : "good" }, troubles.length ? troubles.join("; ") : "In step with the API server."),
+    el("p", { class: "soft" }, api));
+}
+
+function card(one) {
+  const waiting = STATES.filter(([state]) => one.counts[state]);
+  const latency = one.latency
+    ? [["median wait", ms(one.latency.p50Ms)], ["P90", ms(one.latency.p90Ms)], ["P99", ms(one.latency.p99Ms)]]
+    : [["median wait", "-"], ["P90", "-"], ["P99", "-"]];
+  const kept = rates.get(one.domain) ?? [];
+  return el("section", { class: "card", "aria-label": `domain ${one.domain}` },
+    el("h3", {}, one.domain, " ", el("span", { class: one.isLeading ? "tag good" : "tag" }, one.isLeading ? "leading" : "standby")),
+    el("p", { class: "soft" }, one.ledElsewhere || `${one.schedulerNames.join(", ")} · ${plural(one.nodes, "node")}`),
+    el("p", { class: "rate" }, el("strong", {}, one.boundPerSecond === null ? "-" : plain(one.boundPerSecond)), " pods/s"),
+    sparkline(kept, `pods per second of domain ${one.domain}, the last ${kept.length} seconds with news`),
+    figures([["bound", count(one.bound)], ["attempts", count(one.attempts)], ...latency,
+      ["conflicts", `${count(one.conflictsTrue)} of ${count(one.conflictsTrue + one.conflictsFalse)}`],
+      ["binds in flight", `${count(one.bindsInFlight)} of ${count(one.bindLimit)}`]]),
+    waiting.length
+      ? el("ul", { class: "states" }, waiting.map(([state, words]) => el("li", {},
+        link(["pending", one.domain], `${count(one.counts[state])} ${state}`), el("span", { class: "soft" }, ` ${words}`))))
+      : el("p", { class: "soft" }, "no pod waits"));
+}
+
+function decisions(doc) {
+  const rows = doc.decisions.map((one) => [clock(one.atSeconds), one.domain, podLink(one.namespace, one.name), nodeLink(one.node),
+    count(one.score), one.why]);
+  return table("The latest decisions", ["at", "domain", "pod", "node", number("score"), "why"], rows, "no pod was placed yet");
+}
