@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 from typing import Final, Protocol, runtime_checkable
 
@@ -71,8 +71,19 @@ class GangCounts(msgspec.Struct, frozen=True):
     """schedulerNames of its members; if all have finished, of the latest."""
 
 
+class KnownGang(Protocol):
+    """A gang of the roster."""
+
+    @property
+    def key(self) -> str: ...
+
+
 class GangView(PlacedGangMembers, Protocol):
     """Read access to the gang roster. A key is namespace/name."""
+
+    def gangs(self) -> Iterable[KnownGang]:
+        """Returns all gangs; changes while others are added."""
+        ...
 
     def together_with(self, key: str) -> Sequence[str]:
         """Returns the gangs that start together with this one, including itself."""
@@ -101,6 +112,9 @@ class NoGangs:
 
     def key_of(self, uid: str) -> str | None:
         return None
+
+    def gangs(self) -> Iterable[KnownGang]:
+        return ()
 
     def together_with(self, key: str) -> Sequence[str]:
         return (key,)

@@ -6,7 +6,7 @@ Source: kube-scheduler 1.36, plugins/gangscheduling, which also makes members wa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from multisched.framework.context import PluginContext
@@ -15,6 +15,7 @@ from multisched.framework.gangs import GANG_PLUGIN, GangView
 from multisched.framework.object_status import ObjectStatus
 from multisched.framework.status import SUCCESS, Status
 from multisched.framework.traits import Traits
+from multisched.framework.views import Document, ViewPorts, ViewQuery
 from multisched.model.gang import membership_of
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
@@ -34,6 +35,7 @@ class GangScheduling:
     """The GangScheduling plugin. See `multisched.model.gang` for the supported gang APIs."""
 
     name = GANG_PLUGIN
+    view = "gangs"
     status_kinds = (ObjectKind.POD_GROUP, ObjectKind.SIGS_POD_GROUP, ObjectKind.WORKLOAD_POD_GROUP)
     traits = Traits(reads_objects=status_kinds)
 
@@ -41,6 +43,14 @@ class GangScheduling:
         self._gangs: GangView = context.gangs
         self._objects = context.objects
         self._ours = context.scheduler_names
+        self._domain = context.domain
+
+    async def show(self, query: ViewQuery, ports: ViewPorts) -> Callable[[], Document]:
+        """See `framework.views.ViewedPlugin`."""
+        from multisched.plugins.gang.figures import document_of
+
+        found = await document_of(self._gangs, self._ours, query, self._domain)
+        return lambda: found
 
     def status_of(self, kind: ObjectKind, namespace: str, name: str) -> ObjectStatus | None:
         """Returns the status of a PodGroup; None if no member uses one of this program's scheduler names.

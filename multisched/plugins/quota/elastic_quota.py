@@ -24,6 +24,7 @@ from multisched.framework.points import CycleView, PostFilterResult, PreFilterRe
 from multisched.framework.preemption import ABOVE_EVERY_PRIORITY, DryRun, GroupDryRun, Nomination, Preemption
 from multisched.framework.status import SKIP, SUCCESS, Status
 from multisched.framework.traits import Traits
+from multisched.framework.views import Document, ViewPorts, ViewQuery
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.plugins.default_preemption import NEVER, RUNNING
@@ -65,6 +66,7 @@ class ElasticQuota:
     """Source: ACK's ElasticQuotaTree. `removal` and `reclaim` define the terms and rules of reclaims."""
 
     name = QUOTA
+    view = "quotas"
     depends_on = Dependency.CACHE_KEY
     traits = Traits(reads_objects=(*QUOTA_KINDS, ObjectKind.POD_DISRUPTION_BUDGET))
     status_kinds = QUOTA_KINDS
@@ -81,6 +83,7 @@ class ElasticQuota:
             ledger.statuses = QuotaStatuses(ledger, source, context.objects, context.statuses, context.pending)
             ledger.on_counted = partial(_announce, ledger.statuses, context.notify)
         self._statuses = ledger.statuses
+        self._pending, self._domain = context.pending, context.domain
         self._placed = context.hold.placed
         self._nominations = context.nominations
         self._gangs = context.gangs
@@ -99,6 +102,14 @@ class ElasticQuota:
     def health(self, now_s: float) -> str:
         """Returns a text about quotas without effect; empty if there are none."""
         return self._statuses.trouble_text()
+
+    async def show(self, query: ViewQuery, ports: ViewPorts) -> Callable[[], Document]:
+        """See `framework.views.ViewedPlugin`."""
+        from multisched.plugins.quota.figures import document_of
+
+        trouble = self._statuses.trouble_text()
+        found = await document_of(self._ledger, trouble, self._pending, query, self._domain)
+        return lambda: found
 
     def catch_up(self) -> bool:
         """Counts the next pods under changed quotas; returns True if they are not in force yet."""

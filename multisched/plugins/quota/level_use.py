@@ -8,7 +8,7 @@ what the level borrows itself. Idle siblings lend the rest, in proportion to the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -42,8 +42,12 @@ class LevelUse(msgspec.Struct, frozen=True):
 
 def level_uses(tree: QuotaTree, ledger: QuotaLedger, pending: Iterable[Pod]) -> list[LevelUse]:
     """Returns the figures of each level, parents before children. `ledger`: the ledger of that tree."""
+    return uses_of(tree, ledger, requested_amounts(ledger, pending))
+
+
+def uses_of(tree: QuotaTree, ledger: QuotaLedger, requested: Sequence[Mapping[str, int]]) -> list[LevelUse]:
+    """Returns the same, if the requested amounts by level are known."""
     used = [{name: amount for name, amount in level.used.items() if amount} for level in ledger.levels]
-    requested = requested_amounts(ledger, pending)
     shares, lent, resources = fair_shares(tree, requested), lent_amounts(tree, ledger.levels), sorted(tree.resources)
     return [
         LevelUse(
@@ -67,24 +71,41 @@ def level_uses(tree: QuotaTree, ledger: QuotaLedger, pending: Iterable[Pod]) -> 
 
 
 def requested_amounts(ledger: QuotaLedger, pending: Iterable[Pod]) -> list[dict[str, int]]:
-    """Returns, by level, resource -> used amount plus the requests of pending pods, without gated ones.
+    """Returns, by level, resource -> used amount plus the requests of pending pods, without gated ones."""
+    demands = PendingDemands(ledger)
+    demands.add(pending)
+    return demands.requested()
 
-    Pods of one namespace with the same spec and device demands are counted together, since 100,000 may be pending.
-    """
-    requested = [{name: amount for name, amount in level.used.items() if amount} for level in ledger.levels]
-    holders = ledger.holders()
-    waiting = [pod for pod in pending if not pod.gates and pod.uid not in holders]
-    are_named, besides = ledger.names_leaves_by_label, ledger.amounts.beyond_requests
-    keys = [(pod.namespace, id(pod.spec), id(pod.labels) if are_named else 0, besides(pod)) for pod in waiting]
-    some = dict(zip(keys, waiting, strict=True))
-    for key, count in Counter(keys).items():
-        pod = some[key]
-        items = ledger.amounts.items(pod)
-        for level in ledger.levels_of(pod):
-            own = requested[level.at]
-            for name, amount in items:
-                own[name] = own.get(name, 0) + count * amount
-    return requested
+
+class PendingDemands:
+    """Pending pods of one namespace with the same spec and device demands, counted together: 100,000 may be pending."""
+
+    def __init__(self, ledger: QuotaLedger) -> None:
+        self._ledger = ledger
+        self._counts: Counter[Hashable] = Counter()
+        self._some: dict[Hashable, Pod] = {}
+
+    def add(self, pending: Iterable[Pod]) -> None:
+        """Counts further pods."""
+        ledger, holders = self._ledger, self._ledger.holders()
+        waiting = [pod for pod in pending if not pod.gates and pod.uid not in holders]
+        are_named, besides = ledger.names_leaves_by_label, ledger.amounts.beyond_requests
+        keys = [(pod.namespace, id(pod.spec), id(pod.labels) if are_named else 0, besides(pod)) for pod in waiting]
+        self._some.update(zip(keys, waiting, strict=True))
+        self._counts.update(keys)
+
+    def requested(self) -> list[dict[str, int]]:
+        """Returns, by level of the tree in force now, resource -> used amount plus these requests."""
+        ledger = self._ledger
+        requested = [{name: amount for name, amount in level.used.items() if amount} for level in ledger.levels]
+        for key, count in self._counts.items():
+            pod = self._some[key]
+            items = ledger.amounts.items(pod)
+            for level in ledger.levels_of(pod):
+                own = requested[level.at]
+                for name, amount in items:
+                    own[name] = own.get(name, 0) + count * amount
+        return requested
 
 
 def lent_amounts(tree: QuotaTree, levels: Sequence[Level]) -> list[dict[str, int]]:
