@@ -20,7 +20,7 @@ from domains.gpu.held_cards import fragments_of, places_of, unit_names
 from domains.gpu.hold import Hold
 from domains.gpu.typical_pods import Typical
 from multisched.framework.node_view import NodeView, Rows
-from multisched.framework.views import Document, NoViewError, ViewQuery, unknown_parameter
+from multisched.framework.views import NUMBER_MAX, Document, NoViewError, ViewQuery, unknown_parameter
 from multisched.model.near_names import did_you_mean
 from multisched.model.objects import CPU, Node, Pod
 
@@ -43,7 +43,7 @@ NOTES: Final[Mapping[Mode, str]] = {
     "cordon such a node until its cards are replaced",
 }
 """What is not read of nodes of a mode."""
-DOCUMENTS: Final[Mapping[str, tuple[str, ...]]] = {"nodes": (), "node": ("name",)}
+DOCUMENTS: Final[Mapping[str, tuple[str, ...]]] = {"nodes": ("limit",), "node": ("name",)}
 """Document -> its options, besides `domain`."""
 
 
@@ -99,11 +99,14 @@ def document_of(query: ViewQuery) -> Callable[[Snapshot], Document]:
     if unknown := unknown_parameter(query.options, [*DOCUMENTS[query.name], "domain"]):
         raise NoViewError(unknown, status=400)
     name = query.option("name") if query.name == "node" else ""
-    return lambda snapshot: _node(snapshot, name) if name else _nodes(snapshot)
+    limit = query.number("limit", NUMBER_MAX)
+    return lambda snapshot: _node(snapshot, name) if name else _nodes(snapshot, limit)
 
 
-def _nodes(snapshot: Snapshot) -> Document:
-    return {**_head(snapshot, snapshot.copies), "nodes": _rows(snapshot, snapshot.copies)}
+def _nodes(snapshot: Snapshot, limit: int) -> Document:
+    shown = snapshot.copies[:limit]
+    left_out = len(snapshot.copies) - len(shown)
+    return {**_head(snapshot, shown), "nodes": _rows(snapshot, shown), "nodesLeftOut": left_out}
 
 
 def _rows(snapshot: Snapshot, copies: Sequence[NodeCopy]) -> list[Document]:

@@ -28,6 +28,8 @@ class NoViewError(Exception):
 
 
 NAME_CHARS_MAX: Final = 64
+NUMBER_MAX: Final = 100_000
+"""Limit of a number in a query."""
 
 
 def unknown_parameter(given: Iterable[str], known: Sequence[str]) -> str:
@@ -51,6 +53,15 @@ class ViewQuery(msgspec.Struct, frozen=True):
         if not found:
             raise NoViewError(f"{self.name}: say which {name}", status=422)
         return found
+
+    def number(self, name: str, otherwise: int) -> int:
+        """Returns an option that is a number, 0..NUMBER_MAX; `otherwise` without it. Raises NoViewError."""
+        text = self.options.get(name, "")
+        if not text:
+            return otherwise
+        if not (text.isascii() and text.isdigit() and len(text) <= len(str(NUMBER_MAX)) and int(text) <= NUMBER_MAX):
+            raise NoViewError(f"{name}: {text[:20]} is not a number from 0 to {NUMBER_MAX}", status=400)
+        return int(text)
 
 
 class ViewPorts(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from domains.forecast.views.forecast_snapshot import ForecastSnapshot
 from multisched.forecasting.profiles import DAYS, Backtest, Origin, Profiles
+from multisched.forecasting.recent import CODE_NAN
 from multisched.forecasting.time_units import DAY_S
 from multisched.framework.views import Document, NoViewError, ViewQuery
 
@@ -44,10 +45,17 @@ def head_of(snapshot: ForecastSnapshot) -> Document:
 
 
 def services(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
-    """Returns one row per service and dimension: peak, its time, mean, origin and error of the profile, number of pods."""
-    pods = pods_of(snapshot)
-    rows = [row for number in range(len(snapshot.profiles.services)) for row in _rows(snapshot.profiles, number, pods)]
-    return {**head_of(snapshot), "services": rows}
+    """Returns one row per service and dimension: peak, its time, mean, origin and error of the profile, number of pods.
+
+    The option `match` selects services by a part of their name, `limit` those with the most pods.
+    """
+    pods, match, names = pods_of(snapshot), query.options.get("match", ""), snapshot.profiles.services
+    found = [number for number in range(len(names)) if match in names[number]]
+    limit = query.number("limit", len(found))
+    if limit < len(found):
+        found = sorted(found, key=lambda number: -(pods or {}).get(number, 0))
+    rows = [row for number in found[:limit] for row in _rows(snapshot.profiles, number, pods)]
+    return {**head_of(snapshot), "services": rows, "servicesLeftOut": max(0, len(found) - limit)}
 
 
 def service(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
@@ -65,7 +73,27 @@ def service(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
         at = profiles.dimensions.index(row["dimension"])
         row["highest"] = row["peak"]
         row |= {curve: getattr(profiles, curve)[number, at].tolist() for curve in ("peak", "low", "high")}
-    return {**head_of(snapshot), "service": name, "dimensions": rows}
+    return {**head_of(snapshot), "service": name, "dimensions": rows, "history": _history(profiles, name)}
+
+
+def _history(profiles: Profiles, service: str) -> Document | None:
+    """Returns the measured mean and highest sample of each recent slot; None if the program has not recorded them."""
+    recent = profiles.recent
+    if recent is None or service not in recent.services:
+        return None
+    at = recent.services.index(service)
+    curves = {"mean": recent.mean[at], "top": recent.top[at]}
+    return {
+        "startSeconds": recent.start_s,
+        "slotSeconds": recent.slot_s,
+        "dimensions": {
+            name: {
+                curve: np.where(codes[index] == CODE_NAN, np.nan, codes[index] * recent.scale[at, index]).tolist()
+                for curve, codes in curves.items()
+            }
+            for index, name in enumerate(recent.dimensions)
+        },
+    }
 
 
 def hint(name: str, known: Sequence[str], lists: str) -> str:

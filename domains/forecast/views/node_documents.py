@@ -37,13 +37,22 @@ class Peaks(NamedTuple):
 
 
 def nodes(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
-    """Returns all nodes with their predicted peak in each dimension, the fullest first. Raises NoViewError."""
-    fleet = snapshot.known_fleet()
+    """Returns nodes with their predicted peak in each dimension, the fullest first. Raises NoViewError.
+
+    The options `match` (part of a name), `offset` and `limit` select some; `count` is the number of those that match.
+    """
+    fleet, match = snapshot.known_fleet(), query.options.get("match", "")
     peaks, counts = peaks_of(snapshot, fleet), pods_on(fleet)
+    found = [number for number in fullest_first(peaks.share) if match in fleet.nodes[number]]
+    begin = query.number("offset", 0)
     return {
         **head_of(snapshot),
         "dimensions": list(fleet.dimensions),
-        "nodes": [_node(snapshot, fleet, peaks, counts, number) for number in fullest_first(peaks.share)],
+        "count": len(found),
+        "nodes": [
+            _node(snapshot, fleet, peaks, counts, number)
+            for number in found[begin : begin + query.number("limit", len(found))]
+        ],
     }
 
 

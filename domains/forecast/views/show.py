@@ -26,6 +26,8 @@ DOCUMENTS: Final[Mapping[str, Callable[[ForecastSnapshot, ViewQuery], Document]]
 
 OPTIONS: Final[Mapping[str, str]] = {"service": "name", "node": "name", "at": "moment"}
 """Document -> its required option."""
+LISTS: Final[Mapping[str, tuple[str, ...]]] = {"services": ("limit", "match"), "nodes": ("limit", "offset", "match")}
+"""Document -> options that select a part of its list."""
 
 
 def document_of(query: ViewQuery) -> Callable[[ForecastSnapshot], Document]:
@@ -33,7 +35,7 @@ def document_of(query: ViewQuery) -> Callable[[ForecastSnapshot], Document]:
     make = DOCUMENTS.get(query.name)
     if make is None:
         raise NoViewError(f"forecast has no document {query.name}; write one of {', '.join(DOCUMENTS)}")
-    known = [OPTIONS[query.name], "domain"] if query.name in OPTIONS else ["domain"]
+    known = [OPTIONS[query.name], "domain"] if query.name in OPTIONS else [*LISTS.get(query.name, ()), "domain"]
     if unknown := unknown_parameter(query.options, known):
         raise NoViewError(unknown, status=400)
     return partial(_made, make, query)

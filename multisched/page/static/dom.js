@@ -11,6 +11,8 @@ const HIDDEN = new RegExp("[" +
   "\\u{2028}\\u{2029}\\u{d800}-\\u{dfff}]", "gu"); // line ends, halves of characters
 
 const TEXT_MAX = 2000;
+/** Attributes that people see or hear. */
+const SHOWN = new Set(["title", "aria-label", "placeholder"]);
 const SVG = "http://www.w3.org/2000/svg";
 
 /** Escapes hidden characters, and cuts what is too long to show. @param {unknown} value @param {number} most */
@@ -41,7 +43,7 @@ function filled(found, attributes, children) {
     if (value === false || value === null || value === undefined) continue;
     if (key.startsWith("on")) found.addEventListener(key.slice(2), value);
     else if (key === "width%") found.style.width = `${value}%`;
-    else found.setAttribute(key, value === true ? "" : visible(value));
+    else found.setAttribute(key, value === true ? "" : SHOWN.has(key) ? visible(value) : String(value));
   }
   found.append(...nodes(children));
   return found;

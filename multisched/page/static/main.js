@@ -1,9 +1,17 @@
 // The frame of the page: which view is shown, when it is read again, and the form for a token.
 
-import { forgetToken, hasToken, NoDocument, setToken } from "./api.js";
+import { forgetToken, hasToken, NoDocument, read, setToken } from "./api.js";
 import { el, replace, visible } from "./dom.js";
 import { follow, retry } from "./stream.js";
+import { decisions } from "./views/decisions.js";
+import { forecast } from "./views/forecast.js";
+import { nodes } from "./views/nodes.js";
 import { overview } from "./views/overview.js";
+import { pending } from "./views/pending.js";
+import { pod } from "./views/pod.js";
+import { teams } from "./views/teams.js";
+import { tryIt } from "./views/try.js";
+import { work } from "./views/work.js";
 
 /**
  * A view: its name in the address, its title, and what builds it. `open(root, args, app)` returns `refresh`, which reads
@@ -13,7 +21,7 @@ import { overview } from "./views/overview.js";
  *   open: (root: Element, args: string[], app: App) => {refresh: () => Promise<void>, onOverview?: (doc: object) => void}}} View
  */
 /** @type {View[]} */
-const VIEWS = [overview];
+const VIEWS = [overview, pending, nodes, decisions, pod, teams, forecast, work, tryIt];
 
 class App {
   constructor() {
@@ -24,6 +32,8 @@ class App {
     this.readAt = 0;
     this.reading = null;
     this.isAsking = false;
+    this.isDue = false;
+    this.isWanted = false;
   }
 
   start() {
@@ -31,8 +41,18 @@ class App {
       .map((one) => el("li", {}, el("a", { href: `#${one.name}`, "data-view": one.name }, one.title))));
     window.addEventListener("hashchange", () => this.route());
     this.route();
+    this.readOverview();
     follow((doc) => this.onOverview(doc), (text, status) => this.onState(text, status));
     setInterval(() => this.readAgain(), 1000);
+  }
+
+  /** Reads the overview once: at the start, and when there is no stream. */
+  async readOverview() {
+    try {
+      this.onOverview(await read(["overview"]));
+    } catch (error) {
+      this.onError(error);
+    }
   }
 
   route() {
@@ -53,20 +73,26 @@ class App {
     this.read();
   }
 
-  /** Reads the documents of the view that is shown. Only one reading at a time: a slow server is not asked twice. */
+  /**
+   * Reads the documents of the view that is shown, once there is an overview. One reading at a time; a request meanwhile
+   * is for the next one.
+   */
   async read() {
+    if (!this.overview) return;
     const shown = this.shown;
-    this.readAt = performance.now();
-    this.isDue = false;
-    try {
-      this.reading = shown.refresh();
-      await this.reading;
-      if (this.shown === shown) this.say("");
-    } catch (error) {
-      if (this.shown === shown) this.onError(error);
-    } finally {
-      if (this.shown === shown) this.reading = null;
-    }
+    if (this.reading === shown) { this.isWanted = true; return; }
+    this.reading = shown;
+    do {
+      this.isWanted = this.isDue = false;
+      this.readAt = performance.now();
+      try {
+        await shown.refresh();
+        if (this.shown === shown) this.say("");
+      } catch (error) {
+        if (this.shown === shown) this.onError(error);
+      }
+    } while (this.isWanted && this.shown === shown);
+    if (this.reading === shown) this.reading = null;
   }
 
   readAgain() {
@@ -79,6 +105,7 @@ class App {
     this.isDue ||= !before || before.changes !== doc.changes || before.nodesChanges !== doc.nodesChanges;
     document.getElementById("about").textContent = `multisched ${visible(doc.version)} · ${visible(doc.identity)}`;
     this.shown?.onOverview?.(doc);
+    if (!before) this.read();
   }
 
   onState(text, status) {
@@ -86,6 +113,7 @@ class App {
     state.textContent = visible(text, 160);
     state.className = status === 200 ? "live" : "lost";
     if (status === 401 || status === 403) this.askToken(text);
+    if (status === 429) this.readOverview();
     if (status === 200 && this.isAsking) { this.isAsking = false; this.route(); }
   }
 

@@ -1,0 +1,153 @@
+// Nodes: a heat map of what is requested now, or of the predicted peak; and one node with its pods and its forecast.
+
+import { NoDocument, read } from "../api.js";
+import { choice, el, figures, link, nodeLink, number, podLink, replace, table } from "../dom.js";
+import { amount, count, percent, plain, plural } from "../format.js";
+import { heatMap, histogram, weekPlot } from "../plot.js";
+
+const SHOWN = 500;
+
+export const nodes = {
+  name: "nodes", title: "Nodes", every: 3_000,
+  open: (root, args, app) => (args[0] ? openNode(root, args[0], app) : openAll(root, app)),
+};
+
+const asked = { domain: "", resource: "cpu", kind: "now", match: "", offset: 0 };
+
+function openAll(root, app) {
+  const controls = el("form", { class: "controls", onsubmit: (event) => event.preventDefault() }), body = el("div", {});
+  const match = el("input", { type: "search", value: asked.match, size: "14", oninput: () => change("match", match.value) });
+  const place = { domain: el("span"), resource: el("span"), kind: el("span") };
+  controls.append(place.kind, place.domain, place.resource, el("label", {}, "name contains ", match));
+  root.append(el("h2", {}, "Nodes"), controls, body);
+  let drawn = "";
+  const change = (key, value) => {
+    asked[key] = value;
+    if (key !== "offset") asked.offset = 0;
+    if (key === "kind" || key === "domain") drawn = "";
+    app.read();
+  };
+
+  function choices(resources, doc) {
+    const now = JSON.stringify([resources, asked.kind, asked.domain]);
+    if (now === drawn) return;
+    drawn = now;
+    const domains = doc.domains.map((one) => [one.domain, one.domain]);
+    const hasForecast = Boolean(doc.views.forecast);
+    replace(place.kind, hasForecast && choice("show", [["now", "requested now"], ["peak", "predicted peak"]], asked.kind, (value) => change("kind", value)));
+    replace(place.domain, asked.kind === "now" && choice("domain", [["", "all domains"], ...domains], asked.domain, (value) => change("domain", value)));
+    replace(place.resource, choice(asked.kind === "now" ? "resource" : "dimension", resources.map((one) => [one, one]), asked.resource, (value) => change("resource", value)));
+  }
+
+  return {
+    async refresh() {
+      const found = asked.kind === "peak" ? await peaks(app.overview) : await requested();
+      if (!found.resources.includes(asked.resource)) asked.resource = found.resources[0] ?? "cpu";
+      choices(found.resources, app.overview);
+      replace(body, found.drawn, pages(found.matching, change));
+    },
+  };
+}
+
+function pages(matching, change) {
+  if (matching <= SHOWN) return null;
+  const step = (by, text) => el("button", { type: "button", "data-key": text, disabled: asked.offset + by < 0 || asked.offset + by >= matching,
+    onclick: () => change("offset", asked.offset + by) }, text);
+  return el("p", {}, step(-SHOWN, "fuller nodes"), ` ${count(asked.offset + 1)} to ${count(Math.min(matching, asked.offset + SHOWN))} of ${count(matching)} `, step(SHOWN, "emptier nodes"));
+}
+
+async function requested() {
+  const { domain, resource, match, offset } = asked;
+  const doc = await read(["nodes"], { domain, resource, match, offset, limit: SHOWN });
+  const at = doc.resources.indexOf(doc.sortedBy);
+  const cells = doc.nodes.map((one) => ({ name: one.node, share: one.shares[at], note: one.isClosed ? "closed for pods" : "" }));
+  const total = doc.totals[at];
+  const rows = doc.nodes.slice(0, 25).map((one) => [nodeLink(one.node), ...one.shares.map(percent), count(one.pods), one.isClosed ? "closed for pods" : ""]);
+  return {
+    resources: doc.resources, matching: doc.matching,
+    drawn: [
+      el("p", {}, `${plural(doc.count, "node")}: ${amount(total.resource, total.requested)} of ${amount(total.resource, total.allocatable)} ${total.resource} requested`,
+        total.allocatable ? ` (${percent(total.requested / total.allocatable)}).` : "."),
+      histogram(total.histogram, `nodes by requested ${total.resource}`),
+      heatMap(cells, `requested ${total.resource} / allocatable`),
+      table("The fullest of these nodes: requested / allocatable", ["node", ...doc.resources.map(number), number("pods"), ""], rows),
+    ],
+  };
+}
+
+async function peaks(overview) {
+  const doc = await read(["forecast", "nodes"], { domain: overview.views.forecast?.[0], limit: SHOWN, offset: asked.offset, match: asked.match });
+  const resource = doc.dimensions.includes(asked.resource) ? asked.resource : doc.dimensions[0];
+  const of = (one) => one.dimensions.find((row) => row.dimension === resource);
+  const sorted = [...doc.nodes].sort((a, b) => (of(b).share ?? -1) - (of(a).share ?? -1));
+  const rows = sorted.slice(0, 25).map((one) => [nodeLink(one.node), percent(of(one).nowShare), el("strong", {}, percent(of(one).share)), of(one).at,
+    `${plain(of(one).peak)} of ${plain(of(one).capacity)}`, count(one.pods), count(one.unknown)]);
+  return {
+    resources: doc.dimensions, matching: doc.count,
+    drawn: [
+      el("p", {}, `Predicted use at the fullest hour of the week, the fullest nodes of any dimension first. ${doc.state}.`),
+      heatMap(sorted.map((one) => ({ name: one.node, share: of(one).share, note: of(one).at })), `predicted peak of ${resource} / capacity`),
+      table(`Nodes by predicted peak of ${resource}`, ["node", number("predicted now"), number("peak"), "at", "amount", number("pods"), number("without profile")], rows),
+    ],
+  };
+}
+
+function openNode(root, name, app) {
+  const body = el("div", {});
+  root.append(el("p", {}, link(["nodes"], "all nodes")), el("h2", {}, `Node ${name}`), body);
+  const seen = (view, domains) => Promise.all((app.overview.views[view] ?? []).filter((domain) => domains.includes(domain))
+    .map((domain) => orNone(read([view, "node"], { name, domain }))));
+  return {
+    async refresh() {
+      const doc = await read(["nodes", name]);
+      const forecasts = await seen("forecast", doc.domains);
+      const cards = await seen("gpu", doc.domains);
+      replace(body, detail(doc), forecasts.filter(Boolean).map(forecast), cards.filter(Boolean).map(gpu), podsOf(doc));
+    },
+  };
+}
+
+async function orNone(document) {
+  try {
+    return await document;
+  } catch (error) {
+    if (error instanceof NoDocument && error.status !== 401) return null; // the domain has no such node
+    throw error;
+  }
+}
+
+function detail(doc) {
+  const rows = Object.entries(doc.resources).map(([resource, [held, all]]) => [resource, amount(resource, held), amount(resource, all), all ? percent(held / all) : "-"]);
+  return [
+    figures([["domains", doc.domains.join(", ") || "none"], ["pods", count(doc.pods.length + doc.podsLeftOut)], ["state", doc.isUnschedulable ? "cordoned" : doc.malformed ? "invalid" : "open"]]),
+    doc.malformed && el("p", { class: "problem" }, doc.malformed),
+    doc.taints.length > 0 && el("p", {}, `Taints: ${doc.taints.join(", ")}`),
+    table("Resources", ["resource", number("requested"), number("allocatable"), number("share")], rows),
+    el("details", {}, el("summary", {}, `Labels (${Object.keys(doc.labels).length})`), table("Labels", ["key", "value"], Object.entries(doc.labels))),
+  ];
+}
+
+function forecast(doc) {
+  return el("section", {}, el("h3", {}, "Predicted load"), el("p", { class: "soft" }, `${doc.now} in ${doc.zone}; ${doc.state}`),
+    doc.node.dimensions.map((row) => weekPlot({
+      title: `${row.dimension}: predicted peak ${plain(row.peak)} at ${row.at}, ${percent(row.share)} of its capacity`,
+      unit: row.dimension, predicted: row.week, mark: row.capacity, slotSeconds: doc.slotSeconds, nowSeconds: doc.nowSeconds, zone: doc.zone,
+    })),
+    table("Its pods by their part of its peak", ["pod", "service", number("part"), "predicted by", number("peak without it")],
+      doc.pods.slice(0, 50).map((one) => [one.pod, one.service, percent(one.share), one.by, percent(one.left.share)])));
+}
+
+function gpu(doc) {
+  const rows = doc.node.cards.map((card) => [count(card.card), card.model || "-", percent(1 - card.freeMilli / 1000), card.isHealthy ? "healthy" : "unhealthy", count(card.pods)]);
+  return [
+    table(`GPU cards, mode ${doc.node.mode}`, [number("card"), "model", number("used"), "state", number("pods")], rows),
+    doc.node.problems.map((problem) => el("p", { class: "warn" }, problem)),
+  ];
+}
+
+function podsOf(doc) {
+  const rows = doc.pods.map((one) => [podLink(one.namespace, one.name), one.scheduler, amount("cpu", one.requests.cpu ?? 0), amount("memory", one.requests.memory ?? 0),
+    count(one.priority), one.isLeaving ? "leaving" : ""]);
+  return [table("Pods, the largest CPU requests first", ["pod", "scheduler", number("cpu"), number("memory"), number("priority"), ""], rows, "no pod is here"),
+    doc.podsLeftOut > 0 && el("p", { class: "soft" }, `${plural(doc.podsLeftOut, "pod")} not shown`)];
+}

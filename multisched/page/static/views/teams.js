@@ -1,0 +1,56 @@
+// Teams: what each level of the quota tree holds, borrows and lends; gangs and what they wait for.
+
+import { read } from "../api.js";
+import { el, keyLink, number, replace, table } from "../dom.js";
+import { count, plural } from "../format.js";
+
+export const teams = {
+  name: "teams", title: "Teams", every: 5_000,
+  open(root, args, app) {
+    const body = el("div", {});
+    root.append(el("h2", {}, "Teams"), body);
+    return {
+      async refresh() {
+        const views = app.overview.views;
+        const quotas = views.quotas ? await read(["quotas", "now"], { domain: views.quotas[0] }) : null;
+        const gangs = views.gangs ? await read(["gangs", "now"], { domain: views.gangs[0] }) : null;
+        replace(body, quotas ? tree(quotas) : el("p", { class: "soft" }, "No domain has quotas."), gangs && gangTable(gangs));
+      },
+    };
+  },
+};
+
+function tree(doc) {
+  if (!doc.source) return [el("p", {}, "No quota is in force."), doc.trouble && el("p", { class: "warn" }, doc.trouble)];
+  const rows = doc.levels.flatMap((level) => Object.entries(level.resources).map(([resource, use], at) => [
+    at ? "" : el("span", { class: `depth depth${Math.min(5, level.path.split(".").length - 1)}` }, level.path, spaces(level)),
+    resource, bar(use), ...["used", "min", "borrowed", "lent", "max", "fairShare", "requested"].map((field) => use.shown[field] ?? "-")]));
+  return el("section", {},
+    el("h3", {}, "Quotas"),
+    el("p", { class: "soft" }, `In force: ${doc.source}. `, key("own", "used of its min"), key("over", "borrowed"), key("lent", "lent to others"), key("idle", "idle min")),
+    doc.trouble && el("p", { class: "warn" }, doc.trouble),
+    table("Levels of the tree", ["level", "resource", "0 to max", ...["used", "min", "borrowed", "lent", "max", "fair share", "requested"].map(number)], rows),
+    doc.levelsLeftOut > 0 && el("p", { class: "soft" }, `${plural(doc.levelsLeftOut, "level")} not shown`));
+}
+
+const key = (kind, text) => el("span", { class: "key" }, el("span", { class: `swatch ${kind}`, "aria-hidden": "true" }), ` ${text} `);
+
+const spaces = (level) => (level.namespaces.length ? el("span", { class: "soft" }, ` ${level.namespaces.join(", ")}`, level.namespacesLeftOut ? ` and ${level.namespacesLeftOut} more` : "") : "");
+
+/** One bar up to the level's max, or to the larger of its min and its use. The numbers stand in the same row. */
+function bar(use) {
+  const whole = Math.max(use.max ?? 0, use.min, use.used, 1e-9), part = (amount) => (100 * Math.max(0, amount)) / whole;
+  const idle = use.min - use.used - use.lent;
+  const parts = [["own", Math.min(use.used, use.used - use.borrowed)], ["over", use.borrowed], ["lent", use.lent], ["idle", idle]];
+  return el("div", { class: "bar", "aria-hidden": "true" }, parts.filter(([, value]) => value > 0).map(([kind, value]) => el("span", { class: kind, "width%": part(value) })));
+}
+
+function gangTable(doc) {
+  const state = (one) => (one.hasStarted ? "started" : one.isOverdue ? "overdue" : "waits");
+  const rows = doc.gangs.map((one) => [one.gang, state(one), count(one.minimum), count(one.present), count(one.bound), count(one.running), count(one.finished),
+    one.waiting.map((name, at) => [at ? ", " : "", keyLink(`${one.gang.split("/")[0]}/${name}`)]), one.why || "-"]);
+  return [
+    table(`Gangs: ${plural(doc.waiting, "gang waits", "gangs wait")} for something`, ["gang", "state", ...["minimum", "members", "bound", "running", "finished"].map(number), "members without a node", "waits because"], rows, "there are no gangs"),
+    doc.gangsLeftOut > 0 && el("p", { class: "soft" }, `${plural(doc.gangsLeftOut, "gang")} not shown`),
+  ];
+}
