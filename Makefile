@@ -16,7 +16,7 @@ SPREAD := -n 2 --dist worksteal
 # ones first. With four workers on two busy cores a leader was seen to lose its lease.
 BY_FILE := -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: venv lock chart dist demo test check check-types check-layers check-style sim sim-coverage mutants mutation soak oracle controlplane real bench
+.PHONY: venv lock chart dist demo test check check-types check-layers check-style page sim sim-coverage mutants mutation soak oracle controlplane real bench
 
 venv: $(STAMP)
 
@@ -74,6 +74,10 @@ check-style: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/hadolint deploy/Dockerfile
+
+page: venv # the web page in Chromium: every view, keyboard, narrow, dark, accessibility; installs Debian's Chromium if there is no browser
+	tests/page/set_up.sh
+	$(PYTEST) tests/page $(ARGS)
 
 sim: venv # 200 seeded simulations of the whole program; a failing seed is printed and replays
 	$(BIN)/python -m tests.sim.run --seeds 200 --jobs 2 $(ARGS)

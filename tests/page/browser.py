@@ -77,8 +77,11 @@ class Tab:
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         command = {"id": number, "method": method, "params": parameters}
         await self._socket.send_str(orjson.dumps(command).decode())
-        async with asyncio.timeout(CALL_S):
-            found = await answer
+        try:
+            async with asyncio.timeout(CALL_S):
+                found = await answer
+        except TimeoutError as error:
+            raise RuntimeError(f"{method} was not answered within {CALL_S:g} s: {parameters!r:.500}") from error
         if "error" in found:
             raise RuntimeError(f"{method}: {found['error']}")
         result: dict[str, Any] = found["result"]
@@ -89,7 +92,9 @@ class Tab:
         async for message in self._socket:
             found = orjson.loads(message.data)
             if "id" in found:
-                self._answers.pop(found["id"]).set_result(found)
+                answer = self._answers.pop(found["id"])
+                if not answer.done():  # its caller may have given up
+                    answer.set_result(found)
             else:
                 self._note(found["method"], found["params"])
 

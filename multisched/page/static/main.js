@@ -23,6 +23,9 @@ import { work } from "./views/work.js";
 /** @type {View[]} */
 const VIEWS = [overview, pending, nodes, decisions, pod, teams, forecast, work, tryIt];
 
+/** When a document is read again that could not be read, for instance because the leader changes. */
+const RETRY_MS = 5_000;
+
 class App {
   constructor() {
     this.overview = null;
@@ -34,6 +37,7 @@ class App {
     this.isAsking = false;
     this.isDue = false;
     this.isWanted = false;
+    this.hasFailed = false;
   }
 
   start() {
@@ -83,12 +87,13 @@ class App {
     if (this.reading === shown) { this.isWanted = true; return; }
     this.reading = shown;
     do {
-      this.isWanted = this.isDue = false;
+      this.isWanted = this.isDue = this.hasFailed = false;
       this.readAt = performance.now();
       try {
         await shown.refresh();
         if (this.shown === shown) this.say("");
       } catch (error) {
+        this.hasFailed = true;
         if (this.shown === shown) this.onError(error);
       }
     } while (this.isWanted && this.shown === shown);
@@ -96,7 +101,8 @@ class App {
   }
 
   readAgain() {
-    if (this.isDue && !this.reading && !document.hidden && performance.now() - this.readAt >= this.view.every) this.read();
+    const every = this.hasFailed ? RETRY_MS : this.view.every;
+    if ((this.isDue || this.hasFailed) && !this.reading && !document.hidden && !this.isAsking && performance.now() - this.readAt >= every) this.read();
   }
 
   onOverview(doc) {

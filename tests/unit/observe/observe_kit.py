@@ -68,14 +68,17 @@ class Reviewer:
         return self.transport.stream(path, **rest)
 
 
-async def a_reviewer() -> Reviewer:
-    """RBAC as `deploy/` ships it for readers."""
+async def a_reviewer(*paths: str) -> Reviewer:
+    """RBAC as `deploy/` ships it for readers, but only of these paths; `/metrics` without any."""
     server = ApiServer(HandClock())
     server.tokens.add_fixed(READER, UserInfo("prometheus"))
     server.tokens.add_fixed(STRANGER, UserInfo("stranger"))
     transport = DirectTransport(server)
     await _create(
-        transport, "clusterroles", "ClusterRole", {"rules": [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]}
+        transport,
+        "clusterroles",
+        "ClusterRole",
+        {"rules": [{"nonResourceURLs": list(paths or ("/metrics",)), "verbs": ["get"]}]},
     )
     binding = {
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "reader"},

@@ -1,7 +1,7 @@
 // Nodes: a heat map of what is requested now, or of the predicted peak; and one node with its pods and its forecast.
 
 import { NoDocument, read } from "../api.js";
-import { choice, el, figures, link, nodeLink, number, podLink, replace, table } from "../dom.js";
+import { choice, el, figures, keyLink, link, nodeLink, number, podLink, replace, table } from "../dom.js";
 import { amount, count, percent, plain, plural } from "../format.js";
 import { heatMap, histogram, weekPlot } from "../plot.js";
 
@@ -70,7 +70,7 @@ async function requested() {
         total.allocatable ? ` (${percent(total.requested / total.allocatable)}).` : "."),
       histogram(total.histogram, `nodes by requested ${total.resource}`),
       heatMap(cells, `requested ${total.resource} / allocatable`),
-      table("The fullest of these nodes: requested / allocatable", ["node", ...doc.resources.map(number), number("pods"), ""], rows),
+      table("The fullest of these nodes: requested / allocatable", ["node", ...doc.resources.map(number), number("pods"), "state"], rows),
     ],
   };
 }
@@ -134,7 +134,7 @@ function forecast(doc) {
       unit: row.dimension, predicted: row.week, mark: row.capacity, slotSeconds: doc.slotSeconds, nowSeconds: doc.nowSeconds, zone: doc.zone,
     })),
     table("Its pods by their part of its peak", ["pod", "service", number("part"), "predicted by", number("peak without it")],
-      doc.pods.slice(0, 50).map((one) => [one.pod, one.service, percent(one.share), one.by, percent(one.left.share)])));
+      doc.pods.slice(0, 50).map((one) => [keyLink(one.pod), one.service, percent(one.share), one.by, percent(one.left.share)])));
 }
 
 function gpu(doc) {
@@ -148,6 +148,6 @@ function gpu(doc) {
 function podsOf(doc) {
   const rows = doc.pods.map((one) => [podLink(one.namespace, one.name), one.scheduler, amount("cpu", one.requests.cpu ?? 0), amount("memory", one.requests.memory ?? 0),
     count(one.priority), one.isLeaving ? "leaving" : ""]);
-  return [table("Pods, the largest CPU requests first", ["pod", "scheduler", number("cpu"), number("memory"), number("priority"), ""], rows, "no pod is here"),
+  return [table("Pods, the largest CPU requests first", ["pod", "scheduler", number("cpu"), number("memory"), number("priority"), "state"], rows, "no pod is here"),
     doc.podsLeftOut > 0 && el("p", { class: "soft" }, `${plural(doc.podsLeftOut, "pod")} not shown`)];
 }

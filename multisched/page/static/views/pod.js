@@ -90,7 +90,7 @@ function scores(one) {
   const rows = nodes.map((scored, at) => [nodeLink(scored.node), at === 0 && one.winner === scored ? "chosen" : "", el("strong", {}, count(scored.total)),
     ...plugins.map((plugin) => cell(scored, plugin))]);
   return [
-    table("Scores of the best nodes: weighted, then normalised (0 to 100) × weight", ["node", "", number("total"), ...plugins.map(number)], rows),
+    table("Scores of the best nodes: weighted, then normalised (0 to 100) × weight", ["node", "result", number("total"), ...plugins.map(number)], rows),
     one.ties > 1 && el("p", { class: "soft" }, `${count(one.ties)} nodes had the highest score; one of them was chosen at random.`),
     one.passedOver.length > 0 && el("p", { class: "soft" }, "Better, but no longer feasible when the pod was to be assumed: ", one.passedOver.join(", ")),
   ];
