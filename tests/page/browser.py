@@ -22,8 +22,8 @@ import orjson
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 START_S: Final = 30.0
-CALL_S: Final = 30.0
-WAIT_S: Final = 20.0
+CALL_S: Final = 60.0
+WAIT_S: Final = 30.0
 LOOK_S: Final = 0.05
 """Between two looks of `until`."""
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024

@@ -25,7 +25,7 @@ BIDI: Final = "\u202egnp.exe"
 
 TIDE: Final = {
     "name": "GpuTide",
-    "args": {"inference": {"selector": {"matchLabels": {"app": "inference"}}}, "notice": "90s"},
+    "args": {"inference": {"selector": {"matchLabels": {"app": "translate"}}}, "notice": "90s"},
 }
 UNITS: Final = {
     "name": "ServerlessUnits",

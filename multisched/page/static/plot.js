@@ -23,7 +23,7 @@ const known = (value) => value !== null && value !== undefined && !Number.isNaN(
  */
 export function linePlot({ title, unit, labels, lines, band, mark, markName = "available", every, now, axis = "time" }) {
   const values = [...lines.flatMap(([, , points]) => points), ...(band ? band.flat() : [])].filter(known);
-  const most = Math.max(1e-9, ...values), isMarked = known(mark) && mark > 0 && mark <= 1.6 * most;
+  const most = Math.max(0, ...values) || 1, isMarked = known(mark) && mark > 0 && mark <= 1.6 * most;
   const top = isMarked ? Math.max(most, mark) : most, size = labels.length;
   const x = (at) => LEFT + ((W - LEFT - RIGHT) * (at + 0.5)) / size, y = (value) => TOP + (H - TOP - BOTTOM) * (1 - value / top);
   const step = every ?? Math.ceil(size / 8), parts = [];

@@ -2,7 +2,7 @@
 
 import { NoDocument, read } from "../api.js";
 import { el, figures, keyLink, nodeLink, number, replace, table } from "../dom.js";
-import { amount, count, duration, moment, percent, plain, plural } from "../format.js";
+import { amount, clock, count, duration, moment, percent, plain, plural } from "../format.js";
 import { linePlot } from "../plot.js";
 
 const SHOWN = 100;
@@ -51,7 +51,7 @@ function tide(doc) {
   return el("section", {},
     el("h3", {}, `Tide of domain ${doc.domain}`),
     el("p", { class: "lead" }, doc.isFrozen ? "The tide is frozen." : `Inference uses ${count(cards.inference)} of ${count(cards.total)} cards, training ${count(cards.training)}; training may hold ${count(doc.training.limitCards)}.`),
-    linePlot({ title: "Cards that inference is expected to need in the next 24 hours", unit: "cards", labels: hours.map((one) => moment(one.at)),
+    linePlot({ title: "Cards that inference is expected to need in the next 24 hours", unit: "cards", labels: hours.map((one) => clock(Date.parse(one.at) / 1000).slice(0, 5)),
       lines: [["predicted", "expected", hours.map((one) => one.expectedCards)], ["upper", "upper bound", hours.map((one) => one.upperCards)]], mark: cards.total }),
     figures([["free", count(cards.free)], ["leaving", count(cards.leaving)], ["headroom", count(doc.headroom.cards)], ["waiting inference", count(cards.waitingInference)],
       ["gangs evicted", count(doc.losses.gangs)], ["card hours lost", plain(doc.losses.lostCardHours)], ["evicted / needed", doc.losses.evictedOverNeeded ?? "-"]]),

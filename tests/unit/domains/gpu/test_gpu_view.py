@@ -63,6 +63,8 @@ def test_notes_name_what_is_not_read_of_the_shown_nodes() -> None:
         assert note in tables.nodes(nodes, is_wide=False)
         one = orjson.loads(await views.document("gpu", ViewQuery("node", {"name": "whole-000"})))
         assert one["notes"] == []
+        some = orjson.loads(await views.document("gpu", ViewQuery("nodes", {"limit": "1"})))
+        assert ([one["node"] for one in some["nodes"]], some["nodesLeftOut"]) == (["gpushare-000"], 1)
 
     play(scene, prepare=prepare)
 

@@ -74,6 +74,36 @@ async def test_nodes_are_sorted_by_peak_and_show_its_time() -> None:
     assert worst.percent == pytest.approx(100 * cpu["share"])
 
 
+async def test_part_of_a_list_has_the_fullest_nodes_and_the_services_with_most_pods() -> None:
+    fleet = small_fleet()
+    found = await fleet.show("nodes", limit="1", offset="1")
+    assert ([one["node"] for one in found["nodes"]], found["count"]) == (["n2"], 3)
+    found = await fleet.show("nodes", match="n")
+    assert ([one["node"] for one in found["nodes"]], found["count"]) == (["n1", "n2"], 2)
+    fleet.plugin.adopt(learned(["shop/cart", "shop/web"], ("cpu", "log")))
+    services = await fleet.show("services", limit="1")
+    assert ({one["service"] for one in services["services"]}, services["servicesLeftOut"]) == ({"shop/web"}, 1)
+    services = await fleet.show("services", match="cart")
+    assert ({one["service"] for one in services["services"]}, services["servicesLeftOut"]) == ({"shop/cart"}, 0)
+    for wrong in ("-1", "ten", "100001", "٣"):
+        with pytest.raises(NoViewError, match="is not a number from 0 to 100000"):
+            await fleet.show("nodes", limit=wrong)
+
+
+def test_service_has_its_measured_days_if_they_are_kept() -> None:
+    profiles = make_profiles(("cpu",), shop__web={"cpu": FLAT})
+    assert of_file(profiles, "service", name="shop/web")["history"] is None
+    values = np.full((1, 1, 48), 2.0, np.float32)
+    values[0, 0, 0] = np.nan
+    usage = Usage(MONDAY_S, 3_600.0, ("shop/web",), ("cpu",), values)
+    recent = recent_of(usage, profiles.zone, profiles.slot_s)
+    history = of_file(msgspec.structs.replace(profiles, recent=recent), "service", name="shop/web")["history"]
+    mean = history["dimensions"]["cpu"]["mean"]
+    assert history["startSeconds"] + history["slotSeconds"] * len(mean) == MONDAY_S + 48 * 3_600
+    assert mean[-47:] == pytest.approx([2.0] * 47, rel=0.01)
+    assert np.isnan(mean[-48])
+
+
 async def test_pods_on_fallbacks_are_counted_and_unknown_capacity_shows_amounts_only() -> None:
     found = {one["node"]: one for one in (await small_fleet().show("nodes"))["nodes"]}
     assert (found["n2"]["pods"], found["n2"]["unknown"]) == (2, 1)
@@ -144,7 +174,7 @@ async def test_missing_names_are_reported_with_a_fix() -> None:
         ("service", {"name": "wbe"}, "no profile of wbe; did you mean shop/web"),
         ("service", {"name": "shop/wbe"}, "no profile of shop/wbe; did you mean shop/web"),
         ("node", {"nmae": "n1"}, "nmae: unknown; known here: name, domain"),
-        ("nodes", {"name": "n1"}, "name: unknown; known here: domain"),
+        ("nodes", {"name": "n1"}, "name: unknown; known here: limit, offset, match, domain"),
         ("stars", {}, "forecast has no document stars; write one of services, service, nodes"),
     ):
         with pytest.raises(NoViewError, match=message):
