@@ -17,6 +17,10 @@ MODULES: Final = sorted(STATIC.rglob("*.js"))
 LINES_MAX: Final = 300
 
 
+def imports(module: Path) -> list[str]:
+    return re.findall(r'^import .* from "([^"]*)";$', module.read_text(), re.MULTILINE)
+
+
 def test_all_files_of_the_folder_are_served() -> None:
     assert set(page_files()) == {str(path.relative_to(STATIC)) for path in STATIC.rglob("*") if path.is_file()}
 
@@ -34,11 +38,11 @@ def test_all_urls_are_relative() -> None:
     """The page is also read below the prefix of the API server's proxy."""
     html = page_files()[INDEX].body.decode()
     urls = re.findall(r'(?:href|src)="([^"]*)"', html)
-    urls += [url for path in MODULES for url in re.findall(r'(?:from|import\() ?"([^"]*)"', path.read_text())]
+    urls += [url for path in MODULES for url in imports(path)]
     assert len(urls) > 10
     assert [url for url in urls if url.startswith("/") or ":" in url] == []
     for path in MODULES:
-        for url in re.findall(r'(?:from|import\() ?"([^"]*)"', path.read_text()):
+        for url in imports(path):
             assert (path.parent / url).is_file(), f"{path.name} imports {url}"
 
 

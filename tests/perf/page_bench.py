@@ -1,0 +1,178 @@
+"""What open pages cost: bytes per page, stalls of the event loop, and the time of each document, at 5,000 nodes and 100,000 pods.
+
+`--pages` streams are open; nothing else happens, so that stalls are those of the documents. Pods are made in the API
+server of the embedded cluster, in the same process, before the measurement begins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import aiohttp
+import numpy as np
+import orjson
+
+from multisched.app import SystemClock
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
+from multisched.config import loading
+from multisched.observe.health import Health
+from multisched.observe.metrics import Metrics
+from multisched.observe.page_routes import PageSources
+from multisched.observe.server import ServerSettings, Sources, serve
+from multisched.shell.page.nodes import ProgramNodes
+from multisched.shell.page.overview import ProgramOverview
+from multisched.shell.page.pending import ProgramPending
+from multisched.shell.plugin_views import ProgramViews
+from multisched.shell.program import Program, ProgramPorts
+from multisched.shell.telemetry import ProgramQueues
+from multisched.testing.builders import container, node_document, pod_document
+from multisched.testing.quiet_observer import QuietObserver
+from multisched.whatif.explain_source import ProgramExplanations
+from multisched.whatif.repair_source import RepairPlans, plans_of
+
+CONFIGURATION: Final = """
+apiVersion: multisched.io/v1
+kind: MultischedConfiguration
+lease: {enabled: false}
+domains: [{name: tests}]
+"""
+DOCUMENTS: Final = (
+    "overview", "pending", "pending?group=tests/unschedulable/NodeResourcesFit", "nodes?limit=500", "nodes?match=77",
+    "nodes/node-00001", "decisions?limit=100", "quotas/now", "gangs/now",
+)  # fmt: skip
+TIMES: Final = 5
+"""Readings of each document."""
+REST_S: Final = 10.0
+POLL_S: Final = 3.0
+TICK_S: Final = 0.001
+
+
+class Stalls:
+    """How much later than expected the event loop wakes a task."""
+
+    def __init__(self) -> None:
+        self.late_s: list[float] = []
+
+    async def watch(self) -> None:
+        while True:
+            began_s = time.perf_counter()
+            await asyncio.sleep(TICK_S)
+            self.late_s.append(time.perf_counter() - began_s - TICK_S)
+
+    async def during(self, label: str, work: Callable[[], Awaitable[Any]]) -> None:
+        """Prints the stalls, the wall time and the share of a CPU while the work runs."""
+        self.late_s.clear()
+        cpu_s, began_s = time.process_time(), time.monotonic()
+        result = await work()
+        took_s = time.monotonic() - began_s
+        cpu, late_ms = (time.process_time() - cpu_s) / took_s, 1000 * np.array(self.late_s or [0.0])
+        said = f"{label:<55} {took_s:7.2f} s {cpu:6.1%} CPU   stall P99 {np.percentile(late_ms, 99):6.1f} ms, max {late_ms.max():6.1f} ms"
+        print(said, "" if result is None else result, flush=True)
+
+
+@asynccontextmanager
+async def filled_program(nodes: int, bound: int, pending: int) -> AsyncIterator[Program]:
+    """Runs a program over so many nodes and pods; the pending ones fit on no node."""
+    clock = SystemClock()
+    transport = DirectTransport(ApiServer(clock, seed=0, rbac=False))
+
+    async def post(path: str, document: dict[str, Any]) -> None:
+        answer = await transport.request("POST", path, body=orjson.dumps(document))
+        assert answer.status == 201, answer.body
+
+    def pod(name: str, cpu: str, **spec: Any) -> dict[str, Any]:
+        return pod_document(name, container(cpu=cpu, image="app:v1"), schedulerName="tests-scheduler", **spec)
+
+    pods = "/api/v1/namespaces/default/pods"
+    for number in range(nodes):
+        await post("/api/v1/nodes", node_document(f"node-{number:05}", cpu="64", memory="256Gi"))
+    for number in range(bound):
+        await post(pods, pod(f"bound-{number:06}", "100m", nodeName=f"node-{number % nodes:05}"))
+    ports = ProgramPorts(
+        transport, clock, random.Random(0), "bench", "kube-system", observer=lambda _: QuietObserver(), plan_repairs=plans_of
+    )  # fmt: skip
+    program = Program(loading.parse(CONFIGURATION, "bench"), ports)
+    running = asyncio.create_task(program.run())
+    for number in range(pending):
+        await post(pods, pod(f"pending-{number:06}", str(100 + number % 7)))
+    [worker] = program.router.workers()
+    while not program.is_ready or worker.queue.statistics().pending["unschedulable"] < pending:  # noqa: ASYNC110
+        await asyncio.sleep(0.5)
+    await asyncio.sleep(POLL_S)  # events and conditions of the last pods
+    yield program
+    program.stop()
+    await running
+
+
+def sources_of(program: Program) -> Sources:
+    queues = ProgramQueues(program, "bench")
+    page = PageSources(
+        ProgramOverview(program, queues, "bench"), ProgramPending(program, queues), ProgramNodes(program, queues)
+    )
+    explain, repair, views = ProgramExplanations(program), RepairPlans(program), ProgramViews(program)
+    return Sources(Health(), Metrics(), queues, explain, repair, views, page=page)
+
+
+async def measure(program: Program, pages: int) -> None:
+    stalls, received = Stalls(), [0]
+    watching = asyncio.create_task(stalls.watch())
+    connector = aiohttp.TCPConnector(limit=2 * pages + 10)
+    async with (
+        serve(ServerSettings(port=0), sources_of(program)) as url,
+        aiohttp.ClientSession(connector=connector) as session,
+    ):
+
+        async def follow() -> None:
+            async with session.get(f"{url}/api/v1/overview/stream") as answer:
+                async for part in answer.content.iter_any():
+                    received[0] += len(part)
+
+        async def read(path: str) -> int:
+            async with session.get(f"{url}/api/v1/{path}") as answer:
+                assert answer.status == 200, await answer.text()
+                return len(await answer.read())
+
+        async def read_often(path: str) -> str:
+            return f"{max([await read(path) for _ in range(TIMES)]):,} bytes"
+
+        async def poll(path: str) -> None:
+            for _ in range(TIMES):
+                await read(path)
+                await asyncio.sleep(POLL_S)
+
+        async def poll_all() -> None:
+            await asyncio.gather(*(poll("pending" if number % 2 else "nodes?limit=500") for number in range(pages)))
+
+        await stalls.during("without a page", lambda: asyncio.sleep(REST_S))
+        streams = [asyncio.create_task(follow()) for _ in range(pages)]
+        await asyncio.sleep(POLL_S)
+        received[0] = 0
+        await stalls.during(f"{pages} streams at rest", lambda: asyncio.sleep(REST_S))
+        print(f"bytes per page and second at rest: {received[0] / pages / REST_S:,.0f}")
+        for path in DOCUMENTS:
+            await stalls.during(f"{TIMES} x {path}", lambda path=path: read_often(path))  # type: ignore[misc]
+        await stalls.during(f"{pages} pages that read every {POLL_S:g} s", poll_all)
+        for stream in streams:
+            stream.cancel()
+    watching.cancel()
+
+
+async def main(nodes: int, bound: int, pending: int, pages: int) -> None:
+    async with filled_program(nodes, bound, pending) as program:
+        print(f"{nodes:,} nodes, {bound:,} bound and {pending:,} pending pods, {pages} pages")
+        await measure(program, pages)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, default in (("nodes", 5_000), ("bound", 90_000), ("pending", 10_000), ("pages", 10)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    wanted = parser.parse_args()
+    asyncio.run(main(wanted.nodes, wanted.bound, wanted.pending, wanted.pages))
