@@ -48,9 +48,9 @@ class Header(msgspec.Struct, frozen=True):
     """Export commands that other terminals need first."""
 
     def commands(self) -> list[str]:
-        """Returns commands to try in another terminal."""
+        """Returns what to try meanwhile: commands for another terminal, and the page."""
         asked = ("queue", "quota tree", "forecast nodes", "forecast service web", "explain pod too-big --fix")
-        return [*(f"{self.program} {one}" for one in asked), f"curl -s {self.server}/metrics"]
+        return [*(f"{self.program} {one}" for one in asked), f"open {self.server}/ in a browser"]
 
 
 class _Console(Console):

@@ -5,6 +5,8 @@ import { address, headers, reason } from "./api.js";
 
 const PAUSE_MS = 2_000;
 const PAUSE_MAX_MS = 30_000;
+/** A stream that ends earlier has failed. */
+const STREAM_MIN_MS = 10_000;
 
 /**
  * Follows until the page is left.
@@ -25,12 +27,12 @@ export async function follow(onOverview, onState) {
         onState(await reason(response), response.status);
       } else {
         onState("live", 200);
-        pause = PAUSE_MS;
+        const began = performance.now();
         for await (const event of events(response.body)) {
           last = event.id || last;
           if (event.name === "overview") onOverview(JSON.parse(event.data));
         }
-        continue; // the server ends a stream after some minutes
+        if (performance.now() - began > STREAM_MIN_MS) { pause = PAUSE_MS; continue; } // the server ends it after some minutes
       }
     } catch (error) {
       if (hidden.signal.aborted) continue;

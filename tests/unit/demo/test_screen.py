@@ -79,7 +79,7 @@ def test_terminal_of_80_columns_and_24_lines_shows_everything() -> None:
         "its fix  lower it",
         "work-001    most even week",
         ".venv/bin/multisched forecast service web",
-        "curl -s http://127.0.0.1:10260/metrics",
+        "open http://127.0.0.1:10260/ in a browser",
         EXPORT,
     ):
         assert said in found, said
