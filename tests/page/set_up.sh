@@ -13,7 +13,7 @@ if ! command -v chromium chromium-browser google-chrome >/dev/null; then
     fi
     echo "page: installing Debian's Chromium, once" >&2
     apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null
+    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core >/dev/null
 fi
 
 if ! cmp -s "$here/package-lock.json" "$folder/package-lock.json" || [ ! -f "$folder/node_modules/axe-core/axe.min.js" ]; then

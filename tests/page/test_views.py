@@ -130,13 +130,29 @@ async def test_fix_and_trial_are_found_from_the_page(tab: Tab, demo: Demo) -> No
 async def test_peaks_are_shown_on_the_heat_map(tab: Tab, demo: Demo) -> None:
     await show(tab, demo, "nodes")
     await tab.until("document.querySelectorAll('.cells a').length === " + str(NODES))
-    await tab.run(
-        "(() => { const one = document.querySelector('select'); one.value = 'peak'; one.dispatchEvent(new Event('change')); })()"
-    )
+    await choose(tab, "peak")
     await until_it_says(tab, "Nodes by predicted peak of cpu")
     labels = await tab.run("[...document.querySelectorAll('.cells a')].map((one) => one.getAttribute('aria-label'))")
     assert len(labels) == (await demo.read("forecast/nodes?domain=forecast"))["count"]
     assert all(re.fullmatch(r"work-\d+: \d+ %, \w{3} \d\d:00", one) for one in labels), labels
+    await choose(tab, "at")
+    await until_it_says(tab, "Nodes by predicted cpu at 20:00")
+    await choose(tab, "now")
+    await until_it_says(tab, "requested cpu")
+
+
+async def choose(tab: Tab, kind: str) -> None:
+    """Selects what the heat map shows."""
+    change = "one.dispatchEvent(new Event('change'))"
+    await tab.run(f"(() => {{ const one = document.querySelector('select'); one.value = {kind!r}; {change}; }})()")
+
+
+async def test_what_a_reader_opened_stays_open(tab: Tab, demo: Demo) -> None:
+    await show(tab, demo, "pod/default/too-big")
+    await tab.until("document.querySelector('details summary')")
+    await tab.run("document.querySelector('details').open = true; window.first = document.querySelector('details')")
+    await tab.until("document.querySelector('details') !== window.first")
+    assert await tab.run("document.querySelector('details').open")
 
 
 async def test_keyboard_reaches_every_view_and_moves_on_the_heat_map(tab: Tab, demo: Demo) -> None:

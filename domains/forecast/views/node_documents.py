@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from domains.forecast.curves.predictor import CLASS, NAMESPACE, PARTIAL_HISTORY, Predictor
 from domains.forecast.views.documents import head_of, hint, services_at, slots_at
 from domains.forecast.views.forecast_snapshot import Fleet, ForecastSnapshot, PlacedPodDemand
-from multisched.framework.views import Document, NoViewError, ViewQuery
+from multisched.framework.views import NUMBER_MAX, Document, NoViewError, ViewQuery
 
 SPEAKS: Final = {"": "profile", CLASS: "class", NAMESPACE: "namespace", PARTIAL_HISTORY: "profile and requests"}
 """`Prediction.fallback` -> basis of the prediction for display; "requests" for other values."""
@@ -77,9 +77,10 @@ def node(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
 
 def at(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
     """Returns predicted use of services and load of nodes in one slot of the week, or at one time of each day (highest of
-    all days). Raises NoViewError."""
-    slots = slots_at(snapshot, query.option("moment"))
-    found = {**head_of(snapshot), "at": query.option("moment"), "services": services_at(snapshot, slots)}
+    all days); the option `limit` selects the largest. Raises NoViewError."""
+    slots, limit = slots_at(snapshot, query.option("moment")), query.number("limit", NUMBER_MAX)
+    services = services_at(snapshot, slots)[:limit]
+    found = {**head_of(snapshot), "at": query.option("moment"), "services": services}
     fleet = snapshot.fleet
     if fleet is None:
         return found
@@ -92,8 +93,9 @@ def at(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
             "amounts": dict(zip(fleet.dimensions, amounts[number].tolist(), strict=True)),
             "shares": dict(zip(fleet.dimensions, shares[number].tolist(), strict=True)),
         }
-        for number in fullest_first(shares)
+        for number in fullest_first(shares)[:limit]
     ]
+    found["count"] = len(fleet.nodes)
     return found
 
 

@@ -26,7 +26,11 @@ DOCUMENTS: Final[Mapping[str, Callable[[ForecastSnapshot, ViewQuery], Document]]
 
 OPTIONS: Final[Mapping[str, str]] = {"service": "name", "node": "name", "at": "moment"}
 """Document -> its required option."""
-LISTS: Final[Mapping[str, tuple[str, ...]]] = {"services": ("limit", "match"), "nodes": ("limit", "offset", "match")}
+LISTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "services": ("limit", "match"),
+    "nodes": ("limit", "offset", "match"),
+    "at": ("limit",),
+}
 """Document -> options that select a part of its list."""
 
 
@@ -35,7 +39,8 @@ def document_of(query: ViewQuery) -> Callable[[ForecastSnapshot], Document]:
     make = DOCUMENTS.get(query.name)
     if make is None:
         raise NoViewError(f"forecast has no document {query.name}; write one of {', '.join(DOCUMENTS)}")
-    known = [OPTIONS[query.name], "domain"] if query.name in OPTIONS else [*LISTS.get(query.name, ()), "domain"]
+    required = [OPTIONS[query.name]] if query.name in OPTIONS else []
+    known = [*required, *LISTS.get(query.name, ()), "domain"]
     if unknown := unknown_parameter(query.options, known):
         raise NoViewError(unknown, status=400)
     return partial(_made, make, query)

@@ -54,12 +54,33 @@ function nodes(children) {
     .map((one) => (one instanceof Node ? one : document.createTextNode(visible(one))));
 }
 
-/** Replaces the content of a container. The element with the focus keeps it if its successor has the same `data-key`. */
+/**
+ * Replaces the content of a container, without a change for the reader: the element with the same `data-key` gets the focus,
+ * and what was opened or scrolled stays so.
+ */
 export function replace(container, ...children) {
   const focused = container.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
+  const before = states(container);
   container.replaceChildren(...nodes(children));
+  for (const [key, one] of states(container)) {
+    const was = before.get(key);
+    if (was?.open) one.open = true;
+    if (was?.scrolled) one.element.scrollLeft = was.scrolled;
+  }
   if (focused === undefined) return;
   for (const one of container.querySelectorAll("[data-key]")) if (one.dataset.key === focused) one.focus({ preventScroll: true });
+}
+
+/** Name and number of each part that opens or scrolls -> its state; `open` can be set. */
+function states(container) {
+  const found = new Map(), seen = new Map();
+  for (const element of container.querySelectorAll("details, .wide")) {
+    const name = element.matches("details") ? element.querySelector("summary").textContent : element.getAttribute("aria-label");
+    seen.set(name, (seen.get(name) ?? 0) + 1);
+    const scrolled = element.scrollLeft, isOpen = element.open;
+    found.set(`${name} ${seen.get(name)}`, { element, scrolled, get open() { return isOpen; }, set open(value) { element.open = value; } });
+  }
+  return found;
 }
 
 /** A link within the page. @param {string[]} parts the view and its arguments */

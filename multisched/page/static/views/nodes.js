@@ -12,13 +12,15 @@ export const nodes = {
   open: (root, args, app) => (args[0] ? openNode(root, args[0], app) : openAll(root, app)),
 };
 
-const asked = { domain: "", resource: "cpu", kind: "now", match: "", offset: 0 };
+const asked = { domain: "", resource: "cpu", kind: "now", time: "20:00", match: "", offset: 0 };
+const KINDS = [["now", "requested now"], ["peak", "predicted peak"], ["at", "predicted at a time of day"]];
 
 function openAll(root, app) {
   const controls = el("form", { class: "controls", onsubmit: (event) => event.preventDefault() }), body = el("div", {});
   const match = el("input", { type: "search", value: asked.match, size: "14", oninput: () => change("match", match.value) });
-  const place = { domain: el("span"), resource: el("span"), kind: el("span") };
-  controls.append(place.kind, place.domain, place.resource, el("label", {}, "name contains ", match));
+  const time = el("input", { type: "time", value: asked.time, onchange: () => time.value && change("time", time.value) });
+  const place = { domain: el("span"), resource: el("span"), kind: el("span"), time: el("label", {}, "at ", time) };
+  controls.append(place.kind, place.time, place.domain, place.resource, el("label", {}, "name contains ", match));
   root.append(el("h2", {}, "Nodes"), controls, body);
   let drawn = "";
   const change = (key, value) => {
@@ -30,18 +32,20 @@ function openAll(root, app) {
 
   function choices(resources, doc) {
     const now = JSON.stringify([resources, asked.kind, asked.domain]);
+    place.time.hidden = asked.kind !== "at";
     if (now === drawn) return;
     drawn = now;
     const domains = doc.domains.map((one) => [one.domain, one.domain]);
     const hasForecast = Boolean(doc.views.forecast);
-    replace(place.kind, hasForecast && choice("show", [["now", "requested now"], ["peak", "predicted peak"]], asked.kind, (value) => change("kind", value)));
+    replace(place.kind, hasForecast && choice("show", KINDS, asked.kind, (value) => change("kind", value)));
     replace(place.domain, asked.kind === "now" && choice("domain", [["", "all domains"], ...domains], asked.domain, (value) => change("domain", value)));
     replace(place.resource, choice(asked.kind === "now" ? "resource" : "dimension", resources.map((one) => [one, one]), asked.resource, (value) => change("resource", value)));
   }
 
   return {
     async refresh() {
-      const found = asked.kind === "peak" ? await peaks(app.overview) : await requested();
+      const domain = app.overview.views.forecast?.[0];
+      const found = asked.kind === "peak" ? await peaks(domain) : asked.kind === "at" ? await at(domain) : await requested();
       if (!found.resources.includes(asked.resource)) asked.resource = found.resources[0] ?? "cpu";
       choices(found.resources, app.overview);
       replace(body, found.drawn, pages(found.matching, change));
@@ -75,8 +79,23 @@ async function requested() {
   };
 }
 
-async function peaks(overview) {
-  const doc = await read(["forecast", "nodes"], { domain: overview.views.forecast?.[0], limit: SHOWN, offset: asked.offset, match: asked.match });
+async function at(domain) {
+  const doc = await read(["forecast", "at"], { domain, moment: asked.time, limit: SHOWN });
+  const resource = doc.dimensions.includes(asked.resource) ? asked.resource : doc.dimensions[0];
+  const sorted = [...doc.nodes].sort((a, b) => (b.shares[resource] ?? -1) - (a.shares[resource] ?? -1));
+  const rows = sorted.slice(0, 25).map((one) => [nodeLink(one.node), el("strong", {}, percent(one.shares[resource])), plain(one.amounts[resource])]);
+  return {
+    resources: doc.dimensions, matching: sorted.length,
+    drawn: [
+      el("p", {}, `Predicted use at ${doc.at}, the highest of all days of the week, in ${doc.zone}; the fullest ${count(sorted.length)} of ${plural(doc.count, "node")}. ${doc.state}.`),
+      heatMap(sorted.map((one) => ({ name: one.node, share: one.shares[resource], note: doc.at })), `predicted ${resource} at ${doc.at} / capacity`),
+      table(`Nodes by predicted ${resource} at ${doc.at}`, ["node", number("of its capacity"), number("amount")], rows),
+    ],
+  };
+}
+
+async function peaks(domain) {
+  const doc = await read(["forecast", "nodes"], { domain, limit: SHOWN, offset: asked.offset, match: asked.match });
   const resource = doc.dimensions.includes(asked.resource) ? asked.resource : doc.dimensions[0];
   const of = (one) => one.dimensions.find((row) => row.dimension === resource);
   const sorted = [...doc.nodes].sort((a, b) => (of(b).share ?? -1) - (of(a).share ?? -1));

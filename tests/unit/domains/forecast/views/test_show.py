@@ -80,6 +80,8 @@ async def test_part_of_a_list_has_the_fullest_nodes_and_the_services_with_most_p
     assert ([one["node"] for one in found["nodes"]], found["count"]) == (["n2"], 3)
     found = await fleet.show("nodes", match="n")
     assert ([one["node"] for one in found["nodes"]], found["count"]) == (["n1", "n2"], 2)
+    found = await fleet.show("at", moment="Tue 20:00", limit="1")
+    assert ([one["node"] for one in found["nodes"]], found["count"], len(found["services"])) == (["n1"], 3, 1)
     fleet.plugin.adopt(learned(["shop/cart", "shop/web"], ("cpu", "log")))
     services = await fleet.show("services", limit="1")
     assert ({one["service"] for one in services["services"]}, services["servicesLeftOut"]) == ({"shop/web"}, 1)
