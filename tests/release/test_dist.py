@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
+from multisched.page.files import page_files
 from tests.release.dist import CHECKSUMS, ROOT, VERSION_FILE, ReleaseError, build, version_of
 
 pytestmark = pytest.mark.timeout(600)
@@ -97,6 +98,11 @@ def test_wheel_runs_with_only_the_packages_of_the_image(made: Path, tmp_path: Pa
     )
     assert shown.split()[0] == version_of(ROOT)
     assert str(tmp_path) in shown.split()[1]
+    served = run(
+        [binaries / "python", "-c", "from multisched.page.files import page_files; print(*sorted(page_files()))"],
+        tmp_path,
+    )
+    assert served.split() == sorted(page_files())
 
 
 def test_the_wheel_holds_the_packages_and_their_data(made: Path) -> None:
