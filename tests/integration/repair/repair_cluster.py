@@ -49,6 +49,9 @@ Times = tuple[str, str]
 WINDOWS: Final[Sequence[Times]] = (("00:01", "00:31"),)
 OPENS_S: Final = 60.0
 CLOSES_S: Final = 1_860.0
+SHORT: Final[Sequence[Times]] = (("00:01", "00:08"),)
+"""A window with several plans, for tests that wait for its end."""
+SHORT_CLOSES_S: Final = 480.0
 EVENING: Final = np.where(np.arange(168) % 24 == 20, 60.0, 5.0)
 NOON: Final = np.where(np.arange(168) % 24 == 12, 60.0, 5.0)
 SCHEDULER: Final = "tests-scheduler"

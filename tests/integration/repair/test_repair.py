@@ -10,12 +10,17 @@ import pytest
 
 from multisched.framework.moving import digest_of
 from multisched.framework.repair import RepairRefusedError, RepairRequest
-from tests.integration.repair.repair_cluster import CLOSES_S, OPENS_S, open_cluster, run_in_virtual_time, uneven
+from tests.integration.repair.repair_cluster import (
+    CLOSES_S,
+    OPENS_S,
+    SHORT,
+    SHORT_CLOSES_S,
+    open_cluster,
+    run_in_virtual_time,
+    uneven,
+)
 
 WINDOW_S = CLOSES_S - OPENS_S
-SHORT = [("00:01", "00:08")]
-"""A window with several plans in which nothing is moved."""
-SHORT_CLOSES_S = 480.0
 
 
 def test_uneven_cluster_is_repaired_only_in_the_window(tmp_path: Path) -> None:
