@@ -27,7 +27,7 @@ from multisched.framework.registry import (
 )
 from multisched.plugins import IN_TREE
 from multisched.plugins.args_readers import ARGS_READERS, CLASSES, NOTES
-from multisched.plugins.loans.loans import LOANS, loans_of
+from multisched.plugins.loans.terms import LOANS
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ def plugin_registry() -> Registry:
     """Returns a registry of all shipped plugins."""
     registry = Registry()
     registry.add_all(IN_TREE, "in-tree")
-    registry.add(LOANS, loans_of, "in-tree")
+    registry.add(LOANS, "multisched.plugins.loans.loans:loans_of", "in-tree")
     for domain in BUILT_IN_DOMAINS:
         registry.add_all(domain_module(domain).PLUGINS, f"domain {domain}")
     return registry
