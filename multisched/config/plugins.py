@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import cache
 from types import ModuleType
 from typing import Final, TypeVar, get_type_hints
 
@@ -184,8 +185,12 @@ def is_queue_sort(factory: object) -> bool:
     return callable(getattr(factory, "sort_key", None))
 
 
+@cache
 def made_by(factory: Factory) -> object | None:
-    """Returns the factory if it is a class, else its return annotation; None if the annotation cannot be resolved."""
+    """Returns the factory if it is a class, else its return annotation; None if the annotation cannot be resolved.
+
+    Cached: each sandbox asks for all plugins, and an annotation is compiled to be resolved.
+    """
     if inspect.isclass(factory):
         return factory
     try:

@@ -151,7 +151,7 @@ class Registry:
         _refuse_halves(plugin, use)
         if why := why_wrong(plugin) or why_wrong_dependency(plugin):
             raise PluginSetupError(f"plugin {use.name}: {why}")
-        if not extension_points(plugin):
+        if not any(implements(plugin, protocol) for protocol in EXTENSION_POINTS.values()):
             raise PluginSetupError(f"plugin {use.name}: implements no extension point; see multisched.framework.points")
         return plugin
 
