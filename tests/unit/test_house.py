@@ -25,6 +25,7 @@ LAZY_IMPORTS: Final = {
     "multisched.cli.loans_command": (5, "every command is parsed at each start, and one is run"),
     "multisched.cli.cluster_options": (7, "every command is parsed at each start, and one is run"),
     "multisched.cli.driving": (7, "every command is parsed at each start, and one is run"),
+    "multisched.plugins.args_readers": (1, "most programs have no limited loans"),
     "multisched.plugins.loans.loans": (5, "most programs have no limited loans"),
     "multisched.cli.dump": (2, "who asks a server needs no sandbox"),
     "multisched.cli.explain": (2, "who asks a server needs no sandbox"),
