@@ -19,10 +19,12 @@ from multisched.framework.weekly_hours import DAY_MINUTES, DAYS, DayHours
 from multisched.model.objects import CPU, Node
 from multisched.model.quantity import parse_milli, parse_value
 from multisched.model.selectors import LabelSelector
-from multisched.plugins.loans.loans import BORROWERS_ARG, DOMAIN_ARG, LOANS
 from multisched.plugins.loans.terms import (
+    BORROWERS_ARG,
     DEFAULT_RESOURCES,
+    DOMAIN_ARG,
     IDLE_RESOURCES,
+    LOANS,
     Borrower,
     LoanTerms,
     OpenHours,

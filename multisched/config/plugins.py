@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import cache
 from types import ModuleType
 from typing import Final, TypeVar, get_type_hints
 
@@ -27,7 +28,7 @@ from multisched.framework.registry import (
 )
 from multisched.plugins import IN_TREE
 from multisched.plugins.args_readers import ARGS_READERS, CLASSES, NOTES
-from multisched.plugins.loans.loans import LOANS, loans_of
+from multisched.plugins.loans.terms import LOANS
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ def plugin_registry() -> Registry:
     """Returns a registry of all shipped plugins."""
     registry = Registry()
     registry.add_all(IN_TREE, "in-tree")
-    registry.add(LOANS, loans_of, "in-tree")
+    registry.add(LOANS, "multisched.plugins.loans.loans:loans_of", "in-tree")
     for domain in BUILT_IN_DOMAINS:
         registry.add_all(domain_module(domain).PLUGINS, f"domain {domain}")
     return registry
@@ -184,8 +185,12 @@ def is_queue_sort(factory: object) -> bool:
     return callable(getattr(factory, "sort_key", None))
 
 
+@cache
 def made_by(factory: Factory) -> object | None:
-    """Returns the factory if it is a class, else its return annotation; None if the annotation cannot be resolved."""
+    """Returns the factory if it is a class, else its return annotation; None if the annotation cannot be resolved.
+
+    Cached: each sandbox asks for all plugins, and an annotation is compiled to be resolved.
+    """
     if inspect.isclass(factory):
         return factory
     try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
+from functools import cache
 from typing import Final
 
 
@@ -49,11 +51,22 @@ def why_wrong_dependency(plugin: object) -> str:
     declared = getattr(plugin, "depends_on", UNSTATED)
     if not isinstance(declared, Dependency):
         return f"depends_on is {declared!r}; write a Dependency (multisched.framework.dependency)"
-    parts = [*getattr(type(plugin), "__mro__", ()), plugin]
-    for name, value in (item for part in parts for item in getattr(part, "__dict__", {}).items()):
-        if isinstance(value, Dependency) and name != "depends_on" and not name.startswith("_"):
-            return f"{name} is {value}, but the framework reads only depends_on; rename it"
+    made: type = type(plugin)
+    name = _other_attribute(made) or _misplaced(getattr(plugin, "__dict__", {}))
+    if name:
+        return f"{name} is {getattr(plugin, name)}, but the framework reads only depends_on; rename it"
     return ""
+
+
+@cache
+def _other_attribute(made: type) -> str:
+    """Returns an attribute of the class that is a Dependency and not read; empty for none. Cached: sandboxes build plugins often."""
+    return next(filter(None, (_misplaced(part.__dict__) for part in made.__mro__)), "")
+
+
+def _misplaced(attributes: Mapping[str, object]) -> str:
+    found = (name for name, value in attributes.items() if isinstance(value, Dependency))
+    return next((name for name in found if name != "depends_on" and not name.startswith("_")), "")
 
 
 class Isolation(Enum):

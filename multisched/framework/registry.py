@@ -99,10 +99,12 @@ class Registry:
     """Name -> factory. Filled once at start; names are unique."""
 
     def __init__(self) -> None:
-        self._factories: dict[str, tuple[Factory, str]] = {}
+        self._factories: dict[str, tuple[Factory | str, str]] = {}
 
-    def add(self, name: str, factory: Factory, source: str) -> None:
-        """Registers a factory. `source`: where it comes from (in-tree, a domain, an installed package); shown by `plugins list`."""
+    def add(self, name: str, factory: Factory | str, source: str) -> None:
+        """Registers a factory, or its import path, which is imported for its first use. `source`: where it comes from (in-tree, a domain,
+        an installed package); shown by `plugins list`.
+        """
         if name in self._factories:
             raise PluginSetupError(
                 f"plugin {name}: already registered by {self._factories[name][1]}, registered again by {source}"
@@ -124,7 +126,8 @@ class Registry:
         if name not in self._factories:
             hint = did_you_mean(name, self._factories, "write package.module:Class for a plugin of your own")
             raise PluginSetupError(f"plugin {name}: not known; {hint}")
-        return self._factories[name][0]
+        found, _ = self._factories[name]
+        return _import_factory(found) if isinstance(found, str) else found
 
     def takes_args(self, name: str) -> bool:
         """Reports whether a plugin has settings. Raises PluginSetupError if it cannot be found."""
@@ -148,7 +151,7 @@ class Registry:
         _refuse_halves(plugin, use)
         if why := why_wrong(plugin) or why_wrong_dependency(plugin):
             raise PluginSetupError(f"plugin {use.name}: {why}")
-        if not extension_points(plugin):
+        if not any(implements(plugin, protocol) for protocol in EXTENSION_POINTS.values()):
             raise PluginSetupError(f"plugin {use.name}: implements no extension point; see multisched.framework.points")
         return plugin
 

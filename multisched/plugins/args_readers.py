@@ -12,7 +12,6 @@ from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
 from multisched.plugins.gang.gang_scheduling import GangScheduling
 from multisched.plugins.gang.gang_scheduling_args import GangSchedulingArgs
 from multisched.plugins.gang.reserving import ReservingGangScheduling
-from multisched.plugins.loans.loans import loans_class
 from multisched.plugins.node_affinity import NodeAffinityArgs
 from multisched.plugins.node_resources_balanced_allocation import NodeResourcesBalancedAllocationArgs
 from multisched.plugins.node_resources_fit import NodeResourcesFitArgs
@@ -27,6 +26,12 @@ def _refuse_args(args: Mapping[str, Any], path: str) -> None:
     """Raises PluginArgsError: the args of Loans come from the `loans` of domains."""
     if args:
         raise PluginArgsError.at(path, "takes no args; remove them")
+
+
+def _loans_class(args: Mapping[str, Any]) -> type:
+    from multisched.plugins.loans.loans import loans_class
+
+    return loans_class(args)
 
 
 ARGS_READERS: Final[Mapping[str, ArgsReader]] = {
@@ -48,7 +53,7 @@ CLASSES: Final[Mapping[str, ClassChooser]] = {
     "GangScheduling": lambda args: (
         ReservingGangScheduling if GangSchedulingArgs.from_config(args).reserve else GangScheduling
     ),
-    "Loans": loans_class,
+    "Loans": _loans_class,
     "VolumeBinding": lambda args: volume_binding_class(VolumeBindingArgs.from_config(args)),
 }
 """Plugin -> function that chooses its class, for plugins whose arguments decide which extension points they implement."""

@@ -72,6 +72,10 @@ TESTED = (
 """Seeds that `make test` plays (`test_sim`): one of each kind, and both halves of the scenarios of tides, of jobs and of loans. Those
 with an even number run the default configuration.
 """
+REPEATED = frozenset({OWNED_FROM, TIDED_FROM + 2, SERVERLESS_FROM, LENT_FROM + 1})
+"""Those of them that are played with `--slow` only: CONTESTED_FROM and ELASTIC_FROM have the configuration of OWNED_FROM and
+SERVERLESS_FROM, and more. The others repeat a configuration with the other half of its scenarios.
+"""
 FAULTS_MIN = 10
 """Minimum number of faults in every run."""
 

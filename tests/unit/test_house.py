@@ -27,6 +27,7 @@ LAZY_IMPORTS: Final = {
     "multisched.cli.driving": (7, "every command is parsed at each start, and one is run"),
     "multisched.plugins.gang.gang_scheduling": (1, "a view that nobody asks for is not loaded"),
     "multisched.plugins.quota.elastic_quota": (1, "a view that nobody asks for is not loaded"),
+    "multisched.plugins.args_readers": (1, "most programs have no limited loans"),
     "multisched.plugins.loans.loans": (5, "most programs have no limited loans"),
     "multisched.cli.dump": (2, "who asks a server needs no sandbox"),
     "multisched.cli.explain": (2, "who asks a server needs no sandbox"),

@@ -22,7 +22,7 @@ from domains.job.providers.cost_meter import CostMeter
 from domains.job.providers.create_window import CreateWindow
 from domains.job.providers.messages import Failure, Messages
 from domains.job.providers.rate import SandboxRate, Token
-from domains.job.providers.settings import ProviderSettings, UnitSettings
+from domains.job.providers.settings import ProviderSettings, Quota, UnitSettings
 from domains.job.providers.sizes import SECONDS_PER_HOUR, Size
 from multisched.framework.node_view import Int32, Rows
 from multisched.model.objects import CPU, MEMORY, Node, Pod
@@ -46,6 +46,8 @@ NO_ANNOTATIONS: Final[Mapping[str, str]] = {}
 
 Template = tuple[str, tuple[str, ...]]
 """Namespace and images: pods that a provider refuses permanently have these in common."""
+NO_TEMPLATE: Final[Template] = ("", ())
+"""No pod's."""
 
 
 class Cause(Enum):
@@ -395,6 +397,19 @@ class SandboxLedger:
             return self.cause_of(unit, pod)
         cause = unit.cause(template_of(pod), unit.settings.sizes.rounded(*size_of(pod)), self.now_s)
         return cause if cause in (Cause.TEMPLATE, Cause.SIZE) else Cause.PRICE
+
+    def has_place(self, pod: Pod) -> bool:
+        """Reports whether a unit with a quota accepts pods of this size now, whatever their images, owner and price.
+
+        Not of a unit that pods wait for: the background task requeues these one after another, as the unit accepts them.
+        """
+        found = False
+        for unit in self.units:
+            if unit.settings.quota != Quota():
+                cause = unit.cause(NO_TEMPLATE, unit.settings.sizes.rounded(*size_of(pod)), self.now_s)
+                unit.is_wanted |= cause in PACED
+                found |= cause is None and not unit.is_wanted
+        return found
 
     def unpriced(self, rows: Rows) -> Rows:
         """Returns those of the rows that are of no unit with `waitFirst`."""

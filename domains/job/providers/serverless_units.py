@@ -19,6 +19,7 @@ from domains.job.domain_waits import DomainWaits
 from domains.job.providers.control import SandboxControl
 from domains.job.providers.price_gate import PriceGate
 from domains.job.providers.sandbox_ledger import (
+    NO_TEMPLATE,
     NO_UNIT,
     PACED,
     TIMED,
@@ -29,7 +30,7 @@ from domains.job.providers.sandbox_ledger import (
     refusal_of,
     template_of,
 )
-from domains.job.providers.settings import Quota, provider_settings
+from domains.job.providers.settings import provider_settings
 from domains.job.providers.sizes import Size
 from multisched.framework.background import BackgroundPorts
 from multisched.framework.caching import SplitCacheKey
@@ -166,11 +167,11 @@ class ServerlessUnits:
         return SplitCacheKey((self._unit_codes(pod), ledger.version_of_nodes), scores)
 
     def events_to_register(self) -> Sequence[EventRegistration]:
-        has_quota = any(unit.settings.quota != Quota() for unit in self._ledger.units)
+        has_place = self._ledger.has_place
         return (
             EventRegistration(UNIT_READY, lambda pod, old, new: Hint.QUEUE_ONE if old is new is None else Hint.SKIP),
             EventRegistration(PENDING_DELETED, lambda pod, old, new: Hint.QUEUE_ONE),
-            EventRegistration(ASSIGNED_POD_DELETE, lambda pod, old, new: Hint.QUEUE if has_quota else Hint.SKIP),
+            EventRegistration(ASSIGNED_POD_DELETE, lambda pod, old, new: Hint.QUEUE if has_place(pod) else Hint.SKIP),
         )
 
     # -- binds and outcomes ----------------------------------------------------------------------------------------
@@ -190,7 +191,7 @@ class ServerlessUnits:
         """See `framework.introspection.StateExportPlugin`: why units accept no pod, and which pods may pay for them."""
         ledger = self._ledger
         least = Size(0, 0)
-        causes = {unit.name: unit.cause(("", ()), least, ledger.now_s) for unit in ledger.units}
+        causes = {unit.name: unit.cause(NO_TEMPLATE, least, ledger.now_s) for unit in ledger.units}
         found = {name: cause for name, cause in causes.items() if cause in PACED}
         return found, {unit.name: dict(unit.payers) for unit in ledger.priced}
 

@@ -48,10 +48,8 @@ from multisched.plugins.loans.loan_ledger import (
 from multisched.plugins.loans.needs import Need
 from multisched.plugins.loans.on_loan import Answers, OnLoan
 from multisched.plugins.loans.recalls import idle_room_factor, retries_of
+from multisched.plugins.loans.terms import BORROWERS_ARG, DOMAIN_ARG, LOANS
 
-LOANS: Final = "Loans"
-BORROWERS_ARG: Final = "borrowers"
-DOMAIN_ARG: Final = "domain"
 OPENED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OTHER, "LoanOpened")
 """A loan has opened, or lends more. No other plugin requeues a pod for it: there is no pod in the event."""
 SHRUNK: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_SCALE_DOWN, "AssignedPodScaleDown")

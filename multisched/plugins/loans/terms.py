@@ -16,6 +16,10 @@ import msgspec
 from multisched.framework.weekly_hours import DayHours
 from multisched.model.objects import Node
 
+LOANS: Final = "Loans"
+"""The plugin, whose modules are imported for the first domain that lends or borrows within limits."""
+BORROWERS_ARG: Final = "borrowers"
+DOMAIN_ARG: Final = "domain"
 DEFAULT_RESOURCES: Final = ("cpu", "memory", "ephemeral-storage")
 IDLE_RESOURCES: Final = ("cpu",)
 MERGED_MAX: Final = 16

@@ -215,8 +215,27 @@ def test_outage_in_the_middle_of_a_burst_is_noticed_although_earlier_sandboxes_s
         assert before >= 100
         assert found["Failed"] <= JOB_RETRIES
         assert found["Pending"] >= 200
+        attempts = cluster.replicas[0].program.router.workers()[0].counters.attempts
+        assert attempts <= 10 * 600, "pods that end requeue few of those that wait for tokens"
 
     play(story, *nodes_of("first", ECI), burst=100, rate=20.0)
+
+
+@pytest.mark.parametrize("rate", [10.0, 0.2])
+def test_place_of_an_ended_pod_in_a_quota_is_used_as_soon_as_the_rate_allows(rate: float) -> None:
+    async def story(cluster: GpuCluster) -> None:
+        await create(cluster, 12)
+        free_s, bound = 0.0, 0
+        while len(cluster.bound) < 12:
+            await asyncio.sleep(0.1)
+            found = await phases(cluster)
+            running = found.get("Running", 0) + found.get("Pending", 0) - (12 - len(cluster.bound))
+            free_s = free_s + 0.1 if running < 5 and len(cluster.bound) == bound else 0.0
+            bound = len(cluster.bound)
+            assert free_s <= 1.0 / rate + 3.0, "a new process keeps all its tokens for 2 s"
+
+    first = {"rate": {"burst": 3, "perSecond": rate}, "quota": {"pods": 5}}
+    play_units(story, {"first": first}, *nodes_of("first", FAST))
 
 
 def test_stuck_pods_are_evicted_only_if_a_controller_replaces_them() -> None:

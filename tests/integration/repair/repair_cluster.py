@@ -1,7 +1,7 @@
 """A cluster for repairs: an API server with controllers and kubelets, and programs that are started, killed and restarted, in virtual time.
 
-A foreign scheduler has placed all replicas of a service that logs much in the evening on one node. A guard looks at everything
-that happens: evictions outside the window, replicas below the budget, two replicas away at once, and places that leak are
+A foreign scheduler has placed all replicas of a service that logs much in the evening on one node. It looks at everything that
+happens: evictions outside the window, replicas below the budget, two replicas away at once, and places that leak are
 `broken`. Faults are told by the number of the write that they befall.
 """
 
@@ -23,7 +23,8 @@ import orjson
 from domains.forecast.curves.profiles_file import dumps
 from domains.forecast.forecast import Forecast
 from multisched.cluster.api.direct import DirectTransport
-from multisched.cluster.api.server import ApiServer
+from multisched.cluster.api.server import Answer, ApiServer
+from multisched.cluster.base.request import ApiRequest
 from multisched.cluster.controllers.run import run_controllers
 from multisched.cluster.kubelet.kubelets import Kubelets
 from multisched.cluster.kubelet.stages_builtin import builtin_stages
@@ -48,6 +49,9 @@ Times = tuple[str, str]
 WINDOWS: Final[Sequence[Times]] = (("00:01", "00:31"),)
 OPENS_S: Final = 60.0
 CLOSES_S: Final = 1_860.0
+SHORT: Final[Sequence[Times]] = (("00:01", "00:08"),)
+"""A window with several plans, for tests that wait for its end."""
+SHORT_CLOSES_S: Final = 480.0
 EVENING: Final = np.where(np.arange(168) % 24 == 20, 60.0, 5.0)
 NOON: Final = np.where(np.arange(168) % 24 == 12, 60.0, 5.0)
 SCHEDULER: Final = "tests-scheduler"
@@ -92,6 +96,7 @@ class RepairCluster:
         self.api = DirectTransport(self.server)
         self.broken: list[str] = []
         self.api_checker = ApiChecker(self.server, self.broken)
+        self.server.interceptors.append(self)
         self.program: Program | None = None
         self.faults: dict[int, Fault] = {}
         self.forbids = ""
@@ -294,7 +299,7 @@ class RepairCluster:
         nominator = self.program.nominator
         return [name for name in sorted({*nodes, "n0", "n1", "n2", "n3"}) for p in nominator.on(name) if is_stand_in(p)]
 
-    # -- the guard -------------------------------------------------------------------------------------------------
+    # -- what is watched -------------------------------------------------------------------------------------------
 
     def saw_write(self, word: str) -> Fault | None:
         self.writes.append(word)
@@ -310,17 +315,17 @@ class RepairCluster:
         if not any(opens <= self.now_s < closes for opens, closes in self.windows):
             self.broken.append(f"{name} was evicted at {self.now_s}, outside the window")
 
-    async def guard(self) -> None:
-        seen = 0
-        while True:
-            await asyncio.sleep(0.05)
-            if seen == self.server.store.version:
-                continue
-            seen = self.server.store.version
+    def before(self, request: ApiRequest) -> Response | None:
+        """See `Interceptor`."""
+        return None
+
+    def after(self, request: ApiRequest, answer: Answer) -> Answer:
+        """See `Interceptor`: after each write to a pod, services have the replicas that their budgets want."""
+        if request.method != "GET" and "/pods" in request.path:
             for service, least in self.needed.items():
                 if self.ready(service) < least:
                     self.broken.append(f"{service} has {self.ready(service)} ready replicas at {self.now_s}")
-            assert not self.broken, self.broken
+        return answer
 
     async def at_rest(self) -> None:
         """Caches, queues, ledgers and nominations are as if nothing had ever been kept."""
@@ -416,17 +421,17 @@ def configuration(folder: Path, windows: Sequence[Times], **repair: Any) -> str:
 async def open_cluster(
     folder: Path, *, seed: int = 0, windows: Sequence[Times] = WINDOWS, **settings: Any
 ) -> AsyncIterator[RepairCluster]:
-    """Controllers and kubelets run until the block is left, and so does the guard. `settings`: below `repair:`."""
+    """Controllers and kubelets run until the block is left. `settings`: below `repair:`."""
     cluster = RepairCluster(folder, configuration(folder, windows, **settings), windows, seed)
     kubelets = Kubelets(cluster.api, clock=cluster.clock, rng=random.Random(seed), stages=builtin_stages("general"))
     async with asyncio.TaskGroup() as tasks:
         beside = [
             tasks.create_task(run_controllers(cluster.api, clock=cluster.clock, rng=random.Random(seed))),
             tasks.create_task(kubelets.run()),
-            tasks.create_task(cluster.guard()),
         ]
         try:
             yield cluster
+            assert cluster.broken == []
         finally:
             await cluster.kill()
             for task in beside:

@@ -10,6 +10,8 @@ import pytest
 from tests.integration.repair.repair_cluster import (
     CLOSES_S,
     OPENS_S,
+    SHORT,
+    SHORT_CLOSES_S,
     Fault,
     RepairCluster,
     open_cluster,
@@ -51,12 +53,12 @@ def test_run_of_a_dead_process_is_completed_by_the_next(tmp_path: Path, number: 
 @pytest.mark.parametrize("number", range(1, len(WRITES) + 1), ids=WRITES)
 def test_run_of_a_dead_unreplaced_process_keeps_every_replica_running(tmp_path: Path, number: int) -> None:
     async def main() -> None:
-        async with open_cluster(tmp_path) as cluster:
+        async with open_cluster(tmp_path, windows=SHORT) as cluster:
             await uneven(cluster, replicas=2, least=1)
             cluster.faults = {number: Fault.DIED_AFTER}
             await cluster.start()
             await cluster.bury()
-            await cluster.at(CLOSES_S + 60)  # the next one comes when the window is closed
+            await cluster.at(SHORT_CLOSES_S + 60)  # the next one comes when the window is closed
             evicted = len(cluster.evicted)
             await cluster.start()
             await cluster.until(lambda: cluster.ready("chatty") == 2)
@@ -84,11 +86,11 @@ def test_missing_response_is_requested_again(tmp_path: Path, number: int, fault:
 
 def test_unstored_step_is_not_executed(tmp_path: Path) -> None:
     async def main() -> None:
-        async with open_cluster(tmp_path) as cluster:
+        async with open_cluster(tmp_path, windows=SHORT) as cluster:
             await uneven(cluster, replicas=2, least=1)
             cluster.faults = dict.fromkeys(range(1, 500), Fault.FORBIDDEN)
             await cluster.start()
-            await cluster.at(CLOSES_S + 60)
+            await cluster.at(SHORT_CLOSES_S + 60)
             assert cluster.evicted == []
             assert cluster.writes
             assert "no right to do that" in cluster.status().reason

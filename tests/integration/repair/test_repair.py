@@ -10,7 +10,15 @@ import pytest
 
 from multisched.framework.moving import digest_of
 from multisched.framework.repair import RepairRefusedError, RepairRequest
-from tests.integration.repair.repair_cluster import CLOSES_S, OPENS_S, open_cluster, run_in_virtual_time, uneven
+from tests.integration.repair.repair_cluster import (
+    CLOSES_S,
+    OPENS_S,
+    SHORT,
+    SHORT_CLOSES_S,
+    open_cluster,
+    run_in_virtual_time,
+    uneven,
+)
 
 WINDOW_S = CLOSES_S - OPENS_S
 
@@ -36,10 +44,10 @@ def test_uneven_cluster_is_repaired_only_in_the_window(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["off", "preview"])
 def test_nothing_is_moved_by_default(tmp_path: Path, mode: str) -> None:
     async def main() -> None:
-        async with open_cluster(tmp_path, mode=mode) as cluster:
+        async with open_cluster(tmp_path, windows=SHORT, mode=mode) as cluster:
             await uneven(cluster)
             await cluster.start()
-            await cluster.at(CLOSES_S + 60)
+            await cluster.at(SHORT_CLOSES_S + 60)
             assert cluster.evicted == []
             assert cluster.spread("chatty") == [3]
             shown = cluster.record().get("tasks", [])
@@ -53,10 +61,10 @@ def test_nothing_is_moved_by_default(tmp_path: Path, mode: str) -> None:
 
 def test_zero_budget_is_never_violated(tmp_path: Path) -> None:
     async def main() -> None:
-        async with open_cluster(tmp_path) as cluster:
+        async with open_cluster(tmp_path, windows=SHORT) as cluster:
             await uneven(cluster, least=3)
             await cluster.start()
-            await cluster.at(CLOSES_S)
+            await cluster.at(SHORT_CLOSES_S)
             assert cluster.evicted == []
             assert cluster.ready("chatty") == 3
             await cluster.at_rest()

@@ -232,6 +232,15 @@ class Replicas:
         """Reports whether every process has observed this pod."""
         return all(uid in process.checker.delivered.pods for process in self.running)
 
+    def is_used(self, node: str) -> bool:
+        """Reports whether a leader may use the node: it withholds what another one may still be binding to."""
+        return any(
+            worker.is_leading and process.program.router.rows_of(worker).has(row)
+            for process in self.running
+            if (row := process.program.cache.nodes.row_of(node)) is not None
+            for worker in process.program.router.workers()
+        )
+
     def assumed_pods(self, names: Collection[str]) -> list[Pod]:
         """Returns the pods that a process has assumed and that the watch does not show on a node yet."""
         return [

@@ -130,6 +130,8 @@ class Run:
             objects, report_violation = self._bind_checker.objects, self._bind_checker.report_violation
             self._bind_checker.cards = CardChecker(self._world.cards, objects, report_violation)
         self._replicas = Replicas(setting, seed, loop, rng, self._world.user.api, self._faults, self._bind_checker)
+        if self._bind_checker.units is not None:
+            self._bind_checker.units.is_used = self._replicas.is_used
         if self._world.loans is not None:
             self._replicas.measures = LoanMeasures(self._world.loans)
         self._context = RunContext(

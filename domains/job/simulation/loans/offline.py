@@ -71,10 +71,12 @@ class JobSource:
         backoff_s = min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** (job.pods - 1))
         heappush(self._evicted, (gone_s + backoff_s, job.name, job))
 
-    def wake(self, now_s: float) -> None:
-        """Puts jobs whose back-off is over before all others."""
+    def wake(self, now_s: float) -> bool:
+        """Puts jobs whose back-off is over before all others. Reports whether there were any."""
+        is_any = bool(self._evicted) and self._evicted[0][0] <= now_s
         while self._evicted and self._evicted[0][0] <= now_s:
             self._waiting.appendleft(heappop(self._evicted)[2])
+        return is_any
 
     def again(self, jobs: list[OfflineJob]) -> None:
         """Puts jobs before all others, in this order."""

@@ -100,6 +100,8 @@ class LoanRun:
         self._running: dict[str, _Running] = {}
         self._ends: list[tuple[float, str]] = []
         """A heap of times at which pods end, by themselves or after an eviction."""
+        self._least_milli = 0.0
+        """Room below which none of the jobs that wait fits, of each size one; 0: not known."""
         self.figures = LoanFigures(samples=[])
 
     def run(self) -> None:
@@ -112,7 +114,8 @@ class LoanRun:
                 at_s, uid = heappop(self._ends)
                 self._end(uid, at_s)
             self._recall(now_s)
-            self._jobs.wake(now_s)
+            if self._jobs.wake(now_s):
+                self._least_milli = 0.0
             self._start_jobs(now_s)
             self._count(self._lender.used(now_s), now_s)
 
@@ -136,20 +139,30 @@ class LoanRun:
     def _start_jobs(self, now_s: float) -> None:
         """Starts jobs until none of those that wait fits any more."""
         room = self._ledger.room(self._pool, self._loan, CPU, self._rows)
-        refused, sizes = list[OfflineJob](), set[int]()
-        while room.max() > 0 and len(sizes) < len(set(self._section.jobs.cores)):
-            job, row = self._jobs.next(), int(room.argmax())
+        row = int(room.argmax())
+        most = room.item(row)
+        if most < self._least_milli:
+            return
+        refused, sizes, size_count = list[OfflineJob](), set[int](), len(set(self._section.jobs.cores))
+        demands = list[float]()
+        while most > 0 and len(sizes) < size_count:
+            job = self._jobs.next()
             factor = idle_room_factor(job.retries_left)
-            if room[row] < factor * job.milli:
+            if most < factor * job.milli:
                 refused.append(job)
-                sizes |= {job.milli} if factor == 1 else set()
+                demands.append(factor * job.milli)
+                if factor == 1:
+                    sizes.add(job.milli)
                 continue
             room[row] -= job.milli
             pod = self._jobs.pod(job, self._names[row], now_s)
             self._core.show(pod)
             self._running[pod.uid] = _Running(job, pod, row)
             heappush(self._ends, (now_s + job.run_s, pod.uid))
+            row = int(room.argmax())
+            most = room.item(row)
         self._jobs.again(refused)
+        self._least_milli = min(demands) if len(sizes) == size_count else 0.0
 
     def _end(self, uid: str, at_s: float) -> None:
         """Removes a pod that has ended by itself, or whose grace period is over."""

@@ -96,7 +96,9 @@ class UnitHistory:
         self._policies: dict[str, _Policy] = {}
         self._seen: dict[str, _Seen] = {}
         self._deleting_since_s: dict[str, float] = {}
-        self._node_since_s: dict[str, float] = {}
+        self.is_used: Callable[[str], bool] = lambda node: True
+        """Reports whether a leader may use the node: the next one withholds it for a while."""
+        self._used_since_s: dict[str, float] = {}
         self._doubts: list[_Doubt] = []
         self._deadlines: dict[str, float] = {}
         """uid of a Job -> the end of its activeDeadlineSeconds."""
@@ -223,7 +225,7 @@ class UnitHistory:
             return
         rooms: dict[str, tuple[int, int, int]] = {}
         for node in self._nodes().values():
-            is_known = now_s - self._node_since_s.get(node.name, now_s) >= KNOWN_S
+            is_known = now_s - self._used_since_s.get(node.name, now_s) >= KNOWN_S
             if not is_known or not _has_node(unit, node) or _is_virtual(node) or node.is_unschedulable:
                 continue
             there = [one for one in on_unit if one.node == node.name]
@@ -314,8 +316,8 @@ class UnitHistory:
             self._seen[key] = _Seen(pod, now_s, now_s if before is None else before.since_s)
             if pod.is_deleting:
                 self._deleting_since_s.setdefault(pod.uid, now_s)
-        for name in self._nodes():
-            self._node_since_s.setdefault(name, now_s)
+        used = [name for name in self._nodes() if self.is_used(name)]
+        self._used_since_s = {name: self._used_since_s.get(name, now_s) for name in used}
         self._seen = {key: seen for key, seen in self._seen.items() if now_s - seen.at_s < KNOWN_S}
         due = [doubt for doubt in self._doubts if doubt.due_s <= now_s]
         self._doubts = [doubt for doubt in self._doubts if doubt.due_s > now_s]

@@ -35,7 +35,7 @@ from multisched.testing.builders import Document
 from tests.unit.cycle.cycle_kit import Heard
 from tests.unit.cycle.relations_kit import Drawn
 
-BATCH_CLUSTERS, BATCHES = 100, settings().max_examples // 20
+BATCH_CLUSTERS, BATCHES = 100, settings().max_examples // 50
 STEPS = 9
 PLUGINS_KEPT_FOR = 3
 """Decisions; building them costs more than a decision of a fresh class."""

@@ -16,8 +16,8 @@ from multisched.framework.ledger import rebuild
 from multisched.model.objects import Node, Pod
 from multisched.plugins.loans.idle_demand import IDLE_REQUEST
 from multisched.plugins.loans.loan_ledger import LoanLedger
-from multisched.plugins.loans.loans import BORROWERS_ARG, DOMAIN_ARG, LOANS, BorrowingLoans
-from multisched.plugins.loans.terms import Borrower, LoanTerms, ReturnTerms
+from multisched.plugins.loans.loans import BorrowingLoans
+from multisched.plugins.loans.terms import BORROWERS_ARG, DOMAIN_ARG, LOANS, Borrower, LoanTerms, ReturnTerms
 from multisched.testing.builders import make_node, make_pod
 from tests.unit.cycle.cycle_kit import Domain
 

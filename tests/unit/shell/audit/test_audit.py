@@ -157,11 +157,11 @@ def play(scene: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
     simulate(main(), loop)
 
 
-def test_audit_finds_nothing_in_a_quiet_cluster_for_an_hour() -> None:
+def test_audits_find_nothing_in_a_quiet_cluster() -> None:
     async def scene(stage: Stage) -> None:
-        await asyncio.sleep(3600.0)
+        await asyncio.sleep(900.0)
 
-        assert stage.found.audits >= 59
+        assert stage.found.audits >= 14
         assert (stage.found.differences, stage.found.failures) == (0, 0)
 
     play(scene)
@@ -190,13 +190,19 @@ def test_changes_in_flight_are_no_differences() -> None:
     """Pods come and go all the time, while every watch line of pods is 30 ms late."""
 
     async def scene(stage: Stage) -> None:
-        for number in range(2_000):
-            await stage.add_pod(f"pod-{number % 7}")
-            await asyncio.sleep(0.15)
-            await stage.delete_pod(f"pod-{number % 7}")
-        await asyncio.sleep(0.1)
+        async def change() -> None:
+            for number in range(200):
+                await stage.add_pod(f"pod-{number % 7}")
+                await asyncio.sleep(0.15)
+                await stage.delete_pod(f"pod-{number % 7}")
 
-        assert stage.found.audits >= 4
+        changing = asyncio.ensure_future(change())
+        while not changing.done():
+            assert await stage.program.audit.once() == []
+            await asyncio.sleep(0.37)
+        await changing
+
+        assert stage.found.audits >= 50
         assert stage.found.differences == 0
 
     play(scene)

@@ -219,3 +219,23 @@ def test_few_pods_are_accepted_until_some_have_not_failed() -> None:
     assert kept.units[0].is_wanted
     later(kept, 2.0)
     assert cause(kept, pods[-1]) is None
+
+
+def test_place_in_a_quota_is_none_for_pods_that_are_requeued_as_time_passes() -> None:
+    kept = ledger()
+    kept.set_node(0, make_node("n", labels=LABELS[0]))
+    later(kept, 0.0)
+    pod = make_pod("waits")
+    assert kept.has_place(pod)
+    for number in range(FAILURES_TO_OPEN):
+        kept.take(make_pod(f"p{number}"), 0)
+        kept.bound(f"uid-p{number}")
+    assert not kept.has_place(pod)
+    assert kept.units[0].is_wanted, "only time keeps pods from the place"
+    later(kept, 2.0)
+    assert not kept.has_place(pod), "the background task requeues pods for it"
+    kept.units[0].is_wanted = False
+    assert kept.has_place(pod)
+    kept.take(make_pod("large", spec=replace(pod.spec, requests={"cpu": 6_000})), 0)
+    assert not kept.has_place(pod)
+    assert not kept.units[0].is_wanted, "another pod has to end"
