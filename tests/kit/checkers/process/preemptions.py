@@ -65,12 +65,13 @@ class PreemptionChecker:
         *,
         is_plain: bool,
     ) -> None:
-        """`domain_of`: scheduler name -> domain. `is_plain`: no plugin needs remote responses or fails."""
+        """`domain_of`: scheduler name -> domain. `is_plain`: no plugin of the setting needs remote responses or fails."""
         self._program, self._delivered = program, delivered
         self._domain_of = domain_of
         self._report_violation, self._quotas = bind_checker.report_violation, bind_checker.quotas
         self._cards = bind_checker.cards
-        self._is_plain = is_plain
+        # A process that started with a changed file may isolate a filter, which is asked about feasible nodes only.
+        self._is_plain = is_plain and not any(map(_isolates, configuration.domains))
         self._may_overlook = any(_may_overlook(domain) for domain in configuration.domains)
         """The process may not evaluate all nodes: extenders and arguments may skip some, and isolated plugins answer with delay."""
         self._latest: Preemption | None = None
@@ -346,4 +347,8 @@ class PreemptionChecker:
 def _may_overlook(domain: DomainConfig) -> bool:
     entries = domain.profile.plugins.enabled
     is_narrowed = any(one.name == "DefaultPreemption" and one.args for one in entries)
-    return is_narrowed or bool(domain.extenders) or any(one.isolation is not None for one in entries)
+    return is_narrowed or bool(domain.extenders) or _isolates(domain)
+
+
+def _isolates(domain: DomainConfig) -> bool:
+    return any(one.isolation is not None for one in domain.profile.plugins.enabled)
