@@ -111,9 +111,12 @@ class BorrowerSlices:
     def settle(self) -> None:
         """Records that `charged` is complete: a consistent list of pods, begun after `is_ready`, is in the caller's cache.
 
-        Before, nothing is usable.
+        Before, nothing is usable. What is held remains so until the caller wants something else.
         """
         self._is_settled = True
+        for tracked in self._objects.values():
+            for uid, held in tracked.confirmed.items():
+                self._wanted.setdefault(uid, held)
 
     # -- decisions -------------------------------------------------------------------------------------------------
 

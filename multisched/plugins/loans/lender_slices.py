@@ -56,9 +56,7 @@ class _Offered(TrackedSlices):
         """This leader created it: no former leader can have offered anything in it."""
 
     def level(self, uid: str) -> SliceAmount:
-        """Returns what the borrower may hold of the node by this object, the offers in flight included."""
-        if self.is_blind:
-            return EVERYTHING
+        """Returns what the borrower may hold of the node by this object, the offers in flight included, if it is not blind."""
         level = self.floors.get(uid, NOTHING)
         if self.seen is not None:
             if self.seen.spec is not None:
@@ -140,7 +138,7 @@ class LenderSlices:
         desired = self._desired.get(uid, NO_OFFER).amount
         home = self._home.get(uid)
         for name, tracked in self._objects.items():
-            total += tracked.level(uid) | (desired if name == home else NOTHING)
+            total += EVERYTHING if tracked.is_blind else tracked.level(uid) | (desired if name == home else NOTHING)
         return total & EVERYTHING
 
     def held(self, uid: str) -> SliceAmount:
@@ -156,13 +154,12 @@ class LenderSlices:
         `node`: its name. `room`: allocatable minus all that the lender is charged with, minus `reserved` of all its borrowers; the
         caller reads it in the same step. A change smaller than a tenth and than `typical`, a pod of usual size, is ignored.
         """
-        reserved = self.reserved(uid)
-        amount = wanted.amount & (reserved + (room | NOTHING))
-        before = self._desired.get(uid, NO_OFFER)
-        if not _is_worth_a_write(before.amount, amount, typical):
-            return
         home = self._home.get(uid) or self._find_home(uid, node)
-        if home:
+        before = self._desired.get(uid, NO_OFFER).amount
+        if not home:
+            return
+        amount = wanted.amount & ((self._objects[home].level(uid) | before) + (room | NOTHING))
+        if _is_worth_a_write(before, amount, typical):
             self._home[uid] = home
             self._desired[uid] = SliceOffer(amount, wanted.until_s)
 
@@ -268,12 +265,18 @@ class LenderSlices:
     def _take(self, tracked: _Offered, found: SliceSet, *, is_answer: bool) -> None:
         """Takes a version; keeps reserved what a status that cannot be trusted would return."""
         before, levels, was_owned = tracked.seen, tracked.levels(), tracked.is_owned
+        former = [
+            *tracked.unresolved_specs(),
+            *([before.spec] if before is not None and before.spec is not None else ()),
+        ]
         taken = tracked.take(found, is_answer=is_answer)
         if taken is not None:
             is_other = before is not None and before.uid != taken.uid
             tracked.adopted = None
             if is_other:
                 tracked.epoch = 0
+            if taken.spec is None and not is_other:
+                tracked.unresolved += former  # the person that edited the offers may restore them
             if is_other or taken.status is None:
                 tracked.floors = levels
             if taken.status is None:
