@@ -139,7 +139,7 @@ def _spec(wire: WireSliceSet) -> SliceSpec:
         for uid, one in _entries(read.offers, "spec.offers", _offer_decoder)
     }
     spec = SliceSpec(read.lender, read.borrower, read.lender_epoch, read.writes, offers)
-    if not wire.metadata.name.startswith(slice_set_prefix(spec.lender, spec.borrower)):
+    if spec != SliceSpec() and not wire.metadata.name.startswith(slice_set_prefix(spec.lender, spec.borrower)):
         raise Refusal(
             f"spec.lender, spec.borrower: {spec.lender!r} and {spec.borrower!r} are not those of metadata.name"
         )

@@ -27,6 +27,7 @@ from multisched.model.slice_parts import (
     SliceStatus,
     slice_set_prefix,
 )
+from multisched.model.version import NO_VERSION, Version
 from multisched.plugins.loans.tracked_slices import TrackedSlices
 
 BLOCK_PERCENT: Final = 10
@@ -194,7 +195,7 @@ class BorrowerSlices:
         """Takes a deletion from the watch; `found`: the last version."""
         tracked = self._objects.get(found.name)
         if tracked is not None and tracked.seen is not None and tracked.seen.uid == found.uid:
-            self._vanish(tracked)
+            self._vanish(tracked, found.version)
 
     def next_requests(self, charged: Charged) -> list[SliceRequest]:
         """Returns the requests that are needed, at most one per object in flight. The caller sends each while it holds the lease,
@@ -245,8 +246,8 @@ class BorrowerSlices:
         elif taken is not None:
             tracked.confirmed = {uid: one & held.get(uid, NOTHING) for uid, one in confirmed.items()}
 
-    def _vanish(self, tracked: _Claimed) -> None:
-        tracked.vanish()
+    def _vanish(self, tracked: _Claimed, version: Version = NO_VERSION) -> None:
+        tracked.vanish(version)
         tracked.confirmed = {}
 
     def _next_request(self, tracked: _Claimed, charged: Charged) -> SliceRequest | None:

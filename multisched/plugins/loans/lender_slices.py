@@ -33,6 +33,7 @@ from multisched.model.slice_parts import (
     slice_set_name,
     slice_set_prefix,
 )
+from multisched.model.version import NO_VERSION, Version
 from multisched.plugins.loans.tracked_slices import TrackedSlices
 
 WRITTEN_CHANGE: Final = 10
@@ -220,7 +221,7 @@ class LenderSlices:
         """Takes a deletion from the watch; `found`: the last version."""
         tracked = self._objects.get(found.name)
         if tracked is not None and tracked.seen is not None and tracked.seen.uid == found.uid:
-            self._vanish(tracked)
+            self._vanish(tracked, found.version)
 
     def next_requests(self) -> list[SliceRequest]:
         """Returns the requests that are needed, at most one per object in flight. The caller sends each while it holds the lease,
@@ -242,7 +243,7 @@ class LenderSlices:
             return
         if request.call is SliceCall.RELEASE:
             if is_ours:
-                self._vanish(tracked)
+                self._vanish(tracked, reply.found.version)
             return
         if is_ours and request.call is SliceCall.PUT_SPEC and request.spec is not None:
             tracked.epoch = request.spec.epoch
@@ -277,13 +278,14 @@ class LenderSlices:
                 tracked.epoch = 0
             if taken.spec is None and not is_other:
                 tracked.unresolved += former  # the person that edited the offers may restore them
-            if is_other or taken.status is None:
-                tracked.floors = levels
-            if taken.status is None:
-                tracked.is_blind = tracked.is_blind or not was_owned
-            elif taken.status.is_complete:
+            if taken.status is not None and taken.status.is_complete:
                 tracked.floors = {}
                 tracked.is_blind = False
+            elif taken.status is None or taken.status.writes:
+                tracked.floors = levels
+                tracked.is_blind = tracked.is_blind or not was_owned
+            elif is_other:
+                tracked.floors = levels
             if taken.is_deleting:
                 self._forget(tracked, lambda uid: True)
             self._forget(tracked, lambda uid: not self._desired[uid].amount and not tracked.level(uid))
@@ -304,9 +306,9 @@ class LenderSlices:
         for uid in [uid for uid, home in self._home.items() if home == tracked.blank.name and is_over(uid)]:
             del self._home[uid], self._desired[uid]
 
-    def _vanish(self, tracked: _Offered) -> None:
+    def _vanish(self, tracked: _Offered, version: Version = NO_VERSION) -> None:
         tracked.floors = tracked.levels()
-        tracked.vanish()
+        tracked.vanish(version)
 
     def _find_home(self, uid: str, node: str) -> str:
         """Returns the object for a node: the one that has it, or by hash of its name the first with space; empty if there is none."""

@@ -23,6 +23,7 @@ import msgspec
 from multisched.framework.slice_writes import SliceAnswer, SliceCall, SliceReply, SliceRequest
 from multisched.model.cluster_objects import SliceSet
 from multisched.model.slice_parts import NO_OFFER, NOTHING, SliceAmount, SliceOffer, SliceSpec, SliceStatus
+from multisched.model.version import NO_VERSION, Version, is_covered
 
 UNRESOLVED_MAX: Final = 8
 """Unresolved writes of one object that are kept singly; more are merged into one that bounds them all."""
@@ -48,6 +49,8 @@ class TrackedSlices:
         self.refusal = ""
         """The message of the last response, if it was a definite refusal."""
         self._in_flight: SliceRequest | None = None
+        self._gone: Version = NO_VERSION
+        """Versions up to this one are those of a removed object."""
         self._writes: dict[type[Half], int] = {}
         """The most writes that were seen of each half of this object."""
 
@@ -74,7 +77,10 @@ class TrackedSlices:
     def take(self, found: SliceSet, *, is_answer: bool) -> SliceSet | None:
         """Takes a version that the watch or an answer shows; returns it as it is to be read, or None if it is not newer."""
         before = self.seen
-        if before is not None:
+        if before is None:
+            if is_covered(found.version, self._gone):
+                return None  # a lagging watch shows the removed object
+        else:
             if isinstance(found.version, int) and isinstance(before.version, int):
                 if found.version <= before.version:
                     return None
@@ -107,8 +113,9 @@ class TrackedSlices:
                 most[SliceStatus] = status.writes
         return msgspec.structs.replace(found, spec=spec, status=status, malformed="; ".join(problems))
 
-    def vanish(self) -> None:
-        """Records that the object does not exist."""
+    def vanish(self, version: Version = NO_VERSION) -> None:
+        """Records that the object does not exist. `version`: that of its removal, if it is known."""
+        self._gone = version or (self._gone if self.seen is None else self.seen.version)
         self.seen = None
         self.epoch = 0
         self.unresolved.clear()

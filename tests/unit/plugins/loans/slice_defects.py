@@ -76,8 +76,8 @@ class LenderListsBeforeItsEpoch(LenderSlices):
 
 
 class RemovalReturnsRoom(LenderSlices):
-    def _vanish(self, tracked: Any) -> None:
-        tracked.vanish()
+    def _vanish(self, tracked: Any, version: Any = 0) -> None:
+        tracked.vanish(version)
 
 
 class EditedStatusTrusted(LenderSlices):
