@@ -1,0 +1,1 @@
+"""Loans: rows of one domain on which pods of another one run."""

@@ -28,7 +28,7 @@ from multisched.model.slice_parts import (
     slice_set_prefix,
 )
 from multisched.model.version import NO_VERSION, Version
-from multisched.plugins.loans.tracked_slices import TrackedSlices
+from multisched.plugins.loans.slices.tracked_slices import TrackedSlices
 
 BLOCK_PERCENT: Final = 10
 """What a claim takes in addition to the pods that wait for it."""

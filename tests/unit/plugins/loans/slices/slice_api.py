@@ -15,7 +15,7 @@ from multisched.client.slice_writer import wire_of
 from multisched.framework.slice_writes import SliceAnswer, SliceCall, SliceReply, SliceRequest
 from multisched.model.cluster_objects import SliceSet
 from multisched.model.decode_objects import decode_slice_set
-from tests.unit.plugins.loans.slice_judge import Amount, SliceJudge
+from tests.unit.plugins.loans.slices.slice_judge import Amount, SliceJudge
 
 Document = dict[str, Any]
 KEYS = ("cpuMilli", "memoryBytes", "pods")

@@ -16,10 +16,10 @@ import msgspec
 from multisched.framework.slice_writes import SliceAnswer, SliceReply, SliceRequest
 from multisched.model.cluster_objects import SliceSet
 from multisched.model.slice_parts import NOTHING, SliceAmount, SliceOffer
-from multisched.plugins.loans.borrower_slices import BorrowerSlices
-from multisched.plugins.loans.lender_slices import LenderSlices
-from tests.unit.plugins.loans.slice_api import Document, PodRecord, SliceApi
-from tests.unit.plugins.loans.slice_judge import BORROWER, LENDER, Amount, SliceJudge
+from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices
+from multisched.plugins.loans.slices.lender_slices import LenderSlices
+from tests.unit.plugins.loans.slices.slice_api import Document, PodRecord, SliceApi
+from tests.unit.plugins.loans.slices.slice_judge import BORROWER, LENDER, Amount, SliceJudge
 
 DURATION_S: Final = 30
 RENEW_DEADLINE_S: Final = 20

@@ -10,10 +10,10 @@ import msgspec
 from multisched.framework.slice_writes import SliceAnswer, SliceReply, SliceRequest
 from multisched.model.cluster_objects import SliceSet
 from multisched.model.slice_parts import NO_OFFER, NOTHING, SliceAmount, SliceOffer, SliceSpec, SliceStatus
-from multisched.plugins.loans.borrower_slices import BorrowerSlices, Charged
-from multisched.plugins.loans.lender_slices import LenderSlices
-from tests.unit.plugins.loans.slice_api import PodRecord
-from tests.unit.plugins.loans.slice_world import Replica, SliceWorld
+from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices, Charged
+from multisched.plugins.loans.slices.lender_slices import LenderSlices
+from tests.unit.plugins.loans.slices.slice_api import PodRecord
+from tests.unit.plugins.loans.slices.slice_world import Replica, SliceWorld
 
 
 class RoomReturnsAtRecall(LenderSlices):

@@ -9,12 +9,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from multisched.model.slice_parts import NOTHING
-from multisched.plugins.loans.borrower_slices import BorrowerSlices
-from multisched.plugins.loans.lender_slices import LenderSlices
-from tests.unit.plugins.loans.slice_defects import DEFECTS
-from tests.unit.plugins.loans.slice_judge import SliceJudge
-from tests.unit.plugins.loans.slice_stories import STORIES
-from tests.unit.plugins.loans.slice_world import ALLOCATABLE, SliceWorld
+from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices
+from multisched.plugins.loans.slices.lender_slices import LenderSlices
+from tests.unit.plugins.loans.slices.slice_defects import DEFECTS
+from tests.unit.plugins.loans.slices.slice_judge import SliceJudge
+from tests.unit.plugins.loans.slices.slice_stories import STORIES
+from tests.unit.plugins.loans.slices.slice_world import ALLOCATABLE, SliceWorld
 
 STEPS = 1_000
 SEEDS_MAX = 200

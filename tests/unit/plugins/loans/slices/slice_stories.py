@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Final
 
 from multisched.model.slice_parts import NOTHING, SliceAmount, SliceOffer
-from multisched.plugins.loans.borrower_slices import BorrowerSlices
-from multisched.plugins.loans.lender_slices import LenderSlices
-from tests.unit.plugins.loans.slice_judge import Amount
-from tests.unit.plugins.loans.slice_world import ALLOCATABLE, DURATION_S, Replica, SliceWorld, amount_of
+from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices
+from multisched.plugins.loans.slices.lender_slices import LenderSlices
+from tests.unit.plugins.loans.slices.slice_judge import Amount
+from tests.unit.plugins.loans.slices.slice_world import ALLOCATABLE, DURATION_S, Replica, SliceWorld, amount_of
 
 NODE: Final = "node-a"
 WHOLE: Final = ALLOCATABLE[NODE]

@@ -34,7 +34,7 @@ from multisched.model.slice_parts import (
     slice_set_prefix,
 )
 from multisched.model.version import NO_VERSION, Version
-from multisched.plugins.loans.tracked_slices import TrackedSlices
+from multisched.plugins.loans.slices.tracked_slices import TrackedSlices
 
 WRITTEN_CHANGE: Final = 10
 """An offer is changed if a resource changes by a tenth, or by the amount of a typical pod."""
