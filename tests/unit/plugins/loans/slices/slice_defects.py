@@ -85,7 +85,8 @@ class EditedStatusTrusted(LenderSlices):
 
     def _take(self, tracked: Any, found: SliceSet, *, is_answer: bool) -> None:
         if found.status is None:
-            found = msgspec.structs.replace(found, status=SliceStatus(is_complete=True))
+            writes = tracked.next_writes(SliceStatus) - 1
+            found = msgspec.structs.replace(found, status=SliceStatus(writes=writes, is_complete=True))
         super()._take(tracked, found, is_answer=is_answer)
 
 

@@ -1,4 +1,4 @@
-"""Stories of takeovers in which a request of the former leader arrives late: too rare for random ones."""
+"""Scripted stories, of events that are too rare in random ones: most of them of a former leader whose request arrives late."""
 
 from __future__ import annotations
 
@@ -130,9 +130,28 @@ def adoption_by_an_old_list(world: SliceWorld) -> None:
     world.pass_calmly(5, lender, successor)
 
 
+def edited_status(world: SliceWorld) -> None:
+    """A person empties the status while pods run, and the borrower is slow to write it again."""
+    lender, _, borrower, _ = world.replicas
+    world.pass_calmly(20, lender, borrower)
+    offer(lender, HALF)
+    world.pass_calmly(5, lender, borrower)
+    borrower_of(borrower).want(NODE, amount_of(HALF))
+    world.pass_calmly(10, lender, borrower)
+    fill_as_borrower(world, borrower)
+    world.pass_calmly(3, lender, borrower)
+    ((name, stored),) = world.api.objects.items()
+    world.api.edit(name, "status", {**stored["status"], "held": {}})
+    lender_of(lender).withdraw(NODE)
+    world.pass_calmly(3, lender)
+    fill(lender, room(lender))
+    world.pass_calmly(5, lender)
+
+
 STORIES: Final[tuple[Callable[[SliceWorld], None], ...]] = (
     late_raise,
     late_raise_and_slow_successor,
     late_release,
     adoption_by_an_old_list,
+    edited_status,
 )
