@@ -21,6 +21,7 @@ from domains.forecast.learning.from_files import History, load_history
 from domains.forecast.ledger.capacity_gaps import CapacityGaps, Gap
 from domains.forecast.ledger.peak_ledger import PeakLedger, load_factor
 from domains.forecast.settings.args import PeakSettings
+from domains.forecast.units import MILLI
 from multisched.forecasting.profiles import NO_PROFILES, Profiles, profiles_text
 from multisched.framework.background import BackgroundPorts
 from multisched.framework.context import PluginContext
@@ -33,6 +34,7 @@ from multisched.framework.node_view import Rows
 from multisched.framework.points import CycleView
 from multisched.framework.repair import RepairInput, RepairPlan, RepairRefusedError, RepairRequest
 from multisched.framework.traits import Traits
+from multisched.framework.use_peaks import PredictedUse, UsePeaks
 from multisched.framework.views import Document, NoViewError, ViewPorts, ViewQuery
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import CPU, MEMORY, Pod
@@ -151,6 +153,7 @@ class Forecast:
         self._refit = None if self._learner is None else self._learner.refit(context, ledger, self.adopt)
         self._node_row = context.nodes.row_of
         self._repair = None if settings.repair is None else self._repair_control(settings.repair, context)
+        context.shared.of(UsePeaks).source = self
         parts = [part.run for part in (self._refit, self._repair) if part is not None]
         if parts:
             self.run = partial(_all_of, parts)
@@ -230,6 +233,25 @@ class Forecast:
         return Worst(
             quantized.dimensions[dimension], quantized.profiles.slot_name(slot), float(percent[dimension, slot])
         )
+
+    def predicted_use(
+        self, resource: str, rows: Rows, begin_s: float, end_s: float, without: Mapping[int, Sequence[Pod]]
+    ) -> PredictedUse | None:
+        """See `framework.use_peaks.ForecastsUse`: the sum of the pods' peaks in each slot between the two moments."""
+        quantized = self._ledger.predictor.quantized
+        if quantized is None or resource not in quantized.dimensions:
+            return None
+        at, profiles = quantized.dimensions.index(resource), quantized.profiles
+        steps = range(int((end_s - begin_s) // profiles.slot_s) + 2)
+        slots = sorted({profiles.slot_of(min(end_s, begin_s + step * profiles.slot_s)) for step in steps})
+        loads = self._ledger.settled(rows).of(rows)[:, at][:, slots].astype(np.int64)
+        for number, row in enumerate(rows.tolist()):
+            for pod in without.get(row, ()):
+                curve = self._ledger.predictor.predict(pod).curve
+                if curve is not None and self._ledger.holds(pod.uid, row):
+                    loads[number] -= curve.quanta[at, slots]
+        unit = quantized.quantum_milli.item(at) / (1.0 if resource == CPU else MILLI)
+        return PredictedUse(loads.max(axis=1, initial=0) * unit, profiles.newest_s)
 
     def refit_state(self) -> RefitState | None:
         """Returns the state of the refit; None if no refit is configured."""

@@ -5,7 +5,7 @@ A mirror of the card rows, written by `GpuLedger` alone, after each change of a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from operator import eq
 
 import numpy as np
@@ -30,6 +30,7 @@ VERSION, MODE, SCALE, IS_HELD, BARS_WHOLE, BARS_FRACTIONS, IS_LOCKED, MOST_MILLI
 """Layers of the array over rows. MOST_MILLI: the largest FITS_MILLI of its cards; IDLE: cards on which a whole one fits;
 UNUSED: cards that no pod uses."""
 ABSENT = -1
+_ZERO = np.array(0)
 ALL = slice(None)
 _NO_RUN = slice(0, 0)
 MODELS_MAX = 1024
@@ -68,18 +69,20 @@ class CardArrays:
         """Row -> the ids of its cards."""
         self.has_barred = {False: False, True: False}
         """By `is_whole`: whether `bars` has ever been true for some row."""
+        self.has_locked = False
+        """Whether `locked` has ever been true for some row."""
         self._awaiting: dict[int, frozenset[str]] = {}
         """Row -> the confusions of its unconfirmed holds."""
         self._rows_read: Rows = NO_ROWS
         self._run_read: slice | None = _NO_RUN
         """What `_run` returned for these rows, the last it was called for."""
+        self._rows_split: Rows | None = None
+        self._split: Sequence[tuple[Mode, Rows | slice, Rows]] = ()
+        """What `by_mode` returned for these rows, the last it was called for."""
 
-    def alone(self, cards: CardRow) -> CardArrays:
-        """Returns arrays of these cards as the only row, 0, with the same numbers of models."""
-        found = CardArrays()
-        found._models, found.models = self._models, self.models
-        found.write(0, cards)
-        return found
+    def number_of(self, model: str) -> int:
+        """Returns the number of a model that some card has; 0 for another one."""
+        return self._models.get(model, 0)
 
     # -- updates ---------------------------------------------------------------------------------------------------
 
@@ -101,11 +104,15 @@ class CardArrays:
         node = cards.node
         is_exclusive = node.mode is Mode.WHOLE and not node.is_indexed
         bars_whole, bars_fractions = is_exclusive and cards.has_fractions, is_exclusive and cards.has_whole
+        mode = MODE_NUMBER[node.mode]
+        if self._sums[MODE, row] != mode:
+            self._rows_split = None
+        self.has_locked |= cards.is_locked
         self.has_barred[True] |= bars_whole
         self.has_barred[False] |= bars_fractions
         self._sums[:, row] = (
             self._sums[VERSION, row] + 1,
-            MODE_NUMBER[node.mode],
+            mode,
             node.cards[0].scale if node.cards else 1,
             bool(cards.holds),
             bars_whole,
@@ -115,9 +122,8 @@ class CardArrays:
             len([milli for milli in fitting if milli >= CARD_MILLI]),
             sum(map(eq, cards.free, cards.totals)) - cards.totals.count(NOTHING),
         )
-        awaiting = [hold.awaits for hold in cards.holds.values() if hold.awaits]
-        if awaiting:
-            self._awaiting[row] = frozenset().union(*awaiting)
+        if cards.awaiting:
+            self._awaiting[row] = frozenset().union(*cards.awaiting.values())
         else:
             self._awaiting.pop(row, None)
 
@@ -235,15 +241,23 @@ class CardArrays:
         """Returns int64[len(rows)]: the number of each row's mode, see `MODE_NUMBER`."""
         return self._sum(MODE, rows)
 
-    def by_mode(self, rows: Rows) -> Iterator[tuple[Mode, Int64 | slice]]:
-        """Yields each mode of the rows, and the positions of its rows."""
+    def by_mode(self, rows: Rows) -> Sequence[tuple[Mode, Rows | slice, Rows]]:
+        """Returns each mode of the rows, with the positions of its rows and these rows.
+
+        Keeps the result for the next call with the same array, like `_run`, while no row gets another mode.
+        """
+        if rows is not self._rows_split:
+            self._split, self._rows_split = self._split_of(rows), rows
+        return self._split
+
+    def _split_of(self, rows: Rows) -> Sequence[tuple[Mode, Rows | slice, Rows]]:
         modes = self.modes(rows)
         texts = modes.tobytes()
         if len(modes) and texts == texts[: modes.itemsize] * len(modes):
-            yield MODES[modes.item(0)], ALL
-            return
-        for number in np.bincount(modes).nonzero()[0].tolist():
-            yield MODES[number], (modes == number).nonzero()[0]
+            return ((MODES[modes.item(0)], ALL, rows),)
+        numbers = np.bincount(modes).nonzero()[0].tolist()
+        found = [(number, (modes == np.array(number)).nonzero()[0]) for number in numbers]
+        return [(MODES[number], where, rows.take(where)) for number, where in found]
 
     def scales(self, rows: Rows) -> Int64:
         """Returns int64[len(rows)]: `Card.scale` of the row's cards."""
@@ -277,25 +291,26 @@ class CardArrays:
         is_plain = amount.milli and amount.sharers <= 1 and demand.filter is ANY_CARD
         is_plain = is_plain and not (amount.cores or part.needs_cores)
         if is_plain and amount.milli == CARD_MILLI:
-            return self._sum(UNUSED if part.needs_unused else IDLE, rows) >= part.count
+            return self._sum(UNUSED if part.needs_unused else IDLE, rows) >= np.array(part.count)
         if is_plain and part.count == 1 and not part.needs_unused:
-            return self._sum(MOST_MILLI, rows) >= amount.milli
+            return self._sum(MOST_MILLI, rows) >= np.array(amount.milli)
         fits = self.fitting(demand, part, rows)
-        found: Bools = np.logical_or.reduce(fits, axis=0) if part.count == 1 else fits.sum(axis=0) >= part.count
-        return found
+        return are_enough(fits, part.count)
 
     def fitting(self, demand: GpuDemand, part: Part, rows: Rows) -> NDArray[np.bool_]:
         """Returns bool[cards, len(rows)]: the cards that have room for the part, if it is the pod's first."""
         layer, amount = self.layer, part.amount
         fits: NDArray[np.bool_]
         if amount.milli:
-            fits = layer(FITS_MILLI, rows) >= amount.milli
+            fits = layer(FITS_MILLI, rows) >= np.array(
+                amount.milli
+            )  # converting a Python number costs as much as comparing
         elif amount.percent:  # memory >= needed, without a division for each card
             memory, size = layer(MEMORY, rows), layer(SIZE, rows)
             fits = (size > 0) & (CARD_PERCENT * memory + (CARD_PERCENT - 1) >= amount.percent * size)
         else:
             memory, size = layer(MEMORY, rows), layer(SIZE, rows)
-            fits = (size > 0) & (memory >= amount.memory * self.scales(rows))
+            fits = (size > _ZERO) & (memory >= np.array(amount.memory) * self.scales(rows))
         if self._has_few_sharers:
             fits &= layer(SHARERS, rows) >= amount.sharers
         if amount.cores:
@@ -353,3 +368,9 @@ class CardArrays:
             largest = CARD_PERCENT * most // size if amount.percent else most // self.scales(rows)
         found = {demand.amount_key: np.where(is_open, largest, 0), demand.count_key: cards}
         return {name: found[name] for name in found if name in pod.annotations or name in pod.requests}
+
+
+def are_enough(fits: Bools, count: int) -> Bools:
+    """Returns bool[rows]: whether so many cards fit. `fits`: bool[cards, rows]."""
+    found: Bools = np.logical_or.reduce(fits, axis=0) if count == 1 else np.add.reduce(fits, axis=0) >= count
+    return found

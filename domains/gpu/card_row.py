@@ -21,16 +21,18 @@ UNCONFIRMED: Final = "node(s) had a pod whose GPUs the device plugin has not all
 CHOSEN_WITHOUT_ROOM: Final = "the chosen GPUs no longer have enough free capacity"
 
 
-CardOrder = Callable[[int, int], int]
-"""Gets a card's place and free memory; of the cards that have room, those with the lowest result are taken, lowest index first."""
+Fitting = Sequence[tuple[int, int]]
+"""Place and free memory of the cards that have room for a part, by place."""
+CardOrder = Callable[[Fitting], Sequence[int]]
+"""Returns a rank for each of these cards; those with the lowest are taken, lowest index first."""
 
 
-def least_free_first(place: int, free: int) -> int:
-    return free
+def least_free_first(fitting: Fitting) -> list[int]:
+    return [free for _, free in fitting]
 
 
-def most_free_first(place: int, free: int) -> int:
-    return -free
+def most_free_first(fitting: Fitting) -> list[int]:
+    return [-free for _, free in fitting]
 
 
 def too_little(resource: str) -> str:
@@ -65,9 +67,11 @@ class CardRow:
 
     __slots__ = (
         "_changed",
+        "_is_uniform",
         "_row",
         "_used",
         "_uses",
+        "awaiting",
         "free",
         "has_fractions",
         "has_whole",
@@ -80,6 +84,8 @@ class CardRow:
     def __init__(self) -> None:
         self.node: NodeCards = NO_CARDS
         self.holds: dict[str, Hold] = {}
+        self.awaiting: dict[str, frozenset[str]] = {}
+        """uid -> `Hold.awaits`, of the unconfirmed holds."""
         self._uses: dict[str, tuple[tuple[int, Use], ...] | None] = {}
         """uid -> what its hold takes of the node's present cards, kept while neither changes."""
         self._used: list[tuple[int, int, int] | None] = []
@@ -87,6 +93,8 @@ class CardRow:
         self._changed: set[int] | None = None
         self._row = -1
         """The row that `written` was last called for."""
+        self._is_uniform = False
+        """All cards have the same size, so that an amount is the same on each."""
         self.totals: tuple[Use, ...] = ()
         """`Card.total` of each card, in the order of `node.cards`."""
         self.free: list[Use] = []
@@ -98,8 +106,8 @@ class CardRow:
 
     def copy(self) -> CardRow:
         copied = CardRow()
-        copied.node, copied.totals = self.node, self.totals
-        copied.holds, copied.free = dict(self.holds), list(self.free)
+        copied.node, copied.totals, copied._is_uniform = self.node, self.totals, self._is_uniform
+        copied.holds, copied.awaiting, copied.free = dict(self.holds), dict(self.awaiting), list(self.free)
         copied._uses, copied._used = dict(self._uses), list(self._used)
         copied.has_whole, copied.has_fractions, copied.is_locked = self.has_whole, self.has_fractions, self.is_locked
         return copied
@@ -107,6 +115,7 @@ class CardRow:
     def set_node(self, node: NodeCards) -> None:
         self.node = node
         self.totals = tuple(card.total for card in node.cards)
+        self._is_uniform = len({(card.memory, card.scale) for card in node.cards}) == 1
         self._uses.clear()
         self._used, self.free = [None] * len(self.totals), list(self.totals)
         self._changed = None
@@ -115,6 +124,10 @@ class CardRow:
     def hold(self, uid: str, hold: Hold) -> None:
         is_more = uid not in self.holds
         self.holds[uid] = hold
+        if hold.awaits:
+            self.awaiting[uid] = hold.awaits
+        else:
+            self.awaiting.pop(uid, None)
         uses = self._uses[uid] = self._uses_of(hold)
         if is_more and uses is not None and not (self.has_whole or hold.is_whole):
             self.has_fractions |= hold.count > 0
@@ -124,6 +137,7 @@ class CardRow:
 
     def give(self, uid: str) -> None:
         self.holds.pop(uid, None)
+        self.awaiting.pop(uid, None)
         self._uses.pop(uid, None)
         self.renew()
 
@@ -145,7 +159,7 @@ class CardRow:
         if self.node.mode not in modes:
             return wrong_mode(self.node.mode, demand)
         if demand.confusions:
-            if any(not demand.confusions.isdisjoint(hold.awaits) for hold in self.holds.values()):
+            if any(not demand.confusions.isdisjoint(awaits) for awaits in self.awaiting.values()):
                 return UNCONFIRMED
             if self.is_locked:
                 return LOCKED
@@ -203,15 +217,13 @@ class CardRow:
 
     def _best(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken], order: CardOrder) -> list[int]:
         """Returns the places of the part's cards, fewer if too few fit: from one link group or NUMA node if possible."""
+        fitting = self._fitting(demand, part, taken)
+        if not fitting:
+            return []
+        ranks = order(fitting)
         if part.count == 1:
-            best, lowest = -1, 0
-            for place, free in self._fitting(demand, part, taken):
-                rank = order(place, free)
-                if best < 0 or rank < lowest:
-                    best, lowest = place, rank
-            return [] if best < 0 else [best]
-        fitting = sorted(self._fitting(demand, part, taken), key=lambda one: (order(*one), one[0]))
-        places = [place for place, _ in fitting]
+            return [fitting[ranks.index(min(ranks))][0]]
+        places = [place for _, (place, _) in sorted(zip(ranks, fitting, strict=True))]
         for tier in self._groups(places, demand):
             groups = [group for group in tier if len(group) >= part.count]
             if groups:
@@ -230,14 +242,22 @@ class CardRow:
         if not demand.one_link:
             yield _grouped(on_numa, [cards[place].numa for place in on_numa])
 
-    def _fitting(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken]) -> Iterator[tuple[int, int]]:
-        """Yields the place and free memory of each card that has room for the part, beside the earlier parts of the pod."""
-        like, use = None, NOTHING
-        for place, (card, free) in enumerate(zip(self.node.cards, self.free, strict=True)):
-            if like is None or card.memory != like.memory or card.scale != like.scale:
-                like, use = card, part.amount.of(card)
-            if use[0] <= free[0] and self._has_room(place, demand, part, use, taken.get(place)):
-                yield place, free[0]
+    def _fitting(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken]) -> Fitting:
+        """Returns the cards that have room for the part, beside the earlier parts of the pod."""
+        cards, amount = self.node.cards, part.amount
+        uses = [amount.of(cards[0])] * len(cards) if self._is_uniform else [*map(amount.of, cards)]
+        each = enumerate(zip(uses, self.free, strict=True))
+        if taken or part.needs_unused or part.needs_cores or demand.filter is not ANY_CARD:
+            return [
+                (place, free[0])
+                for place, (use, free) in each
+                if use[0] <= free[0] and self._has_room(place, demand, part, use, taken.get(place))
+            ]
+        return [
+            (place, free[0])
+            for place, (use, free) in each
+            if use[0] <= free[0] and use[1] <= free[1] and use[2] <= free[2] and cards[place].is_healthy
+        ]
 
     def _has_room(self, place: int, demand: GpuDemand, part: Part, use: Use, before: _Taken | None) -> bool:
         """Reports whether a card has room for the part. `use`: the part's amount on it; `before`: what earlier parts of the pod take."""

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from math import log
 from typing import Final
 
 import numpy as np
 
-from domains.gpu.card_row import CardOrder, least_free_first
+from domains.gpu.card_arrays import are_enough
+from domains.gpu.card_row import CardOrder, Fitting, least_free_first
 from domains.gpu.cards import CARD_MILLI
 from domains.gpu.demand import GpuDemand, Part
 from domains.gpu.fragments import Fragments
-from domains.gpu.policies import Candidates, lowest
+from domains.gpu.policies import Candidates, ChosenNode, lowest
 from domains.gpu.typical_pods import Typical
 from multisched.framework.node_view import Bools, Float64, Int64, Scores
 from multisched.framework.normalize import MAX_SCORE
 from multisched.model.objects import CPU, Pod
 
 _FULL: Final = CARD_MILLI + 1
-_DIGITS: Final = 6
-"""Digits to which a score is rounded before it is truncated, so that float noise decides no ties."""
+_ZERO: Final = np.array(0)
+_NOISE: Final = 5e-7
+"""A score that is short of an integer by less is truncated to that integer, so that float noise decides no ties."""
+_RISES_LIST: Final = [CARD_MILLI * log(MAX_SCORE / (points - _NOISE) - 1) for points in range(MAX_SCORE, 0, -1)]
+"""The largest rise of fragments that still scores 100 points, 99, and so on."""
+_RISES: Final = np.array(_RISES_LIST)
 
 
 class Fragmentation:
@@ -50,42 +57,46 @@ class Fragmentation:
         fragments = self.fragments(candidates.arrays.models)
         if demand is None:
             left, model, idle = candidates.left, candidates.models, candidates.cpu_milli
-            rest = np.maximum(idle - cpu_milli, 0)
+            rest = np.maximum(idle - np.array(cpu_milli), _ZERO)
             return _points(fragments.of(left, rest, model) - fragments.of(left, idle, model))
         part, rows = demand.parts[0], candidates.rows
         fits = candidates.arrays.fitting(demand, part, rows)
-        at = (np.add.reduce(fits, axis=0) >= part.count).nonzero()[0]
+        at = are_enough(fits, part.count).nonzero()[0]
+        if not len(at):
+            return np.zeros(len(rows), np.int64)
         idle = candidates.cpu_milli
-        rest = np.maximum(idle - cpu_milli, 0)
+        rest = np.maximum(idle - np.array(cpu_milli), _ZERO)
         if len(at) == len(rows):
             return _points_of_fitting(fragments, candidates, part, fits, (idle, rest))
         scores = np.zeros(len(rows), np.int64)
-        if len(at):
-            some = Candidates(candidates.arrays, rows.take(at), candidates.nodes)
-            fits, idle, rest = fits.take(at, axis=1), idle.take(at), rest.take(at)
-            scores[at] = _points_of_fitting(fragments, some, part, fits, (idle, rest))
+        some = Candidates(candidates.arrays, rows.take(at), candidates.nodes)
+        fits, idle, rest = fits.take(at, axis=1), idle.take(at), rest.take(at)
+        scores[at] = _points_of_fitting(fragments, some, part, fits, (idle, rest))
         return scores
 
-    def order(self, candidate: Candidates, demand: GpuDemand, pod: Pod) -> CardOrder:
+    def order(self, node: ChosenNode, demand: GpuDemand, pod: Pod) -> CardOrder:
         """Orders cards by score, the best first; by what is left, the least first, if several are needed or no pods are typical yet."""
         part = demand.parts[0]
         if len(demand.parts) > 1 or part.count > 1 or not self._current():
             return least_free_first
-        fits = candidate.arrays.fitting(demand, part, candidate.rows)[:, 0]
-        cards = candidate.left[:, 0].tolist()
-        lefts = list(dict.fromkeys(cards[place] for place in fits.nonzero()[0].tolist()))
-        if len(lefts) < 2:
-            return least_free_first
-        fragments, model = self.fragments(candidate.arrays.models), candidate.models.item()
-        idle, needed = candidate.cpu_milli.item(), candidate.needed_milli(part).item()
-        rest, before = max(idle - pod.requests.get(CPU, 0), 0), fragments.of_one(cards, idle, model)
-        rises = []
-        for left in lefts:
-            after = cards.copy()
-            after[cards.index(left)] = max(left - needed, 0)
-            rises.append(fragments.of_one(after, rest, model) - before)
-        score = dict(zip(lefts, _points(np.array(rises)).tolist(), strict=True))
-        return lambda place, free: -score.get(cards[place], 0)
+        cards = node.cards.free_milli
+
+        def by_score(fitting: Fitting) -> Sequence[int]:
+            lefts = [cards[place] for place, _ in fitting]
+            if len(set(lefts)) < 2:
+                return least_free_first(fitting)
+            fragments, model, idle = self.fragments(node.arrays.models), node.model, node.cpu_milli
+            rest, needed = max(idle - pod.requests.get(CPU, 0), 0), node.needed_milli(part)
+            before = fragments.of_one(cards, idle, model)
+            points: dict[int, int] = {}
+            for (place, _), left in zip(fitting, lefts, strict=True):
+                if left not in points:
+                    after = cards.copy()
+                    after[place] = max(left - needed, 0)
+                    points[left] = _points_of_one(fragments.of_one(after, rest, model) - before)
+            return [-points[left] for left in lefts]
+
+        return by_score
 
 
 def _points_of_fitting(
@@ -110,5 +121,10 @@ def _on_lowest(left: Int64, fits: Bools, needed: Int64, count: int) -> Int64:
 
 def _points(rise: Float64) -> Scores:
     """Returns int64[states]: the score of a pod that lets the fragments rise so much."""
-    sigmoid = MAX_SCORE / (1 + np.exp(rise / CARD_MILLI))
-    return sigmoid.round(_DIGITS).astype(np.int64)
+    found: Scores = MAX_SCORE - _RISES.searchsorted(rise)
+    return found
+
+
+def _points_of_one(rise: float) -> int:
+    """Returns `_points` of one state."""
+    return MAX_SCORE - bisect_left(_RISES_LIST, rise)

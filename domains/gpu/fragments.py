@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -19,9 +20,12 @@ from domains.gpu.cards import CARD_MILLI, CARDS_MAX
 from domains.gpu.typical_pods import Typical
 from multisched.framework.node_view import Float64, Int64, Rows
 
+TABLES_MAX: Final = 128
+"""States of which the fragments of single cards are kept: 32 KB each."""
+
 
 class Fragments:
-    """The typical pods as arrays. Immutable.
+    """The typical pods as arrays. All results depend on the arguments only.
 
     Of a typical pod that can run, the cards with enough left are no fragments. A pod of one card finds enough on each such card. So
     with w(x) the share of the pods of one card that accept the model, have the CPU and need at most x of it, the fragment of a card
@@ -58,6 +62,8 @@ class Fragments:
         """1 - w for each model, level of CPU and place, so that one `take` reads them; 0 without typical pods."""
         self._several = [(milli, several[milli].ravel()) for milli in sorted(several)]
         """Of pods of several cards: thousandths of each, and shares by model, level and `_kind` of the cards with as much left."""
+        self._alone_of: dict[int, list[float]] = {}
+        """State -> see `_tabled`."""
 
     def of(self, left: Int64, cpu_milli: Int64, model: Int64) -> Float64:
         """Returns float64[states]: fragments in thousandths of a card.
@@ -71,11 +77,19 @@ class Fragments:
     def of_one(self, left: Sequence[int], cpu_milli: int, model: int) -> float:
         """Returns `of` one state, in Python numbers: for so few, numpy would take longer."""
         state = model * self._states + bisect_right(self._levels, cpu_milli)
-        place, useless, first = self._place.item, self._useless.item, state * self._width
-        found = sum([amount * useless(first + place(amount)) for amount in left])
+        alone = self._alone_of.get(state) or self._tabled(state)
+        found = sum([alone[amount] for amount in left])
         for milli, shares in self._several:
             enough = [amount for amount in left if amount >= milli]
             found -= shares.item(state * self._kinds + self._kind.item(len(enough))) * sum(enough)
+        return found
+
+    def _tabled(self, state: int) -> list[float]:
+        """Returns what `_alone` is for each number of thousandths left, and keeps it."""
+        if len(self._alone_of) >= TABLES_MAX:
+            self._alone_of.clear()
+        found: list[float] = self._alone(np.arange(CARD_MILLI + 1), np.array(state)).tolist()
+        self._alone_of[state] = found
         return found
 
     def by_card(self, left: Int64, cpu_milli: Int64, model: Int64) -> Float64:

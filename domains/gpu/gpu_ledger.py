@@ -223,7 +223,9 @@ class GpuLedger:
 
     def problems(self, row: int, nodes: NodeView) -> Iterator[str]:
         """Yields what is wrong with the data of the row's node, with the field and the fix. `nodes`: what pods request of it."""
-        cards, node = self.cards(row), self._nodes.get(row)
+        cards, node = self._rows.get(row), self._nodes.get(row)
+        if cards is None:  # no dialect reads the node
+            return
         yield from cards.node.problems
         if node is None:
             return

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from domains.gpu.card_arrays import ALL
 from domains.gpu.card_row import (
     FRACTION_BESIDE_WHOLE,
     UNCONFIRMED,
@@ -32,7 +31,7 @@ from domains.gpu.hold import Hold
 from domains.gpu.lock_keeper import LockKeeper
 from domains.gpu.node_lock import LOCKED
 from domains.gpu.pod_mix import PodMix
-from domains.gpu.policies import SIMPLE_POLICIES, Candidates, PlacementPolicy
+from domains.gpu.policies import SIMPLE_POLICIES, Candidates, ChosenNode, PlacementPolicy
 from domains.gpu.settings import gpu_settings
 from domains.gpu.typical_pods import PodShape, Typical, shape_of
 from multisched.framework.background import BackgroundPorts
@@ -124,19 +123,17 @@ class GpuShare:
         codes = np.zeros(len(rows), np.uint8)
         if not demands:
             return codes
-        for mode, where in self._ledger.arrays.by_mode(rows):
-            if where is ALL:
-                codes = self._codes(mode, rows, demands)
-            else:
-                codes[where] = self._codes(mode, rows[where], demands)
+        for mode, where, some in self._ledger.arrays.by_mode(rows):
+            codes[where] = self._codes(mode, some, demands)
         for row, cards in (cycle.state.find(_TRIAL_ROWS) or {}).items():
             codes[rows == row] = self._code(cards.refusal(*demands.on(cards.node.mode)))
         return codes
 
-    def _codes(self, mode: Mode, rows: Rows, demands: PodDemands) -> Codes:
+    def _codes(self, mode: Mode, rows: Rows, demands: PodDemands) -> Codes | int:
+        """Returns the code of each row of the mode, or one for all."""
         demand = demands.by_mode.get(mode)
         if demand is None:
-            return np.full(len(rows), self._code(wrong_mode(mode, demands.on(mode)[0])), np.uint8)
+            return self._code(wrong_mode(mode, demands.on(mode)[0]))
         ledger = self._ledger
         has_room = ledger.has_room(demand, rows)
         codes: Codes = np.logical_not(has_room).view(np.uint8)
@@ -151,7 +148,8 @@ class GpuShare:
             if any_true(barred):
                 codes[barred] = self._code(WHOLE_BESIDE_FRACTIONS if demand.is_whole else FRACTION_BESIDE_WHOLE)
         if demand.confusions:
-            codes[ledger.arrays.locked(rows)] = self._code(LOCKED)
+            if ledger.arrays.has_locked:
+                codes[ledger.arrays.locked(rows)] = self._code(LOCKED)
             codes[ledger.arrays.unconfirmed(rows, demand.confusions)] = self._code(UNCONFIRMED)
         return codes
 
@@ -186,10 +184,7 @@ class GpuShare:
 
     def _order(self, pod: Pod, demand: GpuDemand, cards: CardRow, nodes: NodeView, row: int) -> CardOrder:
         """Returns the order in which the policy takes the row's cards, which may be those of an overlay."""
-        arrays, rows = self._ledger.arrays, np.array([row], np.intp)
-        if cards is self._ledger.cards(row):
-            return self.policy.order(Candidates(arrays, rows, nodes), demand, pod)
-        return self.policy.order(Candidates(arrays.alone(cards), np.zeros(1, np.intp), nodes, rows), demand, pod)
+        return self.policy.order(ChosenNode(self._ledger.arrays, cards, nodes, row), demand, pod)
 
     # -- scoring ---------------------------------------------------------------------------------------------------
 
@@ -205,13 +200,10 @@ class GpuShare:
                 return np.zeros(len(rows), np.int64)
             return self.policy.score(self._candidates(cycle.nodes, rows), None, cpu_milli)
         scores = np.zeros(len(rows), np.int64)
-        for mode, where in self._ledger.arrays.by_mode(rows):
+        for mode, where, some in self._ledger.arrays.by_mode(rows):
             demand = demands.by_mode.get(mode)
-            if demand is None or demand.is_counted:
-                continue
-            if where is ALL:
-                return self.policy.score(self._candidates(cycle.nodes, rows), demand, cpu_milli)
-            scores[where] = self.policy.score(self._candidates(cycle.nodes, rows[where]), demand, cpu_milli)
+            if demand is not None and not demand.is_counted:
+                scores[where] = self.policy.score(self._candidates(cycle.nodes, some), demand, cpu_milli)
         return scores
 
     def fragments(self, nodes: NodeView, rows: Rows, typical: Typical | None = None) -> Float64:
@@ -230,7 +222,8 @@ class GpuShare:
         if self._is_learning:  # last: the choice is by the typical pods of the score
             demands, cards = self._ledger.demands(pod), self._ledger.cards(row).node
             demand = demands.on(cards.mode)[0] if demands else None
-            memory = max((card.memory for card in cards.cards), default=0)
+            is_memory = demand is not None and demand.amount.memory
+            memory = max((card.memory for card in cards.cards), default=0) if is_memory else 0
             self.mix.placed(shape_of(demand, pod.requests.get(CPU, 0), memory), self._waiting)
         return found
 
@@ -269,11 +262,11 @@ class GpuShare:
         if not demands or demands.problem:
             return {}
         found: dict[str, Int64] = {}
-        for mode, where in self._ledger.arrays.by_mode(rows):
+        for mode, where, some in self._ledger.arrays.by_mode(rows):
             demand = demands.by_mode.get(mode)
             if demand is None or demand.is_counted:
                 continue
-            for name, amounts in self._ledger.arrays.takes_at_most(pod, demand, rows[where]).items():
+            for name, amounts in self._ledger.arrays.takes_at_most(pod, demand, some).items():
                 found.setdefault(name, np.zeros(len(rows), np.int64))[where] = amounts
         return found
 

@@ -78,10 +78,10 @@ class GpuTopology:
         points = np.zeros(len(rows), np.int64)
         if self._number(pod):
             arrays, demands = self._ledger.arrays, self._ledger.demands(pod).by_mode
-            for mode, where in arrays.by_mode(rows):
+            for mode, where, some in arrays.by_mode(rows):
                 demand = demands.get(mode)
                 if demand is not None and not demand.is_counted:
-                    points[where] = arrays.closeness(demand, demand.parts[0], rows[where])
+                    points[where] = arrays.closeness(demand, demand.parts[0], some)
         gang = self._gang(pod)
         cliques = self._cliques(gang) if gang else None
         if cliques:

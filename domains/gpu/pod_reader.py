@@ -32,6 +32,8 @@ class PodReader:
         self._by_name = {one.name: one for one in dialects}
         self._demands: dict[tuple[int, int, int], tuple[Pod, PodDemands]] = {}
         """Ids of spec, annotations and labels -> a pod with these, and its demands."""
+        self._latest: tuple[Pod | None, PodDemands] = None, NO_DEMANDS
+        """The latest pod and its demands: the steps of a commit ask one after the other."""
         self._numbers: dict[Hashable, int] = {}
         self._given = 0
         self._answered: dict[Hashable, tuple[Pod, Hold | None]] = {}
@@ -39,6 +41,11 @@ class PodReader:
 
     def demands(self, pod: Pod) -> PodDemands:
         """Returns the pod's demand in each mode of nodes; false if it requests no GPU."""
+        if pod is not self._latest[0]:
+            self._latest = pod, self._demands_of(pod)
+        return self._latest[1]
+
+    def _demands_of(self, pod: Pod) -> PodDemands:
         key = id(pod.spec), id(pod.annotations), id(pod.labels)
         known = self._demands.get(key)
         if known is not None and pod.held is None:

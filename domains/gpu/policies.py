@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from domains.gpu.card_arrays import FREE_MILLI, MEMORY, MODEL, SIZE, CardArrays
-from domains.gpu.card_row import CardOrder, least_free_first, most_free_first
+from domains.gpu.card_row import CardOrder, CardRow, least_free_first, most_free_first
 from domains.gpu.cards import CARD_MILLI, CARD_PERCENT
 from domains.gpu.demand import GpuDemand, Part
 from multisched.framework.node_view import Amount, Int64, NodeView, Rows, Scores
@@ -29,6 +29,12 @@ BEST_FIT_GPU_MILLI: Final = 8_000
 _FULL: Final = np.iinfo(np.int64).max
 POINTS_MILLI: Final = 1000
 _CPU: Final = (CPU,)
+_ALLOCATABLE: Final = Amount.ALLOCATABLE
+"""Module constants, because in Python 3.11 looking up an enum member takes as long as three calls."""
+_REQUESTED: Final = Amount.REQUESTED
+_ZERO: Final = np.array(0)
+"""As an array: converting a Python number takes numpy as long as the whole operation."""
+A = TypeVar("A", int, Int64)
 
 
 class Candidates(msgspec.Struct):
@@ -38,27 +44,25 @@ class Candidates(msgspec.Struct):
     rows: Rows
     """Ascending."""
     nodes: NodeView
-    table_rows: Rows | None = None
-    """The rows in the table of nodes; None: `rows`."""
 
     @property
     def cpu_milli(self) -> Int64:
         """int64[rows]: idle CPU, without the pod."""
-        read, rows = self.nodes.amounts, self.rows if self.table_rows is None else self.table_rows
-        found: Int64 = read(Amount.ALLOCATABLE, _CPU, rows)[0] - read(Amount.REQUESTED, _CPU, rows)[0]
-        idle: Int64 = np.maximum(found, 0)
+        read, rows = self.nodes.amounts, self.rows
+        found: Int64 = read(_ALLOCATABLE, _CPU, rows)[0] - read(_REQUESTED, _CPU, rows)[0]
+        idle: Int64 = np.maximum(found, _ZERO)
         return idle
 
     @property
     def left(self) -> Int64:
         """int64[cards, rows]: thousandths left of each card; 0 for a missing one."""
-        found: Int64 = np.maximum(self.arrays.layer(FREE_MILLI, self.rows), 0)
+        found: Int64 = np.maximum(self.arrays.layer(FREE_MILLI, self.rows), _ZERO)
         return found
 
     @property
     def models(self) -> Int64:
         """int64[rows]: number of the model of the first card, see `CardArrays.models`."""
-        found: Int64 = np.maximum(self.arrays.first(MODEL, self.rows), 0)
+        found: Int64 = np.maximum(self.arrays.first(MODEL, self.rows), _ZERO)
         return found
 
     def needed_milli(self, part: Part) -> Int64:
@@ -68,6 +72,34 @@ class Candidates(msgspec.Struct):
         size = np.maximum(np.maximum.reduce(self.arrays.layer(SIZE, self.rows), axis=0), 1)
         needed: Int64 = -(-CARD_MILLI * _needed(part, size, self.arrays.scales(self.rows)) // size)
         return needed
+
+
+class ChosenNode(msgspec.Struct):
+    """The node whose cards a policy takes, in Python numbers: for one row, numpy would take longer."""
+
+    arrays: CardArrays
+    cards: CardRow
+    """Its cards, which may be those of an overlay."""
+    nodes: NodeView
+    row: int
+
+    @property
+    def cpu_milli(self) -> int:
+        """Idle CPU, without the pod."""
+        return max(self.nodes.allocatable(CPU).item(self.row) - self.nodes.requested(CPU).item(self.row), 0)
+
+    @property
+    def model(self) -> int:
+        """Number of the model of the first card, see `CardArrays.models`."""
+        cards = self.cards.node.cards
+        return self.arrays.number_of(cards[0].model) if cards else 0
+
+    def needed_milli(self, part: Part) -> int:
+        """Returns the thousandths that the part takes of the node's largest card, rounded up."""
+        if part.amount.milli:
+            return part.amount.milli
+        size = max(1, *(total.memory for total in self.cards.totals))
+        return -(-CARD_MILLI * _needed(part, size, self.cards.node.cards[0].scale) // size)
 
 
 class PlacementPolicy(Protocol):
@@ -85,8 +117,8 @@ class PlacementPolicy(Protocol):
         """Returns int64[rows], 0..100; 0 where the demand does not fit. `demand`: None for a pod without GPUs."""
         ...
 
-    def order(self, candidate: Candidates, demand: GpuDemand, pod: Pod) -> CardOrder:
-        """Returns the order in which cards that have room are taken. `candidate`: the chosen row alone."""
+    def order(self, node: ChosenNode, demand: GpuDemand, pod: Pod) -> CardOrder:
+        """Returns the order in which cards that have room are taken."""
         ...
 
 
@@ -103,7 +135,7 @@ class Packing:
         arrays, rows = candidates.arrays, candidates.rows
         return _score_whole(arrays, demand, rows) if demand.is_whole else _score_fraction(arrays, demand, rows)
 
-    def order(self, candidate: Candidates, demand: GpuDemand, pod: Pod) -> CardOrder:
+    def order(self, node: ChosenNode, demand: GpuDemand, pod: Pod) -> CardOrder:
         return least_free_first
 
 
@@ -129,7 +161,7 @@ class BestFit:
         found: Scores = (2 * whole - left) * MAX_SCORE // (2 * whole)
         return found
 
-    def order(self, candidate: Candidates, demand: GpuDemand, pod: Pod) -> CardOrder:
+    def order(self, node: ChosenNode, demand: GpuDemand, pod: Pod) -> CardOrder:
         return least_free_first
 
 
@@ -147,7 +179,7 @@ class Spread:
         found: Scores = MAX_SCORE * candidates.left.sum(axis=0) // (CARD_MILLI * cards)
         return found
 
-    def order(self, candidate: Candidates, demand: GpuDemand, pod: Pod) -> CardOrder:
+    def order(self, node: ChosenNode, demand: GpuDemand, pod: Pod) -> CardOrder:
         return most_free_first
 
 
@@ -162,9 +194,9 @@ class RandomNode:
     def score(self, candidates: Candidates, demand: GpuDemand | None, cpu_milli: int) -> Scores:
         return np.zeros(len(candidates.rows), np.int64)
 
-    def order(self, candidate: Candidates, demand: GpuDemand, pod: Pod) -> CardOrder:
+    def order(self, node: ChosenNode, demand: GpuDemand, pod: Pod) -> CardOrder:
         hashed = zlib.crc32(pod.uid.encode())
-        return lambda place, free: _mixed(hashed + place)
+        return lambda fitting: [_mixed(hashed + place) for place, _ in fitting]
 
 
 SIMPLE_POLICIES: Final[dict[str, Callable[[], PlacementPolicy]]] = {
@@ -215,8 +247,8 @@ def lowest(amounts: Int64, count: int) -> NDArray[np.intp]:
     return np.argsort(amounts, axis=0, kind="stable")[:count]
 
 
-def _needed(part: Part, sizes: Int64, scales: Int64) -> Int64:
-    """Returns int64 that broadcasts to the shape of `sizes`: memory that the part needs of cards of these sizes, see `Amount.of`."""
+def _needed(part: Part, sizes: A, scales: A) -> A:
+    """Returns the memory that the part needs of cards of these sizes, see `Amount.of`; arrays broadcast to the shape of `sizes`."""
     amount = part.amount
     if amount.milli:
         return amount.milli * sizes // CARD_MILLI

@@ -18,6 +18,7 @@ from multisched.cli.cluster_options import kubeconfig_of
 from multisched.cli.context_of_all import give_context
 from multisched.cli.domain_commands import CommandsOfAll, on_demand
 from multisched.cli.driving import drive
+from multisched.cli.loans_command import loans_app
 from multisched.cli.options import NOT_STRICT, ConfigFile, Context, Format, Kubeconfig, Output, write_whole
 from multisched.cli.options import configuration_of as _configuration
 from multisched.cli.options import fail as _fail
@@ -65,6 +66,7 @@ repair_app = typer.Typer(name="repair", help="Move pods off nodes that will be t
 explain_app = typer.Typer(name="explain", invoke_without_command=True)
 on_demand.add_typer(config_app)
 on_demand.add_typer(explain_app)
+on_demand.add_typer(loans_app)
 on_demand.add_typer(plugins_app)
 on_demand.add_typer(quota_app)
 on_demand.add_typer(repair_app)

@@ -24,19 +24,17 @@ class BrokenAnswerError(Exception):
 class _Headers(Mapping[str, str]):
     """Headers by lower-case name; decoded on first access, because most responses are used without their headers."""
 
-    __slots__ = ("_decoded", "_raw")
+    __slots__ = ("_decoded", "raw")
 
     def __init__(self) -> None:
-        self._raw: list[tuple[bytes, bytes]] = []
+        self.raw: list[tuple[bytes, bytes]] = []
+        """Names and values that are not decoded yet."""
         self._decoded: dict[str, str] = {}
 
-    def add(self, name: bytes, value: bytes) -> None:
-        self._raw.append((name, value))
-
     def _all(self) -> dict[str, str]:
-        for name, value in self._raw:
+        for name, value in self.raw:
             self._decoded[name.decode("latin-1").lower()] = value.decode("latin-1")
-        self._raw.clear()
+        self.raw.clear()
         return self._decoded
 
     def __getitem__(self, name: str) -> str:
@@ -113,7 +111,7 @@ class AnswerReader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._status == 0:
-            self._headers.add(name, value)
+            self._headers.raw.append((name, value))
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None

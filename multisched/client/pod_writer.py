@@ -56,8 +56,10 @@ class ApiPodWriter:
         with which it could change their images."""
         return await self._patch(pod, {"metadata": {"uid": pod.uid, "annotations": annotations}}, timeout_s)
 
-    async def delete(self, pod: ObjectRef, *, timeout_s: float) -> WriteReply:
-        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
+    async def delete(self, pod: ObjectRef, *, timeout_s: float, grace_s: int | None = None) -> WriteReply:
+        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
         return await self._send("DELETE", pod_path(pod.namespace, pod.name), options, "application/json", timeout_s)
 
     async def _patch_status(self, pod: ObjectRef, status: dict[str, Any], timeout_s: float) -> WriteReply:

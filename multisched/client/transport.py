@@ -306,7 +306,9 @@ class HttpTransport:
     ) -> Response:
         """See `model.wire.Transport`. After a 401 repeats the request once if the credentials have changed."""
         content_type = content_type if body is not None else ""
-        channel = await self._take_channel()
+        if self._credentials.is_due:
+            await self._credentials.reread()
+        channel = self._current_channel()
         access = channel.access
         response = await self._exchange(channel, method, path, body, (accept, content_type), timeout_s)
         if response.status != 401:
@@ -401,7 +403,9 @@ class HttpTransport:
             raise self._failure(error, method) from error
         finally:
             self.counts.ended(method, status, perf_counter() - started_s)
-            await self._give_back(channel)
+            channel.users -= 1
+            if self._retired:
+                await self._close_unused()
         return response
 
     async def _exchange_over_session(

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from multisched.config import document as config_document
 from multisched.config.document import ConfigError, Document, Problem, items_at, part_at, read_document, texts_at
+from multisched.config.loans import circle_of_loans
 from multisched.config.nodes import surely_share
 from multisched.config.plugins import domain_module, plugin_registry
 from multisched.config.profile import check_args, check_profile
@@ -60,6 +61,7 @@ def parse(text: str, file: str) -> Configuration:
     registry = plugin_registry()
     _check_names(document, registry)
     _check_nodes(document, complete)
+    _check_circles(document, complete)
     for index, domain in complete.items():
         check_profile(document, ("domains", index, "profile"), domain, registry)
     if document.problems or configuration is None:
@@ -210,6 +212,15 @@ def _check_nodes(document: Document, domains: dict[int, DomainConfig]) -> None:
                 f" give it a selector of its own, or write loans: [{{from: {other.name}}}] and no nodes",
                 of_key=True,
             )
+
+
+def _check_circles(document: Document, domains: dict[int, DomainConfig]) -> None:
+    """Reports limited loans in a circle: what comes back to one domain would have to be recalled from the other."""
+    circle = circle_of_loans(tuple(domains.values()))
+    if circle:
+        index = next(index for index, domain in domains.items() if domain.name == circle[0])
+        path = " from ".join((*circle, circle[0]))
+        document.add(("domains", index, "loans"), f"loans in a circle: {path}; remove one of these loans", of_key=True)
 
 
 def _check_selector(document: Document, index: int, domain: DomainConfig, before: list[DomainConfig]) -> None:

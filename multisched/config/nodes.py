@@ -8,7 +8,8 @@ configuration. Replicas publish it in their leases, because they may temporarily
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -32,15 +33,23 @@ GPU_ANNOTATIONS: Final = ("hami.io/node-nvidia-register", "volcano.sh/node-vgpu-
 """Annotations in which the device plugins of HAMi and Volcano describe a node's cards."""
 GPU_LABELS: Final = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "gpu.intel.com/product")
 """Labels by which the vendors' feature discovery describes a node's GPUs, for instance if a DRA driver serves them."""
+RESOURCE_NAMES_MAX: Final = 1_024
+"""Names of resources for which it is remembered whether they are a GPU's: all nodes have the same few."""
 VIRTUAL_TAINT: Final = "virtual-kubelet.io/provider"
 VIRTUAL_TYPE: Final = "virtual-kubelet"
 
 
 def has_gpus(node: Node) -> bool:
     """Reports whether the node has GPUs, of any vendor and sharing system."""
-    if any(count > 0 and GPU_RESOURCES.fullmatch(name) for name, count in node.allocatable.items()):
-        return True
+    for name, count in node.allocatable.items():
+        if count > 0 and _is_gpu_resource(name):
+            return True
     return any(key in node.annotations for key in GPU_ANNOTATIONS) or any(key in node.labels for key in GPU_LABELS)
+
+
+@lru_cache(maxsize=RESOURCE_NAMES_MAX)
+def _is_gpu_resource(name: str) -> bool:
+    return GPU_RESOURCES.fullmatch(name) is not None
 
 
 def is_virtual(node: Node) -> bool:
@@ -65,7 +74,9 @@ class NodeSelection(Section, frozen=True):
 
     @classmethod
     def of(cls, configuration: Configuration) -> NodeSelection:
-        domains = tuple(SelectedDomain(name=d.name, nodes=d.nodes, loans=d.loans) for d in configuration.domains)
+        domains = tuple(
+            SelectedDomain(name=d.name, nodes=d.nodes, loans=_rows_of(d.loans)) for d in configuration.domains
+        )
         return cls(domains=domains, per_domain=configuration.lease.per_domain)
 
     @classmethod
@@ -78,6 +89,16 @@ class NodeSelection(Section, frozen=True):
 
     def written(self) -> str:
         return msgspec.json.encode(self).decode()
+
+
+def _rows_of(loans: Iterable[Loan]) -> tuple[Loan, ...]:
+    """Returns the part of loans that decides which rows are borrowed: replicas of older versions can read it."""
+    found: list[Loan] = []
+    for loan in loans:
+        rows = Loan(lender=loan.lender, selector=loan.selector)
+        if rows not in found:
+            found.append(rows)
+    return tuple(found)
 
 
 class CompiledLoan(msgspec.Struct, frozen=True):

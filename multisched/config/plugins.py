@@ -27,6 +27,7 @@ from multisched.framework.registry import (
 )
 from multisched.plugins import IN_TREE
 from multisched.plugins.args_readers import ARGS_READERS, CLASSES, NOTES
+from multisched.plugins.loans.loans import LOANS, loans_of
 
 T = TypeVar("T")
 
@@ -38,6 +39,7 @@ def plugin_registry() -> Registry:
     """Returns a registry of all shipped plugins."""
     registry = Registry()
     registry.add_all(IN_TREE, "in-tree")
+    registry.add(LOANS, loans_of, "in-tree")
     for domain in BUILT_IN_DOMAINS:
         registry.add_all(domain_module(domain).PLUGINS, f"domain {domain}")
     return registry
@@ -91,23 +93,27 @@ def base_profile(base: str) -> Profile:
     return profile
 
 
-def resolve_profile(domain: DomainConfig, registry: Registry) -> Profile:
+def resolve_profile(domain: DomainConfig, registry: Registry, added: PluginUse | None = None) -> Profile:
     """Returns the plugins of a domain in order: the base without `disabled`, changed and extended by `enabled`, then queueSort.
 
-    Raises PluginSetupError for an unknown name.
+    `added`: a plugin that the domain has besides its profile, at all its points. Raises PluginSetupError for an unknown name.
     """
-    uses = enabled_plugins(domain, registry)
+    uses, points = enabled_plugins(domain, registry, added), domain.profile.points.by_point()
+    if added is not None:
+        listed = {point: names for point, names in points.items() if point in points_with(added, registry)}
+        points = points | {point: (added.name, *names) for point, names in listed.items()}
     ignored = [name for extender in domain.extenders for name in extender.ignored_resources]
     ignored += [name for use in uses for name in _managed_resources(use, registry) if name not in ignored]
     if ignored and RESOURCES_FIT in uses:
         uses[RESOURCES_FIT] = _ignoring(uses[RESOURCES_FIT], ignored)
-    return Profile(tuple(uses.values()), domain.profile.points.by_point())
+    return Profile(tuple(uses.values()), points)
 
 
-def enabled_plugins(domain: DomainConfig, registry: Registry) -> dict[str, PluginUse]:
+def enabled_plugins(domain: DomainConfig, registry: Registry, added: PluginUse | None = None) -> dict[str, PluginUse]:
     """Returns the plugins of `resolve_profile` by name, without the resources that NodeResourcesFit ignores for others of them.
 
-    Raises PluginSetupError for an unknown name.
+    `added` comes before enabled plugins: GpuTide ends the chain of PostFilter for pods that may need capacity on loan. Raises
+    PluginSetupError for an unknown name.
     """
     config = domain.profile
     uses = {use.name: use for use in base_profile(config.base or "default").plugins}
@@ -117,15 +123,24 @@ def enabled_plugins(domain: DomainConfig, registry: Registry) -> dict[str, Plugi
         if name != ALL:
             registry.factory(name)
             uses.pop(name, None)
+    if added is not None:
+        uses = _inserted(uses, added, registry)
     for entry in config.plugins.enabled:
-        other = _runs_before(entry.name, registry) if entry.name not in uses else ""
-        uses[entry.name] = _changed(uses.get(entry.name, PluginUse(entry.name)), entry)
-        if other in uses:
-            later = list(uses)[list(uses).index(other) : -1]
-            uses |= {name: uses.pop(name) for name in later}
+        if entry.name in uses:
+            uses[entry.name] = _changed(uses[entry.name], entry)
+        else:
+            uses = _inserted(uses, _changed(PluginUse(entry.name), entry), registry)
     if config.queue_sort is not None:
         uses = _with_queue_sort(uses, config.queue_sort, registry)
     return uses
+
+
+def _inserted(uses: Mapping[str, PluginUse], use: PluginUse, registry: Registry) -> dict[str, PluginUse]:
+    """Returns the plugins with a new one: before the plugin that it must be called before, else at the end."""
+    names = [name for name in uses if name != use.name]
+    other = _runs_before(use.name, registry)
+    at = names.index(other) if other in names else len(names)
+    return {name: use if name == use.name else uses[name] for name in (*names[:at], use.name, *names[at:])}
 
 
 def _runs_before(plugin: str, registry: Registry) -> str:

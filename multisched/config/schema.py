@@ -17,8 +17,11 @@ from msgspec import Meta, field
 
 from multisched.config.extenders import EXTENDERS_MAX, ExtenderConfig, refuse_conflicts
 from multisched.config.sections import SHORT_FORM, After, Before, Seconds, Section, fields_of, format_duration
+from multisched.forecasting.time_zones import why_no_zone
 from multisched.framework.dependency import Isolation
 from multisched.model.limited_toleration import LimitedToleration, PodRule
+from multisched.model.objects import CPU
+from multisched.model.quantity import QuantityError, parse_milli, parse_value
 from multisched.model.selectors import LabelSelector, Operator, Requirement, Toleration, parse_int64
 from multisched.model.server_url import scheme_of
 
@@ -116,13 +119,103 @@ class Nodes(Section, frozen=True):
             raise ValueError("rule and selector are mutually exclusive; remove one")
 
 
+DayName = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+TimeOfDay = Annotated[str, Meta(pattern=r"^([01]?[0-9]|2[0-3]):[0-5][0-9]$|^24:00$")]
+
+
+class LoanHours(Section, frozen=True):
+    """Hours of the week in which a loan is open."""
+
+    begins: TimeOfDay = field(name="from")
+    """Time of day, for instance "22:00"."""
+    to: TimeOfDay
+    """Time of day; on the next day if it is not after `from`."""
+    days: Annotated[tuple[DayName, ...], Meta(max_length=7)] = ()
+    """Days on which they begin. Default: all."""
+
+    def __post_init__(self) -> None:
+        if self.begins == "24:00":
+            raise ValueError('from is "24:00"; write "00:00" and the day after')
+        if self.begins.zfill(5) == self.to.zfill(5):
+            raise ValueError('never opens: to equals from; for a whole day write from: "00:00", to: "24:00"')
+
+
+RETURN_EXTRA_S: Final = 120.0
+"""Default of `deadline`, after notice and grace."""
+
+
+class LoanReturn(Section, frozen=True):
+    """How the lender gets capacity back that pods of the borrower hold."""
+
+    notice_s: Seconds
+    """A pod of the borrower is evicted this long after it was told, if it has not ended by itself."""
+    grace_s: Seconds = 30.0
+    """What such a pod may take to end, at most: its deletion has no longer grace period."""
+    deadline_s: Seconds | None = None
+    """The capacity is back this long after the recall: from deadline - grace on, pods are deleted also against their
+    PodDisruptionBudgets. Default: notice + grace + 2m."""
+    evictions_per_owner: Annotated[int, Meta(ge=1, le=1_000)] = 6
+    """Pods of one owner, for instance of a Job, that are evicted in an hour before pods of other owners are taken instead."""
+
+    def __post_init__(self) -> None:
+        if self.deadline_s is not None and self.deadline_s < self.notice_s + self.grace_s:
+            raise ValueError("deadline is shorter than notice + grace; make it at least as long")
+
+
+class LoanKind(Enum):
+    """The capacity that is lent."""
+
+    FREE = "free"
+    """What no pod requests."""
+    IDLE = "idle"
+    """What pods of the lender request and do not use."""
+
+
 class Loan(Section, frozen=True):
-    """Nodes of another domain that this one may use, too."""
+    """Nodes of another domain that this one may use, too. Without further settings all that is free there, as long as it is configured."""
 
     lender: str = field(name="from")
     """The home domain of the nodes."""
     selector: Selector | None = None
     """Selects some of its nodes. Default: all."""
+    kind: LoanKind = LoanKind.FREE
+    """free: what no pod requests. idle: what is requested but not used, for pods that request kubernetes.io/batch-cpu or have the
+    annotation multisched.io/idle-request."""
+    resources: Annotated[tuple[ResourceName, ...], Meta(max_length=16)] = ()
+    """The only resources that pods on loan may request. Default: cpu, memory and ephemeral-storage; cpu for the kind idle; without
+    any of the following settings, all."""
+    share_percent: Annotated[int, Meta(ge=1, le=100)] = 100
+    """Share that is lent of what no pod requests."""
+    threshold_percent: Annotated[int, Meta(ge=1, le=100)] = 75
+    """Of the kind idle: up to this percentage of allocatable may be used together."""
+    headroom: Mapping[ResourceName, str] = {}
+    """What is kept free on each node for the lender: resource -> quantity."""
+    hours: Annotated[tuple[LoanHours, ...], Meta(max_length=64)] = ()
+    """When it is open. Outside of these hours nothing is lent; with `return`, all is back when they end. Default: always."""
+    time_zone: Annotated[str, Meta(max_length=64)] = "UTC"
+    """IANA name of the time zone of `hours`."""
+    returns: LoanReturn | None = field(default=None, name="return")
+    """How the lender gets capacity back. Default: it waits until pods of the borrower end."""
+
+    def __post_init__(self) -> None:
+        if why := why_no_zone(self.time_zone):
+            raise ValueError(f"timeZone: {why}")
+        if self.kind is LoanKind.IDLE and self.returns is None:
+            raise ValueError(
+                'kind idle needs return: the lender may use at any time what it requests; write return: {notice: "30s"}'
+            )
+        for name, text in self.headroom.items():
+            try:
+                amount = parse_milli(text) if name == CPU else parse_value(text)
+            except QuantityError as error:
+                raise ValueError(f"headroom.{name}: {error}") from error
+            if amount < 0:
+                raise ValueError(f"headroom.{name}: {text!r} is negative")
+
+    @property
+    def is_limited(self) -> bool:
+        """Reports whether it has any setting besides its nodes. Others are no more than the right to use these."""
+        return self != Loan(lender=self.lender, selector=self.selector)
 
 
 WEIGHT_MAX: Final = 10_000

@@ -7,6 +7,7 @@ definite response arrives. No timer ever forgets a pod.
 from __future__ import annotations
 
 from enum import Enum, auto
+from typing import Final
 
 import msgspec
 
@@ -63,13 +64,13 @@ class BindMachine:
         """True if a POST may have taken effect or may yet do so. Only the outcome of that POST may then free the row (I2)."""
 
     def first(self) -> Action:
-        return Action(Step.POST)
+        return _FIRST
 
     def on_reply(self, reply: BindReply) -> Action:
         """Returns the next action after the response to a POST."""
         match reply.answer:
             case BindAnswer.CREATED:
-                return _end(Outcome.BOUND)
+                return _BOUND
             case BindAnswer.NOT_FOUND:
                 # A wrong 404, from a proxy, would free the row although an earlier POST may have bound the pod: read the pod first.
                 return Action(Step.READ) if self.is_unknown else _end(Outcome.GONE, reply.message)
@@ -138,3 +139,7 @@ class BindMachine:
 
 def _end(outcome: Outcome, message: str = "") -> Action:
     return Action(Step.END, outcome=outcome, message=message)
+
+
+_FIRST: Final = Action(Step.POST)
+_BOUND: Final = _end(Outcome.BOUND)

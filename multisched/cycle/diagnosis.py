@@ -80,26 +80,26 @@ def diagnose(
             pending=one if is_pending else frozenset(),
         )
     unsettled = np.ones(len(entry.rows), np.bool_)
-    unsettled[list(blocked)] = False
+    if blocked:
+        unsettled[list(blocked)] = False
     which = np.full(len(entry.rows), -1, np.int32)
     counts: list[tuple[Status, int]] = []
     names: list[tuple[str, Status]] = []
-    for column in entry.filters:
-        refused = (unsettled & (column.codes != PASSES)).nonzero()[0]
-        if not len(refused):
+    for column in entry.filters if len(entry.rows) else ():
+        codes = column.codes * unsettled
+        if not codes.item(codes.argmax()):
             continue
-        codes = column.codes.take(refused)
         tally = np.bincount(codes)
-        place = np.zeros(len(tally), np.int32)
-        for code in tally.nonzero()[0].tolist():
+        place = np.full(len(tally), -1, np.int32)
+        for code in (tally[1:].nonzero()[0] + 1).tolist():
             status = column.plugin.reasons.status(code)
             place[code] = len(counts)
             counts.append((status, tally.item(code)))
             if with_names:
-                names.extend((nodes.node(int(row)).name, status) for row in entry.rows[refused[codes == code]])
-        which[refused] = place.take(codes)
-        unsettled[refused] = False
-    for status, count in Counter(blocked.values()).items():
+                names.extend((nodes.node(int(row)).name, status) for row in entry.rows[codes == code])
+        which = np.maximum(which, place.take(codes))
+        unsettled = unsettled & (codes == PASSES)
+    for status, count in Counter(blocked.values()).items() if blocked else ():
         which[[at for at, one in blocked.items() if one is status or one == status]] = len(counts)
         counts.append((status, count))
     verdicts = Verdicts(entry.rows, which, tuple(status for status, _ in counts)) if with_verdicts else None
@@ -140,10 +140,10 @@ def fit_error(diagnosis: Diagnosis, post_filter: str = "") -> str:
     if diagnosis.pre_filter is not None:
         text += f" {diagnosis.pre_filter.message}."
     else:
-        tally: Counter[str] = Counter()
+        tally: dict[str, int] = {}
         for status, count in diagnosis.counts:
             for reason in status.reasons:
-                tally[reason] += count
+                tally[reason] = tally.get(reason, 0) + count
         if tally:
             text += " " + ", ".join(sorted(f"{count} {reason}" for reason, count in tally.items())) + "."
     return f"{text} {post_filter}" if post_filter else text

@@ -276,10 +276,14 @@ class SchedulingCycle:
         if own is not None:
             return [own]
         total = choice.total
-        best = total.item(total.argmax())
-        ties = (total == best).nonzero()[0]
+        first = int(total.argmax())
         # Upstream breaks ties at random; a hash is used here, so that the same seed gives the same placement (I12).
-        turn = self._turn(pod, attempt) % len(ties)
+        turn = self._turn(pod, attempt)
+        if count == 1 and not turn:
+            return [first]
+        best = total.item(first)
+        ties = (total == np.array(best, total.dtype)).nonzero()[0]
+        turn %= len(ties)
         if count == 1:
             return [ties.item(turn)]
         ordered = np.concatenate((ties[turn:], ties[:turn]))

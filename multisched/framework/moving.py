@@ -117,6 +117,14 @@ class Mover(DocumentStore, Evictor, Protocol):
         """As `evict`, for a pod whose whole gang is being evicted: the gang's minimum does not keep the pod."""
         ...
 
+    async def remove(self, pod: ObjectRef, why: str, *, grace_s: int | None, timeout_s: float) -> WriteReply:
+        """Deletes the pod against its PodDisruptionBudgets, after marking it as a disruption target; for capacity that is overdue.
+
+        `why`: message of the condition. `grace_s`: see `ports.PodWriter.delete`. Sends nothing while the domain does not lead
+        (THROTTLED).
+        """
+        ...
+
     async def annotate(self, pod: ObjectRef, annotations: Mapping[str, str | None], *, timeout_s: float) -> WriteReply:
         """See `ports.PodWriter.annotate`. Sends nothing while the domain does not lead (THROTTLED)."""
         ...

@@ -196,8 +196,8 @@ class PodWriter(Protocol):
         """Adds the condition DisruptionTarget, reason PreemptionByScheduler."""
         ...
 
-    async def delete(self, pod: ObjectRef, *, timeout_s: float) -> WriteReply:
-        """Deletes the pod with its own grace period."""
+    async def delete(self, pod: ObjectRef, *, timeout_s: float, grace_s: int | None = None) -> WriteReply:
+        """Deletes the pod. `grace_s`: its grace period; None: its own."""
         ...
 
     async def clear_nomination(self, pod: ObjectRef, *, timeout_s: float) -> WriteReply:

@@ -100,6 +100,8 @@ class Job(ClusterObject, frozen=True, gc=False, eq=False):
     """status.startTime; 0 until the Job controller sets it."""
     active_deadline_s: int | None = None
     """spec.activeDeadlineSeconds: from `started_s`, while its pods are pending too."""
+    retries_left: int | None = None
+    """How many more evicted pods it replaces before it fails; None: any number, by its podFailurePolicy."""
 
 
 class CronJob(ClusterObject, frozen=True, gc=False, eq=False):

@@ -135,12 +135,28 @@ class _JobMetadata(WireMetadata):
     creation_timestamp: datetime | None = None
 
 
+class _FailureCondition(Wire):
+    type: str = ""
+
+
+class _FailureRule(Wire):
+    action: str = ""
+    on_pod_conditions: list[_FailureCondition] | None = None
+
+
+class _FailurePolicy(Wire):
+    rules: list[_FailureRule] | None = None
+
+
 class _JobSpec(Wire):
     active_deadline_seconds: int | None = None
+    backoff_limit: int | None = None
+    pod_failure_policy: _FailurePolicy | None = None
 
 
 class _JobStatus(Wire):
     start_time: datetime | None = None
+    failed: int = 0
 
 
 class _Job(Wire):
@@ -712,7 +728,19 @@ def _job(wire: _Job) -> Job:
         created_s=created.timestamp() if created is not None else 0.0,
         started_s=started.timestamp() if started is not None else 0.0,
         active_deadline_s=wire.spec.active_deadline_seconds,
+        retries_left=_retries_left(wire),
     )
+
+
+def _retries_left(wire: _Job) -> int | None:
+    """Returns None if evictions do not count as failures, or the API server sets no limit."""
+    limit, policy = wire.spec.backoff_limit, wire.spec.pod_failure_policy
+    for rule in (policy.rules or ()) if policy is not None else ():
+        if any(one.type == "DisruptionTarget" for one in rule.on_pod_conditions or ()):
+            if rule.action == "Ignore":
+                return None
+            break  # the first rule that matches counts
+    return None if limit is None else max(0, limit - wire.status.failed)
 
 
 def _cron_job(wire: _CronJob) -> CronJob:

@@ -75,6 +75,8 @@ OWN_KEYS: Final = (
     OwnKey("multisched.io/unit", Holder.POD, Form.ANNOTATION),
     OwnKey("multisched.io/tide-notice", Holder.POD, Form.ANNOTATION),
     OwnKey("multisched.io/tide-hook", Holder.POD, Form.ANNOTATION),
+    OwnKey("multisched.io/loan-notice", Holder.POD, Form.ANNOTATION),
+    OwnKey("multisched.io/idle-request", Holder.POD, Form.ANNOTATION, plugin="Loans"),
     OwnKey("multisched.io/checkpoint", Holder.POD, Form.ANNOTATION),
     OwnKey("multisched.io/retries-left", Holder.POD, Form.ANNOTATION),
     OwnKey("multisched.io/deadline", Holder.POD, Form.ANNOTATION, plugin="DeadlineSort"),

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from multisched.framework.plugin_args import ArgsNotes, ArgsReader, ClassChooser
+from multisched.framework.plugin_args import ArgsNotes, ArgsReader, ClassChooser, PluginArgsError
 from multisched.plugins.default_preemption_args import DefaultPreemptionArgs
 from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
 from multisched.plugins.gang.gang_scheduling import GangScheduling
 from multisched.plugins.gang.gang_scheduling_args import GangSchedulingArgs
 from multisched.plugins.gang.reserving import ReservingGangScheduling
+from multisched.plugins.loans.loans import loans_class
 from multisched.plugins.node_affinity import NodeAffinityArgs
 from multisched.plugins.node_resources_balanced_allocation import NodeResourcesBalancedAllocationArgs
 from multisched.plugins.node_resources_fit import NodeResourcesFitArgs
@@ -21,12 +22,20 @@ from multisched.plugins.topology.pod_topology_spread_args import PodTopologySpre
 from multisched.plugins.volumes.volume_binding import volume_binding_class
 from multisched.plugins.volumes.volume_binding_args import VolumeBindingArgs
 
+
+def _refuse_args(args: Mapping[str, Any], path: str) -> None:
+    """Raises PluginArgsError: the args of Loans come from the `loans` of domains."""
+    if args:
+        raise PluginArgsError.at(path, "takes no args; remove them")
+
+
 ARGS_READERS: Final[Mapping[str, ArgsReader]] = {
     "DefaultPreemption": DefaultPreemptionArgs.from_config,
     "DynamicResources": DynamicResourcesArgs.from_config,
     "ElasticQuota": ElasticQuotaArgs.from_config,
     "GangScheduling": GangSchedulingArgs.from_config,
     "InterPodAffinity": InterPodAffinityArgs.from_config,
+    "Loans": _refuse_args,
     "NodeAffinity": NodeAffinityArgs.from_config,
     "NodeResourcesBalancedAllocation": NodeResourcesBalancedAllocationArgs.from_config,
     "NodeResourcesFit": NodeResourcesFitArgs.from_config,
@@ -39,6 +48,7 @@ CLASSES: Final[Mapping[str, ClassChooser]] = {
     "GangScheduling": lambda args: (
         ReservingGangScheduling if GangSchedulingArgs.from_config(args).reserve else GangScheduling
     ),
+    "Loans": loans_class,
     "VolumeBinding": lambda args: volume_binding_class(VolumeBindingArgs.from_config(args)),
 }
 """Plugin -> function that chooses its class, for plugins whose arguments decide which extension points they implement."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Generator, Hashable, Sequence
 from typing import Final
 
@@ -242,11 +241,9 @@ def _refused(sentence: str) -> Status:
 
 def fit_error(dry_run: DryRun, found: Candidates) -> str:
     """Returns upstream's FitError message: reasons with their counts, sorted as texts."""
-    reasons: Counter[str] = Counter()
+    reasons = {NO_VICTIMS: found.undisplaceable, NOT_HELPFUL: dry_run.node_count - len(dry_run.candidates())}
     for status, count in found.refusals.items():
         for reason in status.reasons:
-            reasons[reason] += count
-    reasons[NO_VICTIMS] += found.undisplaceable
-    reasons[NOT_HELPFUL] += dry_run.node_count - len(dry_run.candidates())
+            reasons[reason] = reasons.get(reason, 0) + count
     tally = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items() if count))
     return f"0/{dry_run.node_count} nodes are available: {tally}."

@@ -111,7 +111,7 @@ class NodeResourcesFit:
 
     def _packed_codes(self, short: Bools, allocatable: Int64, wanted: Wanted) -> Codes:
         """Returns uint8[rows]. `short`: bool[resources, rows], with the resources that each row lacks."""
-        lacking = _BITS[1 : 1 + len(short)] @ short.view(np.uint8)
+        lacking: Codes = _BITS[1 : 1 + len(short)].dot(short.view(np.uint8))
         too_small = allocatable[1:] < wanted.amounts[1:]
         if any_true(too_small):
             lacking |= np.logical_or.reduce(too_small, axis=0).view(np.uint8)

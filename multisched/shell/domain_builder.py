@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from multisched.client.binder import ApiBinder
+from multisched.config.loans import borrowers_of, loans_use
 from multisched.config.nodes import NodeRouter
 from multisched.config.plugins import resolve_profile
 from multisched.config.schema import Configuration, DomainConfig
@@ -158,6 +159,7 @@ class DomainBuilder:
         self._configuration = configuration
         self._registry = registry
         self._shared = shared
+        self._borrowers = borrowers_of(configuration)
         self._isolator = Isolator(shared.worker_factory)
         self._runtime_isolator = Isolator(ClosedWorkerFactory())
 
@@ -168,8 +170,8 @@ class DomainBuilder:
         return tolerations_of(self._configuration)
 
     def profile_of(self, domain: DomainConfig) -> Profile:
-        """Resolves the profile of a domain's configuration."""
-        return resolve_profile(domain, self._registry)
+        """Resolves the profile of a domain's configuration, with the loans that were configured at the start."""
+        return resolve_profile(domain, self._registry, loans_use(domain.name, self._borrowers))
 
     def rebuild_plugins(self, domain: BuiltDomain, profile: Profile) -> PluginSet:
         """Builds the plugins of another profile for a running domain. Plugins with the same settings are reused.

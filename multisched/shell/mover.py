@@ -70,8 +70,8 @@ class DomainMover:
         self._ports = ports
         self._held: tuple[str, Pod] | None = None
         """uid of the pod whose replacement has a reservation, and the stand-in pod that holds it in the nominator."""
-        self._victim: Pod | None = None
-        """The pod whose eviction is in flight."""
+        self._victims: dict[str, Pod] = {}
+        """The pods whose evictions are in flight, by uid."""
         self.write_timeout_s = worker.write_timeout_s
 
     def may_act(self) -> bool:
@@ -115,7 +115,7 @@ class DomainMover:
         exists = truth is not None and truth.uid == pod.uid and not truth.is_deleting and bool(truth.node)
         if not exists:
             self._view.removals.sent(pod.uid)
-        self._stop_removal()
+        self._stop_removal(pod.uid)
         return exists
 
     def has_node(self, name: str) -> bool:
@@ -151,7 +151,8 @@ class DomainMover:
         return self._held is not None and self._view.reservations.is_reserved(self._held[0])
 
     def release(self) -> None:
-        self._stop_removal()
+        for uid in list(self._victims):
+            self._stop_removal(uid)
         if self._held is None:
             return
         (uid, stand_in), is_free = self._held, self.is_reserved()
@@ -176,20 +177,32 @@ class DomainMover:
         refusal = self._removal_refusal(victim, is_with_gang=is_with_gang) if victim is not None and is_kept else ""
         if refusal:
             return EvictReply(EvictAnswer.NOT_NOW, message=refusal)
-        self._stop_removal()
+        self._stop_removal(pod.uid)
         if victim is not None:
-            self._victim = victim
+            self._victims[pod.uid] = victim
             self._view.removals.decide(self, (victim,))
         reply = await self._ports.evictor.evict(pod, timeout_s=timeout_s)
         if reply.answer in (EvictAnswer.EVICTED, EvictAnswer.GONE):
             self._view.removals.sent(pod.uid)
         if reply.answer is not EvictAnswer.UNKNOWN:  # after UNKNOWN, `still_exists` finds the outcome
-            self._stop_removal()
+            self._stop_removal(pod.uid)
+        return reply
+
+    async def remove(self, pod: ObjectRef, why: str, *, grace_s: int | None, timeout_s: float) -> WriteReply:
+        if not self.may_act():
+            return WriteReply(WriteAnswer.THROTTLED, message=NOT_LEADING)
+        reply = await self._ports.pods.mark_victim(pod, why, timeout_s=timeout_s)
+        if reply.answer is WriteAnswer.DONE:
+            if not self.may_act():
+                return WriteReply(WriteAnswer.THROTTLED, message=NOT_LEADING)
+            reply = await self._ports.pods.delete(pod, timeout_s=timeout_s, grace_s=grace_s)
+        if reply.answer in (WriteAnswer.DONE, WriteAnswer.GONE):
+            self._view.removals.sent(pod.uid)
         return reply
 
     def _removal_refusal(self, pod: Pod, *, is_with_gang: bool) -> str:
         """Returns why the pod must not be evicted now, given other plans in progress; empty: it may be."""
-        if pod.is_victim and self._victim is None:
+        if pod.is_victim and pod.uid not in self._victims:
             return "the pod is being removed for another pod"
         gangs = self._view.cache.gangs
         key = gangs.key_of(pod.uid)
@@ -197,11 +210,11 @@ class DomainMover:
             return f"gang {key} would fall below its minimum"
         return self.budget_refusal(pod)
 
-    def _stop_removal(self) -> None:
-        """Unmarks the victim: its eviction has ended."""
-        if self._victim is not None:
-            self._view.removals.release(self, (self._victim,))
-            self._victim = None
+    def _stop_removal(self, uid: str) -> None:
+        """Unmarks a victim: its eviction has ended."""
+        victim = self._victims.pop(uid, None)
+        if victim is not None:
+            self._view.removals.release(self, (victim,))
 
     async def annotate(self, pod: ObjectRef, annotations: Mapping[str, str | None], *, timeout_s: float) -> WriteReply:
         if not self.may_act():

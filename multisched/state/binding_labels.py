@@ -38,7 +38,7 @@ class BindingLabels:
         if not self.are_copied:
             return pod
         copied = _copied_from(node)
-        if all(pod.labels.get(key) == value for key, value in copied):
+        if pod.labels.items() >= set(copied):
             return pod
         known = self._combined.get((id(pod.labels), copied))
         if known is None:
@@ -51,7 +51,7 @@ class BindingLabels:
         """Learns from an assumed pod that the watch shows as bound."""
         copied = _copied_from(node)
         if copied:
-            self.are_copied = all(pod.labels.get(key) == value for key, value in copied)
+            self.are_copied = pod.labels.items() >= set(copied)
 
 
 def differ_only_by_binding(before: Labels, after: Labels) -> bool:
@@ -60,4 +60,5 @@ def differ_only_by_binding(before: Labels, after: Labels) -> bool:
 
 
 def _copied_from(node: Node) -> Copied:
-    return tuple((key, value) for key in COPIED_LABELS if (value := node.labels.get(key)) is not None)
+    labels = node.labels
+    return tuple([(key, labels[key]) for key in COPIED_LABELS if key in labels])

@@ -10,16 +10,17 @@ CHANGES_KEPT = 1 << 16
 """Changes kept; a reader that is further behind renews everything."""
 
 _NONE: Rows = np.zeros(0, np.intp)
-_FIRST = np.ones(1, np.bool_)
 
 
 class ChangeLog:
     """A ring of changed rows. `sequence` counts all changes ever made."""
 
-    __slots__ = ("_latest", "_repeated", "_ring", "sequence")
+    __slots__ = ("_before", "_latest", "_repeated", "_ring", "sequence")
 
     def __init__(self) -> None:
         self._ring = np.zeros(CHANGES_KEPT, np.intp)
+        self._before = np.zeros(CHANGES_KEPT, np.intp)
+        """The sequence of the change before of the same row; -1 if there was none."""
         self._latest: dict[int, int] = {}
         """Row -> the sequence of its latest change."""
         self._repeated = -1
@@ -28,9 +29,10 @@ class ChangeLog:
 
     def note(self, row: int) -> None:
         sequence = self.sequence
-        self._ring[sequence % CHANGES_KEPT] = row
-        before = self._latest.get(row)
-        if before is not None and before > self._repeated:
+        before = self._latest.get(row, -1)
+        at = sequence % CHANGES_KEPT
+        self._ring[at], self._before[at] = row, before
+        if before > self._repeated:
             self._repeated = before
         self._latest[row] = sequence
         self.sequence = sequence + 1
@@ -42,10 +44,13 @@ class ChangeLog:
             return _NONE
         if missed > CHANGES_KEPT:
             return None
-        start, end = sequence % CHANGES_KEPT, self.sequence % CHANGES_KEPT
-        ring = self._ring
-        changed = ring[start:end].copy() if start < end else np.concatenate((ring[start:], ring[:end]))
+        changed = self._part(self._ring, sequence)
+        if self._repeated >= sequence:  # the first change of each row
+            changed = changed[self._part(self._before, sequence) < np.array(sequence)]
         changed.sort()
-        if self._repeated >= sequence:
-            changed = changed[np.concatenate((_FIRST, changed[1:] != changed[:-1]))]
         return changed
+
+    def _part(self, ring: Rows, sequence: int) -> Rows:
+        """Returns a copy of what the ring has since `sequence`."""
+        start, end = sequence % CHANGES_KEPT, self.sequence % CHANGES_KEPT
+        return ring[start:end].copy() if start < end else np.concatenate((ring[start:], ring[:end]))

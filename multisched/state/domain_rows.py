@@ -59,6 +59,8 @@ class DomainRows:
             self._joined = grown(self._joined, len(self._member))
         if node is not None and not self._is_usable(node):
             node = None  # it belongs to another domain
+        if node is None and self.use_of(row) is Use.NONE:
+            return
         self._set_unreadable(row, is_it=node is not None and bool(node.malformed))
         if node is None or node.malformed:
             self._set_withheld(row, None)
@@ -102,7 +104,7 @@ class DomainRows:
         (self._unreadable.add if is_it else self._unreadable.discard)(row)
 
     def _set_member(self, row: int, belongs: bool) -> None:
-        if belongs != bool(self._member[row]):
+        if belongs != self._member.item(row):
             self._member[row] = belongs
             self._is_stale = True
             self.generation += 1

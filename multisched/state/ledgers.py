@@ -305,7 +305,7 @@ class LedgerRegistry:
         self._restore((ledger for ledger in self._of_cluster if ledger.plugin in plugins), pod, ANY_ROW)
 
     def set_node(self, row: int, node: Node | None) -> None:
-        for ledger in self._ledgers.values():
+        for ledger in self._of_rows:
             self._notify(ledger, "set_node", ledger.set_node, row, node)
 
     def with_elastic(self, node: Node) -> Node:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from multisched.framework.node_view import Bools, Int32, Int64, Rows, columns_at
+from multisched.framework.node_view import Bools, Int32, Int64, Rows, all_true, columns_at
 from multisched.framework.preemption import ABOVE_EVERY_PRIORITY, LabelSet
 from multisched.model.objects import Pod
 from multisched.state.node_table import NodeTable
@@ -167,13 +167,14 @@ class PodsByPriority:
     def lowest(self, rows: Rows, pause: Pause = no_pause) -> Int64:
         """Returns int64[rows]: the lowest priority of a pod there; ABOVE_EVERY_PRIORITY for an empty row."""
         self._renew()
-        for part in self._parts(rows[~self._is_lowest_known[rows]], pause):
+        is_known = self._is_lowest_known.take(rows)
+        for part in self._parts(rows[~is_known], pause) if not all_true(is_known) else ():
             on_rows = map(self._table.pods_by_uid, part.tolist())
             self._lowest[part] = [
                 min([pod.spec.priority for pod in pods.values()], default=ABOVE_EVERY_PRIORITY) for pods in on_rows
             ]
             self._is_lowest_known[part] = True
-        return self._lowest[rows]
+        return self._lowest.take(rows)
 
     def requested(self, resource: str, rows: Rows, pause: Pause = no_pause) -> Int64:
         """Returns int64[k, rows of the table], valid for these rows; they are ordinary ones that were read."""
@@ -190,7 +191,11 @@ class PodsByPriority:
         """Yields the rows in parts of about `PODS_AT_ONCE` pods; may pause before each of them."""
         if not len(rows):
             return
-        part_of = self._counts[rows].cumsum() // PODS_AT_ONCE
+        part_of = self._counts.take(rows).cumsum() // PODS_AT_ONCE
+        if not part_of.item(-1):
+            pause()
+            yield rows
+            return
         for part in np.split(rows, np.flatnonzero(np.diff(part_of)) + 1):
             pause()
             yield part
@@ -247,7 +252,7 @@ class PodsByPriority:
         if known is not None:
             rows, started = self._table.row_log.since(known[0]), self._table.start_log.since(known[1])
             if rows is not None and started is not None:
-                return np.union1d(rows, started)
+                return np.union1d(rows, started) if len(started) else rows
         return np.arange(self._table.size)
 
     def _fit(self, width: int) -> None:

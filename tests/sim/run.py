@@ -27,6 +27,7 @@ from tests.kit.settings.setting import (
     ELASTIC_FROM,
     LINKED_FROM,
     OWNED_FROM,
+    RARE_FROM,
     RELOADED_FROM,
     SERVERLESS_FROM,
     TEAMED_FROM,
@@ -45,6 +46,7 @@ KINDS = (
     CONTESTED_FROM,
     SERVERLESS_FROM,
     ELASTIC_FROM,
+    RARE_FROM,
 )
 """The first seed of each kind of run."""
 TESTED = (
@@ -61,6 +63,7 @@ TESTED = (
     SERVERLESS_FROM,
     SERVERLESS_FROM + 1,
     ELASTIC_FROM,
+    RARE_FROM,
 )
 """Seeds that `make test` plays (`test_sim`): one of each kind, and both halves of the scenarios of tides and of jobs. Those with an even
 number run the default configuration.

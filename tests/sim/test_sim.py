@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from multisched.config import loading
 from tests.kit.run.seeded_run import run_seed
-from tests.kit.scenarios import jobs, tides
+from tests.kit.scenarios import jobs, rare_moments, tides
 from tests.kit.scenarios.edits import SCENARIOS
 from tests.kit.settings.setting import (
     CONTESTED_FROM,
@@ -19,6 +19,7 @@ from tests.kit.settings.setting import (
     ELASTIC_FROM,
     LINKED_FROM,
     OWNED_FROM,
+    RARE_FROM,
     RELOADED_FROM,
     SERVERLESS_FROM,
     TEAMED_FROM,
@@ -40,7 +41,9 @@ def test_every_invariant_holds_under_faults(seed: int) -> None:
         assert all(report.faults[name] for name in SCENARIOS), "each scenario comes to its edit"
     if TIDED_FROM <= seed < CONTESTED_FROM:
         assert all(report.faults[name] for name in tides.drawn_names(seed)), "each scenario comes to its event"
-    if seed >= SERVERLESS_FROM:
+    if seed >= RARE_FROM:
+        assert all(report.faults[name] for name in rare_moments.SCENARIOS), "each scenario comes to its moment"
+    elif seed >= SERVERLESS_FROM:
         assert all(report.faults[name] for name in jobs.drawn_names(seed)), "each scenario comes to its event"
     if not report.is_shipped:  # without remote responses nothing happens between a decision and its commit
         assert report.conflicts_true > 0
@@ -48,9 +51,9 @@ def test_every_invariant_holds_under_faults(seed: int) -> None:
 
 
 def test_a_run_of_many_seeds_has_each_kind() -> None:
-    seeds = played(400)
+    seeds = played(440)
 
-    assert len(set(seeds)) == 400
+    assert len(set(seeds)) == 440
     ends = {
         0: TEAMED_FROM,
         TEAMED_FROM: PACKED_FROM,
@@ -61,7 +64,8 @@ def test_a_run_of_many_seeds_has_each_kind() -> None:
         TIDED_FROM: CONTESTED_FROM,
         CONTESTED_FROM: SERVERLESS_FROM,
         SERVERLESS_FROM: ELASTIC_FROM,
-        ELASTIC_FROM: ELASTIC_FROM + 40,
+        ELASTIC_FROM: RARE_FROM,
+        RARE_FROM: RARE_FROM + 40,
     }
     for first, end in ends.items():
         assert sum(first <= seed < end for seed in seeds) == 40

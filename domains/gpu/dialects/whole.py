@@ -20,6 +20,7 @@ GPU: Final = "nvidia.com/gpu"
 WHOLE_GPUS: Final = (GPU, "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe")
 SHARED_GPU: Final = "nvidia.com/gpu.shared"
 """The name of time-sliced or MPS replicas with the plugin's option renameByDefault."""
+NVIDIA_PREFIX: Final = "nvidia.com/"
 MIG_PREFIX: Final = "nvidia.com/mig-"
 GPU_DEVICES: Final = "multisched.io/gpu-devices"
 GPU_INDICES: Final = "multisched.io/gpu-indices"
@@ -110,7 +111,9 @@ class CountedDialect(NoTimedAnnotations):
         return GpuDemand(self.name, whole.parts, resource, is_counted=True, is_specific=bool(units))
 
     def cards(self, node: Node, objects: ObjectsView | None) -> NodeCards | None:
-        names = [name for name, amount in node.allocatable.items() if amount > 0]
+        names = [name for name, amount in node.allocatable.items() if amount > 0 and name.startswith(NVIDIA_PREFIX)]
+        if not names:
+            return None
         if any(name.startswith(MIG_PREFIX) for name in names) or _is_mig_single(node.labels, names):
             return NodeCards(Mode.MIG)
         replicas = integer_within(node.labels.get(REPLICAS_LABEL), CARDS_MAX) or 1

@@ -18,14 +18,9 @@ import msgspec
 import orjson
 
 from domains.gpu.dialects.own import TIDE_HOOK, TIDE_NOTICE
-from multisched.model.api_time import micro_timestamp, parse_timestamp
+from multisched.model.api_time import micro_timestamp
+from multisched.model.job_progress import zoned_seconds
 from multisched.model.visible_text import escaped
-
-CHECKPOINT: Final = "multisched.io/checkpoint"
-"""Annotation that a training job writes: when it saved its last checkpoint (RFC 3339)."""
-RETRIES_LEFT: Final = "multisched.io/retries-left"
-"""Annotation that a training job writes: how often its controller will still replace it."""
-RETRIES_MAX: Final = 10**6
 
 TEXT_BYTES_MAX: Final = 1024
 FOR_WHOM_CHARS_MAX: Final = 200
@@ -91,8 +86,8 @@ def read_notice(text: str, gang: str, now_s: float) -> Notice:
         found = _decoder.decode(text.encode("utf-8", "replace"))
         notice = Notice(
             gang=gang,
-            issued_s=_seconds(found.issued),
-            deadline_s=_seconds(found.deadline),
+            issued_s=zoned_seconds(found.issued),
+            deadline_s=zoned_seconds(found.deadline),
             for_whom=found.for_whom,
             pods=found.pods,
             overrides_min_run_time=found.overrides,
@@ -141,27 +136,5 @@ def notice_of(gang: str, annotations: Mapping[str, Mapping[str, str]], now_s: fl
     return GangNotice(notice, lacking, is_called, problems)
 
 
-def checkpoint_s(annotations: Mapping[str, str]) -> float | None:
-    """Returns when the pod's job says that it saved its last checkpoint; None if it says nothing that can be read."""
-    try:
-        return _seconds(annotations.get(CHECKPOINT, "")[:64])
-    except (ValueError, OverflowError):
-        return None
-
-
-def retries_left(annotations: Mapping[str, str]) -> int | None:
-    """Returns how often the pod's job will still be replaced; None if it says nothing that can be read."""
-    text = annotations.get(RETRIES_LEFT, "")
-    return int(text) if len(text) <= 7 and text.isascii() and text.isdigit() and int(text) <= RETRIES_MAX else None
-
-
 def _moment(at_s: float) -> datetime:
     return datetime.fromtimestamp(round(at_s, 3), UTC)
-
-
-def _seconds(text: str) -> float:
-    """Raises ValueError."""
-    moment = parse_timestamp(text)
-    if moment.tzinfo is None:
-        raise ValueError("no time zone")
-    return moment.timestamp()

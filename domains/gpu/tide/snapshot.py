@@ -15,12 +15,12 @@ from domains.gpu.cards import CARD_MILLI
 from domains.gpu.demand import ANY_CARD, GpuDemand
 from domains.gpu.gpu_ledger import GpuLedger
 from domains.gpu.hold import Hold
-from domains.gpu.tide.notices import checkpoint_s, retries_left
 from domains.gpu.tide.planner import TREND_S
 from domains.gpu.tide.settings import TideSettings
 from domains.gpu.tide.state import GangMember, NodeCards, TrainingGang, WaitingGang, WaitingInference
 from multisched.framework.context import PluginContext
 from multisched.model.cluster_objects import PodDisruptionBudget
+from multisched.model.job_progress import checkpoint_s, retries_left
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE

@@ -20,6 +20,7 @@ from multisched.framework.background import BackgroundPorts
 from multisched.framework.context import PluginContext
 from multisched.framework.introspection import PluginMetric
 from multisched.framework.points import QueuedPod
+from multisched.framework.run_times import RunTimes
 from multisched.framework.traits import Traits
 from multisched.framework.views import Document, ViewPorts, ViewQuery
 from multisched.model.go_duration import go_duration
@@ -46,6 +47,7 @@ class DeadlineSort:
         self.waits = WaitTask(context, self.kept, self.starts, self.sort_key)
         self._domain = context.domain
         self._shared = context.shared.of(DomainWaits)
+        context.shared.of(RunTimes).residual_s = self._residual_s
 
     def sort_key(self, entry: QueuedPod) -> tuple[Any, ...]:
         """Returns priority, bucket of the latest start, QoS class, creation, name. Of equal priorities, a partly placed gang is first."""
@@ -85,6 +87,11 @@ class DeadlineSort:
         if found is None or found.start_s is None:
             return None
         return max(0.0, self.waits.at_s + found.start_s - now_s)
+
+    def _residual_s(self, pod: Pod, now_s: float) -> float | None:
+        """See `framework.run_times.RunTimes`."""
+        age_s = max(0.0, now_s - (pod.started_s or now_s))
+        return self.kept.history.residual_s(self.starts.run_key_of(pod), age_s)
 
     # -- what people see ---------------------------------------------------------------------------------------------------
 

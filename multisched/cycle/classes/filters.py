@@ -76,7 +76,8 @@ class ClassFilters:
     def renew(self, pod_class: EquivalenceClass, changes: Changes) -> bool:
         """Renews the filters. Returns True if the feasibility of some row changed."""
         must_join, far = False, NO_ROWS
-        passing = pod_class.fixed_pass.take(changes.rows)
+        # Zero where every filter passes: codes are joined bit by bit, which takes one operation for each filter.
+        refused = np.logical_not(pod_class.fixed_pass.take(changes.rows)).view(np.uint8)
         for column in pod_class.filters if changes.is_everywhere else pod_class.moving_filters:
             at = changes.concerning(column)
             if at is None:
@@ -85,24 +86,25 @@ class ClassFilters:
                 moved = _left_out(moved, changes.rows)
                 if len(moved):
                     far = np.union1d(far, moved) if len(far) else moved
-                passing &= column.codes.take(changes.rows) == PASSES
+                refused |= column.codes.take(changes.rows)
             elif not len(at):
                 if column.depends_on.reads_cache_key:
-                    passing &= column.codes.take(changes.rows) == PASSES
+                    refused |= column.codes.take(changes.rows)
             else:
                 codes = self._runner.filter(
                     column.plugin, pod_class.view, pod_class.pod, changes.table_rows(pod_class, at)
                 )
                 column.set_codes(at, codes)
-                if not column.depends_on.reads_pods:
+                if column.depends_on.reads_pods:
+                    refused |= codes
+                else:
                     must_join = True
-                elif codes.item(codes.argmax()):
-                    passing &= codes == PASSES
         before = pod_class.feasible
         if must_join:
             _join(pod_class)
             changes.is_far = before.tobytes() != pod_class.feasible.tobytes()
             return changes.is_far
+        passing = refused == PASSES
         has_moved = passing.tobytes() != before.take(changes.rows).tobytes()
         if has_moved:
             before[changes.rows] = passing

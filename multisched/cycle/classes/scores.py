@@ -244,7 +244,7 @@ class ClassScores:
             pod_class.total = _where(pod_class.feasible, pod_class.sum)
         elif len(changes.rows):
             feasible = pod_class.feasible.take(changes.rows)
-            pod_class.total[changes.rows] = total if all_true(feasible) else np.where(feasible, total, NOWHERE)
+            pod_class.total[changes.rows] = total if all_true(feasible) else _where(feasible, total)
 
     def _renew_by_cache_key(
         self,

@@ -229,7 +229,11 @@ class AttemptDryRun:
         rows = self._failed.candidates
         if not len(rows):
             return rows
-        may_help: Bools = self._runs.pods_by_priority.lowest(rows, self._results.pause) < rule.below
+        lowest = self._runs.pods_by_priority.lowest(rows, self._results.pause)
+        if lowest.item(lowest.argmin()) >= rule.below:
+            tally.undisplaceable = len(rows)
+            return rows[:0]
+        may_help: Bools = lowest < rule.below
         tally.undisplaceable = len(rows) - int(np.count_nonzero(may_help))
         return rows[may_help]
 

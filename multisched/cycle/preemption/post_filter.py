@@ -21,7 +21,7 @@ from multisched.cycle.preemption.member_placer import MemberPlacer
 from multisched.cycle.preemption.victim_units import Search
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.extender import NegotiablePostFilter, Offer
-from multisched.framework.node_view import Codes, Rows
+from multisched.framework.node_view import Codes, Rows, all_true
 from multisched.framework.points import CycleView, PostFilterResult
 from multisched.framework.preemption import Preemption
 from multisched.framework.registry import implements
@@ -32,6 +32,8 @@ from multisched.state.domain_rows import DomainRows
 
 CLEARED = ""
 """The nomination of a pod is cleared."""
+_UNRESOLVABLE = Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE)
+_NO_REJECTORS: frozenset[str] = frozenset()
 
 
 class PostFilterOutcome(msgspec.Struct, frozen=True):
@@ -132,7 +134,7 @@ class PostFilterRuns:
             return PostFilterOutcome(nominated_node=CLEARED)
         reasons: list[str] = []
         nominated: str | None = None
-        condition_reason, rejectors = "", frozenset[str]()
+        condition_reason, rejectors = "", _NO_REJECTORS
         for plugin in self._plugins:
             refusals = _Refusals(self, plugin.name, pod, view, pod_class, found, results)
             result = settled.get(plugin.name) or self._runs.runner.post_filter(plugin, view, pod, refusals)
@@ -184,17 +186,17 @@ class PostFilterRuns:
         verdicts = found.verdicts
         if verdicts is None:
             return self._rows.rows[:0]
-        rows = verdicts.rows[_cured_by_room(verdicts)]
+        rows = verdicts.rows.take(_cured_by_room(verdicts))
         curable = [self.row_of(node) for node, status in late.items() if status.code is Code.UNSCHEDULABLE]
         if curable:
             rows = np.union1d(rows, np.array([row for row in curable if row is not None], np.intp))
-        kept: Rows = rows[self._rows.members().take(rows)] if len(rows) else rows
-        return kept
+        are_members = self._rows.members().take(rows)
+        return rows if all_true(are_members) else rows[are_members]
 
 
 def _cured_by_room(verdicts: Verdicts) -> Rows:
     curable = np.array([status.code is Code.UNSCHEDULABLE for status in verdicts.statuses] + [False], np.bool_)
-    at: Rows = curable[verdicts.which].nonzero()[0]
+    at: Rows = curable.take(verdicts.which).nonzero()[0]
     return at
 
 
@@ -219,7 +221,7 @@ class _Refusals:
         self._pod_class = pod_class
         self._found = found
         self._late = dict(found.nodes)
-        self._otherwise = found.pre_filter or Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE)
+        self._otherwise = found.pre_filter or _UNRESOLVABLE
 
     def status_of(self, node: str) -> Status:
         if node in self._late:

@@ -1,1 +1,1 @@
-"""Loans: rows of one domain on which pods of another one run."""
+"""Loans: one domain's nodes work for another, and come back in time."""

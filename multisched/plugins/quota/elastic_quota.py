@@ -51,6 +51,7 @@ from multisched.plugins.quota.removal import (
 RANK: Final = ABOVE_EVERY_PRIORITY - 1
 """Nomination rank of a pod that reclaims: pods of any priority keep its nominated node free for it."""
 
+NO_QUOTA: Final = PostFilterResult(Status.unschedulable())
 OVER_MIN: Final = "the quota would exceed its min and can borrow only idle capacity"
 NO_BORROWER: Final = "evicting pods that borrow would not free enough quota"
 COUNTED: Final = ClusterEvent(ObjectKind.ELASTIC_QUOTA_TREE, Action.UPDATE, "ElasticQuotaCounted")
@@ -240,7 +241,7 @@ class ElasticQuota:
         if self._ledger.label_problem(pod):
             return PostFilterResult(Status.unresolvable())
         if not self._ledger.levels_of(pod):
-            return PostFilterResult(Status.unschedulable())
+            return NO_QUOTA
         result = self._reclaimed(cycle, pod, refusals) if pod.spec.can_preempt else _none(NEVER)
         self.preemption_attempts += 1
         return result

@@ -181,7 +181,9 @@ class NodeSearch:
         by_cost: list[int] = found.rows[np.lexsort(found.costs[::-1])].tolist() if len(found.rows) else []
         plan = self._best(by_cost, whole=False)
         if plan is None and reclaim.gangs.are_any:
-            plan = self._best(self._dry_run.rows_of_gangs(self._rule), whole=True)
+            rows = self._dry_run.rows_of_gangs(self._rule)
+            # To the dry run, a gang whose surplus other members of the claim evict can still spare members.
+            plan = self._best([*rows, *by_cost] if reclaim.gangs.are_some_gone else rows, whole=True)
         return plan
 
     def _best(self, by_cost: Sequence[int], *, whole: bool) -> ReclaimPlan | None:

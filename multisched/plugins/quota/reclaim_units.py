@@ -72,6 +72,7 @@ class GangUnits:
         self._surplus: dict[str, int] = {}
         self.are_any = bool(len(gangs))
         """Whether there is any gang; if not, lookups are skipped."""
+        self.are_some_gone = bool(gone)
 
     def key_of(self, pod: Pod) -> str:
         """Returns the gang of a pod; empty for a pod without a gang or a terminating one."""

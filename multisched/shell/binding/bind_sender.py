@@ -39,6 +39,7 @@ BIND_GRACE_S = 5.0
 """Time that a Bind plugin may take beyond its deadline before it is cancelled."""
 
 NOT_NOW = "no bind may be sent: the lease was lost, or the cluster state is uncertain"
+_NO_LABELS: Mapping[str, str] = {}
 _DENIALS = frozenset({BindAnswer.DENIED, BindAnswer.REJECTED})
 
 
@@ -76,11 +77,13 @@ class BindSender:
         """Drives the bind to its outcome; returns it with the reason. If cancelled (lease lost, exit), changes no state."""
         placed, pod = bind.placed, bind.placed.pod
         machine = BindMachine(pod.uid, placed.node, bind_deadline_s=self._timeout_s)
-        try:
-            annotations = {**placed.annotations, **self._timed_annotations(placed.annotations)}
-            labels = self._labels(placed.annotations)
-        except PluginFailure as failure:
-            return Outcome.REFUSED, failure.status
+        annotations, labels = placed.annotations, _NO_LABELS
+        if annotations:
+            try:
+                annotations = {**annotations, **self._timed_annotations(annotations)}
+                labels = self._labels(placed.annotations)
+            except PluginFailure as failure:
+                return Outcome.REFUSED, failure.status
         is_void = partial(self._is_void, bind)
         request = BindRequest(pod.namespace, pod.name, pod.uid, placed.node, annotations, is_void, labels)
         action = machine.first()

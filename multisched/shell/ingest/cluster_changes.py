@@ -46,10 +46,10 @@ def assigned_pod_events(before: Pod, after: Pod, reported: frozenset[str] = froz
     `reported`: annotations by which other programs confirm what the pod holds (`AnnotatedLedger.reported`).
     """
     events = []
-    if before.labels != after.labels:
+    if before.labels is not after.labels and before.labels != after.labels:
         events.append(_RELABELLED)
-    now = after.requests
-    if any(now.get(resource, 0) < amount for resource, amount in before.requests.items()):
+    was, now = before.requests, after.requests
+    if was is not now and any(now.get(resource, 0) < amount for resource, amount in was.items()):
         events.append(_SCALED_DOWN)
     if after.is_deleting and not before.is_deleting:
         events.append(_DELETING)

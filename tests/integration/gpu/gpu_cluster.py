@@ -27,6 +27,7 @@ from multisched.config import loading
 from multisched.model.wire import MERGE_PATCH, ConnectFailedError, LineStream, Response
 from multisched.shell.extenders import OpenExtender
 from multisched.shell.program import Program, ProgramPorts
+from multisched.shell.workers.background_tasks import NetworkMeasures
 from multisched.testing.builders import Document, container, node_document, pod_document
 from multisched.testing.quiet_observer import QuietObserver
 from multisched.testing.sim_loop import PROCESS, SimClock, SimLoop
@@ -282,6 +283,7 @@ class GpuCluster:
             identity,
             "kube-system",
             observer=lambda domain: self.observer,
+            measures=NetworkMeasures(wire, random.Random(self.rng.random())),
             background_threads=VirtualThreads,
             open_process=VirtualProcess,
             worker_factory=VirtualWorkers(random.Random(self.seed)),

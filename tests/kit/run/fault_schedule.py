@@ -14,11 +14,12 @@ from tests.kit.disruptions.catalog import BY_NAME
 from tests.kit.disruptions.run_context import RunContext
 from tests.kit.processes.configuration_files import LATE_MAX_S, FileFollower
 from tests.kit.run.endings import NotQuarantined, end
-from tests.kit.scenarios.edits import run_edit_scenarios
+from tests.kit.scenarios import edits, rare_moments
 from tests.kit.scenarios.gang_turns import run_turn_scenarios
 from tests.kit.scenarios.jobs import run_job_scenarios
 from tests.kit.scenarios.tides import run_tide_scenarios
 from tests.kit.settings import changed_files
+from tests.kit.settings.setting import RARE_FROM
 from tests.kit.world.gang_actions import ACTIONS
 from tests.kit.world.gang_workloads import GangWorkloads
 from tests.kit.world.workloads import Workloads
@@ -73,7 +74,8 @@ class FaultSchedule:
                 self._context.faults.is_on = False
                 await self._change_gangs(world.gang_workloads, ACTIONS_WITHOUT_FAULTS)
             await run_turn_scenarios(self._context, self.struck)
-            await run_edit_scenarios(self._context, self.struck)
+            scenarios = rare_moments if self._context.seed >= RARE_FROM else edits
+            await edits.run_scenarios(self._context, self.struck, scenarios.SCENARIOS)
             await run_tide_scenarios(self._context, self.struck)
             await run_job_scenarios(self._context, self.struck)
             await end(self._context, self.struck, self._not_quarantined)

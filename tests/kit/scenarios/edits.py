@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from multisched.model.objects import CPU
 from tests.kit.disruptions.run_context import RunContext
@@ -86,12 +86,15 @@ class EditScenario:
         annotations: Mapping[str, str] | None = None,
         claim: str = "",
         has_finalizer: bool = False,
+        affinity: Mapping[str, Any] | None = None,
     ) -> str:
         """Creates a pod for the pool. Returns its name. `gang`: name and minimum."""
         name = f"{self.pool}-edit-{len(self._pods)}"
         spec = small_spec(f"{domain}-scheduler", cpu) | in_pool(self.pool, {HOSTNAME: node} if node else None)
         if priority:
             spec["priorityClassName"] = priority
+        if affinity:
+            spec["affinity"] = affinity
         if claim:
             spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]
         labels = {"gang": gang[0], f"{ACK}name": gang[0], f"{ACK}min-available": str(gang[1])} if gang else {}
@@ -164,30 +167,36 @@ class EditScenario:
 
     async def use_tree(self, *leaves: tuple[str, int]) -> None:
         """Puts a tree in force. `leaves`: (one of NAMESPACES, max of CPU), in their order."""
+        await self.use_levels(100, *(leaf(name, 0, most) for name, most in leaves))
+
+    async def use_levels(self, cpu: int, *children: Level) -> None:
+        """Puts a tree with this amount of CPU in force."""
         for namespace in NAMESPACES:
             await self.context.world.user.send("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-        children = [
-            {"name": name, "min": {CPU: "0"}, "max": {CPU: str(most)}, "namespaces": [name]} for name, most in leaves
-        ]
-        root: Level = {"name": "root", "min": {CPU: "100"}, "max": {CPU: "100"}, "children": children}
+        root: Level = {"name": "root", "min": {CPU: str(cpu)}, "max": {CPU: str(cpu)}, "children": list(children)}
         await self.quotas.put(root)
         await self.context.pause(COUNTED_S, COUNTED_S)
+
+
+def leaf(name: str, least: int, most: int, **more: Any) -> Level:
+    """Returns a leaf for one of NAMESPACES with these bounds of CPU."""
+    return {"name": name, "min": {CPU: str(least)}, "max": {CPU: str(most)}, "namespaces": [name], **more}
 
 
 Scenario = Callable[[EditScenario], Awaitable[bool]]
 """Returns False if it did not come to its edit: pods were not where it needs them."""
 
 
-async def run_edit_scenarios(context: RunContext, struck: Counter[str]) -> None:
-    """Runs all scenarios, one after the other."""
+async def run_scenarios(context: RunContext, struck: Counter[str], scenarios: Mapping[str, Scenario]) -> None:
+    """Runs all of the scenarios, one after the other."""
     gangs = context.world.gang_workloads
     if gangs is None or not context.setting.is_edited:
         return
     context.faults.is_on = False
     rng = random.Random(f"{context.seed}/edits")
-    for name in rng.sample(sorted(SCENARIOS), len(SCENARIOS)):
+    for name in rng.sample(sorted(scenarios), len(scenarios)):
         scenario = EditScenario(context, gangs, rng)
-        struck[name] += await SCENARIOS[name](scenario)
+        struck[name] += await scenarios[name](scenario)
         await scenario.clear()
 
 
@@ -243,7 +252,7 @@ async def _delete_awaited_member(scenario: EditScenario) -> bool:
     if not await scenario.is_refused(*members):
         return False
     await scenario.delete(before)  # now all four fit, and start together
-    if not await scenario.gangs.until(lambda: all(_is_assumed(scenario, name) for name in members), GANG_COMES_S):
+    if not await scenario.gangs.until(lambda: all(is_assumed(scenario, name) for name in members), GANG_COMES_S):
         return False
     await scenario.context.pause(0.5, 1.0)
     await scenario.context.world.user.delete_named(members[3])
@@ -259,7 +268,7 @@ async def _delete_during_bind(scenario: EditScenario) -> bool:
     first = await scenario.pod("1")
     second = await scenario.pod("1")
     is_in_flight = await scenario.gangs.until(
-        lambda: _is_assumed(scenario, first) and is_parked(scenario.context, second), REFUSED_S
+        lambda: is_assumed(scenario, first) and is_parked(scenario.context, second), REFUSED_S
     )
     await scenario.context.world.user.delete_named(first)
     scenario.context.faults.slow_nodes.discard(node)
@@ -268,7 +277,7 @@ async def _delete_during_bind(scenario: EditScenario) -> bool:
     return await scenario.must_be_bound("the other pod was deleted during its bind", second, within_s=GANG_COMES_S)
 
 
-def _is_assumed(scenario: EditScenario, name: str) -> bool:
+def is_assumed(scenario: EditScenario, name: str) -> bool:
     return any(
         process.program.cache.is_assumed(pod.uid)
         for pod in pods_named(scenario.context, [name])

@@ -1,6 +1,6 @@
 """Scenarios of jobs in units: own nodes, then serverless ones, with policies, providers that fail, and deadlines.
 
-Runs from SERVERLESS_FROM on have a sample of them, in an order drawn from the seed, after all disruptions: half of them with an even
+Runs from SERVERLESS_FROM up to RARE_FROM have a sample of them, in an order drawn from the seed, after all disruptions: half, with an even
 seed, the other half with an odd one. `UnitHistory` judges each bind; a scenario reports what does not happen in time.
 """
 
@@ -512,7 +512,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
 
 
 ELASTIC_SCENARIOS: Final[Mapping[str, Scenario]] = {"elastic unit beyond allocatable": _exceed_allocatable}
-"""All of them are in each run from ELASTIC_FROM on."""
+"""All of them are in each run from ELASTIC_FROM up to RARE_FROM."""
 
 
 def drawn_names(seed: int) -> list[str]:

@@ -73,7 +73,9 @@ SERVERLESS_FROM: Final = 800
 (`scenarios.jobs`).
 """
 ELASTIC_FROM: Final = 900
-"""As from SERVERLESS_FROM on, with a further unit, whose capacity is elastic."""
+"""As from SERVERLESS_FROM on, with a further unit, whose capacity is elastic. Up to RARE_FROM."""
+RARE_FROM: Final = 1_000
+"""From this seed on, runs are as from EDITED_FROM on, with the scenarios of `scenarios.rare_moments` in place of the edits."""
 SERVERLESS_DOMAIN: Final = "job"
 SANDBOX_TIMEOUT_S: Final = 8
 REFUSED_TEXT: Final = "image policy"
@@ -170,7 +172,7 @@ class Setting:
     is_reloaded: bool
     """The configuration file changes, and each process sees that at another time."""
     is_edited: bool
-    """The scenarios of edits are run at the end. The configuration file changes by them alone."""
+    """The scenarios of edits, or of rare moments, are run at the end. The configuration file changes by them alone."""
     has_tide: bool
     """The gpu domain has a tide, whose scenarios are run at the end. The configuration file changes by them alone."""
     has_units: bool
@@ -213,8 +215,8 @@ def rng_of(seed: int) -> random.Random:
 def drawn(seed: int, rng: random.Random) -> Setting:
     """Returns the setting of a seed. `rng`: from `rng_of`."""
     has_tide = TIDED_FROM <= seed < CONTESTED_FROM
-    is_edited = EDITED_FROM <= seed < TIDED_FROM
-    has_units = seed >= SERVERLESS_FROM
+    is_edited = EDITED_FROM <= seed < TIDED_FROM or seed >= RARE_FROM
+    has_units = SERVERLESS_FROM <= seed < RARE_FROM
     is_apart = has_tide or has_units
     is_fixed = is_edited or is_apart
     is_shipped, is_drawn = seed % 2 == 0 or is_fixed, seed % 4 == 3 and not is_fixed

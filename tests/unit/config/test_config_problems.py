@@ -155,6 +155,30 @@ def test_duplicate_key_is_refused_with_both_positions() -> None:
         ),
         ("domains: [{name: a, nodes: {rule: rest, selector: {matchLabels: {a: b}}}}]", "mutually exclusive"),
         ("domains: [{name: a, loans: [{from: a}]}]", "a domain cannot lend to itself"),
+        *(
+            (f"domains: [{{name: a}}, {{name: b, loans: [{{from: a, {loan}}}]}}]", f"domains[1].loans[0]{told}")
+            for loan, told in (
+                ("sharePercent: 101", ".sharePercent: "),
+                ("sharePercent: 0", ".sharePercent: "),
+                ("headroom: {cpu: many}", ": headroom.cpu: "),
+                ("headroom: {cpu: '-1'}", ": headroom.cpu: '-1' is negative"),
+                ("timeZone: Mars", ": timeZone: 'Mars' is not a known time zone"),
+                ("hours: [{from: '9:00', to: '09:00'}]", ".hours[0]: never opens: to equals from"),
+                ("hours: [{from: '24:00', to: '06:00'}]", '.hours[0]: from is "24:00"'),
+                ("hours: [{from: '25:00', to: '06:00'}]", ".hours[0].from: "),
+                ("hours: [{from: '22:00', to: '06:00', days: [someday]}]", ".hours[0].days[0]: "),
+                ("return: {notice: 1m, grace: 30s, deadline: 1m}", ".return: deadline is shorter than notice + grace"),
+                ("return: {grace: 30s}", ".return.notice: "),
+                ("return: {notice: 1m, evictionsPerOwner: 0}", ".return.evictionsPerOwner: "),
+                ("kind: idle", ": kind idle needs return"),
+                ("kind: spare", ".kind: "),
+            )
+        ),
+        (
+            """domains: [{name: a, nodes: {rule: rest}, loans: [{from: b, sharePercent: 50}]},
+                          {name: b, nodes: {rule: gpu}, loans: [{from: a}]}]""",
+            "domains[0].loans: loans in a circle: a from b from a; remove one of these loans",
+        ),
         (
             "domains: [{name: a, policy: {tolerations: [{key: k, pods: {}}]}}]",
             "domains[0].policy.tolerations[0].pods: selects no pod; set requests, annotations or a selector",

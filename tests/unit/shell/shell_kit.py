@@ -134,7 +134,7 @@ class Desk:
         self.marks.append((pod, message, timeout_s))
         return await self._write("mark", pod)
 
-    async def delete(self, pod: ObjectRef, *, timeout_s: float) -> WriteReply:
+    async def delete(self, pod: ObjectRef, *, timeout_s: float, grace_s: int | None = None) -> WriteReply:
         assert timeout_s > 0
         return await self._write("delete", pod)
 

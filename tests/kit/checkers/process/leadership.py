@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from multisched.shell.domain import DomainWorker
@@ -21,6 +21,8 @@ class LeadershipChecker:
         self._identity = identity
         for worker in program.router.workers():
             worker.lead = partial(self.lead, worker, worker.lead)  # type: ignore[method-assign]
+        self._strayed: dict[str, tuple[frozenset[str], str]] = {}
+        """Group -> pods with a bind in flight to a node that has left its domains, and what it had published as seen, at the last look."""
         bind_checker.leases.believers[identity] = self.may_bind
         bind_checker.leases.leaders[identity] = self.leads
 
@@ -33,6 +35,32 @@ class LeadershipChecker:
         """Reports whether the process may bind and has taken over, which failed lists can delay."""
         led = (worker.is_leading for worker in self._program.router.workers() if worker.name == domain)
         return self.may_bind(domain) and any(led)
+
+    def faults(self) -> Iterator[str]:
+        """Yields what is wrong about leases at this moment."""
+        program, handover = self._program, self._program.handover
+        for group in sorted(handover._settled & program.leases.keepers.keys()):
+            if not program.leases._held[group].is_set():
+                yield f"I9: {self._identity} lost the lease of {group}, and counts its former holder's binds as known"
+        for worker in program.router.workers():
+            if worker.lease.may_bind() and not program.history.is_trusted and program.leases.keepers:
+                yield f"I9: {self._identity} may bind for {worker.name}, and doubts the history of the API server"
+        before, self._strayed = self._strayed, {group: self._strayed_of(group) for group in program.leases.keepers}
+        for group, (strayed, seen) in self._strayed.items():
+            strayed_before, seen_before = before.get(group, (frozenset(), ""))
+            if seen != seen_before and (still := strayed & strayed_before):
+                yield f"I9: {self._identity} publishes for {group} what it has seen, and {min(still)} is bound to a node that left"
+
+    def _strayed_of(self, group: str) -> tuple[frozenset[str], str]:
+        program = self._program
+        of_group = [one.binding for one in program.router.workers() if program.handover._groups[one.name] == group]
+        strayed = (
+            uid
+            for one in of_group
+            for uid, bind in one._sent.items()
+            if not one._check.is_at_home(bind.placed, bind.seen)
+        )
+        return frozenset(strayed), program.handover._seen.get(group, "")
 
     def lead(self, worker: DomainWorker, lead: Callable[[], None]) -> None:
         """Wraps `DomainWorker.lead`: a new leader knows every earlier bind (I9)."""

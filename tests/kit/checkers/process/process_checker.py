@@ -46,6 +46,7 @@ from tests.kit.checkers.process.gang_waits import GangWaits
 from tests.kit.checkers.process.gpus import Gpus
 from tests.kit.checkers.process.leadership import LeadershipChecker
 from tests.kit.checkers.process.preemptions import PreemptionChecker
+from tests.kit.checkers.process.reloads import ReloadChecker
 from tests.kit.checkers.process.requeues import RequeueChecker
 from tests.kit.checkers.process.reserves import ReserveChecker
 from tests.kit.checkers.process.sandbox import SandboxChecker
@@ -105,10 +106,10 @@ class ProcessChecker:
         )
         self.events = EventChecker(program.events, identity, self.delivered.quota_bounds, report_violation)
         self.reserves = ReserveChecker(program, bind_checker)
-        LeadershipChecker(program, self.delivered, bind_checker, identity)
+        self._leadership = LeadershipChecker(program, self.delivered, bind_checker, identity)
         self._end_nomination = program.nominator.remove
         program.nominator.remove = self.end_nomination  # type: ignore[method-assign]
-        self._reload = program.reload
+        self._reload, self._reloads = program.reload, ReloadChecker(program)
         program.reload = self.reload  # type: ignore[method-assign]
         self._write = program.conditions.write
         program.conditions.write = self.write  # type: ignore[method-assign]
@@ -160,6 +161,7 @@ class ProcessChecker:
             if lost := queued - self._queued():
                 self._report_violations(f"I3: another configuration has {len(lost)} pods leave the queue")
             self._follow()
+        self._report_violations(*self._reloads.faults())
         return done
 
     def _queued(self) -> set[str]:
@@ -235,6 +237,7 @@ class ProcessChecker:
             return
         self._looks += 1
         self._report_violations(fault_of_nominations(self.program), *self._gangs.broken, *self._kept.faults())
+        self._report_violations(*self._leadership.faults())
         self._gangs.broken.clear()
         has_moved = self._has_moved()
         self._has_unchecked_rows |= has_moved
@@ -272,6 +275,8 @@ class ProcessChecker:
     def _look_at_queues(self) -> None:
         for worker in self.program.router.workers():
             statistics = worker.queue.statistics()
+            if statistics.in_flight and not worker.queue.awaits_events():
+                self._bind_checker.report_violation(f"I3: attempts of {worker.name} are in flight and await no events")
             if statistics.in_flight_events > IN_FLIGHT_EVENTS_MAX or (
                 statistics.in_flight_events and not statistics.in_flight
             ):

@@ -62,9 +62,10 @@ class RemovalChecker:
         self._look_at(victims)
 
     def sent(self, uid: str) -> None:
-        """Wraps `Removals.sent`."""
-        marks = self._marks.get(uid)
-        if marks is not None:
+        """Wraps `Removals.sent`: also a consistent read may show that a pod of no plan is gone."""
+        entry = self._program.cache.placed(uid)
+        if entry is not None and not entry.pod.is_deleting:
+            marks = self._marks.setdefault(uid, _VictimRecord())
             marks.sent_until_s = asyncio.get_running_loop().time() + UNSEEN_MAX_S
         self._sent(uid)
 

@@ -11,16 +11,27 @@ from multisched.shell.program import Program
 
 
 class TakeoverChecker:
-    """Wraps `Handover.open` of one program."""
+    """Wraps `Handover.is_settled` and `Handover.open` of one program."""
 
     def __init__(self, program: Program, report_violation: Callable[[str], None]) -> None:
         self._program, self._report_violation = program, report_violation
-        self._open = program.handover.open
+        self._unread: dict[str, set[str]] = {}
+        """Domain -> other leases under which binds may have been in flight when it was decided whether to read them."""
+        self._is_settled, self._open = program.handover.is_settled, program.handover.open
+        program.handover.is_settled = self.is_settled  # type: ignore[method-assign]
         program.handover.open = self.open  # type: ignore[method-assign]
+
+    def is_settled(self, domain: str) -> bool:
+        """Wraps `Handover.is_settled`."""
+        handover = self._program.handover
+        self._unread[domain] = handover._leases - handover._settled - {handover._groups[domain]}
+        return self._is_settled(domain)
 
     def open(self, worker: DomainWorker, others: Mapping[str, Holding | None]) -> None:
         """Wraps `Handover.open`."""
         handover, nodes = self._program.handover, self._program.cache.nodes
+        if unread := self._unread[worker.name] - handover._settled - others.keys():
+            self._report_violation(f"I9: {worker.name} is led, and the lease of {min(unread)} was not read")
         self._open(worker, others)
         known = handover._nodes.position
         used = [nodes.node(row) for row in self._program.router.rows_of(worker).rows.tolist()]

@@ -343,3 +343,16 @@ def test_row_changed_by_holds_equals_one_computed_anew(is_indexed: bool, steps: 
         arrays.write(0, row)
         arrays_anew.write(0, anew)
         assert arrays.sums(0) == arrays_anew.sums(0)
+
+
+def test_rows_are_split_anew_once_one_has_another_mode() -> None:
+    arrays, row, rows = CardArrays(), CardRow(), np.arange(2)
+
+    def modes() -> dict[Mode, list[int]]:
+        return {mode: some.tolist() for mode, _, some in arrays.by_mode(rows)}
+
+    assert modes() == {Mode.NONE: [0, 1]}
+    for mode in (Mode.WHOLE, Mode.HAMI):
+        row.set_node(NodeCards(mode, (Card(0, 1000),)))
+        arrays.write(1, row)
+        assert modes() == {Mode.NONE: [0], mode: [1]}

@@ -100,6 +100,14 @@ def test_surplus_members_are_enough_for_a_small_gang() -> None:
     assert decided(quota_cluster, "d")[0] == [f"g{number}" for number in range(8)]
 
 
+@pytest.mark.parametrize("surplus", [1, 2])
+def test_gang_without_enough_surplus_is_evicted_whole_from_several_nodes(surplus: int) -> None:
+    quota_cluster = cluster(1, 1, 1, 1, 1, full=100)
+    gang(quota_cluster, "g", "far", [0, 1, 2, 3, 4], 5 - surplus)
+    claim(quota_cluster, surplus + 1)
+    assert decided(quota_cluster)[0] == [f"g{number}" for number in range(5)]
+
+
 def test_gang_that_exceeds_its_min_in_total_reclaims_nothing() -> None:
     """Each member alone would be."""
     quota_cluster = cluster(12, full=12, sure=3)

@@ -11,18 +11,15 @@ import pytest
 from domains.gpu.dialects.own import TIDE_HOOK, TIDE_NOTICE
 from domains.gpu.tide.gang_notices import ADOPT_S, LATE_S, GangNotices
 from domains.gpu.tide.notices import (
-    CHECKPOINT,
     FOR_WHOM_CHARS_MAX,
     NOTICE_MAX_S,
-    RETRIES_LEFT,
     SKEW_MAX_S,
     Notice,
     NoticeError,
-    checkpoint_s,
     notice_of,
     read_notice,
-    retries_left,
 )
+from multisched.model.job_progress import CHECKPOINT, RETRIES_LEFT, checkpoint_s, retries_left
 from multisched.model.objects import Pod
 from multisched.testing.builders import make_pod
 

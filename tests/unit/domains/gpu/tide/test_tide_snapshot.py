@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from domains.gpu.dialects.whole import GPU
 from domains.gpu.gpu_ledger import GpuLedger
-from domains.gpu.tide.notices import CHECKPOINT, RETRIES_LEFT
 from domains.gpu.tide.planner import TREND_S
 from domains.gpu.tide.settings import TideSettings, tide_settings
 from domains.gpu.tide.snapshot import NO_MODEL, TideSnapshots
@@ -20,6 +19,7 @@ from multisched.framework.context import PluginContext
 from multisched.framework.preemption import NoVictims
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.gang import ACK_MIN, ACK_NAME
+from multisched.model.job_progress import CHECKPOINT, RETRIES_LEFT
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import NodeAffinity, Owner, Pod
 from multisched.model.selectors import LabelSelector, Operator, Requirement

@@ -1,0 +1,256 @@
+"""The background task of a borrowing domain: opens and closes loans, and gives back what pods hold beyond them.
+
+Every second it compares what pods hold on rows on loan with what they may hold. Pods are told, and evicted after their notice. Every
+process does the first part, so that it knows the state when it takes over; only the leader writes. It computes for milliseconds at a
+time: rows are handled one after the other, with pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+import numpy as np
+
+from multisched.framework.background import BackgroundPorts
+from multisched.framework.context import PluginContext
+from multisched.framework.moving import EvictAnswer, Mover
+from multisched.framework.node_view import Int64, Rows
+from multisched.framework.ports import Clock, UnreachableError, WriteAnswer, pod_ref
+from multisched.model.api_time import timestamp
+from multisched.model.objects import PODS
+from multisched.plugins.loans.loan_ledger import LoanLedger, Pool
+from multisched.plugins.loans.recalls import LOAN_NOTICE, Recalls, Told
+from multisched.plugins.loans.terms import LoanTerms
+
+logger = logging.getLogger(__name__)
+
+PERIOD_S: Final = 1.0
+ROWS_PER_STEP: Final = 20
+WRITES_AT_ONCE: Final = 16
+REMOVE_GRACE_S: Final = 1
+"""Grace period of a deletion that is overdue: the shortest that still lets the kubelet end the containers."""
+REPEAT_S: Final = 10.0
+REPORT_S: Final = 60.0
+NEED_MAX_S: Final = 900.0
+"""What a gang needs is forgotten so long after it was last tried."""
+ACTION: Final = "Lending"
+
+
+class LoanControl:
+    """The loans of one borrowing domain."""
+
+    def __init__(self, ledger: LoanLedger, context: PluginContext, on_opened: Callable[[], None]) -> None:
+        """`on_opened`: called when pods that were refused may fit."""
+        self.recalls = Recalls(ledger, context)
+        self._ledger = ledger
+        self._context = context
+        self._on_opened = on_opened
+        self.seen_s = 0.0
+        """Epoch seconds of the last look at all rows; 0 before the first."""
+
+    async def run(self, ports: BackgroundPorts) -> None:
+        while True:
+            await self._look(ports.clock)
+            if ports.mover is not None and ports.mover.may_act():
+                await _Writes(self.recalls, ports.mover, ports.clock).carry_out()
+            await asyncio.sleep(PERIOD_S)
+
+    async def _look(self, clock: Clock) -> None:
+        """Opens and closes loans, and updates the recalls."""
+        now_s = clock.now().timestamp()
+        self._ledger.now_s = now_s
+        self._drop_needs()
+        seen: set[tuple[int, int]] = set()
+        for pool in self._ledger.pools_of(self._context.domain):
+            number = self._ledger.pools.index(pool)
+            for loan_number, loan, rows in self._ledger.rows_of(pool):
+                is_closing = self._set_open(pool, loan_number, loan, now_s)
+                if loan.returns is None:
+                    continue
+                held = rows[self._ledger.has_pods(pool, rows)]
+                for row, excess in self._excess(pool, loan, held, is_closing=is_closing).items():
+                    self.recalls.see(pool, loan, row, excess, self._why(loan, row, is_closing=is_closing), now_s)
+                    seen.add((number, row))
+                    if len(seen) % ROWS_PER_STEP == 0:
+                        await asyncio.sleep(0)
+        self.recalls.ended(set(self.recalls.open) - seen)
+        self.seen_s = now_s
+
+    def _set_open(self, pool: Pool, number: int, loan: LoanTerms, now_s: float) -> bool:
+        """Opens or closes the loan; returns True if all that is held must come back."""
+        closes_s = loan.closes_s(now_s)
+        before_s = 0.0 if loan.returns is None else loan.returns.deadline_s
+        is_open = closes_s is not None and closes_s - now_s > before_s
+        if self._ledger.set_open(pool, number, is_open=is_open) and is_open:
+            self._on_opened()
+        return not is_open and loan.returns is not None
+
+    def _excess(self, pool: Pool, loan: LoanTerms, rows: Rows, *, is_closing: bool) -> dict[int, Mapping[str, int]]:
+        """Returns row -> resource -> what the pods hold too much; rows where that is nothing are left out."""
+        if not len(rows):
+            return {}
+        if is_closing:
+            return {row: {PODS: int(count)} for row, count in zip(rows.tolist(), pool.pods.take(rows), strict=True)}
+        by_name: dict[str, Int64] = {
+            name: self._ledger.excess(pool, loan, name, rows) for name in pool.held if name in loan.resources
+        }
+        is_any = np.zeros(len(rows), np.bool_)
+        for amounts in by_name.values():
+            is_any |= amounts > 0
+        return {
+            int(rows[at]): {name: int(amounts[at]) for name, amounts in by_name.items() if amounts[at] > 0}
+            for at in is_any.nonzero()[0].tolist()
+        }
+
+    def _why(self, loan: LoanTerms, row: int, *, is_closing: bool) -> str:
+        if is_closing:
+            return f"the loan from {loan.lender} closes"
+        needs = self._ledger.needs.on(row)
+        if needs:
+            return f"pod {needs[0].pod.key} of {loan.lender} needs it"
+        return f"{loan.lender} needs it"
+
+    def _drop_needs(self) -> None:
+        """Forgets needs of pods that do not wait any longer, or not for that row."""
+        needs = self._ledger.needs
+        if not needs:
+            return
+        waiting = {pod.uid for pod in self._context.pending()}
+        nominations, nodes = self._context.nominations, self._context.nodes
+        for need in needs.all():
+            uid = need.pod.uid
+            is_nominated = not need.is_nominated or nominations.node_of(uid) == nodes.node(need.row).name
+            is_old = not need.is_nominated and self._ledger.now_s > need.since_s + NEED_MAX_S
+            if uid not in waiting or self._context.hold.placed(uid) is not None or not is_nominated or is_old:
+                needs.drop(uid)
+
+
+class _Writes:
+    """The writes of one turn."""
+
+    def __init__(self, recalls: Recalls, mover: Mover, clock: Clock) -> None:
+        self._recalls = recalls
+        self._mover = mover
+        self._clock = clock
+        self._gate = asyncio.Semaphore(WRITES_AT_ONCE)
+
+    def _now_s(self) -> float:
+        return self._clock.now().timestamp()
+
+    async def carry_out(self) -> None:
+        """Withdraws, tells and evicts; each pod at most once."""
+        kept = self._recalls.kept()
+        fresh = [told for told in self._recalls.told.values() if not told.is_written]
+        async with asyncio.TaskGroup() as tasks:
+            for told in kept:
+                tasks.create_task(self._withdraw(told))
+            for told in fresh:
+                tasks.create_task(self._tell(told))
+        now_s = self._now_s()
+        every = self._recalls.told.values()
+        due = [[one] for one in every if one.is_chosen or one.evicted_s is not None]
+        started = {one.pod.uid for (one,) in due}
+        for recall in self._recalls.open.values():
+            for unit in self._recalls.due(recall, now_s):
+                if started.isdisjoint(one.pod.uid for one in unit):
+                    started.update(one.pod.uid for one in unit)
+                    due.append(unit)
+        async with asyncio.TaskGroup() as tasks:
+            for unit in due:
+                tasks.create_task(self._evict_all(unit))
+
+    async def _tell(self, told: Told) -> None:
+        async with self._gate:
+            told.is_written = True
+            until = told.notice
+            await self._mover.annotate(pod_ref(told.pod), {LOAN_NOTICE: until}, timeout_s=self._mover.write_timeout_s)
+        note = f"will be evicted at {until} unless it ends before: the capacity is on loan, and {told.why}"
+        self._record("Normal", told, "LoanRecalled", note)
+
+    async def _withdraw(self, told: Told) -> None:
+        async with self._gate:
+            await self._mover.annotate(pod_ref(told.pod), {LOAN_NOTICE: None}, timeout_s=self._mover.write_timeout_s)
+        self._record("Normal", told, "LoanRecallWithdrawn", "not evicted: the capacity is not needed any more")
+
+    async def _evict_all(self, unit: Sequence[Told]) -> None:
+        """Evicts pods that go together: none, if a budget protects one of them and its time is not over."""
+        now_s = self._now_s()
+        if len(unit) > 1 and any(now_s < one.overdue_s for one in unit):
+            for one in unit:
+                if refusal := self._mover.budget_refusal(one.pod):
+                    self._recalls.counts.refused += 1
+                    self._report(one, refusal, now_s)
+                    return
+        for number, one in enumerate(unit):
+            await self._evict(one)
+            if one.evicted_s is None and number == 0:
+                return
+            if number == 0:
+                for other in unit[1:]:
+                    other.is_chosen = True
+
+    async def _evict(self, told: Told) -> None:
+        """Evicts the pod, or deletes it if it is overdue."""
+        async with self._gate:
+            now_s = self._now_s()
+            if now_s >= told.overdue_s:
+                await self._remove(told, now_s)
+                return
+            if told.evicted_s is not None:
+                return
+            ref = pod_ref(told.pod)
+            reply = await self._mover.evict_member(ref, timeout_s=self._mover.write_timeout_s)
+            match reply.answer:
+                case EvictAnswer.EVICTED:
+                    self._recalls.evicted(told, now_s)
+                    self._record("Normal", told, "LoanReturned", f"evicted: the capacity is on loan, and {told.why}")
+                case EvictAnswer.UNKNOWN:
+                    try:
+                        if not await self._mover.still_exists(ref):
+                            self._recalls.evicted(told, now_s)
+                    except UnreachableError:
+                        return  # the next turn tries again
+                case EvictAnswer.GONE:
+                    told.evicted_s = now_s
+                case _:
+                    self._recalls.counts.refused += 1
+                    self._report(told, reply.message, now_s)
+
+    async def _remove(self, told: Told, now_s: float) -> None:
+        if told.removed_s is not None and now_s < told.removed_s + REPEAT_S:
+            return
+        why = f"{told.loan.lender}: capacity on loan is overdue; {told.why}"
+        reply = await self._mover.remove(
+            pod_ref(told.pod), why, grace_s=REMOVE_GRACE_S, timeout_s=self._mover.write_timeout_s
+        )
+        if reply.answer is WriteAnswer.REFUSED:
+            self._report(told, reply.message, now_s)
+        if reply.answer is not WriteAnswer.DONE:
+            return
+        is_first = told.removed_s is None
+        told.removed_s = now_s
+        if is_first:
+            self._recalls.counts.removed += 1
+            if told.evicted_s is None:
+                self._recalls.evicted(told, now_s)
+            self._record("Warning", told, "LoanOverdue", f"deleted: {why}")
+
+    def _report(self, told: Told, message: str, now_s: float) -> None:
+        if now_s < told.reported_s + REPORT_S:
+            return
+        told.reported_s = now_s
+        self._record("Warning", told, "LoanReturnRefused", f"could not be evicted yet, and is tried again: {message}")
+        logger.warning("loan: eviction refused", extra={"pod": told.pod.key, "error": message})
+
+    def _record(self, kind: str, told: Told, reason: str, note: str) -> None:
+        self._mover.record_event(kind, pod_ref(told.pod), reason, note, action=ACTION)
+
+
+def until_words(told: Iterable[Told]) -> str:
+    """Returns the earliest eviction among the told pods, for people; empty if there are none."""
+    due_s = min((one.due_s for one in told), default=None)
+    return "" if due_s is None else timestamp(datetime.fromtimestamp(due_s, UTC))

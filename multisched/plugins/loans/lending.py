@@ -1,0 +1,208 @@
+"""The background task of a lending domain: what it keeps for its own growth, and how much idle capacity it offers.
+
+Every half minute. Without a measurement, nothing new of idle capacity is lent, and what is held stays; a forecast that is missing or old
+is replaced by the current use and the rise that was usual. Both are said in `/readyz?verbose` and in `multisched loans`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from multisched.framework.background import BackgroundPorts
+from multisched.framework.context import PluginContext
+from multisched.framework.measures import MeterError, PodUse
+from multisched.framework.node_view import Float64, Int64, Rows
+from multisched.framework.use_peaks import UsePeaks
+from multisched.model.objects import CPU, MEMORY, Pod
+from multisched.plugins.loans.idle_demand import idle_demand
+from multisched.plugins.loans.loan_ledger import LoanLedger, Pool
+from multisched.plugins.loans.offers import STEP_S, RequestHistory, UseHistory, idle_offer, shared_out
+from multisched.plugins.loans.terms import LoanTerms
+
+logger = logging.getLogger(__name__)
+
+STALE_MEASUREMENT_S: Final = 300.0
+STALE_FORECAST_S: Final = 3 * 86_400.0
+NODES_PER_STEP: Final = 200
+USES_PER_STEP: Final = 5_000
+
+WORTH: Final = {CPU: 100, MEMORY: 128 * 2**20}
+"""More of a resource on a row, from which on refused pods are tried again; of others 1."""
+
+PodName = tuple[str, str]
+Measured = Mapping[str, Float64]
+"""Resource -> float64[rows of the table]: use of pods that do not use idle capacity."""
+
+
+class Lending:
+    """What one domain lends, in the ledger that it shares with the borrowers."""
+
+    def __init__(self, ledger: LoanLedger, context: PluginContext, on_more: Callable[[], None]) -> None:
+        """`on_more`: called when pods that were refused may fit."""
+        self._ledger = ledger
+        self._context = context
+        self._peaks = context.shared.of(UsePeaks)
+        self._on_more = on_more
+        self._requests: dict[tuple[int, int, str], RequestHistory] = {}
+        """(pool, loan, resource) -> history of what the lender requests on the rows of the loan."""
+        self._uses: dict[tuple[int, int, str], UseHistory] = {}
+        self._measured_s = 0.0
+        self._measured: Measured = {}
+        self.problem = ""
+        """Why less is offered than could be, for people; empty: nothing is wrong."""
+
+    @property
+    def lends(self) -> bool:
+        """Reports whether the domain lends with a reserve or idle capacity: only then there is something to do."""
+        return any(True for _ in self._loans())
+
+    async def run(self, ports: BackgroundPorts) -> None:
+        while True:
+            problems: dict[str, None] = {}
+            now_s = ports.clock.now().timestamp()
+            if any(loan.is_idle for _, _, loan in self._loans()):
+                await self._measure(now_s, problems)
+            for pool, number, loan in list(self._loans()):
+                rows = (pool.loan_of == number).nonzero()[0]
+                if len(rows):
+                    found = self._offer if loan.is_idle else self._reserve
+                    found(pool, number, loan, rows, now_s, problems)
+                await asyncio.sleep(0)
+            self.problem = "; ".join(problems)
+            await asyncio.sleep(STEP_S)
+
+    def _loans(self) -> Sequence[tuple[Pool, int, LoanTerms]]:
+        return [
+            (pool, number, loan)
+            for pool in self._ledger.pools
+            for number, loan in enumerate(pool.loans)
+            if loan.lender == self._context.domain and loan.returns is not None
+        ]
+
+    # -- capacity that no pod requests -----------------------------------------------------------------------------------
+
+    def _reserve(
+        self, pool: Pool, number: int, loan: LoanTerms, rows: Rows, now_s: float, problems: dict[str, None]
+    ) -> None:
+        """Sets what is kept on each row for the lender's growth within notice and grace."""
+        assert loan.returns is not None, "only such loans have a reserve"
+        within_s = loan.returns.notice_s + loan.returns.grace_s
+        is_less = False
+        for resource in sorted(loan.resources):
+            used, unused = self._ledger.used_by_others(resource, rows)
+            key = self._ledger.pools.index(pool), number, resource
+            history = self._requests.setdefault(key, RequestHistory())
+            history.add(float(used.sum()))
+            if not history.is_known:
+                problems[f"loan {loan.name}: no reserve for growth, with less than an hour of history"] = None
+            reserve = np.zeros(len(pool.loan_of), np.int64)
+            reserve[rows] = shared_out(history.rise(within_s), unused)
+            before = pool.at(pool.reserve, resource, rows)
+            if self._ledger.set_rows(pool.reserve, pool, resource, rows, reserve[rows]):
+                is_less |= is_worth_a_try(resource, before - reserve[rows])
+        if is_less:
+            self._on_more()
+
+    # -- idle capacity -----------------------------------------------------------------------------------------------------
+
+    async def _measure(self, now_s: float, problems: dict[str, None]) -> None:
+        """Reads what pods use now. An earlier measurement stays valid for STALE_MEASUREMENT_S."""
+        measures = self._context.measures
+        if measures is None:
+            return
+        try:
+            uses = await measures.load().pods()
+        except MeterError as error:
+            problems[f"the use of pods cannot be measured: {error}"] = None
+            return
+        self._measured = await self._by_row(uses)
+        self._measured_s = now_s
+
+    async def _by_row(self, uses: Sequence[PodUse]) -> Measured:
+        row_of: dict[PodName, int] = {}
+        nodes = self._context.nodes
+        rows = np.unique(
+            np.concatenate([(p.loan_of == n).nonzero()[0] for p, n, loan in self._loans() if loan.is_idle])
+        )
+        for count, row in enumerate(rows.tolist()):
+            for pod in nodes.pods_on(row):
+                if not idle_demand(pod):
+                    row_of[pod.namespace, pod.name] = row
+            if count % NODES_PER_STEP == NODES_PER_STEP - 1:
+                await asyncio.sleep(0)
+        size = int(rows.max(initial=-1)) + 1
+        cpu: Float64 = np.zeros(size)
+        memory: Float64 = np.zeros(size)
+        for count, use in enumerate(uses):
+            found = row_of.get((use.namespace, use.pod))
+            if found is not None:
+                cpu[found] += use.cpu_cores * 1000.0
+                memory[found] += use.memory_bytes
+            if count % USES_PER_STEP == USES_PER_STEP - 1:
+                await asyncio.sleep(0)
+        return {CPU: cpu, MEMORY: memory}
+
+    def _offer(
+        self, pool: Pool, number: int, loan: LoanTerms, rows: Rows, now_s: float, problems: dict[str, None]
+    ) -> None:
+        """Sets how much idle capacity of each row may be used."""
+        is_stale = now_s - self._measured_s > STALE_MEASUREMENT_S
+        is_more = self._ledger.set_frozen(pool, number, is_frozen=is_stale) and not is_stale
+        if is_stale:
+            problems[f"loan {loan.name}: nothing new is lent, because there is no current measurement"] = None
+            return
+        for resource in sorted(loan.resources & self._measured.keys()):
+            fresh = self._idle(pool, number, loan, resource, rows, self._measured[resource], now_s, problems)
+            before = pool.at(pool.offer, resource, rows)
+            if self._ledger.set_rows(pool.offer, pool, resource, rows, fresh):
+                is_more |= is_worth_a_try(resource, fresh - before)
+        if is_more:
+            self._on_more()
+
+    def _idle(
+        self,
+        pool: Pool,
+        number: int,
+        loan: LoanTerms,
+        resource: str,
+        rows: Rows,
+        measured: Float64,
+        now_s: float,
+        problems: dict[str, None],
+    ) -> Int64:
+        assert loan.returns is not None, "idle capacity is lent with a return only"
+        within_s = loan.returns.notice_s + loan.returns.grace_s + STEP_S
+        nodes = self._context.nodes
+        allocatable = nodes.allocatable(resource).take(rows)
+        used = np.where(rows < len(measured), measured.take(rows, mode="clip"), 0.0)
+        key = self._ledger.pools.index(pool), number, resource
+        history = self._uses.setdefault(key, UseHistory(within_s))
+        shares = used / np.maximum(allocatable, 1)
+        history.add({nodes.node(row).name: share for row, share in zip(rows.tolist(), shares.tolist(), strict=True)})
+        predicted = self._predicted(pool, resource, rows, now_s, within_s)
+        if predicted is None:
+            problems[f"loan {loan.name}: no forecast of {resource}; lent by the current use alone"] = None
+        return idle_offer(
+            allocatable, loan.threshold_percent, used, history.rise(), predicted, loan.headroom.get(resource, 0)
+        )
+
+    def _predicted(self, pool: Pool, resource: str, rows: Rows, now_s: float, within_s: float) -> Float64 | None:
+        source = self._peaks.source
+        if source is None:
+            return None
+        without = {row: self._idle_pods(row) for row in rows[self._ledger.has_pods(pool, rows)].tolist()}
+        found = source.predicted_use(resource, rows, now_s, now_s + within_s, without)
+        return None if found is None or now_s - found.learned_s > STALE_FORECAST_S else found.amounts
+
+    def _idle_pods(self, row: int) -> list[Pod]:
+        return [pod for pod in self._context.nodes.pods_on(row) if idle_demand(pod)]
+
+
+def is_worth_a_try(resource: str, more: Int64) -> bool:
+    """Reports whether so much more, int64[rows], may be enough for a pod that was refused."""
+    return bool((more >= WORTH.get(resource, 1)).any())

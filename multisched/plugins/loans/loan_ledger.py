@@ -1,0 +1,467 @@
+"""LoanLedger: what pods of borrowers hold per row, and how much they may hold.
+
+One per process, shared by lenders and borrowers. What may be held follows from the row at this moment: from what the lender's and
+foreign pods request, and from what the background task set last (offers of idle capacity, reserves, openings) and what waiting pods
+of the lender need. So lending stops in the step in which the lender takes capacity.
+
+Written by the cache and commit (`framework.ledger.SummingLedger`), by PostFilter of the lender (needs) and by the background tasks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from multisched.framework.node_view import Bools, Int64, NodeView, Rows
+from multisched.model.objects import Node, Pod
+from multisched.plugins.loans.idle_demand import BATCH_RESOURCES, IDLE_REQUEST, idle_demand
+from multisched.plugins.loans.needs import Needs
+from multisched.plugins.loans.terms import Borrower, LoanTerms
+
+OWN: Final = -1
+"""Number of the loan of a row that is the borrower's own."""
+NO_POOL: Final = -2
+"""Number of the loan of a row that lends nothing to pods of this pool."""
+NOTHING: Final[Mapping[str, int]] = {}
+
+
+Trial = Mapping[tuple[int, bool], Mapping[str, int]]
+"""(row, of the pod's own pool) -> resource -> amount that pods of borrowers hold there in an overlay, beyond the ledger."""
+NO_TRIAL: Final[Trial] = {}
+
+
+class Held(msgspec.Struct, frozen=True):
+    """What one pod of a borrower holds; compared by the audit."""
+
+    row: int
+    pool: int
+    amounts: Mapping[str, int]
+
+
+class Handed(msgspec.Struct):
+    """What background tasks and waiting pods have set for one node."""
+
+    amounts: list[tuple[int, bool, str, int]] = []
+    """Number of the pool, whether it is an offer (else a reserve), resource, amount."""
+    needs: list[Pod] = []
+
+
+class Pool:
+    """The pods of one borrower with one kind of demand: requests, or idle demand. Amounts are int64[rows]."""
+
+    def __init__(self, borrower: Borrower, *, is_idle: bool) -> None:
+        self.borrower = borrower
+        self.is_idle = is_idle
+        self.loans = [loan for loan in borrower.loans if loan.is_idle == is_idle]
+        self.resources = frozenset[str]().union(*(loan.resources for loan in self.loans))
+        """What is counted: pods may request any number of other resources."""
+        self.is_open = [loan.hours is None for loan in self.loans]
+        """By loan; set by the background task of the borrower, which knows the time."""
+        self.is_frozen = [False] * len(self.loans)
+        """By loan; set by the background task of the lender: nothing new is lent, and what is held stays."""
+        self.held: dict[str, Int64] = {}
+        """Resource -> amounts held, on any row."""
+        self.reserve: dict[str, Int64] = {}
+        """Resource -> what is kept for the lender's growth."""
+        self.offer: dict[str, Int64] = {}
+        """Resource -> idle amounts that may be held; of an idle pool only."""
+        self.pods: Int64 = np.zeros(0, np.int64)
+        self.loan_of: Int64 = np.zeros(0, np.int64)
+        """int64[rows]: index into `loans`, OWN or NO_POOL."""
+
+    def column(self, columns: dict[str, Int64], resource: str) -> Int64:
+        """Returns the column of a resource, of the current number of rows."""
+        found = columns.get(resource)
+        if found is None or len(found) < len(self.pods):
+            grown: Int64 = np.zeros(len(self.pods), np.int64)
+            if found is not None:
+                grown[: len(found)] = found
+            columns[resource] = found = grown
+        return found
+
+    def at(self, columns: Mapping[str, Int64], resource: str, rows: Rows) -> Int64:
+        """Returns int64[rows]: zeros where nothing was set."""
+        found = columns.get(resource)
+        if found is None:
+            return np.zeros(len(rows), np.int64)
+        picked: Int64 = np.where(rows < len(found), found.take(rows, mode="clip"), 0)
+        return picked
+
+    def loans_at(self, rows: Rows) -> Int64:
+        """Returns int64[rows]: see `loan_of`."""
+        if not len(self.loan_of):
+            return np.full(len(rows), OWN, np.int64)
+        found: Int64 = np.where(rows < len(self.loan_of), self.loan_of.take(rows, mode="clip"), OWN)
+        return found
+
+
+class LoanLedger:
+    """Implements `SummingLedger` and `AnnotatedLedger` of `framework.ledger`."""
+
+    name = "loans"
+    annotations = frozenset({IDLE_REQUEST})
+    written: frozenset[str] = frozenset()
+
+    def __init__(self, borrowers: Sequence[Borrower], nodes: NodeView) -> None:
+        self.borrowers = tuple(borrowers)
+        self.nodes = nodes
+        self.pools = [Pool(one, is_idle=is_idle) for one in borrowers for is_idle in (False, True)]
+        self._first_of = {name: 2 * number for number, one in enumerate(borrowers) for name in one.scheduler_names}
+        """schedulerName -> index of its pool of requests; the pool of idle demand follows."""
+        self._held: dict[str, Held] = {}
+        self.needs = Needs()
+        self._offers_version = 0
+        self.loans_version = 0
+        """Rises when a row joins or leaves a loan."""
+        self._row_version: Counter[int] = Counter()
+        self.is_adopted = False
+        """True after `adopt`."""
+        self._handed: dict[str, Handed] = {}
+        """Node -> what was set for its row in the program that this one copies."""
+        self.now_s = 0.0
+        """Epoch seconds, as the background task set them last."""
+
+    # -- Ledger ----------------------------------------------------------------------------------------------------
+
+    def is_used_by(self, pod: Pod) -> bool:
+        return pod.spec.scheduler_name in self._first_of
+
+    @property
+    def offers_version(self) -> int:
+        """Rises when more or less may be held for another reason than pods on the row."""
+        return self._offers_version + self.needs.version
+
+    def version(self, row: int) -> int:
+        return self.offers_version + self._row_version[row]
+
+    def fits(self, pod: Pod, row: int) -> str:
+        """Returns why the row's loan has no room for the pod, for users; empty if it has, or if the row is not on loan."""
+        return self.refusal(pod, row)
+
+    def take(self, pod: Pod, row: int) -> Mapping[str, str]:
+        """Its binding needs no annotations."""
+        if pod.uid not in self._held:
+            self._add(pod, row)
+        return {}
+
+    def restore(self, pod: Pod, row: int) -> None:
+        known = self._held.get(pod.uid)
+        if known is not None:
+            if known == self._hold_of(pod, row):
+                return
+            self.release(pod.uid)
+        self._add(pod, row)
+
+    def release(self, uid: str) -> None:
+        known = self._held.pop(uid, None)
+        if known is not None:
+            self._count(known, -1)
+
+    def set_node(self, row: int, node: Node | None) -> None:
+        if node is not None and self._handed:
+            self._adopt(row, node.name)
+        for pool in self.pools:
+            self._grow(pool, row)
+            number = OWN if node is None else _loan_number(pool, node)
+            if pool.loan_of[row] != number:
+                pool.loan_of[row] = number
+                self._offers_version += 1
+                self.loans_version += 1
+        if node is None:
+            self.needs.drop_row(row)
+
+    def held(self) -> Mapping[str, object]:
+        return self._held
+
+    def sums(self, row: int) -> object:
+        return [
+            (number, name, amount)
+            for number, pool in enumerate(self.pools)
+            for name in sorted(pool.held)
+            if row < len(pool.held[name]) and (amount := int(pool.held[name][row]))
+        ]
+
+    def recount(self, row: int) -> None:
+        """Sums up the row's holds again."""
+        for pool in self.pools:
+            for column in pool.held.values():
+                if row < len(column):
+                    column[row] = 0
+            if row < len(pool.pods):
+                pool.pods[row] = 0
+        for one in self._held.values():
+            if one.row == row:
+                self._count(one, 1)
+
+    def empty_copy(self) -> LoanLedger:
+        return LoanLedger(self.borrowers, self.nodes)
+
+    # -- holds -----------------------------------------------------------------------------------------------------
+
+    def pool_of(self, pod: Pod) -> Pool | None:
+        """Returns the pool in which the pod counts; None for a pod of no borrower."""
+        first = self._first_of.get(pod.spec.scheduler_name)
+        return None if first is None else self.pools[first + bool(idle_demand(pod))]
+
+    def demand(self, pod: Pod) -> Mapping[str, int]:
+        """Returns resource -> amount that the pod takes of its pool."""
+        return idle_demand(pod) or pod.requests
+
+    def not_lent(self, pod: Pod, loan: LoanTerms) -> str:
+        """Returns a resource that the pod wants and the loan does not lend; empty if there is none.
+
+        A pod that uses idle capacity may request nothing else: it would not be counted.
+        """
+        wanted = [name for name, amount in self.demand(pod).items() if amount and name not in loan.resources]
+        if loan.is_idle:
+            wanted += [name for name, amount in pod.requests.items() if amount and name not in BATCH_RESOURCES]
+        return min(wanted, default="")
+
+    def loan_of(self, pod: Pod, row: int) -> LoanTerms | None:
+        """Returns the loan by which the pod may use the row; None if it is no borrower's, or the row is not on loan to it."""
+        pool = self.pool_of(pod)
+        return None if pool is None else self.loan_at(self.pools.index(pool), row)
+
+    def loan_at(self, pool: int, row: int) -> LoanTerms | None:
+        """Returns the loan by which pods of the pool of this number use the row; None if it is not on loan to them."""
+        found = self.pools[pool]
+        number = int(found.loan_of[row]) if row < len(found.loan_of) else OWN
+        return found.loans[number] if number >= 0 else None
+
+    def with_borrowers(self, rows: Rows) -> Bools:
+        """Returns bool[rows]: rows with pods of any borrower."""
+        found: Bools = np.zeros(len(rows), np.bool_)
+        for pool in self.pools:
+            found |= (rows < len(pool.pods)) & (pool.pods.take(rows, mode="clip") > 0 if len(pool.pods) else False)
+        return found
+
+    def has_borrowers(self, row: int) -> bool:
+        """Reports whether pods of any borrower are on the row."""
+        return any(row < len(pool.pods) and pool.pods[row] for pool in self.pools)
+
+    def hold(self, uid: str) -> Held | None:
+        return self._held.get(uid)
+
+    def holders(self, pool: Pool, row: int) -> list[str]:
+        """Returns the uids of the pods of the pool on the row. Reads all pods of the row."""
+        number = self.pools.index(pool)
+        on_row = (pod.uid for pod in self.nodes.pods_on(row))
+        return [uid for uid in on_row if (held := self._held.get(uid)) is not None and held.pool == number]
+
+    def _hold_of(self, pod: Pod, row: int) -> Held:
+        idle = idle_demand(pod)
+        number = self._first_of[pod.spec.scheduler_name] + bool(idle)
+        counted = self.pools[number].resources
+        amounts = {name: amount for name, amount in (idle or pod.requests).items() if amount and name in counted}
+        return Held(row, number, amounts)
+
+    def _add(self, pod: Pod, row: int) -> None:
+        held = self._held[pod.uid] = self._hold_of(pod, row)
+        self._count(held, 1)
+
+    def _count(self, held: Held, sign: int) -> None:
+        pool, row = self.pools[held.pool], held.row
+        self._grow(pool, row)
+        for name, amount in held.amounts.items():
+            pool.column(pool.held, name)[row] += sign * amount
+        pool.pods[row] += sign
+        self._row_version[row] += 1
+
+    def why_closed(self, pool: Pool, number: int) -> str:
+        """Returns why a loan lends nothing at all now; empty if it may lend something."""
+        lender = pool.loans[number].lender
+        if not pool.is_open[number]:
+            return f"the loan from {lender} is closed at this time"
+        return f"{lender} lends nothing new while its use is not measured" if pool.is_frozen[number] else ""
+
+    def set_frozen(self, pool: Pool, number: int, *, is_frozen: bool) -> bool:
+        """See `Pool.is_frozen`; returns True if that is a change."""
+        if pool.is_frozen[number] == is_frozen:
+            return False
+        pool.is_frozen[number] = is_frozen
+        self._offers_version += 1
+        return True
+
+    def _grow(self, pool: Pool, row: int) -> None:
+        if row >= len(pool.pods):
+            size = max(64, 2 * (row + 1))
+            pool.pods = np.concatenate((pool.pods, np.zeros(size - len(pool.pods), np.int64)))
+            pool.loan_of = np.concatenate((pool.loan_of, np.full(size - len(pool.loan_of), OWN, np.int64)))
+
+    # -- what may be held ------------------------------------------------------------------------------------------
+
+    def room(self, pool: Pool, loan: LoanTerms, resource: str, rows: Rows, trial: Trial = NO_TRIAL) -> Int64:
+        """Returns int64[rows]: how much more pods of the pool may hold there. `rows`: of this loan.
+
+        `trial`: what an overlay has more or less of pods of borrowers. Other pods count as in the table, also if an overlay lacks them:
+        so a borrower gains nothing by evicting pods of the lender.
+        """
+        mine = pool.at(pool.held, resource, rows)
+        others = self._all_held(pool.is_idle, resource, rows) - mine
+        for (row, is_mine), amounts in trial.items():
+            (mine if is_mine else others)[rows == row] += amounts.get(resource, 0)
+        if pool.is_idle:
+            room: Int64 = pool.at(pool.offer, resource, rows) - mine - others
+            return room
+        unused = self._left_by_lender(resource, rows)
+        limit = self._limit(pool, loan, resource, rows, unused)
+        found: Int64 = np.minimum(limit - mine, unused - mine - others)
+        return found
+
+    def excess(self, pool: Pool, loan: LoanTerms, resource: str, rows: Rows) -> Int64:
+        """Returns int64[rows]: what pods of the pool hold beyond what they may; 0 where they hold no more.
+
+        Of several borrowers that together hold too much, the one that is last in the configuration gives first.
+        """
+        mine = pool.at(pool.held, resource, rows)
+        before = np.zeros(len(rows), np.int64)
+        for other in self.pools[: self.pools.index(pool)]:
+            if other.is_idle == pool.is_idle:
+                before += other.at(other.held, resource, rows)
+        if pool.is_idle:
+            if pool.is_frozen[pool.loans.index(loan)]:
+                return np.zeros(len(rows), np.int64)
+            allowed = pool.at(pool.offer, resource, rows) - before
+        else:
+            unused = self._left_by_lender(resource, rows)
+            allowed = np.minimum(self._limit(pool, loan, resource, rows, unused), unused - before)
+        found: Int64 = np.minimum(mine, np.maximum(0, mine - np.maximum(0, allowed)))
+        return found
+
+    @staticmethod
+    def _limit(pool: Pool, loan: LoanTerms, resource: str, rows: Rows, unused: Int64) -> Int64:
+        """Returns int64[rows]: what the loan lets the pool hold of what the lender and foreign pods leave unused."""
+        share = unused if loan.share_percent == 100 else np.maximum(0, unused) * loan.share_percent // 100
+        limit: Int64 = share - loan.headroom.get(resource, 0) - pool.at(pool.reserve, resource, rows)
+        return limit
+
+    def _left_by_lender(self, resource: str, rows: Rows) -> Int64:
+        """Returns int64[rows]: what pods that are on no loan leave of allocatable, waiting ones of the lender included."""
+        _, unused = self.used_by_others(resource, rows)
+        return unused - self.needs.at(resource, rows)
+
+    def _all_held(self, is_idle: bool, resource: str, rows: Rows) -> Int64:
+        total: Int64 = np.zeros(len(rows), np.int64)
+        for pool in self.pools:
+            if pool.is_idle == is_idle and resource in pool.held:
+                total = total + pool.at(pool.held, resource, rows)
+        return total
+
+    def refusal(self, pod: Pod, row: int) -> str:
+        """Returns why the pod may not be placed on the row; empty: it may."""
+        pool = self.pool_of(pod)
+        if pool is None:
+            return ""
+        rows = np.array([row], np.intp)
+        number = int(pool.loans_at(rows)[0])
+        if number == OWN:
+            return ""
+        if number == NO_POOL:
+            return nothing_lent(is_idle=pool.is_idle)
+        loan = pool.loans[number]
+        if not loan.is_limited:
+            return ""
+        if why := self.why_closed(pool, number):
+            return why
+        if foreign := self.not_lent(pod, loan):
+            return not_lent(loan, foreign)
+        for resource, amount in self.demand(pod).items():
+            if amount and self.room(pool, loan, resource, rows)[0] < amount:
+                return too_little(loan, resource)
+        return ""
+
+    # -- what the background tasks and the lender's PostFilter set ---------------------------------------------------
+
+    def set_open(self, pool: Pool, number: int, *, is_open: bool) -> bool:
+        """Opens or closes a loan; returns True if that is a change."""
+        if pool.is_open[number] == is_open:
+            return False
+        pool.is_open[number] = is_open
+        self._offers_version += 1
+        return True
+
+    def used_by_others(self, resource: str, rows: Rows) -> tuple[Int64, Int64]:
+        """Returns int64[rows] twice: what pods request that are on no loan, and what of allocatable they leave unused."""
+        used = self.nodes.requested(resource).take(rows) - self._all_held(False, resource, rows)
+        unused: Int64 = self.nodes.allocatable(resource).take(rows) - used
+        return used, unused
+
+    def set_rows(self, columns: dict[str, Int64], pool: Pool, resource: str, rows: Rows, amounts: Int64) -> bool:
+        """Sets `reserve` or `offer` of some rows; returns True if that is a change."""
+        column = pool.column(columns, resource)
+        if np.array_equal(column.take(rows), amounts):
+            return False
+        column[rows] = amounts
+        self._offers_version += 1
+        return True
+
+    def export(self) -> object:
+        """Returns what background tasks and waiting pods have set, by node: rows have other numbers in a copy of the program."""
+        handed: dict[str, Handed] = {}
+        for number, pool in enumerate(self.pools):
+            for is_offer, columns in ((False, pool.reserve), (True, pool.offer)):
+                for resource, column in columns.items():
+                    for row in column.nonzero()[0].tolist():
+                        one = handed.setdefault(self.nodes.node(row).name, Handed())
+                        one.amounts.append((number, is_offer, resource, int(column[row])))
+        for need in self.needs.all():
+            handed.setdefault(self.nodes.node(need.row).name, Handed()).needs.append(need.pod)
+        return handed, [(tuple(pool.is_open), tuple(pool.is_frozen)) for pool in self.pools]
+
+    def adopt(self, handed: object) -> None:
+        """Takes over the result of `export`, before any node is known."""
+        assert isinstance(handed, tuple), "the export of another ledger"
+        self.is_adopted = True
+        self._handed, openings = dict(handed[0]), handed[1]
+        for pool, (is_open, is_frozen) in zip(self.pools, openings, strict=True):
+            pool.is_open, pool.is_frozen = list(is_open), list(is_frozen)
+
+    def _adopt(self, row: int, node: str) -> None:
+        found = self._handed.pop(node, None)
+        if found is None:
+            return
+        for number, is_offer, resource, amount in found.amounts:
+            pool = self.pools[number]
+            self._grow(pool, row)
+            pool.column(pool.offer if is_offer else pool.reserve, resource)[row] = amount
+        for pod in found.needs:
+            self.needs.add(pod, row, self.now_s)
+
+    def rows_of(self, pool: Pool) -> Iterator[tuple[int, LoanTerms, Rows]]:
+        """Yields each limited loan of the pool with its rows."""
+        for number, loan in enumerate(pool.loans):
+            if loan.is_limited:
+                yield number, loan, (pool.loan_of == number).nonzero()[0]
+
+    def has_pods(self, pool: Pool, rows: Rows) -> Bools:
+        """Returns bool[rows]: rows with pods of the pool."""
+        found: Bools = pool.pods.take(rows) > 0
+        return found
+
+    def pools_of(self, domain: str) -> Iterable[Pool]:
+        """Returns the pools of a borrowing domain."""
+        return [pool for pool in self.pools if pool.borrower.domain == domain and pool.loans]
+
+
+def not_lent(loan: LoanTerms, resource: str) -> str:
+    return f"{loan.lender} does not lend {resource}"
+
+
+def too_little(loan: LoanTerms, resource: str) -> str:
+    return f"Insufficient {resource} on loan from {loan.lender}"
+
+
+def nothing_lent(*, is_idle: bool) -> str:
+    return "the node lends no idle capacity" if is_idle else "the node lends only idle capacity"
+
+
+def _loan_number(pool: Pool, node: Node) -> int:
+    """Returns the first loan of the pool that lends the node; OWN if no loan of the borrower does."""
+    for number, loan in enumerate(pool.loans):
+        if loan.lends(node):
+            return number
+    return NO_POOL if any(loan.lends(node) for loan in pool.borrower.loans) else OWN

@@ -1,0 +1,77 @@
+"""What waiting pods of lenders need on rows where pods on loan hold it. Owned by the LoanLedger; written by PostFilter and Reserve."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import numpy as np
+
+from multisched.framework.node_view import Int64, Rows
+from multisched.model.objects import Pod
+
+
+class Need(msgspec.Struct, frozen=True):
+    """Capacity that a waiting pod of the lender needs on a row."""
+
+    pod: Pod
+    row: int
+    since_s: float
+    """Epoch seconds."""
+    is_nominated: bool = True
+    """False: a member of a gang, which is not nominated before the whole gang can start."""
+
+
+class Needs:
+    """The needs by uid of the waiting pod, and their sums by row."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._by_uid: dict[str, Need] = {}
+        self._sums: dict[int, Counter[str]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_uid)
+
+    def of(self, uid: str) -> Need | None:
+        return self._by_uid.get(uid)
+
+    def all(self) -> list[Need]:
+        return list(self._by_uid.values())
+
+    def on(self, row: int) -> list[Need]:
+        """Returns the needs on one row."""
+        return [one for one in self._by_uid.values() if one.row == row] if row in self._sums else []
+
+    def at(self, resource: str, rows: Rows) -> Int64:
+        """Returns int64[rows]: the sums of a resource."""
+        found: Int64 = np.zeros(len(rows), np.int64)
+        if self._sums:
+            found[:] = [self._sums[row][resource] if row in self._sums else 0 for row in rows.tolist()]
+        return found
+
+    def add(self, pod: Pod, row: int, now_s: float, *, is_nominated: bool = True) -> None:
+        """Notes that the pod needs its requests on the row; replaces what it needed elsewhere."""
+        known = self._by_uid.get(pod.uid)
+        if known is not None and known.row == row:
+            return
+        self.drop(pod.uid)
+        self._by_uid[pod.uid] = Need(pod, row, now_s, is_nominated)
+        self._sums.setdefault(row, Counter()).update(pod.requests)
+        self.version += 1
+
+    def drop(self, uid: str) -> None:
+        """Forgets the need of a pod; ignores pods without one."""
+        known = self._by_uid.pop(uid, None)
+        if known is None:
+            return
+        self.version += 1
+        sums = self._sums[known.row]
+        sums.subtract(known.pod.requests)
+        if not any(one.row == known.row for one in self._by_uid.values()):
+            del self._sums[known.row]
+
+    def drop_row(self, row: int) -> None:
+        """Forgets what is needed on a row whose node is gone."""
+        for need in self.on(row):
+            self.drop(need.pod.uid)

@@ -1,0 +1,326 @@
+"""Recalls: which pods of a borrower were told to give capacity back, and which are due. No clock, no I/O.
+
+Owned by the background task of the borrower. What pods hold beyond their loan is known from the ledger at any moment; this adds only
+since when pods have been told. That stands in an annotation on the pods, too, so that the next leader goes on where this one ended.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from multisched.framework.context import PluginContext
+from multisched.framework.run_times import RunTimes
+from multisched.model.api_time import timestamp
+from multisched.model.cluster_objects import Job
+from multisched.model.job_progress import checkpoint_s, retries_left, zoned_seconds
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import CPU, PODS, Pod
+from multisched.plugins.loans.loan_ledger import LoanLedger, Pool
+from multisched.plugins.loans.terms import LoanTerms, ReturnTerms
+from multisched.plugins.loans.victims import Unit, covers, least_loss
+
+LOAN_NOTICE: Final = "multisched.io/loan-notice"
+"""Annotation of a pod that was told: the earliest time of its eviction (RFC 3339)."""
+RETRIES_SPARED: Final = 1
+"""A pod whose job has at most so many retries left is spared."""
+HOUR_S: Final = 3_600.0
+OWNERS_MAX: Final = 10_000
+
+
+class Told(msgspec.Struct):
+    """A pod that was told to give capacity back. Times are epoch seconds."""
+
+    pod: Pod
+    row: int
+    loan: LoanTerms
+    since_s: float
+    why: str
+    is_written: bool = False
+    """Its annotation was written, or cannot be."""
+    is_chosen: bool = False
+    """A pod that must be evicted together with it was: it follows in any case."""
+    evicted_s: float | None = None
+    """When its eviction was sent."""
+    removed_s: float | None = None
+    """When its deletion was sent last."""
+    reported_s: float = 0.0
+
+    @property
+    def returns(self) -> ReturnTerms:
+        assert self.loan.returns is not None, "only pods on such loans are told"
+        return self.loan.returns
+
+    @property
+    def due_s(self) -> float:
+        """The earliest time of its eviction."""
+        return self.since_s + self.returns.notice_s
+
+    @property
+    def overdue_s(self) -> float:
+        """From this time on it is deleted against its budgets, or with a shorter grace period."""
+        if self.evicted_s is not None:
+            return self.evicted_s + self.returns.grace_s
+        return self.since_s + self.returns.deadline_s - self.returns.grace_s
+
+    @property
+    def notice(self) -> str:
+        """The value of its annotation."""
+        return timestamp(datetime.fromtimestamp(self.due_s, UTC))
+
+
+class Recall(msgspec.Struct):
+    """Capacity of one row that has to come back."""
+
+    pool: Pool
+    loan: LoanTerms
+    row: int
+    since_s: float
+    why: str
+    excess: Mapping[str, int] = {}
+    """As it was last seen, with what leaving pods hold."""
+    is_late: bool = False
+    """It has passed its deadline."""
+
+
+class RecallCounts(msgspec.Struct):
+    """Counts since the start."""
+
+    recalls: int = 0
+    late: int = 0
+    """Recalls that were not complete at their deadline."""
+    told: int = 0
+    withdrawn: int = 0
+    """Told pods that were kept, because others gave the capacity back, or it was not needed any more."""
+    evicted: int = 0
+    removed: int = 0
+    """Pods that were deleted against their budgets, or with a shorter grace period."""
+    refused: int = 0
+    """Refused evictions."""
+    lost_core_s: float = 0.0
+
+
+class Recalls:
+    """The recalls of one borrowing domain."""
+
+    def __init__(self, ledger: LoanLedger, context: PluginContext) -> None:
+        self._ledger = ledger
+        self._context = context
+        self._run_times = context.shared.of(RunTimes)
+        self.told: dict[str, Told] = {}
+        self.open: dict[tuple[int, int], Recall] = {}
+        """(number of the pool, row) -> the recall."""
+        self.counts = RecallCounts()
+        self._evictions: dict[str, deque[float]] = {}
+        """uid of an owner -> when its pods were evicted within the last hour."""
+
+    # -- one row -----------------------------------------------------------------------------------------------------
+
+    def see(self, pool: Pool, loan: LoanTerms, row: int, excess: Mapping[str, int], why: str, now_s: float) -> None:
+        """Handles what the pool holds too much on a row: tells pods as far as others that were told or are leaving do not suffice."""
+        key = self._ledger.pools.index(pool), row
+        recall = self.open.get(key)
+        if recall is None:
+            recall = self.open[key] = Recall(pool, loan, row, now_s, why)
+            self.counts.recalls += 1
+        pods = self._pods(pool, row)
+        recall.excess, left = excess, self._left(excess, pods)
+        assert loan.returns is not None, "only such loans are recalled"
+        if not recall.is_late and now_s > recall.since_s + loan.returns.deadline_s:
+            recall.is_late = True
+            self.counts.late += 1
+        if not left:
+            return
+        for pod in pods:
+            if LOAN_NOTICE in pod.annotations:
+                self._tell(pod, row, loan, why, now_s)  # a former leader has told it
+        for whole in (False, True):
+            units = self.units(pool, row, pods, left, now_s, whole=whole)
+            if covers(units, left):
+                break
+        for unit in self._to_tell(units, left, loan.returns.notice_s, now_s):
+            for pod in unit.pods:
+                self._tell(pod, row, loan, why, now_s)
+
+    def ended(self, keys: Iterable[tuple[int, int]]) -> None:
+        """Ends the recalls of rows on which no pod holds too much any more."""
+        for key in keys:
+            del self.open[key]
+
+    def due(self, recall: Recall, now_s: float) -> list[list[Told]]:
+        """Returns the told pods to evict now, so that least work is lost: none before its time. The pods of an entry go together."""
+        pods = self._pods(recall.pool, recall.row)
+        left = self._left(recall.excess, pods)
+        if not left:
+            return []
+        for whole in (False, True):
+            units = [
+                unit
+                for unit in self.units(recall.pool, recall.row, pods, left, now_s, whole=whole)
+                if all(pod.uid in self.told and now_s >= self.told[pod.uid].due_s for pod in unit.pods)
+            ]
+            if covers(units, left):
+                break
+        return [[self.told[pod.uid] for pod in unit.pods] for unit in least_loss(units, left)]
+
+    def kept(self) -> list[Told]:
+        """Returns the told pods whose capacity is not needed any more, and forgets them; also those that are gone."""
+        needed = {uid for recall in self.open.values() for uid in self._ledger.holders(recall.pool, recall.row)}
+        gangs = self._context.gangs
+        if len(gangs):
+            keys = {gangs.key_of(uid) for uid in needed if uid in self.told} - {None}
+            needed |= {uid for uid in self.told if gangs.key_of(uid) in keys}
+        found = []
+        for uid, told in list(self.told.items()):
+            placed = self._context.hold.placed(uid)
+            if placed is None:
+                del self.told[uid]
+            elif uid not in needed and told.evicted_s is None and not told.is_chosen:
+                del self.told[uid]
+                self.counts.withdrawn += 1
+                found.append(told)
+        return found
+
+    def evicted(self, told: Told, now_s: float) -> None:
+        """Counts an eviction that was sent."""
+        told.evicted_s = now_s
+        self.counts.evicted += 1
+        self.counts.lost_core_s += self._lost(told.pod, now_s)
+        owner = told.pod.owner
+        if owner is not None:
+            if len(self._evictions) >= OWNERS_MAX:
+                del self._evictions[next(iter(self._evictions))]
+            self._evictions.setdefault(owner.uid, deque()).append(now_s)
+
+    def units(
+        self, pool: Pool, row: int, pods: Sequence[Pod], left: Mapping[str, int], now_s: float, *, whole: bool
+    ) -> list[Unit]:
+        """Returns the pods of the row that are not leaving, each with the pods that must be evicted with it.
+
+        `whole`: gangs are evicted whole; else only members that their gangs can spare are returned.
+        """
+        gangs, units, seen = self._context.gangs, list[Unit](), set[str]()
+        spare: dict[str, int] = {}
+        for pod in pods:
+            if pod.is_leaving or pod.uid in seen:
+                continue
+            key = gangs.key_of(pod.uid) if len(gangs) else None
+            together = [pod]
+            if key is not None and whole:
+                members = map(self._context.hold.placed, gangs.placed_members(key))
+                together = [one.pod for one in members if one is not None]
+            elif key is not None:
+                spare.setdefault(key, gangs.surplus(key))
+                spare[key] -= 1
+                if spare[key] < 0:
+                    continue
+            seen.update(one.uid for one in together)
+            units.append(self._unit(pool, row, tuple(together), left, now_s))
+        return units
+
+    def _unit(self, pool: Pool, row: int, pods: tuple[Pod, ...], left: Mapping[str, int], now_s: float) -> Unit:
+        frees: Counter[str] = Counter()
+        for pod in pods:
+            held = self._ledger.hold(pod.uid)
+            if held is not None and held.row == row and self._ledger.pools[held.pool] is pool:
+                frees.update({name: held.amounts.get(name, 0) for name in left if name != PODS})
+                frees[PODS] += 1
+        lost = sum(self._lost(pod, now_s) for pod in pods)
+        return Unit(pods, frees, lost, sum(self._is_spared(pod, now_s) for pod in pods))
+
+    def _lost(self, pod: Pod, now_s: float) -> float:
+        return lost_core_s(pod, self._ledger.demand(pod).get(CPU, 0), now_s)
+
+    def _is_spared(self, pod: Pod, now_s: float) -> bool:
+        left = retries_left(pod.annotations)
+        owner = pod.owner
+        if owner is not None and owner.kind == "Job":
+            job = self._context.objects.get(ObjectKind.JOB, pod.namespace, owner.name)
+            if isinstance(job, Job) and job.uid == owner.uid and job.retries_left is not None:
+                left = job.retries_left if left is None else min(left, job.retries_left)
+        if left is not None and left <= RETRIES_SPARED:
+            return True
+        return owner is not None and self._evicted_last_hour(owner.uid, now_s) >= self._cap_of(pod)
+
+    def _cap_of(self, pod: Pod) -> int:
+        told = self.told.get(pod.uid)
+        loans = [told.loan] if told is not None else [one.loan for one in self.open.values()]
+        return min((loan.returns.evictions_per_owner for loan in loans if loan.returns is not None), default=1)
+
+    def _evicted_last_hour(self, owner: str, now_s: float) -> int:
+        times = self._evictions.get(owner)
+        if times is None:
+            return 0
+        while times and times[0] <= now_s - HOUR_S:
+            times.popleft()
+        if not times:
+            del self._evictions[owner]
+        return len(times)
+
+    def _to_tell(self, units: Sequence[Unit], left: Mapping[str, int], notice_s: float, now_s: float) -> list[Unit]:
+        """Returns the units that have to be told: those that were, those that will probably end in time, then the cheapest."""
+        rest = _without(left, [unit for unit in units if self._is_told(unit)])
+        if not rest:
+            return []
+        found, others = list[Unit](), list[Unit]()
+        for unit in units:
+            if not self._is_told(unit):
+                (found if self._ends(unit, notice_s, now_s) else others).append(unit)
+        rest = _without(rest, found)
+        return found + (least_loss(others, rest) if rest else [])
+
+    def _is_told(self, unit: Unit) -> bool:
+        return all(pod.uid in self.told for pod in unit.pods)
+
+    def _ends(self, unit: Unit, within_s: float, now_s: float) -> bool:
+        """Reports whether all pods of the unit will probably end by themselves, and free something."""
+        times = [self._run_times.residual_s(pod, now_s) for pod in unit.pods]
+        return any(unit.frees.values()) and all(left_s is not None and left_s <= within_s for left_s in times)
+
+    def _tell(self, pod: Pod, row: int, loan: LoanTerms, why: str, now_s: float) -> None:
+        if pod.uid in self.told:
+            return
+        assert loan.returns is not None, "only such loans are recalled"
+        since_s = now_s
+        if (text := pod.annotations.get(LOAN_NOTICE)) is not None:
+            try:
+                since_s = min(now_s, zoned_seconds(text[:64]) - loan.returns.notice_s)
+            except (ValueError, OverflowError):
+                since_s = now_s
+        self.told[pod.uid] = Told(pod, row, loan, since_s, why, is_written=since_s < now_s)
+        self.counts.told += since_s == now_s
+
+    def _pods(self, pool: Pool, row: int) -> list[Pod]:
+        placed = map(self._context.hold.placed, self._ledger.holders(pool, row))
+        return [one.pod for one in placed if one is not None]
+
+    def _left(self, excess: Mapping[str, int], pods: Sequence[Pod]) -> dict[str, int]:
+        """Returns the excess without what leaving pods hold."""
+        left = dict(excess)
+        for pod in pods:
+            if pod.is_leaving and (held := self._ledger.hold(pod.uid)) is not None:
+                for name in left:
+                    left[name] -= 1 if name == PODS else held.amounts.get(name, 0)
+        return {name: amount for name, amount in left.items() if amount > 0}
+
+
+def lost_core_s(pod: Pod, cpu_milli: int, now_s: float) -> float:
+    """Returns the core-seconds of work that an eviction loses: since the start, or the last checkpoint that the job published."""
+    began_s = pod.started_s or now_s
+    saved_s = checkpoint_s(pod.annotations)
+    if saved_s is not None:
+        began_s = max(began_s, min(saved_s, now_s))
+    return max(0.0, now_s - began_s) * cpu_milli / 1000.0
+
+
+def _without(left: Mapping[str, int], units: Iterable[Unit]) -> dict[str, int]:
+    """Returns what is left after these units are gone; empty: they suffice."""
+    units = tuple(units)
+    if covers(units, left):
+        return {}
+    found = {name: amount - sum(unit.frees.get(name, 0) for unit in units) for name, amount in left.items()}
+    return {name: amount for name, amount in found.items() if amount > 0}

@@ -1,0 +1,116 @@
+"""The terms of loans: which rows of a lender a borrower may use, how much of them, when, and how capacity comes back.
+
+Values; compiled from the configuration (`multisched.config.loans`). Epoch seconds; reads no clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Final
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from multisched.framework.weekly_hours import DayHours
+from multisched.model.objects import Node
+
+DEFAULT_RESOURCES: Final = ("cpu", "memory", "ephemeral-storage")
+IDLE_RESOURCES: Final = ("cpu",)
+MERGED_MAX: Final = 16
+"""Hours that follow one another without a gap are one opening, as far as so many of them reach."""
+
+
+class OpenHours(msgspec.Struct, frozen=True):
+    """Hours of the week in the wall time of one zone."""
+
+    hours: tuple[tuple[int, DayHours], ...]
+    """Weekday on which they begin (0 is Monday), and the minutes since its midnight."""
+    zone: str = "UTC"
+
+    def closes_s(self, now_s: float) -> float | None:
+        """Returns when the hours that are open at `now_s` end; infinite if they never do; None if they are closed."""
+        at_s = now_s
+        for _ in range(MERGED_MAX):
+            end_s = max((end_s for begin_s, end_s in self._around(at_s) if begin_s <= at_s < end_s), default=None)
+            if end_s is None:
+                return at_s if at_s > now_s else None
+            at_s = end_s
+        return math.inf
+
+    def opens_s(self, now_s: float) -> float | None:
+        """Returns when closed hours open next; None if that is more than a week away."""
+        begins = (begin_s for day in range(8) for begin_s, _ in self._around(now_s + 86_400.0 * day))
+        return min((begin_s for begin_s in begins if begin_s > now_s), default=None)
+
+    def _around(self, at_s: float) -> list[tuple[float, float]]:
+        """Returns begin and end of the hours that begin on the day before, on the day of `at_s` and on the day after."""
+        zone = ZoneInfo(self.zone)
+        midnight = datetime.fromtimestamp(at_s, zone).replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
+        found = []
+        for shift in (-1, 0, 1):
+            day = midnight + timedelta(days=shift)
+            for weekday, (begin, end) in self.hours:
+                if weekday == day.weekday():
+                    walls = (day + timedelta(minutes=minute) for minute in (begin, end))
+                    begin_s, end_s = (wall.replace(tzinfo=zone).timestamp() for wall in walls)
+                    found.append((begin_s, end_s))
+        return found
+
+
+class ReturnTerms(msgspec.Struct, frozen=True):
+    """How capacity comes back to the lender."""
+
+    notice_s: float
+    """From the moment at which a pod is told until it is evicted."""
+    grace_s: float
+    """What an evicted pod may take to end, at most."""
+    deadline_s: float
+    """From the recall until all is back: `deadline_s - grace_s` after it, budgets of disruptions no longer protect pods."""
+    evictions_per_owner: int
+    """Evicted pods of one owner and hour, after which pods of other owners are taken first."""
+
+
+class LoanTerms(msgspec.Struct, frozen=True):
+    """One loan."""
+
+    lender: str
+    borrower: str
+    lends: Callable[[Node], bool]
+    """Reports whether the lender's node is part of the loan."""
+    lends_words: str
+    """How the nodes are selected, for people."""
+    is_limited: bool = True
+    """False: the borrower may use the rows like its own."""
+    is_idle: bool = False
+    """What the lender's pods request and do not use is lent, instead of what no pod requests."""
+    resources: frozenset[str] = frozenset(DEFAULT_RESOURCES)
+    """The only resources that pods on loan may request."""
+    share_percent: int = 100
+    threshold_percent: int = 100
+    """Of an idle loan: what all pods together may use of allocatable."""
+    headroom: Mapping[str, int] = {}
+    """Resource -> amount that is kept free on each row."""
+    hours: OpenHours | None = None
+    """None: always open."""
+    returns: ReturnTerms | None = None
+    """None: the lender waits until pods of the borrower end."""
+
+    @property
+    def name(self) -> str:
+        """For people and metrics."""
+        return f"{self.lender} to {self.borrower}{' (idle)' if self.is_idle else ''}"
+
+    def closes_s(self, now_s: float) -> float | None:
+        """Returns when the loan closes; infinite if it never does; None if it is closed."""
+        return math.inf if self.hours is None else self.hours.closes_s(now_s)
+
+
+class Borrower(msgspec.Struct, frozen=True):
+    """A domain with limited loans."""
+
+    domain: str
+    scheduler_names: frozenset[str]
+    loans: tuple[LoanTerms, ...]
+    """In file order; the first that lends a row counts."""
