@@ -237,21 +237,22 @@ class Forecast:
     def predicted_use(
         self, resource: str, rows: Rows, begin_s: float, end_s: float, without: Mapping[int, Sequence[Pod]]
     ) -> PredictedUse | None:
-        """See `framework.use_peaks.ForecastsUse`: the sum of the pods' peaks in each slot between the two moments."""
+        """See `framework.use_peaks.ForecastsUse`: the highest of the sum of the pods' peaks, which changes linearly between the middles
+        of slots.
+        """
         quantized = self._ledger.predictor.quantized
         if quantized is None or resource not in quantized.dimensions:
             return None
         at, profiles = quantized.dimensions.index(resource), quantized.profiles
-        steps = range(int((end_s - begin_s) // profiles.slot_s) + 2)
-        slots = sorted({profiles.slot_of(min(end_s, begin_s + step * profiles.slot_s)) for step in steps})
-        loads = self._ledger.settled(rows).of(rows)[:, at][:, slots].astype(np.int64)
+        loads = self._ledger.settled(rows).of(rows)[:, at].astype(np.int64)
         for number, row in enumerate(rows.tolist()):
             for pod in without.get(row, ()):
                 curve = self._ledger.predictor.predict(pod).curve
                 if curve is not None and self._ledger.holds(pod.uid, row):
-                    loads[number] -= curve.quanta[at, slots]
+                    loads[number] -= curve.quanta[at]
         unit = quantized.quantum_milli.item(at) / (1.0 if resource == CPU else MILLI)
-        return PredictedUse(loads.max(axis=1, initial=0) * unit, profiles.newest_s)
+        found = loads @ profiles.curve_weights(begin_s, end_s).T
+        return PredictedUse(found.max(axis=1, initial=0.0) * unit, profiles.newest_s)
 
     def refit_state(self) -> RefitState | None:
         """Returns the state of the refit; None if no refit is configured."""

@@ -7,6 +7,7 @@ Monday at 00:00.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from datetime import datetime
 from enum import IntEnum
@@ -120,8 +121,26 @@ class Profiles(msgspec.Struct, frozen=True):
 
     def slot_of(self, epoch_s: float) -> int:
         """Returns the slot of a moment by wall time: when clocks change, a slot can occur twice or not at all."""
+        return int(self._second_of_week(epoch_s) // self.slot_s)
+
+    def curve_weights(self, begin_s: float, end_s: float) -> NDArray[np.float64]:
+        """Returns float64[moments, slots]: how values of slots mix to those of the line through the middles of the slots.
+
+        The moments are both ends and all middles between them: between two of them the line is straight, so the highest value between
+        the ends is at one of them. A change of clocks between the ends is ignored.
+        """
+        first = self._second_of_week(begin_s) / self.slot_s - 0.5
+        last = first + (end_s - begin_s) / self.slot_s
+        at = np.array([first, *range(math.ceil(first), math.floor(last) + 1), last])
+        before = np.floor(at)
+        found, moments = np.zeros((len(at), self.slots)), np.arange(len(at))
+        found[moments, before.astype(np.intp) % self.slots] += 1.0 - (at - before)
+        found[moments, (before.astype(np.intp) + 1) % self.slots] += at - before
+        return found
+
+    def _second_of_week(self, epoch_s: float) -> int:
         local = datetime.fromtimestamp(epoch_s, ZoneInfo(self.zone))
-        return int((local.weekday() * 86_400 + local.hour * 3_600 + local.minute * 60 + local.second) // self.slot_s)
+        return local.weekday() * 86_400 + local.hour * 3_600 + local.minute * 60 + local.second
 
     def slot_name(self, slot: int) -> str:
         """Returns the begin of the slot for display: `Mon 20:00`."""

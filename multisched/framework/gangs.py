@@ -119,3 +119,6 @@ class NoGangs:
 
     def surplus(self, key: str) -> int:
         return 0
+
+    def needs(self, key: str) -> int:
+        return 0

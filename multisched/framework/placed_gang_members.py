@@ -39,3 +39,7 @@ class PlacedGangMembers(Protocol):
     def surplus(self, key: str) -> int:
         """Returns how many of those can be removed before the gang falls below its minimum. Never negative; 0 for an unknown gang."""
         ...
+
+    def needs(self, key: str) -> int:
+        """Returns how many more members must start together; 0: each may start alone, or the gang is unknown."""
+        ...

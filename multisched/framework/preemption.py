@@ -159,6 +159,16 @@ class Candidates(msgspec.Struct, frozen=True):
     needless: Sequence[str] = ()
     """Nodes on which the pod fits without any eviction: it was refused for another reason than capacity."""
 
+    def best(self) -> int:
+        """Returns the index of the row with the lowest costs, of equal ones the first. There must be a row."""
+        left = np.arange(len(self.rows))
+        for criterion in self.costs:
+            here = criterion[left]
+            left = left[here == here.min()]
+            if len(left) == 1:
+                break
+        return int(left[0])
+
 
 class Fitting(NamedTuple):
     """Rows on which the pod fits without any eviction."""

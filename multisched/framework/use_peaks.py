@@ -13,7 +13,7 @@ class PredictedUse(NamedTuple):
     """Predicted highest use of rows."""
 
     amounts: Float64
-    """float64[rows]: thousandths of cores, or bytes; an upper bound that one sample in twenty exceeds."""
+    """float64[rows]: thousandths of cores, or bytes. A sum over pods, each of which uses less in 19 of 20 samples."""
     learned_s: float
     """Epoch seconds of the newest sample that it was learned from."""
 

@@ -184,13 +184,7 @@ class DefaultPreemption:
         The criteria, in this order: fewest violated budgets, fewest gangs evicted whole, lowest highest priority of a victim,
         lowest sum of priorities, fewest victims, latest start among the victims of the highest priority, lowest row.
         """
-        left = np.arange(len(found.rows))
-        for criterion in found.costs:
-            here = criterion[left]
-            left = left[here == here.min()]
-            if len(left) == 1:
-                break
-        best = int(left[0])
+        best = found.best()
         node = cycle.nodes.node(int(found.rows[best])).name
         return Preemption(found.victims_at(best), (Nomination(pod, node),), self.name)
 

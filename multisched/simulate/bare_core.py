@@ -41,7 +41,7 @@ class BareCore:
         rows = DomainRows(domain.name, lambda node: True)
         self._cache.add_domain(rows)
         cache, registry = self._cache, plugin_registry()
-        context = PluginContext(
+        self.context = context = PluginContext(
             domain.name,
             cache.nodes,
             WaitingPodTable(),
@@ -91,6 +91,10 @@ class BareCore:
         self._queue.done(pod.uid)
         assert isinstance(result, Placed | Unplaced | Conflicted)
         return result.node if isinstance(result, Placed) else ""
+
+    def show(self, pod: Pod) -> None:
+        """Places the pod on `pod.node` without a decision, or updates it, as a watch would."""
+        self._cache.place(pod)
 
     def remove(self, pod: Pod) -> None:
         """Removes a placed pod, as if it had ended and been deleted."""

@@ -18,6 +18,7 @@ from functools import partial
 from tests.kit.run.seeded_run import run_seed
 from tests.kit.settings.setting import (
     EDITED_FROM,
+    LENT_FROM,
     OWNED_FROM,
     RELOADED_FROM,
     SERVERLESS_FROM,
@@ -30,6 +31,7 @@ from tests.sim import (
     edit_defects,
     gang_defects,
     job_defects,
+    loan_defects,
     planted_defects,
     quota_defects,
     reload_defects,
@@ -47,6 +49,7 @@ STARTS = {
     edit_defects.__name__: EDITED_FROM,
     tide_defects.__name__: TIDED_FROM,
     job_defects.__name__: SERVERLESS_FROM,
+    loan_defects.__name__: LENT_FROM,
 }
 """Module of defects -> the first seed of the runs that can catch them; other modules: 0."""
 SEEDS_MAX = 48
@@ -60,6 +63,7 @@ FIRST: dict[str, int] = {
     "amounts_are_compared_by_leaf_alone": 501,
     "annotations_are_no_own_change": 501,
     "answers_of_plugins_are_not_read": 300,
+    "arrivals_of_the_lender_recall_nothing": 1100,
     "assumed_pods_keep_their_size": 6,
     "assumed_pods_miss_the_next_tree": 1000,
     "attempts_await_no_events": 1,
@@ -71,10 +75,12 @@ FIRST: dict[str, int] = {
     "bare_pods_are_evicted": 800,
     "begun_evictions_are_left": 601,
     "bindings_carry_no_times": 300,
+    "borrowers_gangs_are_evicted_in_part": 1101,
     "breakers_never_close": 801,
     "breakers_never_open": 800,
     "broken_trees_lift_all_quotas": 120,
     "budgets_ignored": 5,
+    "budgets_of_pods_on_loan_are_ignored": 1100,
     "cancelled_members_count_at_the_barrier": 1000,
     "cards_are_shared_by_any_number": 301,
     "changed_pod_groups_regroup_no_members": 300,
@@ -102,11 +108,14 @@ FIRST: dict[str, int] = {
     "edited_trees_stay_out_of_force": 153,
     "elastic_units_are_limited": 900,
     "ended_locks_requeue_nothing": 300,
+    "ended_needs_requeue_no_borrower": 1101,
     "ended_nominations_requeue_only_lower_priority": 6,
     "equals_are_reclaimed": 221,
     "equals_preempted": 0,
     "events_in_flight_kept": 2,
     "events_in_flight_lost": 21,
+    "evicted_pods_hold_nothing": 1100,
+    "evictions_do_not_wait_for_the_notice": 1100,
     "expired_lease_not_waited_for": 0,
     "external_changes_are_not_compared": 102,
     "external_pods_elsewhere_ignored": 10,
@@ -130,17 +139,22 @@ FIRST: dict[str, int] = {
     "gated_members_of_started_gangs_stay": 1000,
     "gates_open": 53,
     "half_written_notices_count_as_begun_evictions": 600,
+    "headroom_is_ignored": 1101,
+    "holds_are_lost_after_a_restart": 1100,
     "invalid_configurations_reported_in_force": 221,
     "joined_rows_used_at_once": 6,
     "labels_left_out_of_parked_classes": 4,
     "labels_of_units_are_not_written": 801,
+    "last_retries_go_first": 1101,
     "late_refusals_keep_their_victims": 2,
     "later_members_pass_the_barrier": 1000,
     "lease_not_checked_before_bind": 9,
     "lease_released_too_early": 1,
     "leases_of_others_need_no_list": 0,
     "leaves_alone_have_a_max": 122,
+    "leaving_pods_hold_nothing": 1101,
     "ledgers_not_rolled_back": 2,
+    "loan_notices_of_a_former_leader_are_lost": 1101,
     "locks_of_others_are_overwritten": 308,
     "locks_of_others_are_stale_at_once": 308,
     "lost_binds_requeue_nothing": 10,
@@ -151,6 +165,9 @@ FIRST: dict[str, int] = {
     "members_tried_alone": 101,
     "memory_not_counted": 1,
     "models_of_cards_are_ignored": 600,
+    "most_work_is_lost": 1101,
+    "needs_of_deleted_pods_stay": 1101,
+    "new_leaders_leave_gangs_in_part": 1101,
     "new_members_leave_the_lead_parked": 227,
     "new_message_counts_as_repeat": 3,
     "new_tolerations_reach_no_pending_pod": 504,
@@ -168,6 +185,7 @@ FIRST: dict[str, int] = {
     "nominated_room_given_away": 2,
     "not_found_is_bound": 1,
     "notices_end_at_once": 600,
+    "notices_run_from_the_recall": 1104,
     "numbers_of_cards_are_not_compared": 302,
     "oldest_borrowers_go_first": 102,
     "one_allow_is_enough": 1,
@@ -189,6 +207,7 @@ FIRST: dict[str, int] = {
     "pods_that_are_gone_count_as_terminating": 300,
     "pods_that_end_slowly_give_their_cards_at_once": 300,
     "ports_ignored": 2,
+    "processes_that_do_not_lead_tell_pods": 1101,
     "protected_training_is_evicted": 600,
     "quarantine_ignores_namespaces": 9,
     "quarantine_never_ends": 3,
@@ -202,6 +221,7 @@ FIRST: dict[str, int] = {
     "reclaim_evicts_all_tried": 108,
     "reclaim_takes_one_too_few": 122,
     "reclaims_ignore_terminating_pods": 122,
+    "refused_notices_count_as_given": 1104,
     "refused_pods_dropped": 3,
     "refused_pods_never_quarantined": 4,
     "refused_profiles_count_as_in_force": 1000,
@@ -219,13 +239,17 @@ FIRST: dict[str, int] = {
     "resized_pods_not_recounted": 0,
     "resizes_count_when_they_are_requested": 1,
     "restarts_forget_unserved_pods": 300,
+    "retries_forget_the_need": 1100,
     "returned_gangs_are_evicted_at_once": 601,
     "roles_left_out_of_the_signature": 0,
+    "room_for_a_waiting_gang_is_lent_again": 1100,
     "room_for_one_member_more": 241,
     "rows_not_checked_at_commit": 24,
+    "searches_begin_anew_after_each_pause": 1100,
     "second_containers_hold_nothing": 300,
     "seen_before_the_last_binds_end": 220,
     "selectors_ignored": 1,
+    "shares_are_ignored": 1100,
     "shorter_flushes_ignored_for_parked_pods": 240,
     "slots_of_a_card_are_whole_cards": 300,
     "some_of_a_gang_are_enough": 100,
@@ -267,12 +291,14 @@ FIRST: dict[str, int] = {
     "waiting_members_count_as_scheduled": 100,
     "watched_victims_count_as_staying": 300,
     "withdrawn_binds_forgotten": 2,
+    "withdrawn_loan_notices_are_carried_out": 1101,
     "withdrawn_notices_are_carried_out": 601,
 }
 """Defect -> the seed to begin with: the first that caught it when it was last looked for."""
 
 UNSHOWN = frozenset(
     {
+        "forged_loan_notices_are_believed",  # tests/integration/loans/test_loan_notices.py catches it
         "deleted_representatives_end_the_turn",  # tests/unit/queueing/test_events_for_one_pod.py catches it
         "leaders_ahead_are_no_obstacle",  # tests/unit/shell/leadership/test_handover_edge_cases.py catches it
         "maxes_ignore_guarantees_below",  # tests/unit/plugins/quota/test_elastic_quota.py catches it: no world has guarantees
@@ -374,7 +400,8 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="that a defect may survive")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
-    every = PLANTED if options.planted else DEFECTS
+    # CI has no time for all: the planted ones show how much seeds catch, the others that each check still works.
+    every = PLANTED if options.planted else {name: one for name, one in DEFECTS.items() if name not in PLANTED}
     names = options.only or [name for name in every if options.all or name not in UNSHOWN]
     survived: list[str] = []
     found: dict[str, int] = {}

@@ -25,6 +25,7 @@ from tests.kit.settings.setting import (
     CONTESTED_FROM,
     EDITED_FROM,
     ELASTIC_FROM,
+    LENT_FROM,
     LINKED_FROM,
     OWNED_FROM,
     RARE_FROM,
@@ -47,6 +48,7 @@ KINDS = (
     SERVERLESS_FROM,
     ELASTIC_FROM,
     RARE_FROM,
+    LENT_FROM,
 )
 """The first seed of each kind of run."""
 TESTED = (
@@ -64,9 +66,11 @@ TESTED = (
     SERVERLESS_FROM + 1,
     ELASTIC_FROM,
     RARE_FROM,
+    LENT_FROM,
+    LENT_FROM + 1,
 )
-"""Seeds that `make test` plays (`test_sim`): one of each kind, and both halves of the scenarios of tides and of jobs. Those with an even
-number run the default configuration.
+"""Seeds that `make test` plays (`test_sim`): one of each kind, and both halves of the scenarios of tides, of jobs and of loans. Those
+with an even number run the default configuration.
 """
 FAULTS_MIN = 10
 """Minimum number of faults in every run."""

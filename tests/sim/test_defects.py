@@ -16,6 +16,7 @@ from tests.sim import (
     edit_defects,
     gang_defects,
     job_defects,
+    loan_defects,
     planted_defects,
     quota_defects,
     recent_defects,
@@ -41,6 +42,7 @@ def test_defect_has_the_signature_of_the_replaced_function(name: str, monkeypatc
     monkeypatch.setattr(reload_defects, "put", note)
     monkeypatch.setattr(tide_defects, "put", note)
     monkeypatch.setattr(job_defects, "put", note)
+    monkeypatch.setattr(loan_defects, "put", note)
     monkeypatch.setattr(planted_defects, "put", note)
 
     recent_defects.DEFECTS[name]()

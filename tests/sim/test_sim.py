@@ -11,12 +11,13 @@ from msgspec.structs import replace
 
 from multisched.config import loading
 from tests.kit.run.seeded_run import run_seed
-from tests.kit.scenarios import jobs, rare_moments, tides
+from tests.kit.scenarios import jobs, loans, rare_moments, tides
 from tests.kit.scenarios.edits import SCENARIOS
 from tests.kit.settings.setting import (
     CONTESTED_FROM,
     EDITED_FROM,
     ELASTIC_FROM,
+    LENT_FROM,
     LINKED_FROM,
     OWNED_FROM,
     RARE_FROM,
@@ -41,7 +42,9 @@ def test_every_invariant_holds_under_faults(seed: int) -> None:
         assert all(report.faults[name] for name in SCENARIOS), "each scenario comes to its edit"
     if TIDED_FROM <= seed < CONTESTED_FROM:
         assert all(report.faults[name] for name in tides.drawn_names(seed)), "each scenario comes to its event"
-    if seed >= RARE_FROM:
+    if seed >= LENT_FROM:
+        assert all(report.faults[name] for name in loans.drawn_names(seed)), "each scenario comes to its event"
+    elif seed >= RARE_FROM:
         assert all(report.faults[name] for name in rare_moments.SCENARIOS), "each scenario comes to its moment"
     elif seed >= SERVERLESS_FROM:
         assert all(report.faults[name] for name in jobs.drawn_names(seed)), "each scenario comes to its event"
@@ -51,9 +54,9 @@ def test_every_invariant_holds_under_faults(seed: int) -> None:
 
 
 def test_a_run_of_many_seeds_has_each_kind() -> None:
-    seeds = played(440)
+    seeds = played(480)
 
-    assert len(set(seeds)) == 440
+    assert len(set(seeds)) == 480
     ends = {
         0: TEAMED_FROM,
         TEAMED_FROM: PACKED_FROM,
@@ -65,7 +68,8 @@ def test_a_run_of_many_seeds_has_each_kind() -> None:
         CONTESTED_FROM: SERVERLESS_FROM,
         SERVERLESS_FROM: ELASTIC_FROM,
         ELASTIC_FROM: RARE_FROM,
-        RARE_FROM: RARE_FROM + 40,
+        RARE_FROM: LENT_FROM,
+        LENT_FROM: LENT_FROM + 40,
     }
     for first, end in ends.items():
         assert sum(first <= seed < end for seed in seeds) == 40

@@ -1,10 +1,13 @@
-"""The contribution of the job domain to `multisched simulate`: the workload `jobDay` and its policies."""
+"""The contribution of the job domain to `multisched simulate`: the workloads `jobDay` and `loanDay`, and their policies."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
+from domains.job.simulation.loans.report import POLICIES as LOAN_POLICIES
+from domains.job.simulation.loans.scenario import read_loan_day
+from domains.job.simulation.loans.section import LoanDayFile
 from domains.job.simulation.report import DEADLINE, FIFO, POLICIES, read_job_day
 from domains.job.simulation.run import CHEAPEST, PRICE
 from domains.job.simulation.section import JobDayFile
@@ -18,6 +21,10 @@ SIMULATION = Contribution(
         DEADLINE: _JOB,
         PRICE: _JOB,
         CHEAPEST: _JOB,
+    }
+    | dict.fromkeys(LOAN_POLICIES, _JOB),
+    workloads={
+        "jobDay": Workload(JobDayFile, POLICIES, read_job_day),
+        "loanDay": Workload(LoanDayFile, LOAN_POLICIES, read_loan_day),
     },
-    workloads={"jobDay": Workload(JobDayFile, POLICIES, read_job_day)},
 )

@@ -146,7 +146,7 @@ class AttemptDryRun:
         """Forgets how the best row was tested if that was before the latest pause. Returns whether a search has to test it again."""
         if not len(found.rows) or not self._results.has_paused:
             return False
-        row = int(found.rows[np.lexsort(found.costs[::-1])[0]])
+        row = int(found.rows[found.best()])
         old = [key for key in (self._key(row), self._gang_candidates().key(row)) if self._results.is_old(key)]
         for key in old:
             self._results.forget(key)

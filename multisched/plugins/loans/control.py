@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -20,7 +19,6 @@ from multisched.framework.context import PluginContext
 from multisched.framework.moving import EvictAnswer, Mover
 from multisched.framework.node_view import Int64, Rows
 from multisched.framework.ports import Clock, UnreachableError, WriteAnswer, pod_ref
-from multisched.model.api_time import timestamp
 from multisched.model.objects import PODS
 from multisched.plugins.loans.loan_ledger import LoanLedger, Pool
 from multisched.plugins.loans.recalls import LOAN_NOTICE, Recalls, Told
@@ -38,6 +36,8 @@ REPORT_S: Final = 60.0
 NEED_MAX_S: Final = 900.0
 """What a gang needs is forgotten so long after it was last tried."""
 ACTION: Final = "Lending"
+RETRIED: Final = frozenset({WriteAnswer.THROTTLED, WriteAnswer.UNKNOWN})
+"""Answers after which the next turn writes again."""
 
 
 class LoanControl:
@@ -49,21 +49,23 @@ class LoanControl:
         self._ledger = ledger
         self._context = context
         self._on_opened = on_opened
-        self.seen_s = 0.0
-        """Epoch seconds of the last look at all rows; 0 before the first."""
+        self._needed: set[tuple[str, int]] = set()
+        """uids and rows of the needs that there were at the last look."""
 
     async def run(self, ports: BackgroundPorts) -> None:
         while True:
-            await self._look(ports.clock)
-            if ports.mover is not None and ports.mover.may_act():
+            leads = ports.mover is not None and ports.mover.may_act()
+            await self._look(ports.clock, leads=leads)
+            if leads and ports.mover is not None and ports.mover.may_act():
                 await _Writes(self.recalls, ports.mover, ports.clock).carry_out()
             await asyncio.sleep(PERIOD_S)
 
-    async def _look(self, clock: Clock) -> None:
+    async def _look(self, clock: Clock, *, leads: bool) -> None:
         """Opens and closes loans, and updates the recalls."""
         now_s = clock.now().timestamp()
         self._ledger.now_s = now_s
         self._drop_needs()
+        takes_over = self.recalls.follow(leads=leads, now_s=now_s)
         seen: set[tuple[int, int]] = set()
         for pool in self._ledger.pools_of(self._context.domain):
             number = self._ledger.pools.index(pool)
@@ -72,13 +74,20 @@ class LoanControl:
                 if loan.returns is None:
                     continue
                 held = rows[self._ledger.has_pods(pool, rows)]
+                if takes_over:
+                    await self._adopt(pool, loan, held, now_s)
                 for row, excess in self._excess(pool, loan, held, is_closing=is_closing).items():
                     self.recalls.see(pool, loan, row, excess, self._why(loan, row, is_closing=is_closing), now_s)
                     seen.add((number, row))
                     if len(seen) % ROWS_PER_STEP == 0:
                         await asyncio.sleep(0)
         self.recalls.ended(set(self.recalls.open) - seen)
-        self.seen_s = now_s
+
+    async def _adopt(self, pool: Pool, loan: LoanTerms, rows: Rows, now_s: float) -> None:
+        for count, row in enumerate(rows.tolist()):
+            self.recalls.adopt(pool, loan, row, now_s)
+            if count % ROWS_PER_STEP == ROWS_PER_STEP - 1:
+                await asyncio.sleep(0)
 
     def _set_open(self, pool: Pool, number: int, loan: LoanTerms, now_s: float) -> bool:
         """Opens or closes the loan; returns True if all that is held must come back."""
@@ -115,8 +124,11 @@ class LoanControl:
         return f"{loan.lender} needs it"
 
     def _drop_needs(self) -> None:
-        """Forgets needs of pods that do not wait any longer, or not for that row."""
+        """Forgets needs of pods that do not wait any longer, or not for that row. If a need has ended, refused pods may fit."""
         needs = self._ledger.needs
+        before, self._needed = self._needed, {(need.pod.uid, need.row) for need in needs.all()}
+        if not before <= self._needed:
+            self._on_opened()
         if not needs:
             return
         waiting = {pod.uid for pod in self._context.pending()}
@@ -143,7 +155,7 @@ class _Writes:
 
     async def carry_out(self) -> None:
         """Withdraws, tells and evicts; each pod at most once."""
-        kept = self._recalls.kept()
+        kept = self._recalls.kept(self._now_s())
         fresh = [told for told in self._recalls.told.values() if not told.is_written]
         async with asyncio.TaskGroup() as tasks:
             for told in kept:
@@ -154,26 +166,39 @@ class _Writes:
         every = self._recalls.told.values()
         due = [[one] for one in every if one.is_chosen or one.evicted_s is not None]
         started = {one.pod.uid for (one,) in due}
-        for recall in self._recalls.open.values():
+        for count, recall in enumerate(self._recalls.open.values(), 1):
             for unit in self._recalls.due(recall, now_s):
                 if started.isdisjoint(one.pod.uid for one in unit):
                     started.update(one.pod.uid for one in unit)
                     due.append(unit)
+            if count % ROWS_PER_STEP == 0:
+                await asyncio.sleep(0)
         async with asyncio.TaskGroup() as tasks:
             for unit in due:
                 tasks.create_task(self._evict_all(unit))
 
     async def _tell(self, told: Told) -> None:
+        """Tells the pod; its notice runs from now. If the API server does not take it, the next turn tries again."""
         async with self._gate:
-            told.is_written = True
+            told.since_s = self._now_s()
             until = told.notice
-            await self._mover.annotate(pod_ref(told.pod), {LOAN_NOTICE: until}, timeout_s=self._mover.write_timeout_s)
+            reply = await self._mover.annotate(
+                pod_ref(told.pod), {LOAN_NOTICE: until}, timeout_s=self._mover.write_timeout_s
+            )
+        if reply.answer in RETRIED:
+            return
+        told.is_written = True
         note = f"will be evicted at {until} unless it ends before: the capacity is on loan, and {told.why}"
         self._record("Normal", told, "LoanRecalled", note)
 
     async def _withdraw(self, told: Told) -> None:
         async with self._gate:
-            await self._mover.annotate(pod_ref(told.pod), {LOAN_NOTICE: None}, timeout_s=self._mover.write_timeout_s)
+            reply = await self._mover.annotate(
+                pod_ref(told.pod), {LOAN_NOTICE: None}, timeout_s=self._mover.write_timeout_s
+            )
+        if reply.answer in RETRIED:
+            return
+        self._recalls.withdrawn(told)
         self._record("Normal", told, "LoanRecallWithdrawn", "not evicted: the capacity is not needed any more")
 
     async def _evict_all(self, unit: Sequence[Told]) -> None:
@@ -248,9 +273,3 @@ class _Writes:
 
     def _record(self, kind: str, told: Told, reason: str, note: str) -> None:
         self._mover.record_event(kind, pod_ref(told.pod), reason, note, action=ACTION)
-
-
-def until_words(told: Iterable[Told]) -> str:
-    """Returns the earliest eviction among the told pods, for people; empty if there are none."""
-    due_s = min((one.due_s for one in told), default=None)
-    return "" if due_s is None else timestamp(datetime.fromtimestamp(due_s, UTC))

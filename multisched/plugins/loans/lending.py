@@ -1,14 +1,14 @@
 """The background task of a lending domain: what it keeps for its own growth, and how much idle capacity it offers.
 
 Every half minute. Without a measurement, nothing new of idle capacity is lent, and what is held stays; a forecast that is missing or old
-is replaced by the current use and the rise that was usual. Both are said in `/readyz?verbose` and in `multisched loans`.
+leaves the current use and its usual errors. Both are said in `/readyz?verbose` and in `multisched loans`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -21,7 +21,7 @@ from multisched.framework.use_peaks import UsePeaks
 from multisched.model.objects import CPU, MEMORY, Pod
 from multisched.plugins.loans.idle_demand import idle_demand
 from multisched.plugins.loans.loan_ledger import LoanLedger, Pool
-from multisched.plugins.loans.offers import STEP_S, RequestHistory, UseHistory, idle_offer, shared_out
+from multisched.plugins.loans.offers import STEP_S, RequestHistory, UseOutlook, idle_offer, shared_out
 from multisched.plugins.loans.terms import LoanTerms
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,9 @@ USES_PER_STEP: Final = 5_000
 WORTH: Final = {CPU: 100, MEMORY: 128 * 2**20}
 """More of a resource on a row, from which on refused pods are tried again; of others 1."""
 
+IdlePods = Mapping[int, Sequence[Pod]]
+"""Row -> pods that use idle capacity."""
+NO_PODS: Final[IdlePods] = {}
 PodName = tuple[str, str]
 Measured = Mapping[str, Float64]
 """Resource -> float64[rows of the table]: use of pods that do not use idle capacity."""
@@ -50,7 +53,7 @@ class Lending:
         self._on_more = on_more
         self._requests: dict[tuple[int, int, str], RequestHistory] = {}
         """(pool, loan, resource) -> history of what the lender requests on the rows of the loan."""
-        self._uses: dict[tuple[int, int, str], UseHistory] = {}
+        self._outlooks: dict[tuple[int, int, str], UseOutlook] = {}
         self._measured_s = 0.0
         self._measured: Measured = {}
         self.problem = ""
@@ -68,10 +71,12 @@ class Lending:
             if any(loan.is_idle for _, _, loan in self._loans()):
                 await self._measure(now_s, problems)
             for pool, number, loan in list(self._loans()):
+                idle = await self._idle_pods(pool, number) if loan.is_idle else NO_PODS
                 rows = (pool.loan_of == number).nonzero()[0]
-                if len(rows):
-                    found = self._offer if loan.is_idle else self._reserve
-                    found(pool, number, loan, rows, now_s, problems)
+                if len(rows) and loan.is_idle:
+                    self._offer(pool, number, loan, rows, idle, now_s, problems)
+                elif len(rows):
+                    self._reserve(pool, number, loan, rows, now_s, problems)
                 await asyncio.sleep(0)
             self.problem = "; ".join(problems)
             await asyncio.sleep(STEP_S)
@@ -148,16 +153,23 @@ class Lending:
         return {CPU: cpu, MEMORY: memory}
 
     def _offer(
-        self, pool: Pool, number: int, loan: LoanTerms, rows: Rows, now_s: float, problems: dict[str, None]
+        self,
+        pool: Pool,
+        number: int,
+        loan: LoanTerms,
+        rows: Rows,
+        idle: IdlePods,
+        now_s: float,
+        problems: dict[str, None],
     ) -> None:
-        """Sets how much idle capacity of each row may be used."""
+        """Sets how much idle capacity of each row may be used. `idle`: pods whose use does not count."""
         is_stale = now_s - self._measured_s > STALE_MEASUREMENT_S
         is_more = self._ledger.set_frozen(pool, number, is_frozen=is_stale) and not is_stale
         if is_stale:
             problems[f"loan {loan.name}: nothing new is lent, because there is no current measurement"] = None
             return
         for resource in sorted(loan.resources & self._measured.keys()):
-            fresh = self._idle(pool, number, loan, resource, rows, self._measured[resource], now_s, problems)
+            fresh = self._idle(pool, number, loan, resource, rows, idle, now_s, problems)
             before = pool.at(pool.offer, resource, rows)
             if self._ledger.set_rows(pool.offer, pool, resource, rows, fresh):
                 is_more |= is_worth_a_try(resource, fresh - before)
@@ -171,36 +183,47 @@ class Lending:
         loan: LoanTerms,
         resource: str,
         rows: Rows,
-        measured: Float64,
+        idle: IdlePods,
         now_s: float,
         problems: dict[str, None],
     ) -> Int64:
         assert loan.returns is not None, "idle capacity is lent with a return only"
-        within_s = loan.returns.notice_s + loan.returns.grace_s + STEP_S
-        nodes = self._context.nodes
+        nodes, measured = self._context.nodes, self._measured[resource]
         allocatable = nodes.allocatable(resource).take(rows)
         used = np.where(rows < len(measured), measured.take(rows, mode="clip"), 0.0)
         key = self._ledger.pools.index(pool), number, resource
-        history = self._uses.setdefault(key, UseHistory(within_s))
-        shares = used / np.maximum(allocatable, 1)
-        history.add({nodes.node(row).name: share for row, share in zip(rows.tolist(), shares.tolist(), strict=True)})
-        predicted = self._predicted(pool, resource, rows, now_s, within_s)
+        return_s = loan.returns.notice_s + loan.returns.grace_s + STEP_S
+        outlook = self._outlooks.setdefault(key, UseOutlook(return_s))
+        predicted = self._predicted(resource, rows, idle, now_s, outlook.ahead_s)
         if predicted is None:
             problems[f"loan {loan.name}: no forecast of {resource}; lent by the current use alone"] = None
-        return idle_offer(
-            allocatable, loan.threshold_percent, used, history.rise(), predicted, loan.headroom.get(resource, 0)
-        )
+        names = tuple(nodes.node(row).name for row in rows.tolist())
+        needs = outlook.needs(names, allocatable, used, predicted)
+        limit: Float64 = allocatable * np.float64(loan.threshold_percent / 100.0) - loan.headroom.get(resource, 0)
+        return idle_offer(limit, needs, self._ledger.held_idle(resource, rows))
 
-    def _predicted(self, pool: Pool, resource: str, rows: Rows, now_s: float, within_s: float) -> Float64 | None:
+    def _predicted(
+        self, resource: str, rows: Rows, idle: IdlePods, now_s: float, ahead_s: Iterable[float]
+    ) -> list[Float64] | None:
         source = self._peaks.source
         if source is None:
             return None
-        without = {row: self._idle_pods(row) for row in rows[self._ledger.has_pods(pool, rows)].tolist()}
-        found = source.predicted_use(resource, rows, now_s, now_s + within_s, without)
-        return None if found is None or now_s - found.learned_s > STALE_FORECAST_S else found.amounts
+        found = []
+        for within_s in ahead_s:
+            one = source.predicted_use(resource, rows, now_s, now_s + within_s, idle)
+            if one is None or now_s - one.learned_s > STALE_FORECAST_S:
+                return None
+            found.append(one.amounts)
+        return found
 
-    def _idle_pods(self, row: int) -> list[Pod]:
-        return [pod for pod in self._context.nodes.pods_on(row) if idle_demand(pod)]
+    async def _idle_pods(self, pool: Pool, number: int) -> IdlePods:
+        """Returns row -> pods that use idle capacity, of the loan's rows with such pods of the pool. Pauses: there may be 100,000."""
+        rows, found = (pool.loan_of == number).nonzero()[0], dict[int, list[Pod]]()
+        for count, row in enumerate(rows[self._ledger.has_pods(pool, rows)].tolist(), 1):
+            found[row] = [pod for pod in self._context.nodes.pods_on(row) if idle_demand(pod)]
+            if count % NODES_PER_STEP == 0:
+                await asyncio.sleep(0)
+        return found
 
 
 def is_worth_a_try(resource: str, more: Int64) -> bool:

@@ -26,8 +26,6 @@ OWN: Final = -1
 """Number of the loan of a row that is the borrower's own."""
 NO_POOL: Final = -2
 """Number of the loan of a row that lends nothing to pods of this pool."""
-NOTHING: Final[Mapping[str, int]] = {}
-
 
 Trial = Mapping[tuple[int, bool], Mapping[str, int]]
 """(row, of the pod's own pool) -> resource -> amount that pods of borrowers hold there in an overlay, beyond the ledger."""
@@ -90,6 +88,15 @@ class Pool:
             return np.zeros(len(rows), np.int64)
         picked: Int64 = np.where(rows < len(found), found.take(rows, mode="clip"), 0)
         return picked
+
+    def set_loan(self, row: int, number: int) -> bool:
+        """Sets the loan of a row; what background tasks have set for its former loan is forgotten. Returns True if that is a change."""
+        if self.loan_of[row] == number:
+            return False
+        self.loan_of[row] = number
+        for column in (*self.reserve.values(), *self.offer.values()):
+            column[row : row + 1] = 0  # it may be shorter
+        return True
 
     def loans_at(self, rows: Rows) -> Int64:
         """Returns int64[rows]: see `loan_of`."""
@@ -162,17 +169,15 @@ class LoanLedger:
             self._count(known, -1)
 
     def set_node(self, row: int, node: Node | None) -> None:
-        if node is not None and self._handed:
-            self._adopt(row, node.name)
         for pool in self.pools:
             self._grow(pool, row)
-            number = OWN if node is None else _loan_number(pool, node)
-            if pool.loan_of[row] != number:
-                pool.loan_of[row] = number
+            if pool.set_loan(row, OWN if node is None else _loan_number(pool, node)):
                 self._offers_version += 1
                 self.loans_version += 1
         if node is None:
             self.needs.drop_row(row)
+        elif self._handed:
+            self._adopt(row, node.name)
 
     def held(self) -> Mapping[str, object]:
         return self._held
@@ -338,6 +343,10 @@ class LoanLedger:
         share = unused if loan.share_percent == 100 else np.maximum(0, unused) * loan.share_percent // 100
         limit: Int64 = share - loan.headroom.get(resource, 0) - pool.at(pool.reserve, resource, rows)
         return limit
+
+    def held_idle(self, resource: str, rows: Rows) -> Int64:
+        """Returns int64[rows]: what pods of all borrowers hold of idle capacity."""
+        return self._all_held(True, resource, rows)
 
     def _left_by_lender(self, resource: str, rows: Rows) -> Int64:
         """Returns int64[rows]: what pods that are on no loan leave of allocatable, waiting ones of the lender included."""

@@ -19,7 +19,7 @@ from multisched.framework.caching import SplitCacheKey
 from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.dependency import Dependency
-from multisched.framework.events import ASSIGNED_POD_DELETE, NODE_ADD, Action, ClusterEvent, EventRegistration, Resource
+from multisched.framework.events import ASSIGNED_POD_DELETE, Action, ClusterEvent, EventRegistration, Resource
 from multisched.framework.introspection import PluginMetric
 from multisched.framework.node_view import Codes, Rows
 from multisched.framework.points import CycleView, PostFilterResult, PreFilterResult, Refusals
@@ -45,7 +45,9 @@ from multisched.plugins.loans.loan_ledger import (
     nothing_lent,
     too_little,
 )
-from multisched.plugins.loans.on_loan import OnLoan
+from multisched.plugins.loans.needs import Need
+from multisched.plugins.loans.on_loan import Answers, OnLoan
+from multisched.plugins.loans.recalls import idle_room_factor, retries_of
 
 LOANS: Final = "Loans"
 BORROWERS_ARG: Final = "borrowers"
@@ -78,6 +80,7 @@ class Loans:
         loans = [loan for borrower in ledger.borrowers for loan in borrower.loans]
         self._may_recall = any(loan.lender == context.domain and loan.returns is not None for loan in loans)
         self._budgets = DisruptionBudgets(context.objects, context.victims)
+        self._answers: Answers = {}
         self.lending = Lending(ledger, context, lambda: context.notify(OPENED))
 
     async def run(self, ports: BackgroundPorts) -> None:
@@ -101,14 +104,17 @@ class Loans:
         dry_run = refusals.dry_run()
         row = self._row_needed(pod, dry_run)
         if row is None:
-            found = dry_run.displace(OnLoan(self.ledger, self._context.domain, self._budgets))
+            found = dry_run.displace(self._on_loan())
             if len(found.rows):
-                row = int(found.rows[np.lexsort(found.costs[::-1])[0]])
+                row = int(found.rows[found.best()])
         if row is None:
             self.ledger.needs.drop(pod.uid)
             return PostFilterResult(Status.unschedulable())
         self.ledger.needs.add(pod, row, self.ledger.now_s)
         return PostFilterResult(SUCCESS, cycle.nodes.node(row).name)
+
+    def _on_loan(self) -> OnLoan:
+        return OnLoan(self.ledger, self._context.domain, self._budgets, self._answers)
 
     def _row_needed(self, pod: Pod, dry_run: DryRun) -> int | None:
         """Returns the row to which the pod is nominated already, if it would still help."""
@@ -128,16 +134,32 @@ class Loans:
         """Notes what the pods need on the rows where they would start together. They are nominated when it is back."""
         if not self._may_recall or any(self._pool(pod) is not None for pod in pods):
             return PostFilterResult(Status.unschedulable())
-        found = yield from dry_run.displace(OnLoan(self.ledger, self._context.domain, self._budgets))
+        found = yield from dry_run.displace(self._on_loan())
+        if found is None and self._are_met(pods):
+            return PostFilterResult(Status.unschedulable(WAITS_FOR_LOAN))
         for pod in pods:
             self.ledger.needs.drop(pod.uid)
         if found is None or not found.victims:
             return PostFilterResult(Status.unschedulable())
         for pod, node in found.nominations:
             row = cycle.nodes.row_of(node)
-            if row is not None and node in found.victims:
+            if row is not None:  # also where nothing has to end: it must not be lent again meanwhile
                 self.ledger.needs.add(pod, row, self.ledger.now_s, is_nominated=False)
         return PostFilterResult(Status.unschedulable(WAITS_FOR_LOAN))
+
+    def _are_met(self, pods: Sequence[Pod]) -> bool:
+        """Reports whether what the pods needed is back, so that their next attempt can use it."""
+        needs = [need for pod in pods if (need := self.ledger.needs.of(pod.uid)) is not None]
+        return bool(needs) and not any(self._is_held(need) for need in needs)
+
+    def _is_held(self, need: Need) -> bool:
+        """Reports whether pods on loan hold too much on the row of a need."""
+        rows = np.array([need.row], np.intp)
+        return any(
+            loan is not None and any(self.ledger.excess(pool, loan, name, rows)[0] for name in need.pod.requests)
+            for number, pool in enumerate(self.ledger.pools)
+            for loan in (self.ledger.loan_at(number, need.row),)
+        )
 
     def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
         if self.ledger.needs:
@@ -211,14 +233,18 @@ class BorrowingLoans(Loans):
         if why := self.ledger.why_closed(pool, number):
             return self._hard(why)
         demand = self.ledger.demand(pod)
+        factor = self._room_factor(pool, pod)
         if foreign := self.ledger.not_lent(pod, loan):
             return self._hard(not_lent(loan, foreign))
         codes: Codes = np.zeros(len(rows), np.uint8)
         for resource, amount in demand.items():
             if amount:
-                lacking = self.ledger.room(pool, loan, resource, rows, trial) < amount
+                lacking = self.ledger.room(pool, loan, resource, rows, trial) < factor * amount
                 codes[lacking & (codes == 0)] = self.reasons.code(Code.UNSCHEDULABLE, too_little(loan, resource))
         return codes
+
+    def _room_factor(self, pool: Pool, pod: Pod) -> int:
+        return idle_room_factor(retries_of(pod, self._context.objects)) if pool.is_idle else 1
 
     def _hard(self, reason: str) -> int:
         return self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, reason)
@@ -245,13 +271,14 @@ class BorrowingLoans(Loans):
         return SUCCESS
 
     def sign(self, pod: Pod) -> Hashable:
-        return () if self._pool(pod) is None else tuple(sorted(self.ledger.demand(pod).items()))
+        pool = self._pool(pod)
+        return () if pool is None else (self._room_factor(pool, pod), *sorted(self.ledger.demand(pod).items()))
 
     def cache_key(self, cycle: CycleView, pod: Pod) -> SplitCacheKey | None:
         return None if self._pool(pod) is None else SplitCacheKey(self.ledger.offers_version, None)
 
     def events_to_register(self) -> Sequence[EventRegistration]:
-        return tuple(map(EventRegistration, (OPENED, NODE_ADD, NODE_CHANGED, ASSIGNED_POD_DELETE, SHRUNK)))
+        return tuple(map(EventRegistration, (OPENED, NODE_CHANGED, ASSIGNED_POD_DELETE, SHRUNK)))
 
     def remarks_of_pod(self, pod: Pod) -> Sequence[str]:
         """See `framework.introspection.RemarkPlugin`."""

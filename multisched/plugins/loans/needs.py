@@ -28,6 +28,7 @@ class Needs:
     def __init__(self) -> None:
         self.version = 0
         self._by_uid: dict[str, Need] = {}
+        self._on_row: dict[int, dict[str, Need]] = {}
         self._sums: dict[int, Counter[str]] = {}
 
     def __bool__(self) -> bool:
@@ -41,7 +42,7 @@ class Needs:
 
     def on(self, row: int) -> list[Need]:
         """Returns the needs on one row."""
-        return [one for one in self._by_uid.values() if one.row == row] if row in self._sums else []
+        return list(self._on_row.get(row, {}).values())
 
     def at(self, resource: str, rows: Rows) -> Int64:
         """Returns int64[rows]: the sums of a resource."""
@@ -56,7 +57,8 @@ class Needs:
         if known is not None and known.row == row:
             return
         self.drop(pod.uid)
-        self._by_uid[pod.uid] = Need(pod, row, now_s, is_nominated)
+        need = Need(pod, row, now_s, is_nominated)
+        self._by_uid[pod.uid] = self._on_row.setdefault(row, {})[pod.uid] = need
         self._sums.setdefault(row, Counter()).update(pod.requests)
         self.version += 1
 
@@ -66,10 +68,10 @@ class Needs:
         if known is None:
             return
         self.version += 1
-        sums = self._sums[known.row]
-        sums.subtract(known.pod.requests)
-        if not any(one.row == known.row for one in self._by_uid.values()):
-            del self._sums[known.row]
+        self._sums[known.row].subtract(known.pod.requests)
+        del self._on_row[known.row][uid]
+        if not self._on_row[known.row]:
+            del self._on_row[known.row], self._sums[known.row]
 
     def drop_row(self, row: int) -> None:
         """Forgets what is needed on a row whose node is gone."""

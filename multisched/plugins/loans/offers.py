@@ -1,13 +1,14 @@
 """How much a lender can spare: the arithmetic of reserves for its growth, and of idle capacity. Pure; amounts are int64 or float64[rows].
 
 Unrequested capacity: the lender's growth within the time in which it cannot get capacity back is kept free, once for all rows on loan.
-Idle capacity: what the threshold leaves of the highest of the predicted use, and of the current use with the rise that was usual.
+Idle capacity: what the threshold leaves of the use to expect (the current one, with the growth of the forecast) and of its usual error.
 Sources: Koordinator's batch resources subtract the current use; "Take it to the limit" (EuroSys 2021) the predicted peak.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -21,8 +22,15 @@ HISTORY_STEPS: Final = int(DAY_S / STEP_S) + 120
 RISE_SHARE: Final = 0.99
 LEARNED_MIN_S: Final = 3_600.0
 """With less history, no rise is known."""
-UNKNOWN_RISE: Final = 0.10
-"""Of allocatable: the rise of use that is expected before one was measured."""
+BINS: Final = 1_000
+UNKNOWN_RETURN_ERROR: Final = 0.10
+UNKNOWN_LEND_ERROR: Final = 0.20
+"""Of allocatable: the errors that are expected before any were measured."""
+RETURN_SHARE: Final = 0.99
+"""Of errors that are covered until capacity can be back: an error that is not covered takes a node over the threshold."""
+LEND_AHEAD_S: Final = 900.0
+LEND_SHARE: Final = 0.90
+"""Of errors that are covered for the time of new work: an error that is not covered costs an eviction, and only if nothing ends."""
 
 
 class RequestHistory:
@@ -68,43 +76,103 @@ def shared_out(total: float, unused: Int64) -> Int64:
     return found
 
 
-class UseHistory:
-    """How much the use of rows rose within a given time, relative to allocatable: one high quantile over the rows per step, for a day."""
+class UseErrors:
+    """How much higher rows were used within a given time than expected, relative to allocatable. Errors of about a day count."""
 
-    def __init__(self, within_s: float) -> None:
-        self._steps = max(1, int(np.ceil(within_s / STEP_S)))
-        self._shares: deque[dict[str, float]] = deque(maxlen=self._steps + 1)
-        """Row names -> use / allocatable, of the last steps."""
-        self._rises: deque[float] = deque(maxlen=HISTORY_STEPS)
+    def __init__(self, within_s: float, share: float, unknown: float) -> None:
+        """`share`: of errors that the margin covers; `unknown`: the margin before errors are known."""
+        self.within_s, self._share, self._unknown = within_s, share, unknown
+        self._names: tuple[str, ...] = ()
+        steps = max(1, int(np.ceil(within_s / STEP_S)))
+        self._used: deque[Float64] = deque(maxlen=steps + 1)
+        self._expected: deque[Float64] = deque(maxlen=steps + 1)
+        """Of the last steps, float64[names]: use, and the highest use expected within the time; NaN where unknown."""
+        self._counts: Float64 = np.zeros(BINS + 1)
+        """Errors by size; those of a day ago count 1/e."""
+        self._learned_steps = 0
 
-    def add(self, shares: dict[str, float]) -> None:
-        """Adds the use of each node, relative to its allocatable, of one step."""
-        self._shares.append(shares)
-        if len(self._shares) <= self._steps:
+    def add(self, names: tuple[str, ...], used: Float64, expected: Float64) -> None:
+        """Adds one step of STEP_S. float64[names], relative to allocatable."""
+        if names != self._names:
+            self._rename(names)
+        self._used.append(used)
+        self._expected.append(expected)
+        if len(self._used) < (self._used.maxlen or 0):
             return
-        before = self._shares[0]
-        rises = [share - before[name] for name, share in shares.items() if name in before]
-        if rises:
-            self._rises.append(max(0.0, float(np.quantile(rises, RISE_SHARE))))
+        errors = np.max(self._used, axis=0) - self._expected[0]
+        errors = errors[~np.isnan(errors)]
+        if len(errors):
+            bins = np.ceil(np.clip(errors, 0.0, 1.0) * BINS).astype(np.intp)
+            self._counts *= 1.0 - STEP_S / DAY_S
+            self._counts += np.bincount(bins, minlength=BINS + 1)
+            self._learned_steps += 1
 
-    def rise(self) -> float:
-        """Returns the rise to expect, relative to allocatable."""
-        if len(self._rises) * STEP_S < LEARNED_MIN_S:
-            return UNKNOWN_RISE
-        return float(np.quantile(np.array(self._rises), RISE_SHARE))
+    def margin(self) -> float:
+        """Returns the error to expect, relative to allocatable."""
+        if self._learned_steps * STEP_S < LEARNED_MIN_S:
+            return self._unknown
+        sums = self._counts.cumsum()
+        return int(np.searchsorted(sums, self._share * sums[-1])) / BINS
+
+    def _rename(self, names: tuple[str, ...]) -> None:
+        """Keeps what is known of rows that are still there."""
+        before = {name: number for number, name in enumerate(self._names)}
+        at = np.array([before.get(name, len(before)) for name in names], np.intp)
+        for kept in (self._used, self._expected):
+            renamed = [np.append(one, np.nan)[at] for one in kept]
+            kept.clear()
+            kept.extend(renamed)
+        self._names = names
 
 
-def idle_offer(
-    allocatable: Int64, threshold_percent: int, used: Float64, rise: float, predicted: Float64 | None, headroom: int
-) -> Int64:
+class UseOutlook:
+    """What rows on loan will need. Two times matter: within the first, capacity on loan can come back, so what is held must be given
+    back only for what is needed within it. In the second, work that begins now is still running, so what is needed within it is not
+    lent to new work.
+    """
+
+    def __init__(self, return_s: float) -> None:
+        self._errors = (
+            UseErrors(return_s, RETURN_SHARE, UNKNOWN_RETURN_ERROR),
+            UseErrors(max(return_s, LEND_AHEAD_S), LEND_SHARE, UNKNOWN_LEND_ERROR),
+        )
+        self.ahead_s = (0.0, *(one.within_s for one in self._errors))
+        """Times for which predictions are wanted."""
+
+    def needs(
+        self, names: tuple[str, ...], allocatable: Int64, used: Float64, predicted: Sequence[Float64] | None
+    ) -> tuple[Float64, Float64]:
+        """Adds the use of one step of STEP_S; returns float64[rows] twice: what is needed before capacity on loan can be back, and
+        before new work will have ended.
+
+        `predicted`: the highest predicted use within each of `ahead_s`; None if there is no forecast.
+        """
+        whole = np.maximum(allocatable, 1)
+        found = []
+        for number, errors in enumerate(self._errors, 1):
+            expected = used if predicted is None else expected_use(used, predicted[0], predicted[number])
+            errors.add(names, used / whole, expected / whole)
+            found.append(expected + errors.margin() * allocatable)
+        return found[0], np.maximum(found[0], found[1])
+
+
+def expected_use(used: Float64, now: Float64, later: Float64) -> Float64:
+    """Returns float64[rows]: the highest use to expect, by the present use and the growth of the predicted use from now to later.
+
+    The predicted use is a sum of high quantiles of pods, so it is above the usual use, and so is its growth. It is scaled down to the
+    present use, never up.
+    """
+    scale = np.where(now > 0, np.minimum(1.0, used / np.maximum(now, 1.0)), 1.0)
+    found: Float64 = used + np.maximum(0.0, later - now) * scale
+    return found
+
+
+def idle_offer(limit: Float64, needs: tuple[Float64, Float64], held: Int64) -> Int64:
     """Returns int64[rows]: what pods that use idle capacity may use there.
 
-    `used`: by all other pods now; `rise`: relative to allocatable, to expect of that; `predicted`: their highest use before capacity
-    could be back; None: not known.
+    `limit`: for all pods together; `needs`: see `UseOutlook`; `held`: what they hold. What is held stays until the lender needs it
+    within the time of the return; beyond that only what is free for longer is offered.
     """
-    limit = allocatable * (threshold_percent / 100.0)
-    spare = limit - used - rise * allocatable
-    if predicted is not None:
-        spare = np.minimum(limit - predicted, limit - used)
-    found: Int64 = np.floor(np.maximum(0.0, spare - headroom)).astype(np.int64)
+    keep, fresh = (np.floor(np.maximum(0.0, limit - one)).astype(np.int64) for one in needs)
+    found: Int64 = np.maximum(fresh, np.minimum(held, keep))
     return found

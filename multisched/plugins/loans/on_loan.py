@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Final
 
 import numpy as np
 
@@ -13,26 +14,43 @@ from multisched.plugins.disruption_budgets import DisruptionBudgets
 from multisched.plugins.loans.loan_ledger import LoanLedger
 from multisched.plugins.loans.recalls import lost_core_s
 
+ROWS_AT_ONCE: Final = 16
+"""Rows whose pods are looked up between two pauses."""
+
+Answers = dict[int, tuple[Hashable, Bools]]
+"""Row -> versions, and bool[k]: the pods of the row that may be displaced."""
+
 
 class OnLoan:
     """A `framework.preemption.DisplacementRule`: the least work lost, after budgets and whole gangs."""
 
     below = int(ABOVE_EVERY_PRIORITY)
 
-    def __init__(self, ledger: LoanLedger, lender: str, budgets: DisruptionBudgets) -> None:
+    def __init__(self, ledger: LoanLedger, lender: str, budgets: DisruptionBudgets, answers: Answers) -> None:
+        """`answers`: kept by the caller from one search to the next, since a search begins anew after a pause."""
         self._ledger = ledger
+        self._answers = answers
         self._lender = lender
         self._budgets = budgets
         self.mark: Hashable = ledger.loans_version, budgets.version
 
     def displaceable(self, pods: PlacedPods) -> Bools:
         found: Bools = np.zeros(pods.priority.shape, np.bool_)
+        computed = 0
         for at, row in enumerate(pods.rows.tolist()):
             if row >= 0 and not self._ledger.has_borrowers(row):
                 continue
-            for k in np.flatnonzero(pods.priority[:, at] < self.below).tolist():
-                found[k, at] = self._may_go(pods.pod(k, at).uid)
-            pods.pause()
+            placed = np.flatnonzero(pods.priority[:, at] < self.below)
+            key = (len(placed), self._ledger.nodes.version(row), self._ledger.loans_version) if row >= 0 else None
+            known = self._answers.get(row)
+            if key is None or known is None or known[0] != key:
+                if computed % ROWS_AT_ONCE == 0:
+                    pods.pause()
+                computed += 1
+                known = key, np.array([self._may_go(pods.pod(k, at).uid) for k in placed.tolist()], np.bool_)
+                if key is not None:
+                    self._answers[row] = known
+            found[placed, at] = known[1]
         return found
 
     def _may_go(self, uid: str) -> bool:

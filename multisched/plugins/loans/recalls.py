@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from multisched.framework.context import PluginContext
+from multisched.framework.objects_view import ObjectsView
 from multisched.framework.run_times import RunTimes
 from multisched.model.api_time import timestamp
 from multisched.model.cluster_objects import Job
@@ -26,8 +27,12 @@ from multisched.plugins.loans.victims import Unit, covers, least_loss
 
 LOAN_NOTICE: Final = "multisched.io/loan-notice"
 """Annotation of a pod that was told: the earliest time of its eviction (RFC 3339)."""
-RETRIES_SPARED: Final = 1
-"""A pod whose job has at most so many retries left is spared."""
+BELIEVED_S: Final = 10.0
+"""A process that takes over keeps the notices of its predecessor for so long, until it knows what waiting pods need."""
+RETRIES_SPARED: Final = 3
+"""A pod whose job has at most so many retries left is spared; with one less, ten times as much."""
+FEW_RETRIES_ROOM: Final = 2
+"""Times the demand of such a pod that must be free for it to start on idle capacity."""
 HOUR_S: Final = 3_600.0
 OWNERS_MAX: Final = 10_000
 
@@ -41,7 +46,7 @@ class Told(msgspec.Struct):
     since_s: float
     why: str
     is_written: bool = False
-    """Its annotation was written, or cannot be."""
+    """Its annotation was written, or cannot be: its notice runs."""
     is_chosen: bool = False
     """A pod that must be evicted together with it was: it follows in any case."""
     evicted_s: float | None = None
@@ -59,6 +64,10 @@ class Told(msgspec.Struct):
     def due_s(self) -> float:
         """The earliest time of its eviction."""
         return self.since_s + self.returns.notice_s
+
+    def is_due(self, now_s: float) -> bool:
+        """Reports whether its notice is over."""
+        return self.is_written and now_s >= self.due_s
 
     @property
     def overdue_s(self) -> float:
@@ -83,8 +92,25 @@ class Recall(msgspec.Struct):
     why: str
     excess: Mapping[str, int] = {}
     """As it was last seen, with what leaving pods hold."""
+    owed: dict[str, deque[tuple[float, int]]] = {}
+    """Resource -> parts of the excess, each with the time since when it has been asked for, the oldest first."""
     is_late: bool = False
-    """It has passed its deadline."""
+    """A part of it has passed its deadline."""
+
+    def update(self, excess: Mapping[str, int], now_s: float, deadline_s: float) -> None:
+        """Sets the excess. What is returned pays for the oldest part; what is more has a deadline of its own."""
+        for name in {*self.excess, *excess}:
+            parts = self.owed.setdefault(name, deque())
+            more = excess.get(name, 0) - self.excess.get(name, 0)
+            if more > 0:
+                parts.append((now_s, more))
+            while more < 0 and parts:
+                since_s, amount = parts.popleft()
+                more += amount
+                if more > 0:
+                    parts.appendleft((since_s, more))
+        self.excess = excess
+        self.is_late |= any(parts and now_s > parts[0][0] + deadline_s for parts in self.owed.values())
 
 
 class RecallCounts(msgspec.Struct):
@@ -115,8 +141,39 @@ class Recalls:
         self.open: dict[tuple[int, int], Recall] = {}
         """(number of the pool, row) -> the recall."""
         self.counts = RecallCounts()
+        self._unwithdrawn: dict[str, Told] = {}
+        """Pods whose annotation still has to be removed."""
         self._evictions: dict[str, deque[float]] = {}
         """uid of an owner -> when its pods were evicted within the last hour."""
+        self._leads_since_s: float | None = None
+
+    # -- leadership --------------------------------------------------------------------------------------------------
+
+    def follow(self, *, leads: bool, now_s: float) -> bool:
+        """Notes whether the process leads; only then pods are told. Returns True if it has just taken over: call `adopt` next."""
+        if not leads:
+            self.told.clear()
+            self._unwithdrawn.clear()
+            self._leads_since_s = None
+        elif self._leads_since_s is None:
+            self._leads_since_s = now_s
+            return True
+        return False
+
+    def adopt(self, pool: Pool, loan: LoanTerms, row: int, now_s: float) -> None:
+        """Takes over the notices that the former leader wrote on pods of the row. Later ones are not believed: this process has
+        written all others itself.
+        """
+        assert loan.returns is not None, "only on such loans pods are told"
+        for pod in self._pods(pool, row):
+            until_s = _notice_s(pod)
+            if until_s is None or pod.uid in self.told:
+                continue
+            since_s = min(now_s, until_s - loan.returns.notice_s)
+            told = Told(pod, row, loan, since_s, "a former leader told it", is_written=since_s < now_s)
+            key = self._context.gangs.key_of(pod.uid)
+            told.is_chosen = key is not None and now_s >= told.due_s and self._context.gangs.needs(key) > 0
+            self.told[pod.uid] = told
 
     # -- one row -----------------------------------------------------------------------------------------------------
 
@@ -128,16 +185,13 @@ class Recalls:
             recall = self.open[key] = Recall(pool, loan, row, now_s, why)
             self.counts.recalls += 1
         pods = self._pods(pool, row)
-        recall.excess, left = excess, self._left(excess, pods)
         assert loan.returns is not None, "only such loans are recalled"
-        if not recall.is_late and now_s > recall.since_s + loan.returns.deadline_s:
-            recall.is_late = True
-            self.counts.late += 1
-        if not left:
+        was_late = recall.is_late
+        recall.update(excess, now_s, loan.returns.deadline_s)
+        self.counts.late += recall.is_late and not was_late
+        left = self._left(excess, pods)
+        if not left or self._leads_since_s is None:
             return
-        for pod in pods:
-            if LOAN_NOTICE in pod.annotations:
-                self._tell(pod, row, loan, why, now_s)  # a former leader has told it
         for whole in (False, True):
             units = self.units(pool, row, pods, left, now_s, whole=whole)
             if covers(units, left):
@@ -161,29 +215,38 @@ class Recalls:
             units = [
                 unit
                 for unit in self.units(recall.pool, recall.row, pods, left, now_s, whole=whole)
-                if all(pod.uid in self.told and now_s >= self.told[pod.uid].due_s for pod in unit.pods)
+                if all((told := self.told.get(pod.uid)) and told.is_due(now_s) for pod in unit.pods)
             ]
             if covers(units, left):
                 break
         return [[self.told[pod.uid] for pod in unit.pods] for unit in least_loss(units, left)]
 
-    def kept(self) -> list[Told]:
-        """Returns the told pods whose capacity is not needed any more, and forgets them; also those that are gone."""
+    def kept(self, now_s: float) -> list[Told]:
+        """Returns the pods whose notice has to be removed, because their capacity is not needed any more.
+
+        Told pods that are gone are forgotten.
+        """
+        assert self._leads_since_s is not None, "only a leader writes"
+        is_sure = now_s >= self._leads_since_s + BELIEVED_S
         needed = {uid for recall in self.open.values() for uid in self._ledger.holders(recall.pool, recall.row)}
         gangs = self._context.gangs
         if len(gangs):
             keys = {gangs.key_of(uid) for uid in needed if uid in self.told} - {None}
             needed |= {uid for uid in self.told if gangs.key_of(uid) in keys}
-        found = []
         for uid, told in list(self.told.items()):
-            placed = self._context.hold.placed(uid)
-            if placed is None:
+            if self._context.hold.placed(uid) is None:
                 del self.told[uid]
-            elif uid not in needed and told.evicted_s is None and not told.is_chosen:
+            elif is_sure and uid not in needed and told.evicted_s is None and not told.is_chosen:
                 del self.told[uid]
                 self.counts.withdrawn += 1
-                found.append(told)
-        return found
+                self._unwithdrawn[uid] = told
+        for uid in [uid for uid in self._unwithdrawn if uid in self.told or self._context.hold.placed(uid) is None]:
+            del self._unwithdrawn[uid]
+        return list(self._unwithdrawn.values())
+
+    def withdrawn(self, told: Told) -> None:
+        """Notes that the pod's annotation was removed, or cannot be."""
+        self._unwithdrawn.pop(told.pod.uid, None)
 
     def evicted(self, told: Told, now_s: float) -> None:
         """Counts an eviction that was sent."""
@@ -230,21 +293,18 @@ class Recalls:
                 frees.update({name: held.amounts.get(name, 0) for name in left if name != PODS})
                 frees[PODS] += 1
         lost = sum(self._lost(pod, now_s) for pod in pods)
-        return Unit(pods, frees, lost, sum(self._is_spared(pod, now_s) for pod in pods))
+        return Unit(pods, frees, lost, sum(self._spared(pod, now_s) for pod in pods))
 
     def _lost(self, pod: Pod, now_s: float) -> float:
         return lost_core_s(pod, self._ledger.demand(pod).get(CPU, 0), now_s)
 
-    def _is_spared(self, pod: Pod, now_s: float) -> bool:
-        left = retries_left(pod.annotations)
-        owner = pod.owner
-        if owner is not None and owner.kind == "Job":
-            job = self._context.objects.get(ObjectKind.JOB, pod.namespace, owner.name)
-            if isinstance(job, Job) and job.uid == owner.uid and job.retries_left is not None:
-                left = job.retries_left if left is None else min(left, job.retries_left)
+    def _spared(self, pod: Pod, now_s: float) -> int:
+        """Returns how much the pod should be spared; 0 for most pods."""
+        left = retries_of(pod, self._context.objects)
         if left is not None and left <= RETRIES_SPARED:
-            return True
-        return owner is not None and self._evicted_last_hour(owner.uid, now_s) >= self._cap_of(pod)
+            return int(10 ** (RETRIES_SPARED - left))
+        owner = pod.owner
+        return int(owner is not None and self._evicted_last_hour(owner.uid, now_s) >= self._cap_of(pod))
 
     def _cap_of(self, pod: Pod) -> int:
         told = self.told.get(pod.uid)
@@ -284,15 +344,8 @@ class Recalls:
     def _tell(self, pod: Pod, row: int, loan: LoanTerms, why: str, now_s: float) -> None:
         if pod.uid in self.told:
             return
-        assert loan.returns is not None, "only such loans are recalled"
-        since_s = now_s
-        if (text := pod.annotations.get(LOAN_NOTICE)) is not None:
-            try:
-                since_s = min(now_s, zoned_seconds(text[:64]) - loan.returns.notice_s)
-            except (ValueError, OverflowError):
-                since_s = now_s
-        self.told[pod.uid] = Told(pod, row, loan, since_s, why, is_written=since_s < now_s)
-        self.counts.told += since_s == now_s
+        self.told[pod.uid] = Told(pod, row, loan, now_s, why)
+        self.counts.told += 1
 
     def _pods(self, pool: Pool, row: int) -> list[Pod]:
         placed = map(self._context.hold.placed, self._ledger.holders(pool, row))
@@ -308,6 +361,24 @@ class Recalls:
         return {name: amount for name, amount in left.items() if amount > 0}
 
 
+def retries_of(pod: Pod, objects: ObjectsView) -> int | None:
+    """Returns how often the pod's job will still replace it after an eviction; None if that is not known, or not limited."""
+    left, owner = retries_left(pod.annotations), pod.owner
+    if owner is not None and owner.kind == "Job":
+        job = objects.get(ObjectKind.JOB, pod.namespace, owner.name)
+        if isinstance(job, Job) and job.uid == owner.uid and job.retries_left is not None:
+            left = job.retries_left if left is None else min(left, job.retries_left)
+    return left
+
+
+def idle_room_factor(retries_left: int | None) -> int:
+    """Returns how many times its demand must be free of idle capacity for a pod to start there.
+
+    With few retries left it is more than once, so that there are other pods to give capacity back first.
+    """
+    return FEW_RETRIES_ROOM if retries_left is not None and retries_left <= RETRIES_SPARED else 1
+
+
 def lost_core_s(pod: Pod, cpu_milli: int, now_s: float) -> float:
     """Returns the core-seconds of work that an eviction loses: since the start, or the last checkpoint that the job published."""
     began_s = pod.started_s or now_s
@@ -315,6 +386,14 @@ def lost_core_s(pod: Pod, cpu_milli: int, now_s: float) -> float:
     if saved_s is not None:
         began_s = max(began_s, min(saved_s, now_s))
     return max(0.0, now_s - began_s) * cpu_milli / 1000.0
+
+
+def _notice_s(pod: Pod) -> float | None:
+    """Returns the end of the notice on the pod; None if it has none, or one that cannot be read."""
+    try:
+        return zoned_seconds(pod.annotations[LOAN_NOTICE][:64]) if LOAN_NOTICE in pod.annotations else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def _without(left: Mapping[str, int], units: Iterable[Unit]) -> dict[str, int]:

@@ -1,8 +1,8 @@
 """Which pods of a borrower give back capacity on one row: the set with the least work lost. Pure.
 
 Work lost is the time since the start, or the last checkpoint that the pod's job published, times cores. A gang that cannot spare the
-pod is evicted whole, so all its pods count. Pods whose job has no retry left, or whose owner lost many pods in the last hour, are
-taken only if the others are not enough.
+pod is evicted whole, so all its pods count. Pods whose job has few retries left, or whose owner lost many pods in the last hour, are
+taken only if the others are not enough; the fewer retries, the later.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EXACT_MAX: Final = 10
 """With so many units, every set is compared; with more, the best of a few orders is taken."""
 
 Cost = tuple[int, float, int]
-"""Pods that should be spared, core-seconds lost, pods: less is better, the first counts most."""
+"""How much the pods should be spared, core-seconds lost, pods: less is better, the first counts most."""
 
 
 class Unit(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class Unit(msgspec.Struct, frozen=True):
     lost: float
     """Core-seconds."""
     spared: int = 0
-    """Pods of it that should be spared."""
+    """How much its pods should be spared, as a sum."""
 
 
 def least_loss(units: Sequence[Unit], excess: Mapping[str, int]) -> list[Unit]:

@@ -17,7 +17,9 @@ LIGHT_KINDS = 10
 HEAVY_KINDS = 2
 """Number of disruptions in a run that make a process lose or release its lease, or restart late."""
 EDITED_LIGHT_KINDS, EDITED_HEAVY_KINDS = 3, 1
-"""The same in runs with edits (`Setting.is_edited`), a tide (`has_tide`) or units (`has_units`), which are the longer part of these."""
+"""The same in runs with edits (`Setting.is_edited`), a tide (`has_tide`), units (`has_units`) or loans, which are the longer part of
+these.
+"""
 RARE_SHARE = 0.25
 """Share of runs with a rare disruption."""
 EARLY_SHARE = 0.25
@@ -54,7 +56,7 @@ def drawn_kinds(seed: int, rng: random.Random, setting: Setting) -> Sequence[str
     is_alone = not setting.configuration.lease.enabled
     light, heavy = (
         (EDITED_LIGHT_KINDS, EDITED_HEAVY_KINDS)
-        if setting.is_edited or setting.has_tide or setting.has_units
+        if setting.is_edited or setting.has_tide or setting.has_units or setting.loans
         else (LIGHT_KINDS, HEAVY_KINDS)
     )
     elsewhere = RunKind.REMOTE if setting.is_shipped else RunKind.DEFAULT

@@ -11,6 +11,7 @@ from functools import partial
 
 from multisched.config import loading
 from multisched.config.nodes import lease_groups_of
+from multisched.framework.measures import Measures
 from multisched.model.objects import Pod
 from multisched.model.wire import Transport
 from multisched.shell.program import LeaseLostError, Program, ProgramPorts
@@ -68,6 +69,8 @@ class Replicas:
         self.running: list[Process] = []
         self.ended: list[Process] = []
         self.started = 0
+        self.measures: Measures | None = None
+        """What plugins can measure."""
         self.died = 0
         """Number of processes that ended with an error."""
         self.was_paused = False
@@ -107,6 +110,7 @@ class Replicas:
             worker_factory=VirtualWorkers(random.Random(self._seed ^ self.started)),
             open_extender=lambda settings: SimExtender(settings, self._extender_rng, self._faults, transport),
             plan_repairs=plans_of,
+            measures=self.measures,
             steps=CountedSteps(EVALUATIONS[self._seed % len(EVALUATIONS)], RESTS_S[self.started % len(RESTS_S)]),
         )
         follower = self._follower() if self._setting.is_reloaded else None

@@ -17,9 +17,10 @@ from tests.kit.run.endings import NotQuarantined, end
 from tests.kit.scenarios import edits, rare_moments
 from tests.kit.scenarios.gang_turns import run_turn_scenarios
 from tests.kit.scenarios.jobs import run_job_scenarios
+from tests.kit.scenarios.loans import run_loan_scenarios
 from tests.kit.scenarios.tides import run_tide_scenarios
 from tests.kit.settings import changed_files
-from tests.kit.settings.setting import RARE_FROM
+from tests.kit.settings.setting import LENT_FROM, RARE_FROM
 from tests.kit.world.gang_actions import ACTIONS
 from tests.kit.world.gang_workloads import GangWorkloads
 from tests.kit.world.workloads import Workloads
@@ -74,10 +75,11 @@ class FaultSchedule:
                 self._context.faults.is_on = False
                 await self._change_gangs(world.gang_workloads, ACTIONS_WITHOUT_FAULTS)
             await run_turn_scenarios(self._context, self.struck)
-            scenarios = rare_moments if self._context.seed >= RARE_FROM else edits
+            scenarios = rare_moments if RARE_FROM <= self._context.seed < LENT_FROM else edits
             await edits.run_scenarios(self._context, self.struck, scenarios.SCENARIOS)
             await run_tide_scenarios(self._context, self.struck)
             await run_job_scenarios(self._context, self.struck)
+            await run_loan_scenarios(self._context, self.struck)
             await end(self._context, self.struck, self._not_quarantined)
         finally:
             for task in [*tasks, clearing]:

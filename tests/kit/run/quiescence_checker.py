@@ -179,6 +179,8 @@ class QuiescenceChecker:
             self._context.world.gang_workloads.is_active = False
         if self._context.world.tides is not None:
             self._context.world.tides.is_active = False
+        if self._context.world.loans is not None:
+            self._context.world.loans.is_active = False
         if self._context.world.units is not None:
             self._context.world.units.is_active = False
         for pod in sorted(self._context.world.objects.pods().values(), key=lambda pod: bool(pod.node)):

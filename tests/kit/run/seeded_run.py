@@ -18,6 +18,7 @@ from multisched.testing.sim_loop import SimClock, SimLoop, simulate
 from tests.kit.checkers.api.bind_checker import BindChecker
 from tests.kit.checkers.api.bind_judge import UNSEEN_LOST_MAX_S
 from tests.kit.checkers.api.card_checker import CardChecker
+from tests.kit.checkers.api.loan_history import LoanHistory
 from tests.kit.checkers.api.reservation_history import ReservationHistory
 from tests.kit.checkers.api.tide_history import TideHistory
 from tests.kit.checkers.api.unit_history import UnitHistory
@@ -40,6 +41,7 @@ from tests.kit.settings.setting import (
     serverless_units,
 )
 from tests.kit.wire.faults import Faults
+from tests.kit.world.loan_workloads import LoanMeasures
 from tests.kit.world.policies import Policies
 from tests.kit.world.world import World
 
@@ -97,6 +99,7 @@ class Run:
             has_card_nodes=setting.has_card_nodes,
             has_tide=setting.has_tide,
             has_card_contests=setting.has_card_contests,
+            has_loans=bool(setting.loans),
             units=serverless_units(seed) if setting.has_units else (),
         )
         if setting.has_tide:
@@ -115,12 +118,20 @@ class Run:
                 checker.pods, checker.nodes, lambda: clock.now().timestamp(), checker.report_violation
             )
             server.interceptors.append(checker.units)
+        if setting.loans:
+            checker = self._bind_checker
+            checker.loans = LoanHistory(
+                checker.pods, checker.nodes, lambda: clock.now().timestamp(), checker.report_violation, setting.loans
+            )
+            server.interceptors.append(checker.loans)
         self._world.schedulers = setting.configuration.served
         self._bind_checker.storage = self._world.storage
         if self._world.cards is not None:
             objects, report_violation = self._bind_checker.objects, self._bind_checker.report_violation
             self._bind_checker.cards = CardChecker(self._world.cards, objects, report_violation)
         self._replicas = Replicas(setting, seed, loop, rng, self._world.user.api, self._faults, self._bind_checker)
+        if self._world.loans is not None:
+            self._replicas.measures = LoanMeasures(self._world.loans)
         self._context = RunContext(
             seed=seed,
             setting=setting,
@@ -168,6 +179,8 @@ class Run:
             controllers.append(self._loop.create_task(self._world.gang_workloads.run_controller()))
         if self._world.tides is not None:
             controllers.append(self._loop.create_task(self._world.tides.run_controller()))
+        if self._world.loans is not None:
+            controllers.append(self._loop.create_task(self._world.loans.run_controller()))
         if self._world.units is not None:
             controllers.append(self._loop.create_task(self._world.units.run()))
         if self._world.cards is not None:
@@ -223,6 +236,8 @@ class Run:
             self._bind_checker.look_at_cards()
             if self._bind_checker.units is not None:
                 self._bind_checker.units.look()
+            if self._bind_checker.loans is not None:
+                self._bind_checker.loans.look()
             for process in self._replicas.running:
                 process.checker.look()
                 if looks % ASKED_LOOKS == 0:

@@ -1,7 +1,7 @@
 """Scenarios of moments that runs with disruptions hardly ever draw: something changes while a pod or a gang waits for its bind, while
 a tree is counted, or while one of several equal pods is tried.
 
-Runs from RARE_FROM on have all of them, in place of those of `edits`.
+Runs from RARE_FROM up to LENT_FROM have all of them, in place of those of `edits`.
 """
 
 from __future__ import annotations

@@ -16,45 +16,36 @@ from typing import Final
 
 import orjson
 
-from multisched.model.wire import Response
 from multisched.shell.configuration_watch import LOOK_S
 from tests.kit.checkers.api.tide_history import TideHistory
 from tests.kit.disruptions.run_context import RunContext
 from tests.kit.processes.configuration_files import LATE_MAX_S
-from tests.kit.processes.process import Process
 from tests.kit.scenarios.dedicated_nodes import leader
-from tests.kit.scenarios.steps import sees_objects
+from tests.kit.scenarios.pooled import FAILED, GIVES_S, LED_S, THROTTLED, PooledScenario, run_scenarios
 from tests.kit.settings.changed_files import ChangedFile
 from tests.kit.settings.setting import TIDE_MIN_RUN_S, TIDE_NOTICE_S, text_of, tided_document
-from tests.kit.world.api_user import NAMESPACE, pods_path
+from tests.kit.world.api_user import NAMESPACE
 from tests.kit.world.tide_workloads import NOTICE, OTHER_MODEL, TRAINING, UNEVICTABLE, TideWorkload, TideWorkloads
 
 GPUS: Final = "gpu"
 RUNS_S: Final = 16.0
 """Time until new training runs, at most: it is planned, and bound."""
-GIVES_S: Final = 14.0
-"""Time from the growth of inference until its pods are bound: notice, eviction, graceful ends, bind."""
-LED_S: Final = 40.0
-"""Time until a process leads after another one was killed: its lease expires first."""
 RETURNS_S: Final = 24.0
 """Time until training is back after inference has shrunk: the quiet time, and a backoff."""
 BELIEVED_S: Final = 31.0
 """A process that takes over believes what it finds for so long."""
 STAYS_S: Final = 9.0
 """Time for which a gang is observed that must not get a notice: longer than a notice."""
-LAST_S: Final = 9.0
-"""Pause between two scenarios: what inference needed within the quiet time holds training back."""
-THROTTLED: Final = Response(429, b'{"kind":"Status","status":"Failure","code":429}', {"retry-after": "1"})
-FAILED: Final = Response(500, b'{"kind":"Status","status":"Failure","code":500,"message":"etcd is away (injected)"}')
 
 
-class TideScenario:
+class TideScenario(PooledScenario[TideWorkload, TideHistory]):
     """The nodes and workloads of one scenario, and its checks."""
 
+    invariant, domain = "I15", GPUS
+
     def __init__(self, context: RunContext, tides: TideWorkloads, history: TideHistory, rng: random.Random) -> None:
-        self.context, self.tides, self.history, self.rng = context, tides, history, rng
-        self.pool = tides.pool()
-        self.nodes: list[str] = []
+        super().__init__(context, tides, history, rng, tides.pool())
+        self.tides = tides
 
     async def node(self, cards: int, **more: str) -> str:
         name = await self.tides.node(self.pool, cards, **more)
@@ -80,45 +71,11 @@ class TideScenario:
         is_told = await self.until(lambda: self.history.told(gang.name) >= gang.replicas, 6.0)
         return found if is_told else None
 
-    async def until(self, holds: Callable[[], bool], limit_s: float) -> bool:
-        await self.context.until(holds, limit_s)
-        return holds()
-
-    async def kill_leader(self) -> bool:
-        """Kills the process that leads, and starts another one. Returns False if none leads."""
-        process = leader(self.context, GPUS)
-        if process is None:
-            return False
-        await self.context.replicas.kill(process)
-        self.context.replicas.start()
-        return True
-
-    async def must_run(self, workload: TideWorkload, why: str, within_s: float) -> None:
-        """Reports a violation if not all pods of the workload run in time."""
-        before = leader(self.context, GPUS)
-        if within_s >= LED_S:
-            await self.until(lambda: leader(self.context, GPUS) is not None, LED_S)
-            await self.context.until_in_use(self.nodes[0])  # a new leader may wait for an event of a node
-        if not await self.until(lambda: self.tides.runs(workload), within_s):
-            self._report(before, f"I15: not all pods of {workload.name} run {within_s:g} s after {why}", within_s)
-
     async def must_run_alone(self, gang: TideWorkload, what: str, for_s: float = STAYS_S) -> None:
         """Reports a violation if the gang gets a notice within this time."""
-        before, notices = leader(self.context, GPUS), self.history.notices(gang.name)
+        before, notices = self.leader(), self.history.notices(gang.name)
         if await self.until(lambda: self.history.notices(gang.name) > notices, for_s):
-            self._report(before, f"I15: {gang.name} gets a notice: {what}", for_s)
-
-    async def must_be_whole(self) -> None:
-        """Reports gangs that stay in part."""
-        if not await self.until(lambda: not self.history.in_part(), LED_S + GIVES_S):
-            self.context.bind_checker.report_violation(f"I15: {self.history.in_part()} stay in part")
-
-    def _report(self, before: Process | None, what: str, within_s: float) -> None:
-        """Reports a violation, unless the leader has changed or misses events; a change is expected within LED_S."""
-        now = leader(self.context, GPUS)
-        is_led = now is not None and not now.program.handover.waiting() and (now is before or within_s >= LED_S)
-        if is_led and sees_objects(self.context):
-            self.context.bind_checker.report_violation(what)
+            self.report(before, f"I15: {gang.name} gets a notice: {what}", for_s)
 
     async def freeze(self, *, is_frozen: bool) -> None:
         """Changes the configuration file. A tide counts as frozen when all processes have seen it."""
@@ -128,13 +85,6 @@ class TideScenario:
         self.context.replicas.change_file(ChangedFile(text_of(document), is_good=True))
         await self.context.pause(LATE_MAX_S + LOOK_S + 2.0, LATE_MAX_S + LOOK_S + 2.0)
         self.history.is_frozen = is_frozen
-
-    def answer(self, workload: TideWorkload, what: str, answer: Response, *, member: int = 0) -> str:
-        """Answers writes to a member's `eviction` or `status` so. Returns the key of `faults.answers`."""
-        pod = self.tides.pods_of(workload)[member]
-        key = f"{pods_path(NAMESPACE)}/{pod.name}/{what}"
-        self.context.faults.answers[key] = answer
-        return key
 
 
 Scenario = Callable[[TideScenario], Awaitable[bool]]
@@ -146,18 +96,14 @@ async def run_tide_scenarios(context: RunContext, struck: Counter[str]) -> None:
     tides, history = context.world.tides, context.bind_checker.tide
     if tides is None or history is None:
         return
-    context.faults.is_on = False
     rng = random.Random(f"{context.seed}/tide scenarios")
+    context.faults.is_on = False
     await context.until(lambda: leader(context, GPUS) is not None, LED_S)
-    names = drawn_names(context.seed)
-    for name in rng.sample(names, len(names)):
-        scenario = TideScenario(context, tides, history, rng)
-        struck[name] += await SCENARIOS[name](scenario)
-        context.faults.answers.clear()
-        context.faults.unanswered.clear()
-        await scenario.must_be_whole()
-        await tides.clear(scenario.pool, scenario.nodes)
-        await context.pause(LAST_S, LAST_S)
+
+    def new() -> TideScenario:
+        return TideScenario(context, tides, history, rng)
+
+    await run_scenarios(context, struck, drawn_names(context.seed), SCENARIOS, new, rng)
 
 
 # -- inference grows and shrinks ---------------------------------------------------------------------------------------------

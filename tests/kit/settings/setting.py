@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from multisched.config import loading
 from multisched.config.schema import Configuration
 from multisched.framework.gangs import GANG_PLUGIN, ReservePolicy
 from tests.kit.settings import configurations
-from tests.kit.world.labels import ELASTIC_UNITS, TIDE, UNIT
+from tests.kit.world.labels import ELASTIC_UNITS, LOAN, TIDE, UNIT
 
 REFUSED_TRIED = 3
 """Number of configurations that are tried before a run and must be refused."""
@@ -69,13 +69,29 @@ CONTESTED_FROM: Final = 700
 (`world.card_contests`). All else is as from OWNED_FROM on.
 """
 SERVERLESS_FROM: Final = 800
-"""From this seed on, runs have the shipped configuration with ServerlessUnits and fewer disruptions, followed by jobs in units
-(`scenarios.jobs`).
+"""From this seed up to RARE_FROM runs have the shipped configuration with ServerlessUnits and fewer disruptions, followed by jobs in
+units (`scenarios.jobs`).
 """
 ELASTIC_FROM: Final = 900
 """As from SERVERLESS_FROM on, with a further unit, whose capacity is elastic. Up to RARE_FROM."""
 RARE_FROM: Final = 1_000
-"""From this seed on, runs are as from EDITED_FROM on, with the scenarios of `scenarios.rare_moments` in place of the edits."""
+"""From this seed up to LENT_FROM runs are as from EDITED_FROM on, with the scenarios of `scenarios.rare_moments` in place of the edits."""
+LENT_FROM: Final = 1_100
+"""From this seed on runs have the shipped configuration with limited loans and fewer disruptions, followed by recalls
+(`scenarios.loans`).
+"""
+LENDER: Final = "forecast"
+LOAN_NOTICE_S: Final = 4
+LOAN_GRACE_S: Final = 2
+LOAN_DEADLINE_S: Final = 14
+LENT, LENT_BY_HOURS, LENT_IDLE = "yes", "hours", "idle"
+"""Values of the label LOAN of nodes: always on loan, for HOURS_OPEN_S in each HOURS_PERIOD_S, and idle capacity only."""
+IDLE_THRESHOLD_PERCENT: Final = 75
+HOURS_PERIOD_S, HOURS_OPEN_S = 240, 120
+HOURS: Final = 40
+"""Openings in the configuration; no run lasts longer."""
+SHARES_AND_HEADROOM: Final = ((50, 0), (75, 500), (100, 1000), (75, 0), (50, 250))
+"""Percent of unrequested room, and thousandths of cores that are kept free: never all of the room is lent."""
 SERVERLESS_DOMAIN: Final = "job"
 SANDBOX_TIMEOUT_S: Final = 8
 REFUSED_TEXT: Final = "image policy"
@@ -137,6 +153,30 @@ SHIPPED: Final[Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class LoanTerms:
+    """What one domain may hold on some nodes of LENDER."""
+
+    borrower: str
+    share_percent: int
+    headroom_milli: int
+    lent: str = LENT
+    """Value of the label LOAN of these nodes."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Reports whether what pods of LENDER request and do not use is lent: up to `share_percent` may be used together."""
+        return self.lent == LENT_IDLE
+
+    def is_open(self, now_s: float) -> bool:
+        """Reports whether anything may be held at this time (epoch seconds)."""
+        return self.lent != LENT_BY_HOURS or now_s % HOURS_PERIOD_S < HOURS_OPEN_S
+
+    def may_lend(self, now_s: float) -> bool:
+        """Reports whether anything is lent: not if it could not be back before the loan closes."""
+        return self.is_open(now_s) and self.is_open(now_s + LOAN_DEADLINE_S)
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
     """The conditions of one run."""
 
@@ -177,6 +217,8 @@ class Setting:
     """The gpu domain has a tide, whose scenarios are run at the end. The configuration file changes by them alone."""
     has_units: bool
     """The job domain has ServerlessUnits, and scenarios of units are run at the end."""
+    loans: tuple[LoanTerms, ...]
+    """Limited loans of the nodes with the label LOAN, in file order; scenarios of loans are run at the end if there are any."""
 
     def configuration_of(self, number: int) -> Configuration:
         """Returns the configuration of the n-th process."""
@@ -215,13 +257,14 @@ def rng_of(seed: int) -> random.Random:
 def drawn(seed: int, rng: random.Random) -> Setting:
     """Returns the setting of a seed. `rng`: from `rng_of`."""
     has_tide = TIDED_FROM <= seed < CONTESTED_FROM
-    is_edited = EDITED_FROM <= seed < TIDED_FROM or seed >= RARE_FROM
+    is_edited = EDITED_FROM <= seed < TIDED_FROM or RARE_FROM <= seed < LENT_FROM
     has_units = SERVERLESS_FROM <= seed < RARE_FROM
-    is_apart = has_tide or has_units
+    loans = loan_terms(seed) if seed >= LENT_FROM else ()
+    is_apart = has_tide or has_units or bool(loans)
     is_fixed = is_edited or is_apart
     is_shipped, is_drawn = seed % 2 == 0 or is_fixed, seed % 4 == 3 and not is_fixed
     if is_apart:
-        document = tided_document() if has_tide else serverless_document(seed)
+        document = lent_document(loans) if loans else tided_document() if has_tide else serverless_document(seed)
     else:
         document = SHIPPED if is_shipped else _asking(rng, is_drawn=is_drawn)
     has_links = LINKED_FROM <= seed < EDITED_FROM
@@ -269,6 +312,7 @@ def drawn(seed: int, rng: random.Random) -> Setting:
         is_edited=is_edited,
         has_tide=has_tide,
         has_units=has_units,
+        loans=loans,
     )
 
 
@@ -307,6 +351,41 @@ def serverless_document(seed: int) -> Mapping[str, Any]:
     entry = {"name": "ServerlessUnits", "args": {"units": serverless_units(seed), "messages": messages}}
     domain["profile"] = {"plugins": {"enabled": [entry]}}
     return found
+
+
+def loan_terms(seed: int) -> tuple[LoanTerms, ...]:
+    """Returns the loans of one run: to one borrower, or to two, and of further nodes by hours, and of idle capacity."""
+    rng = random.Random(f"{seed}/loans")
+    borrowers = ["gpu", "job"] if rng.random() < 0.4 else ["job"]
+    always = (LoanTerms(borrower, *rng.choice(SHARES_AND_HEADROOM)) for borrower in borrowers)
+    others = ((LENT_BY_HOURS, 100), (LENT_IDLE, IDLE_THRESHOLD_PERCENT))
+    return (*always, *(LoanTerms(borrowers[-1], percent, 0, lent) for lent, percent in others))
+
+
+def lent_document(loans: Sequence[LoanTerms]) -> Mapping[str, Any]:
+    """Returns the shipped configuration with loans of LENDER."""
+    found = copy.deepcopy(dict(SHIPPED))
+    back = {"notice": f"{LOAN_NOTICE_S}s", "grace": f"{LOAN_GRACE_S}s", "deadline": f"{LOAN_DEADLINE_S}s"}
+    for loan in loans:
+        (domain,) = (one for one in found["domains"] if one["name"] == loan.borrower)
+        terms: dict[str, Any] = {"from": LENDER, "selector": {"matchLabels": {LOAN: loan.lent}}}
+        terms |= (
+            {"kind": "idle", "thresholdPercent": loan.share_percent}
+            if loan.is_idle
+            else {"sharePercent": loan.share_percent}
+        )
+        terms["return"] = {**back, "evictionsPerOwner": 100}
+        if loan.headroom_milli:
+            terms["headroom"] = {"cpu": f"{loan.headroom_milli}m"}
+        if loan.lent == LENT_BY_HOURS:
+            begins = range(0, HOURS * HOURS_PERIOD_S, HOURS_PERIOD_S)
+            terms["hours"] = [{"from": _time_of_day(at_s), "to": _time_of_day(at_s + HOURS_OPEN_S)} for at_s in begins]
+        domain.setdefault("loans", []).append(terms)
+    return found
+
+
+def _time_of_day(at_s: int) -> str:
+    return f"{at_s // 3600:02}:{at_s // 60 % 60:02}"
 
 
 def tided_document(*, is_frozen: bool = False) -> Mapping[str, Any]:

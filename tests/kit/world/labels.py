@@ -24,6 +24,8 @@ CARDS: Final = "sim/cards"
 """
 TIDE: Final = "sim/tide"
 """The label of pods that share GPU nodes by the tide, whose value is their role (`tide_workloads`)."""
+LOAN: Final = "sim/loan"
+"""The label of nodes on loan, and of the pods of lenders and borrowers on them, whose value is their role (`loan_workloads`)."""
 UNIT: Final = "sim/unit"
 """The label of nodes of a unit, whose value is its name, and of pods of `unit_workloads`, whose value is their workload."""
 ELASTIC_UNITS: Final = frozenset({"vk-e"})

@@ -20,8 +20,9 @@ from tests.kit.world.external_actors import ExternalActors
 from tests.kit.world.gang_workloads import GangWorkloads
 from tests.kit.world.gangs import Gangs
 from tests.kit.world.kubelets import Kubelets
-from tests.kit.world.labels import CARDS, GPU, GPU_COUNT, GPU_MILLI, HOSTNAME, ODD_VOLUMES, TIDE, UNIT
+from tests.kit.world.labels import CARDS, GPU, GPU_COUNT, GPU_MILLI, HOSTNAME, LOAN, ODD_VOLUMES, TIDE, UNIT
 from tests.kit.world.linked_quotas import LinkedQuotas
+from tests.kit.world.loan_workloads import LoanWorkloads
 from tests.kit.world.nodes import NODES, Nodes, node_manifest
 from tests.kit.world.pod_manifests import URGENT_EVERY, add_urgency, mixed_pod, number_of, small_spec
 from tests.kit.world.policies import COMPLIANT, POLICY, TRUSTED, Policies
@@ -59,6 +60,7 @@ class World:
         has_card_nodes: bool = False,
         has_tide: bool = False,
         has_card_contests: bool = False,
+        has_loans: bool = False,
         units: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         """`on_bound`: called with uid and node of each pod that another client places. `units`: args of serverless units."""
@@ -90,6 +92,8 @@ class World:
         )
         tides = TideWorkloads(self.user, lambda: objects.pods().values(), clock, random.Random(f"{seed}/tides"))
         self.tides = tides if has_tide else None
+        lent = LoanWorkloads(self.user, lambda: objects.pods().values(), clock, random.Random(f"{seed}/loan workloads"))
+        self.loans = lent if has_loans else None
         jobs = UnitWorkloads(self.user, lambda: objects.pods().values(), clock, units) if units else None
         self.units = jobs
         """Workloads in units; None if the run has none."""
@@ -263,10 +267,10 @@ class World:
         return answer.status == 200
 
     def pods(self) -> list[Pod]:
-        """Returns the pods in order of their names, without those of `cards`, `tides` and `units`: only their kubelets and
+        """Returns the pods in order of their names, without those of `cards`, `loans`, `tides` and `units`: only their kubelets and
         controllers end these.
         """
-        return [pod for pod in self.objects.pods().values() if not {CARDS, TIDE, UNIT} & pod.labels.keys()]
+        return [pod for pod in self.objects.pods().values() if not {CARDS, LOAN, TIDE, UNIT} & pod.labels.keys()]
 
     async def open_gates(self, pod: Pod) -> bool:
         return await self.patch_pod(pod, {"spec": {"schedulingGates": None}})

@@ -165,7 +165,7 @@ def test_readers_are_granted_the_paths_that_the_server_authorizes() -> None:
                 "/metrics",
                 *(
                     f"/multisched/api/v1/{name}"
-                    for name in ("queue", "forecast", "gpu", "tide", "jobs", "configuration")
+                    for name in ("queue", "forecast", "gpu", "tide", "jobs", "units", "loans", "configuration")
                 ),
             ],
             "verbs": ["get"],

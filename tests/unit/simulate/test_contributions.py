@@ -107,7 +107,8 @@ def test_policies_of_domains_run_in_scenarios_of_recorded_services(tmp_path: Pat
     (policy,) = load_simulation(path).policies
     assert policy.name == "most-allocated"
     (problem,) = refusals(write(tmp_path, policies=["packed"]))
-    known = "random, best-fit, packing, spread, fragmentation, tide, static, fifo, deadline, price, cheapest, most-allocated"
+    of_domains = "random, best-fit, packing, spread, fragmentation, tide, static, fifo, deadline, price, cheapest"
+    known = f"{of_domains}, forecast, daily-peak, current-use, most-allocated"
     assert f"write one of least-allocated, realtime, peak-forecast, {known}" in problem
 
 

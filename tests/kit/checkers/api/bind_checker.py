@@ -24,6 +24,7 @@ from tests.kit.checkers.api.decisions import Decisions
 from tests.kit.checkers.api.feasible_pods import FeasiblePods
 from tests.kit.checkers.api.gang_checker import GangChecker
 from tests.kit.checkers.api.lease_checker import LeaseChecker
+from tests.kit.checkers.api.loan_history import LoanHistory
 from tests.kit.checkers.api.quota_checker import QuotaChecker
 from tests.kit.checkers.api.stale_decisions import Decision, fault_of_external_pods, fault_of_pods_there
 from tests.kit.checkers.api.status_checker import StatusChecker
@@ -32,7 +33,7 @@ from tests.kit.checkers.api.unit_history import UnitHistory
 from tests.kit.checkers.api.write_log import WriteLog
 from tests.kit.checkers.delivered_state import DecisionBasis, DeliveredState, DomainNodeFilter
 from tests.kit.checkers.quota_rules import quota_excess
-from tests.kit.world.labels import TIDE, UNIT
+from tests.kit.world.labels import LOAN, TIDE, UNIT
 from tests.kit.world.policies import Policies
 
 PRIORITY_MAX = 2_000_001_000
@@ -87,6 +88,8 @@ class BindChecker(ApiChecker):
         """Checks the tide; None if the run has none."""
         self.units: UnitHistory | None = None
         """Checks units of ResourcePolicies; None if the run has none."""
+        self.loans: LoanHistory | None = None
+        """Checks limited loans; None if the run has none."""
         server.interceptors.append(WriteLog(self))
 
     # -- as a binding leaves its process ---------------------------------------------------------------------------
@@ -258,6 +261,8 @@ class BindChecker(ApiChecker):
         name = decision_of(body)[1]
         basis, node = self.basis_of(pod.uid, name), self.nodes().get(name)
         self._check_quota(pod, basis)
+        if self.loans is not None and basis is not None and not self.was_restored:
+            self.loans.bound(pod, name, self._known_before(pod, basis))
         if basis is None:
             self._check_domain(pod, name)
         elif node is not None and basis.predates(node):
@@ -283,21 +288,29 @@ class BindChecker(ApiChecker):
         if basis is None or self.was_restored or basis.tree is None:
             return
         ours = self.decisions.placed_by_us()
-        known = [
+        sized = self._known_before(pod, basis, lambda uid: uid in ours)
+        labels = basis.pods.get(pod.uid, pod).labels
+        own = replace(pod, held=smaller(pod.requests, basis.size), labels=labels)
+        excess = quota_excess(basis.tree, own, sized)
+        if excess:
+            self.report_violation(f"I14: {pod.key} was bound, and with it {excess}")
+
+    def _known_before(
+        self, pod: Pod, basis: DecisionBasis, counts: Callable[[str], bool] = lambda uid: False
+    ) -> list[Pod]:
+        """Returns the pods on nodes that the sender of a bind knew of and decided before it, in the size that it knew. `counts`: reports
+        whether a pod of this uid counts in any case.
+        """
+        known = (
             one
             for one in self.pods().values()
             if one.node
             and one.uid != pod.uid
             and not one.is_terminal
             and not self.is_later(one.uid, pod.uid)
-            and (one.uid in ours or self.decisions.knew_of(one, pod.uid, basis))
-        ]
-        sized = [replace(one, held=self._size(one, basis)) for one in known]
-        labels = basis.pods.get(pod.uid, pod).labels
-        own = replace(pod, held=smaller(pod.requests, basis.size), labels=labels)
-        excess = quota_excess(basis.tree, own, sized)
-        if excess:
-            self.report_violation(f"I14: {pod.key} was bound, and with it {excess}")
+            and (counts(one.uid) or self.decisions.knew_of(one, pod.uid, basis))
+        )
+        return [replace(one, held=self._size(one, basis)) for one in known]
 
     def assumed(self, uid: str, node: str) -> None:
         """Records that a process has assumed a pod."""
@@ -368,7 +381,7 @@ class BindChecker(ApiChecker):
             [
                 pod
                 for pod in self._waiting()
-                if not self.policies.policy_of(pod.name) and not {TIDE, UNIT} & pod.labels.keys()
+                if not self.policies.policy_of(pod.name) and not {LOAN, TIDE, UNIT} & pod.labels.keys()
             ]
         )
 

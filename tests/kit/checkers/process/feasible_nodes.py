@@ -22,7 +22,7 @@ from tests.kit.checkers.device_rules import surely_fits, wants_devices
 from tests.kit.checkers.quota_rules import quota_excess, single_sufficient_victim
 from tests.kit.checkers.reference_rules import PodOnNode, Relations, has_room, matches_node_affinity, ports_conflict
 from tests.kit.checkers.victim_rules import is_plain, needs_only_room_or_devices
-from tests.kit.world.labels import GUEST, TIDE, UNIT
+from tests.kit.world.labels import GUEST, LOAN, TIDE, UNIT
 
 
 @dataclass(slots=True)
@@ -225,7 +225,7 @@ def is_judged(pod: Pod) -> bool:
     spec = pod.spec
     is_odd = spec.volumes or spec.resource_claims or spec.pod_group or spec.unsupported or pod.malformed or pod.gates
     is_mistaken = any(one.weight and not one.term.is_valid for one in spec.affinity.preferred)
-    return not (is_odd or is_mistaken or {GUEST, TIDE, UNIT} & pod.labels.keys())
+    return not (is_odd or is_mistaken or {GUEST, LOAN, TIDE, UNIT} & pod.labels.keys())
 
 
 def _has_guest(here: Collection[Pod]) -> bool:

@@ -30,7 +30,7 @@ from multisched.state.cluster_cache import PodState
 from tests.kit.checkers.process.gang_fit import GangFit
 from tests.kit.checkers.process.queue_model import BY_ROW
 from tests.kit.checkers.reference_rules import matches_node_affinity
-from tests.kit.world.labels import TIDE
+from tests.kit.world.labels import LOAN, TIDE
 
 LOOKS: Final = 6
 """A parked pod is checked at every n-th look that finds it unchanged."""
@@ -203,7 +203,9 @@ class RequeueChecker:
 
     def _may_ask_about(self, entry: QueueEntry) -> bool:
         is_parked = (
-            entry.state is QueueState.UNSCHEDULABLE and not entry.is_quarantined and TIDE not in entry.pod.labels
+            entry.state is QueueState.UNSCHEDULABLE
+            and not entry.is_quarantined
+            and not {LOAN, TIDE} & entry.pod.labels.keys()
         )
         if not is_parked or self._worker.queue._parked.has_overdue:
             return False

@@ -1,0 +1,1 @@
+"""Simulated days of idle capacity on loan: the workload `loanDay`."""
