@@ -27,7 +27,8 @@ from multisched.framework.registry import (
 )
 from multisched.plugins import IN_TREE
 from multisched.plugins.args_readers import ARGS_READERS, CLASSES, NOTES
-from multisched.plugins.loans.loans import LOANS, loans_of
+from multisched.plugins.loans.loans import LOANS
+from multisched.plugins.loans.parts import loans_of
 
 T = TypeVar("T")
 

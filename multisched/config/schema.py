@@ -217,6 +217,11 @@ class Loan(Section, frozen=True):
         """Reports whether it has any setting besides its nodes. Others are no more than the right to use these."""
         return self != Loan(lender=self.lender, selector=self.selector)
 
+    @property
+    def is_separable(self) -> bool:
+        """Reports whether lender and borrower need no common Lease: amounts that no pod requests are lent, which slices can have."""
+        return self.is_limited and self.kind is LoanKind.FREE
+
 
 WEIGHT_MAX: Final = 10_000
 """With this limit, total scores fit into 32 bits."""

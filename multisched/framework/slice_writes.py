@@ -6,11 +6,13 @@ Each write replaces one half of the version that the requester knows, or fails. 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum, auto
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from multisched.framework.points import Plugin
 from multisched.model.cluster_objects import SliceSet
 from multisched.model.slice_parts import SliceSpec, SliceStatus
 
@@ -60,6 +62,56 @@ class SliceReply(msgspec.Struct, frozen=True):
     """The object after the request, if the answer is DONE; never None then."""
     message: str = ""
     retry_after_s: float = 0.0
+
+
+class SlicePorts(Protocol):
+    """What a domain needs to lend to, and to borrow from, domains of other processes. Border: the shell implements it."""
+
+    namespace: str
+    """Of all SliceSets."""
+
+    def term(self) -> int:
+        """Returns the number of the current or last holding of the domain's lease."""
+        ...
+
+    def may_write(self) -> bool:
+        """Reports whether the domain's lease is held now: called immediately before each request."""
+        ...
+
+    async def list(self) -> Sequence[SliceSet]:
+        """Lists all SliceSets consistently; none if the kind is not served. Raises UnreachableError."""
+        ...
+
+    async def send(self, request: SliceRequest) -> SliceReply:
+        """See `SliceWriter.send`."""
+        ...
+
+    async def is_unled(self, domain: str) -> bool:
+        """Reports whether no process may bind by the domain's lease, and no bind of a former holder is in flight."""
+        ...
+
+    async def relist(self) -> None:
+        """Waits for lists of nodes and pods that began after this call."""
+        ...
+
+
+@runtime_checkable
+class SlicingPlugin(Plugin, Protocol):
+    """A plugin that lends or borrows by SliceSets."""
+
+    async def own_slices(self, ports: SlicePorts) -> bool:
+        """Called by a new leader before it lists pods. Returns when no write of a former leader can take effect any more, or when the
+        lease is lost; True if pods must be listed after it.
+        """
+        ...
+
+    def settle_slices(self) -> None:
+        """Called once those lists are in the cache, before the first decision."""
+        ...
+
+    def is_lent_elsewhere(self) -> bool:
+        """Reports whether a borrower may still use slices of a node that has left the domain."""
+        ...
 
 
 class SliceWriter(Protocol):

@@ -12,7 +12,7 @@ from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
 from multisched.plugins.gang.gang_scheduling import GangScheduling
 from multisched.plugins.gang.gang_scheduling_args import GangSchedulingArgs
 from multisched.plugins.gang.reserving import ReservingGangScheduling
-from multisched.plugins.loans.loans import loans_class
+from multisched.plugins.loans.parts import loans_class
 from multisched.plugins.node_affinity import NodeAffinityArgs
 from multisched.plugins.node_resources_balanced_allocation import NodeResourcesBalancedAllocationArgs
 from multisched.plugins.node_resources_fit import NodeResourcesFitArgs

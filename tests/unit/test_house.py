@@ -26,6 +26,7 @@ LAZY_IMPORTS: Final = {
     "multisched.cli.cluster_options": (7, "every command is parsed at each start, and one is run"),
     "multisched.cli.driving": (7, "every command is parsed at each start, and one is run"),
     "multisched.plugins.loans.loans": (5, "most programs have no limited loans"),
+    "multisched.plugins.loans.parts": (1, "most programs have no loans between processes"),
     "multisched.cli.dump": (2, "who asks a server needs no sandbox"),
     "multisched.cli.explain": (2, "who asks a server needs no sandbox"),
     "multisched.cli.main": (3, "a start imports either typer or what run needs"),

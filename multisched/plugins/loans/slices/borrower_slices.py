@@ -150,6 +150,32 @@ class BorrowerSlices:
                 found[uid] = found.get(uid, NOTHING) + tracked.offer(uid).amount
         return found
 
+    def offered_of(self, uid: str) -> SliceAmount:
+        """Returns `offered` of one node."""
+        total = NOTHING
+        for tracked in self._objects.values():
+            total += tracked.offer(uid).amount
+        return total
+
+    def nodes(self) -> set[str]:
+        """Returns the uids of all nodes that are offered or held."""
+        found = set(self._wanted)
+        for tracked in self._objects.values():
+            spec, status = (None, None) if tracked.seen is None else (tracked.seen.spec, tracked.seen.status)
+            found.update(tracked.confirmed, () if spec is None else spec.offers, () if status is None else status.held)
+        return found
+
+    def held(self, uid: str) -> SliceAmount:
+        """Returns what is held of the node, as last seen."""
+        total = NOTHING
+        for tracked in self._objects.values():
+            total += tracked.held(uid)
+        return total
+
+    def are_offers_readable(self) -> bool:
+        """Reports whether every offer can be trusted; while one cannot, its pods stay and no pod is added."""
+        return all(tracked.seen is None or tracked.seen.spec is not None for tracked in self._objects.values())
+
     def want(self, uid: str, amount: SliceAmount) -> None:
         """Sets what should be held of the node: more is claimed as far as it is offered, less is released as far as it is not in use.
 

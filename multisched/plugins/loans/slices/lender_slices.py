@@ -193,6 +193,14 @@ class LenderSlices:
         )
         return True
 
+    def nodes(self) -> set[str]:
+        """Returns the uids of all nodes that are offered or may be held."""
+        return self._home.keys() | set[str]().union(*(tracked.uids() for tracked in self._objects.values()))
+
+    def offer_of(self, uid: str) -> SliceOffer:
+        """Returns the offer as decided last, whether it was written or not."""
+        return self._desired.get(uid, NO_OFFER)
+
     def known(self) -> list[SliceSet]:
         """Returns the newest known version of each object."""
         return [one.seen for one in self._objects.values() if one.seen is not None]
@@ -239,6 +247,8 @@ class LenderSlices:
                 tracked.refusal = reply.message
             else:
                 self._vanish(tracked)
+        if request.call is SliceCall.CREATE and is_ours and tracked.refusal and tracked.seen is None:
+            self._forget(tracked, lambda uid: True)  # nothing can be offered in it now
         if reply.answer is not SliceAnswer.DONE or reply.found is None:
             return
         if request.call is SliceCall.RELEASE:

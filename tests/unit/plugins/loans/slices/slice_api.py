@@ -45,7 +45,7 @@ class SliceApi:
 
     # -- SliceSets -------------------------------------------------------------------------------------------------
 
-    def list(self) -> list[SliceSet]:
+    def listed(self) -> list[SliceSet]:
         return [decoded(document) for document in self.objects.values()]
 
     def handle(self, request: SliceRequest) -> SliceReply:

@@ -136,7 +136,7 @@ class Replica:
     def take_over(self, random: Random) -> None:
         """The term begins with a list, and the pods are listed when no write of a former leader can take effect any more."""
         if self.listed is None:
-            self.listed = self.world.api.list()
+            self.listed = self.world.api.listed()
             self.has_begun = False
         elif not self.has_begun:
             self.has_begun = True
@@ -299,8 +299,8 @@ class SliceWorld:
         self.has_removals = self.random.random() < 0.3
         """A person removes objects together with their finalizer. Only a lender that remembers them can then be safe, so one leads."""
         self.replicas = [replica(self, side, f"{side}-{number}") for side in (LENDER, BORROWER) for number in (1, 2)]
-        for replica in self.replicas[1::2]:
-            replica.paused_until_s = 10
+        for standby in self.replicas[1::2]:
+            standby.paused_until_s = 10
         if self.has_removals:
             self.replicas[1].paused_until_s = 1 << 30
 
