@@ -51,7 +51,7 @@ def test_both_sides_agree_when_the_disturbances_end(seed: int) -> None:
     assert (lender.machine.problems(), borrower.machine.problems()) == ({}, {})
     for node in ALLOCATABLE:
         offered = held = NOTHING
-        for found in world.api.list():
+        for found in world.api.listed():
             assert found.spec is not None
             assert found.status is not None
             held += found.status.held.get(node, NOTHING)
