@@ -6,17 +6,19 @@ waiting pods, so it never exceeds what is usable (S2).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from multisched.framework.context import WaitingPods
+from multisched.framework.node_view import Rows
 from multisched.model.cluster_objects import SliceSet
 from multisched.model.slice_parts import NOTHING, SliceAmount
 from multisched.plugins.loans.loan_ledger import LoanLedger
 from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices, claim_block
-from multisched.plugins.loans.slices.slice_rows import LoanKey
+from multisched.plugins.loans.slices.slice_rows import RESOURCES, LoanKey
 
 LINGER_S: Final = 30.0
 """What no pod has used for so long is released."""
@@ -29,6 +31,9 @@ class _Wanted(msgspec.Struct):
     amount: SliceAmount = NOTHING
     is_idle_since_s: float | None = None
     """Since when less is needed."""
+
+
+_NOTHING_WANTED: Final = _Wanted()
 
 
 class BorrowerSide:
@@ -73,28 +78,41 @@ class BorrowerSide:
         for number, loan in enumerate(self._pool.loans):
             if loan.lender == self.key[0]:
                 self._ledger.set_frozen(self._pool, number, is_frozen=not is_readable)
-        uids = {slices.uid_of(row) for row in self._rows()} | machine.nodes()
+        uids = {slices.uid_of(row) for row in self._rows().tolist()} | machine.nodes()
         return slices.refresh_offers(self.key, uids)
 
-    def _rows(self) -> list[int]:
+    def change(self, name: str, change: Callable[[BorrowerSlices], None]) -> bool:
+        """Lets the machine take what concerns one object; returns True if more is offered somewhere."""
+        machine = self.machine
+        if machine is None:
+            return False
+        were_readable, before = machine.are_offers_readable(), machine.nodes_in(name)
+        change(machine)
+        if machine.are_offers_readable() != were_readable:
+            return self.refresh()
+        return self._ledger.slices.refresh_offers(self.key, before | machine.nodes_in(name))
+
+    def _rows(self) -> Rows:
         """Returns the rows on loan from the lender."""
         numbers = [number for number, loan in enumerate(self._pool.loans) if loan.lender == self.key[0]]
-        return [row for number in numbers for row in (self._pool.loan_of == number).nonzero()[0].tolist()]
+        rows: Rows = np.isin(self._pool.loan_of, numbers).nonzero()[0]
+        return rows
 
     # -- claims ----------------------------------------------------------------------------------------------------
 
     def charged(self) -> dict[str, SliceAmount]:
         """Returns uid -> what pods request, of nodes on loan; of nodes that have left, what binds that may be in flight request."""
         machine, slices, found = self.machine, self._ledger.slices, dict[str, SliceAmount]()
-        rows = {row for row in self._rows() if self._ledger.has_borrowers(row)}
-        for uid in () if machine is None else machine.nodes():
-            row = slices.row_of(uid)
-            if row is not None:
-                rows.add(row)
-        for row in rows:
-            amount = self._charged_on(row)
-            if amount:
+        rows = self._rows()
+        rows = rows[self._ledger.has_pods(self._pool, rows)]
+        columns = (self._pool.held_at(resource, rows).tolist() for resource in RESOURCES)
+        for row, *amounts in zip(rows.tolist(), *columns, strict=True):
+            if amount := SliceAmount(*amounts) - slices.waiting_on(row):
                 found[slices.uid_of(row)] = amount
+        for uid in () if machine is None else machine.nodes():
+            left = slices.row_of(uid)
+            if left is not None and not slices.is_lent(self.key, left) and (amount := self._unbound_on(left)):
+                found[uid] = amount
         return found
 
     def _charged_on(self, row: int) -> SliceAmount:
@@ -112,28 +130,34 @@ class BorrowerSide:
                 total += self._ledger.slices.amount_held(held)
         return total
 
-    def want(self, now_s: float) -> None:
-        """Updates what should be held: at once for pods that wait, and later for what no pod uses."""
+    def want(self) -> None:
+        """Claims what pods wait for."""
         machine, slices = self.machine, self._ledger.slices
         assert machine is not None, "a term has begun"
-        rows = set(slices.waiting_rows()) | {row for uid in self._wanted if (row := slices.row_of(uid)) is not None}
-        for uid in [uid for uid in self._wanted if slices.row_of(uid) is None]:
-            self._set(machine, uid, NOTHING)
-        for row in rows:
+        for row in slices.waiting_rows():
             if not slices.is_lent(self.key, row):
-                self._set(machine, slices.uid_of(row), NOTHING)
                 continue
             uid, charged = slices.uid_of(row), self._charged_on(row)
-            need, wanted = charged + slices.waiting_on(row), self._wanted.setdefault(uid, _Wanted())
-            if not need.is_within(wanted.amount):
-                self._set(machine, uid, claim_block(charged, slices.waiting_on(row)) | wanted.amount)
-            elif claim_block(need, NOTHING).is_within(wanted.amount) and need != wanted.amount:
-                if wanted.is_idle_since_s is None:
-                    wanted.is_idle_since_s = now_s
-                elif now_s >= wanted.is_idle_since_s + LINGER_S:
-                    self._set(machine, uid, need)
-            else:
+            wanted = self._wanted.get(uid, _NOTHING_WANTED).amount
+            if not (charged + slices.waiting_on(row)).is_within(wanted):
+                self._set(machine, uid, claim_block(charged, slices.waiting_on(row)) | wanted)
+
+    def release(self, charged: Mapping[str, SliceAmount], now_s: float) -> None:
+        """Releases what no pod has used for a while, and nodes that are not on loan any more."""
+        machine, slices = self.machine, self._ledger.slices
+        assert machine is not None, "a term has begun"
+        for uid, wanted in list(self._wanted.items()):
+            row = slices.row_of(uid)
+            if row is None or not slices.is_lent(self.key, row):
+                self._set(machine, uid, NOTHING)
+                continue
+            need = charged.get(uid, NOTHING) + slices.waiting_on(row)
+            if need == wanted.amount or not claim_block(need, NOTHING).is_within(wanted.amount):
                 wanted.is_idle_since_s = None
+            elif wanted.is_idle_since_s is None:
+                wanted.is_idle_since_s = now_s
+            elif now_s >= wanted.is_idle_since_s + LINGER_S:
+                self._set(machine, uid, need)
 
     def _set(self, machine: BorrowerSlices, uid: str, amount: SliceAmount) -> None:
         machine.want(uid, amount)

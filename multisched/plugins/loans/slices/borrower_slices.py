@@ -165,6 +165,12 @@ class BorrowerSlices:
             found.update(tracked.confirmed, () if spec is None else spec.offers, () if status is None else status.held)
         return found
 
+    def nodes_in(self, name: str) -> set[str]:
+        """Returns the uids of the nodes of which this object is about."""
+        tracked = self._objects.get(name)
+        spec = None if tracked is None or tracked.seen is None else tracked.seen.spec
+        return set() if spec is None else set(spec.offers)
+
     def held(self, uid: str) -> SliceAmount:
         """Returns what is held of the node, as last seen."""
         total = NOTHING

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from multisched.framework.background import BackgroundPorts
@@ -19,6 +20,7 @@ from multisched.model.cluster_objects import SliceSet
 from multisched.model.object_kinds import ObjectKind
 from multisched.plugins.loans.loan_ledger import LoanLedger
 from multisched.plugins.loans.slices.borrower_side import BorrowerSide
+from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices
 from multisched.plugins.loans.slices.lender_side import LenderSide
 from multisched.plugins.loans.slices.lender_slices import LenderSlices
 
@@ -30,6 +32,7 @@ PERIOD_S: Final = 1.0
 GATHER_S: Final = 0.05
 """What changes within this time is one write."""
 OFFER_EVERY_S: Final = 5.0
+RELEASE_EVERY_S: Final = 5.0
 RETRY_S: Final = 0.5
 PAUSE_MAX_S: Final = 30.0
 """Longest pause after refused or unanswered requests about one loan."""
@@ -58,6 +61,7 @@ class SliceDriver:
         self._shown_at = -1
         self._offers_from_s = 0.0
         self._needs_at = -1
+        self._releases_from_s = 0.0
         self._adopting: asyncio.Task[None] | None = None
         self._pauses: dict[int, tuple[float, float]] = {}
         """id() of the side -> length of its pause, and its end, monotonic."""
@@ -144,7 +148,11 @@ class SliceDriver:
         self._watch()
         self._offer(now_s, monotonic_s)
         for borrowed in self.borrowed:
-            borrowed.want(now_s)
+            borrowed.want()
+            if monotonic_s >= self._releases_from_s:
+                borrowed.release(borrowed.charged(), now_s)
+        if monotonic_s >= self._releases_from_s:
+            self._releases_from_s = monotonic_s + RELEASE_EVERY_S
         self._release_waiting(now_s)
         sides: list[Side] = self._sides
         for side in sides:
@@ -174,15 +182,12 @@ class SliceDriver:
             found = objects.get(KIND, namespace, name)
             before = self._shown.pop(f"{namespace}/{name}", None)
             for side in self._sides:
-                if side.machine is None:
-                    continue
                 if isinstance(found, SliceSet):
-                    side.machine.observe(found)
+                    self._change(side, name, partial(_observe, found))
                 elif before is not None:
-                    side.machine.removed(before)
+                    self._change(side, name, partial(_removed, before))
             if isinstance(found, SliceSet):
                 self._shown[f"{namespace}/{name}"] = found
-        self._refresh()
 
     def _offer(self, now_s: float, monotonic_s: float) -> None:
         """Decides what is offered: regularly, and at once if a waiting pod needs what is lent."""
@@ -213,7 +218,6 @@ class SliceDriver:
         replies = await asyncio.gather(*(ports.send(request) for _, request in asked))
         for (side, request), reply in zip(asked, replies, strict=True):
             self._answered(side, request, reply)
-        self._refresh()
         return bool(asked) and all(reply.answer is SliceAnswer.DONE for reply in replies)
 
     async def _send(self, side: Side, request: SliceRequest, slices: SlicePorts, ports: BackgroundPorts) -> None:
@@ -222,7 +226,6 @@ class SliceDriver:
         else:
             reply = await slices.send(request)
         self._answered(side, request, reply)
-        self._refresh()
         now_s = ports.clock.monotonic()
         if reply.answer in (SliceAnswer.REFUSED, SliceAnswer.UNKNOWN) or (
             reply.answer is SliceAnswer.NOT_FOUND and reply.message
@@ -236,18 +239,15 @@ class SliceDriver:
         self._release_waiting(ports.clock.now().timestamp())
 
     def _answered(self, side: Side, request: SliceRequest, reply: SliceReply) -> None:
-        if side.machine is not None:
-            side.machine.answered(request, reply)
+        self._change(side, request.name, lambda machine: machine.answered(request, reply))
         if reply.answer is SliceAnswer.UNKNOWN:
             self._report(f"a write of a SliceSet was not answered: {reply.message}")
         elif reply.answer is SliceAnswer.DONE:
             self.trouble = ""
 
-    def _refresh(self) -> None:
-        """Brings the columns up to date; pods that were refused are tried again if there is more."""
-        sides: list[Side] = [*self.used, *self.borrowed]
-        is_more = [side.refresh() for side in sides]
-        if any(is_more) and self._is_settled:
+    def _change(self, side: Side, name: str, change: Callable[[LenderSlices | BorrowerSlices], None]) -> None:
+        """Lets a machine take what concerns one object. Pods that were refused are tried again if there is more."""
+        if side.change(name, change) and self._is_settled:
             self._on_more()
 
     def _release_waiting(self, now_s: float) -> None:
@@ -281,3 +281,11 @@ class SliceDriver:
         if trouble != self.trouble:
             logger.warning("slices of loans", extra={"domain": self._context.domain, "error": trouble})
         self.trouble = trouble
+
+
+def _observe(found: SliceSet, machine: LenderSlices | BorrowerSlices) -> None:
+    machine.observe(found)
+
+
+def _removed(found: SliceSet, machine: LenderSlices | BorrowerSlices) -> None:
+    machine.removed(found)

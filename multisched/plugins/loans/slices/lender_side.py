@@ -5,19 +5,19 @@ All of it is computed in one step with what `reserved` becomes, so that no pod i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
-from multisched.framework.node_view import Int64, Rows
+from multisched.framework.node_view import Bools, Int64, Rows
 from multisched.framework.slice_writes import SlicePorts
 from multisched.model.cluster_objects import SliceSet
 from multisched.model.objects import PODS
 from multisched.model.slice_parts import NOTHING, SliceAmount, SliceOffer, buckets_for
 from multisched.plugins.loans.loan_ledger import LoanLedger
 from multisched.plugins.loans.slices.lender_slices import LenderSlices
-from multisched.plugins.loans.slices.slice_rows import RESOURCES, LoanKey
+from multisched.plugins.loans.slices.slice_rows import RESOURCES, LoanKey, amounts_of
 from multisched.plugins.loans.terms import LoanTerms
 
 ADOPT_EVERY_S: Final = 5.0
@@ -36,6 +36,10 @@ class LenderSide:
         self._ledger = ledger
         self._pool = ledger.slices.pool_of[key]
         self._numbers = [number for number, loan in enumerate(self._pool.loans) if loan.lender == key[0]]
+        self._columns: dict[str, Int64] = {}
+        """Resource -> int64[rows]: what was offered last; only other amounts are looked at again."""
+        self._noted: dict[int, str] = {}
+        """Row -> uid of the node of these amounts."""
         self._adopts_from_s = 0.0
         self._is_unled = False
         """No process leads the borrower: nothing is offered that it does not hold."""
@@ -51,6 +55,8 @@ class LenderSide:
             rows = sum(len(self._rows(number)) for number in self._numbers)
             machine = self._ledger.slices.lent[self.key] = LenderSlices(*self.key, namespace, buckets_for(rows))
         machine.begin_term(listed)
+        self._columns.clear()
+        self._noted.clear()
         self.refresh()
         return machine
 
@@ -58,6 +64,18 @@ class LenderSide:
         """Reads again what is reserved; returns True if that is less somewhere."""
         machine = self.machine
         return machine is not None and self._ledger.slices.refresh_reserved(self.key, self._uids(machine))
+
+    def change(self, name: str, change: Callable[[LenderSlices], None]) -> bool:
+        """Lets the machine take what concerns one object; returns True if less is reserved somewhere."""
+        machine = self.machine
+        if machine is None:
+            return False
+        was_blind, before = machine.is_blind, machine.nodes_in(name)
+        change(machine)
+        self._note(machine, before | machine.nodes_in(name))
+        if machine.is_blind != was_blind:
+            return self.refresh()
+        return self._ledger.slices.refresh_reserved(self.key, before | machine.nodes_in(name))
 
     def _uids(self, machine: LenderSlices) -> set[str]:
         rows = (self._ledger.slices.uid_of(row) for number in self._numbers for row in self._rows(number).tolist())
@@ -73,25 +91,60 @@ class LenderSide:
         """Offers of each row on loan what the loan's terms leave now, and nothing of other rows."""
         machine = self.machine
         assert machine is not None, "a term has begun"
-        slices, offered = self._ledger.slices, set[str]()
+        slices, on_loan, changed = self._ledger.slices, set[str](), set[str]()
         for number in self._numbers:
             loan, rows = self._pool.loans[number], self._rows(number)
-            if not len(rows):
-                continue
+            on_loan.update(map(slices.uid_of, rows.tolist()))
             wanted = self._wanted(number, loan, rows)
+            is_other = self._is_other(rows)
+            for name, amounts in wanted.items():
+                is_other |= amounts != self._offered(name, rows)
+            rows = rows[is_other]
+            wanted = {name: amounts[is_other] for name, amounts in wanted.items()}
             room = {name: self._room(name, rows) for name in RESOURCES}
             until_s = self._until_s(loan, now_s)
             for at, row in enumerate(rows.tolist()):
                 uid = slices.uid_of(row)
-                offered.add(uid)
+                changed.add(uid)
                 amount = _amount_at(wanted, at)
                 if self._is_unled:
                     amount &= machine.held(uid)
                 self._offer_row(machine, row, uid, SliceOffer(amount, until_s), _amount_at(room, at), loan, now_s)
-        for uid in machine.nodes() - offered:
+        for uid in machine.nodes() - on_loan:
             if machine.offer_of(uid).amount:
                 machine.recall(uid, NOTHING, int(now_s))
-        slices.refresh_reserved(self.key, self._uids(machine))
+                changed.add(uid)
+        slices.refresh_reserved(self.key, changed)
+        self._note(machine, changed)
+
+    def _is_other(self, rows: Rows) -> Bools:
+        """Returns bool[rows]: rows to look at even if the terms leave what was offered last."""
+        if self._is_unled:
+            return np.ones(len(rows), np.bool_)
+        uid_of = self._ledger.slices.uid_of
+        return np.array([self._noted.get(row) != uid_of(row) for row in rows.tolist()], np.bool_)
+
+    def _offered(self, resource: str, rows: Rows) -> Int64:
+        """Returns int64[rows]: what was offered last of each row."""
+        column = self._columns.get(resource)
+        if column is None:
+            return np.full(len(rows), -1, np.int64)
+        found: Int64 = np.where(rows < len(column), column.take(rows, mode="clip"), -1)
+        return found
+
+    def _note(self, machine: LenderSlices, uids: Iterable[str]) -> None:
+        """Notes what was offered last of these nodes."""
+        for uid in uids:
+            row = self._ledger.slices.row_of(uid)
+            if row is None:
+                continue
+            self._noted[row] = uid
+            for resource, one in amounts_of(machine.offer_of(uid).amount).items():
+                column = self._columns.get(resource, np.zeros(0, np.int64))
+                if row >= len(column):
+                    column = np.concatenate((column, np.full(max(64, 2 * (row + 1)) - len(column), -1, np.int64)))
+                    self._columns[resource] = column
+                column[row] = one
 
     def _offer_row(
         self,

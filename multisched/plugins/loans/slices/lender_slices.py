@@ -197,6 +197,17 @@ class LenderSlices:
         """Returns the uids of all nodes that are offered or may be held."""
         return self._home.keys() | set[str]().union(*(tracked.uids() for tracked in self._objects.values()))
 
+    def nodes_in(self, name: str) -> set[str]:
+        """Returns the uids of the nodes of which this object is about."""
+        tracked = self._objects.get(name)
+        found = {uid for uid, home in self._home.items() if home == name}
+        return found if tracked is None else found | tracked.uids()
+
+    @property
+    def is_blind(self) -> bool:
+        """True while it is not known what is held: everything is reserved."""
+        return any(tracked.is_blind for tracked in self._objects.values())
+
     def offer_of(self, uid: str) -> SliceOffer:
         """Returns the offer as decided last, whether it was written or not."""
         return self._desired.get(uid, NO_OFFER)
