@@ -266,7 +266,6 @@ async def _settled(cluster: SliceCluster) -> Sequence[str]:
     for pod in cluster.stored("pods"):
         await cluster.delete_pod(pod.name)
     await asyncio.sleep(QUIET_S)
-    for one in await cluster.slice_sets():
-        if held := (one.get("status") or {}).get("held"):
-            stuck.append(f"SliceSet {one['metadata']['name']} holds {held}")
+    held = {one["metadata"]["name"]: (one.get("status") or {}).get("held") for one in await cluster.slice_sets()}
+    stuck += [f"SliceSet {name} holds {amounts}" for name, amounts in held.items() if amounts]
     return stuck

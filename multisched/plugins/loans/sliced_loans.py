@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from multisched.framework.preemption import DryRun
 from multisched.framework.slice_writes import SlicePorts
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.framework.traits import Traits
+from multisched.framework.views import Document, ViewPorts, ViewQuery
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.plugins.loans.loans import NO_ARGS, OPENED, BorrowingLoans
@@ -184,6 +185,11 @@ class SlicedLoans(BorrowingLoans):
         super().unreserve(cycle, pod, node)
 
     # -- what people see -------------------------------------------------------------------------------------------
+
+    async def show(self, query: ViewQuery, ports: ViewPorts) -> Callable[[], Document]:
+        """See `framework.views.ViewedPlugin`."""
+        shown, slices = await super().show(query, ports), self.driver.document()
+        return lambda: {**shown(), "slices": slices}
 
     def health(self, now_s: float) -> str:
         return "; ".join(filter(None, (super().health(now_s), self.driver.health())))

@@ -13,8 +13,10 @@ from typing import Any
 import orjson
 import yaml
 
+from multisched.framework.views import ViewQuery
 from multisched.model.objects import CPU
 from multisched.plugins.loans.sliced_loans import SlicedLoans
+from multisched.shell.plugin_views import ProgramViews
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.sim.handover import PODS_PATH, HandoverCluster, Replica
 
@@ -93,6 +95,12 @@ class SlicedCluster:
         worker = next(one for one in self.of(leads).program.router.workers() if one.name == domain)
         (plugin,) = [one.plugin for one in worker.plugins.built if isinstance(one.plugin, SlicedLoans)]
         return plugin.health(0.0)
+
+    async def loans(self, leads: frozenset[str], domain: str) -> dict[str, Any]:
+        """Returns what `multisched loans --domain` shows."""
+        views = ProgramViews(self.of(leads).program)
+        found: dict[str, Any] = orjson.loads(await views.document("loans", ViewQuery("now", {"domain": domain})))
+        return found
 
     async def install(self) -> None:
         await self.cluster.send("POST", CRDS, yaml.safe_load(DEFINITION.read_text()))

@@ -15,7 +15,9 @@ def test_borrower_in_another_process_uses_what_it_claimed() -> None:
         await sliced.add("job", 20)
         await asyncio.sleep(40.0)
         offered, held = await sliced.amounts()
-        print(offered, held, sliced.bound("gpu"), sliced.bound("job"), sliced.judge.most)
+        for leads, domain in ((LENDER, "gpu"), (BORROWER, "job")):
+            (shown,) = (await sliced.loans(leads, domain))["slices"]
+            assert (shown["offered"]["cpuMilli"], shown["held"]["cpuMilli"]) == (offered, held)
         assert len(sliced.bound("gpu")) == 2
         assert len(sliced.bound("job")) == 14
         assert held >= 14_000

@@ -98,6 +98,16 @@ class BorrowerSide:
         rows: Rows = np.isin(self._pool.loan_of, numbers).nonzero()[0]
         return rows
 
+    def totals(self) -> Mapping[str, SliceAmount]:
+        """Returns what is offered, held and usable of all nodes."""
+        machine, totals = self.machine, dict.fromkeys(("offered", "held", "usable"), NOTHING)
+        for uid in () if machine is None else machine.nodes():
+            assert machine is not None, "it has nodes"
+            totals["offered"] += machine.offered_of(uid)
+            totals["held"] += machine.held(uid)
+            totals["usable"] += machine.usable(uid)
+        return totals
+
     # -- claims ----------------------------------------------------------------------------------------------------
 
     def charged(self) -> dict[str, SliceAmount]:

@@ -16,8 +16,10 @@ from multisched.framework.background import BackgroundPorts
 from multisched.framework.context import PluginContext
 from multisched.framework.ports import UnreachableError
 from multisched.framework.slice_writes import SliceAnswer, SlicePorts, SliceReply, SliceRequest
+from multisched.framework.views import Document
 from multisched.model.cluster_objects import SliceSet
 from multisched.model.object_kinds import ObjectKind
+from multisched.model.slice_parts import SliceAmount
 from multisched.plugins.loans.loan_ledger import LoanLedger
 from multisched.plugins.loans.slices.borrower_side import BorrowerSide
 from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices
@@ -272,6 +274,21 @@ class SliceDriver:
                 found.update(side.machine.problems())
         return found
 
+    def document(self) -> list[Document]:
+        """Returns each sliced loan with what is offered, held and reserved in total."""
+        sides: list[Side] = self._sides
+        return [
+            {
+                "lender": side.key[0],
+                "borrower": side.key[1],
+                "role": side.role,
+                "isOwned": self._is_ready(side),
+                "problems": {} if side.machine is None else side.machine.problems(),
+                **{name: document_of(amount) for name, amount in side.totals().items()},
+            }
+            for side in sides
+        ]
+
     def health(self) -> str:
         """Returns why less is lent or borrowed than could be; empty: nothing is wrong."""
         said = [f"SliceSet {name}: {text}" for name, text in sorted(self.problems().items())]
@@ -281,6 +298,10 @@ class SliceDriver:
         if trouble != self.trouble:
             logger.warning("slices of loans", extra={"domain": self._context.domain, "error": trouble})
         self.trouble = trouble
+
+
+def document_of(amount: SliceAmount) -> Document:
+    return {"cpuMilli": amount.cpu_milli, "memoryBytes": amount.memory_bytes, "pods": amount.pods}
 
 
 def _observe(found: SliceSet, machine: LenderSlices | BorrowerSlices) -> None:

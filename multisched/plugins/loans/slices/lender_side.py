@@ -242,6 +242,17 @@ class LenderSide:
                 charged[uid] = slices.held(self.key, row)
         return charged
 
+    def totals(self) -> Mapping[str, SliceAmount]:
+        """Returns what is offered, held and reserved of all nodes; without reserves while it is not known what is held."""
+        machine, totals = self.machine, dict.fromkeys(("offered", "held", "reserved"), NOTHING)
+        if machine is None or machine.is_blind:
+            return totals
+        for uid in machine.nodes():
+            totals["offered"] += machine.offer_of(uid).amount
+            totals["held"] += machine.held(uid)
+            totals["reserved"] += machine.reserved(uid)
+        return totals
+
     def is_lent_elsewhere(self) -> bool:
         """Reports whether slices of a node that is not on loan any more may be in use."""
         machine, slices = self.machine, self._ledger.slices
