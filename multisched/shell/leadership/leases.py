@@ -16,7 +16,7 @@ from typing import Final
 import anyio
 
 from multisched.client.history import History
-from multisched.client.lease import LeaseKeeper
+from multisched.client.lease import LeaseKeeper, LeaseTurns
 from multisched.client.lease_record import LeaseWatcher
 from multisched.client.lease_term import LeaseSettings, LeaseState, LeaseTerm
 from multisched.config.nodes import lease_groups_of
@@ -79,6 +79,7 @@ class Leases:
         self._identity = identity
         self._namespace = namespace
         self._on_lost = on_lost
+        self._turns = LeaseTurns() if configuration.lease.spread else None
         self._groups: Mapping[str, str] = lease_groups_of(configuration)
         self._held: dict[str, asyncio.Event] = {}
         self._lost: dict[str, asyncio.Event] = {}
@@ -179,6 +180,7 @@ class Leases:
                 ),
                 on_change=partial(self._runner.call_on_loop, self._changed, group),
                 is_alive=self._runner.is_alive,
+                turns=self._turns,
             )
         return keeper.term
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,16 @@ DEFINITION = Path(__file__).parents[3] / "deploy" / "crds" / "slicesets.yaml"
 NOTICE_S = 10.0
 LOOK_S = 0.1
 LENDER, BORROWER = frozenset({"gpu"}), frozenset({"job"})
+BOTH = LENDER | BORROWER
 
 
-def configuration(**loan: Any) -> str:
+def configuration(*, spread: bool = False, **loan: Any) -> str:
     terms = {"return": {"notice": f"{NOTICE_S:g}s", "grace": "5s"}} | loan
     return yaml.safe_dump(
         {
             "apiVersion": "multisched.io/v1",
             "kind": "MultischedConfiguration",
-            "lease": {"perDomain": True},
+            "lease": {"perDomain": True, "spread": spread},
             "domains": [
                 {"name": "gpu", "nodes": {"rule": "rest"}},
                 {"name": "job", "nodes": {"rule": "labelled"}, "loans": [{"from": "gpu", **terms}]},
@@ -81,6 +82,10 @@ class SlicedCluster:
         self.cluster = cluster
         self.judge = OverRowJudge(cluster)
         self._text = text
+
+    def led_by(self, replica: Replica) -> set[str]:
+        """Returns the domains that a process leads."""
+        return {worker.name for worker in replica.program.router.workers() if worker.is_leading}
 
     def start(self, leads: frozenset[str], *, bind_s: float | None = 0.05) -> Replica:
         replica = self.cluster.start(leads, self._text)
@@ -150,7 +155,12 @@ class SlicedCluster:
 
 
 def play(
-    story: Callable[[SlicedCluster], Awaitable[None]], *, nodes: int = 2, is_installed: bool = True, **loan: Any
+    story: Callable[[SlicedCluster], Awaitable[None]],
+    *,
+    nodes: int = 2,
+    is_installed: bool = True,
+    leads: Sequence[frozenset[str]] = (LENDER, BORROWER),
+    **loan: Any,
 ) -> None:
     """Plays the story with both processes started, and judges every version of every pod."""
     loop = SimLoop(seed=1)
@@ -163,8 +173,8 @@ def play(
         if is_installed:
             await sliced.install()
         tasks = [asyncio.create_task(sliced.judge.run()), asyncio.create_task(sliced.end_evicted())]
-        sliced.start(LENDER)
-        sliced.start(BORROWER)
+        for domains in leads:
+            sliced.start(domains)
         await story(sliced)
         await cluster.end()
         assert not any(task.done() for task in tasks), "the judge has seen everything"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.integration.loans.sliced_cluster import BORROWER, LENDER, NOTICE_S, SlicedCluster, play
+from tests.integration.loans.sliced_cluster import BORROWER, BOTH, LENDER, NOTICE_S, SlicedCluster, play
 
 
 def test_borrower_in_another_process_uses_what_it_claimed() -> None:
@@ -132,3 +132,20 @@ def test_nothing_is_borrowed_without_the_definition() -> None:
         assert len(sliced.bound("job")) == 4
 
     play(story, is_installed=False)
+
+
+def test_spread_leases_give_each_process_one_domain_until_one_ends() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        await asyncio.sleep(30.0)
+        led = [sliced.led_by(replica) for replica in sliced.cluster.replicas]
+        assert sorted(map(sorted, led)) == [["gpu"], ["job"]]
+        await sliced.add("job", 16)
+        assert await sliced.until_bound("job", 16) < 10.0
+        await sliced.cluster.kill(sliced.cluster.replicas[0])
+        await asyncio.sleep(60.0)
+        (left,) = sliced.cluster.replicas
+        assert sliced.led_by(left) == {"gpu", "job"}
+        await sliced.add("gpu", 4)
+        assert NOTICE_S <= await sliced.until_bound("gpu", 4) <= NOTICE_S + 10.0
+
+    play(story, leads=(BOTH, BOTH), spread=True)
