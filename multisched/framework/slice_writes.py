@@ -109,10 +109,6 @@ class SlicingPlugin(Plugin, Protocol):
         """Called once those lists are in the cache, before the first decision."""
         ...
 
-    def is_lent_elsewhere(self) -> bool:
-        """Reports whether a borrower may still use slices of a node that has left the domain."""
-        ...
-
 
 class SliceWriter(Protocol):
     """Carries out requests about SliceSets; never retries by itself."""

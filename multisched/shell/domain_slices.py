@@ -97,8 +97,3 @@ def settle_slices(worker: DomainWorker) -> None:
     """Lets the domain use what it holds: its pods are in the cache."""
     for plugin in slicing(worker):
         plugin.settle_slices()
-
-
-def is_lent_elsewhere(worker: DomainWorker) -> bool:
-    """Reports whether a borrower may still use slices of a node that has left the domain."""
-    return any(plugin.is_lent_elsewhere() for plugin in slicing(worker))

@@ -52,7 +52,7 @@ from multisched.shell.binding.volume_writes import CountedVolumeWriter
 from multisched.shell.catch_up import CatchUp
 from multisched.shell.domain import DomainWorker
 from multisched.shell.domain_builder import DomainBuilder, SharedParts, annotations_of
-from multisched.shell.domain_slices import SliceShell, is_lent_elsewhere, own_slices, settle_slices
+from multisched.shell.domain_slices import SliceShell, own_slices, settle_slices
 from multisched.shell.event_time_share import EventTimeShare
 from multisched.shell.extenders import Extenders, OpenExtender
 from multisched.shell.gangs_below_minimum import GangsBelowMinimum
@@ -296,7 +296,6 @@ class Program:
             self.reflectors["nodes"],
             RUNNING_PODS,
             self.lists.see_all_binds_before,
-            is_lent_elsewhere,
         )
         handover.guard(self.leases.keepers, {w.name: self.router.rows_of(w) for w in self.router.workers()})
         return handover

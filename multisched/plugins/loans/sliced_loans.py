@@ -67,9 +67,6 @@ class SlicedLoans(BorrowingLoans):
     def settle_slices(self) -> None:
         self.driver.settle()
 
-    def is_lent_elsewhere(self) -> bool:
-        return any(side.is_lent_elsewhere() for side in self.driver.lent)
-
     # -- pods of the lender ----------------------------------------------------------------------------------------
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:

@@ -117,13 +117,8 @@ class Handover:
         nodes: Reflector,
         pod_selector: str,
         relist: Callable[[float], Awaitable[None]],
-        is_lent_elsewhere: Callable[[DomainWorker], bool],
     ) -> None:
-        """`relist`: waits until the lists of nodes and pods began after the given monotonic time.
-
-        `is_lent_elsewhere`: reports whether a borrower may still use slices of a node that has left the domain.
-        """
-        self._is_lent_elsewhere = is_lent_elsewhere
+        """`relist`: waits until the lists of nodes and pods began after the given monotonic time."""
         self._relist = relist
         self._configuration = configuration
         self._transport = transport
@@ -258,7 +253,7 @@ class Handover:
             led = [worker for worker in workers if self._groups[worker.name] == group]
             shown = {SELECTION_ANNOTATION: self._selection}
             if all(worker.name in self._open for worker in led):
-                if not any(worker.has_strayed_binds or self._is_lent_elsewhere(worker) for worker in led):
+                if not any(worker.has_strayed_binds for worker in led):
                     self._seen[group] = self._nodes.position
                 shown[SEEN_ANNOTATION] = self._seen.get(group, "")
             keeper.annotations = shown

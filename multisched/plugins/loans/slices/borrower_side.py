@@ -111,7 +111,7 @@ class BorrowerSide:
     # -- claims ----------------------------------------------------------------------------------------------------
 
     def charged(self) -> dict[str, SliceAmount]:
-        """Returns uid -> what pods request, of nodes on loan; of nodes that have left, what binds that may be in flight request."""
+        """Returns uid -> what pods request, of nodes on loan; of nodes that have left, no more than what is held."""
         machine, slices, found = self.machine, self._ledger.slices, dict[str, SliceAmount]()
         rows = self._rows()
         rows = rows[self._ledger.has_pods(self._pool, rows)]
@@ -121,24 +121,13 @@ class BorrowerSide:
                 found[slices.uid_of(row)] = amount
         for uid in () if machine is None else machine.nodes():
             left = slices.row_of(uid)
-            if left is not None and not slices.is_lent(self.key, left) and (amount := self._unbound_on(left)):
-                found[uid] = amount
+            assert machine is not None, "it has nodes"
+            if left is not None and not slices.is_lent(self.key, left):
+                found[uid] = slices.held(self.key, left) & machine.held(uid)
         return found
 
     def _charged_on(self, row: int) -> SliceAmount:
-        slices = self._ledger.slices
-        if slices.is_lent(self.key, row):
-            return slices.held(self.key, row) - slices.waiting_on(row)
-        return self._unbound_on(row)
-
-    def _unbound_on(self, row: int) -> SliceAmount:
-        """Returns what pods request on the row that the API server does not show there: they may be bound yet."""
-        total = NOTHING
-        for uid in self._ledger.holders(self._pool, row):
-            held = self._ledger.hold(uid)
-            if held is not None and not held.is_bound and uid not in self._ledger.slices.waiting:
-                total += self._ledger.slices.amount_held(held)
-        return total
+        return self._ledger.slices.held(self.key, row) - self._ledger.slices.waiting_on(row)
 
     def want(self) -> None:
         """Claims what pods wait for."""

@@ -253,16 +253,6 @@ class LenderSide:
             totals["reserved"] += machine.reserved(uid)
         return totals
 
-    def is_lent_elsewhere(self) -> bool:
-        """Reports whether slices of a node that is not on loan any more may be in use."""
-        machine, slices = self.machine, self._ledger.slices
-        if machine is None:
-            return False
-        rows = ((uid, slices.row_of(uid)) for uid in machine.nodes())
-        return any(
-            row is not None and not slices.is_lent(self.key, row) and bool(machine.reserved(uid)) for uid, row in rows
-        )
-
 
 def _nodes_of(one: SliceSet) -> set[str]:
     offers = set() if one.spec is None else set(one.spec.offers)

@@ -224,11 +224,6 @@ class SliceRows:
         pool, rows = self.pool_of[key], np.array([row], np.intp)
         return SliceAmount(*(int(pool.held_at(resource, rows)[0]) for resource in RESOURCES))
 
-    @staticmethod
-    def amount_held(held: Held) -> SliceAmount:
-        """Returns what one pod takes of a slice."""
-        return SliceAmount(held.amounts.get(CPU, 0), held.amounts.get(MEMORY, 0), 1)
-
     # -- internals -------------------------------------------------------------------------------------------------
 
     def _column_set(self, key: LoanKey, row: int) -> dict[str, Int64]:
