@@ -93,9 +93,9 @@ class PodRuns:
         if not pod_class.scores_by_row:
             self._rest_alone()
             return []
-        before = pod_class.total.copy()
+        before, largest = pod_class.total.copy(), _largest_scores(pod_class)
         placed, chosen = self._place(entries, pod_class, before)
-        kept = self._count_right(first, pod_class, before, chosen) if len(chosen) > 1 else len(chosen)
+        kept = self._count_right(first, pod_class, before, largest, chosen) if len(chosen) > 1 else len(chosen)
         for one in reversed(placed[kept:]):
             self._cache.forget(one.pod.uid)
         self._records.take_back(pod_class, len(chosen) - kept)
@@ -150,7 +150,14 @@ class PodRuns:
         insort(drawn, index)
         return ties.item(index)
 
-    def _count_right(self, first: QueuedPod, pod_class: EquivalenceClass, before: Totals, chosen: Sequence[int]) -> int:
+    def _count_right(
+        self,
+        first: QueuedPod,
+        pod_class: EquivalenceClass,
+        before: Totals,
+        largest: Sequence[int] | None,
+        chosen: Sequence[int],
+    ) -> int:
         """Renews the class, and returns how many of the first pods would have been placed on the same rows one by one."""
         identity = pod_class.identity
         try:
@@ -162,8 +169,10 @@ class PodRuns:
         total, best = after.total, before.item(chosen[0])
         totals: list[int] = total.take(chosen).tolist()
         keeps_total, self._keeps_total = self._keeps_total, totals[0] == best
-        # A row that ceased to be feasible may change normalised scores of other rows.
-        if min(totals) < 0 or not set((total != before).nonzero()[0].tolist()) <= set(chosen):
+        # A row that ceases to be feasible may change normalised scores of other rows.
+        if min(totals) < 0 and (largest is None or largest != _largest_scores(pod_class)):
+            return 1
+        if not set((total != before).nonzero()[0].tolist()) <= set(chosen):
             return 1
         for count, value in enumerate(totals, 1):
             if value > best or (value == best) is not keeps_total:
@@ -188,7 +197,16 @@ def _is_by_row(pod_class: EquivalenceClass) -> bool:
         pod_class.signature is not None
         and pod_class.refusal is None
         and pod_class.narrowed is None
-        and not pod_class.cache_keys
+        and not pod_class.keyed_scores
         and pod_class.filters_by_row
         and any_true(pod_class.feasible)
     )
+
+
+def _largest_scores(pod_class: EquivalenceClass) -> list[int] | None:
+    """Returns the largest raw score of the feasible rows for each plugin with normalised scores; None if other values count, too.
+
+    Equal before and after a run: then they were equal in between, since rows of a run only cease to be feasible.
+    """
+    normalised = [column for column in pod_class.scores if not column.is_plain and not column.is_skipped]
+    return None if any(column.normalizer is None for column in normalised) else [c.largest for c in normalised]

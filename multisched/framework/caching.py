@@ -35,6 +35,8 @@ class SplitCacheKey(NamedTuple):
     """For PreFilter, which returns Skip if this is None, and Filter."""
     scores: Hashable | None
     """For PreScore and Score, likewise."""
+    is_by_row: bool = False
+    """True if a pod that is placed can change Filter's code for its own row only."""
 
 
 @runtime_checkable

@@ -17,8 +17,12 @@ GAIN: Final = 1.5
 """In equilibrium, the latency under load is this multiple of the unloaded latency."""
 GROWTH: Final = 2.0
 """Factor of the width after a round in which no requests wait for each other."""
-FIRST_GROWTH: Final = 4.0
-"""The same for the first width, which is this multiple of `calm`."""
+SLOW_S: Final = 0.1
+"""From this unloaded latency on, the first width grows by SLOW_GROWTH, since doubling in rounds of that length takes too long.
+
+With a fast server it does not: each additional connection costs a millisecond of CPU on both sides.
+"""
+SLOW_GROWTH: Final = 8.0
 QUEUEING: Final = 1.25
 """A latency of this multiple of the unloaded one shows that requests wait for each other."""
 FULL: Final = 0.8
@@ -55,7 +59,7 @@ class AdaptiveWidth:
 
     def __init__(self, bounds: Bounds, calm: int) -> None:
         """`calm`: so many requests in flight are no load. Their latency is the unloaded one; only refusals lower the width further."""
-        self.width = FIRST_GROWTH * calm
+        self.width = GROWTH * calm
         self._calm = float(calm)
         self._unloaded_s = math.inf
         self._refused = math.inf
@@ -116,7 +120,7 @@ class AdaptiveWidth:
         self._unloaded_s = latency_s if was_probe or in_flight <= self._calm else min(known_s, latency_s)
         self._is_probe = self._is_refusing = False
         if in_flight < min(FULL * self.width, int(self.width)):  # too few pods wait to use the width
-            self.width = min(self.width, max(FIRST_GROWTH * self._calm, GROWTH * in_flight, self.bounds.least))
+            self.width = min(self.width, max(GROWTH * self._calm, GROWTH * in_flight, self.bounds.least))
             return
         is_queueing = latency_s > QUEUEING * self._unloaded_s
         self._rounds += is_queueing or (self.width == self.bounds.most and self._refused == math.inf)
@@ -125,7 +129,8 @@ class AdaptiveWidth:
             self._rounds, self._is_probe, self._probes = 0, True, self._probes + 1
             self.width = max(self._least, self.width / 2)
             return
-        gain = GAIN if is_queueing or was_probe else FIRST_GROWTH if self.width <= FIRST_GROWTH * self._calm else GROWTH
+        is_slow_start = self._unloaded_s >= SLOW_S and self.width <= GROWTH * self._calm
+        gain = GAIN if is_queueing or was_probe else SLOW_GROWTH if is_slow_start else GROWTH
         self._approach(gain * in_flight * self._unloaded_s / latency_s)
 
     def _approach(self, wanted: float) -> None:

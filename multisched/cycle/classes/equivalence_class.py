@@ -74,7 +74,7 @@ class EquivalenceClass:
         self.fallible_filters: list[FilterColumn] = []
         """Those of `filters` that have codes for errors, which fail the attempt."""
         self.filters_by_row = False
-        """Whether each of `moving_filters` depends on the row alone: another pod on a row changes no code of other rows."""
+        """Whether a pod that is placed can change the codes of `moving_filters` for its own row only."""
         self.fixed_pass: Bools = NO_BOOLS
         """Rows that pass every filter that does not read the pods on a row."""
         self.feasible: Bools = NO_BOOLS

@@ -6,7 +6,7 @@ Owns only what it derives from the plugins. Writes the columns of codes of a cla
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 
 import numpy as np
@@ -15,7 +15,7 @@ from multisched.cycle.classes.changes import Changes, positions
 from multisched.cycle.classes.columns import FilterColumn
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.classes.shared_results import SharedAnswers
-from multisched.framework.caching import MovedRowsPlugin
+from multisched.framework.caching import MovedRowsPlugin, SplitCacheKey
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import NO_ROWS, PASSES, Bools, NodeView, Rows, any_true
 from multisched.framework.registry import PluginSet, implementing
@@ -55,7 +55,7 @@ class ClassFilters:
                 shared = self._shared.codes(plugin, pod_class, ask)
                 codes = ask() if shared is None else shared
                 pod_class.add_filter(FilterColumn(plugin, codes, groups, is_shared=shared is not None))
-        pod_class.filters_by_row = all(column.depends_on is Dependency.ROW for column in pod_class.moving_filters)
+        _note_dependencies(pod_class)
         _join(pod_class)
 
     def renew_row(self, pod_class: EquivalenceClass, at: int, row: Rows) -> bool:
@@ -75,6 +75,8 @@ class ClassFilters:
 
     def renew(self, pod_class: EquivalenceClass, changes: Changes) -> bool:
         """Renews the filters. Returns True if the feasibility of some row changed."""
+        if changes.is_everywhere:
+            _note_dependencies(pod_class)
         must_join, far = False, NO_ROWS
         # Zero where every filter passes: codes are joined bit by bit, which takes one operation for each filter.
         refused = np.logical_not(pod_class.fixed_pass.take(changes.rows)).view(np.uint8)
@@ -158,6 +160,18 @@ def check_failure(pod_class: EquivalenceClass, nodes: NodeView) -> None:
         where = f"on node {nodes.node(int(rows[0])).name}{more}"
         text = f'running "{status.plugin}" filter plugin {where}: {status.message}'
         raise PluginFailure(Status.error(text).by(status.plugin))
+
+
+def _note_dependencies(pod_class: EquivalenceClass) -> None:
+    keys = pod_class.cache_keys
+    pod_class.filters_by_row = all(
+        column.depends_on is Dependency.ROW or _is_by_row(keys.get(column.plugin.name))
+        for column in pod_class.moving_filters
+    )
+
+
+def _is_by_row(cache_key: Hashable) -> bool:
+    return isinstance(cache_key, SplitCacheKey) and cache_key.is_by_row
 
 
 def _join(pod_class: EquivalenceClass) -> None:

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from multisched.framework.node_view import Bools, Int64
+from multisched.framework.node_view import Bools, Float64, Int64
 from multisched.framework.preemption import ABOVE_EVERY_PRIORITY, Costs, PlacedPods
 from multisched.model.objects import CPU
 from multisched.plugins.disruption_budgets import DisruptionBudgets
 from multisched.plugins.loans.loan_ledger import LoanLedger
-from multisched.plugins.loans.recalls import lost_core_s
+from multisched.plugins.loans.recalls import saved_until_s
 
 ROWS_AT_ONCE: Final = 16
 """Rows whose pods are looked up between two pauses."""
 
-Answers = dict[int, tuple[Hashable, Bools]]
-"""Row -> versions, and bool[k]: the pods of the row that may be displaced."""
+
+class RowAnswer(NamedTuple):
+    """About the pods of a row, most important first."""
+
+    versions: Hashable
+    may_go: Bools
+    saved_until_s: Float64
+    """Since when work would be lost, of those that may go; else 0."""
+    cores: Float64
+    """The CPU that they take, of those that may go; else 0."""
+
+
+Answers = dict[int, RowAnswer]
+"""Row -> what is known about its pods."""
 
 
 class OnLoan:
@@ -40,18 +52,35 @@ class OnLoan:
         for at, row in enumerate(pods.rows.tolist()):
             if row >= 0 and not self._ledger.has_borrowers(row):
                 continue
-            placed = np.flatnonzero(pods.priority[:, at] < self.below)
-            key = (len(placed), self._ledger.nodes.version(row), self._ledger.loans_version) if row >= 0 else None
-            known = self._answers.get(row)
-            if key is None or known is None or known[0] != key:
+            known = self._known(pods, at, row)
+            if known is None:
                 if computed % ROWS_AT_ONCE == 0:
                     pods.pause()
                 computed += 1
-                known = key, np.array([self._may_go(pods.pod(k, at).uid) for k in placed.tolist()], np.bool_)
-                if key is not None:
-                    self._answers[row] = known
-            found[placed, at] = known[1]
+                known = self._read(pods, at, row)
+            found[: len(known.may_go), at] = known.may_go
         return found
+
+    def _known(self, pods: PlacedPods, at: int, row: int) -> RowAnswer | None:
+        known = self._answers.get(row)
+        return known if known is not None and known.versions == self._versions(pods, at, row) else None
+
+    def _versions(self, pods: PlacedPods, at: int, row: int) -> Hashable:
+        """Returns what an answer depends on. Pods that are in no row (-1) have no version."""
+        count = int(np.count_nonzero(pods.priority[:, at] < self.below))
+        return (count, self._ledger.nodes.version(row), self._ledger.loans_version) if row >= 0 else object()
+
+    def _read(self, pods: PlacedPods, at: int, row: int) -> RowAnswer:
+        placed = [pods.pod(k, at) for k in np.flatnonzero(pods.priority[:, at] < self.below).tolist()]
+        may_go = np.array([self._may_go(pod.uid) for pod in placed], np.bool_)
+        saved_s, cores = np.zeros(len(placed)), np.zeros(len(placed))
+        for k in may_go.nonzero()[0].tolist():
+            saved_s[k] = saved_until_s(placed[k])
+            cores[k] = self._ledger.demand(placed[k]).get(CPU, 0) / 1000.0
+        answer = RowAnswer(self._versions(pods, at, row), may_go, saved_s, cores)
+        if row >= 0:
+            self._answers[row] = answer
+        return answer
 
     def _may_go(self, uid: str) -> bool:
         """Asks about the pod's own row: the pods of a gang are on several."""
@@ -65,9 +94,11 @@ class OnLoan:
     def costs(self, pods: PlacedPods, victims: Bools, first: Bools, whole_gangs: Int64) -> Costs:
         """Returns: violated budgets, gangs evicted whole, core-seconds lost, pods."""
         lost = np.zeros(len(pods.rows), np.float64)
-        for k, at in zip(*victims.nonzero(), strict=True):
-            pod = pods.pod(int(k), int(at))
-            lost[at] += lost_core_s(pod, self._ledger.demand(pod).get(CPU, 0), self._ledger.now_s)
+        for at in np.flatnonzero(victims.any(axis=0)).tolist():
+            row = pods.rows.item(at)
+            known = self._known(pods, at, row) or self._read(pods, at, row)
+            some = victims[: len(known.cores), at]
+            lost[at] = (known.cores[some] * (self._ledger.now_s - known.saved_until_s[some]).clip(0.0)).sum()
         return np.stack(
             (np.count_nonzero(victims & first, axis=0), whole_gangs, lost, np.count_nonzero(victims, axis=0))
         ).astype(np.float64)

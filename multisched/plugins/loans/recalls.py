@@ -6,6 +6,7 @@ since when pods have been told. That stands in an annotation on the pods, too, s
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -382,11 +383,14 @@ def idle_room_factor(retries_left: int | None) -> int:
 
 def lost_core_s(pod: Pod, cpu_milli: int, now_s: float) -> float:
     """Returns the core-seconds of work that an eviction loses: since the start, or the last checkpoint that the job published."""
-    began_s = pod.started_s or now_s
-    saved_s = checkpoint_s(pod.annotations)
-    if saved_s is not None:
-        began_s = max(began_s, min(saved_s, now_s))
-    return max(0.0, now_s - began_s) * cpu_milli / 1000.0
+    return max(0.0, now_s - saved_until_s(pod)) * cpu_milli / 1000.0
+
+
+def saved_until_s(pod: Pod) -> float:
+    """Returns since when work would be lost: the start, or a later checkpoint that the job published. Infinite before the start."""
+    if not pod.started_s:
+        return math.inf
+    return max(pod.started_s, checkpoint_s(pod.annotations) or 0.0)
 
 
 def _notice_s(pod: Pod) -> float | None:

@@ -147,6 +147,9 @@ class InterPodAffinity:
     def __init__(self, args: InterPodAffinityArgs, context: PluginContext) -> None:
         self._rule_cache = AffinityRuleCache(args, context.objects, context.nodes.pod_counts)
         self._nodes = context.nodes
+        self._one_row: dict[str, bool] = {}
+        """Topology key -> whether each of its domains is a single row, as of `_one_row_at`."""
+        self._one_row_at = -1
         self.reasons = ReasonTable(self.name)
         # The order matters: `filter` uses the largest code, so the last of several reasons wins, as upstream.
         self._unwanted, self._not_far, self._not_near = (
@@ -170,7 +173,22 @@ class InterPodAffinity:
         return SplitCacheKey(
             versions(rules.filter_sources, counts) if rules.filters else None,
             versions(rules.score_sources, counts) if rules.soft else None,
+            is_by_row=not rules.affinity and self._are_of_one_row((*rules.anti, *rules.existing), cycle.nodes),
         )
+
+    def _are_of_one_row(self, keys: Iterable[str], nodes: NodeView) -> bool:
+        """Reports whether every topology domain of these keys is a single row, as for the host name."""
+        if nodes is not self._nodes:
+            return False
+        if nodes.nodes_version != self._one_row_at:
+            self._one_row_at, self._one_row = nodes.nodes_version, {}
+        for key in keys:
+            if key not in self._one_row:
+                codes = nodes.label_codes(key)
+                self._one_row[key] = bool(np.bincount(codes[codes > 0], minlength=1).max() <= 1)
+            if not self._one_row[key]:
+                return False
+        return True
 
     def topology_keys(self, cycle: CycleView, pod: Pod) -> tuple[str, ...] | None:
         """Returns the topology keys of all terms."""

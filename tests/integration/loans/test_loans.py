@@ -8,10 +8,11 @@ from datetime import timedelta
 from typing import Any
 
 import orjson
+import pytest
 import yaml
 
 from multisched.framework.views import ViewQuery
-from multisched.model.wire import Response
+from multisched.model.wire import MERGE_PATCH, Response
 from multisched.shell.plugin_views import ProgramViews
 from multisched.testing.builders import Document, container, node_document, pod_document
 from multisched.testing.sim_loop import EPOCH, SimLoop, simulate
@@ -161,6 +162,31 @@ def test_pod_of_the_lender_gets_lent_capacity_back_after_the_notice() -> None:
         assert cluster.differences() == []
 
     play(story, node())
+
+
+@pytest.mark.parametrize(("is_saved", "expected"), [(False, "small"), (True, "saved")])
+def test_pod_of_the_lender_takes_the_node_where_the_least_work_is_lost(is_saved: bool, expected: str) -> None:
+    """A minute of 4 cores is more than ten minutes of a quarter, and a checkpoint saves all before it."""
+
+    async def story(cluster: GpuCluster) -> None:
+        async def job(name: str, node: str, cpu: str) -> None:
+            await create(cluster, name, "job", cpu=cpu, spec={"nodeSelector": {"kubernetes.io/hostname": node}})
+
+        await job("job-old", "small", "250m")
+        await job("job-saved", "saved", "4")
+        await asyncio.sleep(540.0)
+        await job("job-new", "large", "4")
+        await settled(cluster)
+        await asyncio.sleep(60.0)
+        if is_saved:
+            at = f"{EPOCH + timedelta(seconds=cluster.loop.time()):%Y-%m-%dT%H:%M:%SZ}"
+            note = {"metadata": {"annotations": {"multisched.io/checkpoint": at}}}
+            await cluster.send("PATCH", f"{PODS}/job-saved", note, content_type=MERGE_PATCH)
+        await create(cluster, "own", "gpu", cpu="4")
+        await settled(cluster)
+        assert (await cluster.pods())["own"]["status"].get("nominatedNodeName") == expected
+
+    play(story, *(node(name, 4) for name in ("large", "saved", "small")))
 
 
 def test_jobs_that_end_by_themselves_are_not_evicted() -> None:

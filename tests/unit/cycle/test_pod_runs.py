@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,9 +15,12 @@ from multisched.cycle.pod_runs import RUN_MAX
 from multisched.cycle.results import Placed, Result, Unplaced
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Rows, Scores
+from multisched.framework.normalize import ByLargest
 from multisched.framework.points import CycleView, Plugin, QueuedPod
+from multisched.framework.traits import Traits
 from multisched.model.objects import CPU, Node, Pod, PodSpec
-from multisched.model.selectors import Taint
+from multisched.model.placement import PodAffinity, PodAffinityTerm
+from multisched.model.selectors import LabelSelector, Operator, Requirement, Taint
 from multisched.testing.builders import make_node, make_pod
 from tests.unit.cycle.cycle_kit import IN_TREE_USED, Domain, FilterBy, Reserves, ScoreBy
 from tests.unit.state.state_kit import Tickets
@@ -144,6 +148,119 @@ def test_runs_give_the_results_of_single_decisions(
                 plugin.bind_to(domain)
         outcomes.append((said(decide(domain, pods)), state_of(domain), recorded(domain, pods)))
     assert outcomes[1] == outcomes[0]
+
+
+HOST: Final = "kubernetes.io/hostname"
+OWN: Final = LabelSelector((Requirement("own", Operator.EXISTS),))
+RELATED: Final = {
+    name: IN_TREE_USED.get(name, 2) for name in ("TaintToleration", "NodeResourcesFit", "InterPodAffinity")
+}
+hosts_of_nodes = st.lists(
+    st.tuples(
+        st.sampled_from((2000, 2000, 4000)),
+        st.one_of(st.none(), st.none(), st.sampled_from(("", "h0", "h1"))),
+        st.sampled_from(((), (), PREFER_NOT)),
+    ),
+    min_size=2,
+    max_size=16,
+)
+terms = st.builds(
+    PodAffinityTerm,
+    st.sampled_from((HOST, HOST, HOST, "zone")),
+    st.sampled_from(("own", "own", "old", "both")).map(lambda key: LabelSelector((Requirement(key, Operator.EXISTS),))),
+)
+affinities = st.builds(
+    PodAffinity,
+    required=st.one_of(st.just(()), st.just(()), terms.map(lambda one: (one,))),
+    anti_required=st.lists(terms, max_size=2).map(tuple),
+)
+
+
+@given(hosts_of_nodes, affinities, affinities, st.integers(0, 3), st.sampled_from((2, 4, 8)))
+def test_runs_of_related_pods_give_the_results_of_single_decisions(
+    shapes: list[tuple[int, str | None, tuple[Taint, ...]]], own: PodAffinity, of_old: PodAffinity, old: int, zone: int
+) -> None:
+    """Nodes with a host name of their own, with the one of another node, and without one."""
+    cluster = [
+        msgspec.structs.replace(
+            make_node(f"n{number}", cpu_milli=milli, taints=taints),
+            labels={"zone": str(number // zone)} | ({} if host == "" else {HOST: host or f"n{number}"}),
+        )
+        for number, (milli, host, taints) in enumerate(shapes)
+    ]
+    spec = PodSpec(requests={CPU: 10}, scoring_cpu_milli=10, placed_cpu_milli=10, pod_affinity=own)
+    pods = [make_pod(f"p{number}", spec=spec, labels={"own": "", "both": ""}) for number in range(24)]
+    placed = [
+        make_pod(f"old{n}", spec=PodSpec(pod_affinity=of_old), labels={"old": "", "both": ""}, node=f"n{n}")
+        for n in range(min(old, len(cluster)))
+    ]
+    outcomes = []
+    for decide in (one_by_one, in_runs):
+        domain = Domain(*cluster, in_tree=tuple(RELATED), weights=RELATED)
+        for pod in placed:
+            domain.cache.place(pod)
+        first = said(decide(domain, pods[:12]))
+        for pod in pods[:12]:
+            domain.cache.remove(pod.uid)
+        outcomes.append((first, said(decide(domain, pods[12:])), state_of(domain), recorded(domain, pods)))
+    assert outcomes[1] == outcomes[0]
+
+
+class ByShare(ScoreBy):
+    """Normalised: as long as n0 is feasible it has 100 and n1 has 50; without n0, n1 has 100."""
+
+    traits = Traits(normalizer=ByLargest())
+
+    def __init__(self) -> None:
+        super().__init__("ByShare", lambda pod, name: {"n0": 10, "n1": 5}.get(name, 0))
+
+
+def test_a_run_whose_rows_change_the_scale_of_the_scores_gives_the_results_of_single_decisions() -> None:
+    """All nodes are equally good, until n0 is taken and n1 is better than the rest."""
+    term = PodAffinityTerm(HOST, OWN)
+    spec = msgspec.structs.replace(SPEC, pod_affinity=PodAffinity(anti_required=(term,)))
+
+    def decided(decide: Callable[[Domain, Sequence[Pod]], list[Result]], name: str) -> Any:
+        levels = ScoreBy("Levels", lambda pod, name: {"n0": 0, "n1": 50}.get(name, 100))
+        domain = Domain(
+            *(make_node(f"n{n}", labels={HOST: f"n{n}"}) for n in range(24)),
+            plugins=[ByShare(), levels],
+            in_tree=("InterPodAffinity",),
+        )
+        return said(decide(domain, [make_pod(f"{name}{n}", spec=spec, labels={"own": ""}) for n in range(24)]))
+
+    for name in "abcdefghij":
+        assert decided(in_runs, name) == decided(one_by_one, name)
+
+
+@pytest.mark.parametrize(("key", "nodes", "longest"), [(HOST, 100, RUN_MAX), ("zone", 4, 1)])
+def test_pods_that_keep_off_each_others_nodes_are_decided_in_runs(key: str, nodes: int, longest: int) -> None:
+    """By host names, since a run would take zones of two nodes twice."""
+    term = PodAffinityTerm(key, OWN)
+    spec = msgspec.structs.replace(SPEC, pod_affinity=PodAffinity(anti_required=(term,)))
+    cluster = [make_node(f"n{n}", labels={HOST: f"n{n}", "zone": str(n // 2)}) for n in range(nodes)]
+    pods = [make_pod(f"p{n}", spec=spec, labels={"own": ""}) for n in range(nodes // 2)]
+    lengths: list[int] = []
+    results = in_runs(Domain(*cluster, in_tree=tuple(RELATED)), pods, lengths)
+    assert said(results) == said(one_by_one(Domain(*cluster, in_tree=tuple(RELATED)), pods))
+    assert all(isinstance(one, Placed) for one in results)
+    assert max(lengths) == longest
+
+
+def test_pods_that_seek_each_other_start_together_again_when_all_of_them_left() -> None:
+    """The first of them may go to either zone, and the others follow it."""
+    spec = msgspec.structs.replace(SPEC, pod_affinity=PodAffinity(required=(PodAffinityTerm("zone", OWN),)))
+    domain = Domain(
+        *(make_node(f"n{n}", labels={"zone": str(n % 2)}) for n in range(40)),
+        in_tree=tuple(RELATED),
+        args={"InterPodAffinity": {"hardPodAffinityWeight": 0}},
+    )
+    pods = [make_pod(f"p{n}", spec=spec, labels={"own": ""}) for n in range(80)]
+    for some in (pods[:40], pods[40:]):
+        results = in_runs(domain, some)
+        assert len({int(one.node[1:]) % 2 for one in results if isinstance(one, Placed)}) == 1
+        for pod in some:
+            domain.cache.remove(pod.uid)
 
 
 def test_pods_of_one_spec_that_plugins_tell_apart_are_not_placed_together() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from multisched.shell.adaptive_width import AdaptiveWidth, Bounds
+from multisched.shell.adaptive_width import GROWTH, AdaptiveWidth, Bounds
 
 CALM = 16
 PODS = 10_000
@@ -129,7 +129,7 @@ def test_width_shrinks_to_what_a_short_queue_uses() -> None:
     assert adaptive.width == 512
     for number in range(1_000, 1_100):
         adaptive.answered(number, number + 0.5, 3)
-    assert adaptive.width == 64
+    assert adaptive.width == GROWTH * CALM
 
 
 events = st.lists(
