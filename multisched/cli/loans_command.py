@@ -52,6 +52,9 @@ def _tables(found: dict[str, Any], output: Output) -> str:
     if found["told"]:
         head = ["pod", "from", "evicted at", "state", "why"]
         parts.append(as_table(head, [_told(one) for one in found["told"]], is_wide=is_wide))
+    if found.get("slices"):
+        head = ["lender", "borrower", "cpu offered", "cpu held", "memory offered", "memory held", "problems"]
+        parts.append(as_table(head, [_slices(one) for one in found["slices"]], is_wide=is_wide))
     recalls, shown = found["recalls"], len(found["nodes"])
     more = f" ({shown} shown; --limit shows more)" if shown < found["nodesOnLoan"] else ""
     footer = (
@@ -84,6 +87,13 @@ def _loan(one: dict[str, Any]) -> list[object]:
 def _node(one: dict[str, Any]) -> list[object]:
     held = [_amount(one["held"], name) for name in UNITS]
     return [one["node"], one["from"], one["pods"], *held, one["recalledSince"] or "-", one["why"] or "-"]
+
+
+def _slices(one: dict[str, Any]) -> list[object]:
+    amounts = [_amount(one[part], name) for name in UNITS for part in ("offered", "held")]
+    problems = [f"{name}: {text}" for name, text in one["problems"].items()]
+    state = "" if one["isOwned"] else "not taken over yet"
+    return [one["lender"], one["borrower"], *amounts, "; ".join(filter(None, [state, *problems])) or "-"]
 
 
 def _told(one: dict[str, Any]) -> list[object]:

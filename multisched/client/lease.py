@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import anyio
@@ -34,6 +35,23 @@ RELEASE_PAUSE_S: Final = 0.2
 NOT_RENEWED: Final = "the program hangs; its lease is not renewed"
 
 
+class LeaseTurns:
+    """The leases that one process holds, or is about to take. Used by all its keepers, on one loop."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+
+    def begin(self, name: str, *, is_patient: bool) -> bool:
+        """Notes that a lease is about to be taken. If `is_patient` and there is another one, returns False and notes nothing."""
+        if is_patient and self._names - {name}:
+            return False
+        self._names.add(name)
+        return True
+
+    def end(self, name: str) -> None:
+        self._names.discard(name)
+
+
 class LeaseKeeper:
     """Keeps one Lease object. `identity` must be unique among processes."""
 
@@ -49,10 +67,13 @@ class LeaseKeeper:
         settings: LeaseSettings | None = None,
         on_change: Callable[[LeaseState], None] | None = None,
         is_alive: Callable[[], bool] = lambda: True,
+        turns: LeaseTurns | None = None,
     ) -> None:
         """`on_change` is called at each change, on the loop that `run` is on. `is_alive`: False while the part of the
-        program that binds by the lease hangs; the lease is then neither taken nor renewed.
+        program that binds by the lease hangs; the lease is then neither taken nor renewed. `turns`: shared by all keepers of a
+        process that leaves free leases to others; None: every free lease is taken at once.
         """
+        self._turns = turns
         self._is_alive = is_alive
         self._name = name
         self._identity = identity
@@ -71,6 +92,8 @@ class LeaseKeeper:
         """The address of this process for requests from other replicas; empty if it serves none."""
         self.inherited: Mapping[str, str] = {}
         """The annotations of the record that this process took over."""
+        self._free_from_s = math.inf
+        """Since when the lease has been seen free."""
         self._standby_logged = ""
         self._trouble = RecurringTrouble(clock)
         self._stop = asyncio.Event()
@@ -141,6 +164,8 @@ class LeaseKeeper:
     def _lose(self, why: str) -> None:
         logger.error("lease lost", extra={"lease": self._name, "term": self.term.number, "why": why})
         self._observed.lost()
+        if self._turns is not None:
+            self._turns.end(self._name)
         self._enter(LeaseState.STANDBY)
 
     def _enter(self, state: LeaseState) -> None:
@@ -188,15 +213,33 @@ class LeaseKeeper:
             if not self._observed.may_be_created(is_leading=self.term.is_leading):
                 self._stand_by("it was deleted; waiting until the last holder's lease would have expired")
                 return False
-            return await self._create(timeout_s, started)
+            return await self._in_turn(started, lambda: self._create(timeout_s, started))
         is_free = self._observed.is_free(lease, is_leading=self.term.is_leading)
         if self.term.is_leading and lease.spec.holder not in (None, "", self._identity):
             self._lose(f"held by {lease.spec.holder!r}"[:256])
             return False
         if not is_free:
+            self._free_from_s = math.inf
             self._stand_by(f"held by {lease.spec.holder!r}"[:256])
             return False
-        return await self._write_and_lead(lease, timeout_s, started)
+        return await self._in_turn(started, lambda: self._write_and_lead(lease, timeout_s, started))
+
+    async def _in_turn(self, now_s: float, take: Callable[[], Awaitable[bool]]) -> bool:
+        """Takes a free lease, or leaves it to other processes for a lease duration if this one holds another or is about to."""
+        self._free_from_s = min(self._free_from_s, now_s)
+        is_patient = now_s < self._free_from_s + self._settings.duration_s
+        if self._turns is None or self.term.is_leading:
+            return await take()
+        if not self._turns.begin(self._name, is_patient=is_patient):
+            self._stand_by("it is free, and left to another process for a while, since this one holds another lease")
+            return False
+        is_held = False
+        try:
+            is_held = await take()
+        finally:
+            if not is_held:
+                self._turns.end(self._name)
+        return is_held
 
     def _stand_by(self, why: str) -> None:
         """Logs each reason once, until this process has led."""

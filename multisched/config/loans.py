@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from multisched.config.nodes import NodeRouter
+from multisched.config.nodes import NodeRouter, NodeSelection, lease_groups, sliced_lenders
 from multisched.config.schema import (
     RETURN_EXTRA_S,
     Configuration,
@@ -16,9 +16,10 @@ from multisched.config.schema import (
 )
 from multisched.framework.registry import PluginUse
 from multisched.framework.weekly_hours import DAY_MINUTES, DAYS, DayHours
-from multisched.model.objects import CPU, Node
+from multisched.model.objects import CPU, PODS, Node
 from multisched.model.quantity import parse_milli, parse_value
 from multisched.model.selectors import LabelSelector
+from multisched.plugins.loans.slices.unsliced_needs import SLICED
 from multisched.plugins.loans.terms import (
     BORROWERS_ARG,
     DEFAULT_RESOURCES,
@@ -34,12 +35,25 @@ from multisched.plugins.loans.terms import (
 
 def borrowers_of(configuration: Configuration) -> tuple[Borrower, ...]:
     """Returns the domains with limited loans."""
-    router = NodeRouter(configuration)
+    router, selection = NodeRouter(configuration), NodeSelection.of(configuration)
+    sliced, groups = sliced_lenders(selection), lease_groups(selection)
+
+    def users_of(lender: str) -> dict[str, frozenset[str]]:
+        """Returns the domains under the lender's Lease that may use its rows."""
+        return {
+            domain.name: frozenset(domain.scheduler_names)
+            for domain in configuration.domains
+            if groups[domain.name] == groups[lender] and lender in (domain.name, *router.lenders(domain.name))
+        }
+
     return tuple(
         Borrower(
             domain.name,
             frozenset(domain.scheduler_names),
-            tuple(_terms(domain.name, loan, router) for loan in domain.loans),
+            tuple(
+                _terms(domain.name, loan, router, users_of(loan.lender) if loan.lender in sliced[domain.name] else {})
+                for loan in domain.loans
+            ),
         )
         for domain in configuration.domains
         if any(loan.is_limited for loan in domain.loans)
@@ -48,7 +62,7 @@ def borrowers_of(configuration: Configuration) -> tuple[Borrower, ...]:
 
 def loans_use(domain: str, borrowers: Sequence[Borrower]) -> PluginUse | None:
     """Returns the plugin Loans with its args, for a domain that lends or borrows within limits; None for any other."""
-    concerned = {name for one in borrowers for loan in one.loans for name in (loan.lender, loan.borrower)}
+    concerned = {name for one in borrowers for loan in one.loans for name in (loan.lender, loan.borrower, *loan.users)}
     args = {BORROWERS_ARG: tuple(borrowers), DOMAIN_ARG: domain}
     return PluginUse(LOANS, args=args) if domain in concerned else None
 
@@ -68,13 +82,15 @@ def circle_of_loans(domains: Sequence[DomainConfig]) -> tuple[str, ...]:
     return next((found for name in lenders for found in walk((name,), is_limited=False)), ())
 
 
-def _terms(borrower: str, loan: Loan, router: NodeRouter) -> LoanTerms:
+def _terms(borrower: str, loan: Loan, router: NodeRouter, users: Mapping[str, frozenset[str]]) -> LoanTerms:
+    """`users`: see `LoanTerms`; empty if the loan is not sliced."""
     selector = LabelSelector() if loan.selector is None else loan.selector.compile()
 
     def lends(node: Node) -> bool:
         return router.home(node) == loan.lender and selector.matches(node.labels)
 
     is_idle = loan.kind is LoanKind.IDLE
+    resources = frozenset(loan.resources or (IDLE_RESOURCES if is_idle else DEFAULT_RESOURCES))
     return LoanTerms(
         loan.lender,
         borrower,
@@ -82,12 +98,14 @@ def _terms(borrower: str, loan: Loan, router: NodeRouter) -> LoanTerms:
         f"nodes of {loan.lender}" + ("" if loan.selector is None else " that the loan's selector matches"),
         is_limited=loan.is_limited,
         is_idle=is_idle,
-        resources=frozenset(loan.resources or (IDLE_RESOURCES if is_idle else DEFAULT_RESOURCES)),
+        resources=(resources & SLICED) | {PODS} if users else resources,
         share_percent=loan.share_percent,
         threshold_percent=loan.threshold_percent,
         headroom=_amounts(loan.headroom),
         hours=OpenHours(tuple(_hours(loan.hours)), loan.time_zone) if loan.hours else None,
         returns=None if loan.returns is None else _returns(loan.returns),
+        is_sliced=bool(users),
+        users=users,
     )
 
 

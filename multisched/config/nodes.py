@@ -8,7 +8,7 @@ configuration. Replicas publish it in their leases, because they may temporarily
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -63,6 +63,9 @@ class SelectedDomain(Section, frozen=True):
     name: str
     nodes: Nodes = Nodes()
     loans: tuple[Loan, ...] = ()
+    separable: tuple[str, ...] = ()
+    """Lenders whose loans do not require a common Lease: what they lend is published (`plugins/loans/slices`). Older versions do not
+    write it, and share a Lease with every lender."""
 
 
 class NodeSelection(Section, frozen=True):
@@ -74,8 +77,15 @@ class NodeSelection(Section, frozen=True):
 
     @classmethod
     def of(cls, configuration: Configuration) -> NodeSelection:
+        is_per_domain = configuration.lease.enabled and configuration.lease.per_domain
         domains = tuple(
-            SelectedDomain(name=d.name, nodes=d.nodes, loans=_rows_of(d.loans)) for d in configuration.domains
+            SelectedDomain(
+                name=d.name,
+                nodes=d.nodes,
+                loans=_rows_of(d.loans),
+                separable=_separable_lenders(d.loans) if is_per_domain else (),
+            )
+            for d in configuration.domains
         )
         return cls(domains=domains, per_domain=configuration.lease.per_domain)
 
@@ -99,6 +109,12 @@ def _rows_of(loans: Iterable[Loan]) -> tuple[Loan, ...]:
         if rows not in found:
             found.append(rows)
     return tuple(found)
+
+
+def _separable_lenders(loans: Sequence[Loan]) -> tuple[str, ...]:
+    """Returns the lenders that lend free capacity within limits and nothing else: amounts that can be offered and claimed."""
+    lenders = dict.fromkeys(loan.lender for loan in loans)
+    return tuple(name for name in lenders if all(one.is_separable for one in loans if one.lender == name))
 
 
 class CompiledLoan(msgspec.Struct, frozen=True):
@@ -140,6 +156,8 @@ class NodeRouter:
     """Computes the home domains of nodes. Built once per configuration."""
 
     def __init__(self, configuration: Configuration | NodeSelection) -> None:
+        selection = configuration if isinstance(configuration, NodeSelection) else NodeSelection.of(configuration)
+        self._sliced = sliced_lenders(selection)
         self._names = frozenset(domain.name for domain in configuration.domains)
         self._selectors = tuple(
             (domain.name, domain.nodes.selector.compile())
@@ -207,6 +225,11 @@ class NodeRouter:
 
         return is_usable
 
+    def sliced_for(self, domain: str) -> Callable[[Node], bool]:
+        """Returns a function that reports whether the domain may use a node by slices only: its lender may be led by another process."""
+        lenders = self._sliced[domain]
+        return (lambda node: self.home(node) in lenders) if lenders else (lambda node: False)
+
     def why_not(self, domain: str) -> Callable[[Node], str]:
         """Returns a function that explains why the domain may not use a node, and how to change that."""
 
@@ -248,16 +271,30 @@ def _compile_loans(domain: DomainConfig | SelectedDomain) -> tuple[CompiledLoan,
 
 
 def lease_groups(selection: NodeSelection) -> dict[str, str]:
-    """Returns domain -> the domain that names its lease: the first of all, or the first that shares rows with it, also indirectly."""
+    """Returns domain -> the domain that names its lease: the first of all, or the first that shares rows with it, also indirectly.
+
+    Domains share rows by loans, except by those of `SelectedDomain.separable` lenders.
+    """
     group = {domain.name: domain.name for domain in selection.domains}
     if not selection.per_domain:
         return dict.fromkeys(group, next(iter(group), ""))
     for domain in selection.domains:
         for loan in domain.loans:
+            if loan.lender in domain.separable:
+                continue
             ours, theirs = group[domain.name], group[loan.lender]
             first = next(name for name in group if group[name] in (ours, theirs))
             group = {name: first if at in (ours, theirs) else at for name, at in group.items()}
     return group
+
+
+def sliced_lenders(selection: NodeSelection) -> Mapping[str, frozenset[str]]:
+    """Returns domain -> the lenders that have another lease, so that the domain may use their rows by slices only."""
+    groups = lease_groups(selection)
+    return {
+        domain.name: frozenset(name for name in domain.separable if groups[name] != groups[domain.name])
+        for domain in selection.domains
+    }
 
 
 def lease_groups_of(configuration: Configuration) -> dict[str, str]:

@@ -40,7 +40,7 @@ def plugin_registry() -> Registry:
     """Returns a registry of all shipped plugins."""
     registry = Registry()
     registry.add_all(IN_TREE, "in-tree")
-    registry.add(LOANS, "multisched.plugins.loans.loans:loans_of", "in-tree")
+    registry.add(LOANS, "multisched.plugins.loans.parts:loans_of", "in-tree")
     for domain in BUILT_IN_DOMAINS:
         registry.add_all(domain_module(domain).PLUGINS, f"domain {domain}")
     return registry

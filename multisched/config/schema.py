@@ -217,6 +217,11 @@ class Loan(Section, frozen=True):
         """Reports whether it has any setting besides its nodes. Others are no more than the right to use these."""
         return self != Loan(lender=self.lender, selector=self.selector)
 
+    @property
+    def is_separable(self) -> bool:
+        """Reports whether lender and borrower need no common Lease: amounts that no pod requests are lent, which slices can have."""
+        return self.is_limited and self.kind is LoanKind.FREE
+
 
 WEIGHT_MAX: Final = 10_000
 """With this limit, total scores fit into 32 bits."""
@@ -460,9 +465,11 @@ class LeaseConfig(Section, frozen=True):
     """A Lease is named PREFIX-DOMAIN, after the first of the domains that share it."""
     per_domain: bool = False
     """
-    True: domains without loans between them have separate Leases, which replicas divide among them. A quota's max, and
-    affinity across nodes, then apply only within the domains of one replica.
+    True: domains have separate Leases, which replicas divide among them; those with loans without limits or of idle capacity
+    between them share one. A quota's max, and affinity across nodes, then apply only within the domains of one replica.
     """
+    spread: bool = False
+    """With `perDomain`: a process that holds a Lease leaves others that are free to other processes for `duration`."""
     duration_s: Seconds = 15.0
     """Another process may acquire the Lease this long after its last renewal."""
     renew_deadline_s: Seconds = 10.0

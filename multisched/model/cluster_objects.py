@@ -21,6 +21,7 @@ from multisched.model.gang import GangSpec
 from multisched.model.objects import Owner, Requests
 from multisched.model.quota_tree import QuotaTree, TreeProblem
 from multisched.model.selectors import LabelSelector, NodeSelector
+from multisched.model.slice_parts import SliceSpec, SliceStatus
 from multisched.model.version import NO_VERSION, Version
 from multisched.model.volumes import MigratedDisk
 
@@ -256,6 +257,21 @@ class ResourcePolicy(ClusterObject, frozen=True, gc=False, eq=False):
     """As written; the plugin that acts on it reads and checks it."""
     created_s: float = 0.0
     """metadata.creationTimestamp, seconds since the epoch."""
+
+
+class SliceSet(ClusterObject, frozen=True, gc=False, eq=False):
+    """`multisched.io/v1alpha1`: parts of a lender's nodes that the pods of a borrower in another process may use."""
+
+    spec: SliceSpec | None = None
+    """None: it cannot be trusted, as `malformed` explains; the borrower then claims nothing."""
+    status: SliceStatus | None = None
+    """None: it cannot be trusted; the lender then counts as held what could be held before."""
+    lender_epoch: int = 0
+    borrower_epoch: int = 0
+    """As written, also if the half cannot be trusted; 0 if they cannot be read."""
+    is_deleting: bool = False
+    has_finalizer: bool = False
+    """metadata.finalizers has `multisched.io/slices`: the object remains until nothing is held."""
 
 
 class ClaimRef(msgspec.Struct, frozen=True, gc=False):

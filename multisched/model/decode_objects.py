@@ -47,6 +47,7 @@ from multisched.model.cluster_objects import (
     ResourceQuota,
     ResourceSlice,
     Service,
+    SliceSet,
     StatefulSet,
     StorageClass,
     TopologyTerm,
@@ -74,6 +75,7 @@ from multisched.model.decode_selectors import (
     compile_node_selector,
     equality_selector,
 )
+from multisched.model.decode_slices import WireSliceSet, slice_set
 from multisched.model.decode_volumes import InTreeSource, migrated_disk
 from multisched.model.objects import CPU, Owner
 from multisched.model.quantity import QuantityError, milli_of_nano, parse_nano, value_of_nano
@@ -768,6 +770,7 @@ decode_koordinator_quota = _decoder(WireElasticQuota, _koordinator_quota, Koordi
 decode_node_devices = _decoder(WireDevice, _node_devices, NodeDevices)
 decode_resource_slice = _decoder(WireSlice, _resource_slice, ResourceSlice)
 decode_resource_policy = _decoder(_ResourcePolicy, _resource_policy, ResourcePolicy)
+decode_slice_set = _decoder(WireSliceSet, slice_set, SliceSet)
 decode_pod_group = _decoder(WirePodGroup, _pod_group, PodGroup)
 decode_sigs_pod_group = _decoder(WirePodGroup, _sigs_pod_group, PodGroup)
 decode_workload_group = _decoder(WireWorkloadGroup, _workload_group, PodGroup)

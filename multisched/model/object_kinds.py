@@ -36,6 +36,7 @@ from multisched.model.decode_objects import (
     decode_resource_slice,
     decode_service,
     decode_sigs_pod_group,
+    decode_slice_set,
     decode_stateful_set,
     decode_storage_capacity,
     decode_storage_class,
@@ -52,6 +53,7 @@ SCHEDULER_PLUGINS = "scheduling.x-k8s.io/v1alpha1"
 SIGS = "scheduling.sigs.k8s.io/v1alpha1"
 """Koordinator's version of the group; v1beta1 is ACK's."""
 WORKLOADS = "scheduling.k8s.io/v1alpha2"
+SLICES = "multisched.io/v1alpha1"
 ACK_POLICIES = "scheduling.alibabacloud.com/v1alpha1"
 
 
@@ -160,6 +162,7 @@ class ObjectKind(DefinedKind):
     RESOURCE_POLICY = KindDefinition(
         "ResourcePolicy", ACK_POLICIES, decode_resource_policy, is_optional=True, is_needed=False
     )
+    SLICE_SET = KindDefinition("SliceSet", SLICES, decode_slice_set, is_optional=True, is_needed=False)
     NODE_DEVICES = KindDefinition("Device", KOORDINATOR_DEVICES, decode_node_devices, is_optional=True)
     RESOURCE_SLICE = KindDefinition(
         "ResourceSlice",

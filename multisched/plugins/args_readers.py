@@ -29,7 +29,7 @@ def _refuse_args(args: Mapping[str, Any], path: str) -> None:
 
 
 def _loans_class(args: Mapping[str, Any]) -> type:
-    from multisched.plugins.loans.loans import loans_class
+    from multisched.plugins.loans.parts import loans_class
 
     return loans_class(args)
 

@@ -205,7 +205,8 @@ class DomainBuilder:
 
     def _add(self, domain: DomainConfig, nodes: NodeRouter) -> None:
         shared = self._shared
-        rows = DomainRows(domain.name, nodes.usable_by(domain.name), nodes.why_not(domain.name))
+        name = domain.name
+        rows = DomainRows(name, nodes.usable_by(name), nodes.why_not(name), nodes.sliced_for(name))
         shared.cache.add_domain(rows)
         waiting = WaitingPodTable()
         context = self._context(domain, rows, waiting)

@@ -27,6 +27,7 @@ from multisched.client.object_feed import ReflectorHandler
 from multisched.client.pod_writer import ApiPodWriter
 from multisched.client.read_troubles import ReadTroubles
 from multisched.client.reflector import Reflector
+from multisched.client.slice_writer import ApiSliceWriter
 from multisched.client.volume_writer import ApiVolumeWriter
 from multisched.config.nodes import NodeRouter
 from multisched.config.plugins import plugin_registry
@@ -51,6 +52,7 @@ from multisched.shell.binding.volume_writes import CountedVolumeWriter
 from multisched.shell.catch_up import CatchUp
 from multisched.shell.domain import DomainWorker
 from multisched.shell.domain_builder import DomainBuilder, SharedParts, annotations_of
+from multisched.shell.domain_slices import SliceShell, own_slices, settle_slices
 from multisched.shell.event_time_share import EventTimeShare
 from multisched.shell.extenders import Extenders, OpenExtender
 from multisched.shell.gangs_below_minimum import GangsBelowMinimum
@@ -203,6 +205,7 @@ class Program:
         self._reload = self._reloader(domains)
         self.repairs = _repairs_of(self)
         self.kept_objects = _kept_objects_of(self)
+        self._slices = _slices_of(self)
         self._takeover = Takeover(self.leases, self.handover, self.lists, ports.clock, self._before_opening)
         self.catch_up = CatchUp(lambda: [(worker.plugins, worker.runner) for worker in self.router.workers()])
         self.audit = self._audit()
@@ -450,6 +453,7 @@ class Program:
             self._is_ready = True
             self._ports.on_ready()
         await self._takeover.open(worker)
+        settle_slices(worker)
         worker.lead()
         self.statuses.lead(worker)
         self.pods.notify_owners(worker)
@@ -460,9 +464,10 @@ class Program:
         if not self._closing.is_set():
             raise LeaseLostError(f"the lease of domain {worker.name} was lost")
 
-    async def _before_opening(self, worker: DomainWorker) -> None:
+    async def _before_opening(self, worker: DomainWorker) -> bool:
         await self.kept_objects.read(worker)  # may bring a quota tree, under which all pods are then counted
         await self.catch_up.once()
+        return await own_slices(worker, self._slices)
 
     async def _run_background(self, worker: DomainWorker) -> None:
         """Runs background tasks once the caches have synced: a result computed earlier would be in use until the next one."""
@@ -527,6 +532,27 @@ def _kept_objects_of(program: Program) -> KeptObjects:
         lambda: program.is_closing,
         namespace=program.ports.lease_namespace,
         name_prefix=program.configuration.lease.name_prefix,
+    )
+
+
+def _slices_of(program: Program) -> SliceShell:
+    def term_of(domain: str) -> int:
+        lease = program.leases.get(domain)
+        return 0 if lease is None else lease.number
+
+    def holds(domain: str) -> bool:
+        lease = program.leases.get(domain)
+        return lease is None or lease.is_leading
+
+    return SliceShell(
+        program.transport,
+        ApiSliceWriter(program.transport, program.limiter),
+        lambda: program.is_closing,
+        term_of,
+        partial(program.leases.watcher_of, program.transport),
+        holds,
+        lambda: program.lists.see_all_binds_before(program.clock.monotonic()),
+        program.ports.lease_namespace,
     )
 
 

@@ -32,10 +32,22 @@ class Use(IntEnum):
 class DomainRows:
     """The rows of one domain, updated with each node. `generation` rises when `rows` or `places` change."""
 
-    def __init__(self, domain: str, is_usable: NodeRule, why_not: Callable[[Node], str] = lambda _: "") -> None:
-        """`why_not`: returns the rule that makes a node unusable, and what would change that."""
+    def __init__(
+        self,
+        domain: str,
+        is_usable: NodeRule,
+        why_not: Callable[[Node], str] = lambda _: "",
+        is_sliced: NodeRule = lambda _: False,
+    ) -> None:
+        """`why_not`: returns the rule that makes a node unusable, and what would change that.
+
+        `is_sliced`: reports whether only published slices of a usable node may be used. Such a row is never withheld: nothing of it is
+        usable before its lender has offered it.
+        """
         self.domain = domain
         self._is_usable = is_usable
+        self._is_sliced = is_sliced
+        self._sliced: set[int] = set()
         self._why_not = why_not
         self._member = np.zeros(64, np.bool_)
         self._joined: Int64 = np.zeros(64, np.int64)
@@ -62,17 +74,24 @@ class DomainRows:
         if node is None and self.use_of(row) is Use.NONE:
             return
         self._set_unreadable(row, is_it=node is not None and bool(node.malformed))
+        is_sliced = node is not None and self._is_sliced(node)
+        if is_sliced != (row in self._sliced):  # another use of the row: what was decided by the former one is void
+            (self._sliced.add if is_sliced else self._sliced.discard)(row)
+            self._set_withheld(row, None)
+            self._set_member(row, False)
         if node is None or node.malformed:
             self._set_withheld(row, None)
             self._set_member(row, False)
         elif not self._member[row] and row not in self._withheld:
-            if self.may_join(node):
+            if is_sliced or self.may_join(node):
                 self._set_member(row, True)
             else:
                 self._set_withheld(row, node.version)
 
     def withhold(self, row: int, node: Node) -> None:
-        """Withholds a row again until it is admitted."""
+        """Withholds a row again until it is admitted, unless it is sliced."""
+        if row in self._sliced:
+            return
         self._set_member(row, False)
         self._set_withheld(row, node.version)
 

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import orjson
@@ -28,7 +28,7 @@ from multisched.config.nodes import NodeRouter
 from multisched.config.schema import Configuration
 from multisched.model.decode import Decoder
 from multisched.model.objects import CPU
-from multisched.model.wire import JSON, MERGE_PATCH, ConnectFailedError, LineStream, Response
+from multisched.model.wire import JSON, MERGE_PATCH, AnswerLostError, ConnectFailedError, LineStream, Response
 from multisched.shell.program import LeaseLostError, Program, ProgramPorts
 from multisched.testing.quiet_observer import QuietObserver
 from multisched.testing.sim_loop import PROCESS, SimClock, SimLoop, simulate
@@ -144,10 +144,18 @@ class ReplicaTransport(DirectTransport):
             self._cluster.judge(path, body or b"", answer)
             return answer
 
-        task = asyncio.get_running_loop().create_task(travel(), context=self._wire)
+        return await self.carry(travel(), None)
+
+    async def carry(self, travel: Coroutine[Any, Any, Response], answered_in_s: float | None) -> Response:
+        """Lets a write arrive, also if the replica is killed or does not wait for its answer so long."""
+        task = asyncio.get_running_loop().create_task(travel, context=self._wire)
         self._travelling.add(task)
         task.add_done_callback(self._travelling.discard)
-        return await asyncio.shield(task)
+        try:
+            async with asyncio.timeout(answered_in_s):
+                return await asyncio.shield(task)
+        except TimeoutError:
+            raise AnswerLostError("there was no answer in time") from None
 
     def _may_lead(self, body: bytes | None) -> bool:
         return str(orjson.loads(body or b"{}")["metadata"]["name"]).removeprefix("multisched-") in self.leads
@@ -165,6 +173,8 @@ class Replica:
 @dataclass
 class HandoverCluster:
     """The cluster, its replicas, and what was found wrong."""
+
+    transport_class: ClassVar[type[ReplicaTransport]] = ReplicaTransport
 
     loop: SimLoop
     seed: int
@@ -240,7 +250,7 @@ class HandoverCluster:
     def start(self, leads: Iterable[str], text: str) -> Replica:
         self.started += 1
         identity = f"replica-{self.started}"
-        transport = ReplicaTransport(self, frozenset(leads), self.rng.choice([0.0, 0.02, 0.5]))
+        transport = self.transport_class(self, frozenset(leads), self.rng.choice([0.0, 0.02, 0.5]))
         context = contextvars.copy_context()
         context.run(PROCESS.set, identity)
         ports = ProgramPorts(

@@ -13,9 +13,10 @@ from multisched.framework.points import CycleView, PostFilterResult, Refusals
 from multisched.model.objects import Pod
 from multisched.plugins.loans import control, on_loan, recalls, victims
 from multisched.plugins.loans.control import LoanControl, _Writes
-from multisched.plugins.loans.loan_ledger import NO_TRIAL, LoanLedger, Pool, Trial
+from multisched.plugins.loans.loan_ledger import LoanLedger
 from multisched.plugins.loans.loans import Loans
 from multisched.plugins.loans.on_loan import OnLoan
+from multisched.plugins.loans.pools import NO_TRIAL, Pool, Trial
 from multisched.plugins.loans.recalls import LOAN_NOTICE, Recalls, Told
 from multisched.plugins.loans.terms import LoanTerms
 from multisched.plugins.loans.victims import Unit

@@ -29,6 +29,7 @@ LAZY_IMPORTS: Final = {
     "multisched.plugins.quota.elastic_quota": (1, "a view that nobody asks for is not loaded"),
     "multisched.plugins.args_readers": (1, "most programs have no limited loans"),
     "multisched.plugins.loans.loans": (5, "most programs have no limited loans"),
+    "multisched.plugins.loans.parts": (1, "most programs have no loans between processes"),
     "multisched.cli.dump": (2, "who asks a server needs no sandbox"),
     "multisched.cli.explain": (2, "who asks a server needs no sandbox"),
     "multisched.cli.main": (3, "a start imports either typer or what run needs"),

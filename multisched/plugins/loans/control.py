@@ -20,7 +20,8 @@ from multisched.framework.moving import EvictAnswer, Mover
 from multisched.framework.node_view import Int64, Rows
 from multisched.framework.ports import Clock, UnreachableError, WriteAnswer, pod_ref
 from multisched.model.objects import PODS
-from multisched.plugins.loans.loan_ledger import LoanLedger, Pool
+from multisched.plugins.loans.loan_ledger import LoanLedger
+from multisched.plugins.loans.pools import Pool
 from multisched.plugins.loans.recalls import LOAN_NOTICE, Recalls, Told
 from multisched.plugins.loans.terms import LoanTerms
 
@@ -71,8 +72,8 @@ class LoanControl:
             number = self._ledger.pools.index(pool)
             for loan_number, loan, rows in self._ledger.rows_of(pool):
                 is_closing = self._set_open(pool, loan_number, loan, now_s)
-                if loan.returns is None:
-                    continue
+                if loan.returns is None or (loan.is_sliced and not leads):
+                    continue  # offers are known to the leader only
                 held = rows[self._ledger.has_pods(pool, rows)]
                 if takes_over:
                     await self._adopt(pool, loan, held, now_s)
@@ -105,7 +106,9 @@ class LoanControl:
         if is_closing:
             return {row: {PODS: int(count)} for row, count in zip(rows.tolist(), pool.pods.take(rows), strict=True)}
         by_name: dict[str, Int64] = {
-            name: self._ledger.excess(pool, loan, name, rows) for name in pool.held if name in loan.resources
+            name: self._ledger.excess(pool, loan, name, rows)
+            for name in (sorted(loan.resources) if loan.is_sliced else pool.held)
+            if name in loan.resources
         }
         is_any = np.zeros(len(rows), np.bool_)
         for amounts in by_name.values():

@@ -14,7 +14,8 @@ from multisched.framework.node_view import Rows
 from multisched.framework.views import Document, NoViewError, ViewQuery, unknown_parameter
 from multisched.model.api_time import timestamp
 from multisched.model.objects import CPU, MEMORY, Pod
-from multisched.plugins.loans.loan_ledger import LoanLedger, Pool
+from multisched.plugins.loans.loan_ledger import LoanLedger
+from multisched.plugins.loans.pools import Pool
 from multisched.plugins.loans.recalls import Recalls, Told
 from multisched.plugins.loans.terms import LoanTerms
 

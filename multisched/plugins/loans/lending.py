@@ -20,8 +20,9 @@ from multisched.framework.node_view import Float64, Int64, Rows
 from multisched.framework.use_peaks import UsePeaks
 from multisched.model.objects import CPU, MEMORY, Pod
 from multisched.plugins.loans.idle_demand import idle_demand
-from multisched.plugins.loans.loan_ledger import LoanLedger, Pool
+from multisched.plugins.loans.loan_ledger import LoanLedger
 from multisched.plugins.loans.offers import STEP_S, RequestHistory, UseOutlook, idle_offer, shared_out
+from multisched.plugins.loans.pools import Pool
 from multisched.plugins.loans.terms import LoanTerms
 
 logger = logging.getLogger(__name__)

@@ -11,99 +11,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
 
-import msgspec
 import numpy as np
 
 from multisched.framework.node_view import Bools, Int64, NodeView, Rows
-from multisched.model.objects import Node, Pod
+from multisched.model.objects import PODS, Node, Pod
+from multisched.plugins.loans.handed import Handed, handed_by_node
 from multisched.plugins.loans.idle_demand import BATCH_RESOURCES, IDLE_REQUEST, idle_demand
 from multisched.plugins.loans.needs import Needs
+from multisched.plugins.loans.pools import NO_POOL, NO_TRIAL, OWN, Held, Pool, Trial
+from multisched.plugins.loans.slices.slice_rows import SliceRows
+from multisched.plugins.loans.slices.unsliced_needs import unsliced_need
 from multisched.plugins.loans.terms import Borrower, LoanTerms
-
-OWN: Final = -1
-"""Number of the loan of a row that is the borrower's own."""
-NO_POOL: Final = -2
-"""Number of the loan of a row that lends nothing to pods of this pool."""
-
-Trial = Mapping[tuple[int, bool], Mapping[str, int]]
-"""(row, of the pod's own pool) -> resource -> amount that pods of borrowers hold there in an overlay, beyond the ledger."""
-NO_TRIAL: Final[Trial] = {}
-
-
-class Held(msgspec.Struct, frozen=True):
-    """What one pod of a borrower holds; compared by the audit."""
-
-    row: int
-    pool: int
-    amounts: Mapping[str, int]
-
-
-class Handed(msgspec.Struct):
-    """What background tasks and waiting pods have set for one node."""
-
-    amounts: list[tuple[int, bool, str, int]] = []
-    """Number of the pool, whether it is an offer (else a reserve), resource, amount."""
-    needs: list[Pod] = []
-
-
-class Pool:
-    """The pods of one borrower with one kind of demand: requests, or idle demand. Amounts are int64[rows]."""
-
-    def __init__(self, borrower: Borrower, *, is_idle: bool) -> None:
-        self.borrower = borrower
-        self.is_idle = is_idle
-        self.loans = [loan for loan in borrower.loans if loan.is_idle == is_idle]
-        self.resources = frozenset[str]().union(*(loan.resources for loan in self.loans))
-        """What is counted: pods may request any number of other resources."""
-        self.is_open = [loan.hours is None for loan in self.loans]
-        """By loan; set by the background task of the borrower, which knows the time."""
-        self.is_frozen = [False] * len(self.loans)
-        """By loan; set by the background task of the lender: nothing new is lent, and what is held stays."""
-        self.held: dict[str, Int64] = {}
-        """Resource -> amounts held, on any row."""
-        self.reserve: dict[str, Int64] = {}
-        """Resource -> what is kept for the lender's growth."""
-        self.offer: dict[str, Int64] = {}
-        """Resource -> idle amounts that may be held; of an idle pool only."""
-        self.pods: Int64 = np.zeros(0, np.int64)
-        self.loan_of: Int64 = np.zeros(0, np.int64)
-        """int64[rows]: index into `loans`, OWN or NO_POOL."""
-
-    def column(self, columns: dict[str, Int64], resource: str) -> Int64:
-        """Returns the column of a resource, of the current number of rows."""
-        found = columns.get(resource)
-        if found is None or len(found) < len(self.pods):
-            grown: Int64 = np.zeros(len(self.pods), np.int64)
-            if found is not None:
-                grown[: len(found)] = found
-            columns[resource] = found = grown
-        return found
-
-    def at(self, columns: Mapping[str, Int64], resource: str, rows: Rows) -> Int64:
-        """Returns int64[rows]: zeros where nothing was set."""
-        found = columns.get(resource)
-        if found is None:
-            return np.zeros(len(rows), np.int64)
-        picked: Int64 = np.where(rows < len(found), found.take(rows, mode="clip"), 0)
-        return picked
-
-    def set_loan(self, row: int, number: int) -> bool:
-        """Sets the loan of a row; what background tasks have set for its former loan is forgotten. Returns True if that is a change."""
-        if self.loan_of[row] == number:
-            return False
-        self.loan_of[row] = number
-        for column in (*self.reserve.values(), *self.offer.values()):
-            column[row : row + 1] = 0  # it may be shorter
-        return True
-
-    def loans_at(self, rows: Rows) -> Int64:
-        """Returns int64[rows]: see `loan_of`."""
-        if not len(self.loan_of):
-            return np.full(len(rows), OWN, np.int64)
-        found: Int64 = np.where(rows < len(self.loan_of), self.loan_of.take(rows, mode="clip"), OWN)
-        return found
 
 
 class LoanLedger:
@@ -120,6 +39,7 @@ class LoanLedger:
         self._first_of = {name: 2 * number for number, one in enumerate(borrowers) for name in one.scheduler_names}
         """schedulerName -> index of its pool of requests; the pool of idle demand follows."""
         self._held: dict[str, Held] = {}
+        self.slices = SliceRows(self.pools, nodes)
         self.needs = Needs()
         self._offers_version = 0
         self.loans_version = 0
@@ -135,12 +55,12 @@ class LoanLedger:
     # -- Ledger ----------------------------------------------------------------------------------------------------
 
     def is_used_by(self, pod: Pod) -> bool:
-        return pod.spec.scheduler_name in self._first_of
+        return pod.spec.scheduler_name in self._first_of or self.slices.is_user(pod)
 
     @property
     def offers_version(self) -> int:
         """Rises when more or less may be held for another reason than pods on the row."""
-        return self._offers_version + self.needs.version
+        return self._offers_version + self.needs.version + self.slices.version
 
     def version(self, row: int) -> int:
         return self.offers_version + self._row_version[row]
@@ -167,6 +87,7 @@ class LoanLedger:
         known = self._held.pop(uid, None)
         if known is not None:
             self._count(known, -1)
+            self.slices.released(uid)
 
     def set_node(self, row: int, node: Node | None) -> None:
         for pool in self.pools:
@@ -174,6 +95,7 @@ class LoanLedger:
             if pool.set_loan(row, OWN if node is None else _loan_number(pool, node)):
                 self._offers_version += 1
                 self.loans_version += 1
+        self.slices.set_node(row, node)
         if node is None:
             self.needs.drop_row(row)
         elif self._handed:
@@ -216,16 +138,6 @@ class LoanLedger:
         """Returns resource -> amount that the pod takes of its pool."""
         return idle_demand(pod) or pod.requests
 
-    def not_lent(self, pod: Pod, loan: LoanTerms) -> str:
-        """Returns a resource that the pod wants and the loan does not lend; empty if there is none.
-
-        A pod that uses idle capacity may request nothing else: it would not be counted.
-        """
-        wanted = [name for name, amount in self.demand(pod).items() if amount and name not in loan.resources]
-        if loan.is_idle:
-            wanted += [name for name, amount in pod.requests.items() if amount and name not in BATCH_RESOURCES]
-        return min(wanted, default="")
-
     def loan_of(self, pod: Pod, row: int) -> LoanTerms | None:
         """Returns the loan by which the pod may use the row; None if it is no borrower's, or the row is not on loan to it."""
         pool = self.pool_of(pod)
@@ -262,11 +174,14 @@ class LoanLedger:
         number = self._first_of[pod.spec.scheduler_name] + bool(idle)
         counted = self.pools[number].resources
         amounts = {name: amount for name, amount in (idle or pod.requests).items() if amount and name in counted}
-        return Held(row, number, amounts)
+        return Held(row, number, amounts, bool(pod.node))
 
     def _add(self, pod: Pod, row: int) -> None:
+        if pod.spec.scheduler_name not in self._first_of:
+            return  # it only leaves room for what slices reserve
         held = self._held[pod.uid] = self._hold_of(pod, row)
         self._count(held, 1)
+        self.slices.added(pod, held, self.pools[held.pool])
 
     def _count(self, held: Held, sign: int) -> None:
         pool, row = self.pools[held.pool], held.row
@@ -305,12 +220,12 @@ class LoanLedger:
         `trial`: what an overlay has more or less of pods of borrowers. Other pods count as in the table, also if an overlay lacks them:
         so a borrower gains nothing by evicting pods of the lender.
         """
-        mine = pool.at(pool.held, resource, rows)
+        mine = pool.held_at(resource, rows)
         others = self._all_held(pool.is_idle, resource, rows) - mine
         for (row, is_mine), amounts in trial.items():
             (mine if is_mine else others)[rows == row] += amounts.get(resource, 0)
-        if pool.is_idle:
-            room: Int64 = pool.at(pool.offer, resource, rows) - mine - others
+        if pool.is_idle or loan.is_sliced:
+            room: Int64 = pool.at(pool.offer, resource, rows) - mine - (0 if loan.is_sliced else others)
             return room
         unused = self._left_by_lender(resource, rows)
         limit = self._limit(pool, loan, resource, rows, unused)
@@ -322,12 +237,12 @@ class LoanLedger:
 
         Of several borrowers that together hold too much, the one that is last in the configuration gives first.
         """
-        mine = pool.at(pool.held, resource, rows)
+        mine = pool.held_at(resource, rows)
         before = np.zeros(len(rows), np.int64)
         for other in self.pools[: self.pools.index(pool)]:
-            if other.is_idle == pool.is_idle:
-                before += other.at(other.held, resource, rows)
-        if pool.is_idle:
+            if other.is_idle == pool.is_idle and not loan.is_sliced:
+                before += other.held_at(resource, rows)
+        if pool.is_idle or loan.is_sliced:
             if pool.is_frozen[pool.loans.index(loan)]:
                 return np.zeros(len(rows), np.int64)
             allowed = pool.at(pool.offer, resource, rows) - before
@@ -344,6 +259,12 @@ class LoanLedger:
         limit: Int64 = share - loan.headroom.get(resource, 0) - pool.at(pool.reserve, resource, rows)
         return limit
 
+    def lendable(self, pool: Pool, loan: LoanTerms, resource: str, rows: Rows) -> Int64:
+        """Returns int64[rows]: what the loan lets the pool hold, other borrowers apart; may be negative."""
+        unused = self._left_by_lender(resource, rows)
+        found: Int64 = np.minimum(self._limit(pool, loan, resource, rows, unused), unused)
+        return found
+
     def held_idle(self, resource: str, rows: Rows) -> Int64:
         """Returns int64[rows]: what pods of all borrowers hold of idle capacity."""
         return self._all_held(True, resource, rows)
@@ -356,12 +277,14 @@ class LoanLedger:
     def _all_held(self, is_idle: bool, resource: str, rows: Rows) -> Int64:
         total: Int64 = np.zeros(len(rows), np.int64)
         for pool in self.pools:
-            if pool.is_idle == is_idle and resource in pool.held:
-                total = total + pool.at(pool.held, resource, rows)
+            if pool.is_idle == is_idle and (resource in pool.held or resource == PODS):
+                total = total + pool.held_at(resource, rows)
         return total
 
     def refusal(self, pod: Pod, row: int) -> str:
         """Returns why the pod may not be placed on the row; empty: it may."""
+        if refusal := self.slices.refusal_of_user(pod, row) if self.slices.is_user(pod) else "":
+            return refusal
         pool = self.pool_of(pod)
         if pool is None:
             return ""
@@ -376,9 +299,9 @@ class LoanLedger:
             return ""
         if why := self.why_closed(pool, number):
             return why
-        if foreign := self.not_lent(pod, loan):
-            return not_lent(loan, foreign)
-        for resource, amount in self.demand(pod).items():
+        if why := why_not_lent(pod, loan):
+            return why
+        for resource, amount in wanted_of(pod, loan).items():
             if amount and self.room(pool, loan, resource, rows)[0] < amount:
                 return too_little(loan, resource)
         return ""
@@ -409,16 +332,8 @@ class LoanLedger:
         return True
 
     def export(self) -> object:
-        """Returns what background tasks and waiting pods have set, by node: rows have other numbers in a copy of the program."""
-        handed: dict[str, Handed] = {}
-        for number, pool in enumerate(self.pools):
-            for is_offer, columns in ((False, pool.reserve), (True, pool.offer)):
-                for resource, column in columns.items():
-                    for row in column.nonzero()[0].tolist():
-                        one = handed.setdefault(self.nodes.node(row).name, Handed())
-                        one.amounts.append((number, is_offer, resource, int(column[row])))
-        for need in self.needs.all():
-            handed.setdefault(self.nodes.node(need.row).name, Handed()).needs.append(need.pod)
+        """Returns what background tasks and waiting pods have set, for `adopt`."""
+        handed = handed_by_node(self.pools, self.slices, self.needs, self.nodes)
         return handed, [(tuple(pool.is_open), tuple(pool.is_frozen)) for pool in self.pools]
 
     def adopt(self, handed: object) -> None:
@@ -437,6 +352,8 @@ class LoanLedger:
             pool = self.pools[number]
             self._grow(pool, row)
             pool.column(pool.offer if is_offer else pool.reserve, resource)[row] = amount
+        for key, resource, amount in found.reserved:
+            self.slices.set_reserved(key, row, resource, amount)
         for pod in found.needs:
             self.needs.add(pod, row, self.now_s)
 
@@ -456,8 +373,23 @@ class LoanLedger:
         return [pool for pool in self.pools if pool.borrower.domain == domain and pool.loans]
 
 
-def not_lent(loan: LoanTerms, resource: str) -> str:
-    return f"{loan.lender} does not lend {resource}"
+def wanted_of(pod: Pod, loan: LoanTerms) -> Mapping[str, int]:
+    """Returns resource -> amount that the loan must have for the pod."""
+    return {**pod.requests, PODS: 1} if loan.is_sliced else idle_demand(pod) or pod.requests
+
+
+def why_not_lent(pod: Pod, loan: LoanTerms) -> str:
+    """Returns why the loan does not lend what the pod needs, whatever is free; empty if it does.
+
+    A pod that uses idle capacity may request nothing else: it would not be counted.
+    """
+    missing = [name for name, amount in wanted_of(pod, loan).items() if amount and name not in loan.resources]
+    if loan.is_idle:
+        missing += [name for name, amount in pod.requests.items() if amount and name not in BATCH_RESOURCES]
+    if missing:
+        return f"{loan.lender} does not lend {min(missing)}"
+    need = unsliced_need(pod) if loan.is_sliced else ""
+    return f"{loan.lender} lends to pods of another process only what can be counted: {need}" if need else ""
 
 
 def too_little(loan: LoanTerms, resource: str) -> str:

@@ -36,19 +36,17 @@ from multisched.plugins.loans.control import LoanControl
 from multisched.plugins.loans.idle_demand import BATCH_RESOURCES, remark_on
 from multisched.plugins.loans.lending import Lending
 from multisched.plugins.loans.loan_ledger import (
-    NO_POOL,
-    NO_TRIAL,
     LoanLedger,
-    Pool,
-    Trial,
-    not_lent,
     nothing_lent,
     too_little,
+    wanted_of,
+    why_not_lent,
 )
 from multisched.plugins.loans.needs import Need
 from multisched.plugins.loans.on_loan import Answers, OnLoan
+from multisched.plugins.loans.pools import NO_POOL, NO_TRIAL, Pool, Trial
 from multisched.plugins.loans.recalls import idle_room_factor, retries_of
-from multisched.plugins.loans.terms import BORROWERS_ARG, DOMAIN_ARG, LOANS
+from multisched.plugins.loans.terms import BORROWERS_ARG, LOANS
 
 OPENED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OTHER, "LoanOpened")
 """A loan has opened, or lends more. No other plugin requeues a pod for it: there is no pod in the event."""
@@ -230,10 +228,10 @@ class BorrowingLoans(Loans):
         loan = pool.loans[number]
         if why := self.ledger.why_closed(pool, number):
             return self._hard(why)
-        demand = self.ledger.demand(pod)
+        demand = wanted_of(pod, loan)
         factor = self._room_factor(pool, pod)
-        if foreign := self.ledger.not_lent(pod, loan):
-            return self._hard(not_lent(loan, foreign))
+        if why := why_not_lent(pod, loan):
+            return self._hard(why)
         codes: Codes = np.zeros(len(rows), np.uint8)
         for resource, amount in demand.items():
             if amount:
@@ -303,14 +301,3 @@ class BorrowingLoans(Loans):
 
         document = document_of(self.ledger, self.control.recalls, self._context, query, ports.clock.now().timestamp())
         return lambda: document
-
-
-def loans_class(args: Mapping[str, Any]) -> type[Loans]:
-    """Returns the class for the domain's part in loans."""
-    borrowing = {borrower.domain for borrower in args.get(BORROWERS_ARG, ())}
-    return BorrowingLoans if args.get(DOMAIN_ARG) in borrowing else Loans
-
-
-def loans_of(args: Mapping[str, Any], context: PluginContext) -> Loans:
-    """Returns the plugin for the domain's part in loans."""
-    return loans_class(args)(context, args)

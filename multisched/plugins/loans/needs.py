@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from multisched.framework.node_view import Int64, Rows
-from multisched.model.objects import Pod
+from multisched.model.objects import PODS, Pod
 
 
 class Need(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class Needs:
         self.drop(pod.uid)
         need = Need(pod, row, now_s, is_nominated)
         self._by_uid[pod.uid] = self._on_row.setdefault(row, {})[pod.uid] = need
-        self._sums.setdefault(row, Counter()).update(pod.requests)
+        self._sums.setdefault(row, Counter()).update({**pod.requests, PODS: 1})
         self.version += 1
 
     def drop(self, uid: str) -> None:
@@ -68,7 +68,7 @@ class Needs:
         if known is None:
             return
         self.version += 1
-        self._sums[known.row].subtract(known.pod.requests)
+        self._sums[known.row].subtract({**known.pod.requests, PODS: 1})
         del self._on_row[known.row][uid]
         if not self._on_row[known.row]:
             del self._on_row[known.row], self._sums[known.row]

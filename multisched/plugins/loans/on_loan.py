@@ -86,7 +86,7 @@ class OnLoan:
         """Asks about the pod's own row: the pods of a gang are on several."""
         held = self._ledger.hold(uid)
         loan = None if held is None else self._ledger.loan_at(held.pool, held.row)
-        return loan is not None and loan.returns is not None and loan.lender == self._lender
+        return loan is not None and loan.returns is not None and loan.lender == self._lender and not loan.is_sliced
 
     def first(self, pods: PlacedPods, displaceable: Bools) -> Bools:
         return self._budgets.violating(pods, displaceable)

@@ -22,7 +22,8 @@ from multisched.model.cluster_objects import Job
 from multisched.model.job_progress import checkpoint_s, retries_left, zoned_seconds
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import CPU, PODS, Pod
-from multisched.plugins.loans.loan_ledger import LoanLedger, Pool
+from multisched.plugins.loans.loan_ledger import LoanLedger
+from multisched.plugins.loans.pools import Pool
 from multisched.plugins.loans.terms import LoanTerms, ReturnTerms
 from multisched.plugins.loans.victims import Unit, covers, least_loss
 

@@ -100,6 +100,10 @@ class LoanTerms(msgspec.Struct, frozen=True):
     """None: always open."""
     returns: ReturnTerms | None = None
     """None: the lender waits until pods of the borrower end."""
+    is_sliced: bool = False
+    """Lender and borrower have different Leases: the lender offers slices, and the borrower claims them (`slices/`)."""
+    users: Mapping[str, frozenset[str]] = {}
+    """Of a sliced loan: domain -> its schedulerNames, of the domains that use the lender's rows by the lender's Lease."""
 
     @property
     def name(self) -> str:

@@ -92,9 +92,11 @@ class _Claims(msgspec.Struct, frozen=True):
     groups: Mapping[str, str]
 
     def claims(self, lease: str, node: Node) -> bool:
-        """Reports whether a domain under the lease may use the node."""
+        """Reports whether a domain under the lease may use the node, other than by slices that its lender offers."""
         domains = [domain for domain, group in self.groups.items() if group == lease]
-        return any(self.router.usable_by(domain)(node) for domain in domains)
+        return any(
+            self.router.usable_by(domain)(node) and not self.router.sliced_for(domain)(node) for domain in domains
+        )
 
 
 class Handover:

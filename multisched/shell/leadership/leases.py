@@ -16,11 +16,13 @@ from typing import Final
 import anyio
 
 from multisched.client.history import History
-from multisched.client.lease import LeaseKeeper
+from multisched.client.lease import LeaseKeeper, LeaseTurns
+from multisched.client.lease_record import LeaseWatcher
 from multisched.client.lease_term import LeaseSettings, LeaseState, LeaseTerm
 from multisched.config.nodes import lease_groups_of
 from multisched.config.schema import Configuration
 from multisched.framework.ports import Clock, LeaseHolder
+from multisched.model.wire import Transport
 from multisched.shell.domain import DomainWorker
 from multisched.shell.leadership.lease_runner import LeaseRunner
 
@@ -77,6 +79,7 @@ class Leases:
         self._identity = identity
         self._namespace = namespace
         self._on_lost = on_lost
+        self._turns = LeaseTurns() if configuration.lease.spread else None
         self._groups: Mapping[str, str] = lease_groups_of(configuration)
         self._held: dict[str, asyncio.Event] = {}
         self._lost: dict[str, asyncio.Event] = {}
@@ -94,6 +97,20 @@ class Leases:
     def keeper_of(self, domain: str) -> LeaseKeeper | None:
         """Returns the lease keeper of a domain; None without leases."""
         return self.keepers.get(self._groups.get(domain, ""))
+
+    def watcher_of(self, transport: Transport, domain: str) -> LeaseWatcher | None:
+        """Returns a new watcher of the domain's lease; None without leases, or for an unknown domain."""
+        settings, group = self._configuration.lease, self._groups.get(domain, "")
+        if not settings.enabled or not group:
+            return None
+        return LeaseWatcher(
+            transport,
+            self._clock,
+            self._namespace,
+            f"{settings.name_prefix}-{group}",
+            duration_s=settings.duration_s,
+            grace_s=self._configuration.client.bind_timeout_s,
+        )
 
     def answers_at(self, address: str) -> None:
         """Sets the address that held leases publish. `address`: a base URL."""
@@ -163,6 +180,7 @@ class Leases:
                 ),
                 on_change=partial(self._runner.call_on_loop, self._changed, group),
                 is_alive=self._runner.is_alive,
+                turns=self._turns,
             )
         return keeper.term
 

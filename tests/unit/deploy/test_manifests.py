@@ -58,6 +58,9 @@ CLUSTER_RULES: set[Rule] = {
         (kind.definition.group, f"{kind.definition.plural}{'/status' * kind.definition.has_status_path}", "patch", ())
         for kind in kinds_with_statuses()
     ),
+    ("multisched.io", "slicesets", "create", ()),
+    ("multisched.io", "slicesets", "update", ()),
+    ("multisched.io", "slicesets/status", "update", ()),
     ("scheduling.k8s.io", "priorityclasses", "list", ()),
     ("metrics.k8s.io", "pods", "list", ()),
     ("", "persistentvolumes", "patch", ()),

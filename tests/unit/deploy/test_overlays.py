@@ -11,11 +11,12 @@ from msgspec.structs import replace
 
 from domains.forecast.settings.args import PeakSettings
 from multisched.config import loading
+from multisched.config.nodes import lease_groups_of
 from multisched.config.schema import Configuration
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 OVERLAYS = DEPLOY / "overlays"
-NAMES = ("forecast", "minimal", "two-replicas")
+NAMES = ("forecast", "minimal", "scale-out", "two-replicas")
 
 
 def parsed(path: Path) -> Any:
@@ -38,7 +39,7 @@ def test_every_file_belongs_to_the_overlay(name: str) -> None:
     folder = OVERLAYS / name
     kustomization = parsed(folder / "kustomization.yaml")
     assert kustomization["resources"] == ["../../base"]
-    listed = {patch["path"] for patch in kustomization["patches"] if "path" in patch}
+    listed = {patch["path"] for patch in kustomization.get("patches", ()) if "path" in patch}
     listed |= {file for one in kustomization.get("configMapGenerator", ()) for file in one["files"]}
     assert {path.name for path in folder.iterdir()} == {"kustomization.yaml", *listed}
 
@@ -61,6 +62,13 @@ def test_forecast_overlay_stores_profiles_in_a_writable_directory() -> None:
     mounts = {mount["name"]: mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
     file = PurePosixPath(forecast_args(loading.load(OVERLAYS / "forecast/multisched.yaml"))["profilesFile"])
     assert str(file.parent) == mounts["state"]
+
+
+def test_scale_out_has_a_replica_and_a_lease_per_domain() -> None:
+    base, own = loading.load(DEPLOY / "base/multisched.yaml"), loading.load(OVERLAYS / "scale-out/multisched.yaml")
+    assert own == replace(base, lease=replace(base.lease, per_domain=True, spread=True))
+    (replicas,) = parsed(OVERLAYS / "scale-out" / "kustomization.yaml")["replicas"]
+    assert replicas == {"name": "multisched", "count": len(set(lease_groups_of(own).values()))}
 
 
 RULES_OF_MINIMAL = {"pods/eviction": ["create"], "nodes": ["patch"]}

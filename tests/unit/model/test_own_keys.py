@@ -26,11 +26,12 @@ OF_OTHERS = {
     "node-selection",
     "nodes-seen",
     "scrapers",
+    "slices",
     "v1",
     "v1alpha1",
     "weight",
 }
-"""Of Leases, namespaces and quotas, and the versions of files."""
+"""Of Leases, namespaces, quotas and SliceSets, and the versions of files."""
 
 
 @pytest.mark.parametrize(

@@ -416,7 +416,8 @@ def test_queues_and_metrics_show_pending_pods_with_reasons() -> None:
         lists = {kind: reading.lists for kind, reading in readings.reflectors.items()}
         assert {"nodes", "pods", "persistentvolumes", "persistentvolumeclaims", "storageclasses"} <= lists.keys()
         optional = {kind.resource for kind in ObjectKind if kind.definition.is_optional}
-        not_installed = optional - {ObjectKind.RESOURCE_SLICE.resource, ObjectKind.RESOURCE_POLICY.resource}
+        unread = {ObjectKind.RESOURCE_SLICE, ObjectKind.RESOURCE_POLICY, ObjectKind.SLICE_SET}
+        not_installed = optional - {kind.resource for kind in unread}
         assert {kind for kind, count in lists.items() if not count} == not_installed
         assert statistics_of(program)["forecast"]["bound"] == 1
         program.stop()

@@ -111,3 +111,23 @@ def test_domain_rows_follow_withhold_and_admit(story: list[tuple[Any, ...]]) -> 
         assert [rows.has_stayed(row, since) for row in ROWS] == stayed
         assert rows.stayed_since(np.array(ROWS, np.intp), since).tolist() == stayed
     assert not rows.has(10**6)
+
+
+def test_row_that_becomes_sliced_or_ceases_to_be_has_left_and_joined() -> None:
+    rows = DomainRows("ours", lambda one: True, is_sliced=lambda one: one.labels["kind"] == "lent")
+    rows.may_join = lambda one: False
+    rows.set_node(0, node("lent"))
+    assert rows.has(0), "nothing of it is usable before it is offered"
+    rows.withhold(0, node("lent"))
+    assert rows.has(0)
+    before = rows.generation
+    rows.set_node(0, node("ours", 2))
+    assert not rows.has(0)
+    assert rows.withheld == {0: 2}, "its former user may still be binding"
+    rows.admit(0, 2)
+    assert rows.has(0)
+    assert not rows.has_stayed(0, before)
+    before = rows.generation
+    rows.set_node(0, node("lent", 3))
+    assert rows.has(0)
+    assert not rows.has_stayed(0, before), "what was decided by its own room is void"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.plugins.loans.loan_ledger import Pool
+from multisched.plugins.loans.pools import Pool
 from multisched.plugins.loans.recalls import Recall
 from multisched.plugins.loans.terms import Borrower, LoanTerms
 

@@ -1,0 +1,118 @@
+"""Reads and writes of SliceSets: what the state machines of loans ask for, and the answers. Protocols and values only.
+
+Each write replaces one half of the version that the requester knows, or fails. The client implements `SliceWriter`
+(`client/slice_writer.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from multisched.framework.points import Plugin
+from multisched.model.cluster_objects import SliceSet
+from multisched.model.slice_parts import SliceSpec, SliceStatus
+
+
+class SliceCall(Enum):
+    READ = auto()
+    """A consistent GET."""
+    CREATE = auto()
+    """POST of an object that offers nothing."""
+    PUT_SPEC = auto()
+    PUT_STATUS = auto()
+    RELEASE = auto()
+    """PUT of an object that is being deleted, without the finalizer: it ends there."""
+
+
+class SliceRequest(msgspec.Struct, frozen=True, eq=False):
+    """One request about one object. Requests are compared by identity."""
+
+    call: SliceCall
+    known: SliceSet
+    """Name and namespace; for replaces, the version that is replaced."""
+    spec: SliceSpec | None = None
+    status: SliceStatus | None = None
+
+    @property
+    def name(self) -> str:
+        return self.known.name
+
+
+class SliceAnswer(Enum):
+    """The known effect of one request."""
+
+    DONE = auto()
+    CONFLICT = auto()
+    """409: another version was written, maybe by this very request if it was sent twice. Only a read can tell."""
+    NOT_FOUND = auto()
+    """404: there is no such object, or the kind is not served."""
+    REFUSED = auto()
+    """Another definite 4xx, or not sent at all: nothing happened."""
+    UNKNOWN = auto()
+    """5xx, timeout, reset: it may have happened, may happen later, or not at all."""
+
+
+class SliceReply(msgspec.Struct, frozen=True):
+    answer: SliceAnswer
+    found: SliceSet | None = None
+    """The object after the request, if the answer is DONE; never None then."""
+    message: str = ""
+    retry_after_s: float = 0.0
+
+
+class SlicePorts(Protocol):
+    """What a domain needs to lend to, and to borrow from, domains of other processes. Border: the shell implements it."""
+
+    namespace: str
+    """Of all SliceSets."""
+
+    def term(self) -> int:
+        """Returns the number of the current or last holding of the domain's lease."""
+        ...
+
+    def may_write(self) -> bool:
+        """Reports whether the domain's lease is held now: called immediately before each request."""
+        ...
+
+    async def list(self) -> Sequence[SliceSet]:
+        """Lists all SliceSets consistently; none if the kind is not served. Raises UnreachableError."""
+        ...
+
+    async def send(self, request: SliceRequest) -> SliceReply:
+        """See `SliceWriter.send`."""
+        ...
+
+    async def is_unled(self, domain: str) -> bool:
+        """Reports whether no process may bind by the domain's lease, and no bind of a former holder is in flight."""
+        ...
+
+    async def relist(self) -> None:
+        """Waits for lists of nodes and pods that began after this call."""
+        ...
+
+
+@runtime_checkable
+class SlicingPlugin(Plugin, Protocol):
+    """A plugin that lends or borrows by SliceSets."""
+
+    async def own_slices(self, ports: SlicePorts) -> bool:
+        """Called by a new leader before it lists pods. Returns when no write of a former leader can take effect any more, or when the
+        lease is lost; True if pods must be listed after it.
+        """
+        ...
+
+    def settle_slices(self) -> None:
+        """Called once those lists are in the cache, before the first decision."""
+        ...
+
+
+class SliceWriter(Protocol):
+    """Carries out requests about SliceSets; never retries by itself."""
+
+    async def send(self, request: SliceRequest, *, timeout_s: float) -> SliceReply:
+        """Sends one request with a deadline that the server enforces, too. Never raises, whatever the server does."""
+        ...

@@ -1,0 +1,100 @@
+"""The pods of borrowers by kind of demand, and what they hold per row. Owned by the LoanLedger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from multisched.framework.node_view import Int64, Rows
+from multisched.model.objects import CPU, MEMORY, PODS
+from multisched.plugins.loans.terms import Borrower
+
+OWN: Final = -1
+"""Number of the loan of a row that is the borrower's own."""
+NO_POOL: Final = -2
+"""Number of the loan of a row that lends nothing to pods of this pool."""
+
+Trial = Mapping[tuple[int, bool], Mapping[str, int]]
+"""(row, of the pod's own pool) -> resource -> amount that pods of borrowers hold there in an overlay, beyond the ledger."""
+NO_TRIAL: Final[Trial] = {}
+
+
+class Held(msgspec.Struct, frozen=True):
+    """What one pod of a borrower holds; compared by the audit."""
+
+    row: int
+    pool: int
+    amounts: Mapping[str, int]
+    is_bound: bool = False
+    """The API server shows the pod on the node."""
+
+
+class Pool:
+    """The pods of one borrower with one kind of demand: requests, or idle demand. Amounts are int64[rows]."""
+
+    def __init__(self, borrower: Borrower, *, is_idle: bool) -> None:
+        self.borrower = borrower
+        self.is_idle = is_idle
+        self.loans = [loan for loan in borrower.loans if loan.is_idle == is_idle]
+        sliced = frozenset({CPU, MEMORY}) if any(loan.is_sliced for loan in self.loans) else frozenset[str]()
+        self.resources = sliced.union(*(loan.resources for loan in self.loans))
+        """What is counted: pods may request any number of other resources."""
+        self.is_open = [loan.hours is None for loan in self.loans]
+        """By loan; set by the background task of the borrower, which knows the time."""
+        self.is_frozen = [False] * len(self.loans)
+        """By loan; set by the background task of the lender: nothing new is lent, and what is held stays."""
+        self.held: dict[str, Int64] = {}
+        """Resource -> amounts held, on any row."""
+        self.reserve: dict[str, Int64] = {}
+        """Resource -> what is kept for the lender's growth."""
+        self.offer: dict[str, Int64] = {}
+        """Resource -> what may be held of idle capacity, or of rows on sliced loans."""
+        self.pods: Int64 = np.zeros(0, np.int64)
+        self.loan_of: Int64 = np.zeros(0, np.int64)
+        """int64[rows]: index into `loans`, OWN or NO_POOL."""
+
+    def column(self, columns: dict[str, Int64], resource: str) -> Int64:
+        """Returns the column of a resource, of the current number of rows."""
+        found = columns.get(resource)
+        if found is None or len(found) < len(self.pods):
+            grown: Int64 = np.zeros(len(self.pods), np.int64)
+            if found is not None:
+                grown[: len(found)] = found
+            columns[resource] = found = grown
+        return found
+
+    def at(self, columns: Mapping[str, Int64], resource: str, rows: Rows) -> Int64:
+        """Returns int64[rows]: zeros where nothing was set."""
+        found = columns.get(resource)
+        if found is None:
+            return np.zeros(len(rows), np.int64)
+        picked: Int64 = np.where(rows < len(found), found.take(rows, mode="clip"), 0)
+        return picked
+
+    def held_at(self, resource: str, rows: Rows) -> Int64:
+        """Returns int64[rows]: what pods of the pool hold there, as a copy; of the resource `pods` their number."""
+        if resource != PODS:
+            return self.at(self.held, resource, rows)
+        if not len(self.pods):
+            return np.zeros(len(rows), np.int64)
+        found: Int64 = np.where(rows < len(self.pods), self.pods.take(rows, mode="clip"), 0)
+        return found
+
+    def set_loan(self, row: int, number: int) -> bool:
+        """Sets the loan of a row; what background tasks have set for its former loan is forgotten. Returns True if that is a change."""
+        if self.loan_of[row] == number:
+            return False
+        self.loan_of[row] = number
+        for column in (*self.reserve.values(), *self.offer.values()):
+            column[row : row + 1] = 0  # it may be shorter
+        return True
+
+    def loans_at(self, rows: Rows) -> Int64:
+        """Returns int64[rows]: see `loan_of`."""
+        if not len(self.loan_of):
+            return np.full(len(rows), OWN, np.int64)
+        found: Int64 = np.where(rows < len(self.loan_of), self.loan_of.take(rows, mode="clip"), OWN)
+        return found

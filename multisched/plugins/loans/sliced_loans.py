@@ -1,0 +1,192 @@
+"""SlicedLoans: the plugin Loans of a domain whose loans reach another process.
+
+Of the lender: Filter keeps what borrowers may hold free, and PostFilter asks for it back. Of the borrower: Filter offers rows by what the
+lender offers, and Permit holds a pod until that much is claimed. `slices/` has the protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import numpy as np
+
+from multisched.framework.background import BackgroundPorts
+from multisched.framework.caching import SplitCacheKey
+from multisched.framework.context import PluginContext
+from multisched.framework.cycle_state import StateKey
+from multisched.framework.node_view import Codes, Rows
+from multisched.framework.points import CycleView, PermitResult, PostFilterResult, PreFilterResult, Refusals
+from multisched.framework.preemption import DryRun
+from multisched.framework.slice_writes import SlicePorts
+from multisched.framework.status import SUCCESS, Code, Status
+from multisched.framework.traits import Traits
+from multisched.framework.views import Document, ViewPorts, ViewQuery
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import Pod
+from multisched.plugins.loans.loans import NO_ARGS, OPENED, BorrowingLoans
+from multisched.plugins.loans.pools import NO_TRIAL, Trial
+from multisched.plugins.loans.slices.driver import SliceDriver
+from multisched.plugins.loans.slices.slice_rows import kept_for_borrowers, requests_of
+from multisched.plugins.loans.slices.unsliced_needs import unsliced_need
+
+CLAIM_WAIT_S: Final = 10.0
+"""How long a pod waits at Permit for a claim."""
+ROWS_TRIED_MAX: Final = 8
+"""Rows that PostFilter tries for one pod of the lender."""
+
+_TRIAL: Final[StateKey[Trial]] = StateKey("Loans/pods of borrowers of other processes added or removed in a trial")
+
+
+class SlicedLoans(BorrowingLoans):
+    """A domain that lends to, or borrows from, domains that other processes may lead."""
+
+    traits = Traits(reads_objects=(ObjectKind.POD_DISRUPTION_BUDGET, ObjectKind.JOB, ObjectKind.SLICE_SET))
+
+    def __init__(self, context: PluginContext, args: Mapping[str, Any] = NO_ARGS) -> None:
+        super().__init__(context, args)
+        self.driver = SliceDriver(self.ledger, context, lambda: context.notify(OPENED), self.name)
+        self._keys = self.ledger.slices.keys_of(context.domain)
+        self._is_returned = False
+        """True in a trial in which borrowers have returned everything."""
+
+    # -- the protocol ----------------------------------------------------------------------------------------------
+
+    async def run(self, ports: BackgroundPorts) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.driver.run(ports))
+            await super().run(ports)
+
+    async def own_slices(self, ports: SlicePorts) -> bool:
+        """See `framework.slice_writes.SlicingPlugin`."""
+        return await self.driver.own(ports)
+
+    def settle_slices(self) -> None:
+        self.driver.settle()
+
+    # -- pods of the lender ----------------------------------------------------------------------------------------
+
+    def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        return PreFilterResult() if self._keys else super().pre_filter(cycle, pod)
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        """As of `BorrowingLoans`; in addition refuses rows whose room borrowers of other processes may hold."""
+        codes = super().filter(cycle, pod, rows)
+        if not self._keys or self._is_returned:
+            return codes
+        trial = cycle.state.find(_TRIAL) or NO_TRIAL
+        for resource, amount in requests_of(pod).items():
+            kept = self.ledger.slices.kept(self._keys, resource, rows, trial)
+            if not kept.any():
+                continue
+            left = cycle.nodes.allocatable(resource).take(rows) - cycle.nodes.requested(resource).take(rows)
+            lacking = (kept > 0) & (left - kept < amount)
+            codes[lacking & (codes == 0)] = self.reasons.code(Code.UNSCHEDULABLE, kept_for_borrowers(resource))
+        return codes
+
+    def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
+        self._note_in_trial(cycle, other, row, 1)
+        return super().add_pod(cycle, pod, other, row)
+
+    def remove_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
+        """What a borrower's pod requests stays kept: it is back only when the borrower says so."""
+        self._note_in_trial(cycle, other, row, -1)
+        return super().remove_pod(cycle, pod, other, row)
+
+    def _note_in_trial(self, cycle: CycleView, other: Pod, row: int, sign: int) -> None:
+        if self._keys and self.ledger.pool_of(other) is not None:
+            before = cycle.state.find(_TRIAL) or NO_TRIAL
+            amounts = Counter(before.get((row, False), {}))
+            for resource, amount in requests_of(other).items():
+                amounts[resource] += sign * amount
+            cycle.state.write(_TRIAL, {**before, (row, False): amounts})
+
+    def sign(self, pod: Pod) -> Hashable:
+        return super().sign(pod), tuple(requests_of(pod).values()), bool(unsliced_need(pod))
+
+    def cache_key(self, cycle: CycleView, pod: Pod) -> SplitCacheKey | None:
+        return SplitCacheKey(self.ledger.offers_version, None) if self._keys else super().cache_key(cycle, pod)
+
+    def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
+        """Nominates a pod of the lender to a row where it fits once borrowers have returned what they hold."""
+        if not self._may_recall or self._pool(pod) is not None or not self.driver.lent:
+            return super().post_filter(cycle, pod, refusals)
+        row = self._row_to_recall(pod, refusals.dry_run())
+        if row is None:
+            return super().post_filter(cycle, pod, refusals)
+        self.ledger.needs.add(pod, row, self.ledger.now_s)
+        self.driver.wake()
+        return PostFilterResult(SUCCESS, cycle.nodes.node(row).name)
+
+    def _row_to_recall(self, pod: Pod, dry_run: DryRun) -> int | None:
+        """Returns the row, of those with enough room apart from pods of sliced loans, where the fewest such pods have to end."""
+        rows = np.intersect1d(dry_run.candidates(), self._recallable_rows())
+        known = self.ledger.needs.of(pod.uid)
+        is_enough = np.ones(len(rows), np.bool_)
+        for resource, amount in requests_of(pod).items():
+            _, unused = self.ledger.used_by_others(resource, rows)
+            needed = self.ledger.needs.at(resource, rows)
+            if known is not None:
+                needed[rows == known.row] -= requests_of(known.pod)[resource]
+            is_enough &= unused - needed >= amount
+        rows = rows[is_enough]
+        pods = sum((side.pods_on(rows) for side in self.driver.lent), np.zeros(len(rows), np.int64))
+        order = rows[np.argsort(pods, kind="stable")].tolist()
+        if known is not None and known.row in order:
+            order.insert(0, known.row)
+        with self._as_if_returned():
+            for row in order[:ROWS_TRIED_MAX]:
+                gone = [one for one in self._context.nodes.pods_on(row) if self._is_recallable(one, row)]
+                if dry_run.fits_without(row, gone):
+                    return int(row)
+        return None
+
+    def _recallable_rows(self) -> Rows:
+        """Returns the rows of sliced loans whose borrower returns what is recalled."""
+        found = [
+            (pool.loan_of == number).nonzero()[0]
+            for side in self.driver.lent
+            for pool in (self.ledger.slices.pool_of[side.key],)
+            for number, loan in enumerate(pool.loans)
+            if loan.lender == self._context.domain and loan.returns is not None
+        ]
+        return np.unique(np.concatenate([np.zeros(0, np.intp), *found])).astype(np.intp)
+
+    @contextmanager
+    def _as_if_returned(self) -> Iterator[None]:
+        self._is_returned = True
+        try:
+            yield
+        finally:
+            self._is_returned = False
+
+    # -- pods of the borrower --------------------------------------------------------------------------------------
+
+    def permit(self, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
+        """Holds a pod on a sliced row until enough of it is claimed."""
+        waiting = self.ledger.slices.waiting.get(pod.uid)
+        side = None if waiting is None else self.driver.side_of(waiting.row)
+        if side is None:
+            return PermitResult(SUCCESS)
+        if side.may_use(pod.uid, self.ledger.now_s):
+            self.ledger.slices.claim(pod.uid)
+            return PermitResult(SUCCESS)
+        self.driver.wake()
+        return PermitResult(Status(Code.WAIT), CLAIM_WAIT_S)
+
+    def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:
+        self.ledger.slices.unclaimed(pod.uid)
+        super().unreserve(cycle, pod, node)
+
+    # -- what people see -------------------------------------------------------------------------------------------
+
+    async def show(self, query: ViewQuery, ports: ViewPorts) -> Callable[[], Document]:
+        """See `framework.views.ViewedPlugin`."""
+        shown, slices = await super().show(query, ports), self.driver.document()
+        return lambda: {**shown(), "slices": slices}
+
+    def health(self, now_s: float) -> str:
+        return "; ".join(filter(None, (super().health(now_s), self.driver.health())))

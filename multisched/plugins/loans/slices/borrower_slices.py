@@ -1,0 +1,344 @@
+"""The borrower's side of a loan across processes: claims per node, and what its pods may use of each row. Pure.
+
+Events in (wanted amounts, versions from the watch, answers), requests out (`next_requests`). No clock and no I/O.
+
+Invariant S2: the caller keeps, at each commit, `charged(node) <= usable(node)`, where `charged` is what its pods on the node request,
+including assumed and terminating pods and binds in flight or of unknown outcome. `usable` is what an answer to a request of this leader
+has confirmed, and never more than a write in flight would leave: it falls when a release is sent, before its answer, and rises only with
+an answer.
+
+S3 and S4: a claim asks for no more than the offer of the version that it replaces, and no write holds less than `charged`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from multisched.framework.slice_writes import SliceAnswer, SliceCall, SliceReply, SliceRequest
+from multisched.model.cluster_objects import SliceSet
+from multisched.model.slice_parts import (
+    NO_OFFER,
+    NOTHING,
+    SliceAmount,
+    SliceOffer,
+    SliceStatus,
+    slice_set_prefix,
+)
+from multisched.model.version import NO_VERSION, Version
+from multisched.plugins.loans.slices.tracked_slices import TrackedSlices
+
+BLOCK_PERCENT: Final = 10
+"""What a claim takes in addition to the pods that wait for it."""
+
+Charged = Mapping[str, SliceAmount]
+"""By uid of each node that is not the borrower's own: what its pods on the node request; see S2."""
+
+
+class Recall(msgspec.Struct, frozen=True, gc=False):
+    """A node of which the lender wants a part back."""
+
+    uid: str
+    keep: SliceAmount
+    """What may remain in use."""
+    want_by_s: int
+
+
+class _Claimed(TrackedSlices):
+    """One object, with what this leader may use of it."""
+
+    def __init__(self, blank: SliceSet) -> None:
+        super().__init__(blank)
+        self.confirmed: Mapping[str, SliceAmount] = {}
+
+    def usable(self, uid: str) -> SliceAmount:
+        if not self.is_owned:
+            return NOTHING
+        usable = self.confirmed.get(uid, NOTHING)
+        for status in self.unresolved_statuses():
+            usable &= status.held.get(uid, NOTHING)
+        return usable
+
+    def offer(self, uid: str) -> SliceOffer:
+        """Returns the offer as last seen; none while the lender's half cannot be trusted or the object is being deleted."""
+        if self.seen is None or self.seen.spec is None or self.seen.is_deleting:
+            return NO_OFFER
+        return self.seen.spec.offers.get(uid, NO_OFFER)
+
+    def held(self, uid: str) -> SliceAmount:
+        """Returns what the object holds, as last seen; nothing while the borrower's half cannot be trusted."""
+        status = None if self.seen is None else self.seen.status
+        return NOTHING if status is None else status.held.get(uid, NOTHING)
+
+
+class BorrowerSlices:
+    """The claims of one borrower to the slices of one lender. Used by the leader of the borrower only."""
+
+    def __init__(self, lender: str, borrower: str, namespace: str) -> None:
+        self._prefix = slice_set_prefix(lender, borrower)
+        self._namespace = namespace
+        self._objects: dict[str, _Claimed] = {}
+        self._wanted: dict[str, SliceAmount] = {}
+        self._has_term = False
+        self._is_settled = False
+
+    # -- terms -----------------------------------------------------------------------------------------------------
+
+    def begin_term(self, listed: Iterable[SliceSet]) -> None:
+        """Starts as a new leader, with a consistent list of all SliceSets that began in this term, and after the wait for binds
+        of the former leader."""
+        self._has_term = True
+        self._is_settled = False
+        self._wanted.clear()
+        found = {one.name: one for one in listed if self._is_concerned(one)}
+        for tracked in self._objects.values():
+            tracked.begin_term()
+            tracked.confirmed = {}
+        for name in self._objects.keys() - found.keys():
+            self._vanish(self._objects[name])
+        for one in found.values():
+            self._take(self._tracked(one.name), one, is_answer=True)
+
+    def end_term(self) -> None:
+        """Stops all requests and all use: the lease is lost."""
+        self._has_term = False
+
+    def is_ready(self) -> bool:
+        """Reports whether every object is owned by this leader, so that no write of a former one can take effect any more."""
+        return self._has_term and all(one.is_owned or one.seen is None for one in self._objects.values())
+
+    def settle(self) -> None:
+        """Records that `charged` is complete: a consistent list of pods, begun after `is_ready`, is in the caller's cache.
+
+        Before, nothing is usable. What is held remains so until the caller wants something else.
+        """
+        self._is_settled = True
+        for tracked in self._objects.values():
+            for uid, held in tracked.confirmed.items():
+                self._wanted.setdefault(uid, held)
+
+    # -- decisions -------------------------------------------------------------------------------------------------
+
+    def usable(self, uid: str) -> SliceAmount:
+        """Returns what the borrower's pods on the node may request in total: see S2."""
+        if not self._has_term or not self._is_settled:
+            return NOTHING
+        total = NOTHING
+        for tracked in self._objects.values():
+            total += tracked.usable(uid)
+        return total
+
+    def limit(self, uid: str, now_s: int) -> SliceAmount:
+        """Returns the same for placing a further pod: nothing of a recalled part, and nothing after the end of an offer."""
+        total = NOTHING
+        if not self._has_term or not self._is_settled:
+            return total
+        for tracked in self._objects.values():
+            offer = tracked.offer(uid)
+            if not offer.until_s or now_s < offer.until_s:
+                total += tracked.usable(uid) & offer.amount
+        return total
+
+    def offered(self) -> dict[str, SliceAmount]:
+        """Returns what could be held now, by node: the offers that are not recalled."""
+        found: dict[str, SliceAmount] = {}
+        for tracked in self._objects.values():
+            spec = None if tracked.seen is None else tracked.seen.spec
+            for uid in () if spec is None else spec.offers:
+                found[uid] = found.get(uid, NOTHING) + tracked.offer(uid).amount
+        return found
+
+    def offered_of(self, uid: str) -> SliceAmount:
+        """Returns `offered` of one node."""
+        total = NOTHING
+        for tracked in self._objects.values():
+            total += tracked.offer(uid).amount
+        return total
+
+    def nodes(self) -> set[str]:
+        """Returns the uids of all nodes that are offered or held."""
+        found = set(self._wanted)
+        for tracked in self._objects.values():
+            spec, status = (None, None) if tracked.seen is None else (tracked.seen.spec, tracked.seen.status)
+            found.update(tracked.confirmed, () if spec is None else spec.offers, () if status is None else status.held)
+        return found
+
+    def nodes_in(self, name: str) -> set[str]:
+        """Returns the uids of the nodes of which this object is about."""
+        tracked = self._objects.get(name)
+        spec = None if tracked is None or tracked.seen is None else tracked.seen.spec
+        return set() if spec is None else set(spec.offers)
+
+    def held(self, uid: str) -> SliceAmount:
+        """Returns what is held of the node, as last seen."""
+        total = NOTHING
+        for tracked in self._objects.values():
+            total += tracked.held(uid)
+        return total
+
+    def are_offers_readable(self) -> bool:
+        """Reports whether every offer can be trusted; while one cannot, its pods stay and no pod is added."""
+        return all(tracked.seen is None or tracked.seen.spec is not None for tracked in self._objects.values())
+
+    def want(self, uid: str, amount: SliceAmount) -> None:
+        """Sets what should be held of the node: more is claimed as far as it is offered, less is released as far as it is not in use.
+
+        The caller asks in blocks (`claim_block`), and releases a node that was not used for a while.
+        """
+        if amount:
+            self._wanted[uid] = amount
+        else:
+            self._wanted.pop(uid, None)
+
+    def recalls(self) -> list[Recall]:
+        """Returns the nodes of which more is held than offered."""
+        found = []
+        for tracked in self._objects.values():
+            status = None if tracked.seen is None else tracked.seen.status
+            for uid, held in () if status is None else status.held.items():
+                offer = tracked.offer(uid)
+                if not held.is_within(offer.amount):
+                    found.append(Recall(uid, held & offer.amount, offer.want_by_s))
+        return found
+
+    def debts(self, charged: Charged) -> dict[str, SliceAmount]:
+        """Returns, by node, what its pods request beyond what is usable: no pod may be added there until it is empty."""
+        over = {uid: (amount - self.usable(uid)) | NOTHING for uid, amount in charged.items()}
+        return {uid: amount for uid, amount in over.items() if amount}
+
+    def problems(self) -> dict[str, str]:
+        """Returns, by object, what keeps a write or a reading from being as it should."""
+        found = {}
+        for name, tracked in self._objects.items():
+            if text := ("" if tracked.seen is None else tracked.seen.malformed) or tracked.refusal:
+                found[name] = text
+        return found
+
+    # -- versions and answers --------------------------------------------------------------------------------------
+
+    def observe(self, found: SliceSet) -> None:
+        """Takes a version from the watch, of any SliceSet. It never raises what is usable."""
+        if self._is_concerned(found):
+            self._take(self._tracked(found.name), found, is_answer=False)
+
+    def removed(self, found: SliceSet) -> None:
+        """Takes a deletion from the watch; `found`: the last version."""
+        tracked = self._objects.get(found.name)
+        if tracked is not None and tracked.seen is not None and tracked.seen.uid == found.uid:
+            self._vanish(tracked, found.version)
+
+    def next_requests(self, charged: Charged) -> list[SliceRequest]:
+        """Returns the requests that are needed, at most one per object in flight. The caller sends each while it holds the lease,
+        and passes each reply to `answered`. What they release is not usable any more when this returns."""
+        if not self._has_term:
+            return []
+        found = (self._next_request(tracked, charged) for tracked in self._objects.values() if not tracked.is_busy)
+        return [request for request in found if request is not None]
+
+    def answered(self, request: SliceRequest, reply: SliceReply) -> None:
+        tracked = self._objects[request.name]
+        is_ours = tracked.close(request, reply)
+        if reply.answer is SliceAnswer.NOT_FOUND and is_ours:
+            self._vanish(tracked)
+        if reply.answer is not SliceAnswer.DONE or reply.found is None:
+            return
+        if is_ours and request.call is SliceCall.PUT_STATUS and request.status is not None:
+            tracked.epoch = request.status.epoch
+        self._take(tracked, reply.found, is_answer=is_ours)
+
+    # -- internals -------------------------------------------------------------------------------------------------
+
+    def _is_concerned(self, found: SliceSet) -> bool:
+        return found.namespace == self._namespace and found.name.startswith(self._prefix)
+
+    def _tracked(self, name: str) -> _Claimed:
+        if name not in self._objects:
+            self._objects[name] = _Claimed(SliceSet(name=name, namespace=self._namespace))
+        return self._objects[name]
+
+    def _take(self, tracked: _Claimed, found: SliceSet, *, is_answer: bool) -> None:
+        """Takes a version. Only an answer to this leader confirms what it holds; any version may show that less is held."""
+        before, confirmed = tracked.seen, tracked.confirmed
+        capped = {uid: tracked.usable(uid) for uid in confirmed}
+        taken = tracked.take(found, is_answer=is_answer)
+        seen = tracked.seen
+        if taken is not None and before is not None and before.uid != taken.uid:
+            tracked.epoch = 0
+        if seen is None or seen.status is None:
+            tracked.confirmed = capped
+            return
+        if tracked.epoch and seen.status.epoch != tracked.epoch:
+            tracked.is_superseded = seen.status.epoch > tracked.epoch
+            tracked.epoch = 0
+        held, answered = seen.status.held, found.status
+        if is_answer and answered is not None and answered.epoch == seen.status.epoch:
+            tracked.confirmed = {uid: one & held.get(uid, NOTHING) for uid, one in answered.held.items()}
+        elif taken is not None:
+            tracked.confirmed = {uid: one & held.get(uid, NOTHING) for uid, one in confirmed.items()}
+
+    def _vanish(self, tracked: _Claimed, version: Version = NO_VERSION) -> None:
+        tracked.vanish(version)
+        tracked.confirmed = {}
+
+    def _next_request(self, tracked: _Claimed, charged: Charged) -> SliceRequest | None:
+        seen = tracked.seen
+        if tracked.is_superseded:
+            return None
+        if tracked.needs_read:
+            return tracked.read_request()
+        if seen is None:
+            return None
+        held = self._held(tracked, charged) if self._is_settled else None
+        if not tracked.is_owned:
+            return tracked.write_request(self._raised(tracked, seen, held))
+        if held is None:
+            return None
+        status = SliceStatus(tracked.epoch, tracked.next_writes(SliceStatus), is_complete=True, held=held)
+        before = seen.status
+        if tracked.unresolved or before is None or not before.is_complete or dict(before.held) != held:
+            return tracked.write_request(status)
+        return None if dict(tracked.confirmed) == held else tracked.read_request()
+
+    def _raised(self, tracked: _Claimed, seen: SliceSet, held: dict[str, SliceAmount] | None) -> SliceStatus:
+        """Returns the first half under a new epoch: that of the former leader, unless the pods are already known."""
+        before = seen.status or SliceStatus()
+        epoch, writes = max(seen.borrower_epoch, before.epoch) + 1, tracked.next_writes(SliceStatus)
+        if held is None:
+            return SliceStatus(epoch, writes, before.is_complete, before.held)
+        return SliceStatus(epoch, writes, is_complete=True, held=held)
+
+    def _held(self, tracked: _Claimed, charged: Charged) -> dict[str, SliceAmount] | None:
+        """Returns what the object should hold; None if it may not hold all that is charged.
+
+        A status that is not complete yet must cover all that no other object does: the lender then relies on it.
+        """
+        spec, status = (None, None) if tracked.seen is None else (tracked.seen.spec, tracked.seen.status)
+        uids = tracked.confirmed.keys() | (set() if spec is None else spec.offers.keys())
+        uids |= set() if status is None else status.held.keys()
+        if status is None or not status.is_complete:
+            uids |= charged.keys()
+        held = {}
+        for uid in sorted(uids):
+            elsewhere = self._usable_elsewhere(tracked, uid)
+            used, before = (charged.get(uid, NOTHING) - elsewhere) | NOTHING, tracked.held(uid)
+            offered = before if spec is None else tracked.offer(uid).amount
+            if not used.is_within(before | offered):
+                return None
+            amount = (self._wanted.get(uid, NOTHING) & offered) | used
+            if amount:
+                held[uid] = amount
+        return held
+
+    def _usable_elsewhere(self, tracked: _Claimed, uid: str) -> SliceAmount:
+        total = NOTHING
+        for other in self._objects.values():
+            total += NOTHING if other is tracked else other.usable(uid)
+        return total
+
+
+def claim_block(charged: SliceAmount, waiting: SliceAmount) -> SliceAmount:
+    """Returns what to claim of a node: what is in use and what waits, and a tenth of that more."""
+    need = charged + waiting
+    return SliceAmount(*(amount + -(-amount * BLOCK_PERCENT // 100) for amount in msgspec.structs.astuple(need)))

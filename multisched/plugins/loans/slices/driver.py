@@ -1,0 +1,312 @@
+"""SliceDriver: carries out what the state machines of one domain's sliced loans ask for.
+
+As a new leader it first owns every object (`own`), before pods are listed; then `run` sends requests and takes versions from the watch.
+Every step between two awaits leaves the columns of `SliceRows` as the machines are. The lease is checked before each request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Final
+
+from multisched.framework.background import BackgroundPorts
+from multisched.framework.context import PluginContext
+from multisched.framework.ports import UnreachableError
+from multisched.framework.slice_writes import SliceAnswer, SlicePorts, SliceReply, SliceRequest
+from multisched.framework.views import Document
+from multisched.model.cluster_objects import SliceSet
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.slice_parts import SliceAmount
+from multisched.plugins.loans.loan_ledger import LoanLedger
+from multisched.plugins.loans.slices.borrower_side import BorrowerSide
+from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices
+from multisched.plugins.loans.slices.lender_side import LenderSide
+from multisched.plugins.loans.slices.lender_slices import LenderSlices
+
+logger = logging.getLogger(__name__)
+
+Side = LenderSide | BorrowerSide
+
+PERIOD_S: Final = 1.0
+GATHER_S: Final = 0.05
+"""What changes within this time is one write."""
+OFFER_EVERY_S: Final = 5.0
+RELEASE_EVERY_S: Final = 5.0
+RETRY_S: Final = 0.5
+PAUSE_MAX_S: Final = 30.0
+"""Longest pause after refused or unanswered requests about one loan."""
+KIND: Final = ObjectKind.SLICE_SET
+
+
+class SliceDriver:
+    """The sliced loans of one domain."""
+
+    def __init__(self, ledger: LoanLedger, context: PluginContext, on_more: Callable[[], None], plugin: str) -> None:
+        """`on_more`: called when pods that were refused may fit. `plugin`: for which pods wait at Permit."""
+        self._ledger = ledger
+        self._context = context
+        self._on_more = on_more
+        self._plugin = plugin
+        slices = ledger.slices
+        self.used = [LenderSide(key, ledger) for key in slices.keys_of(context.domain)]
+        """Loans of rows that this domain uses by the lender's Lease. It drives those of which it is the lender."""
+        self.lent = [side for side in self.used if side.key[0] == context.domain]
+        self.borrowed = [BorrowerSide(key, ledger) for key in slices.pool_of if key[1] == context.domain]
+        self._ports: SlicePorts | None = None
+        self._is_settled = False
+        self._wake = asyncio.Event()
+        self._shown: dict[str, SliceSet] = {}
+        """What the watch showed last, by name."""
+        self._shown_at = -1
+        self._offers_from_s = 0.0
+        self._needs_at = -1
+        self._releases_from_s = 0.0
+        self._adopting: asyncio.Task[None] | None = None
+        self._pauses: dict[int, tuple[float, float]] = {}
+        """id() of the side -> length of its pause, and its end, monotonic."""
+        self.trouble = ""
+        """Why SliceSets cannot be read, or a write was not answered."""
+
+    @property
+    def _sides(self) -> list[Side]:
+        return [*self.lent, *self.borrowed]
+
+    # -- taking over -----------------------------------------------------------------------------------------------
+
+    async def own(self, ports: SlicePorts) -> bool:
+        """See `framework.slice_writes.SlicingPlugin.own_slices`."""
+        self._ports, self._is_settled = ports, False
+        sides: list[Side] = [*self.used, *self.borrowed]
+        if not sides:
+            return False
+        terms = self._ledger.slices.terms
+        async with self._ledger.slices.taking_over:
+            fresh = [side for side in sides if terms.get((side.role, side.key)) != ports.term()]
+            if fresh and not await self._begin(fresh, ports):
+                return True
+            while ports.may_write() and not all(self._is_ready(side) for side in sides):
+                if not await self._send_all(sides, ports):
+                    await asyncio.sleep(RETRY_S)
+        return True
+
+    async def _begin(self, sides: Iterable[Side], ports: SlicePorts) -> bool:
+        """Begins a term of each side with a consistent list; returns False if the lease was lost meanwhile."""
+        term = ports.term()
+        while ports.may_write():
+            try:
+                listed = await ports.list()
+            except UnreachableError as error:
+                self._report(f"SliceSets cannot be listed: {error}")
+                await asyncio.sleep(RETRY_S)
+                continue
+            if ports.term() != term or not ports.may_write():
+                return False
+            self.trouble = ""
+            for side in sides:
+                side.begin_term(listed, ports.namespace)
+                self._ledger.slices.terms[side.role, side.key] = term
+            return True
+        return False
+
+    @staticmethod
+    def _is_ready(side: Side) -> bool:
+        return side.machine is not None and side.machine.is_ready()
+
+    def settle(self) -> None:
+        """See `framework.slice_writes.SlicingPlugin.settle_slices`."""
+        for side in self.borrowed:
+            side.settle()
+            side.refresh()
+        self._is_settled = True
+        self.wake()
+
+    # -- leading ---------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Lets the driver look soon: pods wait, or the lender needs what it has lent."""
+        self._wake.set()
+
+    async def run(self, ports: BackgroundPorts) -> None:
+        if not self._sides:
+            await asyncio.Event().wait()
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                slices = self._ports
+                if slices is not None and self._is_settled and slices.may_write():
+                    await self._turn(slices, ports, tasks)
+                try:
+                    async with asyncio.timeout(PERIOD_S):
+                        await self._wake.wait()
+                except TimeoutError:
+                    continue
+                self._wake.clear()
+                await asyncio.sleep(GATHER_S)
+
+    async def _turn(self, slices: SlicePorts, ports: BackgroundPorts, tasks: asyncio.TaskGroup) -> None:
+        now_s, monotonic_s = ports.clock.now().timestamp(), ports.clock.monotonic()
+        self._watch()
+        self._offer(now_s, monotonic_s)
+        for borrowed in self.borrowed:
+            borrowed.want()
+            if monotonic_s >= self._releases_from_s:
+                borrowed.release(borrowed.charged(), now_s)
+        if monotonic_s >= self._releases_from_s:
+            self._releases_from_s = monotonic_s + RELEASE_EVERY_S
+        self._release_waiting(now_s)
+        sides: list[Side] = self._sides
+        for side in sides:
+            if self._is_paused(side, monotonic_s):
+                continue
+            for request in self._next_requests(side):
+                tasks.create_task(self._send(side, request, slices, ports))
+        if self._adopting is None or self._adopting.done():
+            self._adopting = tasks.create_task(self._adopt(slices, monotonic_s))
+
+    async def _adopt(self, slices: SlicePorts, now_s: float) -> None:
+        for side in self.lent:
+            await side.adopt_of_dead(slices, now_s)
+
+    def _watch(self) -> None:
+        """Passes on what the watch has shown since the last turn."""
+        objects = self._context.objects
+        version = objects.version(KIND)
+        if version == self._shown_at:
+            return
+        changed = None if self._shown_at < 0 else objects.changed_since(KIND, self._shown_at)
+        if changed is None:
+            every = {(one.namespace, one.name) for one in objects.all(KIND)}
+            changed = every | {(one.namespace, one.name) for one in self._shown.values()}
+        self._shown_at = version
+        for namespace, name in changed:
+            found = objects.get(KIND, namespace, name)
+            before = self._shown.pop(f"{namespace}/{name}", None)
+            for side in self._sides:
+                if isinstance(found, SliceSet):
+                    self._change(side, name, partial(_observe, found))
+                elif before is not None:
+                    self._change(side, name, partial(_removed, before))
+            if isinstance(found, SliceSet):
+                self._shown[f"{namespace}/{name}"] = found
+
+    def _offer(self, now_s: float, monotonic_s: float) -> None:
+        """Decides what is offered: regularly, and at once if a waiting pod needs what is lent."""
+        needs = self._ledger.needs.version
+        if monotonic_s < self._offers_from_s and needs == self._needs_at:
+            return
+        self._offers_from_s, self._needs_at = monotonic_s + OFFER_EVERY_S, needs
+        for side in self.lent:
+            if not self._is_paused(side, monotonic_s):
+                side.offer(now_s)
+
+    def _is_paused(self, side: Side, monotonic_s: float) -> bool:
+        """Reports whether the last request was refused or not answered, so that the next one waits."""
+        return monotonic_s < self._pauses.get(id(side), (0.0, 0.0))[1]
+
+    def _next_requests(self, side: Side) -> list[SliceRequest]:
+        """Returns the requests of one side. What they release is not usable any more when this returns."""
+        if side.machine is None:
+            return []
+        if isinstance(side.machine, LenderSlices):
+            return side.machine.next_requests()
+        assert isinstance(side, BorrowerSide), "its machine is the borrower's"
+        return side.machine.next_requests(side.charged())
+
+    async def _send_all(self, sides: Iterable[Side], ports: SlicePorts) -> bool:
+        """Sends the requests of a takeover; returns False if one of them was not done."""
+        asked = [(side, request) for side in sides for request in self._next_requests(side)]
+        replies = await asyncio.gather(*(ports.send(request) for _, request in asked))
+        for (side, request), reply in zip(asked, replies, strict=True):
+            self._answered(side, request, reply)
+        return bool(asked) and all(reply.answer is SliceAnswer.DONE for reply in replies)
+
+    async def _send(self, side: Side, request: SliceRequest, slices: SlicePorts, ports: BackgroundPorts) -> None:
+        if not slices.may_write():
+            reply = SliceReply(SliceAnswer.REFUSED, message="this process does not lead the domain")
+        else:
+            reply = await slices.send(request)
+        self._answered(side, request, reply)
+        now_s = ports.clock.monotonic()
+        if reply.answer in (SliceAnswer.REFUSED, SliceAnswer.UNKNOWN) or (
+            reply.answer is SliceAnswer.NOT_FOUND and reply.message
+        ):
+            before_s = self._pauses.get(id(side), (0.0, 0.0))[0]
+            pause_s = min(PAUSE_MAX_S, max(RETRY_S, 2 * before_s, reply.retry_after_s))
+            self._pauses[id(side)] = pause_s, now_s + pause_s
+        else:
+            self._pauses.pop(id(side), None)
+            self.wake()
+        self._release_waiting(ports.clock.now().timestamp())
+
+    def _answered(self, side: Side, request: SliceRequest, reply: SliceReply) -> None:
+        self._change(side, request.name, lambda machine: machine.answered(request, reply))
+        if reply.answer is SliceAnswer.UNKNOWN:
+            self._report(f"a write of a SliceSet was not answered: {reply.message}")
+        elif reply.answer is SliceAnswer.DONE:
+            self.trouble = ""
+
+    def _change(self, side: Side, name: str, change: Callable[[LenderSlices | BorrowerSlices], None]) -> None:
+        """Lets a machine take what concerns one object. Pods that were refused are tried again if there is more."""
+        if side.change(name, change) and self._is_settled:
+            self._on_more()
+
+    def _release_waiting(self, now_s: float) -> None:
+        for side in self.borrowed:
+            side.release_waiting(self._context.waiting_pods, self._plugin, now_s, self._allow)
+
+    def _allow(self, uid: str) -> None:
+        self._ledger.slices.claim(uid)
+        self._context.waiting_pods.allow(uid, self._plugin)
+
+    # -- what people see -------------------------------------------------------------------------------------------
+
+    def side_of(self, row: int) -> BorrowerSide | None:
+        """Returns the side by which the domain borrows the row; None if it does not."""
+        return next((side for side in self.borrowed if self._ledger.slices.is_lent(side.key, row)), None)
+
+    def problems(self) -> Mapping[str, str]:
+        """Returns SliceSet -> what is wrong with it."""
+        found: dict[str, str] = {}
+        for side in self._sides:
+            if side.machine is not None:
+                found.update(side.machine.problems())
+        return found
+
+    def document(self) -> list[Document]:
+        """Returns each sliced loan with what is offered, held and reserved in total."""
+        sides: list[Side] = self._sides
+        return [
+            {
+                "lender": side.key[0],
+                "borrower": side.key[1],
+                "role": side.role,
+                "isOwned": self._is_ready(side),
+                "problems": {} if side.machine is None else side.machine.problems(),
+                **{name: document_of(amount) for name, amount in side.totals().items()},
+            }
+            for side in sides
+        ]
+
+    def health(self) -> str:
+        """Returns why less is lent or borrowed than could be; empty: nothing is wrong."""
+        said = [f"SliceSet {name}: {text}" for name, text in sorted(self.problems().items())]
+        return "; ".join([self.trouble, *said] if self.trouble else said)
+
+    def _report(self, trouble: str) -> None:
+        if trouble != self.trouble:
+            logger.warning("slices of loans", extra={"domain": self._context.domain, "error": trouble})
+        self.trouble = trouble
+
+
+def document_of(amount: SliceAmount) -> Document:
+    return {"cpuMilli": amount.cpu_milli, "memoryBytes": amount.memory_bytes, "pods": amount.pods}
+
+
+def _observe(found: SliceSet, machine: LenderSlices | BorrowerSlices) -> None:
+    machine.observe(found)
+
+
+def _removed(found: SliceSet, machine: LenderSlices | BorrowerSlices) -> None:
+    machine.removed(found)

@@ -1,0 +1,263 @@
+"""The lender's decisions about one borrower: how much of which node it offers, and when it takes over slices of a dead borrower.
+
+All of it is computed in one step with what `reserved` becomes, so that no pod is placed in between (S1). No I/O but by `SlicePorts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from multisched.framework.node_view import Bools, Int64, Rows
+from multisched.framework.slice_writes import SlicePorts
+from multisched.model.cluster_objects import SliceSet
+from multisched.model.objects import PODS
+from multisched.model.slice_parts import NOTHING, SliceAmount, SliceOffer, buckets_for
+from multisched.plugins.loans.loan_ledger import LoanLedger
+from multisched.plugins.loans.slices.lender_slices import LenderSlices
+from multisched.plugins.loans.slices.slice_rows import RESOURCES, LoanKey, amounts_of
+from multisched.plugins.loans.terms import LoanTerms
+
+ADOPT_EVERY_S: Final = 5.0
+"""Pause between two looks whether a borrower that does not return slices is dead."""
+TYPICAL: Final = SliceAmount(500, 1 << 29, 4)
+"""An offer that changes by less than this and by less than a tenth is not written."""
+
+
+class LenderSide:
+    """The slices that one domain lends to another one."""
+
+    role = "lender"
+
+    def __init__(self, key: LoanKey, ledger: LoanLedger) -> None:
+        self.key = key
+        self._ledger = ledger
+        self._pool = ledger.slices.pool_of[key]
+        self._numbers = [number for number, loan in enumerate(self._pool.loans) if loan.lender == key[0]]
+        self._columns: dict[str, Int64] = {}
+        """Resource -> int64[rows]: what was offered last; only other amounts are looked at again."""
+        self._noted: dict[int, str] = {}
+        """Row -> uid of the node of these amounts."""
+        self._adopts_from_s = 0.0
+        self._is_unled = False
+        """No process leads the borrower: nothing is offered that it does not hold."""
+
+    @property
+    def machine(self) -> LenderSlices | None:
+        """None before the first term."""
+        return self._ledger.slices.lent.get(self.key)
+
+    def begin_term(self, listed: Sequence[SliceSet], namespace: str) -> LenderSlices:
+        machine = self.machine
+        if machine is None:
+            rows = sum(len(self._rows(number)) for number in self._numbers)
+            machine = self._ledger.slices.lent[self.key] = LenderSlices(*self.key, namespace, buckets_for(rows))
+        machine.begin_term(listed)
+        self._columns.clear()
+        self._noted.clear()
+        self.refresh()
+        return machine
+
+    def refresh(self) -> bool:
+        """Reads again what is reserved; returns True if that is less somewhere."""
+        machine = self.machine
+        return machine is not None and self._ledger.slices.refresh_reserved(self.key, self._uids(machine))
+
+    def change(self, name: str, change: Callable[[LenderSlices], None]) -> bool:
+        """Lets the machine take what concerns one object; returns True if less is reserved somewhere."""
+        machine = self.machine
+        if machine is None:
+            return False
+        was_blind, before = machine.is_blind, machine.nodes_in(name)
+        change(machine)
+        self._note(machine, before | machine.nodes_in(name))
+        if machine.is_blind != was_blind:
+            return self.refresh()
+        return self._ledger.slices.refresh_reserved(self.key, before | machine.nodes_in(name))
+
+    def _uids(self, machine: LenderSlices) -> set[str]:
+        rows = (self._ledger.slices.uid_of(row) for number in self._numbers for row in self._rows(number).tolist())
+        return machine.nodes().union(rows)
+
+    def _rows(self, number: int) -> Rows:
+        rows: Rows = (self._pool.loan_of == number).nonzero()[0]
+        return rows
+
+    # -- offers ----------------------------------------------------------------------------------------------------
+
+    def offer(self, now_s: float) -> None:
+        """Offers of each row on loan what the loan's terms leave now, and nothing of other rows."""
+        machine = self.machine
+        assert machine is not None, "a term has begun"
+        slices, on_loan, changed = self._ledger.slices, set[str](), set[str]()
+        for number in self._numbers:
+            loan, rows = self._pool.loans[number], self._rows(number)
+            on_loan.update(map(slices.uid_of, rows.tolist()))
+            wanted = self._wanted(number, loan, rows)
+            is_other = self._is_other(rows)
+            for name, amounts in wanted.items():
+                is_other |= amounts != self._offered(name, rows)
+            rows = rows[is_other]
+            wanted = {name: amounts[is_other] for name, amounts in wanted.items()}
+            room = {name: self._room(name, rows) for name in RESOURCES}
+            until_s = self._until_s(loan, now_s)
+            for at, row in enumerate(rows.tolist()):
+                uid = slices.uid_of(row)
+                changed.add(uid)
+                amount = _amount_at(wanted, at)
+                if self._is_unled:
+                    amount &= machine.held(uid)
+                self._offer_row(machine, row, uid, SliceOffer(amount, until_s), _amount_at(room, at), loan, now_s)
+        for uid in machine.nodes() - on_loan:
+            if machine.offer_of(uid).amount:
+                machine.recall(uid, NOTHING, int(now_s))
+                changed.add(uid)
+        slices.refresh_reserved(self.key, changed)
+        self._note(machine, changed)
+
+    def _is_other(self, rows: Rows) -> Bools:
+        """Returns bool[rows]: rows to look at even if the terms leave what was offered last."""
+        if self._is_unled:
+            return np.ones(len(rows), np.bool_)
+        uid_of = self._ledger.slices.uid_of
+        return np.array([self._noted.get(row) != uid_of(row) for row in rows.tolist()], np.bool_)
+
+    def _offered(self, resource: str, rows: Rows) -> Int64:
+        """Returns int64[rows]: what was offered last of each row."""
+        column = self._columns.get(resource)
+        if column is None:
+            return np.full(len(rows), -1, np.int64)
+        found: Int64 = np.where(rows < len(column), column.take(rows, mode="clip"), -1)
+        return found
+
+    def _note(self, machine: LenderSlices, uids: Iterable[str]) -> None:
+        """Notes what was offered last of these nodes."""
+        for uid in uids:
+            row = self._ledger.slices.row_of(uid)
+            if row is None:
+                continue
+            self._noted[row] = uid
+            for resource, one in amounts_of(machine.offer_of(uid).amount).items():
+                column = self._columns.get(resource, np.zeros(0, np.int64))
+                if row >= len(column):
+                    column = np.concatenate((column, np.full(max(64, 2 * (row + 1)) - len(column), -1, np.int64)))
+                    self._columns[resource] = column
+                column[row] = one
+
+    def _offer_row(
+        self,
+        machine: LenderSlices,
+        row: int,
+        uid: str,
+        wanted: SliceOffer,
+        room: SliceAmount,
+        loan: LoanTerms,
+        now_s: float,
+    ) -> None:
+        """Raises or lowers the offer of one node. What is offered and not held returns with the write; the rest is recalled."""
+        before = machine.offer_of(uid)
+        if wanted.amount == before.amount:
+            return
+        if wanted.amount.is_within(before.amount) and not machine.held(uid).is_within(wanted.amount):
+            notice_s = 0.0 if loan.returns is None else loan.returns.notice_s
+            machine.recall(uid, wanted.amount, int(now_s + notice_s))
+            return
+        is_needed = bool(self._ledger.needs.on(row))
+        node = self._ledger.nodes.node(row).name
+        machine.offer(uid, node, wanted, room, typical=NOTHING if is_needed or not wanted.amount else TYPICAL)
+
+    def _wanted(self, number: int, loan: LoanTerms, rows: Rows) -> Mapping[str, Int64]:
+        """Returns resource -> int64[rows]: what the terms let the borrower hold."""
+        if not self._pool.is_open[number]:
+            return {name: np.zeros(len(rows), np.int64) for name in RESOURCES}
+        found = {}
+        for name in RESOURCES:
+            amounts = self._ledger.lendable(self._pool, loan, name, rows) - self._held_by_others(name, rows)
+            found[name] = np.maximum(0, amounts) if name in loan.resources else np.zeros(len(rows), np.int64)
+        return found
+
+    def _room(self, resource: str, rows: Rows) -> Int64:
+        """Returns int64[rows]: allocatable minus what is charged to the lender and reserved for all its borrowers."""
+        nodes, slices = self._ledger.nodes, self._ledger.slices
+        free: Int64 = nodes.allocatable(resource).take(rows) - nodes.requested(resource).take(rows)
+        own = self._pool.held_at(resource, rows) - slices.reserved(self.key, resource, rows)
+        room: Int64 = free + own - slices.kept(self._others(), resource, rows)
+        return room
+
+    def _held_by_others(self, resource: str, rows: Rows) -> Int64:
+        """Returns int64[rows]: what borrowers before this one hold or may hold."""
+        slices = self._ledger.slices
+        total: Int64 = np.zeros(len(rows), np.int64)
+        for key in self._others():
+            pool = slices.pool_of[key]
+            if self._ledger.pools.index(pool) < self._ledger.pools.index(self._pool):
+                total += np.maximum(slices.reserved(key, resource, rows), pool.held_at(resource, rows))
+        return total
+
+    def _others(self) -> Sequence[LoanKey]:
+        return [key for key in self._ledger.slices.pool_of if key[0] == self.key[0] and key != self.key]
+
+    @staticmethod
+    def _until_s(loan: LoanTerms, now_s: float) -> int:
+        closes_s = loan.closes_s(now_s)
+        before_s = 0.0 if loan.returns is None else loan.returns.deadline_s
+        return 0 if closes_s is None or closes_s == float("inf") else int(closes_s - before_s)
+
+    def pods_on(self, rows: Rows) -> Int64:
+        """Returns int64[rows]: pods of the borrower there."""
+        return self._pool.held_at(PODS, rows)
+
+    # -- a dead borrower -------------------------------------------------------------------------------------------
+
+    async def adopt_of_dead(self, ports: SlicePorts, now_s: float) -> None:
+        """Takes over what a borrower without a leader holds beyond its pods, if something of that was recalled."""
+        machine = self.machine
+        if machine is None or now_s < self._adopts_from_s:
+            return
+        is_recalled = any(not machine.held(uid).is_within(machine.offer_of(uid).amount) for uid in machine.nodes())
+        if not is_recalled and not self._is_unled:
+            return
+        self._adopts_from_s = now_s + ADOPT_EVERY_S
+        known = machine.known()
+        self._is_unled = await ports.is_unled(self.key[1])
+        if not self._is_unled:
+            return
+        await ports.relist()
+        charged = self._charged(machine)
+        for one in known:
+            nodes, held = _nodes_of(one), {} if one.status is None else dict(one.status.held)
+            of_one = {uid: amount for uid, amount in charged.items() if uid in nodes and amount}
+            if one.status is None or not one.status.is_complete or of_one != held:
+                machine.adopt(one, of_one)
+        self.refresh()
+
+    def _charged(self, machine: LenderSlices) -> dict[str, SliceAmount]:
+        """Returns uid -> what the borrower's pods request on nodes of the loan. All of its pods on other nodes are known."""
+        slices, charged = self._ledger.slices, {}
+        for uid in machine.nodes():
+            row = slices.row_of(uid)
+            if row is not None and slices.is_lent(self.key, row):
+                charged[uid] = slices.held(self.key, row)
+        return charged
+
+    def totals(self) -> Mapping[str, SliceAmount]:
+        """Returns what is offered, held and reserved of all nodes; without reserves while it is not known what is held."""
+        machine, totals = self.machine, dict.fromkeys(("offered", "held", "reserved"), NOTHING)
+        if machine is None or machine.is_blind:
+            return totals
+        for uid in machine.nodes():
+            totals["offered"] += machine.offer_of(uid).amount
+            totals["held"] += machine.held(uid)
+            totals["reserved"] += machine.reserved(uid)
+        return totals
+
+
+def _nodes_of(one: SliceSet) -> set[str]:
+    offers = set() if one.spec is None else set(one.spec.offers)
+    return offers if one.status is None else offers.union(one.status.held)
+
+
+def _amount_at(amounts: Mapping[str, Int64], at: int) -> SliceAmount:
+    return SliceAmount(*(max(0, int(amounts[name][at])) for name in RESOURCES))

@@ -1,0 +1,397 @@
+"""The lender's side of a loan across processes: offers per node, and the room that each row must keep for them. Pure.
+
+Events in (offers, versions from the watch, answers), requests out (`next_requests`). No clock and no I/O.
+
+Invariant S1: the caller keeps, at each commit and each offer, `charged to itself + reserved(node) <= allocatable`. `reserved` is what
+the borrower may hold now or later without another decision of this process: of each object the largest of the offer, of what is held,
+and of each offer whose write may still take effect. It rises when an offer is made, before the write is sent, and falls when a version
+of the object shows that it fell.
+
+A status that cannot be trusted (edited by hand, restored, removed with the object) lowers nothing: what was reserved stays so until the
+borrower, or the lender that adopts the slices of a dead borrower, has written a complete status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from multisched.framework.slice_writes import SliceAnswer, SliceCall, SliceReply, SliceRequest
+from multisched.model.cluster_objects import SliceSet
+from multisched.model.slice_parts import (
+    EVERYTHING,
+    NO_OFFER,
+    NOTHING,
+    SLICES_MAX,
+    SliceAmount,
+    SliceOffer,
+    SliceSpec,
+    SliceStatus,
+    bucket_of,
+    slice_set_name,
+    slice_set_prefix,
+)
+from multisched.model.version import NO_VERSION, Version
+from multisched.plugins.loans.slices.tracked_slices import TrackedSlices
+
+WRITTEN_CHANGE: Final = 10
+"""An offer is changed if a resource changes by a tenth, or by the amount of a typical pod."""
+OBJECTS_MAX: Final = 1_024
+"""Objects of one loan: 262,144 nodes."""
+
+
+class _Offered(TrackedSlices):
+    """One object, with what the lender knows of it besides its content."""
+
+    def __init__(self, blank: SliceSet) -> None:
+        super().__init__(blank)
+        self.floors: dict[str, SliceAmount] = {}
+        """By node: reserved at least until a complete status is seen."""
+        self.is_blind = False
+        """The status cannot be trusted, and what was held before is not known: any node may be held."""
+        self.adopted: SliceStatus | None = None
+        """The status to write in place of a dead borrower."""
+        self.is_created_here = False
+        """This leader created it: no former leader can have offered anything in it."""
+
+    def level(self, uid: str) -> SliceAmount:
+        """Returns what the borrower may hold of the node by this object, the offers in flight included, if it is not blind."""
+        level = self.floors.get(uid, NOTHING)
+        if self.seen is not None:
+            if self.seen.spec is not None:
+                level |= self.seen.spec.offers.get(uid, NO_OFFER).amount
+            if self.seen.status is not None:
+                level |= self.seen.status.held.get(uid, NOTHING)
+        for spec in self.unresolved_specs():
+            level |= spec.offers.get(uid, NO_OFFER).amount
+        return level
+
+    def uids(self) -> set[str]:
+        """Returns every node that the object may concern."""
+        found = set(self.floors)
+        if self.seen is not None:
+            found |= set() if self.seen.spec is None else self.seen.spec.offers.keys()
+            found |= set() if self.seen.status is None else self.seen.status.held.keys()
+        return found.union(*(spec.offers for spec in self.unresolved_specs()))
+
+    def held(self, uid: str) -> SliceAmount:
+        status = None if self.seen is None else self.seen.status
+        return NOTHING if status is None else status.held.get(uid, NOTHING)
+
+    def levels(self) -> dict[str, SliceAmount]:
+        return {uid: level for uid in self.uids() if (level := self.level(uid))}
+
+
+class LenderSlices:
+    """The offers of one lender to one borrower. Used by the leader of the lender only."""
+
+    def __init__(self, lender: str, borrower: str, namespace: str, buckets: int) -> None:
+        """`buckets`: objects among which nodes are spread (`buckets_for`)."""
+        self._lender = lender
+        self._borrower = borrower
+        self._namespace = namespace
+        self._buckets = buckets
+        self._objects: dict[str, _Offered] = {}
+        self._desired: dict[str, SliceOffer] = {}
+        self._home: dict[str, str] = {}
+        """Node uid -> the object with its offer."""
+        self._has_term = False
+
+    # -- terms -----------------------------------------------------------------------------------------------------
+
+    def begin_term(self, listed: Iterable[SliceSet]) -> None:
+        """Starts as a new leader, with a consistent list of all SliceSets that began in this term.
+
+        Until `is_ready`, the caller must not list pods and not place any: offers of the former leader may be in flight.
+        """
+        self._has_term = True
+        self._desired.clear()
+        self._home.clear()
+        found = {one.name: one for one in listed if self._is_concerned(one)}
+        for tracked in self._objects.values():
+            tracked.begin_term()
+            tracked.adopted = None
+            tracked.is_created_here = False
+        for name in self._objects.keys() - found.keys():
+            self._vanish(self._objects[name])
+        for one in found.values():
+            tracked = self._tracked(one.name)
+            self._take(tracked, one, is_answer=True)
+            self._continue_offers(tracked)
+
+    def end_term(self) -> None:
+        """Stops all requests: the lease is lost."""
+        self._has_term = False
+
+    def is_ready(self) -> bool:
+        """Reports whether every object is owned by this leader, so that no offer of a former one can take effect any more."""
+        return self._has_term and all(
+            one.is_owned or one.seen is None or one.is_created_here for one in self._objects.values()
+        )
+
+    # -- decisions -------------------------------------------------------------------------------------------------
+
+    def reserved(self, uid: str) -> SliceAmount:
+        """Returns what the caller must subtract from the node's room: see S1."""
+        total = NOTHING
+        desired = self._desired.get(uid, NO_OFFER).amount
+        home = self._home.get(uid)
+        for name, tracked in self._objects.items():
+            total += EVERYTHING if tracked.is_blind else tracked.level(uid) | (desired if name == home else NOTHING)
+        return total & EVERYTHING
+
+    def held(self, uid: str) -> SliceAmount:
+        """Returns what the borrower holds of the node, as last seen."""
+        total = NOTHING
+        for tracked in self._objects.values():
+            total += tracked.held(uid)
+        return total
+
+    def offer(self, uid: str, node: str, wanted: SliceOffer, room: SliceAmount, typical: SliceAmount = NOTHING) -> None:
+        """Offers up to `wanted` of the node, reserved from now on.
+
+        `node`: its name. `room`: allocatable minus all that the lender is charged with, minus `reserved` of all its borrowers; the
+        caller reads it in the same step. A change smaller than a tenth and than `typical`, a pod of usual size, is ignored.
+        """
+        home = self._home.get(uid) or self._find_home(uid, node)
+        before = self._desired.get(uid, NO_OFFER).amount
+        if not home:
+            return
+        amount = wanted.amount & ((self._objects[home].level(uid) | before) + (room | NOTHING))
+        if _is_worth_a_write(before, amount, typical):
+            self._home[uid] = home
+            self._desired[uid] = SliceOffer(amount, wanted.until_s)
+
+    def withdraw(self, uid: str) -> None:
+        """Offers only what is held: one write returns the rest. A claim in flight succeeds first, or not at all."""
+        before = self._desired.get(uid)
+        if before is not None:
+            self._desired[uid] = msgspec.structs.replace(before, amount=before.amount & self.held(uid))
+
+    def recall(self, uid: str, amount: SliceAmount, want_by_s: int) -> None:
+        """Asks the borrower to return all but `amount` by a time. The room returns when the borrower has lowered what it holds."""
+        before = self._desired.get(uid)
+        if before is not None:
+            self._desired[uid] = SliceOffer(before.amount & amount, before.until_s, want_by_s)
+
+    def adopt(self, known: SliceSet, charged: Mapping[str, SliceAmount]) -> bool:
+        """Takes over the slices of a borrower without a leader; returns False if the object has changed meanwhile.
+
+        The caller calls it if the borrower's lease has been free for a bind deadline, with the version that `version_of` returned
+        before it began a consistent list of pods after that time. `charged`: the requests of the borrower's pods by node.
+        """
+        tracked = self._objects.get(known.name)
+        if tracked is None or not tracked.is_owned or tracked.seen is None or tracked.seen.version != known.version:
+            return False
+        held = {uid: amount for uid, amount in charged.items() if amount}
+        for uid, amount in held.items():
+            tracked.floors[uid] = tracked.floors.get(uid, NOTHING) | amount
+        tracked.adopted = SliceStatus(
+            tracked.seen.borrower_epoch + 1, tracked.next_writes(SliceStatus), is_complete=True, held=held
+        )
+        return True
+
+    def nodes(self) -> set[str]:
+        """Returns the uids of all nodes that are offered or may be held."""
+        return self._home.keys() | set[str]().union(*(tracked.uids() for tracked in self._objects.values()))
+
+    def nodes_in(self, name: str) -> set[str]:
+        """Returns the uids of the nodes of which this object is about."""
+        tracked = self._objects.get(name)
+        found = {uid for uid, home in self._home.items() if home == name}
+        return found if tracked is None else found | tracked.uids()
+
+    @property
+    def is_blind(self) -> bool:
+        """True while it is not known what is held: everything is reserved."""
+        return any(tracked.is_blind for tracked in self._objects.values())
+
+    def offer_of(self, uid: str) -> SliceOffer:
+        """Returns the offer as decided last, whether it was written or not."""
+        return self._desired.get(uid, NO_OFFER)
+
+    def known(self) -> list[SliceSet]:
+        """Returns the newest known version of each object."""
+        return [one.seen for one in self._objects.values() if one.seen is not None]
+
+    def problems(self) -> dict[str, str]:
+        """Returns, by object, what keeps a write or a reading from being as it should."""
+        found = {}
+        for name, tracked in self._objects.items():
+            malformed = "" if tracked.seen is None else tracked.seen.malformed
+            if (
+                text := malformed
+                or tracked.refusal
+                or ("SliceSet was removed while nodes were held" * bool(tracked.floors))
+            ):
+                found[name] = text
+        return found
+
+    # -- versions and answers --------------------------------------------------------------------------------------
+
+    def observe(self, found: SliceSet) -> None:
+        """Takes a version from the watch, of any SliceSet."""
+        if self._is_concerned(found):
+            self._take(self._tracked(found.name), found, is_answer=False)
+
+    def removed(self, found: SliceSet) -> None:
+        """Takes a deletion from the watch; `found`: the last version."""
+        tracked = self._objects.get(found.name)
+        if tracked is not None and tracked.seen is not None and tracked.seen.uid == found.uid:
+            self._vanish(tracked, found.version)
+
+    def next_requests(self) -> list[SliceRequest]:
+        """Returns the requests that are needed, at most one per object in flight. The caller sends each while it holds the lease,
+        and passes each reply to `answered`."""
+        if not self._has_term:
+            return []
+        found = (self._next_request(tracked) for tracked in self._objects.values() if not tracked.is_busy)
+        return [request for request in found if request is not None]
+
+    def answered(self, request: SliceRequest, reply: SliceReply) -> None:
+        tracked = self._objects[request.name]
+        is_ours = tracked.close(request, reply)
+        if reply.answer is SliceAnswer.NOT_FOUND and is_ours:
+            if request.call is SliceCall.CREATE:
+                tracked.refusal = reply.message
+            else:
+                self._vanish(tracked)
+        if request.call is SliceCall.CREATE and is_ours and tracked.refusal and tracked.seen is None:
+            self._forget(tracked, lambda uid: True)  # nothing can be offered in it now
+        if reply.answer is not SliceAnswer.DONE or reply.found is None:
+            return
+        if request.call is SliceCall.RELEASE:
+            if is_ours:
+                self._vanish(tracked, reply.found.version)
+            return
+        if is_ours and request.call is SliceCall.PUT_SPEC and request.spec is not None:
+            tracked.epoch = request.spec.epoch
+        if is_ours and request.call is SliceCall.CREATE:
+            tracked.is_created_here = True
+        self._take(tracked, reply.found, is_answer=is_ours)
+
+    # -- internals -------------------------------------------------------------------------------------------------
+
+    def _is_concerned(self, found: SliceSet) -> bool:
+        return found.namespace == self._namespace and found.name.startswith(
+            slice_set_prefix(self._lender, self._borrower)
+        )
+
+    def _tracked(self, name: str) -> _Offered:
+        if name not in self._objects:
+            self._objects[name] = _Offered(SliceSet(name=name, namespace=self._namespace))
+        return self._objects[name]
+
+    def _take(self, tracked: _Offered, found: SliceSet, *, is_answer: bool) -> None:
+        """Takes a version; keeps reserved what a status that cannot be trusted would return."""
+        before, levels, was_owned = tracked.seen, tracked.levels(), tracked.is_owned
+        former = [
+            *tracked.unresolved_specs(),
+            *([before.spec] if before is not None and before.spec is not None else ()),
+        ]
+        taken = tracked.take(found, is_answer=is_answer)
+        if taken is not None:
+            is_other = before is not None and before.uid != taken.uid
+            tracked.adopted = None
+            if is_other:
+                tracked.epoch = 0
+            if taken.spec is None and not is_other:
+                tracked.unresolved += former  # the person that edited the offers may restore them
+            if taken.status is not None and taken.status.is_complete:
+                tracked.floors = {}
+                tracked.is_blind = False
+            elif taken.status is None or taken.status.writes:
+                tracked.floors = levels
+                tracked.is_blind = tracked.is_blind or not was_owned
+            elif is_other:
+                tracked.floors = levels
+            if taken.is_deleting:
+                self._forget(tracked, lambda uid: True)
+            self._forget(tracked, lambda uid: not self._desired[uid].amount and not tracked.level(uid))
+        spec = None if tracked.seen is None else tracked.seen.spec
+        if tracked.epoch and spec is not None and spec.epoch != tracked.epoch:
+            tracked.is_superseded = spec.epoch > tracked.epoch
+            tracked.epoch = 0
+
+    def _continue_offers(self, tracked: _Offered) -> None:
+        """Keeps, as a new leader, the offers of the former one until the caller changes them."""
+        if tracked.seen is None or tracked.seen.spec is None or tracked.seen.is_deleting:
+            return
+        for uid, offer in tracked.seen.spec.offers.items():
+            self._home.setdefault(uid, tracked.blank.name)
+            self._desired.setdefault(uid, offer)
+
+    def _forget(self, tracked: _Offered, is_over: Callable[[str], bool]) -> None:
+        for uid in [uid for uid, home in self._home.items() if home == tracked.blank.name and is_over(uid)]:
+            del self._home[uid], self._desired[uid]
+
+    def _vanish(self, tracked: _Offered, version: Version = NO_VERSION) -> None:
+        tracked.floors = tracked.levels()
+        tracked.vanish(version)
+
+    def _find_home(self, uid: str, node: str) -> str:
+        """Returns the object for a node: the one that has it, or by hash of its name the first with space; empty if there is none."""
+        for name, tracked in self._objects.items():
+            if uid in tracked.uids() and (tracked.seen is None or not tracked.seen.is_deleting):
+                return name
+        first = bucket_of(node, self._buckets)
+        for place in range(OBJECTS_MAX):
+            bucket = (first + place) % self._buckets if place < self._buckets else place
+            name = slice_set_name(self._lender, self._borrower, bucket)
+            tracked = self._tracked(name)
+            entries = tracked.uids() | {one for one, home in self._home.items() if home == name}
+            is_open = tracked.seen is None or not tracked.seen.is_deleting
+            if is_open and len(entries) < SLICES_MAX:
+                return name
+        return ""
+
+    def _next_request(self, tracked: _Offered) -> SliceRequest | None:
+        name = tracked.blank.name
+        if tracked.is_superseded:
+            return None
+        if tracked.needs_read:
+            return tracked.read_request()
+        if tracked.seen is None:
+            is_needed = (
+                bool(tracked.floors)
+                or tracked.is_blind
+                or any(self._desired[uid].amount for uid, home in self._home.items() if home == name)
+            )
+            return tracked.create_request(SliceSpec(self._lender, self._borrower)) if is_needed else None
+        if not tracked.is_owned:
+            epoch = max(tracked.seen.lender_epoch, tracked.epoch) + 1
+            return tracked.write_request(self._spec(tracked, epoch))
+        if tracked.adopted is not None:
+            return tracked.write_request(tracked.adopted)
+        spec = self._spec(tracked, tracked.epoch)
+        if tracked.seen.is_deleting and not tracked.is_blind and not tracked.levels():
+            return tracked.write_request(spec, releases=True) if tracked.seen.has_finalizer else None
+        before = tracked.seen.spec
+        is_equal = before is not None and before.offers == spec.offers
+        return None if is_equal and not tracked.unresolved else tracked.write_request(spec)
+
+    def _spec(self, tracked: _Offered, epoch: int) -> SliceSpec:
+        """Returns the wanted half. What is reserved after a loss of the status is offered again, so that the borrower can hold it."""
+        offers = {}
+        for uid in tracked.uids() | {uid for uid, home in self._home.items() if home == tracked.blank.name}:
+            desired = self._desired.get(uid, NO_OFFER) if self._home.get(uid) == tracked.blank.name else NO_OFFER
+            amount = desired.amount | tracked.floors.get(uid, NOTHING)
+            if tracked.seen is not None and tracked.seen.is_deleting:
+                amount = NOTHING
+            if amount or (desired.want_by_s and tracked.held(uid)):
+                offers[uid] = msgspec.structs.replace(desired, amount=amount)
+        return SliceSpec(self._lender, self._borrower, epoch, tracked.next_writes(SliceSpec), offers)
+
+
+def _is_worth_a_write(before: SliceAmount, after: SliceAmount, typical: SliceAmount) -> bool:
+    """Reports whether a resource changes by a tenth, or by a typical pod."""
+    pairs = zip(
+        msgspec.structs.astuple(before), msgspec.structs.astuple(after), msgspec.structs.astuple(typical), strict=True
+    )
+    for old, new, pod in pairs:
+        change = abs(new - old)
+        if change and (change * WRITTEN_CHANGE >= old or change >= pod > 0):
+            return True
+    return False

@@ -1,0 +1,265 @@
+"""What slices mean for rows: what each row must keep for borrowers of other processes, and which pods wait for a claim.
+
+Owned by the LoanLedger, which passes nodes and pods on. The drivers of lender and borrower refresh the columns in the step in which a
+state machine changes, so that Filter and commit always see what `reserved` and the offers are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from multisched.framework.node_view import Int64, NodeView, Rows
+from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod
+from multisched.model.slice_parts import NOTHING, SliceAmount
+from multisched.plugins.loans.pools import NO_TRIAL, Held, Pool, Trial
+from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices
+from multisched.plugins.loans.slices.lender_slices import LenderSlices
+
+RESOURCES: Final = (CPU, MEMORY, PODS)
+
+LoanKey = tuple[str, str]
+"""Lender and borrower."""
+
+
+class WaitingPod(msgspec.Struct, frozen=True):
+    """A pod that was assumed on a sliced row, and is not bound before the borrower has claimed what it requests."""
+
+    row: int
+    amount: SliceAmount
+
+
+class SliceRows:
+    """The sliced loans of one process. Without any, nothing is stored."""
+
+    def __init__(self, pools: Sequence[Pool], nodes: NodeView) -> None:
+        self._nodes = nodes
+        self.pool_of: dict[LoanKey, Pool] = {}
+        self._keys_of_user: dict[str, dict[LoanKey, None]] = {}
+        """Domain -> loans for whose borrowers its pods must leave room."""
+        self._keys_of_name: dict[str, dict[LoanKey, None]] = {}
+        """schedulerName -> the same."""
+        for pool in pools:
+            for loan in pool.loans:
+                if loan.is_sliced:
+                    key = loan.lender, loan.borrower
+                    self.pool_of[key] = pool
+                    for user, names in loan.users.items():
+                        self._keys_of_user.setdefault(user, {})[key] = None
+                        for name in names:
+                            self._keys_of_name.setdefault(name, {})[key] = None
+        self.lent: dict[LoanKey, LenderSlices] = {}
+        self.borrowed: dict[LoanKey, BorrowerSlices] = {}
+        self.terms: dict[tuple[str, LoanKey], int] = {}
+        """("lender" or "borrower", loan) -> number of the holding of the lease in which its machine began its term."""
+        self.taking_over = asyncio.Lock()
+        """Held while machines begin a term: several domains use a lender's rows by one Lease."""
+        self.version = 0
+        """Rises at each change of a column."""
+        self.waiting: dict[str, WaitingPod] = {}
+        self._waiting_on: dict[int, SliceAmount] = {}
+        self._claimed: set[str] = set()
+        """Assumed pods for which enough was claimed."""
+        self._columns: dict[LoanKey, dict[str, Int64]] = {}
+        """What is reserved: loan -> resource -> int64[rows]."""
+        self._row_of: dict[str, int] = {}
+        self._uid_of: dict[int, str] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.pool_of)
+
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
+    def set_node(self, row: int, node: Node | None) -> None:
+        """Takes the node of a row, after the pools."""
+        if not self.pool_of:
+            return
+        before = self._uid_of.pop(row, None)
+        if before is not None and self._row_of.get(before) == row:
+            del self._row_of[before]
+        if node is not None:
+            self._row_of[node.uid], self._uid_of[row] = row, node.uid
+        for key in self.pool_of:
+            if key in self._columns:
+                self._set(self._column_set(key, row), row, NOTHING)
+        if node is not None:
+            for key in self.lent:
+                self.refresh_reserved(key, (node.uid,))
+            for key in self.borrowed:
+                self.refresh_offers(key, (node.uid,))
+
+    def row_of(self, uid: str) -> int | None:
+        """Returns the row of the node with this uid."""
+        return self._row_of.get(uid)
+
+    def uid_of(self, row: int) -> str:
+        return self._uid_of.get(row, "")
+
+    def is_lent(self, key: LoanKey, row: int) -> bool:
+        """Reports whether the row is on this loan now."""
+        pool = self.pool_of[key]
+        number = int(pool.loans_at(np.array([row], np.intp))[0])
+        return number >= 0 and pool.loans[number].lender == key[0]
+
+    # -- the lender's side -----------------------------------------------------------------------------------------
+
+    def refresh_reserved(self, key: LoanKey, uids: Iterable[str]) -> bool:
+        """Reads again what the lender reserves on these nodes; returns True if that is less on one of them."""
+        machine, is_less = self.lent[key], False
+        for uid in uids:
+            row = self._row_of.get(uid)
+            if row is not None:
+                is_less |= self._set(self._column_set(key, row), row, machine.reserved(uid))
+        return is_less
+
+    def set_reserved(self, key: LoanKey, row: int, resource: str, amount: int) -> None:
+        """Sets what another process has reserved, in a copy of it."""
+        self._column_set(key, row)[resource][row] = amount
+        self.version += 1
+
+    def entries(self) -> Iterator[tuple[LoanKey, str, int, int]]:
+        """Yields what is reserved: loan, resource, row, amount."""
+        for key, columns in self._columns.items():
+            for resource, column in columns.items():
+                for row in column.nonzero()[0].tolist():
+                    yield key, resource, row, int(column[row])
+
+    def reserved(self, key: LoanKey, resource: str, rows: Rows) -> Int64:
+        """Returns int64[rows]: what the lender keeps for the borrower, whatever its pods hold."""
+        column = self._columns.get(key, {}).get(resource)
+        if column is None:
+            return np.zeros(len(rows), np.int64)
+        found: Int64 = np.where(rows < len(column), column.take(rows, mode="clip"), 0)
+        return found
+
+    def is_user(self, pod: Pod) -> bool:
+        """Reports whether the pod may use rows of a lender, so that it must leave room for what borrowers hold."""
+        return pod.spec.scheduler_name in self._keys_of_name
+
+    def keys_of(self, domain: str) -> Sequence[LoanKey]:
+        """Returns the loans for whose borrowers pods of the domain must leave room."""
+        return tuple(self._keys_of_user.get(domain, ()))
+
+    def kept(self, keys: Iterable[LoanKey], resource: str, rows: Rows, trial: Trial = NO_TRIAL) -> Int64:
+        """Returns int64[rows]: what borrowers may hold beyond what their pods on the row request. Not available to other pods.
+
+        `trial`: see `LoanLedger.room`; what an overlay lacks of pods of borrowers is kept nevertheless.
+        """
+        total: Int64 = np.zeros(len(rows), np.int64)
+        for key in keys:
+            held = self.pool_of[key].held_at(resource, rows)
+            for (row, _), amounts in trial.items():
+                held[rows == row] += amounts.get(resource, 0)
+            total += np.maximum(0, self.reserved(key, resource, rows) - held)
+        return total
+
+    def refusal_of_user(self, pod: Pod, row: int) -> str:
+        """Returns why a pod that is no borrower's may not use the row; empty: it may."""
+        keys, rows = self._keys_of_name[pod.spec.scheduler_name], np.array([row], np.intp)
+        for resource, amount in requests_of(pod).items():
+            kept = int(self.kept(keys, resource, rows)[0])
+            left = int(self._nodes.allocatable(resource)[row]) - int(self._nodes.requested(resource)[row])
+            if kept and left - kept < amount:
+                return kept_for_borrowers(resource)
+        return ""
+
+    # -- the borrower's side ---------------------------------------------------------------------------------------
+
+    def refresh_offers(self, key: LoanKey, uids: Iterable[str]) -> bool:
+        """Reads again what is offered of these nodes; returns True if that is more on one of them."""
+        machine, pool, is_more = self.borrowed[key], self.pool_of[key], False
+        for uid in uids:
+            row = self._row_of.get(uid)
+            if row is None or not self.is_lent(key, row):
+                continue
+            amount = machine.offered_of(uid)
+            for resource, one in amounts_of(amount).items():
+                column = pool.column(pool.offer, resource)
+                is_more |= one > column[row]
+                self.version += int(one != column[row])
+                column[row] = one
+        return is_more
+
+    def added(self, pod: Pod, held: Held, pool: Pool) -> None:
+        """Notes that a pod of the pool is on a row. On a sliced row it waits until it is claimed, unless it is bound there already."""
+        if held.is_bound:
+            self._claimed.discard(pod.uid)
+        if not self.pool_of or held.is_bound or pod.uid in self._claimed:
+            return
+        number = int(pool.loans_at(np.array([held.row], np.intp))[0])
+        if number >= 0 and pool.loans[number].is_sliced:
+            self.waiting[pod.uid] = WaitingPod(held.row, amount_of(pod))
+            self._waiting_on[held.row] = self.waiting_on(held.row) + amount_of(pod)
+
+    def released(self, uid: str) -> None:
+        """Notes that a pod is not on its row any more."""
+        known = self.waiting.pop(uid, None)
+        if known is not None:
+            self._waiting_on[known.row] = self.waiting_on(known.row) - known.amount
+            if not self._waiting_on[known.row]:
+                del self._waiting_on[known.row]
+
+    def claim(self, uid: str) -> None:
+        """Notes that enough was claimed for a waiting pod: it is charged from now on."""
+        self._claimed.add(uid)
+        self.released(uid)
+
+    def unclaimed(self, uid: str) -> None:
+        """Notes that a pod is not assumed any more."""
+        self._claimed.discard(uid)
+
+    def waiting_on(self, row: int) -> SliceAmount:
+        """Returns what waiting pods on the row request."""
+        return self._waiting_on.get(row, NOTHING)
+
+    def waiting_rows(self) -> Iterable[int]:
+        return self._waiting_on
+
+    def held(self, key: LoanKey, row: int) -> SliceAmount:
+        """Returns what the borrower's pods on the row request, waiting ones included."""
+        pool, rows = self.pool_of[key], np.array([row], np.intp)
+        return SliceAmount(*(int(pool.held_at(resource, rows)[0]) for resource in RESOURCES))
+
+    # -- internals -------------------------------------------------------------------------------------------------
+
+    def _column_set(self, key: LoanKey, row: int) -> dict[str, Int64]:
+        """Returns the columns of a loan, long enough for the row."""
+        columns = self._columns.setdefault(key, {name: np.zeros(0, np.int64) for name in RESOURCES})
+        if row >= len(columns[PODS]):
+            size = max(64, 2 * (row + 1))
+            for name, column in columns.items():
+                columns[name] = np.concatenate((column, np.zeros(size - len(column), np.int64)))
+        return columns
+
+    def _set(self, columns: Mapping[str, Int64], row: int, amount: SliceAmount) -> bool:
+        """Sets an amount; returns True if it is less of a resource than before."""
+        is_less = False
+        for resource, one in amounts_of(amount).items():
+            before = columns[resource].item(row)
+            is_less |= one < before
+            self.version += int(one != before)
+            columns[resource][row] = one
+        return is_less
+
+
+def amounts_of(amount: SliceAmount) -> dict[str, int]:
+    """Returns resource -> amount."""
+    return dict(zip(RESOURCES, msgspec.structs.astuple(amount), strict=True))
+
+
+def amount_of(pod: Pod) -> SliceAmount:
+    """Returns what the pod takes of a slice."""
+    return SliceAmount(pod.requests.get(CPU, 0), pod.requests.get(MEMORY, 0), 1)
+
+
+def requests_of(pod: Pod) -> dict[str, int]:
+    """Returns resource -> amount that the pod requests, of the resources that slices have."""
+    return amounts_of(amount_of(pod))
+
+
+def kept_for_borrowers(resource: str) -> str:
+    return f"Insufficient {resource}: it is lent to another domain"

@@ -1,0 +1,188 @@
+"""What one side knows of one SliceSet: the newest version it has seen, and its own writes that may still take effect.
+
+The rules that both sides share, and that make lost, late and repeated responses harmless:
+
+- A write replaces exactly the version that this process knows (resourceVersion), so of all writes in flight one succeeds.
+- A write is *unresolved* until a newer version is known: until then it may take effect, whatever its response was. Only a
+  definite refusal removes it.
+- Every write changes the object (`writes` counts them). The API server answers a write without a change as successful and leaves
+  the version as it is, so such a write would not supersede those in flight.
+- A leader owns an object once one of its own writes under a new epoch was answered as successful. An epoch that is only read
+  proves nothing: it may be another process's.
+- A version from the watch replaces older versions only. If versions are opaque, it only causes a read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial, reduce
+from typing import Final, TypeVar
+
+import msgspec
+
+from multisched.framework.slice_writes import SliceAnswer, SliceCall, SliceReply, SliceRequest
+from multisched.model.cluster_objects import SliceSet
+from multisched.model.slice_parts import NO_OFFER, NOTHING, SliceAmount, SliceOffer, SliceSpec, SliceStatus
+from multisched.model.version import NO_VERSION, Version, is_covered
+
+UNRESOLVED_MAX: Final = 8
+"""Unresolved writes of one object that are kept singly; more are merged into one that bounds them all."""
+
+Half = SliceSpec | SliceStatus
+V = TypeVar("V")
+
+
+class TrackedSlices:
+    """One SliceSet as one side sees it. Written by the state machine that owns it."""
+
+    def __init__(self, blank: SliceSet) -> None:
+        """`blank`: name and namespace."""
+        self.blank = blank
+        self.seen: SliceSet | None = None
+        """None: as far as is known the object does not exist."""
+        self.epoch = 0
+        """The epoch under which this process writes; 0: it does not own the object."""
+        self.is_superseded = False
+        """Another leader has raised the epoch: no write until the next term."""
+        self.unresolved: list[Half] = []
+        self.needs_read = False
+        self.refusal = ""
+        """The message of the last response, if it was a definite refusal."""
+        self._in_flight: SliceRequest | None = None
+        self._gone: Version = NO_VERSION
+        """Versions up to this one are those of a removed object."""
+        self._writes: dict[type[Half], int] = {}
+        """The most writes that were seen of each half of this object."""
+
+    @property
+    def is_owned(self) -> bool:
+        return self.epoch > 0 and not self.is_superseded
+
+    @property
+    def is_busy(self) -> bool:
+        return self._in_flight is not None
+
+    def begin_term(self) -> None:
+        """Forgets the ownership. Writes of former terms stay unresolved; their responses give no ownership any more."""
+        self.epoch = 0
+        self.is_superseded = False
+        self._in_flight = None
+
+    def unresolved_specs(self) -> Iterator[SliceSpec]:
+        return (half for half in self.unresolved if isinstance(half, SliceSpec))
+
+    def unresolved_statuses(self) -> Iterator[SliceStatus]:
+        return (half for half in self.unresolved if isinstance(half, SliceStatus))
+
+    def take(self, found: SliceSet, *, is_answer: bool) -> SliceSet | None:
+        """Takes a version that the watch or an answer shows; returns it as it is to be read, or None if it is not newer."""
+        before = self.seen
+        if before is None:
+            if is_covered(found.version, self._gone):
+                return None  # a lagging watch shows the removed object
+        else:
+            if isinstance(found.version, int) and isinstance(before.version, int):
+                if found.version <= before.version:
+                    return None
+            elif found.version == before.version:
+                return None
+            elif not is_answer:
+                self.needs_read = True
+                return None
+        if before is None or found.uid != before.uid:
+            self._writes.clear()
+        self.seen = found = self._without_restored(found)
+        self.unresolved.clear()
+        return found
+
+    def _without_restored(self, found: SliceSet) -> SliceSet:
+        """Distrusts a half that has fewer writes than before: an old version of it was restored by hand."""
+        spec, status, problems = found.spec, found.status, [found.malformed] if found.malformed else []
+        most = self._writes
+        if spec is not None:
+            if spec.writes < most.get(SliceSpec, 0):
+                problems.append(_restored("spec", spec.writes))
+                spec = None
+            else:
+                most[SliceSpec] = spec.writes
+        if status is not None:
+            if status.writes < most.get(SliceStatus, 0):
+                problems.append(_restored("status", status.writes))
+                status = None
+            else:
+                most[SliceStatus] = status.writes
+        return msgspec.structs.replace(found, spec=spec, status=status, malformed="; ".join(problems))
+
+    def vanish(self, version: Version = NO_VERSION) -> None:
+        """Records that the object does not exist. `version`: that of its removal, if it is known."""
+        self._gone = version or (self._gone if self.seen is None else self.seen.version)
+        self.seen = None
+        self.epoch = 0
+        self.unresolved.clear()
+        self.needs_read = False
+
+    def next_writes(self, half: type[Half]) -> int:
+        """Returns the number of the next write of a half: more than was ever seen."""
+        return self._writes.get(half, 0) + 1
+
+    def read_request(self) -> SliceRequest:
+        return self._sent(SliceRequest(SliceCall.READ, self.blank))
+
+    def create_request(self, spec: SliceSpec) -> SliceRequest:
+        return self._sent(SliceRequest(SliceCall.CREATE, self.blank, spec=spec))
+
+    def write_request(self, half: Half, *, releases: bool = False) -> SliceRequest:
+        """Returns the request that replaces the half. From now on it may take effect."""
+        assert self.seen is not None
+        self.unresolved.append(half)
+        if len(self.unresolved) > UNRESOLVED_MAX:
+            self.unresolved = [*_bounds_of(self.unresolved[:-1]), half]
+        if isinstance(half, SliceSpec):
+            call = SliceCall.RELEASE if releases else SliceCall.PUT_SPEC
+            return self._sent(SliceRequest(call, self.seen, spec=half))
+        return self._sent(SliceRequest(SliceCall.PUT_STATUS, self.seen, status=half))
+
+    def _sent(self, request: SliceRequest) -> SliceRequest:
+        self._in_flight = request
+        return request
+
+    def close(self, request: SliceRequest, reply: SliceReply) -> bool:
+        """Ends a request, apart from the version in its answer; returns whether it was sent in this term."""
+        is_ours = request is self._in_flight
+        if is_ours:
+            self._in_flight = None
+            self.refusal = reply.message if reply.answer is SliceAnswer.REFUSED else ""
+        if reply.answer is SliceAnswer.DONE and request.call is SliceCall.READ:
+            self.needs_read = False
+        elif reply.answer is SliceAnswer.CONFLICT:
+            self.needs_read = True
+        elif reply.answer is SliceAnswer.REFUSED:
+            half = request.status if request.spec is None else request.spec
+            self.unresolved = [one for one in self.unresolved if one is not half]
+        return is_ours
+
+
+def _restored(field: str, writes: int) -> str:
+    return f"{field}.writes: {writes} is less than before, so an old version of {field} was restored by hand; its leader writes it again"
+
+
+def _bounds_of(halves: list[Half]) -> list[Half]:
+    """Returns one half per side that bounds all of that side: offers at their largest, held amounts at their smallest."""
+    specs = [half for half in halves if isinstance(half, SliceSpec)]
+    statuses = [half for half in halves if isinstance(half, SliceStatus)]
+    found: list[Half] = []
+    if specs:
+        offers = reduce(partial(_merged, merge=_larger_offer, missing=NO_OFFER), (one.offers for one in specs))
+        found.append(msgspec.structs.replace(specs[-1], offers=offers))
+    if statuses:
+        held = reduce(partial(_merged, merge=SliceAmount.__and__, missing=NOTHING), (one.held for one in statuses))
+        found.append(msgspec.structs.replace(statuses[-1], held=held))
+    return found
+
+
+def _larger_offer(one: SliceOffer, other: SliceOffer) -> SliceOffer:
+    return SliceOffer(one.amount | other.amount)
+
+
+def _merged(one: Mapping[str, V], other: Mapping[str, V], merge: Callable[[V, V], V], missing: V) -> dict[str, V]:
+    return {uid: merge(one.get(uid, missing), other.get(uid, missing)) for uid in one.keys() | other.keys()}

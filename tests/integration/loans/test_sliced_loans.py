@@ -1,0 +1,151 @@
+"""Loans between two processes: what slices offer and hold, and what happens when one process ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.integration.loans.sliced_cluster import BORROWER, BOTH, LENDER, NOTICE_S, SlicedCluster, play
+
+
+def test_borrower_in_another_process_uses_what_it_claimed() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        await asyncio.sleep(20.0)
+        await sliced.add("gpu", 2)
+        await asyncio.sleep(10.0)
+        await sliced.add("job", 20)
+        await asyncio.sleep(40.0)
+        offered, held = await sliced.amounts()
+        for leads, domain in ((LENDER, "gpu"), (BORROWER, "job")):
+            (shown,) = (await sliced.loans(leads, domain))["slices"]
+            assert (shown["offered"]["cpuMilli"], shown["held"]["cpuMilli"]) == (offered, held)
+        assert len(sliced.bound("gpu")) == 2
+        assert len(sliced.bound("job")) == 14
+        assert held >= 14_000
+
+    play(story)
+
+
+def test_pod_of_the_lender_gets_back_what_is_held_after_the_notice() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        await asyncio.sleep(20.0)
+        await sliced.add("job", 20)
+        await asyncio.sleep(20.0)
+        assert len(sliced.bound("job")) == 16
+        await sliced.add("gpu", 3, "2")
+        waited_s = await sliced.until_bound("gpu", 3)
+        assert NOTICE_S <= waited_s <= NOTICE_S + 10.0
+        await asyncio.sleep(10.0)
+        assert sliced.requested("job") + sliced.requested("gpu") <= 16_000
+        assert sliced.requested("job") >= 9_000, "no more was taken than needed"
+
+    play(story, nodes=2)
+
+
+def test_offers_that_no_pod_uses_return_without_a_notice() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        await asyncio.sleep(20.0)
+        assert await sliced.amounts() == (16_000, 0)
+        await sliced.add("gpu", 4, "4")
+        assert await sliced.until_bound("gpu", 4) < 5.0
+
+    play(story)
+
+
+def test_claims_are_released_when_no_pod_uses_them() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        await asyncio.sleep(20.0)
+        names = await sliced.add("job", 10)
+        await asyncio.sleep(10.0)
+        for name in names:
+            await sliced.cluster.delete_pod(name)
+        await asyncio.sleep(5.0)
+        assert (await sliced.amounts())[1] >= 10_000, "kept for pods that may come"
+        await asyncio.sleep(60.0)
+        assert (await sliced.amounts())[1] == 0
+
+    play(story)
+
+
+def test_borrower_that_is_killed_keeps_its_pods_and_continues() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        await asyncio.sleep(20.0)
+        await sliced.add("job", 10)
+        await asyncio.sleep(10.0)
+        await sliced.cluster.kill(sliced.of(BORROWER))
+        await sliced.add("job", 4)
+        await asyncio.sleep(5.0)
+        sliced.start(BORROWER)
+        await asyncio.sleep(60.0)
+        assert len(sliced.bound("job")) == 14
+
+    play(story)
+
+
+def test_lender_takes_back_unused_slices_of_a_dead_borrower() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        await asyncio.sleep(20.0)
+        names = await sliced.add("job", 16)
+        await asyncio.sleep(10.0)
+        assert (await sliced.amounts())[1] == 16_000
+        await sliced.cluster.kill(sliced.of(BORROWER))
+        for name in names[:10]:
+            await sliced.cluster.delete_pod(name)
+        await sliced.add("gpu", 10)
+        await asyncio.sleep(5.0)
+        assert sliced.bound("gpu") == [], "its lease is still held"
+        assert await sliced.until_bound("gpu", 10) < 45.0
+        sliced.start(BORROWER)
+        await asyncio.sleep(60.0)
+        assert len(sliced.bound("job")) == 6
+
+    play(story)
+
+
+def test_borrower_works_on_while_the_lender_is_dead() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        await asyncio.sleep(20.0)
+        await sliced.add("job", 4)
+        await asyncio.sleep(10.0)
+        await sliced.cluster.kill(sliced.of(LENDER))
+        await sliced.add("job", 20)
+        await asyncio.sleep(10.0)
+        assert len(sliced.bound("job")) == 16, "what was offered stays offered"
+        sliced.start(LENDER)
+        await asyncio.sleep(60.0)
+        await sliced.add("gpu", 4)
+        await asyncio.sleep(NOTICE_S + 20.0)
+        assert len(sliced.bound("gpu")) == 4
+
+    play(story)
+
+
+def test_nothing_is_borrowed_without_the_definition() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        await asyncio.sleep(20.0)
+        await sliced.add("job", 4)
+        await sliced.add("gpu", 4)
+        await asyncio.sleep(20.0)
+        assert (len(sliced.bound("job")), len(sliced.bound("gpu"))) == (0, 4)
+        assert "apply deploy/crds/slicesets.yaml" in sliced.health(LENDER, "gpu")
+        await sliced.install()
+        await asyncio.sleep(90.0)
+        assert len(sliced.bound("job")) == 4
+
+    play(story, is_installed=False)
+
+
+def test_spread_leases_give_each_process_one_domain_until_one_ends() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        await asyncio.sleep(30.0)
+        led = [sliced.led_by(replica) for replica in sliced.cluster.replicas]
+        assert sorted(map(sorted, led)) == [["gpu"], ["job"]]
+        await sliced.add("job", 16)
+        assert await sliced.until_bound("job", 16) < 10.0
+        await sliced.cluster.kill(sliced.cluster.replicas[0])
+        await asyncio.sleep(60.0)
+        (left,) = sliced.cluster.replicas
+        assert sliced.led_by(left) == {"gpu", "job"}
+        await sliced.add("gpu", 4)
+        assert NOTICE_S <= await sliced.until_bound("gpu", 4) <= NOTICE_S + 10.0
+
+    play(story, leads=(BOTH, BOTH), spread=True)

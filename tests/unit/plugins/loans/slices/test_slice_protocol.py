@@ -1,0 +1,106 @@
+"""The protocol of published slices: random stories of several processes, judged by the history of the API server alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from multisched.model.slice_parts import NOTHING
+from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices
+from multisched.plugins.loans.slices.lender_slices import LenderSlices
+from tests.unit.plugins.loans.slices.slice_defects import DEFECTS
+from tests.unit.plugins.loans.slices.slice_judge import SliceJudge
+from tests.unit.plugins.loans.slices.slice_stories import STORIES
+from tests.unit.plugins.loans.slices.slice_world import ALLOCATABLE, SliceWorld
+
+STEPS = 1_000
+SEEDS_MAX = 200
+"""Random stories in which a defect must show."""
+
+
+@given(st.integers(0, 2**32 - 1))
+@example(284)
+@example(338)
+def test_slices_never_overcommit_a_node(seed: int) -> None:
+    world = SliceWorld(seed)
+    world.run(STEPS)
+    assert world.judge.violations == []
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+def test_late_request_of_a_former_leader_has_no_effect(story: Callable[[SliceWorld], None]) -> None:
+    world = SliceWorld(0)
+    story(world)
+    assert world.judge.violations == []
+    assert world.api.pods
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_both_sides_agree_when_the_disturbances_end(seed: int) -> None:
+    world = SliceWorld(seed)
+    world.weights["edit"] = 0
+    world.run(STEPS)
+    lender, _, borrower, _ = world.replicas
+    world.pass_calmly(200, lender, borrower)
+    assert world.judge.violations == []
+    assert isinstance(lender.machine, LenderSlices)
+    assert isinstance(borrower.machine, BorrowerSlices)
+    assert (lender.machine.problems(), borrower.machine.problems()) == ({}, {})
+    for node in ALLOCATABLE:
+        offered = held = NOTHING
+        for found in world.api.listed():
+            assert found.spec is not None
+            assert found.status is not None
+            held += found.status.held.get(node, NOTHING)
+            offered += found.spec.offers[node].amount if node in found.spec.offers else NOTHING
+        assert lender.machine.reserved(node) == offered | held
+        assert borrower.machine.usable(node) == held
+        assert borrower.charged(node).is_within(held)
+    assert lender.machine.next_requests() == []
+    assert borrower.machine.next_requests(borrower.charged_by_node()) == []
+
+
+def first_violation(make: Callable[[int], SliceWorld]) -> str:
+    for story in STORIES:
+        world = make(0)
+        story(world)
+        if world.judge.violations:
+            return world.judge.violations[0]
+    for seed in range(SEEDS_MAX):
+        world = make(seed)
+        world.run(STEPS)
+        if world.judge.violations:
+            return world.judge.violations[0]
+    return ""
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_deliberate_defect_is_caught(defect: str) -> None:
+    assert first_violation(DEFECTS[defect])
+
+
+def test_judge_accepts_a_full_node_and_reports_one_more_pod() -> None:
+    judge = SliceJudge({"n": (10, 10, 2)})
+    judge.on_pod("a", "n", "lender", (9, 9, 1))
+    judge.on_pod("b", "n", "lender", (1, 1, 1))
+    assert judge.violations == []
+    judge.on_pod_gone("b")
+    judge.on_pod("c", "n", "lender", (1, 2, 1))
+    assert [text.split(":")[1].strip() for text in judge.violations] == ["overcommitted", "S1"]
+
+
+def test_judge_reports_a_claim_above_the_offer_and_an_unheld_pod() -> None:
+    judge = SliceJudge({"n": (10, 10, 2)})
+    document = {
+        "metadata": {"name": "x"},
+        "spec": {"offers": {"n": {"cpuMilli": 2, "memoryBytes": 2, "pods": 1}}},
+        "status": {"complete": True, "held": {"n": {"cpuMilli": 3, "memoryBytes": 2, "pods": 1}}},
+    }
+    judge.on_slice_set(document, "spec", by_leader=True)
+    assert judge.violations == []
+    judge.on_slice_set(document, "status", by_leader=True)
+    judge.on_pod("a", "n", "borrower", (4, 1, 1))
+    assert [text.split(":")[1].strip() for text in judge.violations] == ["S3", "S2"]
