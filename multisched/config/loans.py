@@ -19,13 +19,13 @@ from multisched.framework.weekly_hours import DAY_MINUTES, DAYS, DayHours
 from multisched.model.objects import CPU, PODS, Node
 from multisched.model.quantity import parse_milli, parse_value
 from multisched.model.selectors import LabelSelector
-from multisched.plugins.loans.slices.unsliced_needs import SLICED
 from multisched.plugins.loans.terms import (
     BORROWERS_ARG,
     DEFAULT_RESOURCES,
     DOMAIN_ARG,
     IDLE_RESOURCES,
     LOANS,
+    SLICED,
     Borrower,
     LoanTerms,
     OpenHours,

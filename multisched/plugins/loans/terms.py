@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from multisched.framework.weekly_hours import DayHours
-from multisched.model.objects import Node
+from multisched.model.objects import CPU, MEMORY, PODS, Node
 
 LOANS: Final = "Loans"
 """The plugin, whose modules are imported for the first domain that lends or borrows within limits."""
@@ -22,6 +22,8 @@ BORROWERS_ARG: Final = "borrowers"
 DOMAIN_ARG: Final = "domain"
 DEFAULT_RESOURCES: Final = ("cpu", "memory", "ephemeral-storage")
 IDLE_RESOURCES: Final = ("cpu",)
+SLICED: Final = frozenset({CPU, MEMORY, PODS})
+"""What can be lent between processes."""
 MERGED_MAX: Final = 16
 """Hours that follow one another without a gap are one opening, as far as so many of them reach."""
 

@@ -6,11 +6,8 @@ other's assumed pods.
 
 from __future__ import annotations
 
-from typing import Final
-
-from multisched.model.objects import CPU, MEMORY, PODS, Pod
-
-SLICED: Final = frozenset({CPU, MEMORY, PODS})
+from multisched.model.objects import Pod
+from multisched.plugins.loans.terms import SLICED
 
 
 def unsliced_need(pod: Pod) -> str:
