@@ -34,7 +34,9 @@ class TakeoverChecker:
             self._report_violation(f"I9: {worker.name} is led, and the lease of {min(unread)} was not read")
         self._open(worker, others)
         known = handover._nodes.position
-        used = [nodes.node(row) for row in self._program.router.rows_of(worker).rows.tolist()]
+        rows = self._program.router.rows_of(worker)
+        # Of a sliced row nothing is used before its lender has offered it, which the slices themselves fence.
+        used = [nodes.node(row) for row in rows.rows.tolist() if row not in rows._sliced]
         for group, holding in others.items():
             if holding is None or group in handover._settled or not used:
                 continue
