@@ -19,7 +19,7 @@ from multisched.model.objects import PODS, Node, Pod
 from multisched.plugins.loans.handed import Handed, handed_by_node
 from multisched.plugins.loans.idle_demand import BATCH_RESOURCES, IDLE_REQUEST, idle_demand
 from multisched.plugins.loans.needs import Needs
-from multisched.plugins.loans.pools import NO_POOL, NO_TRIAL, OWN, Held, Pool, Trial
+from multisched.plugins.loans.pools import NO_POOL, NO_TRIAL, OWN, Held, Pool, Trial, at_rows, grown_to
 from multisched.plugins.loans.slices.slice_rows import SliceRows
 from multisched.plugins.loans.slices.unsliced_needs import unsliced_need
 from multisched.plugins.loans.terms import Borrower, LoanTerms
@@ -153,7 +153,7 @@ class LoanLedger:
         """Returns bool[rows]: rows with pods of any borrower."""
         found: Bools = np.zeros(len(rows), np.bool_)
         for pool in self.pools:
-            found |= (rows < len(pool.pods)) & (pool.pods.take(rows, mode="clip") > 0 if len(pool.pods) else False)
+            found |= at_rows(pool.pods, rows) > 0
         return found
 
     def has_borrowers(self, row: int) -> bool:
@@ -207,10 +207,7 @@ class LoanLedger:
         return True
 
     def _grow(self, pool: Pool, row: int) -> None:
-        if row >= len(pool.pods):
-            size = max(64, 2 * (row + 1))
-            pool.pods = np.concatenate((pool.pods, np.zeros(size - len(pool.pods), np.int64)))
-            pool.loan_of = np.concatenate((pool.loan_of, np.full(size - len(pool.loan_of), OWN, np.int64)))
+        pool.pods, pool.loan_of = grown_to(pool.pods, row), grown_to(pool.loan_of, row, OWN)
 
     # -- what may be held ------------------------------------------------------------------------------------------
 

@@ -22,6 +22,21 @@ Trial = Mapping[tuple[int, bool], Mapping[str, int]]
 NO_TRIAL: Final[Trial] = {}
 
 
+def at_rows(column: Int64 | None, rows: Rows, missing: int = 0) -> Int64:
+    """Returns int64[rows]: the column's values; `missing` where it is shorter, or None."""
+    if column is None or not len(column):
+        return np.full(len(rows), missing, np.int64)
+    found: Int64 = np.where(rows < len(column), column.take(rows, mode="clip"), missing)
+    return found
+
+
+def grown_to(column: Int64, row: int, missing: int = 0) -> Int64:
+    """Returns the column, or a longer copy if it lacks the row; new entries are `missing`."""
+    if row < len(column):
+        return column
+    return np.concatenate((column, np.full(max(64, 2 * (row + 1)) - len(column), missing, np.int64)))
+
+
 class Held(msgspec.Struct, frozen=True):
     """What one pod of a borrower holds; compared by the audit."""
 
@@ -68,20 +83,11 @@ class Pool:
 
     def at(self, columns: Mapping[str, Int64], resource: str, rows: Rows) -> Int64:
         """Returns int64[rows]: zeros where nothing was set."""
-        found = columns.get(resource)
-        if found is None:
-            return np.zeros(len(rows), np.int64)
-        picked: Int64 = np.where(rows < len(found), found.take(rows, mode="clip"), 0)
-        return picked
+        return at_rows(columns.get(resource), rows)
 
     def held_at(self, resource: str, rows: Rows) -> Int64:
         """Returns int64[rows]: what pods of the pool hold there, as a copy; of the resource `pods` their number."""
-        if resource != PODS:
-            return self.at(self.held, resource, rows)
-        if not len(self.pods):
-            return np.zeros(len(rows), np.int64)
-        found: Int64 = np.where(rows < len(self.pods), self.pods.take(rows, mode="clip"), 0)
-        return found
+        return at_rows(self.pods if resource == PODS else self.held.get(resource), rows)
 
     def set_loan(self, row: int, number: int) -> bool:
         """Sets the loan of a row; what background tasks have set for its former loan is forgotten. Returns True if that is a change."""
@@ -94,7 +100,4 @@ class Pool:
 
     def loans_at(self, rows: Rows) -> Int64:
         """Returns int64[rows]: see `loan_of`."""
-        if not len(self.loan_of):
-            return np.full(len(rows), OWN, np.int64)
-        found: Int64 = np.where(rows < len(self.loan_of), self.loan_of.take(rows, mode="clip"), OWN)
-        return found
+        return at_rows(self.loan_of, rows, OWN)

@@ -16,6 +16,7 @@ from multisched.model.cluster_objects import SliceSet
 from multisched.model.objects import PODS
 from multisched.model.slice_parts import NOTHING, SliceAmount, SliceOffer, buckets_for
 from multisched.plugins.loans.loan_ledger import LoanLedger
+from multisched.plugins.loans.pools import at_rows, grown_to
 from multisched.plugins.loans.slices.lender_slices import LenderSlices
 from multisched.plugins.loans.slices.slice_rows import RESOURCES, LoanKey, amounts_of
 from multisched.plugins.loans.terms import LoanTerms
@@ -126,11 +127,7 @@ class LenderSide:
 
     def _offered(self, resource: str, rows: Rows) -> Int64:
         """Returns int64[rows]: what was offered last of each row."""
-        column = self._columns.get(resource)
-        if column is None:
-            return np.full(len(rows), -1, np.int64)
-        found: Int64 = np.where(rows < len(column), column.take(rows, mode="clip"), -1)
-        return found
+        return at_rows(self._columns.get(resource), rows, -1)
 
     def _note(self, machine: LenderSlices, uids: Iterable[str]) -> None:
         """Notes what was offered last of these nodes."""
@@ -140,10 +137,8 @@ class LenderSide:
                 continue
             self._noted[row] = uid
             for resource, one in amounts_of(machine.offer_of(uid).amount).items():
-                column = self._columns.get(resource, np.zeros(0, np.int64))
-                if row >= len(column):
-                    column = np.concatenate((column, np.full(max(64, 2 * (row + 1)) - len(column), -1, np.int64)))
-                    self._columns[resource] = column
+                column = grown_to(self._columns.get(resource, np.zeros(0, np.int64)), row, -1)
+                self._columns[resource] = column
                 column[row] = one
 
     def _offer_row(

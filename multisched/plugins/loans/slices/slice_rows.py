@@ -16,7 +16,7 @@ import numpy as np
 from multisched.framework.node_view import Int64, NodeView, Rows
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod
 from multisched.model.slice_parts import NOTHING, SliceAmount
-from multisched.plugins.loans.pools import NO_TRIAL, Held, Pool, Trial
+from multisched.plugins.loans.pools import NO_TRIAL, Held, Pool, Trial, at_rows, grown_to
 from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices
 from multisched.plugins.loans.slices.lender_slices import LenderSlices
 
@@ -130,11 +130,7 @@ class SliceRows:
 
     def reserved(self, key: LoanKey, resource: str, rows: Rows) -> Int64:
         """Returns int64[rows]: what the lender keeps for the borrower, whatever its pods hold."""
-        column = self._columns.get(key, {}).get(resource)
-        if column is None:
-            return np.zeros(len(rows), np.int64)
-        found: Int64 = np.where(rows < len(column), column.take(rows, mode="clip"), 0)
-        return found
+        return at_rows(self._columns.get(key, {}).get(resource), rows)
 
     def is_user(self, pod: Pod) -> bool:
         """Reports whether the pod may use rows of a lender, so that it must leave room for what borrowers hold."""
@@ -229,10 +225,8 @@ class SliceRows:
     def _column_set(self, key: LoanKey, row: int) -> dict[str, Int64]:
         """Returns the columns of a loan, long enough for the row."""
         columns = self._columns.setdefault(key, {name: np.zeros(0, np.int64) for name in RESOURCES})
-        if row >= len(columns[PODS]):
-            size = max(64, 2 * (row + 1))
-            for name, column in columns.items():
-                columns[name] = np.concatenate((column, np.zeros(size - len(column), np.int64)))
+        for name, column in columns.items():
+            columns[name] = grown_to(column, row)
         return columns
 
     def _set(self, columns: Mapping[str, Int64], row: int, amount: SliceAmount) -> bool:
