@@ -25,10 +25,9 @@ from multisched.model.slice_parts import (
     SliceAmount,
     SliceOffer,
     SliceStatus,
-    slice_set_prefix,
 )
 from multisched.model.version import NO_VERSION, Version
-from multisched.plugins.loans.slices.tracked_slices import TrackedSlices
+from multisched.plugins.loans.slices.tracked_slices import SliceMachine, TrackedSlices
 
 BLOCK_PERCENT: Final = 10
 """What a claim takes in addition to the pods that wait for it."""
@@ -73,15 +72,12 @@ class _Claimed(TrackedSlices):
         return NOTHING if status is None else status.held.get(uid, NOTHING)
 
 
-class BorrowerSlices:
+class BorrowerSlices(SliceMachine[_Claimed]):
     """The claims of one borrower to the slices of one lender. Used by the leader of the borrower only."""
 
     def __init__(self, lender: str, borrower: str, namespace: str) -> None:
-        self._prefix = slice_set_prefix(lender, borrower)
-        self._namespace = namespace
-        self._objects: dict[str, _Claimed] = {}
+        super().__init__(lender, borrower, namespace, _Claimed)
         self._wanted: dict[str, SliceAmount] = {}
-        self._has_term = False
         self._is_settled = False
 
     # -- terms -----------------------------------------------------------------------------------------------------
@@ -100,10 +96,6 @@ class BorrowerSlices:
             self._vanish(self._objects[name])
         for one in found.values():
             self._take(self._tracked(one.name), one, is_answer=True)
-
-    def end_term(self) -> None:
-        """Stops all requests and all use: the lease is lost."""
-        self._has_term = False
 
     def is_ready(self) -> bool:
         """Reports whether every object is owned by this leader, so that no write of a former one can take effect any more."""
@@ -141,17 +133,8 @@ class BorrowerSlices:
                 total += tracked.usable(uid) & offer.amount
         return total
 
-    def offered(self) -> dict[str, SliceAmount]:
-        """Returns what could be held now, by node: the offers that are not recalled."""
-        found: dict[str, SliceAmount] = {}
-        for tracked in self._objects.values():
-            spec = None if tracked.seen is None else tracked.seen.spec
-            for uid in () if spec is None else spec.offers:
-                found[uid] = found.get(uid, NOTHING) + tracked.offer(uid).amount
-        return found
-
     def offered_of(self, uid: str) -> SliceAmount:
-        """Returns `offered` of one node."""
+        """Returns what could be held of the node now: the offers that are not recalled."""
         total = NOTHING
         for tracked in self._objects.values():
             total += tracked.offer(uid).amount
@@ -203,11 +186,6 @@ class BorrowerSlices:
                     found.append(Recall(uid, held & offer.amount, offer.want_by_s))
         return found
 
-    def debts(self, charged: Charged) -> dict[str, SliceAmount]:
-        """Returns, by node, what its pods request beyond what is usable: no pod may be added there until it is empty."""
-        over = {uid: (amount - self.usable(uid)) | NOTHING for uid, amount in charged.items()}
-        return {uid: amount for uid, amount in over.items() if amount}
-
     def problems(self) -> dict[str, str]:
         """Returns, by object, what keeps a write or a reading from being as it should."""
         found = {}
@@ -217,17 +195,6 @@ class BorrowerSlices:
         return found
 
     # -- versions and answers --------------------------------------------------------------------------------------
-
-    def observe(self, found: SliceSet) -> None:
-        """Takes a version from the watch, of any SliceSet. It never raises what is usable."""
-        if self._is_concerned(found):
-            self._take(self._tracked(found.name), found, is_answer=False)
-
-    def removed(self, found: SliceSet) -> None:
-        """Takes a deletion from the watch; `found`: the last version."""
-        tracked = self._objects.get(found.name)
-        if tracked is not None and tracked.seen is not None and tracked.seen.uid == found.uid:
-            self._vanish(tracked, found.version)
 
     def next_requests(self, charged: Charged) -> list[SliceRequest]:
         """Returns the requests that are needed, at most one per object in flight. The caller sends each while it holds the lease,
@@ -250,14 +217,6 @@ class BorrowerSlices:
 
     # -- internals -------------------------------------------------------------------------------------------------
 
-    def _is_concerned(self, found: SliceSet) -> bool:
-        return found.namespace == self._namespace and found.name.startswith(self._prefix)
-
-    def _tracked(self, name: str) -> _Claimed:
-        if name not in self._objects:
-            self._objects[name] = _Claimed(SliceSet(name=name, namespace=self._namespace))
-        return self._objects[name]
-
     def _take(self, tracked: _Claimed, found: SliceSet, *, is_answer: bool) -> None:
         """Takes a version. Only an answer to this leader confirms what it holds; any version may show that less is held."""
         before, confirmed = tracked.seen, tracked.confirmed
@@ -269,9 +228,7 @@ class BorrowerSlices:
         if seen is None or seen.status is None:
             tracked.confirmed = capped
             return
-        if tracked.epoch and seen.status.epoch != tracked.epoch:
-            tracked.is_superseded = seen.status.epoch > tracked.epoch
-            tracked.epoch = 0
+        tracked.check_epoch(seen.status.epoch)
         held, answered = seen.status.held, found.status
         if is_answer and answered is not None and answered.epoch == seen.status.epoch:
             tracked.confirmed = {uid: one & held.get(uid, NOTHING) for uid, one in answered.held.items()}

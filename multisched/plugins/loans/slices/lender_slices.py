@@ -31,10 +31,9 @@ from multisched.model.slice_parts import (
     SliceStatus,
     bucket_of,
     slice_set_name,
-    slice_set_prefix,
 )
 from multisched.model.version import NO_VERSION, Version
-from multisched.plugins.loans.slices.tracked_slices import TrackedSlices
+from multisched.plugins.loans.slices.tracked_slices import SliceMachine, TrackedSlices
 
 WRITTEN_CHANGE: Final = 10
 """An offer is changed if a resource changes by a tenth, or by the amount of a typical pod."""
@@ -84,20 +83,18 @@ class _Offered(TrackedSlices):
         return {uid: level for uid in self.uids() if (level := self.level(uid))}
 
 
-class LenderSlices:
+class LenderSlices(SliceMachine[_Offered]):
     """The offers of one lender to one borrower. Used by the leader of the lender only."""
 
     def __init__(self, lender: str, borrower: str, namespace: str, buckets: int) -> None:
         """`buckets`: objects among which nodes are spread (`buckets_for`)."""
+        super().__init__(lender, borrower, namespace, _Offered)
         self._lender = lender
         self._borrower = borrower
-        self._namespace = namespace
         self._buckets = buckets
-        self._objects: dict[str, _Offered] = {}
         self._desired: dict[str, SliceOffer] = {}
         self._home: dict[str, str] = {}
         """Node uid -> the object with its offer."""
-        self._has_term = False
 
     # -- terms -----------------------------------------------------------------------------------------------------
 
@@ -120,10 +117,6 @@ class LenderSlices:
             tracked = self._tracked(one.name)
             self._take(tracked, one, is_answer=True)
             self._continue_offers(tracked)
-
-    def end_term(self) -> None:
-        """Stops all requests: the lease is lost."""
-        self._has_term = False
 
     def is_ready(self) -> bool:
         """Reports whether every object is owned by this leader, so that no offer of a former one can take effect any more."""
@@ -231,17 +224,6 @@ class LenderSlices:
 
     # -- versions and answers --------------------------------------------------------------------------------------
 
-    def observe(self, found: SliceSet) -> None:
-        """Takes a version from the watch, of any SliceSet."""
-        if self._is_concerned(found):
-            self._take(self._tracked(found.name), found, is_answer=False)
-
-    def removed(self, found: SliceSet) -> None:
-        """Takes a deletion from the watch; `found`: the last version."""
-        tracked = self._objects.get(found.name)
-        if tracked is not None and tracked.seen is not None and tracked.seen.uid == found.uid:
-            self._vanish(tracked, found.version)
-
     def next_requests(self) -> list[SliceRequest]:
         """Returns the requests that are needed, at most one per object in flight. The caller sends each while it holds the lease,
         and passes each reply to `answered`."""
@@ -274,16 +256,6 @@ class LenderSlices:
 
     # -- internals -------------------------------------------------------------------------------------------------
 
-    def _is_concerned(self, found: SliceSet) -> bool:
-        return found.namespace == self._namespace and found.name.startswith(
-            slice_set_prefix(self._lender, self._borrower)
-        )
-
-    def _tracked(self, name: str) -> _Offered:
-        if name not in self._objects:
-            self._objects[name] = _Offered(SliceSet(name=name, namespace=self._namespace))
-        return self._objects[name]
-
     def _take(self, tracked: _Offered, found: SliceSet, *, is_answer: bool) -> None:
         """Takes a version; keeps reserved what a status that cannot be trusted would return."""
         before, levels, was_owned = tracked.seen, tracked.levels(), tracked.is_owned
@@ -311,9 +283,8 @@ class LenderSlices:
                 self._forget(tracked, lambda uid: True)
             self._forget(tracked, lambda uid: not self._desired[uid].amount and not tracked.level(uid))
         spec = None if tracked.seen is None else tracked.seen.spec
-        if tracked.epoch and spec is not None and spec.epoch != tracked.epoch:
-            tracked.is_superseded = spec.epoch > tracked.epoch
-            tracked.epoch = 0
+        if spec is not None:
+            tracked.check_epoch(spec.epoch)
 
     def _continue_offers(self, tracked: _Offered) -> None:
         """Keeps, as a new leader, the offers of the former one until the caller changes them."""

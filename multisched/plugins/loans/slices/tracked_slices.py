@@ -14,15 +14,24 @@ The rules that both sides share, and that make lost, late and repeated responses
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial, reduce
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
 from multisched.framework.slice_writes import SliceAnswer, SliceCall, SliceReply, SliceRequest
 from multisched.model.cluster_objects import SliceSet
-from multisched.model.slice_parts import NO_OFFER, NOTHING, SliceAmount, SliceOffer, SliceSpec, SliceStatus
+from multisched.model.slice_parts import (
+    NO_OFFER,
+    NOTHING,
+    SliceAmount,
+    SliceOffer,
+    SliceSpec,
+    SliceStatus,
+    slice_set_prefix,
+)
 from multisched.model.version import NO_VERSION, Version, is_covered
 
 UNRESOLVED_MAX: Final = 8
@@ -97,21 +106,16 @@ class TrackedSlices:
 
     def _without_restored(self, found: SliceSet) -> SliceSet:
         """Distrusts a half that has fewer writes than before: an old version of it was restored by hand."""
-        spec, status, problems = found.spec, found.status, [found.malformed] if found.malformed else []
-        most = self._writes
-        if spec is not None:
-            if spec.writes < most.get(SliceSpec, 0):
-                problems.append(_restored("spec", spec.writes))
-                spec = None
+        problems, distrusted = [found.malformed] if found.malformed else [], dict[str, None]()
+        for field, half in (("spec", found.spec), ("status", found.status)):
+            if half is None:
+                continue
+            if half.writes < self._writes.get(type(half), 0):
+                problems.append(_restored(field, half.writes))
+                distrusted[field] = None
             else:
-                most[SliceSpec] = spec.writes
-        if status is not None:
-            if status.writes < most.get(SliceStatus, 0):
-                problems.append(_restored("status", status.writes))
-                status = None
-            else:
-                most[SliceStatus] = status.writes
-        return msgspec.structs.replace(found, spec=spec, status=status, malformed="; ".join(problems))
+                self._writes[type(half)] = half.writes
+        return msgspec.structs.replace(found, **distrusted, malformed="; ".join(problems))
 
     def vanish(self, version: Version = NO_VERSION) -> None:
         """Records that the object does not exist. `version`: that of its removal, if it is known."""
@@ -120,6 +124,12 @@ class TrackedSlices:
         self.epoch = 0
         self.unresolved.clear()
         self.needs_read = False
+
+    def check_epoch(self, epoch: int) -> None:
+        """Ends the ownership if the object shows another epoch than this process wrote; a higher one is another leader's."""
+        if self.epoch and epoch != self.epoch:
+            self.is_superseded = epoch > self.epoch
+            self.epoch = 0
 
     def next_writes(self, half: type[Half]) -> int:
         """Returns the number of the next write of a half: more than was ever seen."""
@@ -160,6 +170,52 @@ class TrackedSlices:
             half = request.status if request.spec is None else request.spec
             self.unresolved = [one for one in self.unresolved if one is not half]
         return is_ours
+
+
+T = TypeVar("T", bound=TrackedSlices)
+
+
+class SliceMachine(ABC, Generic[T]):
+    """The objects of one loan, as the state machines of both sides keep them."""
+
+    def __init__(self, lender: str, borrower: str, namespace: str, made: Callable[[SliceSet], T]) -> None:
+        """`made`: what the side knows of a new object, made from its name and namespace."""
+        self._prefix = slice_set_prefix(lender, borrower)
+        self._namespace = namespace
+        self._made = made
+        self._objects: dict[str, T] = {}
+        self._has_term = False
+
+    def end_term(self) -> None:
+        """Stops all requests and all use: the lease is lost."""
+        self._has_term = False
+
+    def observe(self, found: SliceSet) -> None:
+        """Takes a version from the watch, of any SliceSet."""
+        if self._is_concerned(found):
+            self._take(self._tracked(found.name), found, is_answer=False)
+
+    def removed(self, found: SliceSet) -> None:
+        """Takes a deletion from the watch; `found`: the last version."""
+        tracked = self._objects.get(found.name)
+        if tracked is not None and tracked.seen is not None and tracked.seen.uid == found.uid:
+            self._vanish(tracked, found.version)
+
+    def _is_concerned(self, found: SliceSet) -> bool:
+        return found.namespace == self._namespace and found.name.startswith(self._prefix)
+
+    def _tracked(self, name: str) -> T:
+        if name not in self._objects:
+            self._objects[name] = self._made(SliceSet(name=name, namespace=self._namespace))
+        return self._objects[name]
+
+    @abstractmethod
+    def _take(self, tracked: T, found: SliceSet, *, is_answer: bool) -> None:
+        """Takes a version of an object, from an answer or from the watch."""
+
+    @abstractmethod
+    def _vanish(self, tracked: T, version: Version = NO_VERSION) -> None:
+        """Takes that an object does not exist. `version`: that of its removal, if it is known."""
 
 
 def _restored(field: str, writes: int) -> str:

@@ -122,10 +122,10 @@ class ClaimTakenFromTheWatch(BorrowerSlices):
 
 class OfferUsedInsteadOfHeld(BorrowerSlices):
     def usable(self, uid: str) -> SliceAmount:
-        return super().usable(uid) | self.offered().get(uid, NOTHING)
+        return super().usable(uid) | self.offered_of(uid)
 
     def limit(self, uid: str, now_s: int) -> SliceAmount:
-        return self.offered().get(uid, NOTHING)
+        return self.offered_of(uid)
 
 
 class ClaimUsedBeforeItsAnswer(BorrowerSlices):
