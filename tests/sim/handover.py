@@ -201,6 +201,13 @@ class HandoverCluster:
         node = {"kind": "Node", "metadata": {"name": name, "labels": labels or {}}}
         await self.send("POST", "/api/v1/nodes", {**node, "status": {"allocatable": amounts, "capacity": amounts}})
 
+    async def remove_node(self, name: str) -> None:
+        """Deletes the node, then its pods."""
+        await self.send("DELETE", f"/api/v1/nodes/{name}")
+        for pod in self.stored("pods"):
+            if pod.node == name:
+                await self.delete_pod(pod.name)
+
     async def set_gpus(self, name: str, gpus: int) -> None:
         amounts = {"nvidia.com/gpu": str(gpus)}
         patch = {"status": {"allocatable": amounts, "capacity": amounts}}
@@ -351,10 +358,7 @@ class FaultSchedule:
 
     async def _recreate(self) -> None:
         name = self._node()
-        await self.cluster.send("DELETE", f"/api/v1/nodes/{name}")
-        for pod in self.cluster.stored("pods"):
-            if pod.node == name:
-                await self.cluster.delete_pod(pod.name)
+        await self.cluster.remove_node(name)
         await self.cluster.add_node(name, {"multisched.io/domain": self.cluster.rng.choice(self.domains)})
 
     async def _stall_watches(self) -> None:

@@ -198,10 +198,7 @@ class SliceSchedule:
 
     async def _recreate(self) -> None:
         name = self._node()
-        await self.cluster.send("DELETE", f"/api/v1/nodes/{name}")
-        for pod in self.cluster.stored("pods"):
-            if pod.node == name:
-                await self.cluster.delete_pod(pod.name)
+        await self.cluster.remove_node(name)
         await self.cluster.add_node(name)
 
 

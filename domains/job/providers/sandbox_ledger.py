@@ -401,7 +401,8 @@ class SandboxLedger:
     def has_place(self, pod: Pod) -> bool:
         """Reports whether a unit with a quota accepts pods of this size now, whatever their images, owner and price.
 
-        Not of a unit that pods wait for: the background task requeues these one after another, as the unit accepts them.
+        A unit that only time keeps from accepting them is marked `is_wanted`, and does not count: the background task requeues the
+        pods that wait for it one after another, as it accepts them.
         """
         found = False
         for unit in self.units:

@@ -53,6 +53,15 @@ def fill_as_borrower(world: SliceWorld, replica: Replica) -> None:
     fill(replica, borrower_of(replica).limit(NODE, world.now_s) - replica.charged(NODE))
 
 
+def half_is_held(world: SliceWorld, lender: Replica, borrower: Replica) -> None:
+    """Both lead, and the borrower has claimed half of the node."""
+    world.pass_calmly(20, lender, borrower)
+    offer(lender, HALF)
+    world.pass_calmly(5, lender, borrower)
+    borrower_of(borrower).want(NODE, amount_of(HALF))
+    world.pass_calmly(10, lender, borrower)
+
+
 def late_raise(world: SliceWorld) -> None:
     raise_late(world, 0)
 
@@ -81,11 +90,7 @@ def raise_late(world: SliceWorld, delay_s: int) -> None:
 
 def late_release(world: SliceWorld) -> None:
     lender, _, borrower, successor = world.replicas
-    world.pass_calmly(20, lender, borrower)
-    offer(lender, HALF)
-    world.pass_calmly(5, lender, borrower)
-    borrower_of(borrower).want(NODE, amount_of(HALF))
-    world.pass_calmly(10, lender, borrower)
+    half_is_held(world, lender, borrower)
     borrower_of(borrower).want(NODE, NOTHING)
     send_late(borrower)
     world.pass_calmly(LATE_S - 8, lender)
@@ -108,11 +113,7 @@ def successor_leads(world: SliceWorld, lender: Replica, successor: Replica) -> N
 
 def adoption_by_an_old_list(world: SliceWorld) -> None:
     lender, _, borrower, successor = world.replicas
-    world.pass_calmly(20, lender, borrower)
-    offer(lender, HALF)
-    world.pass_calmly(5, lender, borrower)
-    borrower_of(borrower).want(NODE, amount_of(HALF))
-    world.pass_calmly(10, lender, borrower)
+    half_is_held(world, lender, borrower)
     borrower.start()
     world.pass_calmly(DURATION_S + 10, lender)
     (known,) = lender_of(lender).known()
@@ -133,11 +134,7 @@ def adoption_by_an_old_list(world: SliceWorld) -> None:
 def edited_status(world: SliceWorld) -> None:
     """A person empties the status while pods run, and the borrower is slow to write it again."""
     lender, _, borrower, _ = world.replicas
-    world.pass_calmly(20, lender, borrower)
-    offer(lender, HALF)
-    world.pass_calmly(5, lender, borrower)
-    borrower_of(borrower).want(NODE, amount_of(HALF))
-    world.pass_calmly(10, lender, borrower)
+    half_is_held(world, lender, borrower)
     fill_as_borrower(world, borrower)
     world.pass_calmly(3, lender, borrower)
     ((name, stored),) = world.api.objects.items()
