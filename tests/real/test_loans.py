@@ -7,6 +7,7 @@ the sums over the API server's pods at each step. No verdict depends on how fast
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,6 +81,12 @@ async def held(admin: Admin, prefix: str) -> list[Document]:
     ]
 
 
+async def chat_runs(admin: Admin) -> bool:
+    """Reports whether all four pods of the Deployment run."""
+    pods = await held(admin, "chat")
+    return len(pods) == 4 and all(pod["status"]["phase"] == "Running" for pod in pods)
+
+
 async def shown_equals_api(admin: Admin, scheduler: Scheduler, token: str) -> bool:
     """Whether what the program shows of held capacity is the sum over the API server's pods."""
     status, text = await scheduler.get("/api/v1/loans/now", token)
@@ -103,12 +110,7 @@ async def test_lender_gets_lent_cpu_back_after_the_notice(tmp_path: Path) -> Non
 
         await until(jobs_run, LIMIT_S)
         await admin.create(deployment(4))
-
-        async def chat_runs() -> bool:
-            pods = await held(admin, "chat")
-            return len(pods) == 4 and all(pod["status"]["phase"] == "Running" for pod in pods)
-
-        await until(chat_runs, LIMIT_S)
+        await until(partial(chat_runs, admin), LIMIT_S)
 
         async def jobs_fill_the_rest() -> bool:
             # 16 - 2 x 6 = 4 cores of each node are left, of which half is lent

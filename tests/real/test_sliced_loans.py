@@ -6,6 +6,7 @@ Each process leads one domain. The test itself sums the requests of the pods on 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from tests.real.admin import PODS, Admin, until
 from tests.real.audit_log import calls, denied
 from tests.real.control_plane import ControlPlane
 from tests.real.deployed import LEASES, MULTISCHED, USER, Deployed
-from tests.real.test_loans import SETTINGS, deployment, held, job, node
+from tests.real.test_loans import SETTINGS, chat_runs, deployment, held, job, node
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -79,12 +80,7 @@ async def test_two_processes_share_nodes_without_overcommitting_them(tmp_path: P
         (slices,) = await admin.items(SLICES)
         assert sum(one["cpuMilli"] for one in slices["status"]["held"].values()) >= 16_000
         await admin.create(deployment(4))
-
-        async def chat_runs() -> bool:
-            pods = await held(admin, "chat")
-            return len(pods) == 4 and all(pod["status"]["phase"] == "Running" for pod in pods)
-
-        await until(chat_runs, LIMIT_S)
+        await until(partial(chat_runs, admin), LIMIT_S)
 
         async def jobs_fill_the_rest() -> bool:
             return len(await held(admin, "images")) == 4  # half of the 4 cores that are left of each node
