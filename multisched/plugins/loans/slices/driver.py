@@ -15,7 +15,7 @@ from typing import Final
 from multisched.framework.background import BackgroundPorts
 from multisched.framework.context import PluginContext
 from multisched.framework.ports import UnreachableError
-from multisched.framework.slice_writes import SliceAnswer, SlicePorts, SliceReply, SliceRequest
+from multisched.framework.slice_writes import SliceAnswer, SliceCall, SlicePorts, SliceReply, SliceRequest
 from multisched.framework.views import Document
 from multisched.model.cluster_objects import SliceSet
 from multisched.model.object_kinds import ObjectKind
@@ -25,6 +25,7 @@ from multisched.plugins.loans.slices.borrower_side import BorrowerSide
 from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices
 from multisched.plugins.loans.slices.lender_side import LenderSide
 from multisched.plugins.loans.slices.lender_slices import LenderSlices
+from multisched.plugins.loans.slices.slice_reports import SliceReports
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class SliceDriver:
         """id() of the side -> length of its pause, and its end, monotonic."""
         self.trouble = ""
         """Why SliceSets cannot be read, or a write was not answered."""
+        self._reports = SliceReports(ledger)
 
     @property
     def _sides(self) -> list[Side]:
@@ -132,6 +134,7 @@ class SliceDriver:
     async def run(self, ports: BackgroundPorts) -> None:
         if not self._sides:
             await asyncio.Event().wait()
+        self._reports.mover = ports.mover
         async with asyncio.TaskGroup() as tasks:
             while True:
                 slices = self._ports
@@ -200,6 +203,7 @@ class SliceDriver:
         for side in self.lent:
             if not self._is_paused(side, monotonic_s):
                 side.offer(now_s)
+        self._reports.look_for_foreign(self.lent)
 
     def _is_paused(self, side: Side, monotonic_s: float) -> bool:
         """Reports whether the last request was refused or not answered, so that the next one waits."""
@@ -246,6 +250,9 @@ class SliceDriver:
             self._report(f"a write of a SliceSet was not answered: {reply.message}")
         elif reply.answer is SliceAnswer.DONE:
             self.trouble = ""
+            self._reports.served()
+        elif reply.answer is SliceAnswer.NOT_FOUND and request.call is SliceCall.CREATE:
+            self._reports.unserved(request, reply.message)
 
     def _change(self, side: Side, name: str, change: Callable[[LenderSlices | BorrowerSlices], None]) -> None:
         """Lets a machine take what concerns one object. Pods that were refused are tried again if there is more."""
@@ -292,7 +299,7 @@ class SliceDriver:
     def health(self) -> str:
         """Returns why less is lent or borrowed than could be; empty: nothing is wrong."""
         said = [f"SliceSet {name}: {text}" for name, text in sorted(self.problems().items())]
-        return "; ".join([self.trouble, *said] if self.trouble else said)
+        return "; ".join(filter(None, (self.trouble, self._reports.problem, *said)))
 
     def _report(self, trouble: str) -> None:
         if trouble != self.trouble:

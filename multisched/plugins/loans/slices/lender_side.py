@@ -200,6 +200,15 @@ class LenderSide:
         before_s = 0.0 if loan.returns is None else loan.returns.deadline_s
         return 0 if closes_s is None or closes_s == float("inf") else int(closes_s - before_s)
 
+    def rows_with_foreign(self) -> Rows:
+        """Returns the rows whose foreign pods request more than the loan keeps for them."""
+        ledger, found = self._ledger, [np.zeros(0, np.intp)]
+        for number in self._numbers:
+            rows = self._rows(number)
+            allocatable = {name: ledger.nodes.allocatable(name).take(rows) for name in RESOURCES}
+            found.append(ledger.foreign.beyond(self._pool.loans[number], rows, allocatable))
+        return np.concatenate(found)
+
     def pods_on(self, rows: Rows) -> Int64:
         """Returns int64[rows]: pods of the borrower there."""
         return self._pool.held_at(PODS, rows)
