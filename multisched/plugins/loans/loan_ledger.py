@@ -192,6 +192,7 @@ class LoanLedger:
             pool.column(pool.held, name)[row] += sign * amount
         pool.pods[row] += sign
         self._row_version[row] += 1
+        self.slices.touch(row)
 
     def why_closed(self, pool: Pool, number: int) -> str:
         """Returns why a loan lends nothing at all now; empty if it may lend something."""
