@@ -106,7 +106,7 @@ class OverviewSource(Protocol):
 
     async def overview(self) -> Overview: ...
 
-    def decisions(self, *, domain: str | None, limit: int) -> DecisionList:
+    async def decisions(self, *, domain: str | None, limit: int) -> DecisionList:
         """Returns recent placements. Raises NoDomainError, and NotLeadingError for a domain that is led elsewhere."""
         ...
 

@@ -274,7 +274,7 @@ class OnePage:
             nodes_changes=0,
         )
 
-    def decisions(self, *, domain: str | None, limit: int) -> DecisionList:
+    async def decisions(self, *, domain: str | None, limit: int) -> DecisionList:
         if domain == "nowhere":
             raise NoDomainError("domain nowhere: no such domain; there are job")
         one = Decided(domain="job", namespace="a", name="b", node="n1", attempt=1, score=9, at_seconds=1.0)
@@ -283,7 +283,7 @@ class OnePage:
     async def pending(self, *, group: str) -> PendingView:
         return PendingView(groups=(), groups_left_out=0, pods_total=len(group), age_s=0.0)
 
-    def nodes(self, query: NodesQuery) -> NodesView:
+    async def nodes(self, query: NodesQuery) -> NodesView:
         if query.resource != "cpu":
             raise NoNodeError(f"no node here has {query.resource}; there are cpu")
         shown = range(query.offset, min(600, query.offset + query.limit))
@@ -293,7 +293,7 @@ class OnePage:
             matching=600, offset=query.offset,
         )  # fmt: skip
 
-    def node(self, name: str) -> NodeDetail:
+    async def node(self, name: str) -> NodeDetail:
         raise NoNodeError(f"node {name} is not known here")
 
 
