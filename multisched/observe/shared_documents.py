@@ -39,6 +39,7 @@ class SharedDocuments:
         """Arrivals, computations and overviews, in their order."""
         self._overview, self._overview_at_s = 0, 0.0
         self._documents: dict[str, _Document] = {}
+        self._turn = asyncio.Lock()
 
     def __len__(self) -> int:
         return len(self._documents)
@@ -57,6 +58,8 @@ class SharedDocuments:
         document.readers += 1
         self.readers += 1
         try:
+            async with self._turn:  # requests that arrived together go on one by one
+                await asyncio.sleep(0)
             async with document.lock:
                 if document.began < needed:
                     began = self._event()

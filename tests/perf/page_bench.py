@@ -42,8 +42,10 @@ CONFIGURATION: Final = """
 apiVersion: multisched.io/v1
 kind: MultischedConfiguration
 lease: {enabled: false}
+client: {auditPeriod: 1h}
 domains: [{name: tests}]
 """
+"""Without audits, which list all objects from the API server in this process."""
 DOCUMENTS: Final = (
     "overview", "pending", "pending?group=tests/unschedulable/NodeResourcesFit", "nodes?limit=500", "nodes?match=77",
     "nodes/node-00001", "decisions?limit=100", "quotas/now", "gangs/now",

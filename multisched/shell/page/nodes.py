@@ -42,6 +42,8 @@ class ProgramNodes:
     def __init__(self, program: Program, queues: ProgramQueues) -> None:
         self._program = program
         self._queues = queues
+        self._live, self._live_version = np.array([], np.intp), -1
+        """Rows of all nodes, and the `nodes_version` at which they were listed."""
 
     async def nodes(self, query: NodesQuery) -> NodesView:
         """See `NodesSource`. All figures are of one moment; then the nodes that are sent are described in steps."""
@@ -98,8 +100,12 @@ class ProgramNodes:
 
     def _rows(self, domain: str | None) -> Rows:
         """Returns the rows of a domain, or all. Raises NoDomainError."""
+        table = self._program.cache.nodes
         if domain is None:
-            return np.array([row for row, _ in self._program.cache.nodes.live_rows()], np.intp)
+            if self._live_version != table.nodes_version:
+                self._live = np.array([row for row, _ in table.live_rows()], np.intp)
+                self._live_version = table.nodes_version
+            return self._live
         [worker] = self._queues.workers(domain)
         return self._program.router.rows_of(worker).rows
 
