@@ -86,7 +86,7 @@ VIEW_PATH: Final = "/api/v1/{view}/{name}"
 PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "/api/v1/queue": ("domain", "limit"),
     CONFIGURATION_PATH: (),
-    f"{EXPLAIN_PATH}/pod/{{namespace}}/{{name}}": ("node", "fix", "names"),
+    f"{EXPLAIN_PATH}/pod/{{namespace}}/{{name}}": ("node", "fix", "now", "names"),
     WHAT_IF_PATH: ("replicas", "preempt"),
     f"{REPAIR_PATH}/plan": PLAN_PARAMETERS,
     f"{REPAIR_PATH}/status": ("domain",),
@@ -323,12 +323,15 @@ class _Routes:
         return web.Response(body=body, content_type="application/json", headers=HEADERS)
 
     async def _explain(self, request: web.Request) -> web.Response:
-        """Explains a pod: `?node=NAME` for one node, `?fix=true` for fixes, `?names=N` nodes named for each verdict."""
+        """Explains a pod: `?node=NAME` for one node, `?fix=true` for fixes, `?now=true` for an attempt on a copy, `?names=N` nodes
+        named for each verdict.
+        """
         query = ExplainQuery(
             request.match_info["namespace"],
             request.match_info["name"],
             node=request.query.get("node", ""),
             with_fixes=request.query.get("fix", "") in ("1", "true"),
+            with_now=request.query.get("now", "") in ("1", "true"),
             names=_number(request, "names", NODES_NAMED, NODES_NAMED_MAX),
         )
         explain = self._sources.explain

@@ -109,6 +109,14 @@ async def test_score_table_of_a_recent_pod(tab: Tab, demo: Demo, axe: str, pictu
     assert cells[:3] == [recent["node"], "chosen", str(recent["score"])]
     weighted = [int(cell.split()[0]) for cell in cells[3:] if cell != "-"]
     assert sum(weighted) == recent["score"], "the total is the sum of the weighted scores"
+    await tab.run(
+        "[...document.querySelectorAll('.tools button')].find((one) => one.innerText.startsWith('Score')).click()"
+    )
+    await until_it_says(tab, "An attempt now, on a copy")
+    cells = await tab.run(
+        "[...document.querySelectorAll('[aria-live] table')[0].rows[1].cells].map((one) => one.innerText)"
+    )
+    assert all(re.fullmatch(r"-|[\d,]+ \d+ . \d+\nraw -?[\d,]+", cell) for cell in cells[3:]), cells
     await tab.picture(pictures / "scores.png", whole=True)
     await tab.run(axe)
     assert await violations(tab) == []
