@@ -17,6 +17,7 @@ from multisched.observe.event_stream import EventStreams, StreamLimits, TooManyS
 from multisched.observe.nodes_view import NODES_SHOWN, NODES_SHOWN_MAX, NodesQuery, NodesSource, NoNodeError
 from multisched.observe.overview_view import DECISIONS_SHOWN, DECISIONS_SHOWN_MAX, OverviewSource, encode
 from multisched.observe.pending_view import PendingSource
+from multisched.observe.preemptions_view import PREEMPTIONS_SHOWN, PREEMPTIONS_SHOWN_MAX, PreemptionsSource
 from multisched.observe.queue_view import NoDomainError
 from multisched.observe.shared_documents import SharedDocuments
 from multisched.page.files import INDEX, POLICY, page_files
@@ -25,6 +26,7 @@ PAGE_PATH: Final = "/page/{path:.+}"
 OVERVIEW_PATH: Final = "/api/v1/overview"
 STREAM_PATH: Final = f"{OVERVIEW_PATH}/stream"
 DECISIONS_PATH: Final = "/api/v1/decisions"
+PREEMPTIONS_PATH: Final = f"{DECISIONS_PATH}/preemptions"
 PENDING_PATH: Final = "/api/v1/pending"
 NODES_PATH: Final = "/api/v1/nodes"
 NODE_PATH: Final = f"{NODES_PATH}/{{name}}"
@@ -32,6 +34,7 @@ PAGE_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     OVERVIEW_PATH: (),
     STREAM_PATH: (),
     DECISIONS_PATH: ("domain", "limit"),
+    PREEMPTIONS_PATH: ("plugin", "limit"),
     PENDING_PATH: ("group",),
     NODES_PATH: ("domain", "resource", "match", "offset", "limit"),
     NODE_PATH: (),
@@ -48,6 +51,7 @@ class PageSources(msgspec.Struct, frozen=True):
     overview: OverviewSource
     pending: PendingSource
     nodes: NodesSource
+    preemptions: PreemptionsSource
 
 
 class PageRoutes:
@@ -76,6 +80,7 @@ class PageRoutes:
         router.add_get(OVERVIEW_PATH, self._overview)
         router.add_get(STREAM_PATH, self._stream, allow_head=False)
         router.add_get(DECISIONS_PATH, self._decisions)
+        router.add_get(PREEMPTIONS_PATH, self._preemptions)
         router.add_get(PENDING_PATH, self._pending)
         router.add_get(NODES_PATH, self._nodes)
         router.add_get(NODE_PATH, self._node)
@@ -118,6 +123,12 @@ class PageRoutes:
         limit = self._number(request, "limit", DECISIONS_SHOWN, DECISIONS_SHOWN_MAX)
         domain, source = request.query.get("domain") or None, self._sources.overview
         return await self._document(request, lambda: _encoded(source.decisions(domain=domain, limit=limit)))
+
+    async def _preemptions(self, request: web.Request) -> web.Response:
+        """Returns the latest preemptions: `?plugin=NAME` of one plugin, `?limit=N`."""
+        limit = self._number(request, "limit", PREEMPTIONS_SHOWN, PREEMPTIONS_SHOWN_MAX)
+        plugin, source = request.query.get("plugin", ""), self._sources.preemptions
+        return await self._document(request, lambda: _encoded(source.preemptions(plugin=plugin, limit=limit)))
 
     async def _pending(self, request: web.Request) -> web.Response:
         """Returns groups of pending pods; `?group=KEY`: with pods of that group."""

@@ -29,6 +29,7 @@ from multisched.observe.server import ServerSettings, Sources, serve
 from multisched.shell.page.nodes import ProgramNodes
 from multisched.shell.page.overview import ProgramOverview
 from multisched.shell.page.pending import ProgramPending
+from multisched.shell.page.preemptions import ProgramPreemptions
 from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.program import Program, ProgramPorts
 from multisched.shell.telemetry import ProgramQueues
@@ -121,7 +122,10 @@ async def filled_program(nodes: int, bound: int, pending: int) -> AsyncIterator[
 def sources_of(program: Program) -> Sources:
     queues = ProgramQueues(program, "bench")
     page = PageSources(
-        ProgramOverview(program, queues, "bench"), ProgramPending(program, queues), ProgramNodes(program, queues)
+        ProgramOverview(program, queues, "bench"),
+        ProgramPending(program, queues),
+        ProgramNodes(program, queues),
+        ProgramPreemptions(program),
     )
     explain, repair, views = ProgramExplanations(program), RepairPlans(program), ProgramViews(program)
     return Sources(Health(), Metrics(), queues, explain, repair, views, page=page)

@@ -28,6 +28,7 @@ from multisched.observe.nodes_view import NodeDetail, NodeShare, NodesQuery, Nod
 from multisched.observe.overview_view import ApiHealth, Decided, DecisionList, Overview
 from multisched.observe.page_routes import PageSources
 from multisched.observe.pending_view import PendingView
+from multisched.observe.preemptions_view import PreemptionList
 from multisched.observe.queue_view import DomainQueue, NoDomainError, QueueView, WaitingPod
 from multisched.observe.server import ServerSettings, Sources, serve
 
@@ -280,6 +281,9 @@ class OnePage:
         one = Decided(domain="job", namespace="a", name="b", node="n1", attempt=1, score=9, at_seconds=1.0)
         return DecisionList(decisions=(one,) * min(limit, 3))
 
+    async def preemptions(self, *, plugin: str, limit: int) -> PreemptionList:
+        return PreemptionList(preemptions=())
+
     async def pending(self, *, group: str) -> PendingView:
         return PendingView(groups=(), groups_left_out=0, pods_total=len(group), age_s=0.0)
 
@@ -299,7 +303,7 @@ class OnePage:
 
 def sources_of(health: Health, pods: int = 1, page: OnePage | None = None) -> Sources:
     found = page or OnePage()
-    pages = PageSources(found, found, found)
+    pages = PageSources(found, found, found, found)
     return Sources(health, Metrics(), OneQueue(pods), OneExplanation(), OneRepair(), OneView(), page=pages)
 
 
