@@ -19,6 +19,7 @@ from multisched.cycle.classes.placement_log import Placement
 from multisched.framework.leading import FindLeader, NotLeadingError, led_here
 from multisched.framework.registry import implements
 from multisched.framework.views import ViewedPlugin
+from multisched.model.object_kinds import ObjectKind
 from multisched.observe.decision_words import why
 from multisched.observe.overview_view import (
     ApiHealth,
@@ -66,6 +67,9 @@ class ProgramOverview:
         self._newest: dict[str, _Key] = {}
         """Domain -> the newest placement that was seen."""
         self._remarks, self._remarks_at_s = "", -REMARKS_KEPT_S
+        self._changes = 0
+        self._mark: object = None
+        """What the last call saw; a change raises the number."""
 
     async def overview(self) -> Overview:
         """See `OverviewSource`."""
@@ -76,17 +80,17 @@ class ProgramOverview:
         now_s = program.clock.monotonic()
         if now_s - self._remarks_at_s >= REMARKS_KEPT_S:
             self._remarks, self._remarks_at_s = health_of(program), now_s
+        domains = tuple(self._domain(worker, now_s) for worker in workers)
         return Overview(
             identity=self._identity,
             version=__version__,
             is_ready=program.is_ready,
             remarks=self._remarks,
             api=self._api(),
-            domains=tuple(self._domain(worker, now_s) for worker in workers),
+            domains=domains,
             decisions=tuple(self._told),
             views=self._views(),
-            changes=sum(self._changes_of(worker) for worker in workers),
-            nodes_changes=program.cache.nodes.nodes_version,
+            changes=self._count_change(domains),
         )
 
     async def decisions(self, *, domain: str | None, limit: int) -> DecisionList:
@@ -200,9 +204,20 @@ class ProgramOverview:
                     found[plugin.view] = (*found.get(plugin.view, ()), worker.name)
         return found
 
-    @staticmethod
-    def _changes_of(worker: DomainWorker) -> int:
-        return sum(worker.queue.statistics().incoming.values()) + worker.counters.attempts + worker.counters.bound
+    def _count_change(self, domains: tuple[DomainOverview, ...]) -> int:
+        """Returns the number of calls at which something had changed since the call before."""
+        cache = self._program.cache
+        mark = (
+            cache.nodes.row_log.sequence,
+            cache.nodes.start_log.sequence,
+            cache.objects.versions(*ObjectKind),
+            len(self._program.pods.pending),
+            tuple((one.attempts, one.bound, one.is_leading, tuple(one.counts.values())) for one in domains),
+            tuple(sum(w.queue.statistics().incoming.values()) for w in self._program.router.workers()),
+        )
+        if mark != self._mark:
+            self._mark, self._changes = mark, self._changes + 1
+        return self._changes
 
 
 def _latency(worker: DomainWorker) -> Latency | None:

@@ -105,6 +105,30 @@ def test_overview_counts_and_tells_decisions_once() -> None:
     in_virtual_time(main)
 
 
+def test_every_change_of_the_cluster_is_counted_and_rest_is_not() -> None:
+    async def main() -> None:
+        async with opened(n1="4") as (cluster, page):
+            await cluster.pod("small", cpu="1")
+            await cluster.pod("large", cpu="400")
+            await cluster.bound("small")
+            await refused(cluster, "large")
+
+            async def rises_by(change: Awaitable[object]) -> bool:
+                before = (await page.overview.overview()).changes
+                await change
+                await asyncio.sleep(1.0)
+                return (await page.overview.overview()).changes > before
+
+            assert not await rises_by(asyncio.sleep(60.0))
+            assert await rises_by(cluster.delete("namespaces/default/pods/small")), "a node has more room"
+            assert await rises_by(cluster.delete("namespaces/default/pods/large")), "fewer pods wait"
+            assert await rises_by(cluster.patch("nodes/n1", {"spec": {"unschedulable": True}}))
+            await asyncio.sleep(60.0)
+            assert await rises_by(cluster.patch("namespaces/default", {"metadata": {"labels": {"team": "red"}}}))
+
+    in_virtual_time(main)
+
+
 def test_overview_tells_few_decisions_of_a_burst_and_lists_all() -> None:
     async def main() -> None:
         async with opened(n1="64") as (cluster, page):

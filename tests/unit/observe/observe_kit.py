@@ -272,7 +272,6 @@ class OnePage:
             decisions=(),
             views={},
             changes=self.changes,
-            nodes_changes=0,
         )
 
     async def decisions(self, *, domain: str | None, limit: int) -> DecisionList:
