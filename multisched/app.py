@@ -55,6 +55,7 @@ from multisched.shell.leadership.lease_runner import LeasesInThread
 from multisched.shell.page.nodes import ProgramNodes
 from multisched.shell.page.overview import ProgramOverview
 from multisched.shell.page.pending import ProgramPending
+from multisched.shell.page.preemptions import ProgramPreemptions
 from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.program import LeaseLostError, Program, ProgramPorts
 from multisched.shell.telemetry import ProgramQueues, health_of, read, requests_of
@@ -162,6 +163,7 @@ async def served(
             ProgramOverview(program, queues, identity, find_leader),
             ProgramPending(program, queues, find_leader),
             ProgramNodes(program, queues),
+            ProgramPreemptions(program),
         ),
     )
     port = settings.probe_port

@@ -16,12 +16,15 @@ from enum import Enum
 from weakref import WeakKeyDictionary
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
+from multisched.cycle.classes.columns import ScoreColumn
 from multisched.cycle.classes.equivalence_class import ClassIdentity, EquivalenceClass
 from multisched.cycle.classes.placement_log import Placement, PlacementLog
 from multisched.cycle.classes.score_snapshot import Mark, Score, ScoreSnapshot
 from multisched.cycle.diagnosis import Diagnosis
+from multisched.framework.node_view import Scores
 from multisched.framework.preemption import Preemption
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
@@ -60,7 +63,9 @@ def mark_of(pod_class: EquivalenceClass) -> Mark:
     return pod_class.generation, pod_class.node_sequence, pod_class.row_sequence
 
 
-def _snapshot_of(pod_class: EquivalenceClass, at_s: float, *, with_scores: bool = True) -> ScoreSnapshot:
+def _snapshot_of(
+    pod_class: EquivalenceClass, at_s: float, *, with_scores: bool = True, with_raw: bool = False
+) -> ScoreSnapshot:
     is_scored = pod_class.is_scored and with_scores
     return ScoreSnapshot(
         at_s,
@@ -74,7 +79,19 @@ def _snapshot_of(pod_class: EquivalenceClass, at_s: float, *, with_scores: bool 
         refusal=pod_class.refusal,
         narrowed_by=pod_class.narrowed_by,
         skipped=pod_class.skipped,
+        raw=[_raw_of(pod_class, column) for column in pod_class.scores] if is_scored and with_raw else (),
     )
+
+
+def _raw_of(pod_class: EquivalenceClass, column: ScoreColumn) -> Scores:
+    """int64[rows]: scores before normalization. A plugin that is evaluated by group is called again: its raw scores are not kept."""
+    if column.is_plain or column.is_skipped:
+        return column.final.astype(np.int64)
+    if column.groups is None:
+        return column.raw.astype(np.int64)
+    raw, at = np.zeros(len(pod_class.rows), np.int64), pod_class.feasible.nonzero()[0]
+    raw[at] = column.plugin.score(pod_class.view, pod_class.pod, pod_class.rows.take(at))
+    return raw
 
 
 class AttemptRecord(msgspec.Struct, frozen=True):
@@ -181,15 +198,17 @@ class AttemptRecords:
     def __init__(self, stopwatch: Callable[[], float]) -> None:
         self._stopwatch = stopwatch
         self._sampled_every = SAMPLED_EVERY
+        self._keeps_raw = False
         self._by_class: WeakKeyDictionary[ClassIdentity, _ClassSnapshots] = WeakKeyDictionary()
         self._placed = PlacementLog()
         self._rare = _Generations(REFUSED_PODS_KEPT)
         self._samples = _Snapshots(SAMPLED_BYTES_MAX)
         self._refusals = _Snapshots(REFUSED_BYTES_MAX)
 
-    def keep_all_snapshots(self) -> None:
-        """Takes a snapshot for every placed pod from now on, for a sandbox."""
+    def keep_all_snapshots(self, *, with_raw: bool = False) -> None:
+        """Takes a snapshot for every placed pod from now on, for a sandbox. `with_raw`: with raw scores."""
         self._sampled_every = 1
+        self._keeps_raw = with_raw
 
     # -- written by the cycle --------------------------------------------------------------------------------------
 
@@ -232,7 +251,7 @@ class AttemptRecords:
     def _sample(
         self, pod: Pod, attempt: int, pod_class: EquivalenceClass, snapshots: _ClassSnapshots, now_s: float
     ) -> ScoreSnapshot:
-        snapshot = snapshots.placed = _snapshot_of(pod_class, now_s)
+        snapshot = snapshots.placed = _snapshot_of(pod_class, now_s, with_raw=self._keeps_raw)
         snapshot.of = (pod.uid, attempt)
         self._samples.keep(snapshot)
         snapshots.left, snapshots.fixed_changes = self._sampled_every, pod_class.fixed_changes
@@ -240,7 +259,7 @@ class AttemptRecords:
 
     def snapshot(self, pod_class: EquivalenceClass) -> ScoreSnapshot:
         """Returns a snapshot of the class for an attempt that is about to wait for remote responses."""
-        return _snapshot_of(pod_class, self._stopwatch())
+        return _snapshot_of(pod_class, self._stopwatch(), with_raw=self._keeps_raw)
 
     def placed_after_wait(
         self, pod: Pod, attempt: int, snapshot: ScoreSnapshot, at: int, node: str, passed_over: tuple[str, ...]

@@ -65,6 +65,7 @@ class AttemptReader:
             looked_at=len(snapshot.rows),
             feasible=len(snapshot.rows) - sum(verdict.count for verdict in verdicts),
             refused=verdicts,
+            winner=self._winner(record, snapshot),
             ties=self._ties(record, snapshot),
             runners_up=tuple(self._runners_up(record, snapshot)),
         )
@@ -163,9 +164,22 @@ class AttemptReader:
     # -- scores ----------------------------------------------------------------------------------------------------
 
     def _scored(self, snapshot: ScoreSnapshot, at: int) -> Scored:
-        parts = (Part(plugin=c.plugin, score=int(c.final[at]), weight=c.weight) for c in snapshot.scores)
+        parts = (
+            Part(
+                plugin=c.plugin,
+                score=int(c.final[at]),
+                weight=c.weight,
+                raw=None if c.raw is None else int(c.raw[at]),
+            )
+            for c in snapshot.scores
+        )
         name = self._named(snapshot, np.array([at], np.intp))[0]
         return Scored(node=name, total=int(snapshot.total[at]), parts=tuple(parts))
+
+    def _winner(self, record: AttemptRecord, snapshot: ScoreSnapshot) -> Scored | None:
+        """Returns the chosen node, with raw scores if the snapshot has them."""
+        has_raw = record.is_own_snapshot and any(one.raw is not None for one in snapshot.scores)
+        return self._scored(snapshot, record.at) if has_raw and record.node else _winner(record)
 
     def _ties(self, record: AttemptRecord, snapshot: ScoreSnapshot) -> int:
         if not record.is_own_snapshot or record.outcome is not Outcome.PLACED or not len(snapshot.total):

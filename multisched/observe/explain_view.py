@@ -40,6 +40,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     plugin: str
     score: int
     weight: int
+    raw: int | None = None
+    """Before normalization; None: not recorded, as in all attempts but those of a trial."""
 
 
 class Scored(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -202,6 +204,8 @@ class ExplainQuery(msgspec.Struct, frozen=True):
     node: str = ""
     """The node of `--node`."""
     with_fixes: bool = False
+    with_now: bool = False
+    """With an attempt in a sandbox even if one is recorded: it has raw scores."""
     names: int = NODES_NAMED
 
 

@@ -97,15 +97,15 @@ class NoNodeError(Exception):
 
 
 class NodesSource(Protocol):
-    """Reads the node table; synchronous, bounded by the limits above.
+    """Reads the node table in steps of a few milliseconds, bounded by the limits above.
 
     Border: the shell has it (`ProgramNodes`), above `observe`.
     """
 
-    def nodes(self, query: NodesQuery) -> NodesView:
+    async def nodes(self, query: NodesQuery) -> NodesView:
         """Raises NoNodeError for an unknown resource, and NoDomainError."""
         ...
 
-    def node(self, name: str) -> NodeDetail:
+    async def node(self, name: str) -> NodeDetail:
         """Raises NoNodeError."""
         ...

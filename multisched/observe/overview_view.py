@@ -87,9 +87,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     views: dict[str, tuple[str, ...]]
     """Views of plugins (`/api/v1/VIEW/NAME`) -> domains that have it."""
     changes: int
-    """Rises when pods were queued, tried or bound: documents about pods may differ then."""
-    nodes_changes: int
-    """Rises when a node was added, changed or removed."""
+    """Rises when pods, nodes or other objects have changed: other documents may differ then."""
 
 
 class DecisionList(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -106,7 +104,7 @@ class OverviewSource(Protocol):
 
     async def overview(self) -> Overview: ...
 
-    def decisions(self, *, domain: str | None, limit: int) -> DecisionList:
+    async def decisions(self, *, domain: str | None, limit: int) -> DecisionList:
         """Returns recent placements. Raises NoDomainError, and NotLeadingError for a domain that is led elsewhere."""
         ...
 

@@ -6,7 +6,7 @@ address of a page. All documents need the same authorization as the rest of `/ap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -17,13 +17,16 @@ from multisched.observe.event_stream import EventStreams, StreamLimits, TooManyS
 from multisched.observe.nodes_view import NODES_SHOWN, NODES_SHOWN_MAX, NodesQuery, NodesSource, NoNodeError
 from multisched.observe.overview_view import DECISIONS_SHOWN, DECISIONS_SHOWN_MAX, OverviewSource, encode
 from multisched.observe.pending_view import PendingSource
+from multisched.observe.preemptions_view import PREEMPTIONS_SHOWN, PREEMPTIONS_SHOWN_MAX, PreemptionsSource
 from multisched.observe.queue_view import NoDomainError
+from multisched.observe.shared_documents import SharedDocuments
 from multisched.page.files import INDEX, POLICY, page_files
 
 PAGE_PATH: Final = "/page/{path:.+}"
 OVERVIEW_PATH: Final = "/api/v1/overview"
 STREAM_PATH: Final = f"{OVERVIEW_PATH}/stream"
 DECISIONS_PATH: Final = "/api/v1/decisions"
+PREEMPTIONS_PATH: Final = f"{DECISIONS_PATH}/preemptions"
 PENDING_PATH: Final = "/api/v1/pending"
 NODES_PATH: Final = "/api/v1/nodes"
 NODE_PATH: Final = f"{NODES_PATH}/{{name}}"
@@ -31,6 +34,7 @@ PAGE_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     OVERVIEW_PATH: (),
     STREAM_PATH: (),
     DECISIONS_PATH: ("domain", "limit"),
+    PREEMPTIONS_PATH: ("plugin", "limit"),
     PENDING_PATH: ("group",),
     NODES_PATH: ("domain", "resource", "match", "offset", "limit"),
     NODE_PATH: (),
@@ -47,6 +51,7 @@ class PageSources(msgspec.Struct, frozen=True):
     overview: OverviewSource
     pending: PendingSource
     nodes: NodesSource
+    preemptions: PreemptionsSource
 
 
 class PageRoutes:
@@ -57,12 +62,14 @@ class PageRoutes:
         sources: PageSources,
         user_of: Callable[[web.Request], str],
         number: Callable[[web.Request, str, int, int], int],
+        shared: SharedDocuments,
         limits: StreamLimits | None = None,
     ) -> None:
         """`number`: parses a number of the query: its name, default and maximum."""
         self._sources = sources
         self._user_of = user_of
         self._number = number
+        self._shared = shared
         self.streams = EventStreams(self._overview_line, limits)
 
     def add_to(self, application: web.Application) -> None:
@@ -73,6 +80,7 @@ class PageRoutes:
         router.add_get(OVERVIEW_PATH, self._overview)
         router.add_get(STREAM_PATH, self._stream, allow_head=False)
         router.add_get(DECISIONS_PATH, self._decisions)
+        router.add_get(PREEMPTIONS_PATH, self._preemptions)
         router.add_get(PENDING_PATH, self._pending)
         router.add_get(NODES_PATH, self._nodes)
         router.add_get(NODE_PATH, self._node)
@@ -82,7 +90,9 @@ class PageRoutes:
         await self.streams.close()
 
     async def _overview_line(self) -> bytes:
-        return encode(await self._sources.overview.overview())
+        body = encode(await self._sources.overview.overview())
+        self._shared.note_overview()
+        return body
 
     async def _file(self, request: web.Request) -> web.Response:
         found = page_files().get(request.match_info.get("path", INDEX))
@@ -92,7 +102,15 @@ class PageRoutes:
         return web.Response(body=found.body, headers=headers)
 
     async def _overview(self, request: web.Request) -> web.Response:
-        return _json(await self._sources.overview.overview())
+        return await self._document(request, self._overview_line)
+
+    async def _document(self, request: web.Request, make: Callable[[], Awaitable[bytes]]) -> web.Response:
+        """Returns a document, which may be computed for several requests. Turns errors of its source into 404."""
+        try:
+            body = await self._shared.body(request.path_qs, make)
+        except (NoDomainError, NoNodeError) as error:
+            return _text(404, str(error))
+        return web.Response(body=body, content_type="application/json", headers=HEADERS)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -103,15 +121,19 @@ class PageRoutes:
     async def _decisions(self, request: web.Request) -> web.Response:
         """Returns recent placements: `?domain=NAME` of one domain, `?limit=N`."""
         limit = self._number(request, "limit", DECISIONS_SHOWN, DECISIONS_SHOWN_MAX)
-        try:
-            return _json(self._sources.overview.decisions(domain=request.query.get("domain") or None, limit=limit))
-        except NoDomainError as error:
-            return _text(404, str(error))
+        domain, source = request.query.get("domain") or None, self._sources.overview
+        return await self._document(request, lambda: _encoded(source.decisions(domain=domain, limit=limit)))
+
+    async def _preemptions(self, request: web.Request) -> web.Response:
+        """Returns the latest preemptions: `?plugin=NAME` of one plugin, `?limit=N`."""
+        limit = self._number(request, "limit", PREEMPTIONS_SHOWN, PREEMPTIONS_SHOWN_MAX)
+        plugin, source = request.query.get("plugin", ""), self._sources.preemptions
+        return await self._document(request, lambda: _encoded(source.preemptions(plugin=plugin, limit=limit)))
 
     async def _pending(self, request: web.Request) -> web.Response:
         """Returns groups of pending pods; `?group=KEY`: with pods of that group."""
         group = request.query.get("group", "")[:GROUP_CHARS_MAX]
-        return _json(await self._sources.pending.pending(group=group))
+        return await self._document(request, lambda: _encoded(self._sources.pending.pending(group=group)))
 
     async def _nodes(self, request: web.Request) -> web.Response:
         """Returns the fullest nodes: `?domain=`, `?resource=` that sorts them, `?match=` part of a name, `?offset=`, `?limit=`."""
@@ -122,16 +144,10 @@ class PageRoutes:
             offset=self._number(request, "offset", 0, OFFSET_MAX),
             limit=self._number(request, "limit", NODES_SHOWN, NODES_SHOWN_MAX),
         )
-        try:
-            return _json(self._sources.nodes.nodes(query))
-        except (NoDomainError, NoNodeError) as error:
-            return _text(404, str(error))
+        return await self._document(request, lambda: _encoded(self._sources.nodes.nodes(query)))
 
     async def _node(self, request: web.Request) -> web.Response:
-        try:
-            return _json(self._sources.nodes.node(request.match_info["name"]))
-        except NoNodeError as error:
-            return _text(404, str(error))
+        return await self._document(request, lambda: _encoded(self._sources.nodes.node(request.match_info["name"])))
 
 
 def is_page_file(request: web.Request) -> bool:
@@ -142,8 +158,8 @@ def is_page_file(request: web.Request) -> bool:
     return path == "/" or (path.startswith("/page/") and path.removeprefix("/page/") in page_files())
 
 
-def _json(document: object) -> web.Response:
-    return web.Response(body=encode(document), content_type="application/json", headers=HEADERS)
+async def _encoded(document: Awaitable[object]) -> bytes:
+    return encode(await document)
 
 
 def _text(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:

@@ -69,6 +69,7 @@ from multisched.observe.repair_view import (
     encode_status,
     thresholds,
 )
+from multisched.observe.shared_documents import SharedDocuments
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ VIEW_PATH: Final = "/api/v1/{view}/{name}"
 PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "/api/v1/queue": ("domain", "limit"),
     CONFIGURATION_PATH: (),
-    f"{EXPLAIN_PATH}/pod/{{namespace}}/{{name}}": ("node", "fix", "names"),
+    f"{EXPLAIN_PATH}/pod/{{namespace}}/{{name}}": ("node", "fix", "now", "names"),
     WHAT_IF_PATH: ("replicas", "preempt"),
     f"{REPAIR_PATH}/plan": PLAN_PARAMETERS,
     f"{REPAIR_PATH}/status": ("domain",),
@@ -201,7 +202,8 @@ class _Routes:
         self._scrapes = 0
         self._reviews = 0
         self._looked_at_s = 0.0
-        self._page = None if sources.page is None else PageRoutes(sources.page, self._user_of, _number)
+        self._shared = SharedDocuments()
+        self._page = None if sources.page is None else PageRoutes(sources.page, self._user_of, _number, self._shared)
 
     def application(self) -> web.Application:
         application = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=[self._guard])
@@ -321,15 +323,19 @@ class _Routes:
         return web.Response(body=body, content_type="application/json", headers=HEADERS)
 
     async def _explain(self, request: web.Request) -> web.Response:
-        """Explains a pod: `?node=NAME` for one node, `?fix=true` for fixes, `?names=N` nodes named for each verdict."""
+        """Explains a pod: `?node=NAME` for one node, `?fix=true` for fixes, `?now=true` for an attempt on a copy, `?names=N` nodes
+        named for each verdict.
+        """
         query = ExplainQuery(
             request.match_info["namespace"],
             request.match_info["name"],
             node=request.query.get("node", ""),
             with_fixes=request.query.get("fix", "") in ("1", "true"),
+            with_now=request.query.get("now", "") in ("1", "true"),
             names=_number(request, "names", NODES_NAMED, NODES_NAMED_MAX),
         )
-        return await _explained(self._sources.explain.pod(query))
+        explain = self._sources.explain
+        return await _explained(self._shared.body(request.path_qs, lambda: _encoded(explain.pod(query))))
 
     async def _what_if(self, request: web.Request) -> web.Response:
         """Places the pods of a manifest, or of a List of them, as JSON; `?replicas=N` of each, `?preempt=false` (one manifest):
@@ -346,8 +352,8 @@ class _Routes:
         if isinstance(items, list) and not preempts:
             return _text(400, "preempt=false: give one manifest")
         if isinstance(items, list):
-            return await _explained(self._sources.explain.what_if_list(items, replicas))
-        return await _explained(self._sources.explain.what_if(document, replicas, preempts=preempts))
+            return await _explained(_encoded(self._sources.explain.what_if_list(items, replicas)))
+        return await _explained(_encoded(self._sources.explain.what_if(document, replicas, preempts=preempts)))
 
     async def _validate_quotas(self, request: web.Request) -> web.Response:
         """Answers an AdmissionReview of kube-apiserver."""
@@ -366,9 +372,9 @@ class _Routes:
 
     async def _view(self, request: web.Request) -> web.Response:
         """Returns a plugin's view; the plugin checks the query."""
-        query = ViewQuery(request.match_info["name"], dict(request.query))
+        view, query = request.match_info["view"], ViewQuery(request.match_info["name"], dict(request.query))
         try:
-            body = await self._sources.views.document(request.match_info["view"], query)
+            body = await self._shared.body(request.path_qs, lambda: self._sources.views.document(view, query))
         except NoViewError as error:
             return _text(error.status, str(error))
         return web.Response(body=body, content_type="application/json", headers=HEADERS)
@@ -442,12 +448,16 @@ def _optional(request: web.Request, name: str) -> int | None:
     return _number(request, name, 0, PLAN_MOVES_MAX) if name in request.query else None
 
 
-async def _explained(answer: Awaitable[PodView | WhatIfView | WhatIfList]) -> web.Response:
+async def _encoded(view: Awaitable[PodView | WhatIfView | WhatIfList]) -> bytes:
+    return encode_view(await view)
+
+
+async def _explained(answer: Awaitable[bytes]) -> web.Response:
     try:
-        view = await answer
+        body = await answer
     except NotExplainedError as error:
         return _text(error.status, str(error))
-    return web.Response(body=encode_view(view), content_type="application/json", headers=HEADERS)
+    return web.Response(body=body, content_type="application/json", headers=HEADERS)
 
 
 def _number(request: web.Request, name: str, otherwise: int, most: int) -> int:

@@ -38,6 +38,7 @@ from multisched.framework.ports import (
 from multisched.framework.preemption import Preemption
 from multisched.model.objects import Pod
 from multisched.shell.observer import DomainObserver
+from multisched.shell.recent_preemptions import RecentPreemptions
 from multisched.shell.removals import Removals
 from multisched.state.nominator import Nominator
 from multisched.state.reservations import is_stand_in
@@ -170,6 +171,7 @@ class Preemptor:
         self._nominator = nominator
         self.removals = removals
         self._home_of = home_of
+        self.recent = RecentPreemptions()
         self._jobs: dict[str, _Job] = {}
         """uid of each preemptor -> its preemption in progress."""
         self._waiting: deque[_Job] = deque()
@@ -206,6 +208,7 @@ class Preemptor:
         if is_done or (known is not None and known.preemption is preemption):
             return False
         home.observer.preemption_began(len(victims))
+        self.recent.note(self._clock.monotonic(), preemption)
         self.removals.decide(job, victims)
         for pod in job.pods:
             self._jobs[pod.uid] = job

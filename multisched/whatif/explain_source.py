@@ -68,7 +68,7 @@ class ProgramExplanations:
         is_explained = any(attempt.snapshot in ("own", "earlier") for attempt in view.attempts[:1])
         if query.node:
             is_explained = view.on_node is not None
-        if known.worker is None or known.refusal or (is_explained and not query.with_fixes):
+        if known.worker is None or known.refusal or (is_explained and not query.with_fixes and not query.with_now):
             return view
         return await self._try_out(lambda sandbox: complete(view, sandbox, known.pod, query))
 

@@ -105,7 +105,9 @@ def complete(view: PodView, sandbox: SchedulerSandbox, pod: Pod, query: ExplainQ
         notes.extend(_gang_notes(sandbox, worker, pod))
     world = nullcontext() if placed_entry is None else sandbox.without_pod(placed_entry.pod)
     with world:
+        worker.cycle.records.keep_all_snapshots(with_raw=True)
         tried = sandbox.attempt(worker, msgspec.structs.replace(pod, node=""))
+        worker.cycle.records.keep_all_snapshots()
         sandbox.take_back(worker, tried)
         view = _with_trial(view, sandbox, worker, tried, query)
         if placed_entry is None and isinstance(tried.result, Placed) and tried.result.node != query.node:

@@ -15,6 +15,7 @@ from multisched.observe.health import Health
 from multisched.observe.server import ServerSettings, serve
 from tests.page.browser import Tab
 from tests.page.page_demo import BIDI, HOSTILE, Demo
+from tests.page.test_views import VIEWS
 from tests.unit.observe.observe_kit import READER, HandClock, a_reviewer, sources_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -38,6 +39,59 @@ async def test_markup_and_hidden_characters_are_shown_as_text(tab: Tab, demo: De
     assert HOSTILE in text
     assert (r"\u202egnp.exe" in text, BIDI in text) == (True, False)
     assert await tab.run("[window.hurt, document.querySelectorAll('main img').length]") == [None, 0]
+
+
+POISON: Final = """
+    const evil = %r, real = window.fetch;
+    const kept = new Set(['zone', 'views', 'domain', 'identity', 'resources', 'sortedBy', 'dimensions', 'dimension']);
+    const spoilt = (value, key) => {
+        if (kept.has(key)) return value;
+        if (typeof value === 'string') return value + evil;
+        if (Array.isArray(value)) return value.map((one) => spoilt(one, ''));
+        if (value === null || typeof value !== 'object') return value;
+        return Object.fromEntries(Object.entries(value).map(([name, one]) => [key === 'labels' ? name + evil : name, spoilt(one, name)]));
+    };
+    window.fetch = async (url, options) => {
+        if (String(url).endsWith('/stream')) return new Response('no streams', {status: 429});
+        const answer = await real(url, options);
+        if (!String(url).includes('/api/v1/') || !answer.ok) return answer;
+        return new Response(JSON.stringify(spoilt(await answer.json(), '')), {status: 200});
+    };
+"""
+"""Lets every text of every document end with a hostile one, where the page needs no exact value, and the names of labels, too."""
+SHOWN: Final = r"""(() => {
+    if (!document.body) return [];
+    const texts = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (walk.nextNode()) texts.push(walk.currentNode.data);
+    const titles = [...document.querySelectorAll('main [title]')].map((one) => one.title);
+    const labels = [...document.querySelectorAll('main [aria-label]')].map((one) => one.ariaLabel);
+    const all = [...texts, ...titles, ...labels];
+    return [
+        document.querySelectorAll('main img, main script').length + (window.hurt ?? 0),
+        Math.max(...all.map((one) => one.length)),
+        all.filter((one) => one.includes('\u202e')).length,
+        texts.some((one) => one.includes('\\u202e')),
+        document.documentElement.scrollWidth,
+    ];
+})()"""
+"""Elements that came from texts, the longest text, texts with a hidden character, whether one is shown escaped, and the width."""
+
+
+@pytest.mark.parametrize("name", [name for name in VIEWS if name != "try"])
+async def test_hostile_texts_of_every_document_stay_texts(tab: Tab, demo: Demo, name: str) -> None:
+    script = await tab.call("Page.addScriptToEvaluateOnNewDocument", source=POISON % (HOSTILE + BIDI + "x" * LONG))
+    await tab.size(420)
+    try:
+        await tab.open("about:blank")
+        await tab.open(f"{demo.url}/#{VIEWS[name][0]}")
+        await tab.until(f"{SHOWN}[3]")
+        made, longest, hidden, _, width = await tab.run(SHOWN)
+        assert "failed to show" not in await tab.text(), tab.problems
+        assert (made, hidden, width) == (0, 0, 420)
+        assert longest < 2_100
+    finally:
+        await tab.call("Page.removeScriptToEvaluateOnNewDocument", **script)
+    assert tab.problems == []
 
 
 async def test_text_of_any_length_is_cut(tab: Tab, demo: Demo) -> None:

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 ROOT: Final = Path(__file__).parents[2]
 FULL: Final = "forecast%2Funschedulable%2FNodeResourcesFit"
+RECLAIM: Final = r"The last reclaims.*root\.team-blue.*team-red/.*cores cpu.*done, \d+ of \d+ gone"
 VIEWS: Final = {
     "overview": ("", (r"leading", r"pods/s", r"The latest decisions", r"1 unschedulable", r"API server: 0 throttled")),
     "pending": ("pending", (r"NodeResourcesFit", r"Insufficient cpu", r"ElasticQuota", r"max 8")),
@@ -26,13 +27,24 @@ VIEWS: Final = {
     "nodes": ("nodes", (rf"{NODES} nodes: .* cores of .* cores cpu requested", r"requested / allocatable", r"gpu-000")),
     "node": (
         "nodes/work-001",
-        (r"allocatable", r"Predicted load", r"peak .* at (Mon|Tue|Wed|Thu|Fri|Sat|Sun) \d\d:00"),
+        (
+            r"allocatable",
+            r"Predicted load",
+            r"peak .* at (Mon|Tue|Wed|Thu|Fri|Sat|Sun) \d\d:00",
+            r"sum of the bands of its services",
+        ),
     ),
-    "card": ("nodes/gpu-000", (r"GPU cards, mode whole", r"healthy")),
+    "card": ("nodes/gpu-000", (r"GPU cards, mode whole", r"healthy", r"On loan.*gpu\s+job\s+free\s+open")),
     "decisions": ("decisions", (r"Recent placements", r"virtual-0\d\d|work-0\d\d")),
-    "teams": ("teams", (r"ElasticQuotaTree kube-system/teams", r"root\.team-blue", r"default/llm", r"started")),
+    "teams": (
+        "teams",
+        (r"ElasticQuotaTree kube-system/teams", r"root\.team-blue", r"default/llm", r"started", RECLAIM),
+    ),
     "forecast": ("forecast", (r"The forecast is not fresh", r"api\s+cpu", r"Repair", r"window")),
-    "service": ("forecast/forecast/web", (r"predicted peak 5\.\d+ at Sat 20:00", r"band", r"day of the week, UTC")),
+    "service": (
+        "forecast/forecast/web",
+        (r"predicted peak 5\.\d+ cores at Sat 20:00", r"band", r"day of the week, UTC"),
+    ),
     "work": (
         "work",
         (r"GPU nodes of domain gpu", r"Tide of domain gpu", r"next 24 hours", r"eci\s+closed", r"Loans to domain job"),
@@ -109,6 +121,14 @@ async def test_score_table_of_a_recent_pod(tab: Tab, demo: Demo, axe: str, pictu
     assert cells[:3] == [recent["node"], "chosen", str(recent["score"])]
     weighted = [int(cell.split()[0]) for cell in cells[3:] if cell != "-"]
     assert sum(weighted) == recent["score"], "the total is the sum of the weighted scores"
+    await tab.run(
+        "[...document.querySelectorAll('.tools button')].find((one) => one.innerText.startsWith('Score')).click()"
+    )
+    await until_it_says(tab, "An attempt now, on a copy")
+    cells = await tab.run(
+        "[...document.querySelectorAll('[aria-live] table')[0].rows[1].cells].map((one) => one.innerText)"
+    )
+    assert all(re.fullmatch(r"-|[\d,]+ \d+ . \d+\nraw -?[\d,]+", cell) for cell in cells[3:]), cells
     await tab.picture(pictures / "scores.png", whole=True)
     await tab.run(axe)
     assert await violations(tab) == []

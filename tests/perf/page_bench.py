@@ -1,7 +1,7 @@
 """What open pages cost: bytes per page, how long they keep the event loop busy, and each document; 5,000 nodes, 100,000 pods.
 
-`--pages` streams are open; nothing else happens, so that the loop is busy with the documents only. Pods are made in the API
-server of the embedded cluster, in the same process, before the measurement begins.
+`--pages` streams are open, in a process of their own; nothing else happens, so that the loop is busy with the documents only.
+Pods are made in the API server of the embedded cluster, in the same process, before the measurement begins.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-import aiohttp
 import numpy as np
 import orjson
 
@@ -30,6 +29,7 @@ from multisched.observe.server import ServerSettings, Sources, serve
 from multisched.shell.page.nodes import ProgramNodes
 from multisched.shell.page.overview import ProgramOverview
 from multisched.shell.page.pending import ProgramPending
+from multisched.shell.page.preemptions import ProgramPreemptions
 from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.program import Program, ProgramPorts
 from multisched.shell.telemetry import ProgramQueues
@@ -37,13 +37,16 @@ from multisched.testing.builders import container, node_document, pod_document
 from multisched.testing.quiet_observer import QuietObserver
 from multisched.whatif.explain_source import ProgramExplanations
 from multisched.whatif.repair_source import RepairPlans, plans_of
+from tests.perf.page_readers import POLL_S, VIEWS, open_pages
 
 CONFIGURATION: Final = """
 apiVersion: multisched.io/v1
 kind: MultischedConfiguration
 lease: {enabled: false}
+client: {auditPeriod: 1h}
 domains: [{name: tests}]
 """
+"""Without audits, which list all objects from the API server in this process."""
 DOCUMENTS: Final = (
     "overview", "pending", "pending?group=tests/unschedulable/NodeResourcesFit", "nodes?limit=500", "nodes?match=77",
     "nodes/node-00001", "decisions?limit=100", "quotas/now", "gangs/now",
@@ -51,7 +54,6 @@ DOCUMENTS: Final = (
 TIMES: Final = 5
 """Readings of each document."""
 REST_S: Final = 10.0
-POLL_S: Final = 3.0
 TICK_S: Final = 0.001
 
 
@@ -120,53 +122,26 @@ async def filled_program(nodes: int, bound: int, pending: int) -> AsyncIterator[
 def sources_of(program: Program) -> Sources:
     queues = ProgramQueues(program, "bench")
     page = PageSources(
-        ProgramOverview(program, queues, "bench"), ProgramPending(program, queues), ProgramNodes(program, queues)
+        ProgramOverview(program, queues, "bench"),
+        ProgramPending(program, queues),
+        ProgramNodes(program, queues),
+        ProgramPreemptions(program),
     )
     explain, repair, views = ProgramExplanations(program), RepairPlans(program), ProgramViews(program)
     return Sources(Health(), Metrics(), queues, explain, repair, views, page=page)
 
 
 async def measure(program: Program, pages: int) -> None:
-    stalls, received = Stalls(), [0]
+    """Prints what the pages cost the loop of the program, which is idle otherwise."""
+    stalls = Stalls()
     watching = asyncio.create_task(stalls.watch())
-    connector = aiohttp.TCPConnector(limit=2 * pages + 10)
-    async with (
-        serve(ServerSettings(port=0), sources_of(program)) as url,
-        aiohttp.ClientSession(connector=connector) as session,
-    ):
-
-        async def follow() -> None:
-            async with session.get(f"{url}/api/v1/overview/stream") as answer:
-                async for part in answer.content.iter_any():
-                    received[0] += len(part)
-
-        async def read(path: str) -> int:
-            async with session.get(f"{url}/api/v1/{path}") as answer:
-                assert answer.status == 200, await answer.text()
-                return len(await answer.read())
-
-        async def read_often(path: str) -> str:
-            return f"{max([await read(path) for _ in range(TIMES)]):,} bytes"
-
-        async def poll(path: str) -> None:
-            for _ in range(TIMES):
-                await read(path)
-                await asyncio.sleep(POLL_S)
-
-        async def poll_all() -> None:
-            await asyncio.gather(*(poll("pending" if number % 2 else "nodes?limit=500") for number in range(pages)))
-
+    async with serve(ServerSettings(port=0), sources_of(program)) as url:
         await stalls.during("without a page", lambda: asyncio.sleep(REST_S))
-        streams = [asyncio.create_task(follow()) for _ in range(pages)]
-        await asyncio.sleep(POLL_S)
-        received[0] = 0
-        await stalls.during(f"{pages} streams at rest", lambda: asyncio.sleep(REST_S))
-        print(f"bytes per page and second at rest: {received[0] / pages / REST_S:,.0f}")
-        for path in DOCUMENTS:
-            await stalls.during(f"{TIMES} x {path}", lambda path=path: read_often(path))  # type: ignore[misc]
-        await stalls.during(f"{pages} pages that read every {POLL_S:g} s", poll_all)
-        for stream in streams:
-            stream.cancel()
+        async with open_pages(url, pages) as readers:
+            await stalls.during(f"{pages} streams at rest", lambda: readers.tell("rest", REST_S))
+            for path in DOCUMENTS:
+                await stalls.during(f"{TIMES} x {path}", lambda path=path: readers.tell("read", TIMES, path))  # type: ignore[misc]
+            await stalls.during(f"{TIMES} x {pages} pages at once", lambda: readers.tell("crowd", TIMES, *VIEWS))
     watching.cancel()
 
 

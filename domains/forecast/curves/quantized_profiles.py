@@ -40,10 +40,12 @@ _numbers = count(1)
 class Curve:
     """Predicted use of one pod per dimension and slot, in quanta. Immutable."""
 
-    __slots__ = ("floats", "mark", "mass", "quanta", "squares", "uses")
+    __slots__ = ("floats", "mark", "mass", "quanta", "source", "squares", "uses")
 
-    def __init__(self, quanta: Quanta, mark: Hashable) -> None:
+    def __init__(self, quanta: Quanta, mark: Hashable, source: Hashable | None = None) -> None:
+        """`source`: the number of a service, the name of a namespace, or None, see `QuantizedProfiles`."""
         self.quanta = quanta
+        self.source = source
         self.mark = mark
         """Equal for equal curves."""
         self.floats: Floats = quanta.astype(np.float32) * np.float32(FLOAT_QUANTA)
@@ -120,7 +122,7 @@ class QuantizedProfiles:
             values = np.where(known, values, values[known].max())  # the true peak may be in a gap
             quanta[dimension] = np.clip(np.rint(values / quantum), 0, QUANTA_MAX).astype(np.int32)
         quanta.flags.writeable = False
-        return Curve(quanta, (self.number, source, tuple(flat_milli)))
+        return Curve(quanta, (self.number, source, tuple(flat_milli)), source)
 
     def _values(self, source: Hashable) -> NDArray[np.floating]:
         """Returns float[dimensions of the profiles, slots] of a service (by number) or of a namespace's mean (by name)."""

@@ -57,7 +57,7 @@ def nodes(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
 
 
 def node(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
-    """Returns one node: the week of each dimension; its pods by their share of its peak; its peak without each pod."""
+    """Returns one node: the week of each dimension with its band; its pods by their share of its peak; its peak without each pod."""
     fleet, name = snapshot.known_fleet(), query.option("name")
     if name not in fleet.nodes:
         end = hint(name, fleet.nodes, "multisched forecast nodes")
@@ -66,8 +66,9 @@ def node(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
     peaks = peaks_of(snapshot, fleet)
     found = _node(snapshot, fleet, peaks, pods_on(fleet), number)
     loads = fleet.loads[number] * fleet.quantum()[:, None]
+    low, high = _band(snapshot, fleet, number)
     for index, row in enumerate(found["dimensions"]):
-        row["week"] = loads[index].tolist()
+        row |= {"week": loads[index].tolist(), "low": low[index].tolist(), "high": high[index].tolist()}
     return {
         **head_of(snapshot),
         "node": found,
@@ -154,6 +155,27 @@ def _node(
     shares = peaks.share[number]
     worst = None if np.isnan(shares).all() else fleet.dimensions[int(np.nanargmax(shares))]
     return {"node": fleet.nodes[number], "pods": pods, "unknown": unknown, "worst": worst, "dimensions": rows}
+
+
+def _band(snapshot: ForecastSnapshot, fleet: Fleet, number: int) -> tuple[Floats, Floats]:
+    """Returns float64[dimensions, slots] twice: the sums of the lower and of the upper bounds of the pods' services.
+
+    Services rarely reach their bounds together, so the node stays between the sums more often than each service does. A pod
+    counts as predicted, without a band, where no service's profile predicts it.
+    """
+    predictor, quantum, profiles = fleet.predictor(), fleet.quantum()[:, None], snapshot.profiles
+    low, high = np.zeros(fleet.loads.shape[1:]), np.zeros(fleet.loads.shape[1:])
+    at = [profiles.dimensions.index(name) if name in profiles.dimensions else -1 for name in fleet.dimensions]
+    for pod in fleet.pods_on.get(number, ()):
+        prediction = predictor.of(pod.demand)
+        assert prediction.curve is not None, "a predictor with profiles predicts curves"
+        amount = prediction.curve.quanta * quantum
+        service = prediction.curve.source
+        for total, bounds in ((low, profiles.low), (high, profiles.high)):
+            bound = np.full_like(amount, np.nan) if not isinstance(service, int) else bounds[service][at].astype(float)
+            bound[[index < 0 for index in at]] = np.nan
+            total += np.where(np.isfinite(bound), bound, amount)
+    return low, high
 
 
 def _pods_on_node(snapshot: ForecastSnapshot, fleet: Fleet, number: int, peaks: Peaks) -> list[Document]:

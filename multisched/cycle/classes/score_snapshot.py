@@ -9,7 +9,7 @@ import msgspec
 
 from multisched.cycle.classes.columns import FilterColumn, ScoreColumn, Totals
 from multisched.cycle.classes.shared_scores import Finals
-from multisched.framework.node_view import Bools, Codes, Rows
+from multisched.framework.node_view import Bools, Codes, Rows, Scores
 from multisched.framework.points import FilterPlugin
 from multisched.framework.status import Status
 
@@ -45,6 +45,8 @@ class ScoreCopy(msgspec.Struct, frozen=True):
     final: Finals
     is_moving: bool = False
     """The plugin reads the pods on a row: each placed pod's own score is kept with its placement."""
+    raw: Scores | None = None
+    """Scores before normalization; None: not kept."""
 
 
 class ScoreSnapshot:
@@ -83,8 +85,9 @@ class ScoreSnapshot:
         refusal: Status | None,
         narrowed_by: tuple[str, ...],
         skipped: frozenset[str],
+        raw: Sequence[Scores] = (),
     ) -> None:
-        """Copies the columns. `scores` and `total` are empty if nothing was scored."""
+        """Copies the columns. `scores` and `total` are empty if nothing was scored. `raw`: the raw scores of each column, if kept."""
         self.at_s = at_s
         self.mark = mark
         self.generation = mark[0]
@@ -98,11 +101,12 @@ class ScoreSnapshot:
         self.filters = tuple(FilterCopy(c.plugin, c.copy_of_codes()) for c in filters)
         self.total = total.copy()
         self.scores = tuple(
-            ScoreCopy(c.plugin.name, c.weight, c.copy_of_final(), c.depends_on.reads_pods) for c in scores
+            ScoreCopy(c.plugin.name, c.weight, c.copy_of_final(), c.depends_on.reads_pods, raw[at] if raw else None)
+            for at, c in enumerate(scores)
         )
         self._names = tuple((column.plugin, column.weight, column.is_moving) for column in self.scores)
         columns = len(self.filters) + len(self.scores) + 1
-        self.nbytes = SNAPSHOT_BYTES_MIN + columns * len(self.rows) + self.total.nbytes
+        self.nbytes = SNAPSHOT_BYTES_MIN + columns * len(self.rows) + self.total.nbytes + sum(one.nbytes for one in raw)
         self.is_kept = True
         self.of = ("", 0)
         """uid and attempt of the placed pod for which it was taken."""

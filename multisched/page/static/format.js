@@ -16,6 +16,12 @@ export function amount(resource, value) {
   return plain(value);
 }
 
+const FIELDS = { cpuMilli: "cpu", memoryBytes: "memory" };
+
+/** Amounts by resource, or by the fields of documents about loans. @param {Record<string, number>} found */
+export const amounts = (found) =>
+  Object.entries(found).map(([name, value]) => `${amount(FIELDS[name] ?? name, value)} ${FIELDS[name] ?? name}`).join(", ") || "-";
+
 /** A plain number with a prefix. */
 export const plain = (value) => (value === null || value === undefined ? "-" : scaled(value, PLAIN).trim());
 
@@ -26,6 +32,16 @@ export const percent = (share) =>
 
 /** Milliseconds, or seconds from one second. */
 export const ms = (value) => (value >= 1000 ? `${+(value / 1000).toPrecision(3)} s` : `${+value.toPrecision(3)} ms`);
+
+const UNITS = { cpu: "cores", memory: "bytes" };
+
+/** The unit of a dimension of the forecast, whose documents have plain units. */
+export const unit = (dimension) => UNITS[dimension] ?? dimension;
+
+/** An amount of such a dimension. */
+export const measure = (dimension, value) => amount(dimension, dimension === "cpu" && known(value) ? 1000 * value : value);
+
+const known = (value) => value !== null && value !== undefined;
 
 /** A duration in words of one or two units. */
 export function duration(seconds) {

@@ -16,15 +16,19 @@ import { work } from "./views/work.js";
 /**
  * A view: its name in the address, its title, and what builds it. `open(root, args, app)` returns `refresh`, which reads
  * the documents and draws them; `every` is the least time between two readings, and the view is read again when the
- * overview says that pods or nodes have changed. `onOverview` is called with each overview.
+ * overview says that something has changed, and at times, because some documents tell of the future. `refresh` may return the
+ * age in seconds of a document that the server had counted before: if it is older than the change, the view is read again.
+ * `onOverview` is called with each overview.
  * @typedef {{name: string, title: string, every: number, within?: string,
- *   open: (root: Element, args: string[], app: App) => {refresh: () => Promise<void>, onOverview?: (doc: object) => void}}} View
+ *   open: (root: Element, args: string[], app: App) => {refresh: () => Promise<number | void>, onOverview?: (doc: object) => void}}} View
  */
 /** @type {View[]} */
 const VIEWS = [overview, pending, nodes, decisions, pod, teams, forecast, work, tryIt];
 
 /** When a document is read again that could not be read, for instance because the leader changes. */
 const RETRY_MS = 5_000;
+/** When a view is read again although nothing has changed. */
+const OLD_MS = 60_000;
 
 class App {
   constructor() {
@@ -33,6 +37,7 @@ class App {
     this.view = null;
     this.shown = null;
     this.readAt = 0;
+    this.changedAt = 0;
     this.reading = null;
     this.isAsking = false;
     this.isDue = false;
@@ -90,8 +95,9 @@ class App {
       this.isWanted = this.isDue = this.hasFailed = false;
       this.readAt = performance.now();
       try {
-        await shown.refresh();
+        const age = await shown.refresh();
         if (this.shown === shown) this.say("");
+        if (age !== undefined && performance.now() - 1000 * age < this.changedAt) this.isDue = true;
       } catch (error) {
         this.hasFailed = true;
         if (this.shown === shown) this.onError(error);
@@ -101,14 +107,15 @@ class App {
   }
 
   readAgain() {
-    const every = this.hasFailed ? RETRY_MS : this.view.every;
-    if ((this.isDue || this.hasFailed) && !this.reading && !document.hidden && !this.isAsking && performance.now() - this.readAt >= every) this.read();
+    const every = this.hasFailed ? RETRY_MS : this.view.every, since = performance.now() - this.readAt;
+    const isDue = this.isDue || this.hasFailed || (since >= OLD_MS && this.view.every < Infinity);
+    if (isDue && !this.reading && !document.hidden && !this.isAsking && since >= every) this.read();
   }
 
   onOverview(doc) {
     const before = this.overview;
     this.overview = doc;
-    this.isDue ||= !before || before.changes !== doc.changes || before.nodesChanges !== doc.nodesChanges;
+    if (!before || before.changes !== doc.changes) { this.isDue = true; this.changedAt = performance.now(); }
     document.getElementById("about").textContent = `multisched ${visible(doc.version)} · ${visible(doc.identity)}`;
     this.shown?.onOverview?.(doc);
     if (!before) this.read();

@@ -19,9 +19,9 @@ const known = (value) => value !== null && value !== undefined && !Number.isNaN(
 
 /**
  * Lines over labelled points. `lines`: class, name, values. `band`: [low, high]. `mark`: a horizontal line.
- * @param {{title: string, unit: string, labels: string[], lines: [string, string, number[]][], band?: number[][], mark?: number, markName?: string, every?: number, now?: number, axis?: string}} what
+ * @param {{title: string, unit: string, labels: string[], lines: [string, string, number[]][], band?: number[][], bandName?: string, mark?: number, markName?: string, every?: number, now?: number, axis?: string}} what
  */
-export function linePlot({ title, unit, labels, lines, band, mark, markName = "available", every, now, axis = "time" }) {
+export function linePlot({ title, unit, labels, lines, band, bandName = "band", mark, markName = "available", every, now, axis = "time" }) {
   const values = [...lines.flatMap(([, , points]) => points), ...(band ? band.flat() : [])].filter(known);
   const most = Math.max(0, ...values) || 1, isMarked = known(mark) && mark > 0 && mark <= 1.6 * most;
   const top = isMarked ? Math.max(most, mark) : most, size = labels.length;
@@ -34,25 +34,26 @@ export function linePlot({ title, unit, labels, lines, band, mark, markName = "a
   for (let at = 0; at < size; at += step) {
     parts.push(svg("line", { class: "grid", x1: x(at), x2: x(at), y1: TOP, y2: H - BOTTOM }), svg("text", { x: x(at) + 3, y: H - BOTTOM + 16 }, labels[at]));
   }
-  if (band) parts.push(svg("path", { class: "band", d: bandPath(band[0], band[1], x, y) }));
+  const shading = lines.some(([name]) => name === "predicted") ? "band" : "band measuredband";
+  if (band) parts.push(svg("path", { class: shading, d: bandPath(band[0], band[1], x, y) }));
   if (isMarked) parts.push(svg("line", { class: "limit", x1: LEFT, x2: W - RIGHT, y1: y(mark), y2: y(mark) }), svg("text", { x: W - RIGHT, y: y(mark) - 3, "text-anchor": "end" }, markName));
   if (known(now)) parts.push(svg("line", { class: "now", x1: x(now), x2: x(now), y1: TOP, y2: H - BOTTOM }), svg("text", { x: x(now) + 3, y: TOP - 4 }, "now"));
   for (const [kind, , points] of lines) parts.push(svg("path", { class: `line ${kind}`, d: path(points, x, y) }));
   parts.push(svg("text", { x: 4, y: 12 }, unit), svg("text", { x: W - RIGHT, y: H - 4, "text-anchor": "end" }, axis));
   const names = lines.map(([kind, name]) => el("span", { class: "key" }, el("span", { class: `swatch ${kind}`, "aria-hidden": "true" }), ` ${name} `));
-  const shade = band ? el("span", { class: "key" }, el("span", { class: "swatch bandkey", "aria-hidden": "true" }), " band ") : null;
+  const shade = band ? el("span", { class: "key" }, el("span", { class: `swatch ${shading}`, "aria-hidden": "true" }), ` ${bandName} `) : null;
   return el("figure", {}, el("figcaption", {}, title), svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": title }, parts),
     el("p", { class: "soft keys" }, names, shade));
 }
 
 /** A week of slots, or the days from `startSeconds` on. Measured and predicted have different colours. */
-export function weekPlot({ title, unit, predicted, measured, low, high, mark, slotSeconds, nowSeconds, startSeconds, zone }) {
+export function weekPlot({ title, unit, predicted, measured, low, high, bandName, mark, slotSeconds, nowSeconds, startSeconds, zone }) {
   const points = predicted ?? measured, perDay = DAY_S / slotSeconds;
   const day = (at) => (startSeconds === undefined ? DAYS[Math.floor(at / perDay) % 7]
     : new Date(1000 * (startSeconds + slotSeconds * at)).toLocaleDateString("en-GB", { weekday: "short", day: "numeric", timeZone: zone }));
   return linePlot({
     title, unit, labels: points.map((_, at) => day(at)), lines: [predicted ? ["predicted", "predicted peak", predicted] : ["measured", "measured mean", measured]],
-    band: low && high ? [low, high] : undefined, mark, markName: "capacity", every: perDay, axis: `day of the week, ${zone}`,
+    band: low && high ? [low, high] : undefined, bandName, mark, markName: "capacity", every: perDay, axis: `day of the week, ${zone}`,
     now: nowSeconds === undefined ? undefined : slotNow(nowSeconds, slotSeconds, zone),
   });
 }

@@ -1,4 +1,4 @@
-"""What is shown of loans: the document of `multisched loans` (`/api/v1/loans/now`), metrics, and sentences of `explain`."""
+"""What is shown of loans: the documents of `multisched loans` (`/api/v1/loans/now`) and of a node, metrics, and sentences of `explain`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from multisched.framework.context import PluginContext
 from multisched.framework.introspection import PluginMetric
 from multisched.framework.node_view import Rows
-from multisched.framework.views import Document, NoViewError, ViewQuery, unknown_parameter
+from multisched.framework.views import NAME_CHARS_MAX, Document, NoViewError, ViewQuery, unknown_parameter
 from multisched.model.api_time import timestamp
 from multisched.model.objects import CPU, MEMORY, PODS, Pod
 from multisched.plugins.loans.loan_ledger import LoanLedger
@@ -19,7 +19,8 @@ from multisched.plugins.loans.pools import Pool
 from multisched.plugins.loans.recalls import Recalls, Told
 from multisched.plugins.loans.terms import LoanTerms
 
-DOCUMENT: Final = "now"
+DOCUMENTS: Final = {"now": ("domain", "limit"), "node": ("domain", "name")}
+"""Document -> its options."""
 ROWS_SHOWN: Final = 200
 FIELDS: Final = {CPU: "cpuMilli", MEMORY: "memoryBytes"}
 """Resource -> its field in documents; other resources have their own names."""
@@ -28,11 +29,13 @@ FIELDS: Final = {CPU: "cpuMilli", MEMORY: "memoryBytes"}
 def document_of(
     ledger: LoanLedger, recalls: Recalls, context: PluginContext, query: ViewQuery, now_s: float
 ) -> Document:
-    """Returns the loans of the domain, and the nodes where its pods are on loan. Raises NoViewError."""
-    if query.name != DOCUMENT:
-        raise NoViewError(f"loans has no document {query.name}; write {DOCUMENT}")
-    if unknown := unknown_parameter(query.options, ["domain", "limit"]):
+    """Returns the loans of the domain, and the nodes where its pods are on loan; or what it may borrow of one node. Raises NoViewError."""
+    if query.name not in DOCUMENTS:
+        raise NoViewError(f"loans has no document {query.name}; write one of {', '.join(DOCUMENTS)}")
+    if unknown := unknown_parameter(query.options, DOCUMENTS[query.name]):
         raise NoViewError(unknown, status=400)
+    if query.name == "node":
+        return _of_node(ledger, recalls, context, query.option("name"), now_s)
     limit = _limit(query)
     loans, rows = [], list[Document]()
     for pool in ledger.pools_of(context.domain):
@@ -55,6 +58,20 @@ def document_of(
             "lostCoreSeconds": round(recalls.counts.lost_core_s, 1),
         },
     }
+
+
+def _of_node(ledger: LoanLedger, recalls: Recalls, context: PluginContext, name: str, now_s: float) -> Document:
+    """Returns the loans that lend this node to the domain, as in `now`, with the amounts of this node only."""
+    row = context.nodes.row_of(name)
+    if row is None:
+        raise NoViewError(f"there is no node {name[:NAME_CHARS_MAX]}")
+    at, loans = np.array([row], np.intp), list[Document]()
+    for pool in ledger.pools_of(context.domain):
+        for number, loan, rows in ledger.rows_of(pool):
+            if row in rows:
+                on_loan = next(_rows(ledger, recalls, context, pool, loan, at), None)
+                loans.append({**_loan(ledger, pool, number, at, now_s), "onLoan": on_loan})
+    return {"domain": context.domain, "node": name, "loans": loans}
 
 
 def _limit(query: ViewQuery) -> int:

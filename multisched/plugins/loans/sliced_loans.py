@@ -186,7 +186,7 @@ class SlicedLoans(BorrowingLoans):
     async def show(self, query: ViewQuery, ports: ViewPorts) -> Callable[[], Document]:
         """See `framework.views.ViewedPlugin`."""
         shown, slices = await super().show(query, ports), self.driver.document()
-        return lambda: {**shown(), "slices": slices}
+        return lambda: {**shown(), "slices": slices} if query.name == "now" else shown()
 
     def health(self, now_s: float) -> str:
         return "; ".join(filter(None, (super().health(now_s), self.driver.health())))

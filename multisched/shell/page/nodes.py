@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -29,6 +30,8 @@ from multisched.state.domain_rows import Use
 RESOURCES_MAX: Final = 12
 """Resources of a list: cpu, memory and pods first."""
 LABELS_MAX: Final = 200
+STEP: Final = 250
+"""Nodes that are described before other tasks have their turn: half a millisecond."""
 
 _Shares = NDArray[np.float64]
 
@@ -39,9 +42,11 @@ class ProgramNodes:
     def __init__(self, program: Program, queues: ProgramQueues) -> None:
         self._program = program
         self._queues = queues
+        self._live, self._live_version = np.array([], np.intp), -1
+        """Rows of all nodes, and the `nodes_version` at which they were listed."""
 
-    def nodes(self, query: NodesQuery) -> NodesView:
-        """See `NodesSource`."""
+    async def nodes(self, query: NodesQuery) -> NodesView:
+        """See `NodesSource`. All figures are of one moment; then the nodes that are sent are described in steps."""
         rows = self._rows(query.domain)
         resources = self._resources(rows)
         if query.resource not in resources:
@@ -52,19 +57,27 @@ class ProgramNodes:
         if query.match:
             names = [table.node(row).name for row in rows.tolist()]
             chosen = np.array([at for at in chosen.tolist() if query.match in names[at]], np.intp)
-        shown = chosen[query.offset : query.offset + query.limit].tolist()
+        at = chosen[query.offset : query.offset + query.limit]
+        shown = [table.node(row) for row in rows[at].tolist()]
+        found, pods = np.round([one[at] for one in shares.values()], 4).T, table.pod_count[rows[at]]
+        totals = tuple(self._total(name, rows, shares[name]) for name in resources)
+        nodes: list[NodeShare] = []
+        for begin in range(0, len(shown), STEP):
+            await asyncio.sleep(0)
+            part = slice(begin, begin + STEP)
+            nodes += map(_share, shown[part], found[part].tolist(), pods[part].tolist())
         return NodesView(
             domain=query.domain or "",
             resources=tuple(resources),
             sorted_by=query.resource,
             count=len(rows),
-            totals=tuple(self._total(name, rows, shares[name]) for name in resources),
-            nodes=tuple(self._share(int(rows[at]), [shares[name].item(at) for name in resources]) for at in shown),
+            totals=totals,
+            nodes=tuple(nodes),
             matching=len(chosen),
             offset=query.offset,
         )
 
-    def node(self, name: str) -> NodeDetail:
+    async def node(self, name: str) -> NodeDetail:
         """See `NodesSource`."""
         table = self._program.cache.nodes
         row = table.row_of(name)
@@ -87,8 +100,12 @@ class ProgramNodes:
 
     def _rows(self, domain: str | None) -> Rows:
         """Returns the rows of a domain, or all. Raises NoDomainError."""
+        table = self._program.cache.nodes
         if domain is None:
-            return np.array([row for row, _ in self._program.cache.nodes.live_rows()], np.intp)
+            if self._live_version != table.nodes_version:
+                self._live = np.array([row for row, _ in table.live_rows()], np.intp)
+                self._live_version = table.nodes_version
+            return self._live
         [worker] = self._queues.workers(domain)
         return self._program.router.rows_of(worker).rows
 
@@ -121,20 +138,19 @@ class ProgramNodes:
             histogram=tuple(np.bincount(buckets, minlength=BUCKETS).tolist()),
         )
 
-    def _share(self, row: int, shares: Sequence[float]) -> NodeShare:
-        table = self._program.cache.nodes
-        node = table.node(row)
-        return NodeShare(
-            node=node.name,
-            shares=tuple(None if share != share else round(share, 4) for share in shares),
-            pods=table.pod_count.item(row),
-            is_closed=node.is_unschedulable or bool(node.malformed),
-        )
-
     def _resources_of(self, node: Node, row: int) -> dict[str, tuple[int, int]]:
         at = np.array([row], np.intp)
         names = [CPU, MEMORY, PODS, *sorted(node.allocatable.keys() - {CPU, MEMORY, PODS})]
         return {name: (int(self._requested(name, at)[0]), node.allocatable.get(name, 0)) for name in names}
+
+
+def _share(node: Node, shares: Sequence[float], pods: int) -> NodeShare:
+    return NodeShare(
+        node=node.name,
+        shares=tuple(None if share != share else share for share in shares),
+        pods=pods,
+        is_closed=node.is_unschedulable or bool(node.malformed),
+    )
 
 
 def _pod(pod: Pod) -> PodOnNode:

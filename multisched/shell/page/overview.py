@@ -19,6 +19,7 @@ from multisched.cycle.classes.placement_log import Placement
 from multisched.framework.leading import FindLeader, NotLeadingError, led_here
 from multisched.framework.registry import implements
 from multisched.framework.views import ViewedPlugin
+from multisched.model.object_kinds import ObjectKind
 from multisched.observe.decision_words import why
 from multisched.observe.overview_view import (
     ApiHealth,
@@ -40,6 +41,8 @@ TOLD: Final = 12
 TOLD_PER_CALL: Final = 2
 """New decisions per domain that one call puts in words; others are passed over."""
 REMARKS_KEPT_S: Final = 10.0
+STEP: Final = 100
+"""Decisions that are described before other tasks have their turn: half a millisecond."""
 STALE_S: Final = 150.0
 """API servers send a bookmark every minute."""
 
@@ -64,6 +67,9 @@ class ProgramOverview:
         self._newest: dict[str, _Key] = {}
         """Domain -> the newest placement that was seen."""
         self._remarks, self._remarks_at_s = "", -REMARKS_KEPT_S
+        self._changes = 0
+        self._mark: object = None
+        """What the last call saw; a change raises the number."""
 
     async def overview(self) -> Overview:
         """See `OverviewSource`."""
@@ -74,29 +80,32 @@ class ProgramOverview:
         now_s = program.clock.monotonic()
         if now_s - self._remarks_at_s >= REMARKS_KEPT_S:
             self._remarks, self._remarks_at_s = health_of(program), now_s
+        domains = tuple(self._domain(worker, now_s) for worker in workers)
         return Overview(
             identity=self._identity,
             version=__version__,
             is_ready=program.is_ready,
             remarks=self._remarks,
             api=self._api(),
-            domains=tuple(self._domain(worker, now_s) for worker in workers),
+            domains=domains,
             decisions=tuple(self._told),
             views=self._views(),
-            changes=sum(self._changes_of(worker) for worker in workers),
-            nodes_changes=program.cache.nodes.nodes_version,
+            changes=self._count_change(domains),
         )
 
-    def decisions(self, *, domain: str | None, limit: int) -> DecisionList:
+    async def decisions(self, *, domain: str | None, limit: int) -> DecisionList:
         """See `OverviewSource`."""
-        found = []
+        found: list[Decided] = []
         for worker in self._queues.workers(domain):
             if (led := self._find_leader(worker.name)) is not None:
                 if domain is not None:
                     raise NotLeadingError(led)
                 continue
-            placements = worker.cycle.records.latest(limit)
-            found += [one for placement in placements if (one := self._decided(worker, placement)) is not None]
+            for number, placement in enumerate(list(worker.cycle.records.latest(limit))):
+                if number % STEP == STEP - 1:
+                    await asyncio.sleep(0)
+                if (one := self._decided(worker, placement)) is not None:
+                    found.append(one)
         found.sort(key=lambda one: -one.at_seconds)
         return DecisionList(decisions=tuple(found[:limit]))
 
@@ -195,9 +204,20 @@ class ProgramOverview:
                     found[plugin.view] = (*found.get(plugin.view, ()), worker.name)
         return found
 
-    @staticmethod
-    def _changes_of(worker: DomainWorker) -> int:
-        return sum(worker.queue.statistics().incoming.values()) + worker.counters.attempts + worker.counters.bound
+    def _count_change(self, domains: tuple[DomainOverview, ...]) -> int:
+        """Returns the number of calls at which something had changed since the call before."""
+        cache = self._program.cache
+        mark = (
+            cache.nodes.row_log.sequence,
+            cache.nodes.start_log.sequence,
+            cache.objects.versions(*ObjectKind),
+            len(self._program.pods.pending),
+            tuple((one.attempts, one.bound, one.is_leading, tuple(one.counts.values())) for one in domains),
+            tuple(sum(w.queue.statistics().incoming.values()) for w in self._program.router.workers()),
+        )
+        if mark != self._mark:
+            self._mark, self._changes = mark, self._changes + 1
+        return self._changes
 
 
 def _latency(worker: DomainWorker) -> Latency | None:

@@ -97,6 +97,50 @@ async def test_pending_pod_is_explained_from_its_records() -> None:
         assert node.on_node.text == "It is not feasible: NodeResourcesFit: Insufficient cpu."
 
 
+async def test_trial_has_raw_scores_and_records_have_none() -> None:
+    async with opened() as (cluster, explanations):
+        liked = [
+            {
+                "weight": weight,
+                "preference": {"matchExpressions": [{"key": "disk", "operator": "In", "values": [disk]}]},
+            }
+            for disk, weight in (("ssd", 60), ("hdd", 15))
+        ]
+        spread = {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": {"app": "web"}},
+        }
+        await cluster.node("n1", cpu="8", labels={"disk": "ssd"})
+        await cluster.node("n2", cpu="8", labels={"disk": "hdd"})
+        await cluster.node("n3", cpu="8", taints=[{"key": "old", "value": "", "effect": "PreferNoSchedule"}])
+        affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": liked}}
+        await cluster.pod("web-1", cpu="1", labels={"app": "web"}, nodeName="n1")
+        await cluster.pod(
+            "web-2", cpu="1", labels={"app": "web"}, affinity=affinity, topologySpreadConstraints=[spread]
+        )
+        await cluster.bound("web-2")
+
+        view = await explanations.pod(ExplainQuery("default", "web-2", with_now=True))
+
+        assert view.now is not None
+        assert view.now.winner is not None
+        rows = {one.node: {part.plugin: part for part in one.parts} for one in (view.now.winner, *view.now.runners_up)}
+        raw = {node: {name: part.raw for name, part in parts.items()} for node, parts in rows.items()}
+        assert [raw[node]["NodeAffinity"] for node in ("n1", "n2", "n3")] == [60, 15, 0]
+        assert [rows[node]["NodeAffinity"].score for node in ("n1", "n2", "n3")] == [100, 25, 0]
+        assert [raw[node]["TaintToleration"] for node in ("n1", "n2", "n3")] == [0, 0, 1]
+        assert [rows[node]["TaintToleration"].score for node in ("n1", "n2", "n3")] == [100, 100, 0]
+        counted = [raw[node]["PodTopologySpread"] or 0 for node in ("n1", "n2", "n3")]
+        assert counted[0] > counted[1] == counted[2], "n1 has another pod of it; fewer is better"
+        assert all(part.raw == part.score for parts in rows.values() for part in parts.values() if "Fit" in part.plugin)
+        parts = view.attempts[0].winner.parts if view.attempts[0].winner else ()
+        assert parts
+        assert {part.raw for part in parts} == {None}
+        assert (await explanations.pod(ExplainQuery("default", "web-2"))).now is None
+
+
 async def test_toleration_of_a_fix_makes_the_pod_bind() -> None:
     async with opened() as (cluster, explanations):
         taints = [{"key": "team", "value": "search", "effect": "NoSchedule"}]

@@ -11,7 +11,7 @@ import orjson
 import pytest
 import yaml
 
-from multisched.framework.views import ViewQuery
+from multisched.framework.views import NoViewError, ViewQuery
 from multisched.model.wire import MERGE_PATCH, Response
 from multisched.shell.plugin_views import ProgramViews
 from multisched.testing.builders import Document, container, node_document, pod_document
@@ -72,10 +72,10 @@ async def settled(cluster: GpuCluster) -> None:
     await asyncio.sleep(3.0)
 
 
-async def loans(cluster: GpuCluster) -> Document:
+async def loans(cluster: GpuCluster, document: str = "now", **options: str) -> Document:
     replica = cluster.leader()
     assert replica is not None
-    found: Document = orjson.loads(await ProgramViews(replica.program).document("loans", ViewQuery("now")))
+    found: Document = orjson.loads(await ProgramViews(replica.program).document("loans", ViewQuery(document, options)))
     return found
 
 
@@ -94,9 +94,12 @@ def test_borrower_gets_the_share_that_the_lender_leaves_and_no_more() -> None:
         assert len(await on_node(cluster, "job-")) == 6  # half of 16 - 4
         (state, message), *_ = [v for name, v in cluster.waiting().items() if name.startswith("job-")]
         assert (state, "Insufficient cpu on loan from gpu" in message) == ("unschedulable", True), message
-        shown = await loans(cluster)
-        assert shown["loans"][0]["held"]["cpuMilli"] == 6000
-        assert shown["loans"][0]["room"]["cpuMilli"] == 0
+        for shown in (await loans(cluster), await loans(cluster, "node", name="n")):
+            assert shown["loans"][0]["held"]["cpuMilli"] == 6000
+            assert shown["loans"][0]["room"]["cpuMilli"] == 0
+        assert (shown["loans"][0]["from"], shown["loans"][0]["onLoan"]["pods"]) == ("gpu", 6)
+        with pytest.raises(NoViewError, match="there is no node m"):
+            await loans(cluster, "node", name="m")
         await cluster.delete_pod("own")
         await settled(cluster)
         assert len(await on_node(cluster, "job-")) == 8

@@ -11,6 +11,7 @@ import orjson
 
 from multisched.cluster.api.direct import DirectTransport
 from multisched.model.wire import MERGE_PATCH, Response, Transport
+from multisched.shell.page.preemptions import ProgramPreemptions
 from tests.integration.plugins.program_cluster import (
     ProgramCluster,
     in_virtual_time,
@@ -298,5 +299,42 @@ def test_burst_of_preemptors_frees_only_the_needed_room() -> None:
             await cluster.bound(*highs, within_s=120.0)
             left = [one for one in (await request(cluster, "GET", PODS))["items"] if one["metadata"]["name"] in lows]
             assert len(left) == 80 - 2 * len(highs)
+
+    play(main)
+
+
+def test_page_tells_what_became_of_each_preemption() -> None:
+    async def main() -> None:
+        transports: list[NoDeletes] = []
+
+        def behind(inner: Transport) -> Transport:
+            transports.append(NoDeletes(inner))
+            return transports[0]
+
+        async with prepared_cluster("n", behind=behind) as cluster:
+            page = ProgramPreemptions(cluster.program)
+
+            async def told() -> tuple[str, list[tuple[str, str]]]:
+                latest = (await page.preemptions(plugin="", limit=1)).preemptions[0]
+                return latest.state, [(victim.pod, victim.state) for victim in latest.victims]
+
+            assert (await page.preemptions(plugin="", limit=1)).preemptions == ()
+            await pod(cluster, "low", "4", "low", grace_s=30)
+            await cluster.bound("low")
+            await pod(cluster, "high", "4", "high")
+            await cluster.until(lambda: transports[0].refused == 1)
+            await cluster.until(lambda: len(cluster.program.preemptor) == 0)
+            assert await told() == ("not carried out", [("default/low", "there")])
+            transports[0].is_on = False
+            await asyncio.sleep(20.0)
+            assert await told() == ("in progress", [("default/low", "ending")])
+            await end(cluster, "low")
+            await cluster.bound("high")
+            found = (await page.preemptions(plugin="DefaultPreemption", limit=9)).preemptions
+            assert await told() == ("done", [("default/low", "gone")])
+            assert [(one.pod, one.node) for one in found[0].pods] == [("default/high", "n")]
+            assert (found[0].domain, found[0].freed["cpu"], found[0].plugin) == ("tests", 4_000, "DefaultPreemption")
+            assert sorted(one.at_seconds for one in found) == [one.at_seconds for one in reversed(found)]
+            assert (await page.preemptions(plugin="ElasticQuota", limit=9)).preemptions == ()
 
     play(main)

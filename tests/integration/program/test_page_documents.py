@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 import pytest
@@ -32,6 +32,7 @@ from tests.integration.plugins.program_cluster import (
     open_cluster,
 )
 
+T = TypeVar("T")
 ELSEWHERE = NotLedHere("tests", Leader("other", "https://10.0.0.5:10260"))
 
 
@@ -48,6 +49,14 @@ class Page:
 
     def _find(self, domain: str) -> NotLedHere | None:
         return self.led_by
+
+    async def until(self, ask: Callable[[], Awaitable[T]], holds: Callable[[T], bool]) -> T:
+        """Returns the first document for which `holds`, within a minute."""
+        for _ in range(12_000):
+            if holds(found := await ask()):
+                return found
+            await asyncio.sleep(0.005)
+        raise AssertionError(f"not within a minute: {found}")
 
     async def view(self, view: str, **options: str) -> Any:
         return orjson.loads(await self._views.document(view, ViewQuery("now", options)))
@@ -96,6 +105,30 @@ def test_overview_counts_and_tells_decisions_once() -> None:
     in_virtual_time(main)
 
 
+def test_every_change_of_the_cluster_is_counted_and_rest_is_not() -> None:
+    async def main() -> None:
+        async with opened(n1="4") as (cluster, page):
+            await cluster.pod("small", cpu="1")
+            await cluster.pod("large", cpu="400")
+            await cluster.bound("small")
+            await refused(cluster, "large")
+
+            async def rises_by(change: Awaitable[object]) -> bool:
+                before = (await page.overview.overview()).changes
+                await change
+                await asyncio.sleep(1.0)
+                return (await page.overview.overview()).changes > before
+
+            assert not await rises_by(asyncio.sleep(60.0))
+            assert await rises_by(cluster.delete("namespaces/default/pods/small")), "a node has more room"
+            assert await rises_by(cluster.delete("namespaces/default/pods/large")), "fewer pods wait"
+            assert await rises_by(cluster.patch("nodes/n1", {"spec": {"unschedulable": True}}))
+            await asyncio.sleep(60.0)
+            assert await rises_by(cluster.patch("namespaces/default", {"metadata": {"labels": {"team": "red"}}}))
+
+    in_virtual_time(main)
+
+
 def test_overview_tells_few_decisions_of_a_burst_and_lists_all() -> None:
     async def main() -> None:
         async with opened(n1="64") as (cluster, page):
@@ -104,14 +137,16 @@ def test_overview_tells_few_decisions_of_a_burst_and_lists_all() -> None:
                 await cluster.pod(name, cpu="1")
             await cluster.bound(*names)
             assert len((await page.overview.overview()).decisions) == 2
-            found = page.overview.decisions(domain="tests", limit=100).decisions
+            found = (await page.overview.decisions(domain="tests", limit=100)).decisions
             assert sorted(one.name for one in found) == sorted(names)
             assert [one.at_seconds for one in found] == sorted((one.at_seconds for one in found), reverse=True)
-            assert len(page.overview.decisions(domain=None, limit=3).decisions) == 3
+            assert len((await page.overview.decisions(domain=None, limit=3)).decisions) == 3
             await cluster.delete("namespaces/default/pods/p7")
-            await cluster.until(lambda: len(page.overview.decisions(domain=None, limit=100).decisions) == 19)
+            await page.until(
+                lambda: page.overview.decisions(domain=None, limit=100), lambda one: len(one.decisions) == 19
+            )
             with pytest.raises(NoDomainError):
-                page.overview.decisions(domain="nowhere", limit=1)
+                await page.overview.decisions(domain="nowhere", limit=1)
 
     in_virtual_time(main)
 
@@ -169,9 +204,9 @@ def test_another_leader_is_named_and_its_pods_are_not_shown() -> None:
             found = await page.pending.pending(group="")
             assert (found.pods_total, found.elsewhere) == (0, (ELSEWHERE,))
             assert "led by other" in (await page.overview.overview()).domains[0].led_elsewhere
-            assert page.overview.decisions(domain=None, limit=9).decisions == ()
+            assert (await page.overview.decisions(domain=None, limit=9)).decisions == ()
             with pytest.raises(NotLeadingError):
-                page.overview.decisions(domain="tests", limit=9)
+                await page.overview.decisions(domain="tests", limit=9)
 
     in_virtual_time(main)
 
@@ -182,7 +217,7 @@ def test_nodes_are_sorted_by_share_and_summed() -> None:
             await cluster.pod("a", cpu="4", nodeSelector={"kubernetes.io/hostname": "n1"})
             await cluster.pod("b", cpu="2", nodeSelector={"kubernetes.io/hostname": "n2"})
             await cluster.bound("a", "b")
-            found = page.nodes.nodes(NodesQuery())
+            found = await page.nodes.nodes(NodesQuery())
             assert [(one.node, one.shares[0], one.pods) for one in found.nodes] == [
                 ("n1", 1.0, 1),
                 ("n2", 0.25, 1),
@@ -191,13 +226,13 @@ def test_nodes_are_sorted_by_share_and_summed() -> None:
             [cpu] = [one for one in found.totals if one.resource == "cpu"]
             assert (cpu.requested, cpu.allocatable) == (6_000, 22_000)
             assert cpu.histogram == (1, 0, 1, 0, 0, 0, 0, 0, 0, 1, 0), "a full node is not over its capacity"
-            second = page.nodes.nodes(NodesQuery(offset=1, limit=1))
+            second = await page.nodes.nodes(NodesQuery(offset=1, limit=1))
             assert ([one.node for one in second.nodes], second.count, second.matching) == (["n2"], 3, 3)
-            assert [one.node for one in page.nodes.nodes(NodesQuery(match="3")).nodes] == ["n3"]
-            assert page.nodes.nodes(NodesQuery(domain="tests", resource="memory")).sorted_by == "memory"
+            assert [one.node for one in (await page.nodes.nodes(NodesQuery(match="3"))).nodes] == ["n3"]
+            assert (await page.nodes.nodes(NodesQuery(domain="tests", resource="memory"))).sorted_by == "memory"
             for query in (NodesQuery(resource="gold"), NodesQuery(domain="nowhere")):
                 with pytest.raises((NoNodeError, NoDomainError)):
-                    page.nodes.nodes(query)
+                    await page.nodes.nodes(query)
 
     in_virtual_time(main)
 
@@ -208,15 +243,15 @@ def test_node_in_detail_cuts_what_others_write() -> None:
             await cluster.pod("a", cpu="3")
             await cluster.bound("a")
             await cluster.patch("nodes/n1", {"spec": {"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}})
-            await cluster.until(lambda: page.nodes.node("n1").taints == ("k=v:NoSchedule",))
-            found = page.nodes.node("n1")
+            await page.until(lambda: page.nodes.node("n1"), lambda one: one.taints == ("k=v:NoSchedule",))
+            found = await page.nodes.node("n1")
             assert (found.domains, found.resources["cpu"], [one.name for one in found.pods]) == (
                 ("tests",),
                 (3_000, 4_000),
                 ["a"],
             )
             with pytest.raises(NoNodeError, match="node n2 is not known here"):
-                page.nodes.node("n2")
+                await page.nodes.node("n2")
 
     in_virtual_time(main)
 

@@ -28,6 +28,7 @@ from multisched.observe.nodes_view import NodeDetail, NodeShare, NodesQuery, Nod
 from multisched.observe.overview_view import ApiHealth, Decided, DecisionList, Overview
 from multisched.observe.page_routes import PageSources
 from multisched.observe.pending_view import PendingView
+from multisched.observe.preemptions_view import PreemptionList
 from multisched.observe.queue_view import DomainQueue, NoDomainError, QueueView, WaitingPod
 from multisched.observe.server import ServerSettings, Sources, serve
 
@@ -271,19 +272,21 @@ class OnePage:
             decisions=(),
             views={},
             changes=self.changes,
-            nodes_changes=0,
         )
 
-    def decisions(self, *, domain: str | None, limit: int) -> DecisionList:
+    async def decisions(self, *, domain: str | None, limit: int) -> DecisionList:
         if domain == "nowhere":
             raise NoDomainError("domain nowhere: no such domain; there are job")
         one = Decided(domain="job", namespace="a", name="b", node="n1", attempt=1, score=9, at_seconds=1.0)
         return DecisionList(decisions=(one,) * min(limit, 3))
 
+    async def preemptions(self, *, plugin: str, limit: int) -> PreemptionList:
+        return PreemptionList(preemptions=())
+
     async def pending(self, *, group: str) -> PendingView:
         return PendingView(groups=(), groups_left_out=0, pods_total=len(group), age_s=0.0)
 
-    def nodes(self, query: NodesQuery) -> NodesView:
+    async def nodes(self, query: NodesQuery) -> NodesView:
         if query.resource != "cpu":
             raise NoNodeError(f"no node here has {query.resource}; there are cpu")
         shown = range(query.offset, min(600, query.offset + query.limit))
@@ -293,13 +296,13 @@ class OnePage:
             matching=600, offset=query.offset,
         )  # fmt: skip
 
-    def node(self, name: str) -> NodeDetail:
+    async def node(self, name: str) -> NodeDetail:
         raise NoNodeError(f"node {name} is not known here")
 
 
 def sources_of(health: Health, pods: int = 1, page: OnePage | None = None) -> Sources:
     found = page or OnePage()
-    pages = PageSources(found, found, found)
+    pages = PageSources(found, found, found, found)
     return Sources(health, Metrics(), OneQueue(pods), OneExplanation(), OneRepair(), OneView(), page=pages)
 
 

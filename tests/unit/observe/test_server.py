@@ -261,7 +261,7 @@ async def test_invalid_repair_plan_request_is_refused_with_the_fix(query: str, w
     ("path", "known"),
     [
         ("/api/v1/queue?domian=job", "known here: domain, limit"),
-        ("/api/v1/explain/pod/default/late?node=n1&domian=job", "known here: node, fix, names"),
+        ("/api/v1/explain/pod/default/late?node=n1&domian=job", "known here: node, fix, now, names"),
         ("/api/v1/repair/plan?domian=job", f"known here: {', '.join(PLAN_PARAMETERS)}"),
         ("/api/v1/repair/status?domian=job", "known here: domain"),
     ],

@@ -207,7 +207,8 @@ def test_complete_answer_for_a_bound_pod() -> None:
                         "node": "b",
                         "total": 420,
                         "parts": tuple(
-                            {"plugin": name, "score": score, "weight": weight} for name, score, weight in parts
+                            {"plugin": name, "score": score, "weight": weight, "raw": None}
+                            for name, score, weight in parts
                         ),
                     },
                     "ties": 1,

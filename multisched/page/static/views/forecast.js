@@ -2,7 +2,7 @@
 
 import { NoDocument, read } from "../api.js";
 import { el, figures, keyLink, link, nodeLink, number, replace, table } from "../dom.js";
-import { count, duration, percent, plain, plural } from "../format.js";
+import { count, duration, measure, percent, plural, unit } from "../format.js";
 import { weekPlot } from "../plot.js";
 
 const OLD_S = 3 * 86400;
@@ -35,7 +35,7 @@ function age(doc) {
 
 async function all(domain) {
   const doc = await read(["forecast", "services"], { domain, limit: SHOWN });
-  const rows = doc.services.map((one) => [link(["forecast", domain, one.service], one.service), one.dimension, el("strong", {}, plain(one.peak)), one.at, plain(one.mean),
+  const rows = doc.services.map((one) => [link(["forecast", domain, one.service], one.service), one.dimension, el("strong", {}, measure(one.dimension, one.peak)), one.at, measure(one.dimension, one.mean),
     percent(one.error), one.origin, count(one.pods)]);
   return [
     age(doc),
@@ -54,11 +54,11 @@ async function week(domain, service) {
       doc.history ? " The last days as measured stand below." : " Measured days are not stored here."),
     doc.dimensions.map((row) => [
       weekPlot({
-        title: `${row.dimension}: predicted peak ${plain(row.highest)} at ${row.at}, mean ${plain(row.mean)}, error ${percent(row.error)}, from ${row.origin}`,
-        unit: row.dimension, predicted: row.peak, low: row.low, high: row.high, slotSeconds: doc.slotSeconds, nowSeconds: doc.nowSeconds, zone: doc.zone,
+        title: `${row.dimension}: predicted peak ${measure(row.dimension, row.highest)} at ${row.at}, mean ${measure(row.dimension, row.mean)}, error ${percent(row.error)}, from ${row.origin}`,
+        unit: unit(row.dimension), predicted: row.peak, low: row.low, high: row.high, slotSeconds: doc.slotSeconds, nowSeconds: doc.nowSeconds, zone: doc.zone,
       }),
       measured(row.dimension) && weekPlot({
-        title: `${row.dimension}: measured on the last days, mean and highest sample`, unit: row.dimension, measured: measured(row.dimension).mean, high: measured(row.dimension).top,
+        title: `${row.dimension}: measured on the last days, mean and highest sample`, unit: unit(row.dimension), bandName: "up to the highest sample", measured: measured(row.dimension).mean, high: measured(row.dimension).top,
         low: measured(row.dimension).mean, slotSeconds: doc.history.slotSeconds, startSeconds: doc.history.startSeconds, zone: doc.zone,
       }),
     ]),

@@ -2,7 +2,7 @@
 
 import { NoDocument, read } from "../api.js";
 import { choice, el, figures, keyLink, link, nodeLink, number, podLink, replace, table } from "../dom.js";
-import { amount, count, percent, plain, plural } from "../format.js";
+import { amount, amounts, count, measure, moment, percent, plural, unit } from "../format.js";
 import { heatMap, histogram, weekPlot } from "../plot.js";
 
 const SHOWN = 500;
@@ -83,7 +83,7 @@ async function at(domain) {
   const doc = await read(["forecast", "at"], { domain, moment: asked.time, limit: SHOWN });
   const resource = doc.dimensions.includes(asked.resource) ? asked.resource : doc.dimensions[0];
   const sorted = [...doc.nodes].sort((a, b) => (b.shares[resource] ?? -1) - (a.shares[resource] ?? -1));
-  const rows = sorted.slice(0, 25).map((one) => [nodeLink(one.node), el("strong", {}, percent(one.shares[resource])), plain(one.amounts[resource])]);
+  const rows = sorted.slice(0, 25).map((one) => [nodeLink(one.node), el("strong", {}, percent(one.shares[resource])), measure(resource, one.amounts[resource])]);
   return {
     resources: doc.dimensions, matching: sorted.length,
     drawn: [
@@ -100,7 +100,7 @@ async function peaks(domain) {
   const of = (one) => one.dimensions.find((row) => row.dimension === resource);
   const sorted = [...doc.nodes].sort((a, b) => (of(b).share ?? -1) - (of(a).share ?? -1));
   const rows = sorted.slice(0, 25).map((one) => [nodeLink(one.node), percent(of(one).nowShare), el("strong", {}, percent(of(one).share)), of(one).at,
-    `${plain(of(one).peak)} of ${plain(of(one).capacity)}`, count(one.pods), count(one.unknown)]);
+    `${measure(resource, of(one).peak)} of ${measure(resource, of(one).capacity)}`, count(one.pods), count(one.unknown)]);
   return {
     resources: doc.dimensions, matching: doc.count,
     drawn: [
@@ -119,9 +119,9 @@ function openNode(root, name, app) {
   return {
     async refresh() {
       const doc = await read(["nodes", name]);
-      const forecasts = await seen("forecast", doc.domains);
+      const forecasts = await seen("forecast", doc.domains), lent = await seen("loans", app.overview.views.loans ?? []);
       const cards = await seen("gpu", doc.domains);
-      replace(body, detail(doc), forecasts.filter(Boolean).map(forecast), cards.filter(Boolean).map(gpu), podsOf(doc));
+      replace(body, detail(doc), loansOf(lent.filter(Boolean)), forecasts.filter(Boolean).map(forecast), cards.filter(Boolean).map(gpu), podsOf(doc));
     },
   };
 }
@@ -146,11 +146,18 @@ function detail(doc) {
   ];
 }
 
+/** What other domains may borrow of the node, and what they hold. */
+function loansOf(docs) {
+  const rows = docs.flatMap((doc) => doc.loans.map((one) => [one.from, one.to, one.kind, one.why || (one.closes ? `open until ${moment(one.closes)}` : "open"),
+    count(one.pods), amounts(one.held), amounts(one.room), one.onLoan?.recalledSince ? `since ${moment(one.onLoan.recalledSince)}: ${one.onLoan.why}` : "-"]));
+  return rows.length > 0 && table("On loan", ["from", "to", "kind", "state", number("pods"), "held", "more", "recalled"], rows);
+}
+
 function forecast(doc) {
   return el("section", {}, el("h3", {}, "Predicted load"), el("p", { class: "soft" }, `${doc.now} in ${doc.zone}; ${doc.state}`),
     doc.node.dimensions.map((row) => weekPlot({
-      title: `${row.dimension}: predicted peak ${plain(row.peak)} at ${row.at}, ${percent(row.share)} of its capacity`,
-      unit: row.dimension, predicted: row.week, mark: row.capacity, slotSeconds: doc.slotSeconds, nowSeconds: doc.nowSeconds, zone: doc.zone,
+      title: `${row.dimension}: predicted peak ${measure(row.dimension, row.peak)} at ${row.at}, ${percent(row.share)} of its capacity`,
+      unit: unit(row.dimension), predicted: row.week, low: row.low, high: row.high, bandName: "sum of the bands of its services", mark: row.capacity, slotSeconds: doc.slotSeconds, nowSeconds: doc.nowSeconds, zone: doc.zone,
     })),
     table("Its pods by their part of its peak", ["pod", "service", number("part"), "predicted by", number("peak without it")],
       doc.pods.slice(0, 50).map((one) => [keyLink(one.pod), one.service, percent(one.share), one.by, percent(one.left.share)])));

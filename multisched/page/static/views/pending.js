@@ -20,6 +20,7 @@ export const pending = {
       async refresh() {
         const doc = await read(["pending"], { group: chosen });
         replace(body, summary(doc), groups(doc, chosen), chosen && pods(doc, chosen));
+        return doc.ageS;
       },
     };
   },

@@ -7,28 +7,31 @@ import { count, duration } from "../format.js";
 export const pod = {
   name: "pod", title: "Pod", every: 3_000, within: "decisions",
   open(root, [namespace = "", name = ""]) {
-    const body = el("div", {}), fixes = el("div", { "aria-live": "polite" });
-    const fix = el("button", { type: "button", onclick: () => find() }, "Find the smallest fix");
-    const tools = el("p", { class: "tools" }, fix, " ", link(["try", namespace], "Try a pod (what-if)"));
-    root.append(el("h2", {}, `Pod ${namespace}/${name}`), body, tools, fixes);
+    const body = el("div", {}), answer = el("div", { "aria-live": "polite" });
+    const button = (text, query, draw) => el("button", { type: "button", onclick: (event) => onCopy(event.target, query, draw) }, text);
+    const fix = button("Find the smallest fix", { fix: "true" }, (view) => fixTable(view.fixes));
+    const raw = button("Score again with raw scores", { now: "true" }, (view) => (view.now ? attempt(view.now, false) : notes(view)));
+    const tools = el("p", { class: "tools" }, fix, " ", raw, " ", link(["try", namespace], "Try a pod (what-if)"));
+    root.append(el("h2", {}, `Pod ${namespace}/${name}`), body, tools, answer);
 
-    async function find() {
-      fix.disabled = true;
-      replace(fixes, el("p", { class: "soft" }, "trying changes on a copy of the cluster"));
+    /** Asks what takes a trial on a copy of the cluster, which may take seconds. */
+    async function onCopy(asked, query, draw) {
+      asked.disabled = true;
+      replace(answer, el("p", { class: "soft" }, "trying it on a copy of the cluster"));
       try {
-        replace(fixes, fixTable((await read(["explain", "pod", namespace, name], { fix: "true" })).fixes));
+        replace(answer, draw(await read(["explain", "pod", namespace, name], query)));
       } catch (error) {
         if (!(error instanceof NoDocument)) throw error;
-        replace(fixes, el("p", { class: "problem" }, error.message));
+        replace(answer, el("p", { class: "problem" }, error.message));
       } finally {
-        fix.disabled = false;
+        asked.disabled = false;
       }
     }
 
     return {
       async refresh() {
         const view = await read(["explain", "pod", namespace, name]);
-        tools.hidden = view.state === "bound";
+        fix.hidden = view.state === "bound";
         const attempts = view.attempts.length ? view.attempts : view.now ? [view.now] : [];
         replace(body, state(view), attempts.slice(0, 1).map((one) => attempt(one, view.attempts.length > 0)),
           history(view), attempts.length > 1 && el("details", {}, el("summary", {}, "Earlier attempts"), attempts.slice(1).map((one) => attempt(one, true))));
@@ -47,9 +50,11 @@ function state(view) {
     view.waitingFor && el("p", { class: "lead" }, `It waits for ${view.waitingFor}.`),
     view.wakes.length > 0 && el("section", {}, el("h3", {}, "What would wake it"),
       el("ul", {}, view.wakes.map((one) => el("li", {}, `${one.plugin}: ${one.events.join("; ")}`)))),
-    view.notes.map((note) => el("p", { class: "soft" }, note)),
+    notes(view),
   ];
 }
+
+const notes = (view) => view.notes.map((note) => el("p", { class: "soft" }, note));
 
 function attempt(one, isRecorded) {
   const title = isRecorded ? `Attempt ${one.number}, ${duration(one.agoS)} ago: ${one.outcome}` : `An attempt now, on a copy: ${one.outcome}`;
@@ -78,19 +83,22 @@ function refusals(one) {
   return table("Filters: the first plugin that refused each node", ["plugin", number("nodes"), "reason", "for example", "code"], rows);
 }
 
-/** Normalised score times weight per plugin, for the chosen node and the runners-up. */
+/** Scores per plugin, for the chosen node and the runners-up: weighted; normalised times weight; raw, where they are known. */
 function scores(one) {
   const nodes = [one.winner, ...one.runnersUp].filter((scored) => scored && scored.parts.length);
   if (!nodes.length) return null;
   const plugins = [...new Set(nodes.flatMap((scored) => scored.parts.map((part) => part.plugin)))];
   const cell = (scored, plugin) => {
     const part = scored.parts.find((candidate) => candidate.plugin === plugin);
-    return part ? [el("strong", {}, count(part.score * part.weight)), el("span", { class: "soft" }, ` ${part.score} × ${part.weight}`)] : "-";
+    if (!part) return "-";
+    return [el("strong", {}, count(part.score * part.weight)), el("span", { class: "soft" }, ` ${part.score} × ${part.weight}`),
+      hasRaw && [el("br"), el("span", { class: "soft" }, part.raw === null ? "raw not known" : `raw ${count(part.raw)}`)]];
   };
+  const hasRaw = nodes.some((scored) => scored.parts.some((part) => part.raw !== null));
   const rows = nodes.map((scored, at) => [nodeLink(scored.node), at === 0 && one.winner === scored ? "chosen" : "", el("strong", {}, count(scored.total)),
     ...plugins.map((plugin) => cell(scored, plugin))]);
   return [
-    table("Scores of the best nodes: weighted, then normalised (0 to 100) × weight", ["node", "result", number("total"), ...plugins.map(number)], rows),
+    table(`Scores of the best nodes: weighted, then normalised (0 to 100) × weight${hasRaw ? ", then raw" : ""}`, ["node", "result", number("total"), ...plugins.map(number)], rows),
     one.ties > 1 && el("p", { class: "soft" }, `${count(one.ties)} nodes had the highest score; one of them was chosen at random.`),
     one.passedOver.length > 0 && el("p", { class: "soft" }, "Better, but no longer feasible when the pod was to be assumed: ", one.passedOver.join(", ")),
   ];

@@ -2,7 +2,7 @@
 
 import { read } from "../api.js";
 import { el, keyLink, number, replace, table } from "../dom.js";
-import { count, plural } from "../format.js";
+import { amounts, clock, count, plural } from "../format.js";
 
 export const teams = {
   name: "teams", title: "Teams", every: 5_000,
@@ -13,8 +13,10 @@ export const teams = {
       async refresh() {
         const views = app.overview.views;
         const quotas = views.quotas ? await read(["quotas", "now"], { domain: views.quotas[0] }) : null;
+        const reclaims = views.quotas ? await read(["decisions", "preemptions"], { plugin: "ElasticQuota" }) : null;
         const gangs = views.gangs ? await read(["gangs", "now"], { domain: views.gangs[0] }) : null;
-        replace(body, quotas ? tree(quotas) : el("p", { class: "soft" }, "No domain has quotas."), gangs && gangTable(gangs));
+        replace(body, quotas ? tree(quotas) : el("p", { class: "soft" }, "No domain has quotas."), reclaims && reclaimTable(reclaims, quotas),
+          gangs && gangTable(gangs));
       },
     };
   },
@@ -31,6 +33,18 @@ function tree(doc) {
     doc.trouble && el("p", { class: "warn" }, doc.trouble),
     table("Levels of the tree", ["level", "resource", "0 to max", ...["used", "min", "borrowed", "lent", "max", "fair share", "requested"].map(number)], rows),
     doc.levelsLeftOut > 0 && el("p", { class: "soft" }, `${plural(doc.levelsLeftOut, "level")} not shown`));
+}
+
+/** The last reclaims: which team took back what from which. A team is the level of the tree that names the pod's namespace. */
+function reclaimTable(doc, quotas) {
+  const teamOf = new Map(quotas.levels.flatMap((level) => level.namespaces.map((namespace) => [namespace, level.path])));
+  const teams = (pods) => [...new Set(pods.map((one) => one.pod.split("/")[0]).map((namespace) => teamOf.get(namespace) ?? namespace))].join(", ");
+  const some = (pods, more) => [pods.slice(0, 5).map((one, at) => [at ? ", " : "", keyLink(one.pod)]),
+    pods.length + more > 5 && ` and ${plural(pods.length + more - 5, "other")}`];
+  const gone = (one) => one.victims.filter((victim) => victim.state === "gone").length;
+  const rows = doc.preemptions.map((one) => [clock(one.atSeconds), teams(one.pods), some(one.pods, one.podsLeftOut), teams(one.victims), some(one.victims, one.victimsLeftOut),
+    amounts(one.freed), el("span", { class: one.state === "not carried out" ? "bad" : null }, `${one.state}, ${count(gone(one))} of ${count(one.victims.length)} gone`)]);
+  return table("The last reclaims", [number("at"), "reclaimed by", "for pods", "from", "evicted pods", "they requested", "state"], rows, "none since this process started");
 }
 
 const key = (kind, text) => el("span", { class: "key" }, el("span", { class: `swatch ${kind}`, "aria-hidden": "true" }), ` ${text} `);

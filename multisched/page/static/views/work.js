@@ -2,11 +2,10 @@
 
 import { NoDocument, read } from "../api.js";
 import { el, figures, keyLink, nodeLink, number, replace, table } from "../dom.js";
-import { amount, clock, count, duration, moment, percent, plain, plural } from "../format.js";
+import { amounts, clock, count, duration, moment, percent, plain, plural } from "../format.js";
 import { linePlot } from "../plot.js";
 
 const SHOWN = 100;
-const AMOUNTS = { cpuMilli: "cpu", memoryBytes: "memory" };
 
 export const work = {
   name: "work", title: "GPU, jobs, loans", every: 5_000,
@@ -76,9 +75,8 @@ function units(doc) {
 }
 
 function loans(doc) {
-  const of = (amounts) => Object.entries(amounts).map(([name, value]) => `${amount(AMOUNTS[name] ?? name, value)} ${AMOUNTS[name] ?? name}`).join(", ") || "-";
-  const rows = doc.loans.map((one) => [one.from, one.kind, one.why || (one.closes ? `open until ${moment(one.closes)}` : "open"), count(one.nodes), count(one.pods), of(one.held), of(one.room), one.noticeSeconds === null ? "-" : duration(one.noticeSeconds)]);
-  const nodes = doc.nodes.map((one) => [nodeLink(one.node), one.from, count(one.pods), of(one.held), one.recalledSince ? moment(one.recalledSince) : "-", one.why || "-"]);
+  const rows = doc.loans.map((one) => [one.from, one.kind, one.why || (one.closes ? `open until ${moment(one.closes)}` : "open"), count(one.nodes), count(one.pods), amounts(one.held), amounts(one.room), one.noticeSeconds === null ? "-" : duration(one.noticeSeconds)]);
+  const nodes = doc.nodes.map((one) => [nodeLink(one.node), one.from, count(one.pods), amounts(one.held), one.recalledSince ? moment(one.recalledSince) : "-", one.why || "-"]);
   const told = doc.told.map((one) => [keyLink(one.pod), one.from, moment(one.evictedAt), one.isEvicted ? "evicted" : "told", one.why]);
   return el("section", {},
     el("h3", {}, `Loans to domain ${doc.domain}`),

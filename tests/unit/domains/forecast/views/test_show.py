@@ -74,6 +74,23 @@ async def test_nodes_are_sorted_by_peak_and_show_its_time() -> None:
     assert worst.percent == pytest.approx(100 * cpu["share"])
 
 
+async def test_band_of_a_node_is_the_sum_of_those_of_its_services() -> None:
+    fleet = small_fleet()
+    profiles = make_profiles(("cpu",), shop__web={"cpu": evening(2.0)})
+    gap = np.where(np.arange(168) == MORNING, np.nan, 1.0)
+    low, high = (0.5 * profiles.peak * gap).astype(np.float32), (1.25 * profiles.peak).astype(np.float32)
+    fleet.plugin.adopt(msgspec.structs.replace(profiles, low=low, high=high))
+    fleet.stand("", "guest", "n1")
+    found = await fleet.show("node", name="n1")
+    cpu, log = found["node"]["dimensions"]
+    guest = cpu["week"][EVENING] - 2 * 2.0
+    assert guest > 0
+    assert cpu["low"][EVENING] == pytest.approx(2 * 1.0 + guest, rel=1e-3)
+    assert cpu["high"][EVENING] == pytest.approx(2 * 2.5 + guest, rel=1e-3)
+    assert cpu["low"][MORNING] == pytest.approx(cpu["week"][MORNING]), "a gap in the bound"
+    assert (log["low"], log["high"]) == (log["week"], log["week"]), "a dimension without a profile has no band"
+
+
 async def test_part_of_a_list_has_the_fullest_nodes_and_the_services_with_most_pods() -> None:
     fleet = small_fleet()
     found = await fleet.show("nodes", limit="1", offset="1")
