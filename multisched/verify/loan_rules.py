@@ -1,6 +1,6 @@
 """Rules of loans: what pods of a borrower may request on nodes of the lender, and how much.
 
-Written from docs/loans.md. Not judged: the hours of a loan, the lender's reserve, and amounts of idle capacity, which depend on the use
+Written from docs/loans.md. Not judged: the hours of a loan, reserves, and amounts of idle capacity, which depend on the use
 of the node at that time.
 """
 
