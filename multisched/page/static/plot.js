@@ -31,7 +31,7 @@ export function linePlot({ title, unit, labels, lines, band, bandName = "band", 
       svg("text", { x: LEFT - 6, y: y(share * top) + 4, "text-anchor": "end" }, plain(share * top)));
   }
   for (let at = 0; at < size; at += step) {
-    parts.push(svg("line", { class: "grid", x1: x(at), x2: x(at), y1: TOP, y2: H - BOTTOM }), svg("text", { x: x(at) + 3, y: H - BOTTOM + 16 }, labels[at]));
+    parts.push(svg("line", { class: "grid", x1: x(at), x2: x(at), y1: TOP, y2: H - BOTTOM }), svg("text", x(at) > W - 50 ? { x: W - RIGHT, y: H - BOTTOM + 16, "text-anchor": "end" } : { x: x(at) + 3, y: H - BOTTOM + 16 }, labels[at]));
   }
   const shading = lines.some(([name]) => name === "predicted") ? "band" : "band measuredband";
   if (band) parts.push(svg("path", { class: shading, d: bandPath(band[0], band[1], x, y) }));
