@@ -17,6 +17,11 @@ from multisched.config.schema import API_VERSION, KIND, Configuration, ServerCon
 
 HISTORY: Final = "history.csv"
 HISTORY_DAYS: Final = 14
+TIDE: Final[dict[str, Any]] = {
+    "name": "GpuTide",
+    "args": {"inference": {"selector": {"matchLabels": {"app": "translate"}}}, "notice": "90s"},
+}
+"""Training gets the cards that the service `translate` does not need."""
 
 
 def sample_history() -> Path:
@@ -26,7 +31,7 @@ def sample_history() -> Path:
 
 
 def demo_configuration() -> Configuration:
-    """Returns the three built-in domains, with PeakForecast trained on the sample history."""
+    """Returns the three built-in domains, with PeakForecast trained on the sample history, and a tide of GPUs."""
     forecast: dict[str, Any] = {
         "name": "PeakForecast",
         "args": {"files": [str(sample_history())], "windowDays": HISTORY_DAYS},
@@ -36,7 +41,7 @@ def demo_configuration() -> Configuration:
         "kind": KIND,
         "domains": [
             {"name": "forecast", "profile": {"plugins": {"enabled": [forecast]}}},
-            {"name": "gpu"},
+            {"name": "gpu", "profile": {"plugins": {"enabled": [TIDE]}}},
             {"name": "job"},
         ],
     }

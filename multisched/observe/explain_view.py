@@ -146,6 +146,8 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     waiting_for: str
     """What it waits for now, in a sentence; empty for a bound pod."""
     node: str = ""
+    requests: dict[str, int] = {}
+    """Resource -> what the pod requests: milli-CPU for cpu, bytes or counts for all others."""
     since_s: float = 0.0
     """Seconds in this state; 0 if unknown."""
     retry_in_s: float | None = None

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from multisched.simulate.judge import Busiest, Figures, RunFigures, Worst
-from multisched.simulate.report import Document, Plot, Report, Table, rounded
+from multisched.simulate.report import Document, Plot, Report, Table, rounded, verdict_of
 from multisched.simulate.scenario import Scenario
 from multisched.simulate.scenario_schema import API_VERSION
 from multisched.simulate.scenario_time import DAY_S, format_time
@@ -61,7 +61,10 @@ def report_of(scenario: Scenario, outcomes: Outcomes) -> Report:
     names = tuple(policy.name for policy in scenario.policies)
     plots = {name: _plots(number, name, document, outcomes) for number, name in enumerate(scenario.usage.dimensions)}
     table, html_table = _table(document), _html_table(document)
-    return Report(scenario.name, document, names, table, html_table, tuple(_notes(scenario, outcomes)), plots)
+    first = scenario.usage.dimensions[0]
+    tops = {one["name"]: 100.0 * one["mean"]["dimensions"][first]["worstSlot"]["load"] for one in document["policies"]}
+    verdict = verdict_of(f"highest load of a node in {first}", tops, " % of capacity")
+    return Report(scenario.name, document, names, table, html_table, verdict, tuple(_notes(scenario, outcomes)), plots)
 
 
 def _document(scenario: Scenario, outcomes: Outcomes) -> Document:
@@ -253,6 +256,8 @@ def _plots(number: int, dimension: str, document: Document, outcomes: Outcomes) 
             {name: (values * 100).tolist() for name, values in tops.items()},
             days,
             marks=(80, 100),
+            unit="% of capacity",
+            axis="day",
         ),
-        Plot("Coefficient of variation at the two busiest hours of each day", uneven, days),
+        Plot("Coefficient of variation at the two busiest hours of each day", uneven, days, unit="CV", axis="day"),
     ]

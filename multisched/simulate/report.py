@@ -39,6 +39,10 @@ class Plot(msgspec.Struct, frozen=True):
     """Of equal parts of the axis, in order."""
     marks: Sequence[float] = ()
     """Values of horizontal lines."""
+    unit: str = ""
+    """Of the values."""
+    axis: str = "time"
+    """What the labels are."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -52,10 +56,23 @@ class Report(msgspec.Struct, frozen=True):
     """For `-o table`."""
     html_table: Table
     """For `-o html`."""
+    verdict: str
+    """The result in one sentence, see `verdict_of`."""
     notes: tuple[str, ...] = ()
     """What a reader needs in addition to the figures."""
     plots: Mapping[str, Sequence[Plot]] = {}
     """Heading -> its plots."""
+
+
+def verdict_of(figure: str, values: Mapping[str, float], unit: str = "", *, most: bool = False) -> str:
+    """Returns which policy has the least of a figure, or `most` of it, and which one is last. `values`: policy -> figure."""
+    order = sorted(values, key=lambda name: values[name], reverse=most)
+    best, last = order[0], order[-1]
+    shown = {name: f"{value:.3g}{unit}" for name, value in values.items()}
+    if shown[best] == shown[last]:
+        who = f"Policy {best} has" if len(order) == 1 else f"All {len(order)} policies have the same"
+        return f"{who} {figure}: {shown[best]}."
+    return f"Policy {best} has the {'highest' if most else 'lowest'} {figure}: {shown[best]}; {last} has {shown[last]}."
 
 
 def text_of(report: Report) -> str:

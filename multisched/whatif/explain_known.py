@@ -154,6 +154,7 @@ def describe(program: Program, known: KnownPod, query: ExplainQuery) -> PodView:
         state=BOUND if known.is_bound else "refused",
         waiting_for="" if known.is_bound else f"a change of the pod itself: {known.refusal}",
         node=known.node,
+        requests=dict(pod.requests),
         since_s=0.0 if known.is_bound else now_s - known.refused_at_s,
     )
     if worker is None:

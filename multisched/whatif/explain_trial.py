@@ -71,6 +71,7 @@ class DumpExplanations:
             state=BOUND if pod.node else "pending",
             waiting_for="",
             node=pod.node,
+            requests=dict(pod.requests),
             notes=(*plugin_notes(sandbox.program, worker, pod, nodes), *key_notes(sandbox.program, worker, pod, nodes)),
         )
         return complete(view, sandbox, pod, query)

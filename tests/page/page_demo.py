@@ -12,7 +12,7 @@ import aiohttp
 import orjson
 
 from multisched.client.transport import connect
-from multisched.demo.configuration import HISTORY_DAYS, sample_history
+from multisched.demo.configuration import HISTORY_DAYS, TIDE, sample_history
 from multisched.testing.builders import container, pod_document
 from tests.integration.program.command import multisched
 
@@ -23,10 +23,6 @@ HOSTILE: Final = "<img src=x onerror=window.hurt=1>"
 """Markup that a page must show as text."""
 BIDI: Final = "\u202egnp.exe"
 
-TIDE: Final = {
-    "name": "GpuTide",
-    "args": {"inference": {"selector": {"matchLabels": {"app": "translate"}}}, "notice": "90s"},
-}
 UNITS: Final = {
     "name": "ServerlessUnits",
     "args": {

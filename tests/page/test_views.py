@@ -22,7 +22,12 @@ VIEWS: Final = {
     "group": (f"pending/{FULL}", (r"default/too-big", r"longest waiting pods")),
     "pod": (
         "pod/default/too-big",
-        (r"It waits for an event that can help NodeResourcesFit", r"What would wake it", r"0 feasible"),
+        (
+            r"It waits for an event that can help NodeResourcesFit.* refused \d+ of \d+ nodes: Insufficient cpu",
+            r"requests\s+40 cores cpu",
+            r"What would wake it",
+            r"0 feasible",
+        ),
     ),
     "nodes": ("nodes", (rf"{NODES} nodes: .* cores of .* cores cpu requested", r"requested / allocatable", r"gpu-000")),
     "node": (
@@ -157,6 +162,7 @@ async def test_peaks_are_shown_on_the_heat_map(tab: Tab, demo: Demo) -> None:
     assert all(re.fullmatch(r"work-\d+: \d+ %, \w{3} \d\d:00", one) for one in labels), labels
     await choose(tab, "at")
     await until_it_says(tab, "Nodes by predicted cpu at 20:00")
+    await until_it_says(tab, "None of these nodes will have 90 % of cpu in use at 20:00. The fullest is work-")
     await choose(tab, "now")
     await until_it_says(tab, "requested cpu")
 

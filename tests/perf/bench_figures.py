@@ -31,6 +31,7 @@ MIN_EVENTS_STORED: Final = 0.99
 MIN_GANG_RATE_SHARE: Final = 0.8
 """A gang of thousands is bound as fast as pods without gangs, or nearly."""
 MIN_FRACTION_RATE_SHARE: Final = 0.8
+MIN_PAGES_RATE_SHARE: Final = 0.98
 """The same of parts of GPUs."""
 
 
@@ -256,6 +257,12 @@ def fraction_bars(plain: Sequence[Round], fractions: Sequence[Round]) -> list[Ba
         ),
         *_safety_bars([*plain, *fractions]),
     ]
+
+
+def page_bars(without: Sequence[Round], pages: Sequence[Round]) -> list[Bar]:
+    """Open pages against none, in the same run."""
+    share = medians(pages)["pods_per_s"] / medians(without)["pods_per_s"]
+    return [at_least("pods/s with open pages, times the rate without", share, MIN_PAGES_RATE_SHARE)]
 
 
 def _gang_bars(rounds: Sequence[GangRound]) -> list[Bar]:

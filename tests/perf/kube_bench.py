@@ -11,6 +11,7 @@ job-burst, cron, turnover
 steady     forecast pods come at 50/s while the job domain takes a burst of 5,000.
 large      100,000 pods stand on the nodes: multisched's memory, and its time from start to first bind.
 large-gang One gang of 5,000 pods, and as many pods without a gang.
+pages      Plain pods with PAGES open web pages that read a view every few seconds, and without.
 gpu-fractions
            5,000 parts of GPUs on 1,000 nodes of 8, half of them in gpushare's dialect, and as many plain pods on as many nodes.
 
@@ -33,7 +34,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import pstdev
@@ -58,6 +59,7 @@ from tests.perf.bench_figures import (
     fraction_bars,
     large_bars,
     large_gang_bars,
+    page_bars,
     quantile_ms,
     shape_bars,
     steady_bars,
@@ -65,13 +67,15 @@ from tests.perf.bench_figures import (
     verdict,
 )
 from tests.perf.burst_bench import BurstBench
-from tests.perf.contenders import CEILING, KUBE_SCHEDULER, MULTISCHED, Contender, kube_scheduler, multisched
+from tests.perf.contenders import CEILING, DEFAULTS, KUBE_SCHEDULER, MULTISCHED, Contender, kube_scheduler, multisched
 from tests.perf.other_tree import checked_out
+from tests.perf.page_readers import open_pages
 from tests.perf.shapes import Shape
 from tests.real.control_plane import ControlPlane
 from tests.real.program import Program
+from tests.real.prometheus_server import free_port
 
-SCENARIOS: Final = (*shapes.BY_NAME, *burst_bench.SCENARIOS, "steady", "large", "large-gang", "gpu-fractions")
+SCENARIOS: Final = (*shapes.BY_NAME, *burst_bench.SCENARIOS, "steady", "large", "large-gang", "gpu-fractions", "pages")
 COMPARED: Final = ("plain", "services", "anti-affinity")
 """The scenarios of `--against`, unless `--scenario` names others."""
 CONTENDERS: Final = (MULTISCHED, KUBE_SCHEDULER, CEILING)
@@ -88,6 +92,8 @@ LARGE_WAITING_PODS: Final = 200
 ONE_GANG: Final = "one gang"
 PLAIN: Final = "plain"
 FRACTIONS: Final = "fractions"
+PAGES: Final = 10
+WITHOUT, PAGES_OPEN = "no page", f"{PAGES} pages"
 FORECAST: Final = "forecast-scheduler"
 JOB: Final = "job-scheduler"
 
@@ -143,6 +149,9 @@ async def run_scenario(name: str, options: Options, folder: Path) -> tuple[Mappi
         if name == "gpu-fractions":
             plain, fractions = await bench.gpu_fractions()
             return {PLAIN: plain, FRACTIONS: fractions}, fraction_bars(plain, fractions)
+        if name == "pages":
+            without, pages = await bench.pages()
+            return {WITHOUT: without, PAGES_OPEN: pages}, page_bars(without, pages)
         steady = await bench.steady()
         return {MULTISCHED: steady}, steady_bars(steady)
 
@@ -244,6 +253,30 @@ class Bench:
                 rounds[kind].append(await self._measure(contender, list(pods)))
                 _say(f"gpu-fractions {number + 1}: {kind} {rounds[kind][-1]}")
         return rounds[PLAIN], rounds[FRACTIONS]
+
+    async def pages(self) -> tuple[list[Round], list[Round]]:
+        """Alternates between no page and PAGES pages, which read documents all the time."""
+        await self._client.create_all(NODES, workload.work_nodes(self._options.nodes))
+        port, file = free_port(), self._plane.folder / "pages.yaml"
+        file.write_text(DEFAULTS.read_text().replace("port: 0", f"port: {port}"))
+        contender, count = multisched(file), self._options.pods or shapes.BY_NAME["plain"].count
+        rounds: dict[str, list[Round]] = {WITHOUT: [], PAGES_OPEN: []}
+
+        async def read() -> None:
+            while True:
+                with suppress(OSError):
+                    async with await anyio.connect_tcp("127.0.0.1", port):
+                        break
+                await anyio.sleep(EVENTS_POLL_S)
+            async with open_pages(f"http://127.0.0.1:{port}", PAGES) as readers:
+                await readers.tell("work", LONG_STALL_S)
+
+        for number in range(self._options.rounds):
+            for name in rounds if number % 2 == 0 else reversed(rounds):
+                meanwhile = read if name == PAGES_OPEN else None
+                rounds[name].append(await self._measure(contender, list(workload.pods(count, FORECAST)), meanwhile))
+                _say(f"pages {number + 1}: {name} {rounds[name][-1]}")
+        return rounds[WITHOUT], rounds[PAGES_OPEN]
 
     async def _fill(self, pods: Sequence[tuple[dict[str, Any], int]], nodes: Sequence[str]) -> None:
         """Creates pods and binds each to its node."""

@@ -1,7 +1,8 @@
 """What open pages cost: bytes per page, how long they keep the event loop busy, and each document; 5,000 nodes, 100,000 pods.
 
 `--pages` streams are open, in a process of their own; nothing else happens, so that the loop is busy with the documents only.
-Pods are made in the API server of the embedded cluster, in the same process, before the measurement begins.
+Pods are made in the API server of the embedded cluster, in the same process, before the measurement begins. `--browser`: frames and
+updates in Chromium, too. Throughput with open pages: `kube_bench --scenario pages`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from multisched.testing.builders import container, node_document, pod_document
 from multisched.testing.quiet_observer import QuietObserver
 from multisched.whatif.explain_source import ProgramExplanations
 from multisched.whatif.repair_source import RepairPlans, plans_of
+from tests.perf.page_frames import measure_frames
 from tests.perf.page_readers import POLL_S, VIEWS, open_pages
 
 CONFIGURATION: Final = """
@@ -131,8 +133,8 @@ def sources_of(program: Program) -> Sources:
     return Sources(Health(), Metrics(), queues, explain, repair, views, page=page)
 
 
-async def measure(program: Program, pages: int) -> None:
-    """Prints what the pages cost the loop of the program, which is idle otherwise."""
+async def measure(program: Program, pages: int, *, with_browser: bool) -> None:
+    """Prints what the pages cost the loop of the program, which is idle otherwise; and a browser, if there is one."""
     stalls = Stalls()
     watching = asyncio.create_task(stalls.watch())
     async with serve(ServerSettings(port=0), sources_of(program)) as url:
@@ -142,18 +144,21 @@ async def measure(program: Program, pages: int) -> None:
             for path in DOCUMENTS:
                 await stalls.during(f"{TIMES} x {path}", lambda path=path: readers.tell("read", TIMES, path))  # type: ignore[misc]
             await stalls.during(f"{TIMES} x {pages} pages at once", lambda: readers.tell("crowd", TIMES, *VIEWS))
-    watching.cancel()
+        watching.cancel()
+        if with_browser:
+            await measure_frames(url)
 
 
-async def main(nodes: int, bound: int, pending: int, pages: int) -> None:
+async def main(nodes: int, bound: int, pending: int, pages: int, *, with_browser: bool) -> None:
     async with filled_program(nodes, bound, pending) as program:
         print(f"{nodes:,} nodes, {bound:,} bound and {pending:,} pending pods, {pages} pages")
-        await measure(program, pages)
+        await measure(program, pages, with_browser=with_browser)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in (("nodes", 5_000), ("bound", 90_000), ("pending", 10_000), ("pages", 10)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--browser", action="store_true", help="measure frames and updates in Chromium, too")
     wanted = parser.parse_args()
-    asyncio.run(main(wanted.nodes, wanted.bound, wanted.pending, wanted.pages))
+    asyncio.run(main(wanted.nodes, wanted.bound, wanted.pending, wanted.pages, with_browser=wanted.browser))

@@ -1,12 +1,12 @@
 """The forecast report as one self-contained HTML page, which loads nothing from elsewhere.
 
-Tables are written here, so that they work without scripts; plots, the heat map and what-if are drawn by `page.js` from
-the document. Names are escaped: hidden characters are made visible, and markup is written as text.
+Stylesheet, tables and plots are those of the web page (`multisched.page.report`). Plots, the heat map and what-if are drawn by
+`page.js` from the document. Names are escaped: hidden characters are made visible, and markup is written as text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -17,10 +17,10 @@ import orjson
 from domains.forecast.commands.tables import amount, fraction, of_capacity
 from multisched.model.plural import counted
 from multisched.model.visible_text import escaped_document
+from multisched.page.report import report_page, report_table
 
 _BESIDE: Final = Path(__file__)
 _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 Document = dict[str, Any]
 
@@ -28,23 +28,31 @@ Document = dict[str, Any]
 def page_of(document: Document) -> str:
     """Renders the whole page."""
     document = escaped_document(document)
-    title = f"Forecast of domain {document['domain']}" if document["domain"] else "Forecast"
-    head = (
-        '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><title>{escape(title)}</title>'
-    )
-    style, script = (_BESIDE.with_suffix(end).read_text() for end in (".css", ".js"))
-    body = "\n".join([f"<h1>{escape(title)}</h1>", f"<p>{escape(_lead(document))}</p>", *_sections(document)])
+    title = escape(f"Forecast of domain {document['domain']}" if document["domain"] else "Forecast")
+    body = [f"<p>{escape(_lead(document))}</p>", *_sections(document)]
+    script = _BESIDE.with_suffix(".js").read_text()
+    return report_page(title, escape(_verdict(document)), body, orjson.dumps(document).decode(), script)
+
+
+def _verdict(document: Document) -> str:
+    """Returns which nodes are predicted to be too full, or the busiest service."""
+    shares = [
+        (peak / max(capacity, 1e-9), one, index)
+        for one in (document["nodes"] or {"nodes": ()})["nodes"]
+        for index, (peak, capacity) in enumerate(zip(one["peak"], one["capacity"], strict=True))
+        if capacity is not None
+    ]
+    if not shares:
+        known = counted(len(document["services"]), "service")
+        return f"{known} have a forecast; there are no nodes with a capacity to compare it with."
+    over = len({one["node"] for share, one, _ in shares if share > 1.0})
+    share, one, index = max(shares, key=lambda found: found[0])
+    when = _slot_name(one["slot"][index], document["slotSeconds"])
+    who = f"{counted(over, 'node')} of {len(document['nodes']['nodes'])} will be" if over else "No node will be"
+    name = document["nodes"]["dimensions"][index]
     return (
-        f'<!doctype html>\n<html lang="en"><head>{head}<style>{style}</style></head>\n<body>\n{body}\n'
-        f'<script type="application/json" id="document">{_embedded(document)}</script>\n<script>{script}</script>\n'
-        "</body></html>"
+        f"{who} fuller than its capacity; the fullest is {one['node']}, with {fraction(share)} of its {name} at {when}."
     )
-
-
-def _embedded(document: Document) -> str:
-    """Encodes JSON that cannot close the surrounding script element."""
-    return orjson.dumps(document).decode().replace("<", "\\u003c")
 
 
 def _lead(document: Document) -> str:
@@ -68,8 +76,8 @@ def _sections(document: Document) -> Iterator[str]:
         if history is None
         else "the last days"
     )
-    yield f'<p class="scripted">Use per replica, {text}: the band in which new samples are expected, the predicted peak,'
-    yield " the mean and the highest sample of each slot.</p>"
+    yield f'<p class="scripted">Use per replica, {text}. Predicted: the band in which new samples are expected, and the peak.'
+    yield " Measured, in another colour: the mean and the highest sample of each slot.</p>"
     notes = [] if history is None else history.get("notes", [])
     if notes:
         yield f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul>"
@@ -92,7 +100,7 @@ def _node_sections(document: Document) -> Iterator[str]:
     yield ' <label><input type="radio" name="when" value="slot"> at <input id="slot" type="range" min="0"'
     yield f' max="{document["slots"] - 1}" value="{nodes["nowSlot"]}"></label> <output id="slotname"></output>'
     yield f' <label>in <select id="dimension"><option value="-1">the fullest dimension</option>{dimensions}</select></label></form>'
-    yield '<p class="scripted" id="legend"></p><div id="heat" class="scripted"></div>'
+    yield '<div id="heat" class="scripted"></div>'
     yield '<h3 class="scripted">What if</h3><form class="scripted" id="whatif">'
     yield '<label>this many replicas <input id="count" type="number" min="-200" max="200" value="1"></label>'
     yield ' <label>of <select id="which"></select></label> <button>come (or leave, below zero)</button>'
@@ -110,7 +118,7 @@ def _nodes_table(document: Document) -> str:
         for capacity, peak, now, slot in zip(one["capacity"], one["peak"], one["now"], one["slot"], strict=True):
             row += [_of(peak, capacity), _slot_name(slot, document["slotSeconds"]), _of(now, capacity)]
         rows.append(row)
-    return _table(head, rows)
+    return report_table("Predicted use of nodes", head, rows)
 
 
 def _of(plain: float, capacity: float | None) -> str:
@@ -131,18 +139,9 @@ def _services_table(document: Document) -> str:
                 when = _slot_name(known["slot"], document["slotSeconds"])
                 row += [amount(known["peak"]), when, fraction(known["error"]), known["origin"]]
         rows.append(row)
-    return _table(head, rows)
+    return report_table("Services: use of one replica", head, rows)
 
 
 def _slot_name(slot: int, slot_s: int) -> str:
     day, second = divmod(slot * slot_s, 86_400)
     return f"{_DAYS[day]} {second // 3_600:02}:{second % 3_600 // 60:02}"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    top = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    body = "".join(
-        f'<tr><th scope="row">{escape(row[0])}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row[1:])}</tr>'
-        for row in rows
-    )
-    return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -26,7 +26,7 @@ from multisched.config.document import Document, Problem
 from multisched.config.sections import Section
 from multisched.simulate.contribution import Contribution, Workload
 from multisched.simulate.policies import plugins_of, with_plugin
-from multisched.simulate.report import Plot, Report, Table, rounded
+from multisched.simulate.report import Plot, Report, Table, rounded, verdict_of
 from multisched.simulate.scenario import Policy
 from multisched.simulate.scenario_schema import API_VERSION, ScenarioHeader
 
@@ -91,9 +91,13 @@ class TraceSimulation(msgspec.Struct, frozen=True):
         intro = f"{self.name}: {document['gpus']} GPUs on {len(trace.nodes)} nodes, load {trace.load:g}; means over {len(self.seeds)} seeds"
         table = Table(intro, head, rows, LEGEND)
         lines = {name: means_over(runs) for name, runs in outcomes.items()}
-        plots = {"allocation": [Plot("Allocated GPUs in percent, by arrived load", lines, ["0", f"{trace.load:g}"])]}
+        labels, title = ["0", f"{trace.load:g}"], "Allocated GPUs in percent, by arrived load"
+        allocated = Plot(title, lines, labels, unit="% of all GPUs", axis="arrived load / capacity")
+        means = {str(one["name"]): float(one["gpuAllocated"]["mean"]) for one in policies}
+        verdict = verdict_of("share of allocated GPUs", means, " %", most=True)
+        plots = {"allocation": [allocated]}
         notes = tuple(dict.fromkeys(failure for runs in outcomes.values() for run in runs for failure in run.failures))
-        return Report(self.name, document, tuple(outcomes), table, table, notes, plots)
+        return Report(self.name, document, tuple(outcomes), table, table, verdict, notes, plots)
 
 
 def _figures(runs: Sequence[TraceOutcome]) -> dict[str, Any]:

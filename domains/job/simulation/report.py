@@ -17,7 +17,7 @@ from domains.job.simulation.section import JobDayFile, JobDaySection, problem_of
 from multisched.config.document import Document
 from multisched.framework.points import QueueSortPlugin
 from multisched.simulate.bare_core import BareCore
-from multisched.simulate.report import Plot, Report, Table, rounded
+from multisched.simulate.report import Plot, Report, Table, rounded, verdict_of
 from multisched.simulate.scenario import Policy
 from multisched.simulate.scenario_schema import API_VERSION
 
@@ -106,27 +106,29 @@ class DaySimulation(msgspec.Struct, frozen=True):
         )
         table = Table(intro, head, rows, LEGEND)
         notes = tuple(dict.fromkeys(failure for runs in outcomes.values() for run in runs for failure in run.failures))
-        return Report(self.name, document, tuple(outcomes), table, table, notes, self._plots(outcomes))
+        missed = {str(one["name"]): float(one["missedPercent"]) for one in policies}
+        verdict = verdict_of("share of jobs that miss their deadline", missed, " %")
+        return Report(self.name, document, tuple(outcomes), table, table, verdict, notes, self._plots(outcomes))
 
     def _plots(self, outcomes: Mapping[str, Sequence[DayOutcome]]) -> Mapping[str, Sequence[Plot]]:
         hours = self.section.hours
         labels = [f"{hour} h" for hour in range(0, hours, max(1, round(hours / 8)))]
 
-        def plot(title: str, line: str, marks: Sequence[float] = ()) -> Plot:
+        def plot(title: str, line: str, unit: str, marks: Sequence[float] = ()) -> Plot:
             lines = {
                 name: np.mean([run.lines[line] for run in runs], axis=0).tolist() for name, runs in outcomes.items()
             }
-            return Plot(title, lines, labels, marks)
+            return Plot(title, lines, labels, marks, unit, "time since the start")
 
         found = {
             "queue": [
-                plot("Jobs that wait", "waiting"),
-                plot("Own slots in use", "in use", (float(self.section.slots),)),
+                plot("Jobs that wait", "waiting", "jobs"),
+                plot("Own slots in use", "in use", "slots", (float(self.section.slots),)),
             ],
-            "deadlines": [plot("Missed deadlines so far", "missed")],
+            "deadlines": [plot("Missed deadlines so far", "missed", "jobs")],
         }
         if self.section.priced is not None:
-            found["cost"] = [plot("Cost so far", "cost")]
+            found["cost"] = [plot("Cost so far", "cost", "cost")]
         return found
 
 

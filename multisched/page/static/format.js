@@ -41,7 +41,8 @@ export const unit = (dimension) => UNITS[dimension] ?? dimension;
 /** An amount of such a dimension. */
 export const measure = (dimension, value) => amount(dimension, dimension === "cpu" && known(value) ? 1000 * value : value);
 
-const known = (value) => value !== null && value !== undefined;
+/** False for what a document leaves open. */
+export const known = (value) => value !== null && value !== undefined && !Number.isNaN(value);
 
 /** A duration in words of one or two units. */
 export function duration(seconds) {

@@ -1,7 +1,7 @@
 // Plots as SVG: a sparkline, lines with a band over named axes, a heat map of nodes. Colours come from the stylesheet.
 
 import { el, svg, visible } from "./dom.js";
-import { percent, plain } from "./format.js";
+import { known, percent, plain } from "./format.js";
 
 /** A small line without axes; `label` says what it shows. @param {number[]} values */
 export function sparkline(values, label) {
@@ -15,16 +15,15 @@ const W = 960, H = 210, LEFT = 78, RIGHT = 12, TOP = 26, BOTTOM = 40;
 const DAYS = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
 const DAY_S = 86400;
 
-const known = (value) => value !== null && value !== undefined && !Number.isNaN(value);
-
 /**
- * Lines over labelled points. `lines`: class, name, values. `band`: [low, high]. `mark`: a horizontal line.
- * @param {{title: string, unit: string, labels: string[], lines: [string, string, number[]][], band?: number[][], bandName?: string, mark?: number, markName?: string, every?: number, now?: number, axis?: string}} what
+ * Lines over labelled points. `lines`: class, name, values. `band`: [low, high]. `mark`: horizontal lines, unless far above the others.
+ * @param {{title: string, unit: string, labels: string[], lines: [string, string, number[]][], band?: number[][], bandName?: string, mark?: number | number[], markName?: string | string[], every?: number, now?: number, axis?: string}} what
  */
 export function linePlot({ title, unit, labels, lines, band, bandName = "band", mark, markName = "available", every, now, axis = "time" }) {
   const values = [...lines.flatMap(([, , points]) => points), ...(band ? band.flat() : [])].filter(known);
-  const most = Math.max(0, ...values) || 1, isMarked = known(mark) && mark > 0 && mark <= 1.6 * most;
-  const top = isMarked ? Math.max(most, mark) : most, size = labels.length;
+  const most = values.reduce((found, value) => Math.max(found, value), 0) || 1, size = labels.length;
+  const marks = [mark].flat().map((value, at) => [value, [markName].flat()[at]]).filter(([value]) => known(value) && value > 0 && value <= 1.6 * most);
+  const top = Math.max(most, ...marks.map(([value]) => value));
   const x = (at) => LEFT + ((W - LEFT - RIGHT) * (at + 0.5)) / size, y = (value) => TOP + (H - TOP - BOTTOM) * (1 - value / top);
   const step = every ?? Math.ceil(size / 8), parts = [];
   for (const share of [0, 0.5, 1]) {
@@ -32,11 +31,13 @@ export function linePlot({ title, unit, labels, lines, band, bandName = "band", 
       svg("text", { x: LEFT - 6, y: y(share * top) + 4, "text-anchor": "end" }, plain(share * top)));
   }
   for (let at = 0; at < size; at += step) {
-    parts.push(svg("line", { class: "grid", x1: x(at), x2: x(at), y1: TOP, y2: H - BOTTOM }), svg("text", { x: x(at) + 3, y: H - BOTTOM + 16 }, labels[at]));
+    parts.push(svg("line", { class: "grid", x1: x(at), x2: x(at), y1: TOP, y2: H - BOTTOM }), svg("text", x(at) > W - 50 ? { x: W - RIGHT, y: H - BOTTOM + 16, "text-anchor": "end" } : { x: x(at) + 3, y: H - BOTTOM + 16 }, labels[at]));
   }
   const shading = lines.some(([name]) => name === "predicted") ? "band" : "band measuredband";
   if (band) parts.push(svg("path", { class: shading, d: bandPath(band[0], band[1], x, y) }));
-  if (isMarked) parts.push(svg("line", { class: "limit", x1: LEFT, x2: W - RIGHT, y1: y(mark), y2: y(mark) }), svg("text", { x: W - RIGHT, y: y(mark) - 3, "text-anchor": "end" }, markName));
+  for (const [value, name] of marks) {
+    parts.push(svg("line", { class: "limit", x1: LEFT, x2: W - RIGHT, y1: y(value), y2: y(value) }), svg("text", { x: W - RIGHT, y: y(value) - 3, "text-anchor": "end" }, name));
+  }
   if (known(now)) parts.push(svg("line", { class: "now", x1: x(now), x2: x(now), y1: TOP, y2: H - BOTTOM }), svg("text", { x: x(now) + 3, y: TOP - 4 }, "now"));
   for (const [kind, , points] of lines) parts.push(svg("path", { class: `line ${kind}`, d: path(points, x, y) }));
   parts.push(svg("text", { x: 4, y: 12 }, unit), svg("text", { x: W - RIGHT, y: H - 4, "text-anchor": "end" }, axis));
@@ -87,12 +88,14 @@ const level = (share) => (known(share) ? Math.max(0, Math.min(10, Math.floor(sha
 /**
  * Cells by share. Colour repeats what the label of each cell says. One tab stop; arrow keys move within.
  * @param {{name: string, share: number | null, note: string}[]} cells @param {string} title what the share is
+ * @param {boolean} isLinked each cell opens its node
  */
-export function heatMap(cells, title) {
+export function heatMap(cells, title, isLinked = true) {
   if (!cells.length) return el("p", { class: "soft" }, "no node");
   const links = cells.map(({ name, share, note }, at) => {
     const text = `${visible(name, 120)}: ${percent(share)}${note ? `, ${visible(note, 80)}` : ""}`;
-    return el("a", { class: `cell heat${level(share)}`, href: `#nodes/${encodeURIComponent(name)}`, tabindex: at ? "-1" : "0", "aria-label": text, title: text, "data-key": `cell ${name}` });
+    const href = isLinked ? `#nodes/${encodeURIComponent(name)}` : null;
+    return el(isLinked ? "a" : "span", { class: `cell heat${level(share)}`, href, role: isLinked ? null : "img", tabindex: at ? "-1" : "0", "aria-label": text, title: text, "data-key": `cell ${name}` });
   });
   const onkeydown = (event) => {
     const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns(links), ArrowUp: -columns(links) }[event.key];

@@ -60,8 +60,8 @@ def test_domain_workload_uses_the_table_and_page_of_the_engine(tmp_path: Path) -
     assert run(path, "table").splitlines()[0] == "<packed>: 5 pods"
     page = run(path, "html")
     assert "<h1>&lt;packed&gt;</h1>" in page
-    assert "Allocated share &amp; arrived pods" in page
-    assert page.count("<polyline") == 1
+    assert '"title":"Allocated share & arrived pods"' in page
+    assert "Policy most-allocated has allocated share: 1." in page
 
 
 @pytest.mark.parametrize(

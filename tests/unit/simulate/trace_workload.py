@@ -15,7 +15,7 @@ from multisched.config.loading import read_text
 from multisched.config.sections import Section
 from multisched.simulate.contribution import Contribution, Workload
 from multisched.simulate.policies import with_plugin
-from multisched.simulate.report import Plot, Report, Table, rounded
+from multisched.simulate.report import Plot, Report, Table, rounded, verdict_of
 from multisched.simulate.scenario import Policy
 from multisched.simulate.scenario_schema import ScenarioHeader
 from multisched.simulate.virtual_cluster import NODES, PODS, VirtualCluster
@@ -90,7 +90,9 @@ class TraceSimulation(msgspec.Struct, frozen=True):
         lines = {name: np.mean([run.allocated for run in runs], axis=0).tolist() for name, runs in outcomes.items()}
         plots = {"allocation": [Plot("Allocated share & arrived pods", lines, ["0 %", "50 %"])]}
         document = {"scenario": self.name, "policies": policies}
-        return Report(self.name, document, tuple(outcomes), table, table, plots=plots)
+        shares = {str(one["name"]): float(one["allocated"]["mean"]) for one in policies}
+        verdict = verdict_of("allocated share", shares, most=True)
+        return Report(self.name, document, tuple(outcomes), table, table, verdict, plots=plots)
 
 
 def _figures(runs: Sequence[TraceOutcome]) -> dict[str, Any]:

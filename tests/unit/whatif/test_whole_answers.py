@@ -138,6 +138,7 @@ def test_complete_answer_for_a_pending_pod() -> None:
         ]
         assert msgspec.to_builtins(view) == {
             **base(cluster, "late"),
+            "requests": {"cpu": 8_000},
             "state": "unschedulable",
             "waitingFor": "an event that can help NodeResourcesFit",
             "node": "",
@@ -181,6 +182,7 @@ def test_complete_answer_for_a_bound_pod() -> None:
         parts = (("TaintToleration", 100, 3), ("ImageLocality", 0, 1), ("PeakForecast", 12, 10))
         assert msgspec.to_builtins(view) == {
             **base(cluster, "low"),
+            "requests": {"cpu": 3_500},
             "state": "bound",
             "waitingFor": "",
             "node": "b",

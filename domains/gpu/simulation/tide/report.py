@@ -18,7 +18,7 @@ from domains.gpu.simulation.tide.scenario import TideScenario, read_scenario
 from domains.gpu.simulation.tide.section import GpuTideFile
 from multisched.config.document import Document
 from multisched.forecasting.time_units import DAY_S
-from multisched.simulate.report import Plot, Report, Table, rounded
+from multisched.simulate.report import Plot, Report, Table, rounded, verdict_of
 from multisched.simulate.scenario import Policy
 from multisched.simulate.scenario_schema import API_VERSION
 
@@ -113,7 +113,9 @@ class TideSimulation(msgspec.Struct, frozen=True):
         notes = tuple(dict.fromkeys(failure for runs in outcomes.values() for run in runs for failure in run.failures))
         if not all(run.is_learned for runs in outcomes.values() for run in runs):
             notes += ("the curve has no two days before the played ones: the forecast is the curve itself, smoothed",)
-        return Report(self.name, document, tuple(outcomes), table, table, notes, self._plots(outcomes))
+        waits = {str(one["name"]): float(one["inferenceWaitP99S"]) for one in policies}
+        verdict = verdict_of("P99 wait of inference", waits, " s")
+        return Report(self.name, document, tuple(outcomes), table, table, verdict, notes, self._plots(outcomes))
 
     def _plots(self, outcomes: Mapping[str, Sequence[TideOutcome]]) -> Mapping[str, Sequence[Plot]]:
         days = next(run.days for runs in outcomes.values() for run in runs)
@@ -121,11 +123,11 @@ class TideSimulation(msgspec.Struct, frozen=True):
         labels = [f"{hour} h" for hour in range(0, round(days * 24), step_h)]
         cards = float(self.scenario.section.nodes * self.scenario.section.cards_per_node)
 
-        def plot(title: str, line: str, marks: Sequence[float] = ()) -> Plot:
+        def plot(title: str, line: str, marks: Sequence[float] = (), unit: str = "cards") -> Plot:
             lines = {
                 name: np.mean([run.lines[line] for run in runs], axis=0).tolist() for name, runs in outcomes.items()
             }
-            return Plot(title, lines, labels, marks)
+            return Plot(title, lines, labels, marks, unit, "time since the start")
 
         return {
             "cards by use": [
@@ -134,7 +136,7 @@ class TideSimulation(msgspec.Struct, frozen=True):
                 plot("Cards in use", "used", (cards,)),
             ],
             "waiting": [plot("Inference cards that wait, highest of each interval", "waiting")],
-            "lost": [plot("Cards evicted so far", "evicted"), plot("GPU hours lost so far", "lost")],
+            "lost": [plot("Cards evicted so far", "evicted"), plot("GPU hours lost so far", "lost", unit="GPU hours")],
         }
 
 

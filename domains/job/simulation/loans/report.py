@@ -17,7 +17,7 @@ from domains.job.simulation.loans.section import LoanDaySection
 from multisched.forecasting.profiles import Profiles
 from multisched.plugins.loans.offers import STEP_S
 from multisched.simulate.bare_core import BareCore
-from multisched.simulate.report import Plot, Report, Table, rounded
+from multisched.simulate.report import Plot, Report, Table, rounded, verdict_of
 from multisched.simulate.scenario import Policy
 from multisched.simulate.scenario_schema import API_VERSION
 
@@ -128,7 +128,9 @@ class LoanSimulation(msgspec.Struct, frozen=True):
         )
         table = Table(intro, ("policy", *HEAD), rows, LEGEND)
         notes = tuple(dict.fromkeys(failure for runs in outcomes.values() for run in runs for failure in run.failures))
-        return Report(self.name, document, tuple(outcomes), table, table, notes, self._plots(outcomes))
+        gains = {str(one["name"]): float(one["gain"]) for one in policies}
+        verdict = verdict_of("use with lending over use without", gains, most=True)
+        return Report(self.name, document, tuple(outcomes), table, table, verdict, notes, self._plots(outcomes))
 
     def _plots(self, outcomes: Mapping[str, Sequence[LoanOutcome]]) -> Mapping[str, Sequence[Plot]]:
         days = [f"day {number + 1}" for number in range(self.section.judged_days)]
@@ -137,7 +139,7 @@ class LoanSimulation(msgspec.Struct, frozen=True):
             lines = {
                 name: np.mean([run.lines[line] for run in runs], axis=0).tolist() for name, runs in outcomes.items()
             }
-            return Plot(title, lines, days)
+            return Plot(title, lines, days, unit="share", axis="day")
 
         return {
             "lending": [

@@ -79,6 +79,17 @@ async function requested() {
   };
 }
 
+const FULL = 0.9;
+
+/** Which of these nodes will be full, in one sentence; the fullest come first. @param {[string, number | null][]} shares */
+function fullest(shares, resource, when) {
+  const full = shares.filter(([, share]) => share >= FULL), [name, share] = shares[0] ?? [];
+  if (!name) return null;
+  const most = [" The fullest is ", nodeLink(name), `, with ${percent(share)}.`];
+  return el("p", { class: full.length ? "warn lead" : "good lead" },
+    full.length ? `${plural(full.length, "node")} of these will have ${percent(FULL)} or more of ${resource} in use ${when}.` : `None of these nodes will have ${percent(FULL)} of ${resource} in use ${when}.`, most);
+}
+
 async function at(domain) {
   const doc = await read(["forecast", "at"], { domain, moment: asked.time, limit: SHOWN });
   const resource = doc.dimensions.includes(asked.resource) ? asked.resource : doc.dimensions[0];
@@ -87,6 +98,7 @@ async function at(domain) {
   return {
     resources: doc.dimensions, matching: sorted.length,
     drawn: [
+      fullest(sorted.map((one) => [one.node, one.shares[resource]]), resource, `at ${doc.at}`),
       el("p", {}, `Predicted use at ${doc.at}, the highest of all days of the week, in ${doc.zone}; the fullest ${count(sorted.length)} of ${plural(doc.count, "node")}. ${doc.state}.`),
       heatMap(sorted.map((one) => ({ name: one.node, share: one.shares[resource], note: doc.at })), `predicted ${resource} at ${doc.at} / capacity`),
       table(`Nodes by predicted ${resource} at ${doc.at}`, ["node", number("of its capacity"), number("amount")], rows),
@@ -104,6 +116,7 @@ async function peaks(domain) {
   return {
     resources: doc.dimensions, matching: doc.count,
     drawn: [
+      fullest(sorted.map((one) => [one.node, of(one).share]), resource, "at their peak"),
       el("p", {}, `Predicted use at the fullest hour of the week, the fullest nodes of any dimension first. ${doc.state}.`),
       heatMap(sorted.map((one) => ({ name: one.node, share: of(one).share, note: of(one).at })), `predicted peak of ${resource} / capacity`),
       table(`Nodes by predicted peak of ${resource}`, ["node", number("predicted now"), number("peak"), "at", "amount", number("pods"), number("without profile")], rows),

@@ -2,7 +2,7 @@
 
 import { NoDocument, read } from "../api.js";
 import { el, figures, link, nodeLink, keyLink, number, replace, table } from "../dom.js";
-import { count, duration } from "../format.js";
+import { amounts, count, duration, plural } from "../format.js";
 
 export const pod = {
   name: "pod", title: "Pod", every: 3_000, within: "decisions",
@@ -42,16 +42,22 @@ export const pod = {
 
 function state(view) {
   const rows = [["state", view.state], ["domain", view.domain || "another scheduler"], ["scheduler", view.scheduler],
-    ["node", view.node ? nodeLink(view.node) : "-"], ["attempts", count(view.attemptsMade)]];
+    ["node", view.node ? nodeLink(view.node) : "-"], ["requests", amounts(view.requests)], ["attempts", count(view.attemptsMade)]];
   if (view.state !== "bound") rows.push(["in this state", duration(view.sinceS)]);
   if (view.retryInS !== null) rows.push(["retried at the latest in", duration(view.retryInS)]);
   return [
     figures(rows),
-    view.waitingFor && el("p", { class: "lead" }, `It waits for ${view.waitingFor}.`),
+    view.waitingFor && el("p", { class: "lead" }, `It waits for ${view.waitingFor}.`, why(view)),
     view.wakes.length > 0 && el("section", {}, el("h3", {}, "What would wake it"),
       el("ul", {}, view.wakes.map((one) => el("li", {}, `${one.plugin}: ${one.events.join("; ")}`)))),
     notes(view),
   ];
+}
+
+/** The most frequent refusal of the last attempt, in one sentence. */
+function why(view) {
+  const [last] = view.attempts, most = last?.refused.reduce((found, one) => (one.count > (found?.count ?? 0) ? one : found), null);
+  return most ? ` ${most.plugin} refused ${count(most.count)} of ${plural(last.domainNodes, "node")}: ${most.reasons.join("; ")}.` : "";
 }
 
 const notes = (view) => view.notes.map((note) => el("p", { class: "soft" }, note));

@@ -31,8 +31,16 @@ function tree(doc) {
     el("h3", {}, "Quotas"),
     el("p", { class: "soft" }, `In force: ${doc.source}. `, key("own", "used of its min"), key("over", "borrowed"), key("lent", "lent to others"), key("idle", "idle min")),
     doc.trouble && el("p", { class: "warn" }, doc.trouble),
+    el("p", { class: "lead" }, borrowing(doc)),
     table("Levels of the tree", ["level", "resource", "0 to max", ...["used", "min", "borrowed", "lent", "max", "fair share", "requested"].map(number)], rows),
     doc.levelsLeftOut > 0 && el("p", { class: "soft" }, `${plural(doc.levelsLeftOut, "level")} not shown`));
+}
+
+/** Who borrows and who lends, in one sentence. */
+function borrowing(doc) {
+  const of = (field) => doc.levels.flatMap((level) => Object.entries(level.resources).filter(([, use]) => use[field] > 0)
+    .map(([resource, use]) => `${level.path} ${use.shown[field]} ${resource}`)).join(", ");
+  return of("borrowed") ? `Borrowed: ${of("borrowed")}. Lent: ${of("lent") || "nothing"}.` : "No team borrows from another now.";
 }
 
 /** The last reclaims: which team took back what from which. A team is the level of the tree that names the pod's namespace. */
