@@ -240,18 +240,17 @@ class Samples:
     def __init__(self, judge: SliceJudge, faults: Faults) -> None:
         self._judge = judge
         self._faults = faults
-        self.looks = 0
+        self.ends = False
         self._sums: Counter[str] = Counter()
         self.unled: list[tuple[float, float]] = []
         """When the borrower had no leader."""
 
     async def run(self) -> None:
-        while True:
+        while not self.ends:
             began_s = time.monotonic()
             await asyncio.sleep(LOOK_S)
             offered, used = self._judge.lent()
             is_led = self._faults.is_led(BORROWER)
-            self.looks += 1
             for name, weighs in (("all", True), ("led", is_led)):
                 self._sums[f"{name} offered"] += offered * weighs
                 self._sums[f"{name} used"] += used * weighs
@@ -286,7 +285,7 @@ async def play(options: Options) -> dict[str, Any]:
             async with asyncio.TaskGroup() as tasks:
                 running = [tasks.create_task(one) for one in (load.run(), samples.run(), report(judge, faults))]
                 await faults.run()
-                load.is_calm = True
+                samples.ends = load.is_calm = True
                 await asyncio.sleep(QUIET_S)
                 for task in running:
                     task.cancel()

@@ -127,9 +127,11 @@ def test_nothing_is_borrowed_without_the_definition() -> None:
         await asyncio.sleep(20.0)
         assert (len(sliced.bound("job")), len(sliced.bound("gpu"))) == (0, 4)
         assert "apply deploy/crds/slicesets.yaml" in sliced.health(LENDER, "gpu")
+        assert "gpu has published no SliceSet" in sliced.health(BORROWER, "job")
         await sliced.install()
         await asyncio.sleep(90.0)
         assert len(sliced.bound("job")) == 4
+        assert sliced.health(BORROWER, "job") == ""
 
     play(story, is_installed=False)
 

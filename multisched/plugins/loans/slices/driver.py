@@ -39,6 +39,9 @@ RETRY_S: Final = 0.5
 PAUSE_MAX_S: Final = 30.0
 """Longest pause after refused or unanswered requests about one loan."""
 KIND: Final = ObjectKind.SLICE_SET
+NO_SLICE_SET_FIX: Final = (
+    "apply deploy/crds/slicesets.yaml if it is missing, and see what the leader of the lender reports"
+)
 
 
 class SliceDriver:
@@ -292,6 +295,11 @@ class SliceDriver:
     def health(self) -> str:
         """Returns why less is lent or borrowed than could be; empty: nothing is wrong."""
         said = [f"SliceSet {name}: {text}" for name, text in sorted(self.problems().items())]
+        said += [
+            f"{side.key[0]} has published no SliceSet, so nothing is borrowed: {NO_SLICE_SET_FIX}"
+            for side in self.borrowed
+            if side.machine is not None and not side.machine.is_known
+        ]
         return "; ".join([self.trouble, *said] if self.trouble else said)
 
     def _report(self, trouble: str) -> None:

@@ -190,6 +190,11 @@ class SliceMachine(ABC, Generic[T]):
         """Stops all requests and all use: the lease is lost."""
         self._has_term = False
 
+    @property
+    def is_known(self) -> bool:
+        """True if an object of the loan exists, as far as is known."""
+        return any(tracked.seen is not None for tracked in self._objects.values())
+
     def observe(self, found: SliceSet) -> None:
         """Takes a version from the watch, of any SliceSet."""
         if self._is_concerned(found):
