@@ -87,6 +87,7 @@ class Options:
     nodes: int
     backlog: int
     wave_s: float
+    pod_s: float
     folder: Path
 
 
@@ -277,7 +278,13 @@ async def play(options: Options) -> dict[str, Any]:
         await plane.kubectl("wait", "crd/slicesets.multisched.io", "--for=condition=Established", "--timeout=30s")
         async with SliceJudge.watching(admin) as judge, two_replicas(plane, deployed) as replicas:
             load = Load(
-                admin, judge, nodes=options.nodes, backlog=options.backlog, wave_s=options.wave_s, seed=options.seed
+                admin,
+                judge,
+                nodes=options.nodes,
+                backlog=options.backlog,
+                wave_s=options.wave_s,
+                pod_s=options.pod_s,
+                seed=options.seed,
             )
             faults = Faults(replicas, judge, options)
             samples = Samples(judge, faults)
@@ -439,9 +446,10 @@ def main() -> int:
     parser.add_argument("--latency", type=float, default=2.0, help="longest latency of the API server, seconds")
     parser.add_argument("--minutes", type=float, default=23.0, help="no further fault after this time")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--nodes", type=int, default=24)
-    parser.add_argument("--backlog", type=int, default=120, help="pods of the borrower that wait")
-    parser.add_argument("--wave", type=float, default=14.0, help="mean seconds between waves of pods of the lender")
+    parser.add_argument("--nodes", type=int, default=64)
+    parser.add_argument("--backlog", type=int, default=300, help="pods of the borrower that wait")
+    parser.add_argument("--pod-seconds", type=float, default=75.0, help="mean time that its pods run")
+    parser.add_argument("--wave", type=float, default=25.0, help="mean seconds between waves of pods of the lender")
     parser.add_argument("--keep", type=Path, help="folder for logs and data, which is kept")
     parser.add_argument("--check", action="store_true", help="exit 1 if a bar is missed")
     parser.add_argument("--one-process", action="store_true", help="compare one process with two")
@@ -462,6 +470,7 @@ def main() -> int:
                 given.nodes,
                 given.backlog,
                 given.wave,
+                given.pod_seconds,
                 folder,
             )
             found = asyncio.run(play(options))

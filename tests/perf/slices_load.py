@@ -23,11 +23,12 @@ NODE_CPU: Final = 16
 NODE_PODS: Final = 60
 
 JOB_CPUS: Final = ("250m", "250m", "500m", "1")
-JOB_S: Final = (6.0, 18.0)
+SPREAD: Final = (0.4, 1.6)
+"""Of the time that a pod of the borrower runs, around its mean."""
 JOB_MEMORY: Final = ("256Mi", "1Gi")
 WAVE_CPUS: Final = ("500m", "1", "3", "6")
-WAVE_S: Final = (8.0, 16.0)
-WAVE_SHARE: Final = (0.1, 0.45)
+WAVE_S: Final = (10.0, 25.0)
+WAVE_SHARE: Final = (0.1, 0.3)
 """Of all cores: what one wave requests."""
 WAITED_MAX_S: Final = 60.0
 """A pod of a wave that was not bound for so long is removed."""
@@ -70,13 +71,16 @@ def pod(domain: str, number: int, cpu: str, memory: str) -> dict[str, Any]:
 class Load:
     """Runs while its task runs."""
 
-    def __init__(self, admin: Admin, judge: SliceJudge, *, nodes: int, backlog: int, wave_s: float, seed: int) -> None:
-        """`backlog`: pods of the borrower that wait. `wave_s`: mean time between two waves."""
+    def __init__(
+        self, admin: Admin, judge: SliceJudge, *, nodes: int, backlog: int, wave_s: float, pod_s: float, seed: int
+    ) -> None:
+        """`backlog`: pods of the borrower that wait. `wave_s`: mean time between two waves. `pod_s`: mean time that its pods run."""
         self._admin = admin
         self._judge = judge
         self._cores = nodes * NODE_CPU
         self._backlog = backlog
         self._wave_s = wave_s
+        self._pod_s = pod_s
         self._rng = random.Random(seed)
         self._due: list[tuple[float, int, str, str]] = []
         """(when, number, what, name) of the next step of each pod, as a heap."""
@@ -142,7 +146,8 @@ class Load:
             self._plan(WAITED_MAX_S, "remove if waiting", name)
         elif state == "bound":
             what = "succeed" if self._rng.random() < SUCCEEDS else "remove"
-            self._plan(self._rng.uniform(*(JOB_S if domain == BORROWER else WAVE_S)), what, name)
+            runs_s = self._rng.uniform(*WAVE_S) if domain == LENDER else self._pod_s * self._rng.uniform(*SPREAD)
+            self._plan(runs_s, what, name)
         elif state == "deleting":
             self._plan(self._rng.uniform(*ENDS_IN_S), "remove", name)
 
