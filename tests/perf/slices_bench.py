@@ -301,6 +301,7 @@ async def play(options: Options) -> dict[str, Any]:
                 if replica.scheduler is not None:
                     await replica.scheduler.program.stop(GRACE_S)
             await judge.check_against_list()
+            judge.check_slices()
             assert plane.audit_log is not None
             seen = await asyncio.to_thread(calls, plane.audit_log)
             schedulers = [one for replica in replicas for one in replica.past]
@@ -378,6 +379,7 @@ def document(
         "rowsOverAllocatable": len(judge.over),
         "boundTwice": len(judge.moved) + len(twice),
         "bindsWithoutLease": len(old),
+        "invariantsBroken": len(judge.broken),
         "heldAboveOffer": len(slices.above_offer),
         "gapsOfTheJudge": len(judge.gaps),
         "versions": dict(judge.versions),
@@ -419,7 +421,15 @@ def unexpected(schedulers: list[Scheduler]) -> dict[str, int]:
 
 def missed(figures: Mapping[str, Any]) -> list[str]:
     """Returns the bars that are not reached."""
-    zero = ("rowsOverAllocatable", "boundTwice", "bindsWithoutLease", "heldAboveOffer", "gapsOfTheJudge", "lateRecalls")
+    zero = (
+        "rowsOverAllocatable",
+        "invariantsBroken",
+        "boundTwice",
+        "bindsWithoutLease",
+        "heldAboveOffer",
+        "gapsOfTheJudge",
+        "lateRecalls",
+    )
     found = [f"{name}: {figures[name]}, not 0" for name in zero if figures[name]]
     if figures["raises"] + figures["recalls"] < 200:
         found.append(f"raises and recalls: {figures['raises'] + figures['recalls']} < 200")

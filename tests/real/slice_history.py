@@ -34,6 +34,7 @@ class Recall:
 class _Half:
     amounts: dict[str, Amount] = field(default_factory=dict)
     writes: int = 0
+    exists: bool = False
 
 
 class SliceHistory:
@@ -61,7 +62,7 @@ class SliceHistory:
         name = found["metadata"]["name"]
         spec, status = found.get("spec") or {}, found.get("status") or {}
         before, held_before = self._offers[name], self._held[name]
-        offers = _Half(_amounts(spec.get("offers")) if is_there else {}, spec.get("writes", 0))
+        offers = _Half(_amounts(spec.get("offers")) if is_there else {}, spec.get("writes", 0), is_there)
         held = _Half(_amounts(status.get("held")) if is_there else {}, status.get("writes", 0))
         self._offers[name], self._held[name] = offers, held
         self.spec_writes += offers.writes != before.writes or not is_there
@@ -73,6 +74,14 @@ class SliceHistory:
     @property
     def writes(self) -> int:
         return self.spec_writes + self.status_writes
+
+    def names(self) -> set[str]:
+        """Returns the names of the objects that exist."""
+        return {name for name, half in self._offers.items() if half.exists}
+
+    def content(self, name: str) -> tuple[Mapping[str, Amount], Mapping[str, Amount]]:
+        """Returns what an object offers and holds, by node."""
+        return self._offers[name].amounts, self._held[name].amounts
 
     def offered(self) -> dict[str, Amount]:
         """Returns what is offered, by node."""
@@ -86,8 +95,8 @@ class SliceHistory:
         self, name: str, before: Mapping[str, Amount], after: Mapping[str, Amount], offers: Mapping[str, Amount]
     ) -> None:
         for uid, held in after.items():
-            limit = _larger(before.get(uid, NOTHING), offers.get(uid, NOTHING))
-            if not _is_within(held, limit):
+            limit = larger(before.get(uid, NOTHING), offers.get(uid, NOTHING))
+            if not is_within(held, limit):
                 self.above_offer.append(f"{name} holds {held} of node {uid}, where it may hold {limit}")
 
     def _compare_offers(
@@ -96,12 +105,12 @@ class SliceHistory:
         raised = recalled = 0
         for uid in before.keys() | after.keys():
             old, new = before.get(uid, NOTHING), after.get(uid, NOTHING)
-            raised += not _is_within(new, old)
-            if _is_within(old, new):
+            raised += not is_within(new, old)
+            if is_within(old, new):
                 continue
-            if _is_within(held.get(uid, NOTHING), new):
+            if is_within(held.get(uid, NOTHING), new):
                 self.withdrawn_nodes += 1
-            elif not _is_within(_smaller(held.get(uid, NOTHING), old), new):
+            elif not is_within(smaller(held.get(uid, NOTHING), old), new):
                 recalled += 1
                 self._open.append(Recall(uid, new, now_s))
                 self.recalls.append(self._open[-1])
@@ -112,8 +121,8 @@ class SliceHistory:
     def _close(self, now_s: float) -> None:
         held, offered = self.held(), self.offered()
         for one in list(self._open):
-            is_returned = _is_within(held.get(one.uid, NOTHING), one.level)
-            is_withdrawn = _is_within(_larger(one.level, held.get(one.uid, NOTHING)), offered.get(one.uid, NOTHING))
+            is_returned = is_within(held.get(one.uid, NOTHING), one.level)
+            is_withdrawn = is_within(larger(one.level, held.get(one.uid, NOTHING)), offered.get(one.uid, NOTHING))
             if is_returned or is_withdrawn:
                 one.until_s, one.is_withdrawn = now_s, not is_returned
                 self._open.remove(one)
@@ -137,13 +146,13 @@ def _sums(halves: Mapping[str, _Half]) -> dict[str, Amount]:
     return total
 
 
-def _is_within(amount: Amount, limit: Amount) -> bool:
+def is_within(amount: Amount, limit: Amount) -> bool:
     return all(one <= other for one, other in zip(amount, limit, strict=True))
 
 
-def _larger(one: Amount, other: Amount) -> Amount:
+def larger(one: Amount, other: Amount) -> Amount:
     return max(one[0], other[0]), max(one[1], other[1]), max(one[2], other[2])
 
 
-def _smaller(one: Amount, other: Amount) -> Amount:
+def smaller(one: Amount, other: Amount) -> Amount:
     return min(one[0], other[0]), min(one[1], other[1]), min(one[2], other[2])

@@ -19,7 +19,8 @@ from typing import Any, Final
 import aiohttp
 
 from tests.real.admin import NODES, RETRY_S, Admin, UnexpectedAnswerError, until
-from tests.real.slice_history import SliceHistory
+from tests.real.slice_history import Amount, SliceHistory
+from tests.real.slice_replay import PodEntry, SliceEntry, SliceReplay
 from tests.real.witness import ENDED, quantity, requests
 
 ALL_PODS: Final = "/api/v1/pods"
@@ -73,6 +74,11 @@ class SliceJudge:
         """One sentence per version at which a node held more than it has."""
         self.most: Counter[str] = Counter()
         """By resource: the largest share of a node that was requested, in thousandths."""
+        self.broken: list[str] = []
+        """What `check_slices` has found."""
+        self._journal: list[PodEntry | SliceEntry] = []
+        self._uids: dict[str, str] = {}
+        """uid -> name of each node."""
         self.moved: list[str] = []
         """Pods that were seen on a second node."""
         self.gaps: list[str] = []
@@ -109,7 +115,7 @@ class SliceJudge:
 
     @property
     def violations(self) -> list[str]:
-        return [*self.over, *self.moved, *self.gaps]
+        return [*self.over, *self.moved, *self.gaps, *self.broken]
 
     def holder(self, lease: str) -> str:
         """Returns the holder of a lease as last seen; empty if it is free."""
@@ -127,6 +133,13 @@ class SliceJudge:
         borrowed = {node.uid: node.borrowed["cpu"] for node in self._nodes.values()}
         offered = {uid: amount[0] for uid, amount in self.slices.offered().items()}
         return sum(offered.values()), sum(min(amount, borrowed.get(uid, 0)) for uid, amount in offered.items())
+
+    def check_slices(self) -> None:
+        """Replays all versions in the order in which they were stored; adds to `broken` where a side used what it had not got."""
+        replay = SliceReplay({name: _amount_of(node.has) for name, node in self._nodes.items()}, self._uids)
+        for entry in sorted(self._journal, key=lambda entry: entry.version):
+            replay.take(entry)
+        self.broken = replay.broken
 
     async def check_against_list(self) -> None:
         """Compares what the watch has shown with a consistent list, once nothing changes any more; adds to `gaps` what differs."""
@@ -160,6 +173,9 @@ class SliceJudge:
             if listed and path != SLICES:
                 self.gaps.append(f"{path} was listed again after version {self._seen[path]}")
             listed += 1
+            if path == SLICES:
+                for name in self.slices.names() - {item["metadata"]["name"] for item in items}:
+                    take(DELETED, {"metadata": {"name": name, "resourceVersion": version}})
             for item in items:
                 take("ADDED", item)
             self._seen[path] = int(version)
@@ -190,6 +206,7 @@ class SliceJudge:
         metadata = node["metadata"]
         known = self._nodes.setdefault(metadata["name"], NodeSums(metadata["name"]))
         known.uid = metadata["uid"]
+        self._uids[known.uid] = known.name
         has = {} if kind == DELETED else node["status"].get("allocatable", {})
         known.has = {name: _units(name, text) for name, text in has.items()}
         self._judge_node(known)
@@ -213,6 +230,8 @@ class SliceJudge:
             amounts = {name: _units(name, amount) for name, amount in requests(pod).items()}
             self._counted[uid] = pod["spec"]["nodeName"], amounts, pod["spec"]["schedulerName"] == self._borrower
         name, amounts, is_borrower = self._counted[uid]
+        version = int(pod["metadata"]["resourceVersion"])
+        self._journal.append(PodEntry(version, name, _amount_of(amounts), is_borrower=is_borrower, holds=holds))
         node = self._nodes.setdefault(name, NodeSums(name))
         for sums in (node.used, node.borrowed) if is_borrower else (node.used,):
             sums.update(amounts) if holds else sums.subtract(amounts)
@@ -236,6 +255,8 @@ class SliceJudge:
 
     def _take_slices(self, kind: str, found: Document) -> None:
         self.slices.take(found, time.monotonic(), is_there=kind != DELETED)
+        name, version = found["metadata"]["name"], int(found["metadata"]["resourceVersion"])
+        self._journal.append(SliceEntry(version, name, *self.slices.content(name)))
 
     def _take_lease(self, kind: str, lease: Document) -> None:
         spec = lease["spec"]
@@ -246,6 +267,10 @@ class SliceJudge:
                 int(spec.get("leaseDurationSeconds") or 0),
             )
         )
+
+
+def _amount_of(amounts: Mapping[str, int]) -> Amount:
+    return amounts.get("cpu", 0), amounts.get("memory", 0), amounts.get("pods", 0)
 
 
 def _units(resource: str, amount: Any) -> int:

@@ -99,6 +99,7 @@ async def shared(folder: Path, **lease: str) -> AsyncIterator[Shared]:
             await until(each_leads_one, LIMIT_S)
             yield here
             await judge.check_against_list()
+            judge.check_slices()
         assert judge.violations == []
         assert judge.slices.above_offer == []
         assert plane.audit_log is not None
