@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import signal
 import sys
@@ -71,6 +70,8 @@ RESTARTS_S: Final = (0.0, 0.0, 0.0, 2.0, 25.0)
 BOTH: Final = 0.25
 """Share of kills that concern both processes."""
 STOP_S: Final = (20.0, 40.0)
+REPLACED: Final = 0.5
+"""Share of stops in which another process starts in place of the stopped one, as if a third replica stood by."""
 ENDS_MAX_S: Final = 20.0
 LOOK_S: Final = 0.25
 QUIET_S: Final = 20.0
@@ -109,12 +110,6 @@ class Replica:
     @property
     def is_running(self) -> bool:
         return self.scheduler is not None and self.scheduler.program.returncode is None
-
-    def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to the process, unless it has ended."""
-        if self.scheduler is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self.scheduler.program.pid, number)
 
 
 class Faults:
@@ -197,19 +192,24 @@ class Faults:
         if scheduler is None or not replica.is_running:
             return
         led = [domain for domain, lease in LEASE_OF.items() if self._leads(scheduler, lease)]
-        self._stopped.add(replica.name)
-        replica.signal(signal.SIGSTOP)
+        scheduler.program.signal(signal.SIGSTOP)
         self.counts["stops"] += 1
+        if is_replaced := self._rng.random() < REPLACED:
+            await replica.start()  # a standby that holds no lease takes a free one at once
+        else:
+            self._stopped.add(replica.name)
         await asyncio.sleep(self._rng.uniform(*STOP_S))
         lost = [domain for domain in led if not self._leads(scheduler, LEASE_OF[domain])]
         self.counts["stops of a borrower"] += BORROWER in led
         self.counts["stops in which another process took the borrower"] += BORROWER in lost
-        replica.signal(signal.SIGCONT)
+        scheduler.program.signal(signal.SIGCONT)
         for _ in range(int(ENDS_MAX_S / LOOK_S)):
-            if not led or not replica.is_running:
+            if not led or scheduler.program.returncode is not None:
                 break
             await asyncio.sleep(LOOK_S)
         self._stopped.discard(replica.name)
+        if is_replaced:
+            await scheduler.program.kill()
 
     def _leads(self, scheduler: Scheduler, lease: str) -> bool:
         return self._judge.holder(lease).rpartition("-")[0] == scheduler.identity
@@ -242,21 +242,29 @@ class Samples:
         self._judge = judge
         self._faults = faults
         self.ends = False
+        self._holder, self._former_epoch = "", 0
         self._sums: Counter[str] = Counter()
         self.unled: list[tuple[float, float]] = []
-        """When the borrower had no leader."""
+        """When the borrower had no leader that had taken over."""
 
     async def run(self) -> None:
         while not self.ends:
             began_s = time.monotonic()
             await asyncio.sleep(LOOK_S)
             offered, used = self._judge.lent()
-            is_led = self._faults.is_led(BORROWER)
+            is_led = self._is_led()
             for name, weighs in (("all", True), ("led", is_led)):
                 self._sums[f"{name} offered"] += offered * weighs
                 self._sums[f"{name} used"] += used * weighs
             if not is_led:
                 self.unled.append((began_s, time.monotonic()))
+
+    def _is_led(self) -> bool:
+        """Reports whether a process leads the borrower and has completed its takeover: it has raised the epoch."""
+        holder, epoch = self._judge.holder(LEASE_OF[BORROWER]), self._judge.slices.borrower_epoch
+        if holder != self._holder:
+            self._holder, self._former_epoch = holder, epoch
+        return self._faults.is_led(BORROWER) and epoch > self._former_epoch
 
     def used_share(self, name: str) -> float:
         return self._sums[f"{name} used"] / max(1, self._sums[f"{name} offered"])
@@ -374,6 +382,10 @@ def document(
         "recallTookS": {f"p{share}": quantile(took_s, share) for share in (50, 90, 100)},
         "lateRecalls": len(culpable),
         "lateRecallsWithoutLeader": len(late) - len(culpable),
+        "lateForS": [
+            round((one.until_s or now_s) - one.since_s - samples.unled_s(one.since_s, one.until_s or now_s), 1)
+            for one in culpable[:SHOWN]
+        ],
         "faults": {**faults.counts, "slowS": round(faults.slow_s)},
         "violations": [*judge.violations[:SHOWN], *slices.above_offer[:SHOWN], *old[:SHOWN], *twice[:SHOWN]],
         "rowsOverAllocatable": len(judge.over),

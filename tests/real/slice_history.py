@@ -54,6 +54,8 @@ class SliceHistory:
         """Offers of a node that fell and did not concern what was held."""
         self.spec_writes = 0
         self.status_writes = 0
+        self.borrower_epoch = 0
+        """The highest of all objects."""
         self.above_offer: list[str] = []
         """Versions in which held rose above what was offered (S3)."""
 
@@ -67,6 +69,7 @@ class SliceHistory:
         self._offers[name], self._held[name] = offers, held
         self.spec_writes += offers.writes != before.writes or not is_there
         self.status_writes += held.writes != held_before.writes
+        self.borrower_epoch = max(self.borrower_epoch, status.get("borrowerEpoch", 0))
         self._compare_held(name, held_before.amounts, held.amounts, before.amounts)
         self._compare_offers(before.amounts, offers.amounts, held.amounts, now_s)
         self._close(now_s)
