@@ -1,7 +1,7 @@
 """Short HTTP/1.1 exchanges over kept connections. They are most of the cost of binds, events and reads.
 
 Owns its connections to one server and one timer. `ConnectFailedError` means that nothing was sent. A connection is
-reused only if the server allowed it, the request was sent completely, and the response ended exactly where it declared.
+reused only if the server allowed it, the requests were sent completely, and the last response ended exactly where it declared.
 Every wait ends by its deadline, and no response is read beyond its size limit. Called by `transport` only.
 
 Written by hand on `asyncio.Protocol` and httptools because a general client costs more CPU than the rest of a bind (see
@@ -15,7 +15,7 @@ import math
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, cast
 from urllib.parse import urlsplit
 
@@ -86,34 +86,38 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 class Connection(asyncio.Protocol):
-    """One connection with at most one outstanding response."""
+    """One connection with at most one exchange at a time: of one request, or of several that are sent one behind the other."""
 
     def __init__(self, pool: ConnectionPool, answer_bytes_max: int) -> None:
         self._pool = pool
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._reader = AnswerReader(answer_bytes_max)
-        self._answer: asyncio.Future[Response] | None = None
+        self._answer: asyncio.Future[list[Response]] | None = None
         self._has_answered = False
         self.is_lost = False
         self.deadline = math.inf
-        """In the loop's time: when the response must be complete, or when an idle connection is closed."""
+        """In the loop's time: when the responses must be complete, or when an idle connection is closed."""
 
-    def send(self, request: bytes, deadline: float) -> asyncio.Future[Response]:
-        """Sends the request; the future gets the response or an AnswerLostError."""
+    def send(self, requests: bytes, deadline: float, expected: int = 1) -> asyncio.Future[list[Response]]:
+        """Sends the bytes of `expected` requests. The future gets the responses, or an AnswerLostError if there is none.
+
+        If the connection breaks between two responses, there are fewer than expected.
+        """
         assert self._answer is None
         assert self._transport is not None
         self.deadline = deadline
+        self._reader.expected = expected
         self._answer = answer = self._loop.create_future()
-        self._transport.write(request)
+        self._transport.write(requests)
         return answer
 
-    def awaits(self, answer: asyncio.Future[Response]) -> bool:
+    def awaits(self, answer: asyncio.Future[list[Response]]) -> bool:
         """Returns whether `answer` is still outstanding, also if its caller was cancelled."""
         return self._answer is answer
 
     def end(self, error: Exception | None = None) -> None:
-        """Aborts the connection and sets `error` on the outstanding response, if there is one.
+        """Aborts the connection and ends the exchange, if there is one: with the complete responses, or with `error`.
 
         Sends no TLS close_notify: a silent peer would block it for half a minute, and nothing here depends on one.
         """
@@ -125,16 +129,16 @@ class Connection(asyncio.Protocol):
         self._reader.discard()
         self._pool.forget(self)
         if error is not None:
-            self._settle(error)
+            self._settle(self._reader.responses or error)
 
-    def _settle(self, outcome: Response | Exception) -> None:
+    def _settle(self, outcome: list[Response] | Exception) -> None:
         answer, self._answer = self._answer, None
         if answer is None or answer.done():
             return
-        if isinstance(outcome, Response):
-            answer.set_result(outcome)
-        else:
+        if isinstance(outcome, Exception):
             answer.set_exception(outcome)
+        else:
+            answer.set_result(outcome)
 
     # ---- called by the event loop
 
@@ -151,14 +155,14 @@ class Connection(asyncio.Protocol):
         except BrokenAnswerError as error:
             self.end(AnswerLostError(str(error)))
             return
-        response = reader.response
-        if response is None:
+        if not reader.is_complete:
             return
         assert self._transport is not None
+        responses = reader.responses
         is_reusable = reader.may_be_followed and self._transport.get_write_buffer_size() == 0
         self._has_answered = True
         reader.begin()
-        self._settle(response)
+        self._settle(responses)
         if is_reusable:
             self._pool.release_connection(self)
         else:
@@ -174,7 +178,7 @@ class Connection(asyncio.Protocol):
         if self._answer is not None and error is None:
             response = self._reader.close()
             if response is not None:
-                self._settle(response)
+                self._settle([*self._reader.responses, response])
         is_stale = self._has_answered and self._reader.bytes_read == 0
         lost = (StaleConnectionError if is_stale else AnswerLostError)(
             f"{type(error).__name__} {error}" if error is not None else "the server closed the connection"
@@ -222,11 +226,10 @@ class ConnectionPool:
         """
         now = self._loop.time()
         deadline = now + timeout_s
-        # The connect deadline is earlier: that distinguishes an unreachable server from one that did not respond.
-        connect_by = now + min(CONNECT_TIMEOUT_S, timeout_s * 0.8)
+        connect_by = now + _connect_timeout_s(timeout_s)
         connection = self._idle.pop() if self._idle else await self._obtain_by(connect_by)
         try:
-            return await self._converse(connection, request, deadline)
+            return (await self._converse(connection, request, deadline))[0]
         except StaleConnectionError:
             if not is_repeatable:
                 raise
@@ -234,10 +237,21 @@ class ConnectionPool:
             connection = await self._obtain_by(connect_by)
         except ConnectFailedError as error:
             raise AnswerLostError(f"sent once, then: {error}") from error
-        return await self._converse(connection, request, deadline)
+        return (await self._converse(connection, request, deadline))[0]
 
-    async def _converse(self, connection: Connection, request: bytes, deadline: float) -> Response:
-        answer = connection.send(request, deadline)
+    async def exchange_all(self, requests: Sequence[bytes], *, timeout_s: float) -> list[Response]:
+        """Sends whole requests in one write on one connection; none is repeated.
+
+        Returns the responses of the first ones: of all, unless the connection broke in between. Raises as `exchange` if there is none.
+        """
+        now = self._loop.time()
+        connection = self._idle.pop() if self._idle else await self._obtain_by(now + _connect_timeout_s(timeout_s))
+        return await self._converse(connection, b"".join(requests), now + timeout_s, len(requests))
+
+    async def _converse(
+        self, connection: Connection, requests: bytes, deadline: float, expected: int = 1
+    ) -> list[Response]:
+        answer = connection.send(requests, deadline, expected)
         self._set_alarm(deadline)
         if self._in_flight_wait is not None and self.in_flight >= self._in_flight_wait[0]:
             self._end_in_flight_wait()
@@ -370,3 +384,8 @@ class ConnectionPool:
             connection.end(AnswerLostError("TimeoutError: no whole answer in time"))
         if self._connections:
             self._set_alarm(min(connection.deadline for connection in self._connections))
+
+
+def _connect_timeout_s(timeout_s: float) -> float:
+    """Returns a shorter timeout: that distinguishes an unreachable server from one that did not respond."""
+    return min(CONNECT_TIMEOUT_S, timeout_s * 0.8)

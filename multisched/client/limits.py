@@ -78,9 +78,19 @@ class WriteLimiter:
         while (wait_s := self._background_wait_s()) > 0:
             is_delayed = True
             await asyncio.sleep(wait_s)
+        self._count_background()
+        self._counters.background_delayed += is_delayed
+
+    def try_admit_background(self) -> bool:
+        """Like `admit_background` if that would not wait; else does nothing and returns False."""
+        if self._background_wait_s() > 0:
+            return False
+        self._count_background()
+        return True
+
+    def _count_background(self) -> None:
         self._tokens -= 1
         self._counters.writes += 1
-        self._counters.background_delayed += is_delayed
 
     def note_throttled(self, retry_after_s: float) -> None:
         """Records a 429: pauses background writes. The shell slows binds itself when it gets THROTTLED."""

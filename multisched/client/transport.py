@@ -14,8 +14,9 @@ import asyncio
 import os
 import re
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from itertools import zip_longest
 from pathlib import Path
 from time import perf_counter
 from typing import Final
@@ -48,6 +49,7 @@ from multisched.model.wire import (
     AnswerLostError,
     ConnectFailedError,
     LineStream,
+    Request,
     Response,
     TransportError,
 )
@@ -270,7 +272,7 @@ def _proxy_of_environment(host: str) -> str | None:
 
 
 class HttpTransport:
-    """`model.wire.Transport` over HTTP/1.1 with keep-alive."""
+    """`model.wire.PipelinedTransport` over HTTP/1.1 with keep-alive."""
 
     def __init__(
         self,
@@ -317,6 +319,34 @@ class HttpTransport:
         if renewed is None:
             return response
         return await self._exchange(renewed, method, path, body, (accept, content_type), timeout_s)
+
+    async def request_all(self, requests: Sequence[Request], *, timeout_s: float) -> list[Response]:
+        """See `model.wire.PipelinedTransport`. Through a proxy the requests are sent one by one."""
+        channel = await self._take_channel()
+        if channel.pool is None:
+            return await self._request_one_by_one(requests, timeout_s)
+        responses = await self._exchange_all(channel, channel.pool, requests, timeout_s)
+        refused = next((at for at, response in enumerate(responses) if response.status == 401), None)
+        if refused is None:
+            return responses
+        # `request` renews the credentials.
+        return responses[:refused] + await self._request_one_by_one(requests[refused : len(responses)], timeout_s)
+
+    async def _request_one_by_one(self, requests: Sequence[Request], timeout_s: float) -> list[Response]:
+        """Returns the responses before the first failure; raises it if there is none."""
+        responses: list[Response] = []
+        for one in requests:
+            try:
+                responses.append(
+                    await self.request(
+                        one.method, one.path, body=one.body, content_type=one.content_type, timeout_s=timeout_s
+                    )
+                )
+            except TransportError:
+                if not responses:
+                    raise
+                break
+        return responses
 
     @asynccontextmanager
     async def stream(
@@ -407,6 +437,30 @@ class HttpTransport:
             if self._retired:
                 await self._close_unused()
         return response
+
+    async def _exchange_all(
+        self, channel: _Channel, pool: ConnectionPool, requests: Sequence[Request], timeout_s: float
+    ) -> list[Response]:
+        self._counters.requests += len(requests)
+        channel.users += 1
+        responses: list[Response] = []
+        started_s = perf_counter()
+        try:
+            whole = [
+                channel.request_bytes(one.method, one.path, (JSON, one.content_type), one.body) for one in requests
+            ]
+            responses = await pool.exchange_all(whole, timeout_s=timeout_s)
+        except LOST as error:
+            raise self._failure(error, requests[0].method) from error
+        finally:
+            # The server answers one after the other.
+            each_s = (perf_counter() - started_s) / len(requests)
+            for one, response in zip_longest(requests, responses):
+                self.counts.ended(one.method, NO_ANSWER if response is None else response.status, each_s)
+            channel.users -= 1
+            if self._retired:
+                await self._close_unused()
+        return responses
 
     async def _exchange_over_session(
         self, channel: _Channel, method: str, path: str, body: bytes | None, types: tuple[str, str], timeout_s: float

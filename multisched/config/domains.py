@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from multisched.config.schema import Configuration, DomainConfig, Loan, PodRuleConfig, Selector, TolerationConfig
+from multisched.config.schema import (
+    Configuration,
+    DomainConfig,
+    Loan,
+    LoanKind,
+    PodRuleConfig,
+    Selector,
+    TolerationConfig,
+)
+from multisched.model.objects import CPU
+from multisched.model.quantity import parse_milli, parse_value
+from multisched.plugins.loans.terms import DEFAULT_RESOURCES, IDLE_RESOURCES
 from multisched.verify import judged_selector
+from multisched.verify.loan_rules import Loan as JudgedLoan
 from multisched.verify.placement_rules import Domain, PodRule, ServerlessUnit
-from multisched.verify.placement_rules import Loan as JudgedLoan
 from multisched.verify.selectors import LabelSelector, Toleration
 
 SERVERLESS_UNITS: Final = "ServerlessUnits"
@@ -51,7 +62,18 @@ def _pods(rule: PodRuleConfig) -> PodRule:
 
 
 def _loan(loan: Loan) -> JudgedLoan:
-    return JudgedLoan(loan.lender, LabelSelector() if loan.selector is None else _selector(loan.selector))
+    is_idle = loan.kind is LoanKind.IDLE
+    return JudgedLoan(
+        loan.lender,
+        LabelSelector() if loan.selector is None else _selector(loan.selector),
+        is_limited=loan.is_limited,
+        is_idle=is_idle,
+        resources=frozenset(loan.resources or (IDLE_RESOURCES if is_idle else DEFAULT_RESOURCES)),
+        share_percent=loan.share_percent,
+        headroom=tuple(
+            (name, parse_milli(text) if name == CPU else parse_value(text)) for name, text in loan.headroom.items()
+        ),
+    )
 
 
 def _selector(selector: Selector) -> LabelSelector:

@@ -2,7 +2,8 @@
 
 from multisched.verify.findings import RULES, Finding, Rule
 from multisched.verify.judge import KINDS, Judge, judge
-from multisched.verify.placement_rules import Domain, Loan
+from multisched.verify.loan_rules import Loan
+from multisched.verify.placement_rules import Domain
 from multisched.verify.report import Report, report
 from multisched.verify.selectors import judged_selector
 from multisched.verify.snapshot import Snapshot, SnapshotError

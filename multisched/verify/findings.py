@@ -15,6 +15,7 @@ Rule = Literal[
     "volumes",
     "devices",
     "domain",
+    "loans",
 ]
 RULES: Final[tuple[Rule, ...]] = (
     "resources",
@@ -27,6 +28,7 @@ RULES: Final[tuple[Rule, ...]] = (
     "volumes",
     "devices",
     "domain",
+    "loans",
 )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from multisched.verify.cards import NodeCards, cards_of_device, is_koordinator_device
 from multisched.verify.fields import Json, Unreadable, mapping, strings, text
 from multisched.verify.findings import Fault, Finding
+from multisched.verify.loan_rules import LoanUsage
 from multisched.verify.node_usage import NodeUsage
 from multisched.verify.objects import (
     Node,
@@ -191,7 +192,7 @@ class Judge:
         if pod is None or node is None:
             return []
         storage = self._storage
-        usage = self._usage(node, storage.attached_to(node.name))
+        usage = self._usage(node, storage.attached_to(node.name), knows_order=True)
         for other in self._standing.on[node.name].values():
             if other is not pod:
                 usage.add(other, storage.attached_by(other))
@@ -199,10 +200,11 @@ class Judge:
         faults = [*usage.faults(pod, storage.attached_by(pod)), *self._faults(pod, node, others)]
         return [_finding(pod, fault) for fault in faults]
 
-    def _usage(self, node: Node, attached: Mapping[str, str]) -> NodeUsage:
+    def _usage(self, node: Node, attached: Mapping[str, str], *, knows_order: bool) -> NodeUsage:
         cards = self._devices.get(node.name, node.cards)
         limits, domains = self._storage.limits.get(node.name, {}), self._domains
-        return NodeUsage(node, limits, attached, cards, domains.binds_devices, domains.elastic(node))
+        loans = LoanUsage(node, domains.borrowers_on(node), knows_order=knows_order)
+        return NodeUsage(node, limits, attached, cards, domains.binds_devices, loans, domains.elastic(node))
 
     def findings(self) -> list[Finding]:
         """Returns findings about all pods, by the present state and the times in the API."""
@@ -223,7 +225,7 @@ class Judge:
     def _taken(self, node: Node, pods: Iterable[Pod]) -> Iterator[tuple[Pod, list[Fault]]]:
         """Yields faults of resources that earlier pods left too little of. A pod with a fault does not count for later pods."""
         storage = self._storage
-        usage = self._usage(node, {})
+        usage = self._usage(node, {}, knows_order=False)
         for pod in pods:
             volumes = storage.attached_by(pod)
             faults = list(usage.faults(pod, volumes))

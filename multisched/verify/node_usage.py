@@ -1,4 +1,4 @@
-"""What the pods of one node use: resources, host ports, disks, attachable volumes, GPU devices.
+"""What the pods of one node use: resources, host ports, disks, attachable volumes, GPU devices, loans.
 
 A `NodeUsage` is created for a node, filled with earlier pods, and then asked for the faults of one pod after the other.
 """
@@ -12,6 +12,7 @@ from multisched.verify.cards import UNKNOWN_TO_NODES, NodeCards
 from multisched.verify.demands import HostPort, Requests
 from multisched.verify.devices import CardUsage, DeviceUsage
 from multisched.verify.findings import Fault
+from multisched.verify.loan_rules import LoanUsage
 from multisched.verify.objects import Disk, Node, Pod
 
 PODS = "pods"
@@ -28,12 +29,14 @@ class NodeUsage:
         attached: Mapping[str, str],
         cards: NodeCards,
         binds_devices: Callable[[Pod], bool],
+        loans: LoanUsage,
         elastic: frozenset[str] = frozenset(),
     ) -> None:
         """`limits`: driver -> volumes. `attached`: attached volume -> its driver. `binds_devices`: see `DeviceUsage`. `elastic`: resources
         that limit nothing on the node.
         """
         self._room = _ResourceUsage(node, elastic)
+        self._loans = loans
         self._ports: dict[tuple[str, int], list[tuple[HostPort, Pod]]] = {}
         self._disks: list[tuple[Disk, Pod]] = []
         self._limits = limits
@@ -52,6 +55,7 @@ class NodeUsage:
                 break
         yield from self._volume_faults(volumes)
         yield from self._devices.faults(pod)
+        yield from self._loans.faults(pod)
 
     def add(self, pod: Pod, volumes: Mapping[str, str]) -> None:
         self._room.add(pod)
@@ -60,6 +64,7 @@ class NodeUsage:
         self._disks.extend((disk, pod) for disk in pod.disks)
         self._attached.update(volumes)
         self._devices.add(pod)
+        self._loans.add(pod)
 
     def _taken_port(self, pod: Pod) -> tuple[HostPort, Pod] | None:
         for port in pod.ports:

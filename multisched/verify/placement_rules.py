@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from multisched.verify.cards import HAMI_NODE, VOLCANO_NODE
 from multisched.verify.findings import Fault
+from multisched.verify.loan_rules import Borrower, Loan
 from multisched.verify.objects import UNSCHEDULABLE, Node, Pod
 from multisched.verify.selectors import LabelSelector, Taint, Toleration
 
@@ -22,14 +23,6 @@ GPU_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "gpu.intel.c
 VIRTUAL_TAINT = "virtual-kubelet.io/provider"
 ELASTIC = frozenset({"cpu", "memory"})
 VIRTUAL_TYPE = "virtual-kubelet"
-
-
-@dataclass(frozen=True, slots=True)
-class Loan:
-    """Nodes of another domain that a domain may use."""
-
-    lender: str
-    selector: LabelSelector
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +119,23 @@ class Domains:
             "domain", f"{pod.scheduler} belongs to domain {domain.name}, the node {where}", is_sure=not was_usable
         )
 
+    def borrowers_on(self, node: Node) -> Mapping[str, Borrower]:
+        """Returns schedulerName -> its domain, for domains that may use the node by a loan."""
+        home = self._home(node, node.allocatable or {})
+        return {
+            name: Borrower(domain.name, loans)
+            for domain in self._domains
+            if domain.name != home and (loans := _loans_of(domain, home, node))
+            for name in domain.scheduler_names
+        }
+
     def is_usable(self, domain: Domain, node: Node) -> bool:
         """Reports whether the domain may place pods on the node."""
         return self._is_usable(domain, node, node.allocatable or {})
 
     def _is_usable(self, domain: Domain, node: Node, room: Mapping[str, int]) -> bool:
         home = self._home(node, room)
-        if home == domain.name:
-            return True
-        return any(loan.lender == home and loan.selector.matches(node.labels) for loan in domain.loans)
+        return home == domain.name or bool(_loans_of(domain, home, node))
 
     def _home(self, node: Node, room: Mapping[str, int]) -> str:
         """Returns the node's domain: by label, then by selectors in file order, then GPUs, virtual nodes, rest; empty if none."""
@@ -155,6 +156,10 @@ class Domains:
                 if holds and domain.selector is None and domain.rule == rule:
                     return domain.name
         return ""
+
+
+def _loans_of(domain: Domain, home: str, node: Node) -> tuple[Loan, ...]:
+    return tuple(loan for loan in domain.loans if loan.lender == home and loan.selector.matches(node.labels))
 
 
 def untolerated(tolerations: Sequence[Toleration], taints: Iterable[Taint]) -> Iterator[Taint]:

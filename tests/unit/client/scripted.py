@@ -15,7 +15,7 @@ import msgspec
 import orjson
 
 from multisched.framework.ports import LeaseHolder
-from multisched.model.wire import JSON, AnswerLostError, LineStream, Response
+from multisched.model.wire import JSON, AnswerLostError, LineStream, Request, Response, TransportError
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -105,6 +105,26 @@ class ScriptedTransport:
 
     def of(self, method: str) -> list[Asked]:
         return [asked for asked in self.asked if asked.method == method]
+
+
+@dataclass(slots=True)
+class PipelinedScript(ScriptedTransport):
+    """Answers requests that are sent together one after the other; an Exception ends the connection."""
+
+    together: list[int] = field(default_factory=list)
+    """How many requests each call of `request_all` sent."""
+
+    async def request_all(self, requests: Sequence[Request], *, timeout_s: float) -> list[Response]:
+        self.together.append(len(requests))
+        responses: list[Response] = []
+        try:
+            for one in requests:
+                how: Any = {"body": one.body, "content_type": one.content_type, "timeout_s": timeout_s}
+                responses += [await self.request(one.method, one.path, **how)]
+        except TransportError:
+            if not responses:
+                raise
+        return responses
 
 
 class ScriptedStream:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,10 +42,15 @@ def test_response_is_parsed_the_same_in_any_chunks(framed: tuple[bytes, int, byt
     cuts = sorted(data.draw(st.lists(st.integers(0, len(answer)), max_size=8)))
     portions = [answer[start:end] for start, end in zip([0, *cuts], [*cuts, len(answer)], strict=True)]
     reader = read(*portions)
-    assert reader.response is not None
-    assert (reader.response.status, reader.response.body) == (status, body)
+    response = response_of(reader)
+    assert response is not None
+    assert (response.status, response.body) == (status, body)
     assert reader.may_be_followed
-    assert reader.response == read(answer).response
+    assert response == response_of(read(answer))
+
+
+def response_of(reader: AnswerReader) -> Response | None:
+    return reader.responses[0] if reader.is_complete else None
 
 
 def feed_often(reader: AnswerReader, more: bytes, times: int) -> None:
@@ -55,12 +62,12 @@ def feed_often(reader: AnswerReader, more: bytes, times: int) -> None:
 def test_response_cut_at_any_byte_is_incomplete(answer: bytes, status: int, body: bytes) -> None:
     for length in range(len(answer)):
         reader = read(answer[:length])
-        assert reader.response is None, answer[:length]
+        assert response_of(reader) is None, answer[:length]
         assert reader.close() is None, answer[:length]
 
 
 def test_headers_are_lower_cased_without_those_of_interim_responses_and_trailers() -> None:
-    created, chunked = read(EARLY + CREATED).response, read(CHUNKED).response
+    created, chunked = response_of(read(EARLY + CREATED)), response_of(read(CHUNKED))
     assert created is not None
     assert created.headers == {"content-type": "application/json", "content-length": "12", "x-a": "b"}
     assert chunked is not None
@@ -71,19 +78,58 @@ def test_one_reader_parses_many_responses() -> None:
     reader = AnswerReader(BYTES_MAX)
     for answer, status, body in [*FRAMED.values()] * 3:
         reader.begin()
-        assert reader.response is None
+        assert response_of(reader) is None
         assert reader.bytes_read == 0
         reader.feed(answer)
-        assert reader.response is not None
-        assert (reader.response.status, reader.response.body) == (status, body)
+        response = response_of(reader)
+        assert response is not None
+        assert (response.status, response.body) == (status, body)
         assert reader.may_be_followed
+
+
+@given(
+    st.lists(st.sampled_from(list(FRAMED.values())), min_size=1, max_size=5),
+    st.sampled_from([b"", b"x", CREATED]),
+    st.data(),
+)
+def test_expected_responses_are_parsed_in_any_chunks(
+    framed: list[tuple[bytes, int, bytes]], surplus: bytes, data: st.DataObject
+) -> None:
+    answers = b"".join(answer for answer, _, _ in framed)
+    sent = (answers + surplus)[: data.draw(st.integers(0, len(answers + surplus)))]
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=8)))
+    reader = AnswerReader(BYTES_MAX)
+    reader.expected = len(framed)
+    for start, end in zip([0, *cuts], [*cuts, len(sent)], strict=True):
+        reader.feed(sent[start:end])
+    ends = itertools.accumulate(len(answer) for answer, _, _ in framed)
+    whole = sum(end <= len(sent) for end in ends)
+    assert [(one.status, one.body) for one in reader.responses] == [
+        (status, body) for _, status, body in framed[:whole]
+    ]
+    assert reader.is_complete is (whole == len(framed))
+    if reader.is_complete:
+        assert reader.may_be_followed is (len(sent) == len(answers))
+
+
+def test_each_of_several_responses_has_the_whole_size_limit() -> None:
+    body = b"x" * BYTES_MAX
+    whole = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    reader = AnswerReader(BYTES_MAX)
+    reader.expected = 3
+    for _ in range(2):
+        reader.feed(whole[:1_000])
+        reader.feed(whole[1_000:])
+    assert len(reader.responses) == 2
+    with pytest.raises(BrokenAnswerError):
+        reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (BYTES_MAX + 1))
 
 
 @pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.0 200 OK\r\nX: y\r\n\r\n"])
 def test_response_without_framing_ends_with_its_connection(head: bytes) -> None:
     for body in (b"", b"x", b"HTTP/1.1 200 OK\r\n\r\n"):
         reader = read(head + body)
-        assert reader.response is None
+        assert response_of(reader) is None
         response = reader.close()
         assert response is not None
         assert (response.status, response.body) == (200, body)
@@ -97,9 +143,10 @@ def test_bytes_after_a_response_bar_the_connection_from_reuse(
     answer: bytes, status: int, body: bytes, extra: bytes
 ) -> None:
     reader = read(answer + extra)
-    assert reader.response is not None
-    assert (reader.response.status, reader.response.body) == (status, body)
-    assert reader.response == read(answer).response
+    response = response_of(reader)
+    assert response is not None
+    assert (response.status, response.body) == (status, body)
+    assert response_of(reader) == response_of(read(answer))
     assert not reader.may_be_followed
 
 
@@ -115,7 +162,8 @@ def test_bytes_after_a_response_bar_the_connection_from_reuse(
 )
 def test_response_headers_decide_keep_alive(head: bytes, may_be_followed: bool) -> None:
     reader = read(head + b"Content-Length: 1\r\n\r\nx")
-    assert reader.response == Response(200, b"x", reader.response.headers if reader.response else {})
+    response = response_of(reader)
+    assert response == Response(200, b"x", response.headers if response else {})
     assert reader.may_be_followed is may_be_followed
 
 
@@ -151,7 +199,7 @@ def test_arbitrary_bytes_are_at_worst_refused(noise: bytes) -> None:
         reader.feed(b"HTTP/1.1 200 OK\r\n" + noise)
         reader.feed(noise)
     except BrokenAnswerError:
-        assert reader.response is None
+        assert response_of(reader) is None
         assert not reader.may_be_followed
 
 
@@ -202,8 +250,9 @@ TEN = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n"
 def test_response_of_exactly_the_limit_is_accepted() -> None:
     reader = AnswerReader(10)
     reader.feed(TEN + b"0123456789")
-    assert reader.response is not None
-    assert reader.response.body == b"0123456789"
+    response = response_of(reader)
+    assert response is not None
+    assert response.body == b"0123456789"
 
 
 @pytest.mark.parametrize(
@@ -240,4 +289,4 @@ def test_discarded_reader_ignores_data() -> None:
     reader = read(CREATED[:20])
     reader.discard()
     reader.feed(CREATED[20:])
-    assert reader.response is None
+    assert response_of(reader) is None

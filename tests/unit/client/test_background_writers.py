@@ -20,7 +20,16 @@ from multisched.client.event_sink import QUEUE_EVENTS_MAX, SERIES_FLUSH_S, ApiEv
 from multisched.client.limits import CALM_BINDS_MAX, WriteLimiter
 from multisched.framework.ports import Condition, Event, ObjectRef
 from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
-from tests.unit.client.scripted import Answer, Asked, Lease, LoopClock, ScriptedTransport, a_refusal, answer
+from tests.unit.client.scripted import (
+    Answer,
+    Asked,
+    Lease,
+    LoopClock,
+    PipelinedScript,
+    ScriptedTransport,
+    a_refusal,
+    answer,
+)
 
 pytestmark = pytest.mark.looptime
 
@@ -57,9 +66,9 @@ async def drained(writer: ApiConditionWriter, timeout_s: float) -> bool:
 
 def make_sink(
     respond: Callable[[Asked], Answer] = accept, latency_s: float = 0.002
-) -> tuple[ApiEventSink, ScriptedTransport, WriteLimiter]:
+) -> tuple[ApiEventSink, PipelinedScript, WriteLimiter]:
     clock = LoopClock()
-    transport = ScriptedTransport(respond=respond, latency_s=latency_s)
+    transport = PipelinedScript(respond=respond, latency_s=latency_s)
     limiter = WriteLimiter(clock)
     return ApiEventSink(transport, limiter, clock, instance="job-scheduler-pod-0"), transport, limiter
 

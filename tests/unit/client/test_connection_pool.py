@@ -528,8 +528,53 @@ async def test_idle_connection_holds_no_response() -> None:
     async with playing(serve_forever) as pool:
         await ask(pool)
         (connection,) = pool._idle
-        assert connection._reader.response is None
+        assert not connection._reader.responses
         assert not connection._reader._pieces
+
+
+# ---- several requests in one exchange
+
+
+async def test_requests_are_sent_together_and_answered_in_order() -> None:
+    received: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        while True:
+            received.append(await reader.readexactly(3 * len(POST)))
+            for at in range(3):
+                writer.write(told(at))
+                await asyncio.sleep(0)
+
+    async with playing(serve) as pool:
+        for _ in range(2):
+            responses = await pool.exchange_all([POST] * 3, timeout_s=PATIENCE_S)
+            assert [one.body for one in responses] == [b"0", b"1", b"2"]
+        assert len(pool._connections) == len(pool._idle) == 1
+    assert received == [3 * POST] * 2
+
+
+@pytest.mark.parametrize("ending", ["close", "reset", "silence", "nonsense"])
+@pytest.mark.parametrize("answered", [0, 1, 2])
+async def test_responses_before_a_break_are_returned(answered: int, ending: str) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        await reader.readexactly(3 * len(POST))
+        writer.write(b"".join(map(told, range(answered))) + told(answered)[:20])
+        await asyncio.sleep(0.05)
+        if ending == "reset":
+            writer.transport.abort()
+        elif ending == "nonsense":
+            writer.write(b"\0" * 50)
+        elif ending == "silence":
+            await asyncio.sleep(PATIENCE_S)
+
+    async with playing(serve) as pool:
+        sent = pool.exchange_all([POST] * 3, timeout_s=0.2 if ending == "silence" else PATIENCE_S)
+        if answered:
+            assert [one.body for one in await sent] == [b"%d" % at for at in range(answered)]
+        else:
+            with pytest.raises(AnswerLostError):
+                await sent
+        assert not pool._connections
 
 
 # ---- connecting and closing

@@ -22,7 +22,7 @@ from multisched.client.line_stream import HttpLineStream
 from multisched.client.request_counts import NO_ANSWER
 from multisched.client.transport import TransportStatistics
 from multisched.cluster.access.certificates import Authority, server_context
-from multisched.model.wire import AnswerLostError, ConnectFailedError
+from multisched.model.wire import AnswerLostError, ConnectFailedError, Request
 from tests.unit.client.servers import connected, raw_serving, read_head, serving, write_kubeconfig
 
 
@@ -592,6 +592,47 @@ async def test_watch_refused_with_401_is_reopened_or_reported(tmp_path: Path) ->
         assert seen == ["old", "old", "new"]
         assert transport._channel.users == 0
         assert transport.statistics() == TransportStatistics(streams=2, unauthorized=2, sessions=1)
+
+
+EVENTS = [Request("POST", f"/{number}", b"{}") for number in range(4)]
+
+
+async def test_requests_sent_together_are_repeated_from_the_first_401(tmp_path: Path) -> None:
+    seen: list[tuple[str, str]] = []
+
+    async def handle(request: web.BaseRequest) -> web.Response:
+        token, path = request.headers["Authorization"].removeprefix("Bearer "), str(request.raw_path)
+        seen.append((path, token))
+        return web.Response(status=401 if token == "old" and path >= "/2" else 201, body=path.encode())
+
+    async with serving(handle) as address, connected(tmp_path, address, user={"token": "old"}) as transport:
+        write_kubeconfig(tmp_path, address, {"token": "new"})
+        transport._credentials._forced_at = float("-inf")
+        responses = await transport.request_all(EVENTS, timeout_s=10)
+        assert [(one.status, one.body) for one in responses] == [(201, one.path.encode()) for one in EVENTS]
+        assert transport._channel.users == 0
+        assert transport.counts.results == {("POST", 201): 4, ("POST", 401): 3}
+    assert seen == [(one.path, "old") for one in EVENTS] + [("/2", "old"), ("/2", "new"), ("/3", "new")]
+
+
+async def test_requests_through_a_proxy_are_sent_one_by_one(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    async def handle(request: web.BaseRequest) -> web.Response:
+        asked.append(str(request.raw_path))
+        if request.path.endswith("/2"):
+            assert request.transport is not None
+            request.transport.abort()
+        return web.Response(body=b"by proxy")
+
+    async with (
+        serving(handle) as proxy,
+        connected(tmp_path, "http://api.invalid", cluster={"proxy-url": proxy}) as transport,
+    ):
+        assert [one.body for one in await transport.request_all(EVENTS, timeout_s=10)] == [b"by proxy"] * 2
+        with pytest.raises(AnswerLostError):
+            await transport.request_all(EVENTS[2:], timeout_s=10)
+    assert asked == [f"http://api.invalid/{number}" for number in (0, 1, 2, 2)]
 
 
 async def test_cancelled_credential_renewal_returns_the_refused_watch(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from multisched.verify import RULES, Domain, judge
+from multisched.verify import RULES, Domain, Loan, judge
+from multisched.verify.selectors import LabelSelector
 from tests.unit.verify.clusters import (
     GPU,
     HOST,
@@ -130,6 +131,12 @@ def test_random_clusters_have_all_kinds_of_violations_and_clean_pods() -> None:
 DOMAINS = (
     Domain("all", frozenset({"default-scheduler"}), "rest"),
     Domain("own", frozenset({"own-scheduler"}), "labelled"),
+    Domain(
+        "job",
+        frozenset({"job-scheduler"}),
+        "labelled",
+        loans=(Loan("all", LabelSelector(), is_limited=True, resources=frozenset({"cpu"})),),
+    ),
 )
 
 
@@ -173,6 +180,7 @@ PLANTS: dict[str, tuple[str, Document]] = {
     "volumes": ("n1", {"volumes": using("disk")}),
     "devices": ("n4", {"annotations": {"multisched.io/gpu-milli": "500", "multisched.io/gpu-devices": "2"}}),
     "domain": ("n4", {"schedulerName": "own-scheduler"}),
+    "loans": ("n4", {"schedulerName": "job-scheduler", "requests": {"memory": "1Mi"}}),
 }
 
 
