@@ -38,6 +38,8 @@ def borrowers_of(configuration: Configuration) -> tuple[Borrower, ...]:
     router, selection = NodeRouter(configuration), NodeSelection.of(configuration)
     sliced, groups = sliced_lenders(selection), lease_groups(selection)
 
+    schedulers = frozenset(name for domain in configuration.domains for name in domain.scheduler_names)
+
     def users_of(lender: str) -> dict[str, frozenset[str]]:
         """Returns the domains under the lender's Lease that may use its rows."""
         return {
@@ -51,7 +53,13 @@ def borrowers_of(configuration: Configuration) -> tuple[Borrower, ...]:
             domain.name,
             frozenset(domain.scheduler_names),
             tuple(
-                _terms(domain.name, loan, router, users_of(loan.lender) if loan.lender in sliced[domain.name] else {})
+                _terms(
+                    domain.name,
+                    loan,
+                    router,
+                    users_of(loan.lender) if loan.lender in sliced[domain.name] else {},
+                    schedulers,
+                )
                 for loan in domain.loans
             ),
         )
@@ -82,8 +90,10 @@ def circle_of_loans(domains: Sequence[DomainConfig]) -> tuple[str, ...]:
     return next((found for name in lenders for found in walk((name,), is_limited=False)), ())
 
 
-def _terms(borrower: str, loan: Loan, router: NodeRouter, users: Mapping[str, frozenset[str]]) -> LoanTerms:
-    """`users`: see `LoanTerms`; empty if the loan is not sliced."""
+def _terms(
+    borrower: str, loan: Loan, router: NodeRouter, users: Mapping[str, frozenset[str]], schedulers: frozenset[str]
+) -> LoanTerms:
+    """`users`, `schedulers`: see `LoanTerms`; `users` is empty if the loan is not sliced."""
     selector = LabelSelector() if loan.selector is None else loan.selector.compile()
 
     def lends(node: Node) -> bool:
@@ -102,10 +112,12 @@ def _terms(borrower: str, loan: Loan, router: NodeRouter, users: Mapping[str, fr
         share_percent=loan.share_percent,
         threshold_percent=loan.threshold_percent,
         headroom=_amounts(loan.headroom),
+        foreign_percent=loan.foreign_reserve_percent,
         hours=OpenHours(tuple(_hours(loan.hours)), loan.time_zone) if loan.hours else None,
         returns=None if loan.returns is None else _returns(loan.returns),
         is_sliced=bool(users),
         users=users,
+        schedulers=schedulers,
     )
 
 

@@ -190,6 +190,9 @@ class Loan(Section, frozen=True):
     """Of the kind idle: up to this percentage of allocatable may be used together."""
     headroom: Mapping[ResourceName, str] = {}
     """What is kept free on each node for the lender: resource -> quantity."""
+    foreign_reserve_percent: Annotated[int, Meta(ge=0, le=99)] = 0
+    """Percentage of allocatable that is never lent, because schedulers outside this program use it. Default: there are none on these
+    nodes; their pods are reported, and what they use is not lent."""
     hours: Annotated[tuple[LoanHours, ...], Meta(max_length=64)] = ()
     """When it is open. Outside of these hours nothing is lent; with `return`, all is back when they end. Default: always."""
     time_zone: Annotated[str, Meta(max_length=64)] = "UTC"
@@ -203,6 +206,11 @@ class Loan(Section, frozen=True):
         if self.kind is LoanKind.IDLE and self.returns is None:
             raise ValueError(
                 'kind idle needs return: the lender may use at any time what it requests; write return: {notice: "30s"}'
+            )
+        if self.kind is LoanKind.IDLE and self.foreign_reserve_percent:
+            raise ValueError(
+                f"foreignReservePercent: {self.foreign_reserve_percent}: kind idle lends what pods of the lender request, which no other "
+                "scheduler sees as free; remove foreignReservePercent"
             )
         for name, text in self.headroom.items():
             try:

@@ -92,6 +92,8 @@ class ReplicaTransport(DirectTransport):
         """Delay of the response to a list of pods."""
         self.node_lists: Mapping[str, float] = {}
         """Node -> delay of a list of its pods; infinite: the list fails."""
+        self.forbidden = "forbidden"
+        """Requests whose path has this text get 403."""
         self.is_cut = False
         self.reaches_leases = True
         self._wire = contextvars.copy_context()
@@ -125,6 +127,8 @@ class ReplicaTransport(DirectTransport):
                 if takes_s == float("inf"):
                     raise ConnectFailedError("cut")
                 await asyncio.sleep(takes_s)
+        if self.forbidden in path:
+            return Response(403, b"{}", {})
         if "/leases" in path and not self.reaches_leases:
             raise ConnectFailedError("cut off from leases")
         if "/leases" in path and method != "GET" and not self._may_lead(body):

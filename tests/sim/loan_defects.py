@@ -83,10 +83,10 @@ def headroom_is_ignored() -> None:
 def _limit_of(changed: Any) -> Any:
     genuine = LoanLedger._limit
 
-    def limit(pool: Pool, loan: LoanTerms, resource: str, rows: Rows, unused: Int64) -> Int64:
-        return genuine(pool, changed(loan), resource, rows, unused)
+    def limit(self: LoanLedger, pool: Pool, loan: LoanTerms, resource: str, rows: Rows, unused: Int64) -> Int64:
+        return genuine(self, pool, changed(loan), resource, rows, unused)
 
-    return staticmethod(limit)
+    return limit
 
 
 @defect

@@ -13,7 +13,7 @@ from multisched.framework.introspection import PluginMetric
 from multisched.framework.node_view import Rows
 from multisched.framework.views import Document, NoViewError, ViewQuery, unknown_parameter
 from multisched.model.api_time import timestamp
-from multisched.model.objects import CPU, MEMORY, Pod
+from multisched.model.objects import CPU, MEMORY, PODS, Pod
 from multisched.plugins.loans.loan_ledger import LoanLedger
 from multisched.plugins.loans.pools import Pool
 from multisched.plugins.loans.recalls import Recalls, Told
@@ -129,10 +129,14 @@ def metrics_of(ledger: LoanLedger, recalls: Recalls, domain: str) -> Sequence[Pl
     held: dict[tuple[str, ...], float] = {}
     room: dict[tuple[str, ...], float] = {}
     nodes: dict[tuple[str, ...], float] = {}
+    foreign: dict[tuple[str, ...], float] = {}
     for pool in ledger.pools_of(domain):
         for number, loan, rows in ledger.rows_of(pool):
             kind = "idle" if loan.is_idle else "free"
             nodes[loan.lender, kind] = nodes.get((loan.lender, kind), 0) + len(rows)
+            if ledger.foreign and not loan.is_idle:
+                count = int(ledger.foreign.at(PODS, rows).sum())
+                foreign[(loan.lender,)] = foreign.get((loan.lender,), 0) + count
             for name in sorted(loan.resources):
                 key = loan.lender, kind, name
                 held[key] = held.get(key, 0.0) + int(pool.at(pool.held, name, rows).sum())
@@ -143,6 +147,7 @@ def metrics_of(ledger: LoanLedger, recalls: Recalls, domain: str) -> Sequence[Pl
         PluginMetric("loan_nodes", "Nodes on loan.", nodes, ("lender", "kind")),
         PluginMetric("loan_held", "What pods on loan hold: thousandths of cores, bytes, counts.", held, by_resource),
         PluginMetric("loan_room", "How much more is lent now, in the same units.", room, by_resource),
+        PluginMetric("loan_foreign_pods", "Pods of other schedulers on nodes on loan.", foreign, ("lender",)),
         PluginMetric("loan_recalls_open", "Nodes on which pods hold more than they may.", {(): len(recalls.open)}),
         *(
             PluginMetric(name, text, {(): getattr(counts, field)}, is_counter=True)

@@ -16,6 +16,7 @@ import numpy as np
 
 from multisched.framework.node_view import Bools, Int64, NodeView, Rows
 from multisched.model.objects import PODS, Node, Pod
+from multisched.plugins.loans.foreign_pods import ForeignPods
 from multisched.plugins.loans.handed import Handed, handed_by_node
 from multisched.plugins.loans.idle_demand import BATCH_RESOURCES, IDLE_REQUEST, idle_demand
 from multisched.plugins.loans.needs import Needs
@@ -41,6 +42,7 @@ class LoanLedger:
         self._held: dict[str, Held] = {}
         self.slices = SliceRows(self.pools, nodes)
         self.needs = Needs()
+        self.foreign = ForeignPods(borrowers)
         self._offers_version = 0
         self.loans_version = 0
         """Rises when a row joins or leaves a loan."""
@@ -190,6 +192,7 @@ class LoanLedger:
             pool.column(pool.held, name)[row] += sign * amount
         pool.pods[row] += sign
         self._row_version[row] += 1
+        self.slices.touch(row)
 
     def why_closed(self, pool: Pool, number: int) -> str:
         """Returns why a loan lends nothing at all now; empty if it may lend something."""
@@ -249,11 +252,12 @@ class LoanLedger:
         found: Int64 = np.minimum(mine, np.maximum(0, mine - np.maximum(0, allowed)))
         return found
 
-    @staticmethod
-    def _limit(pool: Pool, loan: LoanTerms, resource: str, rows: Rows, unused: Int64) -> Int64:
+    def _limit(self, pool: Pool, loan: LoanTerms, resource: str, rows: Rows, unused: Int64) -> Int64:
         """Returns int64[rows]: what the loan lets the pool hold of what the lender and foreign pods leave unused."""
         share = unused if loan.share_percent == 100 else np.maximum(0, unused) * loan.share_percent // 100
         limit: Int64 = share - loan.headroom.get(resource, 0) - pool.at(pool.reserve, resource, rows)
+        if loan.foreign_percent:
+            limit = limit - self.foreign.kept(loan, resource, rows, self.nodes.allocatable(resource).take(rows))
         return limit
 
     def lendable(self, pool: Pool, loan: LoanTerms, resource: str, rows: Rows) -> Int64:

@@ -72,6 +72,8 @@ class Loans:
         ledger = context.hold.register(LoanLedger(args.get(BORROWERS_ARG, ()), context.nodes))
         assert isinstance(ledger, LoanLedger), f"ledger {ledger.name} belongs to another plugin"
         self.ledger = ledger
+        if ledger.foreign:
+            context.hold.register(ledger.foreign)
         self._context = context
         loans = [loan for borrower in ledger.borrowers for loan in borrower.loans]
         self._may_recall = any(loan.lender == context.domain and loan.returns is not None for loan in loans)

@@ -98,6 +98,10 @@ class LoanTerms(msgspec.Struct, frozen=True):
     """Of an idle loan: what all pods together may use of allocatable."""
     headroom: Mapping[str, int] = {}
     """Resource -> amount that is kept free on each row."""
+    foreign_percent: int = 0
+    """Share of allocatable that is kept for pods of schedulers outside this program, what they use included."""
+    schedulers: frozenset[str] = frozenset()
+    """schedulerNames of all domains of this program."""
     hours: OpenHours | None = None
     """None: always open."""
     returns: ReturnTerms | None = None

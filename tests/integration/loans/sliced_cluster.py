@@ -145,6 +145,14 @@ class SlicedCluster:
     async def add(self, domain: str, count: int, cpu: str = "1") -> list[str]:
         return [await self.cluster.add_pod(domain, cpu) for _ in range(count)]
 
+    async def add_foreign(self, node: str, cpu: str) -> None:
+        """Binds a pod of another scheduler."""
+        await self.cluster.add_pod("foreign", cpu, schedulerName="default-scheduler", nodeName=node)
+
+    async def events(self, reason: str) -> list[dict[str, Any]]:
+        answer = await self.cluster.send("GET", "/apis/events.k8s.io/v1/events")
+        return [one for one in orjson.loads(answer.body)["items"] if one["reason"] == reason]
+
     async def end_evicted(self) -> None:
         """Ends pods that are being deleted, as kubelets do."""
         while True:

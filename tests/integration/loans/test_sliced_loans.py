@@ -128,6 +128,9 @@ def test_nothing_is_borrowed_without_the_definition() -> None:
         assert (len(sliced.bound("job")), len(sliced.bound("gpu"))) == (0, 4)
         assert "apply deploy/crds/slicesets.yaml" in sliced.health(LENDER, "gpu")
         assert "gpu has published no SliceSet" in sliced.health(BORROWER, "job")
+        (event,) = await sliced.events("SlicesNotServed")
+        assert "deprecatedCount" not in event, "it is not recorded with each attempt"
+        assert "apply deploy/crds/slicesets.yaml" in event["note"]
         await sliced.install()
         await asyncio.sleep(90.0)
         assert len(sliced.bound("job")) == 4
@@ -151,3 +154,50 @@ def test_spread_leases_give_each_process_one_domain_until_one_ends() -> None:
         assert NOTICE_S <= await sliced.until_bound("gpu", 4) <= NOTICE_S + 10.0
 
     play(story, leads=(BOTH, BOTH), spread=True)
+
+
+def test_foreign_pods_lower_the_offer_and_are_reported_once() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        await asyncio.sleep(20.0)
+        await sliced.add_foreign("node-0", "3")
+        await sliced.add_foreign("node-0", "1")
+        await asyncio.sleep(30.0)
+        assert await sliced.amounts() == (12_000, 0)
+        (event,) = await sliced.events("ForeignPodsOnLoan")
+        assert event["regarding"]["name"] == "node-0"
+        assert "pods of default-scheduler are on this node, which is lent to job" in event["note"]
+        assert "pods of default-scheduler are on 1 nodes of the loan to job" in sliced.health(LENDER, "gpu")
+        await sliced.add("job", 20)
+        await asyncio.sleep(20.0)
+        assert len(sliced.bound("job")) == 12
+
+    play(story)
+
+
+def test_reserve_for_foreign_pods_is_never_offered() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        await asyncio.sleep(20.0)
+        assert await sliced.amounts() == (12_000, 0)
+        await sliced.add("job", 20)
+        await asyncio.sleep(20.0)
+        await sliced.add_foreign("node-0", "2")
+        await asyncio.sleep(30.0)
+        assert len(sliced.bound("job")) == 12, "the pod has used the reserve"
+        assert await sliced.events("ForeignPodsOnLoan") == []
+        assert "pods of" not in sliced.health(LENDER, "gpu")
+
+    play(story, foreignReservePercent=25)
+
+
+def test_lender_that_cannot_list_slices_says_so_and_does_not_begin() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        lender = sliced.start(LENDER)
+        lender.transport.forbidden = "/slicesets"
+        await sliced.add("gpu", 2)
+        await asyncio.sleep(40.0)
+        assert "SliceSets cannot be listed: " in sliced.health(LENDER, "gpu")
+        assert sliced.bound("gpu") == []
+        lender.transport.forbidden = "forbidden"
+        assert await sliced.until_bound("gpu", 2) < 10.0
+
+    play(story, leads=(BORROWER,))

@@ -156,9 +156,12 @@ async def test_loan_is_offered_claimed_recalled_and_returned() -> None:
     charged["uid-1"] = half = SliceAmount(2_000, 1 << 33, 10)
     lender.recall("uid-1", NOTHING, 1_700_000_000)
     await exchange()
-    assert [(one.uid, one.keep, one.want_by_s) for one in borrower.recalls()] == [("uid-1", NOTHING, 1_700_000_000)]
+    (known,) = lender.known()
+    assert known.spec is not None
+    assert known.spec.offers["uid-1"] == SliceOffer(NOTHING, want_by_s=1_700_000_000)
     assert (lender.reserved("uid-1"), borrower.limit("uid-1", 0)) == (half, NOTHING)
     charged.clear()
+    borrower.touch(("uid-1",))
     await exchange()
-    assert (lender.reserved("uid-1"), borrower.usable("uid-1"), borrower.recalls()) == (NOTHING, NOTHING, [])
+    assert (lender.reserved("uid-1"), borrower.usable("uid-1")) == (NOTHING, NOTHING)
     assert (lender.problems(), borrower.problems()) == ({}, {})

@@ -170,6 +170,11 @@ def test_duplicate_key_is_refused_with_both_positions() -> None:
                 ("return: {notice: 1m, grace: 30s, deadline: 1m}", ".return: deadline is shorter than notice + grace"),
                 ("return: {grace: 30s}", ".return.notice: "),
                 ("return: {notice: 1m, evictionsPerOwner: 0}", ".return.evictionsPerOwner: "),
+                ("foreignReservePercent: 100", ".foreignReservePercent: must be less than or equal to 99"),
+                (
+                    "kind: idle, return: {notice: 1m}, foreignReservePercent: 20",
+                    ": foreignReservePercent: 20: kind idle lends what pods of the lender request",
+                ),
                 ("kind: idle", ": kind idle needs return"),
                 ("kind: spare", ".kind: "),
             )

@@ -6,7 +6,8 @@ waiting pods, so it never exceeds what is usable (S2).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -14,14 +15,17 @@ import numpy as np
 
 from multisched.framework.context import WaitingPods
 from multisched.framework.node_view import Rows
+from multisched.framework.slice_writes import SliceRequest
 from multisched.model.cluster_objects import SliceSet
 from multisched.model.slice_parts import NOTHING, SliceAmount
 from multisched.plugins.loans.loan_ledger import LoanLedger
 from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices, claim_block
-from multisched.plugins.loans.slices.slice_rows import RESOURCES, LoanKey
+from multisched.plugins.loans.slices.slice_rows import LoanKey
 
 LINGER_S: Final = 30.0
 """What no pod has used for so long is released."""
+NODES_PER_STEP: Final = 200
+"""Nodes that are looked at before other tasks run."""
 WITHDRAWN: Final = "the lender offers less of the node than before"
 
 
@@ -81,13 +85,16 @@ class BorrowerSide:
         uids = {slices.uid_of(row) for row in self._rows().tolist()} | machine.nodes()
         return slices.refresh_offers(self.key, uids)
 
-    def change(self, name: str, change: Callable[[BorrowerSlices], None]) -> bool:
-        """Lets the machine take what concerns one object; returns True if more is offered somewhere."""
+    def change(self, name: str, change: Callable[[BorrowerSlices], bool]) -> bool:
+        """Lets the machine take what concerns one object; returns True if more is offered somewhere.
+
+        `change` returns False if nothing has changed."""
         machine = self.machine
         if machine is None:
             return False
         were_readable, before = machine.are_offers_readable(), machine.nodes_in(name)
-        change(machine)
+        if not change(machine):
+            return False
         if machine.are_offers_readable() != were_readable:
             return self.refresh()
         return self._ledger.slices.refresh_offers(self.key, before | machine.nodes_in(name))
@@ -110,47 +117,72 @@ class BorrowerSide:
 
     # -- claims ----------------------------------------------------------------------------------------------------
 
-    def charged(self) -> dict[str, SliceAmount]:
-        """Returns uid -> what pods request, of nodes on loan; of nodes that have left, no more than what is held."""
-        machine, slices, found = self.machine, self._ledger.slices, dict[str, SliceAmount]()
-        rows = self._rows()
+    def due_count(self) -> int:
+        """Returns how many objects may need a request."""
+        machine, touched = self.machine, self._ledger.slices.touched
+        if machine is None:
+            return 0
+        uids, touched[self.key] = touched[self.key], set()
+        machine.touch(uids)
+        return machine.due_count
+
+    def next_requests(self, most: int) -> list[SliceRequest]:
+        """Returns the requests that are needed of `most` objects."""
+        if not self.due_count():
+            return []
+        assert self.machine is not None, "an object of it is due"
+        return self.machine.next_requests(_ChargedNodes(self), most)
+
+    def charged(self, uid: str) -> SliceAmount:
+        """Returns what pods on the node request, if it is on loan; if it has left, no more than what is held."""
+        machine, slices = self.machine, self._ledger.slices
+        row = slices.row_of(uid)
+        if row is None:
+            return NOTHING
+        if slices.is_lent(self.key, row):
+            return self._charged_on(row)
+        return NOTHING if machine is None else slices.held(self.key, row) & machine.held(uid)
+
+    def charged_nodes(self) -> set[str]:
+        """Returns the uids of all nodes for which something may be charged."""
+        rows, machine = self._rows(), self.machine
         rows = rows[self._ledger.has_pods(self._pool, rows)]
-        columns = (self._pool.held_at(resource, rows).tolist() for resource in RESOURCES)
-        for row, *amounts in zip(rows.tolist(), *columns, strict=True):
-            if amount := SliceAmount(*amounts) - slices.waiting_on(row):
-                found[slices.uid_of(row)] = amount
-        for uid in () if machine is None else machine.nodes():
-            left = slices.row_of(uid)
-            assert machine is not None, "it has nodes"
-            if left is not None and not slices.is_lent(self.key, left):
-                found[uid] = slices.held(self.key, left) & machine.held(uid)
-        return found
+        on_loan = set(map(self._ledger.slices.uid_of, rows.tolist()))
+        return on_loan if machine is None else on_loan | machine.nodes()
 
     def _charged_on(self, row: int) -> SliceAmount:
-        return self._ledger.slices.held(self.key, row) - self._ledger.slices.waiting_on(row)
+        slices = self._ledger.slices
+        held = slices.held(self.key, row)
+        return held - slices.waiting_on(row) if row in slices.waiting_rows() else held
 
-    def want(self) -> None:
-        """Claims what pods wait for."""
+    async def want(self) -> None:
+        """Claims what pods wait for. Pauses between the nodes."""
         machine, slices = self.machine, self._ledger.slices
         assert machine is not None, "a term has begun"
-        for row in slices.waiting_rows():
-            if not slices.is_lent(self.key, row):
+        for count, row in enumerate(list(slices.waiting_rows()), 1):
+            if count % NODES_PER_STEP == 0:
+                await asyncio.sleep(0)
+            if row not in slices.waiting_rows() or not slices.is_lent(self.key, row):
                 continue
             uid, charged = slices.uid_of(row), self._charged_on(row)
             wanted = self._wanted.get(uid, _NOTHING_WANTED).amount
             if not (charged + slices.waiting_on(row)).is_within(wanted):
                 self._set(machine, uid, claim_block(charged, slices.waiting_on(row)) | wanted)
 
-    def release(self, charged: Mapping[str, SliceAmount], now_s: float) -> None:
-        """Releases what no pod has used for a while, and nodes that are not on loan any more."""
+    async def release(self, now_s: float) -> None:
+        """Releases what no pod has used for a while, and nodes that are not on loan any more. Pauses between the nodes."""
         machine, slices = self.machine, self._ledger.slices
         assert machine is not None, "a term has begun"
-        for uid, wanted in list(self._wanted.items()):
-            row = slices.row_of(uid)
+        for count, uid in enumerate(list(self._wanted), 1):
+            if count % NODES_PER_STEP == 0:
+                await asyncio.sleep(0)
+            wanted, row = self._wanted.get(uid), slices.row_of(uid)
+            if wanted is None:
+                continue
             if row is None or not slices.is_lent(self.key, row):
                 self._set(machine, uid, NOTHING)
                 continue
-            need = charged.get(uid, NOTHING) + slices.waiting_on(row)
+            need = slices.held(self.key, row)
             if need == wanted.amount or not claim_block(need, NOTHING).is_within(wanted.amount):
                 wanted.is_idle_since_s = None
             elif wanted.is_idle_since_s is None:
@@ -174,18 +206,38 @@ class BorrowerSide:
         limit = machine.limit(slices.uid_of(waiting.row), int(now_s))
         return (self._charged_on(waiting.row) + waiting.amount).is_within(limit)
 
-    def release_waiting(self, pods: WaitingPods, plugin: str, now_s: float, allow: Callable[[str], None]) -> None:
-        """Allows pods at Permit for which enough is claimed, and rejects those for which too little is offered now."""
+    def release_waiting(
+        self, rows: Iterable[int], pods: WaitingPods, plugin: str, now_s: float, allow: Callable[[str], None]
+    ) -> None:
+        """Allows pods at Permit on these rows for which enough is claimed, and rejects those for which too little is offered now."""
         slices, machine = self._ledger.slices, self.machine
-        if machine is None or not slices.waiting:
+        rows = [row for row in rows if row in slices.waiting_rows() and slices.is_lent(self.key, row)]
+        if machine is None or not rows:
             return
-        for pod in pods.waiting():
-            waiting = slices.waiting.get(pod.uid)
-            if waiting is None or not slices.is_lent(self.key, waiting.row):
-                continue
-            if self.may_use(pod.uid, now_s):
-                allow(pod.uid)
-                continue
-            offered = machine.offered_of(slices.uid_of(waiting.row))
-            if not (self._charged_on(waiting.row) + waiting.amount).is_within(offered):
-                pods.reject(pod.uid, plugin, WITHDRAWN)
+        at_permit = {pod.uid for pod in pods.waiting()}
+        for row in rows:
+            for uid in [uid for uid in slices.uids_waiting_on(row) if uid in at_permit]:
+                if uid not in slices.waiting:
+                    continue
+                if self.may_use(uid, now_s):
+                    allow(uid)
+                    continue
+                offered = machine.offered_of(slices.uid_of(row))
+                if not (self._charged_on(row) + slices.waiting[uid].amount).is_within(offered):
+                    pods.reject(uid, plugin, WITHDRAWN)
+
+
+class _ChargedNodes(Mapping[str, SliceAmount]):
+    """uid -> what is charged, read when it is asked for: of most nodes nobody asks."""
+
+    def __init__(self, side: BorrowerSide) -> None:
+        self._side = side
+
+    def __getitem__(self, uid: str) -> SliceAmount:
+        return self._side.charged(uid)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._side.charged_nodes())
+
+    def __len__(self) -> int:
+        return len(self._side.charged_nodes())

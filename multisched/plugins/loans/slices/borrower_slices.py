@@ -12,7 +12,9 @@ S3 and S4: a claim asks for no more than the offer of the version that it replac
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -36,21 +38,18 @@ Charged = Mapping[str, SliceAmount]
 """By uid of each node that is not the borrower's own: what its pods on the node request; see S2."""
 
 
-class Recall(msgspec.Struct, frozen=True, gc=False):
-    """A node of which the lender wants a part back."""
-
-    uid: str
-    keep: SliceAmount
-    """What may remain in use."""
-    want_by_s: int
-
-
 class _Claimed(TrackedSlices):
     """One object, with what this leader may use of it."""
 
     def __init__(self, blank: SliceSet) -> None:
         super().__init__(blank)
         self.confirmed: Mapping[str, SliceAmount] = {}
+
+    def uids(self) -> set[str]:
+        spec, status = (None, None) if self.seen is None else (self.seen.spec, self.seen.status)
+        found = set(self.confirmed)
+        found.update(() if spec is None else spec.offers, () if status is None else status.held)
+        return found
 
     def usable(self, uid: str) -> SliceAmount:
         if not self.is_owned:
@@ -96,6 +95,8 @@ class BorrowerSlices(SliceMachine[_Claimed]):
             self._vanish(self._objects[name])
         for one in found.values():
             self._take(self._tracked(one.name), one, is_answer=True)
+        for tracked in self._objects.values():
+            self._changed(tracked)
 
     def is_ready(self) -> bool:
         """Reports whether every object is owned by this leader, so that no write of a former one can take effect any more."""
@@ -110,6 +111,7 @@ class BorrowerSlices(SliceMachine[_Claimed]):
         for tracked in self._objects.values():
             for uid, held in tracked.confirmed.items():
                 self._wanted.setdefault(uid, held)
+        self.touch_all()
 
     # -- decisions -------------------------------------------------------------------------------------------------
 
@@ -118,7 +120,7 @@ class BorrowerSlices(SliceMachine[_Claimed]):
         if not self._has_term or not self._is_settled:
             return NOTHING
         total = NOTHING
-        for tracked in self._objects.values():
+        for tracked in self._of(uid):
             total += tracked.usable(uid)
         return total
 
@@ -127,7 +129,7 @@ class BorrowerSlices(SliceMachine[_Claimed]):
         total = NOTHING
         if not self._has_term or not self._is_settled:
             return total
-        for tracked in self._objects.values():
+        for tracked in self._of(uid):
             offer = tracked.offer(uid)
             if not offer.until_s or now_s < offer.until_s:
                 total += tracked.usable(uid) & offer.amount
@@ -136,28 +138,18 @@ class BorrowerSlices(SliceMachine[_Claimed]):
     def offered_of(self, uid: str) -> SliceAmount:
         """Returns what could be held of the node now: the offers that are not recalled."""
         total = NOTHING
-        for tracked in self._objects.values():
+        for tracked in self._of(uid):
             total += tracked.offer(uid).amount
         return total
 
     def nodes(self) -> set[str]:
         """Returns the uids of all nodes that are offered or held."""
-        found = set(self._wanted)
-        for tracked in self._objects.values():
-            spec, status = (None, None) if tracked.seen is None else (tracked.seen.spec, tracked.seen.status)
-            found.update(tracked.confirmed, () if spec is None else spec.offers, () if status is None else status.held)
-        return found
-
-    def nodes_in(self, name: str) -> set[str]:
-        """Returns the uids of the nodes of which this object is about."""
-        tracked = self._objects.get(name)
-        spec = None if tracked is None or tracked.seen is None else tracked.seen.spec
-        return set() if spec is None else set(spec.offers)
+        return self._wanted.keys() | self._by_uid.keys()
 
     def held(self, uid: str) -> SliceAmount:
         """Returns what is held of the node, as last seen."""
         total = NOTHING
-        for tracked in self._objects.values():
+        for tracked in self._of(uid):
             total += tracked.held(uid)
         return total
 
@@ -174,17 +166,7 @@ class BorrowerSlices(SliceMachine[_Claimed]):
             self._wanted[uid] = amount
         else:
             self._wanted.pop(uid, None)
-
-    def recalls(self) -> list[Recall]:
-        """Returns the nodes of which more is held than offered."""
-        found = []
-        for tracked in self._objects.values():
-            status = None if tracked.seen is None else tracked.seen.status
-            for uid, held in () if status is None else status.held.items():
-                offer = tracked.offer(uid)
-                if not held.is_within(offer.amount):
-                    found.append(Recall(uid, held & offer.amount, offer.want_by_s))
-        return found
+        self.touch((uid,))
 
     def problems(self) -> dict[str, str]:
         """Returns, by object, what keeps a write or a reading from being as it should."""
@@ -196,16 +178,24 @@ class BorrowerSlices(SliceMachine[_Claimed]):
 
     # -- versions and answers --------------------------------------------------------------------------------------
 
-    def next_requests(self, charged: Charged) -> list[SliceRequest]:
-        """Returns the requests that are needed, at most one per object in flight. The caller sends each while it holds the lease,
-        and passes each reply to `answered`. What they release is not usable any more when this returns."""
-        if not self._has_term:
-            return []
-        found = (self._next_request(tracked, charged) for tracked in self._objects.values() if not tracked.is_busy)
-        return [request for request in found if request is not None]
+    def next_requests(self, charged: Charged, most: int = sys.maxsize) -> list[SliceRequest]:
+        """Returns the requests that are needed of `most` objects, at most one per object in flight. The caller sends each while it
+        holds the lease, and passes each reply to `answered`. What they release is not usable any more when this returns.
+
+        The caller has passed to `touch` all nodes of which other amounts are charged than in the call before."""
+        return self._requests(partial(self._next_request, charged), most) if self._has_term else []
+
+    def _stays_due(self, tracked: _Claimed) -> bool:
+        """A status that is not complete must cover all that is charged, on whatever node."""
+        status = None if tracked.seen is None else tracked.seen.status
+        return tracked.seen is not None and (status is None or not status.is_complete)
 
     def answered(self, request: SliceRequest, reply: SliceReply) -> None:
         tracked = self._objects[request.name]
+        self._answered(tracked, request, reply)
+        self._changed(tracked)
+
+    def _answered(self, tracked: _Claimed, request: SliceRequest, reply: SliceReply) -> None:
         is_ours = tracked.close(request, reply)
         if reply.answer is SliceAnswer.NOT_FOUND and is_ours:
             self._vanish(tracked)
@@ -239,7 +229,7 @@ class BorrowerSlices(SliceMachine[_Claimed]):
         tracked.vanish(version)
         tracked.confirmed = {}
 
-    def _next_request(self, tracked: _Claimed, charged: Charged) -> SliceRequest | None:
+    def _next_request(self, charged: Charged, tracked: _Claimed) -> SliceRequest | None:
         seen = tracked.seen
         if tracked.is_superseded:
             return None
@@ -272,25 +262,28 @@ class BorrowerSlices(SliceMachine[_Claimed]):
         A status that is not complete yet must cover all that no other object does: the lender then relies on it.
         """
         spec, status = (None, None) if tracked.seen is None else (tracked.seen.spec, tracked.seen.status)
-        uids = tracked.confirmed.keys() | (set() if spec is None else spec.offers.keys())
-        uids |= set() if status is None else status.held.keys()
+        uids = tracked.indexed
         if status is None or not status.is_complete:
-            uids |= charged.keys()
+            uids = uids | charged.keys()
         held = {}
         for uid in sorted(uids):
-            elsewhere = self._usable_elsewhere(tracked, uid)
-            used, before = (charged.get(uid, NOTHING) - elsewhere) | NOTHING, tracked.held(uid)
+            used, wanted = charged.get(uid, NOTHING), self._wanted.get(uid, NOTHING)
+            if used is NOTHING and wanted is NOTHING:
+                continue
+            if uid in self._shared or tracked not in self._of(uid):
+                used = (used - self._usable_elsewhere(tracked, uid)) | NOTHING
+            before = tracked.held(uid)
             offered = before if spec is None else tracked.offer(uid).amount
             if not used.is_within(before | offered):
                 return None
-            amount = (self._wanted.get(uid, NOTHING) & offered) | used
+            amount = (wanted & offered) | used
             if amount:
                 held[uid] = amount
         return held
 
     def _usable_elsewhere(self, tracked: _Claimed, uid: str) -> SliceAmount:
         total = NOTHING
-        for other in self._objects.values():
+        for other in self._of(uid):
             total += NOTHING if other is tracked else other.usable(uid)
         return total
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
@@ -15,7 +16,7 @@ from typing import Final
 from multisched.framework.background import BackgroundPorts
 from multisched.framework.context import PluginContext
 from multisched.framework.ports import UnreachableError
-from multisched.framework.slice_writes import SliceAnswer, SlicePorts, SliceReply, SliceRequest
+from multisched.framework.slice_writes import SliceAnswer, SliceCall, SlicePorts, SliceReply, SliceRequest
 from multisched.framework.views import Document
 from multisched.model.cluster_objects import SliceSet
 from multisched.model.object_kinds import ObjectKind
@@ -25,6 +26,7 @@ from multisched.plugins.loans.slices.borrower_side import BorrowerSide
 from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices
 from multisched.plugins.loans.slices.lender_side import LenderSide
 from multisched.plugins.loans.slices.lender_slices import LenderSlices
+from multisched.plugins.loans.slices.slice_reports import SliceReports
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +37,10 @@ GATHER_S: Final = 0.05
 """What changes within this time is one write."""
 OFFER_EVERY_S: Final = 5.0
 RELEASE_EVERY_S: Final = 5.0
+OBJECTS_PER_STEP: Final = 1
+"""SliceSets that are looked at before other tasks run: each has up to 256 nodes."""
+ROWS_PER_STEP: Final = 200
+"""Rows with waiting pods that are looked at before other tasks run."""
 RETRY_S: Final = 0.5
 PAUSE_MAX_S: Final = 30.0
 """Longest pause after refused or unanswered requests about one loan."""
@@ -72,6 +78,7 @@ class SliceDriver:
         """id() of the side -> length of its pause, and its end, monotonic."""
         self.trouble = ""
         """Why SliceSets cannot be read, or a write was not answered."""
+        self._reports = SliceReports(ledger)
 
     @property
     def _sides(self) -> list[Side]:
@@ -135,6 +142,7 @@ class SliceDriver:
     async def run(self, ports: BackgroundPorts) -> None:
         if not self._sides:
             await asyncio.Event().wait()
+        self._reports.mover = ports.mover
         async with asyncio.TaskGroup() as tasks:
             while True:
                 slices = self._ports
@@ -150,21 +158,22 @@ class SliceDriver:
 
     async def _turn(self, slices: SlicePorts, ports: BackgroundPorts, tasks: asyncio.TaskGroup) -> None:
         now_s, monotonic_s = ports.clock.now().timestamp(), ports.clock.monotonic()
-        self._watch()
-        self._offer(now_s, monotonic_s)
+        await self._watch()
+        await self._offer(slices, now_s, monotonic_s)
         for borrowed in self.borrowed:
-            borrowed.want()
+            await borrowed.want()
             if monotonic_s >= self._releases_from_s:
-                borrowed.release(borrowed.charged(), now_s)
+                await borrowed.release(now_s)
         if monotonic_s >= self._releases_from_s:
             self._releases_from_s = monotonic_s + RELEASE_EVERY_S
-        self._release_waiting(now_s)
-        sides: list[Side] = self._sides
-        for side in sides:
-            if self._is_paused(side, monotonic_s):
-                continue
-            for request in self._next_requests(side):
-                tasks.create_task(self._send(side, request, slices, ports))
+        for borrowed in self.borrowed:
+            waiting = list(self._ledger.slices.waiting_rows())
+            for first in range(0, len(waiting), ROWS_PER_STEP):
+                self._release_waiting(borrowed, waiting[first : first + ROWS_PER_STEP], now_s)
+                await asyncio.sleep(0)
+        for side in self._sides:
+            if not self._is_paused(side, monotonic_s):
+                await self._ask(side, slices, ports, tasks)
         if self._adopting is None or self._adopting.done():
             self._adopting = tasks.create_task(self._adopt(slices, monotonic_s))
 
@@ -172,8 +181,17 @@ class SliceDriver:
         for side in self.lent:
             await side.adopt_of_dead(slices, now_s)
 
-    def _watch(self) -> None:
-        """Passes on what the watch has shown since the last turn."""
+    async def _ask(self, side: Side, slices: SlicePorts, ports: BackgroundPorts, tasks: asyncio.TaskGroup) -> None:
+        """Sends the requests of one side. Pauses between objects."""
+        for _ in range(0, side.due_count(), OBJECTS_PER_STEP):
+            if not slices.may_write():
+                return
+            for request in side.next_requests(OBJECTS_PER_STEP):
+                tasks.create_task(self._send(side, request, slices, ports))
+            await asyncio.sleep(0)
+
+    async def _watch(self) -> None:
+        """Passes on what the watch has shown since the last turn. Pauses between objects."""
         objects = self._context.objects
         version = objects.version(KIND)
         if version == self._shown_at:
@@ -183,7 +201,9 @@ class SliceDriver:
             every = {(one.namespace, one.name) for one in objects.all(KIND)}
             changed = every | {(one.namespace, one.name) for one in self._shown.values()}
         self._shown_at = version
-        for namespace, name in changed:
+        for count, (namespace, name) in enumerate(changed, 1):
+            if count % OBJECTS_PER_STEP == 0:
+                await asyncio.sleep(0)
             found = objects.get(KIND, namespace, name)
             before = self._shown.pop(f"{namespace}/{name}", None)
             for side in self._sides:
@@ -194,7 +214,7 @@ class SliceDriver:
             if isinstance(found, SliceSet):
                 self._shown[f"{namespace}/{name}"] = found
 
-    def _offer(self, now_s: float, monotonic_s: float) -> None:
+    async def _offer(self, slices: SlicePorts, now_s: float, monotonic_s: float) -> None:
         """Decides what is offered: regularly, and at once if a waiting pod needs what is lent."""
         needs = self._ledger.needs.version
         if monotonic_s < self._offers_from_s and needs == self._needs_at:
@@ -202,24 +222,18 @@ class SliceDriver:
         self._offers_from_s, self._needs_at = monotonic_s + OFFER_EVERY_S, needs
         for side in self.lent:
             if not self._is_paused(side, monotonic_s):
-                side.offer(now_s)
+                await side.offer(now_s, slices.may_write)
+        await asyncio.sleep(0)
+        self._reports.look_for_foreign(self.lent)
+        await asyncio.sleep(0)
 
     def _is_paused(self, side: Side, monotonic_s: float) -> bool:
         """Reports whether the last request was refused or not answered, so that the next one waits."""
         return monotonic_s < self._pauses.get(id(side), (0.0, 0.0))[1]
 
-    def _next_requests(self, side: Side) -> list[SliceRequest]:
-        """Returns the requests of one side. What they release is not usable any more when this returns."""
-        if side.machine is None:
-            return []
-        if isinstance(side.machine, LenderSlices):
-            return side.machine.next_requests()
-        assert isinstance(side, BorrowerSide), "its machine is the borrower's"
-        return side.machine.next_requests(side.charged())
-
     async def _send_all(self, sides: Iterable[Side], ports: SlicePorts) -> bool:
         """Sends the requests of a takeover; returns False if one of them was not done."""
-        asked = [(side, request) for side in sides for request in self._next_requests(side)]
+        asked = [(side, request) for side in sides for request in side.next_requests(sys.maxsize)]
         replies = await asyncio.gather(*(ports.send(request) for _, request in asked))
         for (side, request), reply in zip(asked, replies, strict=True):
             self._answered(side, request, reply)
@@ -241,23 +255,31 @@ class SliceDriver:
         else:
             self._pauses.pop(id(side), None)
             self.wake()
-        self._release_waiting(ports.clock.now().timestamp())
+        if isinstance(side, BorrowerSide) and side.machine is not None:
+            rows = map(self._ledger.slices.row_of, side.machine.nodes_in(request.name))
+            self._release_waiting(side, [row for row in rows if row is not None], ports.clock.now().timestamp())
 
     def _answered(self, side: Side, request: SliceRequest, reply: SliceReply) -> None:
-        self._change(side, request.name, lambda machine: machine.answered(request, reply))
+        def answered(machine: LenderSlices | BorrowerSlices) -> bool:
+            machine.answered(request, reply)
+            return True
+
+        self._change(side, request.name, answered)
         if reply.answer is SliceAnswer.UNKNOWN:
             self._report(f"a write of a SliceSet was not answered: {reply.message}")
         elif reply.answer is SliceAnswer.DONE:
             self.trouble = ""
+            self._reports.served()
+        elif reply.answer is SliceAnswer.NOT_FOUND and request.call is SliceCall.CREATE:
+            self._reports.unserved(request, reply.message)
 
-    def _change(self, side: Side, name: str, change: Callable[[LenderSlices | BorrowerSlices], None]) -> None:
+    def _change(self, side: Side, name: str, change: Callable[[LenderSlices | BorrowerSlices], bool]) -> None:
         """Lets a machine take what concerns one object. Pods that were refused are tried again if there is more."""
         if side.change(name, change) and self._is_settled:
             self._on_more()
 
-    def _release_waiting(self, now_s: float) -> None:
-        for side in self.borrowed:
-            side.release_waiting(self._context.waiting_pods, self._plugin, now_s, self._allow)
+    def _release_waiting(self, side: BorrowerSide, rows: Iterable[int], now_s: float) -> None:
+        side.release_waiting(rows, self._context.waiting_pods, self._plugin, now_s, self._allow)
 
     def _allow(self, uid: str) -> None:
         self._ledger.slices.claim(uid)
@@ -300,7 +322,7 @@ class SliceDriver:
             for side in self.borrowed
             if side.machine is not None and not side.machine.is_known
         ]
-        return "; ".join([self.trouble, *said] if self.trouble else said)
+        return "; ".join(filter(None, (self.trouble, self._reports.problem, *said)))
 
     def _report(self, trouble: str) -> None:
         if trouble != self.trouble:
@@ -312,9 +334,9 @@ def document_of(amount: SliceAmount) -> Document:
     return {"cpuMilli": amount.cpu_milli, "memoryBytes": amount.memory_bytes, "pods": amount.pods}
 
 
-def _observe(found: SliceSet, machine: LenderSlices | BorrowerSlices) -> None:
-    machine.observe(found)
+def _observe(found: SliceSet, machine: LenderSlices | BorrowerSlices) -> bool:
+    return machine.observe(found)
 
 
-def _removed(found: SliceSet, machine: LenderSlices | BorrowerSlices) -> None:
-    machine.removed(found)
+def _removed(found: SliceSet, machine: LenderSlices | BorrowerSlices) -> bool:
+    return machine.removed(found)

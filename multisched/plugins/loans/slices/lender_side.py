@@ -5,22 +5,28 @@ All of it is computed in one step with what `reserved` becomes, so that no pod i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from multisched.framework.node_view import Bools, Int64, Rows
-from multisched.framework.slice_writes import SlicePorts
+from multisched.framework.slice_writes import SlicePorts, SliceRequest
 from multisched.model.cluster_objects import SliceSet
 from multisched.model.objects import PODS
 from multisched.model.slice_parts import NOTHING, SliceAmount, SliceOffer, buckets_for
 from multisched.plugins.loans.loan_ledger import LoanLedger
 from multisched.plugins.loans.pools import at_rows, grown_to
 from multisched.plugins.loans.slices.lender_slices import LenderSlices
-from multisched.plugins.loans.slices.slice_rows import RESOURCES, LoanKey, amounts_of
+from multisched.plugins.loans.slices.slice_rows import RESOURCES, LoanKey, grown_columns
 from multisched.plugins.loans.terms import LoanTerms
 
+ROWS_PER_STEP: Final = 25
+"""Rows whose offers change before other tasks run."""
+NODES_PER_STEP: Final = 500
+"""Nodes that are looked at before other tasks run."""
 ADOPT_EVERY_S: Final = 5.0
 """Pause between two looks whether a borrower that does not return slices is dead."""
 TYPICAL: Final = SliceAmount(500, 1 << 29, 4)
@@ -39,8 +45,10 @@ class LenderSide:
         self._numbers = [number for number, loan in enumerate(self._pool.loans) if loan.lender == key[0]]
         self._columns: dict[str, Int64] = {}
         """Resource -> int64[rows]: what was offered last; only other amounts are looked at again."""
-        self._noted: dict[int, str] = {}
-        """Row -> uid of the node of these amounts."""
+        self._noted: Int64 = np.zeros(0, np.int64)
+        """int64[rows]: the number of the node of these amounts."""
+        self._checked_at = (-1, -1)
+        """Versions of loans and nodes for which offers of other rows were withdrawn."""
         self._adopts_from_s = 0.0
         self._is_unled = False
         """No process leads the borrower: nothing is offered that it does not hold."""
@@ -57,7 +65,8 @@ class LenderSide:
             machine = self._ledger.slices.lent[self.key] = LenderSlices(*self.key, namespace, buckets_for(rows))
         machine.begin_term(listed)
         self._columns.clear()
-        self._noted.clear()
+        self._noted = np.zeros(0, np.int64)
+        self._checked_at = (-1, -1)
         self.refresh()
         return machine
 
@@ -66,17 +75,29 @@ class LenderSide:
         machine = self.machine
         return machine is not None and self._ledger.slices.refresh_reserved(self.key, self._uids(machine))
 
-    def change(self, name: str, change: Callable[[LenderSlices], None]) -> bool:
-        """Lets the machine take what concerns one object; returns True if less is reserved somewhere."""
+    def change(self, name: str, change: Callable[[LenderSlices], bool]) -> bool:
+        """Lets the machine take what concerns one object; returns True if less is reserved somewhere.
+
+        `change` returns False if nothing has changed."""
         machine = self.machine
         if machine is None:
             return False
         was_blind, before = machine.is_blind, machine.nodes_in(name)
-        change(machine)
-        self._note(machine, before | machine.nodes_in(name))
+        if not change(machine):
+            return False
+        uids = before | machine.nodes_in(name)
+        self._note(machine, uids)
         if machine.is_blind != was_blind:
             return self.refresh()
-        return self._ledger.slices.refresh_reserved(self.key, before | machine.nodes_in(name))
+        return self._ledger.slices.refresh_reserved(self.key, uids)
+
+    def due_count(self) -> int:
+        """Returns how many objects may need a request."""
+        return 0 if self.machine is None else self.machine.due_count
+
+    def next_requests(self, most: int) -> list[SliceRequest]:
+        """Returns the requests that are needed of `most` objects."""
+        return [] if self.machine is None else self.machine.next_requests(most)
 
     def _uids(self, machine: LenderSlices) -> set[str]:
         rows = (self._ledger.slices.uid_of(row) for number in self._numbers for row in self._rows(number).tolist())
@@ -88,33 +109,55 @@ class LenderSide:
 
     # -- offers ----------------------------------------------------------------------------------------------------
 
-    def offer(self, now_s: float) -> None:
-        """Offers of each row on loan what the loan's terms leave now, and nothing of other rows."""
+    async def offer(self, now_s: float, may_write: Callable[[], bool]) -> None:
+        """Offers of each row on loan what the loan's terms leave now, and nothing of other rows. Pauses between rows."""
         machine = self.machine
         assert machine is not None, "a term has begun"
-        slices, on_loan, changed = self._ledger.slices, set[str](), set[str]()
         for number in self._numbers:
-            loan, rows = self._pool.loans[number], self._rows(number)
-            on_loan.update(map(slices.uid_of, rows.tolist()))
-            wanted = self._wanted(number, loan, rows)
+            rows = self._rows(number)
             is_other = self._is_other(rows)
-            for name, amounts in wanted.items():
-                is_other |= amounts != self._offered(name, rows)
+            for name, amounts in self._wanted(number, rows).items():
+                is_other |= amounts != at_rows(self._columns.get(name), rows, -1)
             rows = rows[is_other]
-            wanted = {name: amounts[is_other] for name, amounts in wanted.items()}
-            room = {name: self._room(name, rows) for name in RESOURCES}
-            until_s = self._until_s(loan, now_s)
-            for at, row in enumerate(rows.tolist()):
-                uid = slices.uid_of(row)
-                changed.add(uid)
-                amount = _amount_at(wanted, at)
-                if self._is_unled:
-                    amount &= machine.held(uid)
-                self._offer_row(machine, row, uid, SliceOffer(amount, until_s), _amount_at(room, at), loan, now_s)
-        for uid in machine.nodes() - on_loan:
-            if machine.offer_of(uid).amount:
+            for first in range(0, len(rows), ROWS_PER_STEP):
+                await asyncio.sleep(0)
+                if not may_write():
+                    return
+                self._offer_rows(machine, number, rows[first : first + ROWS_PER_STEP], now_s)
+            await asyncio.sleep(0)
+        await self._withdraw_others(machine, now_s, may_write)
+
+    async def _withdraw_others(self, machine: LenderSlices, now_s: float, may_write: Callable[[], bool]) -> None:
+        """Offers nothing of nodes that are not on loan any more. Pauses between nodes."""
+        slices = self._ledger.slices
+        versions = self._ledger.loans_version, slices.node_number
+        if versions == self._checked_at:
+            return
+        self._checked_at = versions
+        for count, uid in enumerate(machine.nodes(), 1):
+            if count % NODES_PER_STEP == 0:
+                await asyncio.sleep(0)
+                if not may_write():
+                    return
+            row = slices.row_of(uid)
+            if (row is None or not slices.is_lent(self.key, row)) and machine.offer_of(uid).amount:
                 machine.recall(uid, NOTHING, int(now_s))
-                changed.add(uid)
+                slices.refresh_reserved(self.key, (uid,))
+                self._note(machine, (uid,))
+
+    def _offer_rows(self, machine: LenderSlices, number: int, rows: Rows, now_s: float) -> None:
+        """Offers of these rows what the terms leave, as far as there is room; `reserved` counts it when this returns."""
+        slices, loan, changed = self._ledger.slices, self._pool.loans[number], list[str]()
+        rows = rows[self._pool.loans_at(rows) == number]
+        wanted, room = self._wanted(number, rows), {name: self._room(name, rows) for name in RESOURCES}
+        until_s = self._until_s(loan, now_s)
+        for at, row in enumerate(rows.tolist()):
+            uid = slices.uid_of(row)
+            changed.append(uid)
+            amount = _amount_at(wanted, at)
+            if self._is_unled:
+                amount &= machine.held(uid)
+            self._offer_row(machine, row, uid, SliceOffer(amount, until_s), _amount_at(room, at), loan, now_s)
         slices.refresh_reserved(self.key, changed)
         self._note(machine, changed)
 
@@ -122,12 +165,8 @@ class LenderSide:
         """Returns bool[rows]: rows to look at even if the terms leave what was offered last."""
         if self._is_unled:
             return np.ones(len(rows), np.bool_)
-        uid_of = self._ledger.slices.uid_of
-        return np.array([self._noted.get(row) != uid_of(row) for row in rows.tolist()], np.bool_)
-
-    def _offered(self, resource: str, rows: Rows) -> Int64:
-        """Returns int64[rows]: what was offered last of each row."""
-        return at_rows(self._columns.get(resource), rows, -1)
+        is_other: Bools = at_rows(self._noted, rows, -1) != self._ledger.slices.numbers_at(rows)
+        return is_other
 
     def _note(self, machine: LenderSlices, uids: Iterable[str]) -> None:
         """Notes what was offered last of these nodes."""
@@ -135,10 +174,10 @@ class LenderSide:
             row = self._ledger.slices.row_of(uid)
             if row is None:
                 continue
-            self._noted[row] = uid
-            for resource, one in amounts_of(machine.offer_of(uid).amount).items():
-                column = grown_to(self._columns.get(resource, np.zeros(0, np.int64)), row, -1)
-                self._columns[resource] = column
+            self._noted = grown_to(self._noted, row, -1)
+            self._noted[row] = self._ledger.slices.number_of(row)
+            columns = grown_columns(self._columns, row, -1).values()
+            for column, one in zip(columns, msgspec.structs.astuple(machine.offer_of(uid).amount), strict=True):
                 column[row] = one
 
     def _offer_row(
@@ -163,8 +202,9 @@ class LenderSide:
         node = self._ledger.nodes.node(row).name
         machine.offer(uid, node, wanted, room, typical=NOTHING if is_needed or not wanted.amount else TYPICAL)
 
-    def _wanted(self, number: int, loan: LoanTerms, rows: Rows) -> Mapping[str, Int64]:
+    def _wanted(self, number: int, rows: Rows) -> Mapping[str, Int64]:
         """Returns resource -> int64[rows]: what the terms let the borrower hold."""
+        loan = self._pool.loans[number]
         if not self._pool.is_open[number]:
             return {name: np.zeros(len(rows), np.int64) for name in RESOURCES}
         found = {}
@@ -200,6 +240,15 @@ class LenderSide:
         before_s = 0.0 if loan.returns is None else loan.returns.deadline_s
         return 0 if closes_s is None or closes_s == float("inf") else int(closes_s - before_s)
 
+    def rows_with_foreign(self) -> Rows:
+        """Returns the rows whose foreign pods request more than the loan keeps for them."""
+        ledger, found = self._ledger, [np.zeros(0, np.intp)]
+        for number in self._numbers:
+            rows = self._rows(number)
+            allocatable = {name: ledger.nodes.allocatable(name).take(rows) for name in RESOURCES}
+            found.append(ledger.foreign.beyond(self._pool.loans[number], rows, allocatable))
+        return np.concatenate(found)
+
     def pods_on(self, rows: Rows) -> Int64:
         """Returns int64[rows]: pods of the borrower there."""
         return self._pool.held_at(PODS, rows)
@@ -211,10 +260,9 @@ class LenderSide:
         machine = self.machine
         if machine is None or now_s < self._adopts_from_s:
             return
-        is_recalled = any(not machine.held(uid).is_within(machine.offer_of(uid).amount) for uid in machine.nodes())
-        if not is_recalled and not self._is_unled:
-            return
         self._adopts_from_s = now_s + ADOPT_EVERY_S
+        if not self._is_unled and not await self._is_recalled(machine):
+            return
         known = machine.known()
         self._is_unled = await ports.is_unled(self.key[1])
         if not self._is_unled:
@@ -227,6 +275,16 @@ class LenderSide:
             if one.status is None or not one.status.is_complete or of_one != held:
                 machine.adopt(one, of_one)
         self.refresh()
+
+    @staticmethod
+    async def _is_recalled(machine: LenderSlices) -> bool:
+        """Reports whether more is held of a node than is offered. Pauses between nodes."""
+        for count, uid in enumerate(machine.nodes(), 1):
+            if not machine.held(uid).is_within(machine.offer_of(uid).amount):
+                return True
+            if count % NODES_PER_STEP == 0:
+                await asyncio.sleep(0)
+        return False
 
     def _charged(self, machine: LenderSlices) -> dict[str, SliceAmount]:
         """Returns uid -> what the borrower's pods request on nodes of the loan. All of its pods on other nodes are known."""

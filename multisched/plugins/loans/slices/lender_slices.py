@@ -46,6 +46,8 @@ class _Offered(TrackedSlices):
 
     def __init__(self, blank: SliceSet) -> None:
         super().__init__(blank)
+        self.desired: dict[str, SliceOffer] = {}
+        """By node: what is to be offered of those that are offered in this object."""
         self.floors: dict[str, SliceAmount] = {}
         """By node: reserved at least until a complete status is seen."""
         self.is_blind = False
@@ -57,19 +59,19 @@ class _Offered(TrackedSlices):
 
     def level(self, uid: str) -> SliceAmount:
         """Returns what the borrower may hold of the node by this object, the offers in flight included, if it is not blind."""
-        level = self.floors.get(uid, NOTHING)
-        if self.seen is not None:
-            if self.seen.spec is not None:
-                level |= self.seen.spec.offers.get(uid, NO_OFFER).amount
-            if self.seen.status is not None:
-                level |= self.seen.status.held.get(uid, NOTHING)
-        for spec in self.unresolved_specs():
+        seen = self.seen
+        offered = NO_OFFER if seen is None or seen.spec is None else seen.spec.offers.get(uid, NO_OFFER)
+        level = offered.amount
+        if seen is not None and seen.status is not None and uid in seen.status.held:
+            level |= seen.status.held[uid]
+        if uid in self.floors:
+            level |= self.floors[uid]
+        for spec in self.unresolved_specs() if self.unresolved else ():
             level |= spec.offers.get(uid, NO_OFFER).amount
         return level
 
     def uids(self) -> set[str]:
-        """Returns every node that the object may concern."""
-        found = set(self.floors)
+        found = self.floors.keys() | self.desired.keys()
         if self.seen is not None:
             found |= set() if self.seen.spec is None else self.seen.spec.offers.keys()
             found |= set() if self.seen.status is None else self.seen.status.held.keys()
@@ -92,9 +94,10 @@ class LenderSlices(SliceMachine[_Offered]):
         self._lender = lender
         self._borrower = borrower
         self._buckets = buckets
-        self._desired: dict[str, SliceOffer] = {}
-        self._home: dict[str, str] = {}
+        self._home: dict[str, _Offered] = {}
         """Node uid -> the object with its offer."""
+        self._blind: set[str] = set()
+        """Objects that are blind."""
 
     # -- terms -----------------------------------------------------------------------------------------------------
 
@@ -104,19 +107,21 @@ class LenderSlices(SliceMachine[_Offered]):
         Until `is_ready`, the caller must not list pods and not place any: offers of the former leader may be in flight.
         """
         self._has_term = True
-        self._desired.clear()
         self._home.clear()
         found = {one.name: one for one in listed if self._is_concerned(one)}
         for tracked in self._objects.values():
             tracked.begin_term()
             tracked.adopted = None
             tracked.is_created_here = False
+            tracked.desired.clear()
         for name in self._objects.keys() - found.keys():
             self._vanish(self._objects[name])
         for one in found.values():
             tracked = self._tracked(one.name)
             self._take(tracked, one, is_answer=True)
             self._continue_offers(tracked)
+        for tracked in self._objects.values():
+            self._changed(tracked)
 
     def is_ready(self) -> bool:
         """Reports whether every object is owned by this leader, so that no offer of a former one can take effect any more."""
@@ -128,17 +133,18 @@ class LenderSlices(SliceMachine[_Offered]):
 
     def reserved(self, uid: str) -> SliceAmount:
         """Returns what the caller must subtract from the node's room: see S1."""
+        if self._blind:
+            return EVERYTHING
         total = NOTHING
-        desired = self._desired.get(uid, NO_OFFER).amount
-        home = self._home.get(uid)
-        for name, tracked in self._objects.items():
-            total += EVERYTHING if tracked.is_blind else tracked.level(uid) | (desired if name == home else NOTHING)
+        for tracked in self._of(uid):
+            level = tracked.level(uid)
+            total += level | tracked.desired[uid].amount if uid in tracked.desired else level
         return total & EVERYTHING
 
     def held(self, uid: str) -> SliceAmount:
         """Returns what the borrower holds of the node, as last seen."""
         total = NOTHING
-        for tracked in self._objects.values():
+        for tracked in self._of(uid):
             total += tracked.held(uid)
         return total
 
@@ -149,25 +155,33 @@ class LenderSlices(SliceMachine[_Offered]):
         caller reads it in the same step. A change smaller than a tenth and than `typical`, a pod of usual size, is ignored.
         """
         home = self._home.get(uid) or self._find_home(uid, node)
-        before = self._desired.get(uid, NO_OFFER).amount
-        if not home:
+        if home is None:
             return
-        amount = wanted.amount & ((self._objects[home].level(uid) | before) + (room | NOTHING))
+        before = home.desired.get(uid, NO_OFFER).amount
+        amount = wanted.amount & ((home.level(uid) | before) + (room | NOTHING))
         if _is_worth_a_write(before, amount, typical):
             self._home[uid] = home
-            self._desired[uid] = SliceOffer(amount, wanted.until_s)
+            self._desire(home, uid, SliceOffer(amount, wanted.until_s))
 
     def withdraw(self, uid: str) -> None:
         """Offers only what is held: one write returns the rest. A claim in flight succeeds first, or not at all."""
-        before = self._desired.get(uid)
-        if before is not None:
-            self._desired[uid] = msgspec.structs.replace(before, amount=before.amount & self.held(uid))
+        home = self._home.get(uid)
+        if home is not None:
+            before = home.desired[uid]
+            self._desire(home, uid, msgspec.structs.replace(before, amount=before.amount & self.held(uid)))
 
     def recall(self, uid: str, amount: SliceAmount, want_by_s: int) -> None:
         """Asks the borrower to return all but `amount` by a time. The room returns when the borrower has lowered what it holds."""
-        before = self._desired.get(uid)
-        if before is not None:
-            self._desired[uid] = SliceOffer(before.amount & amount, before.until_s, want_by_s)
+        home = self._home.get(uid)
+        if home is not None:
+            before = home.desired[uid]
+            self._desire(home, uid, SliceOffer(before.amount & amount, before.until_s, want_by_s))
+
+    def _desire(self, home: _Offered, uid: str, offer: SliceOffer) -> None:
+        home.desired[uid] = offer
+        self._due[home.blank.name] = home
+        if uid not in home.indexed:
+            self._put(uid, home)
 
     def adopt(self, known: SliceSet, charged: Mapping[str, SliceAmount]) -> bool:
         """Takes over the slices of a borrower without a leader; returns False if the object has changed meanwhile.
@@ -184,26 +198,21 @@ class LenderSlices(SliceMachine[_Offered]):
         tracked.adopted = SliceStatus(
             tracked.seen.borrower_epoch + 1, tracked.next_writes(SliceStatus), is_complete=True, held=held
         )
-        return True
+        return self._changed(tracked)
 
     def nodes(self) -> set[str]:
         """Returns the uids of all nodes that are offered or may be held."""
-        return self._home.keys() | set[str]().union(*(tracked.uids() for tracked in self._objects.values()))
-
-    def nodes_in(self, name: str) -> set[str]:
-        """Returns the uids of the nodes of which this object is about."""
-        tracked = self._objects.get(name)
-        found = {uid for uid, home in self._home.items() if home == name}
-        return found if tracked is None else found | tracked.uids()
+        return set(self._by_uid)
 
     @property
     def is_blind(self) -> bool:
         """True while it is not known what is held: everything is reserved."""
-        return any(tracked.is_blind for tracked in self._objects.values())
+        return bool(self._blind)
 
     def offer_of(self, uid: str) -> SliceOffer:
         """Returns the offer as decided last, whether it was written or not."""
-        return self._desired.get(uid, NO_OFFER)
+        home = self._home.get(uid)
+        return NO_OFFER if home is None else home.desired[uid]
 
     def known(self) -> list[SliceSet]:
         """Returns the newest known version of each object."""
@@ -224,16 +233,17 @@ class LenderSlices(SliceMachine[_Offered]):
 
     # -- versions and answers --------------------------------------------------------------------------------------
 
-    def next_requests(self) -> list[SliceRequest]:
-        """Returns the requests that are needed, at most one per object in flight. The caller sends each while it holds the lease,
-        and passes each reply to `answered`."""
-        if not self._has_term:
-            return []
-        found = (self._next_request(tracked) for tracked in self._objects.values() if not tracked.is_busy)
-        return [request for request in found if request is not None]
+    def next_requests(self, most: int = OBJECTS_MAX) -> list[SliceRequest]:
+        """Returns the requests that are needed of `most` objects, at most one per object in flight. The caller sends each while it
+        holds the lease, and passes each reply to `answered`."""
+        return self._requests(self._next_request, most) if self._has_term else []
 
     def answered(self, request: SliceRequest, reply: SliceReply) -> None:
         tracked = self._objects[request.name]
+        self._answered(tracked, request, reply)
+        self._changed(tracked)
+
+    def _answered(self, tracked: _Offered, request: SliceRequest, reply: SliceReply) -> None:
         is_ours = tracked.close(request, reply)
         if reply.answer is SliceAnswer.NOT_FOUND and is_ours:
             if request.call is SliceCall.CREATE:
@@ -281,7 +291,7 @@ class LenderSlices(SliceMachine[_Offered]):
                 tracked.floors = levels
             if taken.is_deleting:
                 self._forget(tracked, lambda uid: True)
-            self._forget(tracked, lambda uid: not self._desired[uid].amount and not tracked.level(uid))
+            self._forget(tracked, lambda uid: not tracked.desired[uid].amount and not tracked.level(uid))
         spec = None if tracked.seen is None else tracked.seen.spec
         if spec is not None:
             tracked.check_epoch(spec.epoch)
@@ -291,44 +301,45 @@ class LenderSlices(SliceMachine[_Offered]):
         if tracked.seen is None or tracked.seen.spec is None or tracked.seen.is_deleting:
             return
         for uid, offer in tracked.seen.spec.offers.items():
-            self._home.setdefault(uid, tracked.blank.name)
-            self._desired.setdefault(uid, offer)
+            if uid not in self._home:
+                self._home[uid] = tracked
+                tracked.desired[uid] = offer
 
     def _forget(self, tracked: _Offered, is_over: Callable[[str], bool]) -> None:
-        for uid in [uid for uid, home in self._home.items() if home == tracked.blank.name and is_over(uid)]:
-            del self._home[uid], self._desired[uid]
+        for uid in [uid for uid in tracked.desired if is_over(uid)]:
+            del self._home[uid], tracked.desired[uid]
+
+    def _changed(self, tracked: _Offered) -> bool:
+        (self._blind.add if tracked.is_blind else self._blind.discard)(tracked.blank.name)
+        return super()._changed(tracked)
 
     def _vanish(self, tracked: _Offered, version: Version = NO_VERSION) -> None:
         tracked.floors = tracked.levels()
         tracked.vanish(version)
 
-    def _find_home(self, uid: str, node: str) -> str:
-        """Returns the object for a node: the one that has it, or by hash of its name the first with space; empty if there is none."""
-        for name, tracked in self._objects.items():
-            if uid in tracked.uids() and (tracked.seen is None or not tracked.seen.is_deleting):
-                return name
+    def _find_home(self, uid: str, node: str) -> _Offered | None:
+        """Returns the object for a node: the one that has it, or by hash of its name the first with space; None if there is none."""
+        for tracked in self._of(uid):
+            if tracked.seen is None or not tracked.seen.is_deleting:
+                return tracked
         first = bucket_of(node, self._buckets)
         for place in range(OBJECTS_MAX):
             bucket = (first + place) % self._buckets if place < self._buckets else place
             name = slice_set_name(self._lender, self._borrower, bucket)
             tracked = self._tracked(name)
-            entries = tracked.uids() | {one for one, home in self._home.items() if home == name}
             is_open = tracked.seen is None or not tracked.seen.is_deleting
-            if is_open and len(entries) < SLICES_MAX:
-                return name
-        return ""
+            if is_open and len(tracked.indexed) < SLICES_MAX:
+                return tracked
+        return None
 
     def _next_request(self, tracked: _Offered) -> SliceRequest | None:
-        name = tracked.blank.name
         if tracked.is_superseded:
             return None
         if tracked.needs_read:
             return tracked.read_request()
         if tracked.seen is None:
             is_needed = (
-                bool(tracked.floors)
-                or tracked.is_blind
-                or any(self._desired[uid].amount for uid, home in self._home.items() if home == name)
+                bool(tracked.floors) or tracked.is_blind or any(offer.amount for offer in tracked.desired.values())
             )
             return tracked.create_request(SliceSpec(self._lender, self._borrower)) if is_needed else None
         if not tracked.is_owned:
@@ -346,11 +357,11 @@ class LenderSlices(SliceMachine[_Offered]):
     def _spec(self, tracked: _Offered, epoch: int) -> SliceSpec:
         """Returns the wanted half. What is reserved after a loss of the status is offered again, so that the borrower can hold it."""
         offers = {}
-        for uid in tracked.uids() | {uid for uid, home in self._home.items() if home == tracked.blank.name}:
-            desired = self._desired.get(uid, NO_OFFER) if self._home.get(uid) == tracked.blank.name else NO_OFFER
-            amount = desired.amount | tracked.floors.get(uid, NOTHING)
-            if tracked.seen is not None and tracked.seen.is_deleting:
-                amount = NOTHING
+        is_deleting = tracked.seen is not None and tracked.seen.is_deleting
+        for uid in tracked.indexed:
+            desired, amount = tracked.desired.get(uid, NO_OFFER), NOTHING
+            if not is_deleting:
+                amount = desired.amount | tracked.floors[uid] if uid in tracked.floors else desired.amount
             if amount or (desired.want_by_s and tracked.held(uid)):
                 offers[uid] = msgspec.structs.replace(desired, amount=amount)
         return SliceSpec(self._lender, self._borrower, epoch, tracked.next_writes(SliceSpec), offers)

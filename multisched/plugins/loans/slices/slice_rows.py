@@ -7,7 +7,7 @@ state machine changes, so that Filter and commit always see what `reserved` and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -16,7 +16,7 @@ import numpy as np
 from multisched.framework.node_view import Int64, NodeView, Rows
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod
 from multisched.model.slice_parts import NOTHING, SliceAmount
-from multisched.plugins.loans.pools import NO_TRIAL, Held, Pool, Trial, at_rows, grown_to
+from multisched.plugins.loans.pools import NO_TRIAL, OWN, Held, Pool, Trial, at_rows, grown_to
 from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices
 from multisched.plugins.loans.slices.lender_slices import LenderSlices
 
@@ -60,14 +60,21 @@ class SliceRows:
         """Held while machines begin a term: several domains use a lender's rows by one Lease."""
         self.version = 0
         """Rises at each change of a column."""
+        self.touched: dict[LoanKey, set[str]] = {key: set() for key in self.pool_of}
+        """uids of nodes on which the borrower's pods have changed, until its side takes them."""
         self.waiting: dict[str, WaitingPod] = {}
-        self._waiting_on: dict[int, SliceAmount] = {}
+        self._waiting_on: dict[int, dict[str, SliceAmount]] = {}
+        """Row -> uid of a waiting pod -> what it requests."""
         self._claimed: set[str] = set()
         """Assumed pods for which enough was claimed."""
         self._columns: dict[LoanKey, dict[str, Int64]] = {}
         """What is reserved: loan -> resource -> int64[rows]."""
         self._row_of: dict[str, int] = {}
         self._uid_of: dict[int, str] = {}
+        self.node_number = 0
+        """Rises when a row gets or loses a node."""
+        self._numbers: Int64 = np.zeros(0, np.int64)
+        """int64[rows]: `node_number` when the row got its node."""
 
     def __bool__(self) -> bool:
         return bool(self.pool_of)
@@ -78,11 +85,17 @@ class SliceRows:
         """Takes the node of a row, after the pools."""
         if not self.pool_of:
             return
+        self.touch(row)
         before = self._uid_of.pop(row, None)
         if before is not None and self._row_of.get(before) == row:
             del self._row_of[before]
+        if before != (None if node is None else node.uid):
+            self.node_number += 1
+            self._numbers = grown_to(self._numbers, row)
+            self._numbers[row] = self.node_number
         if node is not None:
             self._row_of[node.uid], self._uid_of[row] = row, node.uid
+            self.touch(row)
         for key in self.pool_of:
             if key in self._columns:
                 self._set(self._column_set(key, row), row, NOTHING)
@@ -99,11 +112,25 @@ class SliceRows:
     def uid_of(self, row: int) -> str:
         return self._uid_of.get(row, "")
 
+    def number_of(self, row: int) -> int:
+        return self._numbers.item(row)
+
+    def numbers_at(self, rows: Rows) -> Int64:
+        """Returns int64[rows]: a number that is another one for each node of the row."""
+        return at_rows(self._numbers, rows)
+
     def is_lent(self, key: LoanKey, row: int) -> bool:
         """Reports whether the row is on this loan now."""
         pool = self.pool_of[key]
-        number = int(pool.loans_at(np.array([row], np.intp))[0])
+        number = pool.loan_of.item(row) if row < len(pool.loan_of) else OWN
         return number >= 0 and pool.loans[number].lender == key[0]
+
+    def touch(self, row: int) -> None:
+        """Notes that pods of borrowers on the row have changed."""
+        uid = self._uid_of.get(row)
+        if uid is not None:
+            for touched in self.touched.values():
+                touched.add(uid)
 
     # -- the lender's side -----------------------------------------------------------------------------------------
 
@@ -168,16 +195,17 @@ class SliceRows:
     def refresh_offers(self, key: LoanKey, uids: Iterable[str]) -> bool:
         """Reads again what is offered of these nodes; returns True if that is more on one of them."""
         machine, pool, is_more = self.borrowed[key], self.pool_of[key], False
+        columns = [pool.column(pool.offer, resource) for resource in RESOURCES]
         for uid in uids:
             row = self._row_of.get(uid)
             if row is None or not self.is_lent(key, row):
                 continue
-            amount = machine.offered_of(uid)
-            for resource, one in amounts_of(amount).items():
-                column = pool.column(pool.offer, resource)
-                is_more |= one > column[row]
-                self.version += int(one != column[row])
-                column[row] = one
+            for column, one in zip(columns, msgspec.structs.astuple(machine.offered_of(uid)), strict=True):
+                before = column.item(row)
+                if one != before:
+                    is_more |= one > before
+                    self.version += 1
+                    column[row] = one
         return is_more
 
     def added(self, pod: Pod, held: Held, pool: Pool) -> None:
@@ -189,13 +217,14 @@ class SliceRows:
         number = int(pool.loans_at(np.array([held.row], np.intp))[0])
         if number >= 0 and pool.loans[number].is_sliced:
             self.waiting[pod.uid] = WaitingPod(held.row, amount_of(pod))
-            self._waiting_on[held.row] = self.waiting_on(held.row) + amount_of(pod)
+            self._waiting_on.setdefault(held.row, {})[pod.uid] = amount_of(pod)
 
     def released(self, uid: str) -> None:
         """Notes that a pod is not on its row any more."""
         known = self.waiting.pop(uid, None)
         if known is not None:
-            self._waiting_on[known.row] = self.waiting_on(known.row) - known.amount
+            self.touch(known.row)
+            del self._waiting_on[known.row][uid]
             if not self._waiting_on[known.row]:
                 del self._waiting_on[known.row]
 
@@ -210,33 +239,38 @@ class SliceRows:
 
     def waiting_on(self, row: int) -> SliceAmount:
         """Returns what waiting pods on the row request."""
-        return self._waiting_on.get(row, NOTHING)
+        return sum_of(self._waiting_on[row].values()) if row in self._waiting_on else NOTHING
 
-    def waiting_rows(self) -> Iterable[int]:
-        return self._waiting_on
+    def waiting_rows(self) -> Collection[int]:
+        return self._waiting_on.keys()
+
+    def uids_waiting_on(self, row: int) -> Collection[str]:
+        """Returns the uids of the waiting pods on the row, in the order they came."""
+        return self._waiting_on.get(row, {}).keys()
 
     def held(self, key: LoanKey, row: int) -> SliceAmount:
         """Returns what the borrower's pods on the row request, waiting ones included."""
-        pool, rows = self.pool_of[key], np.array([row], np.intp)
-        return SliceAmount(*(int(pool.held_at(resource, rows)[0]) for resource in RESOURCES))
+        pool = self.pool_of[key]
+        if row >= len(pool.pods) or not pool.pods.item(row):
+            return NOTHING
+        columns = pool.held.get(CPU), pool.held.get(MEMORY), pool.pods
+        return SliceAmount(*(0 if one is None or row >= len(one) else one.item(row) for one in columns))
 
     # -- internals -------------------------------------------------------------------------------------------------
 
     def _column_set(self, key: LoanKey, row: int) -> dict[str, Int64]:
-        """Returns the columns of a loan, long enough for the row."""
-        columns = self._columns.setdefault(key, {name: np.zeros(0, np.int64) for name in RESOURCES})
-        for name, column in columns.items():
-            columns[name] = grown_to(column, row)
-        return columns
+        """Returns the columns of a loan, in the order of RESOURCES, long enough for the row."""
+        return grown_columns(self._columns.setdefault(key, {}), row)
 
     def _set(self, columns: Mapping[str, Int64], row: int, amount: SliceAmount) -> bool:
         """Sets an amount; returns True if it is less of a resource than before."""
         is_less = False
-        for resource, one in amounts_of(amount).items():
-            before = columns[resource].item(row)
-            is_less |= one < before
-            self.version += int(one != before)
-            columns[resource][row] = one
+        for column, one in zip(columns.values(), msgspec.structs.astuple(amount), strict=True):
+            before = column.item(row)
+            if one != before:
+                is_less |= one < before
+                self.version += 1
+                column[row] = one
         return is_less
 
 
@@ -248,6 +282,21 @@ def amounts_of(amount: SliceAmount) -> dict[str, int]:
 def amount_of(pod: Pod) -> SliceAmount:
     """Returns what the pod takes of a slice."""
     return SliceAmount(pod.requests.get(CPU, 0), pod.requests.get(MEMORY, 0), 1)
+
+
+def grown_columns(columns: dict[str, Int64], row: int, missing: int = 0) -> dict[str, Int64]:
+    """Returns the columns, one per resource in the order of RESOURCES, after it has made them long enough for the row."""
+    if not columns or row >= len(columns[PODS]):
+        for name in RESOURCES:
+            columns[name] = grown_to(columns.get(name, np.zeros(0, np.int64)), row, missing)
+    return columns
+
+
+def sum_of(amounts: Iterable[SliceAmount]) -> SliceAmount:
+    total = NOTHING
+    for amount in amounts:
+        total += amount
+    return total
 
 
 def requests_of(pod: Pod) -> dict[str, int]:

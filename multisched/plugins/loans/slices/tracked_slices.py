@@ -15,7 +15,7 @@ The rules that both sides share, and that make lost, late and repeated responses
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from typing import Final, Generic, TypeVar
 
@@ -41,7 +41,7 @@ Half = SliceSpec | SliceStatus
 V = TypeVar("V")
 
 
-class TrackedSlices:
+class TrackedSlices(ABC):
     """One SliceSet as one side sees it. Written by the state machine that owns it."""
 
     def __init__(self, blank: SliceSet) -> None:
@@ -57,11 +57,17 @@ class TrackedSlices:
         self.needs_read = False
         self.refusal = ""
         """The message of the last response, if it was a definite refusal."""
+        self.indexed: set[str] = set()
+        """Nodes under which the machine finds the object: what `uids` returned last."""
         self._in_flight: SliceRequest | None = None
         self._gone: Version = NO_VERSION
         """Versions up to this one are those of a removed object."""
         self._writes: dict[type[Half], int] = {}
         """The most writes that were seen of each half of this object."""
+
+    @abstractmethod
+    def uids(self) -> set[str]:
+        """Returns every node that the object may concern."""
 
     @property
     def is_owned(self) -> bool:
@@ -176,7 +182,10 @@ T = TypeVar("T", bound=TrackedSlices)
 
 
 class SliceMachine(ABC, Generic[T]):
-    """The objects of one loan, as the state machines of both sides keep them."""
+    """The objects of one loan, as the state machines of both sides keep them.
+
+    A loan may have thousands of nodes: objects are found by node, and only those are looked at of which something has changed.
+    """
 
     def __init__(self, lender: str, borrower: str, namespace: str, made: Callable[[SliceSet], T]) -> None:
         """`made`: what the side knows of a new object, made from its name and namespace."""
@@ -184,10 +193,12 @@ class SliceMachine(ABC, Generic[T]):
         self._namespace = namespace
         self._made = made
         self._objects: dict[str, T] = {}
-        self._has_term = False
-
-    def end_term(self) -> None:
-        """Stops all requests and all use: the lease is lost."""
+        self._by_uid: dict[str, list[T]] = {}
+        """Node -> the objects that it is in: one, as a rule."""
+        self._shared: set[str] = set()
+        """Nodes that are in several objects."""
+        self._due: dict[str, T] = {}
+        """Objects that may need a request, by name."""
         self._has_term = False
 
     @property
@@ -195,16 +206,88 @@ class SliceMachine(ABC, Generic[T]):
         """True if an object of the loan exists, as far as is known."""
         return any(tracked.seen is not None for tracked in self._objects.values())
 
-    def observe(self, found: SliceSet) -> None:
-        """Takes a version from the watch, of any SliceSet."""
-        if self._is_concerned(found):
-            self._take(self._tracked(found.name), found, is_answer=False)
+    def observe(self, found: SliceSet) -> bool:
+        """Takes a version from the watch, of any SliceSet; returns False if it changes nothing."""
+        if not self._is_concerned(found):
+            return False
+        tracked = self._tracked(found.name)
+        seen, needed_read = tracked.seen, tracked.needs_read
+        self._take(tracked, found, is_answer=False)
+        is_other = tracked.seen is not seen or tracked.needs_read != needed_read
+        return is_other and self._changed(tracked)
 
-    def removed(self, found: SliceSet) -> None:
-        """Takes a deletion from the watch; `found`: the last version."""
+    def removed(self, found: SliceSet) -> bool:
+        """Takes a deletion from the watch; `found`: the last version. Returns False if it changes nothing."""
         tracked = self._objects.get(found.name)
-        if tracked is not None and tracked.seen is not None and tracked.seen.uid == found.uid:
-            self._vanish(tracked, found.version)
+        if tracked is None or tracked.seen is None or tracked.seen.uid != found.uid:
+            return False
+        self._vanish(tracked, found.version)
+        return self._changed(tracked)
+
+    @property
+    def due_count(self) -> int:
+        """Objects that may need a request."""
+        return len(self._due)
+
+    def _requests(self, next_of: Callable[[T], SliceRequest | None], most: int) -> list[SliceRequest]:
+        """Looks at `most` objects that are due. An object with a request in flight is due again when that is answered."""
+        found = []
+        for name, tracked in list(self._due.items())[:most]:
+            request = None if tracked.is_busy else next_of(tracked)
+            if request is not None or tracked.is_busy or not self._stays_due(tracked):
+                self._due.pop(name)
+            else:
+                self._due[name] = self._due.pop(name)  # after the others
+            if request is not None:
+                found.append(request)
+        return found
+
+    def _stays_due(self, tracked: T) -> bool:
+        """Reports whether the object must be looked at again although it has not changed."""
+        return False
+
+    def _changed(self, tracked: T) -> bool:
+        """Notes that an object has changed; returns True."""
+        before, after = tracked.indexed, tracked.uids()
+        for uid in before - after:
+            self._by_uid[uid].remove(tracked)
+            self._note_places(uid)
+        tracked.indexed = before & after
+        for uid in after - before:
+            self._put(uid, tracked)
+        self._due[tracked.blank.name] = tracked
+        if self._shared:
+            self.touch(tracked.indexed & self._shared)
+        return True
+
+    def _put(self, uid: str, tracked: T) -> None:
+        tracked.indexed.add(uid)
+        self._by_uid.setdefault(uid, []).append(tracked)
+        self._note_places(uid)
+
+    def _note_places(self, uid: str) -> None:
+        places = len(self._by_uid[uid])
+        (self._shared.add if places > 1 else self._shared.discard)(uid)
+        if not places:
+            del self._by_uid[uid]
+
+    def _of(self, uid: str) -> Sequence[T]:
+        """Returns the objects that the node is in."""
+        return self._by_uid.get(uid, ())
+
+    def touch(self, uids: Iterable[str]) -> None:
+        """Notes that something else that a request depends on has changed for these nodes."""
+        for uid in uids:
+            for tracked in self._of(uid):
+                self._due[tracked.blank.name] = tracked
+
+    def touch_all(self) -> None:
+        self._due.update(self._objects)
+
+    def nodes_in(self, name: str) -> set[str]:
+        """Returns the uids of the nodes that this object concerns."""
+        tracked = self._objects.get(name)
+        return set() if tracked is None else tracked.indexed
 
     def _is_concerned(self, found: SliceSet) -> bool:
         return found.namespace == self._namespace and found.name.startswith(self._prefix)

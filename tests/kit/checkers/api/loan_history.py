@@ -8,7 +8,6 @@ needs is not known, so each of its pool counts.
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from multisched.cluster.api.watch import WatchStream
 from multisched.cluster.base.request import ApiRequest
 from multisched.model.objects import CPU, Node, Pod
 from multisched.model.wire import Response
+from tests.kit.checkers.api.write_log import POD_PATH
 from tests.kit.settings.setting import LOAN_DEADLINE_S, LOAN_GRACE_S, LOAN_NOTICE_S, LoanTerms
 from tests.kit.world.gang_plans import ACK
 from tests.kit.world.gang_workloads import POOL
@@ -46,7 +46,6 @@ WHOLE_SECOND_S: Final = 1.0
 SPARED_RETRIES: Final = 1
 COMPARED_MAX: Final = 10
 """With so many pods, every set of them is compared with the evicted one."""
-_POD: Final = re.compile(r"^/api/v1/namespaces/([^/]+)/pods/([^/?]+)(/status|/eviction)?(\?|$)")
 
 
 @dataclass(slots=True)
@@ -187,7 +186,7 @@ class LoanHistory:
     # -- requests ----------------------------------------------------------------------------------------------------------
 
     def before(self, request: ApiRequest) -> Response | None:
-        match = _POD.match(request.path)
+        match = POD_PATH.match(request.path)
         if match is not None and _removes(request, match[3]):
             pod = self._pods().get(f"{match[1]}/{match[2]}")
             if pod is not None and LOAN in pod.labels:
@@ -195,7 +194,7 @@ class LoanHistory:
         return None
 
     def after(self, request: ApiRequest, answer: Response | WatchStream) -> Response | WatchStream:
-        match = _POD.match(request.path)
+        match = POD_PATH.match(request.path)
         if match is None or not isinstance(answer, Response):
             return answer
         if _removes(request, match[3]):

@@ -7,7 +7,6 @@ the tide uses the Eviction API: preemption deletes.
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from multisched.cluster.api.watch import WatchStream
 from multisched.cluster.base.request import ApiRequest
 from multisched.model.objects import Node, Pod
 from multisched.model.wire import Response
+from tests.kit.checkers.api.write_log import POD_PATH
 from tests.kit.checkers.reference_rules import matches_node_affinity
 from tests.kit.world.labels import TIDE
 from tests.kit.world.tide_workloads import NOTICE, SERVING, TRAINING
@@ -28,7 +28,6 @@ LATE_MAX_S: Final = 1.1
 """A notice may be shorter by so much: its deadline counts from when it was issued, and a write of a former leader may arrive later."""
 WHOLE_SECOND_S: Final = 1.0
 """Start times of pods have whole seconds."""
-_POD: Final = re.compile(r"^/api/v1/namespaces/([^/]+)/pods/([^/?]+)(/status|/eviction)?(\?|$)")
 
 
 @dataclass(slots=True)
@@ -121,7 +120,7 @@ class TideHistory:
     # -- requests ----------------------------------------------------------------------------------------------------------
 
     def before(self, request: ApiRequest) -> Response | None:
-        match = _POD.match(request.path)
+        match = POD_PATH.match(request.path)
         if request.method == "POST" and match is not None and match[3] == "/eviction":
             pod = self._pods().get(f"{match[1]}/{match[2]}")
             if pod is not None and not pod.is_deleting:
@@ -129,7 +128,7 @@ class TideHistory:
         return None
 
     def after(self, request: ApiRequest, answer: Response | WatchStream) -> Response | WatchStream:
-        match = _POD.match(request.path)
+        match = POD_PATH.match(request.path)
         if match is None or not isinstance(answer, Response):
             return answer
         if request.method == "POST" and match[3] == "/eviction":

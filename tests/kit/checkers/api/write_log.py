@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Protocol
+from typing import Final, Protocol
 
 import orjson
 
@@ -11,6 +11,8 @@ from multisched.cluster.api.watch import WatchStream
 from multisched.cluster.base.request import ApiRequest
 from multisched.model.wire import Response
 
+POD_PATH: Final = re.compile(r"^/api/v1/namespaces/([^/]+)/pods/([^/?]+)(/status|/eviction)?(\?|$)")
+"""Path of a request about a pod, its status or its eviction: namespace, name, and which."""
 _LEASE = re.compile(r"/leases(?:/([^/?]+))?(?:\?|$)")
 
 

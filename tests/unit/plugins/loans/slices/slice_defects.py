@@ -18,7 +18,7 @@ from tests.unit.plugins.loans.slices.slice_world import Replica, SliceWorld
 
 class RoomReturnsAtRecall(LenderSlices):
     def reserved(self, uid: str) -> SliceAmount:
-        return self._desired.get(uid, NO_OFFER).amount
+        return self.offer_of(uid).amount
 
 
 class RoomReturnsAtWrite(LenderSlices):
@@ -27,7 +27,7 @@ class RoomReturnsAtWrite(LenderSlices):
     def reserved(self, uid: str) -> SliceAmount:
         sent = [one.unresolved[-1] for one in self._objects.values() if one.unresolved]
         offered = [one.offers.get(uid, NO_OFFER).amount for one in sent if isinstance(one, SliceSpec)]
-        desired = self._desired.get(uid, NO_OFFER).amount
+        desired = self.offer_of(uid).amount
         return self.held(uid) | desired | offered[-1] if offered else super().reserved(uid)
 
 
@@ -56,7 +56,7 @@ class HeldNotReserved(LenderSlices):
         return NOTHING
 
     def reserved(self, uid: str) -> SliceAmount:
-        total = self._desired.get(uid, NO_OFFER).amount
+        total = self.offer_of(uid).amount
         for one in self._objects.values():
             if one.seen is not None and one.seen.spec is not None:
                 total |= one.seen.spec.offers.get(uid, NO_OFFER).amount
@@ -113,11 +113,13 @@ class OfferExceedsRoom(LenderSlices):
 class ClaimTakenFromTheWatch(BorrowerSlices):
     """Any version under this epoch confirms, also one older than what is known."""
 
-    def observe(self, found: SliceSet) -> None:
+    def observe(self, found: SliceSet) -> bool:
         super().observe(found)
         tracked = self._objects.get(found.name)
-        if tracked is not None and found.status is not None and found.status.epoch == tracked.epoch:
-            tracked.confirmed = found.status.held
+        if tracked is None or found.status is None or found.status.epoch != tracked.epoch:
+            return False
+        tracked.confirmed = found.status.held
+        return self._changed(tracked)
 
 
 class OfferUsedInsteadOfHeld(BorrowerSlices):

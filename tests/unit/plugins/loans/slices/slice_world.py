@@ -87,6 +87,8 @@ class Replica:
         )
         self.renewed_s = -1_000
         self.acts_from_s = 0
+        self.has_begun = False
+        """The machine knows the current term."""
         self.listed: list[SliceSet] | None = None
         self.listed_pods: list[PodRecord] | None = None
         self.pods: dict[str, PodRecord] = {}
@@ -95,6 +97,8 @@ class Replica:
         """Pods with a bind of unknown outcome -> when it cannot arrive any more."""
         self.seen_slices = len(self.world.api.slice_events)
         self.seen_pods = len(self.world.api.pod_events)
+        self.sent_with: Mapping[str, SliceAmount] = {}
+        """What was charged when requests were last asked for."""
         self.adoption: tuple[SliceSet, dict[str, SliceAmount]] | None = None
 
     # -- lease -----------------------------------------------------------------------------------------------------
@@ -113,9 +117,9 @@ class Replica:
                 lease.holder, lease.renewed_s = self.name, now_s
                 self.renewed_s, self.acts_from_s = now_s, now_s + BIND_DEADLINE_S
                 self.phase, self.listed, self.listed_pods, self.adoption = "taking", None, None, None
+                self.has_begun = False
         elif now_s >= self.renewed_s + RENEW_DEADLINE_S or lease.holder != self.name:
             self.phase = "standby"
-            self.machine.end_term()
         else:
             lease.renewed_s = self.renewed_s = now_s
 
@@ -137,7 +141,6 @@ class Replica:
         """The term begins with a list, and the pods are listed when no write of a former leader can take effect any more."""
         if self.listed is None:
             self.listed = self.world.api.listed()
-            self.has_begun = False
         elif not self.has_begun:
             self.has_begun = True
             self.machine.begin_term(self.listed)
@@ -157,11 +160,15 @@ class Replica:
         return self.world.api.running(self.side)
 
     def send(self) -> None:
-        requests = (
-            self.machine.next_requests()
-            if isinstance(self.machine, LenderSlices)
-            else self.machine.next_requests(self.charged_by_node())
-        )
+        if not self.has_begun:
+            return  # the machine knows its last term only
+        if isinstance(self.machine, LenderSlices):
+            requests = self.machine.next_requests()
+        else:
+            charged = self.charged_by_node()
+            self.machine.touch(uid for uid in ALLOCATABLE if charged.get(uid) != self.sent_with.get(uid))
+            self.sent_with = charged
+            requests = self.machine.next_requests(charged)
         for request in requests:
             if not self.delay_s and self.world.random.random() < self.world.speed:
                 self.machine.answered(request, self.world.api.handle(request))

@@ -8,13 +8,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from multisched.model.slice_parts import NOTHING
+from multisched.framework.slice_writes import SliceRequest
+from multisched.model.slice_parts import NOTHING, SliceAmount, SliceOffer
 from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices
 from multisched.plugins.loans.slices.lender_slices import LenderSlices
+from tests.unit.plugins.loans.slices.slice_api import SliceApi
 from tests.unit.plugins.loans.slices.slice_defects import DEFECTS
-from tests.unit.plugins.loans.slices.slice_judge import SliceJudge
+from tests.unit.plugins.loans.slices.slice_judge import BORROWER, LENDER, SliceJudge
 from tests.unit.plugins.loans.slices.slice_stories import STORIES
-from tests.unit.plugins.loans.slices.slice_world import ALLOCATABLE, SliceWorld
+from tests.unit.plugins.loans.slices.slice_world import ALLOCATABLE, NAMESPACE, SliceWorld
 
 STEPS = 1_000
 SEEDS_MAX = 200
@@ -59,6 +61,8 @@ def test_both_sides_agree_when_the_disturbances_end(seed: int) -> None:
         assert lender.machine.reserved(node) == offered | held
         assert borrower.machine.usable(node) == held
         assert borrower.charged(node).is_within(held)
+    lender.machine.touch_all()
+    borrower.machine.touch_all()
     assert lender.machine.next_requests() == []
     assert borrower.machine.next_requests(borrower.charged_by_node()) == []
 
@@ -80,6 +84,41 @@ def first_violation(make: Callable[[int], SliceWorld]) -> str:
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_deliberate_defect_is_caught(defect: str) -> None:
     assert first_violation(DEFECTS[defect])
+
+
+def test_only_objects_of_changed_nodes_are_looked_at() -> None:
+    api, nodes = SliceApi(SliceJudge({})), [f"n{number}" for number in range(300)]
+    lender, borrower = LenderSlices(LENDER, BORROWER, NAMESPACE, 8), BorrowerSlices(LENDER, BORROWER, NAMESPACE)
+    amount = SliceAmount(1_000, 1 << 30, 10)
+
+    def exchange() -> int:
+        sent = [(machine, one) for machine in (lender, borrower) for one in requests_of(machine)]
+        for machine, request in sent:
+            machine.answered(request, api.handle(request))
+        for found in api.listed():
+            lender.observe(found)
+            borrower.observe(found)
+        return len(sent)
+
+    def requests_of(machine: LenderSlices | BorrowerSlices) -> list[SliceRequest]:
+        return machine.next_requests() if isinstance(machine, LenderSlices) else machine.next_requests({})
+
+    lender.begin_term([])
+    borrower.begin_term([])
+    borrower.settle()
+    for node in nodes:
+        lender.offer(node, node, SliceOffer(amount), room=amount)
+    while exchange():
+        pass
+    assert len(api.objects) == 8
+    assert (lender.due_count, borrower.due_count) == (0, 0)
+    assert all(lender.reserved(node) == borrower.offered_of(node) == amount for node in nodes)
+    borrower.want("n7", amount)
+    lender.withdraw("n8")
+    assert (lender.due_count, borrower.due_count) == (1, 1)
+    while exchange():
+        pass
+    assert (lender.reserved("n8"), borrower.usable("n7")) == (NOTHING, amount)
 
 
 def test_judge_accepts_a_full_node_and_reports_one_more_pod() -> None:
