@@ -304,7 +304,7 @@ async def play(options: Options) -> dict[str, Any]:
                 await asyncio.sleep(QUIET_S)
                 for task in running:
                     task.cancel()
-            duration_s = time.monotonic() - began_s
+            ended_s = time.monotonic()
             for replica in replicas:
                 if replica.scheduler is not None:
                     await replica.scheduler.program.stop(GRACE_S)
@@ -313,7 +313,7 @@ async def play(options: Options) -> dict[str, Any]:
             assert plane.audit_log is not None
             seen = await asyncio.to_thread(calls, plane.audit_log)
             schedulers = [one for replica in replicas for one in replica.past]
-            return document(options, judge, faults, samples, duration_s, seen, schedulers)
+            return document(options, judge, faults, samples, (began_s, ended_s), seen, schedulers)
 
 
 @asynccontextmanager
@@ -345,12 +345,12 @@ def document(
     judge: SliceJudge,
     faults: Faults,
     samples: Samples,
-    duration_s: float,
+    lasted: tuple[float, float],
     seen: list[Call],
     schedulers: list[Scheduler],
 ) -> dict[str, Any]:
     slices = judge.slices
-    now_s = time.monotonic()
+    began_s, now_s = lasted
 
     def is_late(one: Recall, allowed_s: Callable[[Recall, float], float]) -> bool:
         until_s = now_s if one.until_s is None else one.until_s
@@ -372,7 +372,7 @@ def document(
     binds = len(judge.node_of)
     figures = {
         "seed": options.seed,
-        "durationS": round(duration_s, 1),
+        "durationS": round(now_s - began_s, 1),
         "pods": {"bound": binds, "ofBorrower": len(borrowers), "ofLender": len(lenders)},
         "raises": slices.raises,
         "recalls": slices.recalling_versions,
