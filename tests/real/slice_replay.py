@@ -47,6 +47,9 @@ class SliceReplay:
         """`allocatable`: by name of the node. `names`: by its uid."""
         self._allocatable = allocatable
         self._names = names
+        self._uids: defaultdict[str, list[str]] = defaultdict(list)
+        for uid, name in names.items():
+            self._uids[name].append(uid)
         self._borrowed: defaultdict[str, Amount] = defaultdict(lambda: NOTHING)
         self._own: defaultdict[str, Amount] = defaultdict(lambda: NOTHING)
         self._offers: dict[str, Mapping[str, Amount]] = {}
@@ -67,7 +70,7 @@ class SliceReplay:
 
     def _check(self, node: str, version: int) -> None:
         held, kept = NOTHING, NOTHING
-        for uid in (uid for uid, name in self._names.items() if name == node):
+        for uid in self._uids[node]:
             for name, offers in self._offers.items():
                 of_one = self._held[name].get(uid, NOTHING)
                 held = _plus(held, of_one, 1)
