@@ -70,6 +70,8 @@ RESTARTS_S: Final = (0.0, 0.0, 0.0, 2.0, 25.0)
 BOTH: Final = 0.25
 """Share of kills that concern both processes."""
 STOP_S: Final = (20.0, 40.0)
+BORROWERS: Final = 0.5
+"""Share of stops that concern the leader of the borrower, whichever that is."""
 REPLACED: Final = 0.5
 """Share of stops in which another process starts in place of the stopped one, as if a third replica stood by."""
 ENDS_MAX_S: Final = 20.0
@@ -139,7 +141,10 @@ class Faults:
                 await asyncio.sleep(self._rng.uniform(*CALM_S))
                 kind = planned.pop()
                 if kind == "stop":
-                    await self._stop(self._rng.choice(self._replicas))
+                    led = [one for one in self._replicas if self._leads(one.scheduler, LEASE_OF[BORROWER])]
+                    await self._stop(
+                        led[0] if led and self._rng.random() < BORROWERS else self._rng.choice(self._replicas)
+                    )
                     continue
                 victims = [self._rng.choice(self._replicas)]
                 if "kill" in planned and self._rng.random() < BOTH:
@@ -211,8 +216,8 @@ class Faults:
         if is_replaced:
             await scheduler.program.kill()
 
-    def _leads(self, scheduler: Scheduler, lease: str) -> bool:
-        return self._judge.holder(lease).rpartition("-")[0] == scheduler.identity
+    def _leads(self, scheduler: Scheduler | None, lease: str) -> bool:
+        return scheduler is not None and self._judge.holder(lease).rpartition("-")[0] == scheduler.identity
 
     async def _restart_ended(self) -> None:
         """Starts processes again that ended by themselves, for instance because they lost a lease."""
