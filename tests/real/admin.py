@@ -120,10 +120,11 @@ class Admin:
                 return found, str(page["metadata"]["resourceVersion"])
             following = f"&continue={page['metadata']['continue']}"
 
-    async def watch(self, path: str, version: str) -> AsyncIterator[dict[str, Any]]:
+    async def watch(self, path: str, version: str, *, bookmarks: bool = False) -> AsyncIterator[dict[str, Any]]:
         """Events after `version` until the connection ends, in whatever way."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S)
         query = f"?watch=1&resourceVersion={version}&timeoutSeconds={WATCH_TIMEOUT_S}"
+        query += "&allowWatchBookmarks=true" * bookmarks
         try:
             async with self._session.get(f"{self._url}{path}{query}", timeout=timeout) as answer:
                 async for line in answer.content:

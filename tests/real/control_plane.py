@@ -165,14 +165,15 @@ class ControlPlane:
     def etcd(self) -> Program:
         return self._programs["etcd"]
 
-    def write_kubeconfig(self, user: str, token: str) -> Path:
-        """A kubeconfig for `token`, with the CA inside, readable by its owner only."""
+    def write_kubeconfig(self, user: str, token: str, *, port: int | None = None) -> Path:
+        """A kubeconfig for `token`, with the CA inside, readable by its owner only. `port`: of a proxy on loopback."""
+        server = self.url if port is None else f"https://{LOOPBACK}:{port}"
         authority = base64.b64encode(self.certificates.ca.read_bytes()).decode()
         document = {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [
-                {"name": "real", "cluster": {"server": self.url, "certificate-authority-data": authority}},
+                {"name": "real", "cluster": {"server": server, "certificate-authority-data": authority}},
             ],
             "users": [{"name": user, "user": {"token": token}}],
             "contexts": [{"name": "real", "context": {"cluster": "real", "user": user}}],
@@ -183,13 +184,15 @@ class ControlPlane:
         path.write_text(json.dumps(document, indent=2))
         return path
 
-    async def service_account_kubeconfig(self, namespace: str, name: str, holder: str = "") -> Path:
+    async def service_account_kubeconfig(
+        self, namespace: str, name: str, holder: str = "", *, port: int | None = None
+    ) -> Path:
         """A kubeconfig with a fresh token of an existing ServiceAccount (TokenRequest): its RBAC and nothing else.
 
         Two processes that run as one account name themselves as `holder`, so that each has a file of its own.
         """
         token = await self.kubectl("create", "token", name, "--namespace", namespace, "--duration", "2h")
-        return self.write_kubeconfig(".".join(filter(None, (namespace, name, holder))), token.strip())
+        return self.write_kubeconfig(".".join(filter(None, (namespace, name, holder))), token.strip(), port=port)
 
     async def kubectl(self, *arguments: str, kubeconfig: Path | None = None, document: str | None = None) -> str:
         """What kubectl 1.36.3 printed; `document` is its stdin (`-f -`). Raises CalledProcessError when it refused."""

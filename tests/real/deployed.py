@@ -109,10 +109,15 @@ class Deployed:
         await plane.kubectl("apply", "-k", str(folder))
         return cls(plane, folder)
 
-    async def start(self, identity: str, settings: Mapping[str, Any] | None = None) -> Scheduler:
-        """A process with the account's rights and a token of its own; `settings` are laid over the configuration."""
+    async def start(
+        self, identity: str, settings: Mapping[str, Any] | None = None, *, port: int | None = None
+    ) -> Scheduler:
+        """A process with the account's rights and a token of its own; `settings` are laid over the configuration.
+
+        `port`: of loopback, where it reaches the API server; None: the API server's own.
+        """
         plane = self._plane
-        kubeconfig = await plane.service_account_kubeconfig(NAMESPACE, ACCOUNT, identity)
+        kubeconfig = await plane.service_account_kubeconfig(NAMESPACE, ACCOUNT, identity, port=port)
         document = yaml.safe_load((self._folder / "multisched.yaml").read_text())
         document |= copy.deepcopy(dict(settings or {}))
         document["server"] |= {"bindAddress": "127.0.0.1", "port": 0, "probePort": 0}

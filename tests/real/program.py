@@ -89,6 +89,11 @@ class Program:
             peak_rss_bytes=sum(process.peak_rss_bytes for process in processes),
         )
 
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal to the whole session, for instance SIGSTOP."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
     async def stop(self, grace_s: float) -> int:
         """SIGTERM, then SIGKILL after `grace_s`; the exit code (-9 says that the grace ran out)."""
         if self.returncode is None:

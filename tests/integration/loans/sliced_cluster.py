@@ -18,6 +18,7 @@ from multisched.model.objects import CPU
 from multisched.plugins.loans.sliced_loans import SlicedLoans
 from multisched.shell.plugin_views import ProgramViews
 from multisched.testing.sim_loop import SimLoop, simulate
+from tests.integration.gpu.tide_cluster import at_once
 from tests.sim.handover import PODS_PATH, HandoverCluster, Replica
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -103,7 +104,7 @@ class SlicedCluster:
 
     async def loans(self, leads: frozenset[str], domain: str) -> dict[str, Any]:
         """Returns what `multisched loans --domain` shows."""
-        views = ProgramViews(self.of(leads).program)
+        views = ProgramViews(self.of(leads).program, at_once)
         found: dict[str, Any] = orjson.loads(await views.document("loans", ViewQuery("now", {"domain": domain})))
         return found
 

@@ -17,6 +17,7 @@ from multisched.shell.plugin_views import ProgramViews
 from multisched.testing.builders import Document, container, node_document, pod_document
 from multisched.testing.sim_loop import EPOCH, SimLoop, simulate
 from tests.integration.gpu.gpu_cluster import PODS, GpuCluster, open_gpu_cluster
+from tests.integration.gpu.tide_cluster import at_once
 
 Story = Callable[[GpuCluster], Awaitable[None]]
 NOTICE_S = 20.0
@@ -75,7 +76,9 @@ async def settled(cluster: GpuCluster) -> None:
 async def loans(cluster: GpuCluster, document: str = "now", **options: str) -> Document:
     replica = cluster.leader()
     assert replica is not None
-    found: Document = orjson.loads(await ProgramViews(replica.program).document("loans", ViewQuery(document, options)))
+    found: Document = orjson.loads(
+        await ProgramViews(replica.program, at_once).document("loans", ViewQuery(document, options))
+    )
     return found
 
 

@@ -51,6 +51,24 @@ def test_offers_that_no_pod_uses_return_without_a_notice() -> None:
     play(story)
 
 
+def test_needs_of_several_pods_within_a_second_are_one_write() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        await asyncio.sleep(20.0)
+        await sliced.add("job", 16)
+        await asyncio.sleep(20.0)
+        (before,) = await sliced.slices()
+        for _ in range(10):
+            await sliced.add("gpu", 1)
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(2.5)
+        (after,) = await sliced.slices()
+        assert 1 <= after["spec"]["writes"] - before["spec"]["writes"] <= 4
+        offered = sum(one["cpuMilli"] for one in after["spec"]["offers"].values())
+        assert offered == 6_000, "all ten are considered"
+
+    play(story)
+
+
 def test_claims_are_released_when_no_pod_uses_them() -> None:
     async def story(sliced: SlicedCluster) -> None:
         await asyncio.sleep(20.0)
@@ -127,12 +145,14 @@ def test_nothing_is_borrowed_without_the_definition() -> None:
         await asyncio.sleep(20.0)
         assert (len(sliced.bound("job")), len(sliced.bound("gpu"))) == (0, 4)
         assert "apply deploy/crds/slicesets.yaml" in sliced.health(LENDER, "gpu")
+        assert "gpu has published no SliceSet" in sliced.health(BORROWER, "job")
         (event,) = await sliced.events("SlicesNotServed")
         assert "deprecatedCount" not in event, "it is not recorded with each attempt"
         assert "apply deploy/crds/slicesets.yaml" in event["note"]
         await sliced.install()
         await asyncio.sleep(90.0)
         assert len(sliced.bound("job")) == 4
+        assert sliced.health(BORROWER, "job") == ""
 
     play(story, is_installed=False)
 

@@ -35,6 +35,8 @@ Side = LenderSide | BorrowerSide
 PERIOD_S: Final = 1.0
 GATHER_S: Final = 0.05
 """What changes within this time is one write."""
+WRITE_EVERY_S: Final = 1.0
+"""Pause after a write. The first of several changes is written at once, and the others together."""
 OFFER_EVERY_S: Final = 5.0
 RELEASE_EVERY_S: Final = 5.0
 OBJECTS_PER_STEP: Final = 1
@@ -45,6 +47,9 @@ RETRY_S: Final = 0.5
 PAUSE_MAX_S: Final = 30.0
 """Longest pause after refused or unanswered requests about one loan."""
 KIND: Final = ObjectKind.SLICE_SET
+NO_SLICE_SET_FIX: Final = (
+    "apply deploy/crds/slicesets.yaml if it is missing, and see what the leader of the lender reports"
+)
 
 
 class SliceDriver:
@@ -67,8 +72,8 @@ class SliceDriver:
         self._shown: dict[str, SliceSet] = {}
         """What the watch showed last, by name."""
         self._shown_at = -1
-        self._offers_from_s = 0.0
-        self._needs_at = -1
+        self._offered: dict[int, tuple[float, int]] = {}
+        """id() of the side -> when it is looked at again, monotonic, and the version of the needs that were considered."""
         self._releases_from_s = 0.0
         self._adopting: asyncio.Task[None] | None = None
         self._pauses: dict[int, tuple[float, float]] = {}
@@ -214,18 +219,18 @@ class SliceDriver:
     async def _offer(self, slices: SlicePorts, now_s: float, monotonic_s: float) -> None:
         """Decides what is offered: regularly, and at once if a waiting pod needs what is lent."""
         needs = self._ledger.needs.version
-        if monotonic_s < self._offers_from_s and needs == self._needs_at:
-            return
-        self._offers_from_s, self._needs_at = monotonic_s + OFFER_EVERY_S, needs
         for side in self.lent:
-            if not self._is_paused(side, monotonic_s):
-                await side.offer(now_s, slices.may_write)
+            from_s, needs_at = self._offered.get(id(side), (0.0, -1))
+            if self._is_paused(side, monotonic_s) or (monotonic_s < from_s and needs == needs_at):
+                continue
+            self._offered[id(side)] = monotonic_s + OFFER_EVERY_S, needs
+            await side.offer(now_s, slices.may_write)
         await asyncio.sleep(0)
         self._reports.look_for_foreign(self.lent)
         await asyncio.sleep(0)
 
     def _is_paused(self, side: Side, monotonic_s: float) -> bool:
-        """Reports whether the last request was refused or not answered, so that the next one waits."""
+        """Reports whether the next request waits, because the last one was refused or not answered, or to be one for many pods."""
         return monotonic_s < self._pauses.get(id(side), (0.0, 0.0))[1]
 
     async def _send_all(self, sides: Iterable[Side], ports: SlicePorts) -> bool:
@@ -250,7 +255,8 @@ class SliceDriver:
             pause_s = min(PAUSE_MAX_S, max(RETRY_S, 2 * before_s, reply.retry_after_s))
             self._pauses[id(side)] = pause_s, now_s + pause_s
         else:
-            self._pauses.pop(id(side), None)
+            is_written = reply.answer is SliceAnswer.DONE and request.call is not SliceCall.READ
+            self._pauses[id(side)] = 0.0, now_s + WRITE_EVERY_S * is_written
             self.wake()
         if isinstance(side, BorrowerSide) and side.machine is not None:
             rows = map(self._ledger.slices.row_of, side.machine.nodes_in(request.name))
@@ -314,6 +320,11 @@ class SliceDriver:
     def health(self) -> str:
         """Returns why less is lent or borrowed than could be; empty: nothing is wrong."""
         said = [f"SliceSet {name}: {text}" for name, text in sorted(self.problems().items())]
+        said += [
+            f"{side.key[0]} has published no SliceSet, so nothing is borrowed: {NO_SLICE_SET_FIX}"
+            for side in self.borrowed
+            if side.machine is not None and not side.machine.is_known
+        ]
         return "; ".join(filter(None, (self.trouble, self._reports.problem, *said)))
 
     def _report(self, trouble: str) -> None:

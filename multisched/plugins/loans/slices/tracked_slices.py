@@ -201,6 +201,11 @@ class SliceMachine(ABC, Generic[T]):
         """Objects that may need a request, by name."""
         self._has_term = False
 
+    @property
+    def is_known(self) -> bool:
+        """True if an object of the loan exists, as far as is known."""
+        return any(tracked.seen is not None for tracked in self._objects.values())
+
     def observe(self, found: SliceSet) -> bool:
         """Takes a version from the watch, of any SliceSet; returns False if it changes nothing."""
         if not self._is_concerned(found):

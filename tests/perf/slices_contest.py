@@ -1,0 +1,130 @@
+"""Both domains of a loan in one process against a process for each, on the same machine (`slices_bench --one-process`).
+
+In each round equal pods of the lender and of the borrower wait, half of each; then the processes start. Rounds alternate. The lender's
+nodes have room for all. Rates are between the first and the last bind; CPU time is that of all processes from their start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import anyio
+
+from tests.perf.bench_client import NODES, PODS, BenchClient
+from tests.perf.slices_load import BORROWER, LENDER, NODE_PODS, node, pod
+from tests.real.control_plane import ControlPlane
+from tests.real.program import Program
+
+DEFINITION: Final = Path(__file__).parents[2] / "deploy" / "crds" / "slicesets.yaml"
+EVENTS: Final = "/apis/events.k8s.io/v1/namespaces/bench/events"
+ONE: Final = "one process"
+TWO: Final = "two processes"
+STALL_S: Final = 90.0
+SETTLE_S: Final = 3.0
+LED_S: Final = 60.0
+LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+LOAN: Final[Mapping[str, Any]] = {"from": LENDER, "resources": ["cpu", "memory"], "return": {"notice": "30s"}}
+
+
+def configuration(kind: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "multisched.io/v1",
+        "kind": "MultischedConfiguration",
+        "server": {"port": 0},
+        "lease": {"perDomain": kind == TWO, "spread": kind == TWO},
+        "domains": [{"name": LENDER}, {"name": BORROWER, "loans": [LOAN]}],
+    }
+
+
+async def play(folder: Path, *, rounds: int, pods: int, nodes: int) -> dict[str, Any]:
+    """Returns the figures of each round, and the ratios of their medians."""
+    found: dict[str, list[dict[str, float]]] = {ONE: [], TWO: []}
+    async with ControlPlane.start(folder, controller_manager=False) as plane, BenchClient.open(plane) as client:
+        await plane.kubectl("apply", "--server-side", "-f", str(DEFINITION))
+        count = max(nodes, 2 * pods // NODE_PODS + 1)
+        await client.create_all(NODES, map(node, range(count)))
+        for number in range(rounds):
+            for kind in (ONE, TWO) if number % 2 == 0 else (TWO, ONE):
+                found[kind].append(await _round(plane, client, kind, pods))
+                print(f"{number + 1}: {kind} {found[kind][-1]}", file=sys.stderr, flush=True)
+    ratios = {
+        name: round(median(one[name] for one in found[TWO]) / median(one[name] for one in found[ONE]), 3)
+        for name in ("podsPerS", "cpuMsPerPod")
+    }
+    missed = [f"podsPerS: {ratios['podsPerS']} < 0.95"] * (ratios["podsPerS"] < 0.95)
+    missed += [f"cpuMsPerPod: {ratios['cpuMsPerPod']} > 1.10"] * (ratios["cpuMsPerPod"] > 1.10)
+    return {"rounds": found, "twoByOne": ratios, "missed": missed}
+
+
+async def _round(plane: ControlPlane, client: BenchClient, kind: str, pods: int) -> dict[str, float]:
+    """The processes lead before the pods come; the round ends with the last bind, and its CPU a moment later, with the events."""
+    path = plane.folder / f"{kind.replace(' ', '-')}.json"
+    await anyio.Path(path).write_text(json.dumps(configuration(kind)))
+    command = [sys.executable, "-P", "-m", "multisched", "run", "--kubeconfig", str(plane.kubeconfig)]
+    programs = [
+        await Program.start(
+            f"{kind} {number}", [*command, "--config", str(path)], path.with_suffix(f".{number}.log"), {**os.environ}
+        )
+        for number in range(2 if kind == TWO else 1)
+    ]
+    try:
+        await _wait_led(client, 2 if kind == TWO else 1)
+        await asyncio.sleep(SETTLE_S)
+        before_s = _cpu_s(programs)
+        waiting = [pod(domain, number, "100m", "64Mi") for number in range(pods // 2) for domain in (LENDER, BORROWER)]
+        names = {one["metadata"]["name"] for one in waiting}
+        async with client.watch_binds() as watch:
+            began_s = time.monotonic()
+            await client.create_all(PODS, waiting)
+            created_s = time.monotonic() - began_s
+            await watch.wait(names, STALL_S)
+        times = list(watch.bound_at.values())
+        await _wait_events(client)
+        cpu_s = _cpu_s(programs) - before_s
+    finally:
+        for program in programs:
+            await program.stop(SETTLE_S * 5)
+    for collection in (PODS, EVENTS):
+        await client.empty(collection)
+    await client.delete_leases("multisched")
+    await client.compact()
+    span_s = max(times) - min(times)
+    return {
+        "bound": len(times),
+        "podsPerS": round(len(times) / span_s, 1),
+        "createdInS": round(created_s, 1),
+        "cpuMsPerPod": round(1000 * cpu_s / len(times), 3),
+    }
+
+
+async def _wait_led(client: BenchClient, count: int) -> None:
+    """Waits until so many Leases of domains are held by different processes."""
+    async with asyncio.timeout(LED_S):
+        while True:
+            leases = [one async for one in client.items(LEASES)]
+            if (
+                len({one["spec"].get("holderIdentity") for one in leases if "multisched" in one["metadata"]["name"]})
+                >= count
+            ):
+                return
+            await asyncio.sleep(SETTLE_S / 10)
+
+
+async def _wait_events(client: BenchClient) -> None:
+    """Waits until no further event is stored."""
+    before = -1
+    while (count := await client.count(EVENTS)) != before:
+        before = count
+        await asyncio.sleep(SETTLE_S)
+
+
+def _cpu_s(programs: Sequence[Program]) -> float:
+    return sum(program.usage().cpu_s for program in programs)
