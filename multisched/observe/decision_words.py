@@ -30,7 +30,7 @@ def why(attempt: Attempt) -> str:
         return "its nominated node" if attempt.number > 1 else "the only feasible node"
     part = _deciding(winner, attempt.runners_up[0] if attempt.ties <= 1 and attempt.runners_up else None)
     if part is None:
-        return f"score {winner.total}"
+        return f"score {winner.total}" + (f", next {attempt.runners_up[0].total}" if attempt.runners_up else "")
     suffix = ""
     if attempt.ties > 1:
         suffix = f", {attempt.ties} tied"
@@ -40,13 +40,14 @@ def why(attempt: Attempt) -> str:
 
 
 def _deciding(winner: Scored, other: Scored | None) -> Part | None:
-    """Returns the plugin with the largest weighted lead over the runner-up; without a runner-up, the first of GAINS that scored."""
+    """Returns the plugin with the largest weighted lead over the runner-up, if any has one; without a runner-up, the first of GAINS."""
     liked = [part for name in GAINS for part in winner.parts if part.plugin == name and part.score]
     if other is None:
         return liked[0] if liked else None
     theirs = _scores(other)
     leads = {part.plugin: part.weight * (part.score - theirs.get(part.plugin, part.score)) for part in liked}
-    return max(liked, key=lambda part: leads[part.plugin], default=None)
+    best = max(liked, key=lambda part: leads[part.plugin], default=None)
+    return best if best is not None and leads[best.plugin] > 0 else None
 
 
 def _scores(scored: Scored) -> dict[str, int]:
