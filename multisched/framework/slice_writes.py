@@ -99,14 +99,14 @@ class SlicePorts(Protocol):
 class SlicingPlugin(Plugin, Protocol):
     """A plugin that lends or borrows by SliceSets."""
 
-    async def own_slices(self, ports: SlicePorts) -> bool:
-        """Called by a new leader before it lists pods. Returns when no write of a former leader can take effect any more, or when the
-        lease is lost; True if pods must be listed after it.
+    async def own_slices(self, ports: SlicePorts) -> None:
+        """Called by a new leader before its first decision. Returns when no write of a former leader can take effect any more, or when
+        the lease is lost. Pods are listed after the binds of that leader have ended, before or after this.
         """
         ...
 
     def settle_slices(self) -> None:
-        """Called once those lists are in the cache, before the first decision."""
+        """Called once that list is in the cache, too, before the first decision."""
         ...
 
 

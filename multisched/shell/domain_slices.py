@@ -85,12 +85,10 @@ def slicing(worker: DomainWorker) -> Sequence[SlicingPlugin]:
     return [built.plugin for built in worker.plugins.built if implements(built.plugin, SlicingPlugin)]
 
 
-async def own_slices(worker: DomainWorker, shell: SliceShell) -> bool:
-    """Owns the SliceSets of a domain that this process takes over; returns True if pods must be listed after it."""
-    found = False
+async def own_slices(worker: DomainWorker, shell: SliceShell) -> None:
+    """Owns the SliceSets of a domain that this process takes over."""
     for plugin in slicing(worker):
-        found |= await plugin.own_slices(DomainSlices(worker, shell))
-    return found
+        await plugin.own_slices(DomainSlices(worker, shell))
 
 
 def settle_slices(worker: DomainWorker) -> None:

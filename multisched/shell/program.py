@@ -464,10 +464,10 @@ class Program:
         if not self._closing.is_set():
             raise LeaseLostError(f"the lease of domain {worker.name} was lost")
 
-    async def _before_opening(self, worker: DomainWorker) -> bool:
+    async def _before_opening(self, worker: DomainWorker) -> None:
         await self.kept_objects.read(worker)  # may bring a quota tree, under which all pods are then counted
         await self.catch_up.once()
-        return await own_slices(worker, self._slices)
+        await own_slices(worker, self._slices)
 
     async def _run_background(self, worker: DomainWorker) -> None:
         """Runs background tasks once the caches have synced: a result computed earlier would be in use until the next one."""

@@ -60,9 +60,9 @@ class SlicedLoans(BorrowingLoans):
             tasks.create_task(self.driver.run(ports))
             await super().run(ports)
 
-    async def own_slices(self, ports: SlicePorts) -> bool:
+    async def own_slices(self, ports: SlicePorts) -> None:
         """See `framework.slice_writes.SlicingPlugin`."""
-        return await self.driver.own(ports)
+        await self.driver.own(ports)
 
     def settle_slices(self) -> None:
         self.driver.settle()

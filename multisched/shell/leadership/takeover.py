@@ -21,9 +21,9 @@ class Takeover:
         handover: Handover,
         lists: ClusterLists,
         clock: Clock,
-        before_opening: Callable[[DomainWorker], Awaitable[bool]],
+        before_opening: Callable[[DomainWorker], Awaitable[None]],
     ) -> None:
-        """`before_opening`: called under the lease; reads what else the domain must know. True: pods must be listed after it."""
+        """`before_opening`: called under the lease; reads what else the domain must know."""
         self._before_opening = before_opening
         self._leases = leases
         self._handover = handover
@@ -45,10 +45,9 @@ class Takeover:
             await self._handover.judge_new_leases(worker.name)
             await self._leases.until_may_bind(worker.name, lease)
             term = lease.number  # the lease may be lost and acquired again during the list
-            must_list = await self._before_opening(worker)
+            await self._before_opening(worker)
             others: Mapping[str, Holding | None] = {}
             if not self._handover.is_settled(worker.name):
-                others, must_list = await self._handover.others(worker.name), True
-            if must_list:
+                others = await self._handover.others(worker.name)
                 await self._lists.see_all_binds_before(self._clock.monotonic())
         self._handover.open(worker, others)

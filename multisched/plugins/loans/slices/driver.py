@@ -1,6 +1,6 @@
 """SliceDriver: carries out what the state machines of one domain's sliced loans ask for.
 
-As a new leader it first owns every object (`own`), before pods are listed; then `run` sends requests and takes versions from the watch.
+As a new leader it first owns every object (`own`); then `run` sends requests and takes versions from the watch.
 Every step between two awaits leaves the columns of `SliceRows` as the machines are. The lease is checked before each request.
 """
 
@@ -88,21 +88,18 @@ class SliceDriver:
 
     # -- taking over -----------------------------------------------------------------------------------------------
 
-    async def own(self, ports: SlicePorts) -> bool:
+    async def own(self, ports: SlicePorts) -> None:
         """See `framework.slice_writes.SlicingPlugin.own_slices`."""
         self._ports, self._is_settled = ports, False
         sides: list[Side] = [*self.used, *self.borrowed]
-        if not sides:
-            return False
         terms = self._ledger.slices.terms
         async with self._ledger.slices.taking_over:
             fresh = [side for side in sides if terms.get((side.role, side.key)) != ports.term()]
             if fresh and not await self._begin(fresh, ports):
-                return True
+                return
             while ports.may_write() and not all(self._is_ready(side) for side in sides):
                 if not await self._send_all(sides, ports):
                     await asyncio.sleep(RETRY_S)
-        return True
 
     async def _begin(self, sides: Iterable[Side], ports: SlicePorts) -> bool:
         """Begins a term of each side with a consistent list; returns False if the lease was lost meanwhile."""
@@ -129,6 +126,8 @@ class SliceDriver:
 
     def settle(self) -> None:
         """See `framework.slice_writes.SlicingPlugin.settle_slices`."""
+        if not all(map(self._is_ready, [*self.used, *self.borrowed])):
+            return  # the process is stopping, or has lost the lease: `own` has ended without them
         for side in self.borrowed:
             side.settle()
             side.refresh()
