@@ -1,7 +1,8 @@
 """Both domains of a loan in one process against a process for each, on the same machine (`slices_bench --one-process`).
 
-In each round equal pods of the lender and of the borrower wait, half of each; then the processes start. Rounds alternate. The lender's
-nodes have room for all, and lend a share of it; if that is all, each pod of the lender has to take back what it needs. Rates are between the first and the last bind; CPU time is that of all processes from their start.
+In each round equal pods of the lender and of the borrower wait, half of each. Rounds alternate. The lender's nodes have room for all,
+and lend a share of it; if that is all, each pod of the lender has to take back what it needs. Rates are between the first and the last
+bind; CPU time is that of all processes from the creation of the pods until their events are stored.
 """
 
 from __future__ import annotations
