@@ -52,8 +52,9 @@ BY_NEW_LABEL = HEAD + "- name: forecast\n- name: gpu\n  nodes: {selector: {match
 class LateLines:
     """A watch whose lines come `late_s` late."""
 
-    def __init__(self, inner: LineStream, transport: ReplicaTransport, *, is_about_pods: bool) -> None:
-        self._inner, self._transport, self._is_about_pods = inner, transport, is_about_pods
+    def __init__(self, inner: LineStream, transport: ReplicaTransport, path: str) -> None:
+        self._inner, self._transport, self._is_about_pods = inner, transport, "/pods" in path
+        self._part = next((part for part in transport.lags if part in path), None)
         self.status, self.headers = inner.status, inner.headers
 
     async def read_body(self) -> bytes:
@@ -61,7 +62,7 @@ class LateLines:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         loop, awake_s = asyncio.get_running_loop(), float("-inf")
-        async for line in self._inner:
+        async for line in self._inner if self._part is None else self._lagging(self._part):
             self._transport.check()
             stalled_until_s = (
                 self._transport.pods_stalled_until_s if self._is_about_pods else self._transport.stalled_until_s
@@ -73,6 +74,29 @@ class LateLines:
             awake_s = loop.time()
             self._transport.check()
             yield line
+
+    async def _lagging(self, part: str) -> AsyncIterator[bytes]:
+        """Yields each line as long after its arrival as the transport says then."""
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Queue[tuple[float, bytes | None]] = asyncio.Queue()
+
+        async def read() -> None:
+            try:
+                async for line in self._inner:
+                    arrived.put_nowait((loop.time(), line))
+            finally:
+                arrived.put_nowait((loop.time(), None))
+
+        reading = loop.create_task(read())
+        try:
+            while (found := await arrived.get())[1] is not None:
+                at_s, line = found
+                await asyncio.sleep(max(0.0, at_s + self._transport.lags[part] - loop.time()))
+                assert line is not None, "it is not the end"
+                yield line
+            await reading
+        finally:
+            reading.cancel()
 
 
 class ReplicaTransport(DirectTransport):
@@ -86,6 +110,8 @@ class ReplicaTransport(DirectTransport):
         self.stalled_until_s = 0.0
         """Until then its watches deliver nothing, and do not end."""
         self.pods_stalled_until_s = 0.0
+        self.lags: dict[str, float] = {}
+        """Part of the path of a watch -> how long after its arrival each of its lines is read."""
         self.bind_s: float | None = None
         """Duration of its binds; None: drawn for each bind."""
         self.list_s = 0.0
@@ -109,7 +135,7 @@ class ReplicaTransport(DirectTransport):
     ) -> AsyncIterator[LineStream]:
         self.check()
         async with super().stream(path, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s) as lines:
-            yield LateLines(lines, self, is_about_pods="/pods" in path)
+            yield LateLines(lines, self, path)
 
     async def request(
         self,

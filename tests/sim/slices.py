@@ -2,6 +2,9 @@
 
 Beside `handover`: the same replicas, leases and judge of binds. Writes of SliceSets are late, lost, or take effect without an answer;
 watches stall; replicas are killed and stopped; nodes move between the domains, join and leave the loan; pods come and end.
+
+From WIDE_FROM on, each domain has a standby, and a third domain may borrow, too; watches lag, and leaders fail while offers or pods of
+theirs are not seen yet by their successors. These draws have a generator of their own: earlier seeds keep their traces.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,12 +34,17 @@ NODES: Final = 3
 NODE_MILLI: Final = 8_000
 FAULTS_S: Final = 150.0
 QUIET_S: Final = 120.0
+QUIET_BORROWER_S: Final = 37.0
+"""After so long without pods, the borrower has released everything."""
 ANSWERED_IN_S: Final = 6.0
 """How long a replica waits for the answer to a write, which may take effect later."""
-LENDER, BORROWER = "gpu", "job"
+LENDER, BORROWER, LATER_BORROWER = "gpu", "job", "web"
+WIDE_FROM: Final = 100
+"""The first seed with standbys, watches that lag, and leaders whose successors know little."""
 
 
-def configuration(share_percent: int) -> str:
+def configuration(share_percent: int, *, has_later: bool = False) -> str:
+    """`has_later`: a second borrower, of all nodes of the lender, gets what the first one leaves."""
     loan = {
         "from": LENDER,
         "selector": {"matchExpressions": [{"key": "kept", "operator": "DoesNotExist"}]},
@@ -46,6 +55,9 @@ def configuration(share_percent: int) -> str:
         {"name": LENDER, "nodes": {"rule": "rest"}},
         {"name": BORROWER, "nodes": {"rule": "labelled"}, "loans": [loan]},
     ]
+    if has_later:
+        later = {"from": LENDER, "sharePercent": 100, "return": {"notice": "6s", "grace": "4s"}}
+        domains.append({"name": LATER_BORROWER, "nodes": {"rule": "labelled"}, "loans": [later]})
     head = {"apiVersion": "multisched.io/v1", "kind": "MultischedConfiguration", "lease": {"perDomain": True}}
     return yaml.safe_dump({**head, "domains": domains})
 
@@ -58,14 +70,16 @@ class SliceFaults(ReplicaTransport):
         self._rng = random.Random(cluster.rng.random())
         self.loses = 0.0
         """Share of writes that get lost, or lose their answer."""
-        self.late_max_s = 0.0
+        self.late_min_s = self.late_max_s = 0.0
+        if cluster.seed >= WIDE_FROM:
+            self.lags = {"/pods": 0.0, "/slicesets": 0.0}
 
     async def request(self, method: str, path: str, **more: Any) -> Response:
         if "/slicesets" not in path or method == "GET":
             return await super().request(method, path, **more)
         self.check()
         rng = self._rng
-        late_s, loses_answer = rng.uniform(0.0, self.late_max_s), rng.random() < self.loses
+        late_s, loses_answer = rng.uniform(self.late_min_s, self.late_max_s), rng.random() < self.loses
         if rng.random() < self.loses / 2:
             raise AnswerLostError("lost before it arrived")
 
@@ -78,6 +92,11 @@ class SliceFaults(ReplicaTransport):
         if loses_answer:
             raise AnswerLostError("its answer was lost")
         return answer
+
+
+def faults_of(replica: Replica) -> SliceFaults:
+    assert isinstance(replica.transport, SliceFaults), "the cluster makes no others"
+    return replica.transport
 
 
 class SliceCluster(HandoverCluster):
@@ -101,10 +120,10 @@ class SliceCluster(HandoverCluster):
                 if total > NODE_MILLI:
                     self.broken.append(f"I1: {node} holds {total} of {NODE_MILLI} mCPU at {self.loop.time():.1f} s")
 
-    async def end_evicted(self) -> None:
+    async def end_evicted(self, wide: random.Random | None) -> None:
         """Ends pods that are being deleted, as kubelets do."""
         while True:
-            await asyncio.sleep(self.rng.uniform(0.2, 3.0))
+            await asyncio.sleep(self.rng.uniform(0.2, 3.0) if wide is None else wide.uniform(2.0, 8.0))
             answer = await self.send("GET", PODS_PATH)
             for pod in orjson.loads(answer.body)["items"]:
                 if pod["metadata"].get("deletionTimestamp"):
@@ -125,7 +144,8 @@ def _milli(cpu: str) -> int:
 class SliceSchedule:
     """Disturbances, drawn from the seed."""
 
-    def __init__(self, cluster: SliceCluster, *, moves: bool) -> None:
+    def __init__(self, cluster: SliceCluster, *, moves: bool, wide: random.Random | None) -> None:
+        """`wide`: the generator of what only seeds from WIDE_FROM on have."""
         self.cluster = cluster
         steps: list[tuple[Callable[[], Awaitable[None]], float]] = [
             (self._burst, 10),
@@ -137,16 +157,21 @@ class SliceSchedule:
         ]
         if moves:
             steps += [(self._move, 2), (self._keep, 1), (self._recreate, 0.5)]
+        if wide is not None:
+            composite = [self._see_late, self._release_late, self._fail_unseen, self._fail_while_raising]
+            if any(LATER_BORROWER in one.leads for one in cluster.replicas):
+                composite.append(self._change_loans)
+            steps += [(partial(step, wide), 3) for step in composite]
         self._steps = [step for step, _ in steps]
         self._weights = [weight for _, weight in steps]
 
     async def run(self) -> None:
         cluster, loop = self.cluster, self.cluster.loop
         end_s = loop.time() + FAULTS_S
-        while loop.time() < end_s:
+        while loop.time() < end_s and not cluster.broken:
             await asyncio.sleep(cluster.rng.uniform(0.05, 2.0))
             step = cluster.rng.choices(self._steps, self._weights)[0]
-            cluster.counts[getattr(step, "__name__", "").strip("_")] += 1
+            cluster.counts[getattr(getattr(step, "func", step), "__name__", "").strip("_")] += 1
             await step()
 
     def _replica(self) -> Replica:
@@ -169,9 +194,7 @@ class SliceSchedule:
         transport.pods_stalled_until_s = until_s
 
     async def _disturb_writes(self) -> None:
-        for replica in self.cluster.replicas:
-            transport = replica.transport
-            assert isinstance(transport, SliceFaults), "the cluster makes no others"
+        for transport in map(faults_of, self.cluster.replicas):
             transport.loses = self.cluster.rng.choice([0.0, 0.0, 0.3])
             transport.late_max_s = self.cluster.rng.choice([0.0, 0.1, 1.0, 3.0, 40.0])
 
@@ -186,6 +209,148 @@ class SliceSchedule:
             await self.cluster.stop(replica)
         await asyncio.sleep(self.cluster.rng.choice([0.0, 1.0, 25.0]))
         self.cluster.start(replica.leads, replica.text)
+
+    # -- from WIDE_FROM on -----------------------------------------------------------------------------------------
+
+    def _of(self, domain: str) -> tuple[list[SliceFaults], list[SliceFaults]]:
+        """Returns the connections of the replica that leads the domain, and of those that may."""
+        able = [one for one in self.cluster.replicas if domain in one.leads]
+        leading = [one for one in able if any(w.is_leading for w in one.program.router.workers() if w.name == domain)]
+        standing_by = [one for one in able if one not in leading]
+        return [faults_of(one) for one in leading], [faults_of(one) for one in standing_by]
+
+    async def _see_late(self, wide: random.Random) -> None:
+        """Leaders see late what pods do. The borrower fills the room for pods of the lender that its leader does not see yet, and must
+        return it before the lender sees who filled it."""
+        lag_s = wide.choice([3.0, 12.0, 12.0])
+        for one in self._of(LENDER)[0] + (self._of(BORROWER)[0] if wide.random() < 0.3 else []):
+            one.lags["/pods"], one.lags["/slicesets"] = lag_s, wide.choice([0.0, 0.0, 3.0])
+            one.loses, one.late_max_s, one.bind_s = 0.0, wide.choice([0.0, 1.0]), wide.choice([None, 0.05])
+        await self._delete_pods()
+        await asyncio.sleep(lag_s + 2.0)
+        await self._add(LENDER, wide.randrange(2, 5), "3")
+        await asyncio.sleep(max(0.0, lag_s - wide.uniform(0.0, 2.0)))
+        await self._add(BORROWER, 16, "1")
+        await asyncio.sleep(wide.uniform(12.0, 16.0))
+
+    async def _release_late(self, wide: random.Random) -> None:
+        """Pods arrive while it is not known whether what they could use has been released."""
+        await self._add(BORROWER, 12, "1")
+        await asyncio.sleep(6.0)
+        for one in self._of(BORROWER)[0]:
+            one.loses, one.late_min_s, one.late_max_s = 0.0, 4.0, 4.0
+        await self._delete_pods_of(BORROWER)
+        for one in self._of(LENDER)[0]:
+            one.loses, one.late_max_s, one.lags["/pods"] = 0.0, 0.0, wide.choice([0.0, 3.0])
+        await asyncio.sleep(wide.uniform(23.0, 30.0))
+        for _ in range(2):
+            await self._add(BORROWER, 8, "1")
+            await self._add(LENDER, wide.randrange(3, 7), wide.choice(["1", "3"]))
+            await asyncio.sleep(wide.uniform(1.0, 5.0))
+        await asyncio.sleep(6.0)
+        for one in self._of(BORROWER)[0]:
+            one.late_min_s = one.late_max_s = 0.0
+        for one in self._of(LENDER)[0]:
+            one.lags["/pods"] = 0.0
+
+    async def _fail_unseen(self, wide: random.Random) -> None:
+        """The lender replaces its pods and fails, before its standby and the borrower have seen it: first they see only that room is
+        free."""
+        await self._delete_pods_of(LENDER, BORROWER)
+        await asyncio.sleep(QUIET_BORROWER_S)
+        await self._add(LENDER, 6, "4")
+        await asyncio.sleep(10.0)
+        await self._add(BORROWER, 16, "1")
+        await asyncio.sleep(2.0)
+        (leading, standing_by), (borrowing, _) = self._of(LENDER), self._of(BORROWER)
+        for one in leading:
+            one.bind_s = 4.5
+        for one in standing_by + borrowing:
+            one.loses, one.late_max_s, one.lags["/pods"] = 0.0, 0.0, 45.0
+        await asyncio.sleep(wide.uniform(0.0, 5.0))
+        await self._delete_pods_of(LENDER)
+        await self._add(LENDER, 6, "4")
+        await asyncio.sleep(6.0)
+        await self._replace(leading, after_s=25.0)
+        await asyncio.sleep(25.0)
+        for one in standing_by + borrowing:
+            one.lags["/pods"] = 0.0
+
+    async def _fail_while_raising(self, wide: random.Random) -> None:
+        """The lender fails while it raises its offers from nothing, and its successor's writes are slow, too. The borrower writes nothing
+        before the raise arrives, since that would make it fail, and sees late which pods the successor has bound."""
+        await self._delete_pods_of(LENDER, BORROWER)
+        await asyncio.sleep(QUIET_BORROWER_S)
+        await self._add(LENDER, 6, "4")
+        await asyncio.sleep(10.0)
+        leading, standing_by = self._of(LENDER)
+        borrowing, _ = self._of(BORROWER)
+        for one in borrowing:
+            one.loses, one.late_max_s, one.lags["/pods"] = 0.0, 0.0, 20.0
+        for one in leading:
+            one.loses, one.late_min_s, one.late_max_s = 0.0, 20.0, 40.0
+        for one in [one for one in standing_by if one not in borrowing]:
+            one.loses, one.late_min_s = 0.0, wide.choice([5.0, 20.0, 20.0])
+            one.late_max_s = one.late_min_s
+            one.stalled_until_s = self.cluster.loop.time() + wide.choice([0.0, 60.0])
+        await self._add(BORROWER, 16, "1")
+        await self._delete_pods_of(LENDER)
+        await asyncio.sleep(wide.uniform(5.5, 7.0))
+        await self._add(LENDER, 4, "4")
+        await asyncio.sleep(1.5)
+        await self._replace(leading, after_s=8.0)
+        await self._add(LENDER, 4, "4")
+        await asyncio.sleep(40.0)
+        for one in borrowing:
+            one.lags["/pods"] = 0.0
+
+    async def _change_loans(self, wide: random.Random) -> None:
+        """All nodes leave the first borrower's loan, so that the later one fills them, and join it again. The first one does not see yet
+        who fills them."""
+        await self._delete_pods_of(LENDER, BORROWER)
+        for number in range(NODES):
+            await self.cluster.label(f"node-{number}", kept="yes")
+        await self._add(BORROWER, 16, "1")
+        await asyncio.sleep(8.0)
+        for one in self._of(BORROWER)[0]:
+            one.loses, one.late_max_s, one.lags["/pods"] = 0.0, 0.0, 20.0
+        await self._add(LATER_BORROWER, 24, "1")
+        await asyncio.sleep(wide.uniform(5.0, 10.0))
+        for number in range(NODES):
+            await self.cluster.label(f"node-{number}", kept=None)
+        await asyncio.sleep(15.0)
+        await self._delete_pods_of(LATER_BORROWER)
+        for one in self._of(BORROWER)[0]:
+            one.lags["/pods"] = 0.0
+
+    async def _replace(self, leading: Sequence[SliceFaults], after_s: float) -> None:
+        """Kills replicas, and starts others in their place."""
+        killed = [replica for replica in self.cluster.replicas if replica.transport in leading]
+        for one in killed:
+            await self.cluster.kill(one)
+        await asyncio.sleep(after_s)
+        for one in killed:
+            self.cluster.start(one.leads, one.text)
+
+    async def _delete_pods_of(self, *domains: str) -> None:
+        for pod in self.cluster.stored("pods"):
+            if pod.name.startswith(domains):
+                await self.cluster.delete_pod(pod.name)
+
+    async def _add(self, domain: str, count: int, cpu: str) -> None:
+        for _ in range(count):
+            await self.cluster.add_pod(domain, cpu)
+
+    async def _fill(self, domain: str, rounds: int, wide: random.Random) -> None:
+        """Pods of the domain, and fewer of the other ones, arrive for `rounds` times three seconds."""
+        others = sorted({name for one in self.cluster.replicas for name in one.leads} - {domain})
+        for _ in range(rounds):
+            for _ in range(wide.randrange(1, 4)):
+                await self.cluster.add_pod(domain, wide.choice(["500m", "1", "3"]))
+            await self.cluster.add_pod(wide.choice(others), wide.choice(["500m", "1", "3"]))
+            await asyncio.sleep(wide.uniform(2.0, 4.0))
+            if self.cluster.broken:
+                return
 
     def _node(self) -> str:
         return f"node-{self.cluster.rng.randrange(NODES)}"
@@ -209,24 +374,33 @@ class SliceReport:
     stuck: tuple[str, ...]
     """What did not settle after the disturbances."""
 
+    @property
+    def found(self) -> tuple[str, ...]:
+        """All that is wrong."""
+        return self.broken + self.stuck
+
 
 def run(seed: int, *, moves: bool) -> SliceReport:
     """Runs one seed. `moves`: nodes move between domains, and into and out of the loan."""
     loop = SimLoop(seed)
     cluster = SliceCluster(loop, seed)
-    text = configuration(cluster.rng.choice([100, 60]))
+    wide = random.Random(f"wide {seed}") if seed >= WIDE_FROM else None
+    has_later = wide is not None and wide.random() < 0.5
+    text = configuration(cluster.rng.choice([100, 60]), has_later=has_later)
 
     async def main() -> SliceReport:
         for number in range(NODES):
             await cluster.add_node(f"node-{number}")
         await cluster.send("POST", CRDS, yaml.safe_load(DEFINITION.read_text()))
-        tasks = [asyncio.create_task(cluster.judge_pods()), asyncio.create_task(cluster.end_evicted())]
+        tasks = [asyncio.create_task(cluster.judge_pods()), asyncio.create_task(cluster.end_evicted(wide))]
         both = [{LENDER}, {BORROWER}] + [{LENDER, BORROWER}] * cluster.rng.randrange(2)
+        if wide is not None:
+            both += [{LENDER}, {BORROWER}] + [{LATER_BORROWER}] * has_later
         for leads in both:
             cluster.start(leads, text)
         await asyncio.sleep(15.0)
-        await SliceSchedule(cluster, moves=moves).run()
-        stuck = await _settled(cluster)
+        await SliceSchedule(cluster, moves=moves, wide=wide).run()
+        stuck = () if cluster.broken else await _settled(cluster)
         await cluster.end()
         for task in tasks:
             task.cancel()
@@ -239,10 +413,10 @@ def run(seed: int, *, moves: bool) -> SliceReport:
 
 async def _settled(cluster: SliceCluster) -> Sequence[str]:
     """Ends the disturbances; returns what is wrong once the loan has had time to settle."""
-    for replica in cluster.replicas:
-        transport = replica.transport
-        assert isinstance(transport, SliceFaults), "the cluster makes no others"
-        transport.loses = transport.late_max_s = transport.stalled_until_s = transport.pods_stalled_until_s = 0.0
+    for transport in map(faults_of, cluster.replicas):
+        transport.lags = dict.fromkeys(transport.lags, 0.0)
+        transport.loses = transport.late_min_s = transport.late_max_s = 0.0
+        transport.stalled_until_s = transport.pods_stalled_until_s = 0.0
         transport.bind_s = 0.05
     for number in range(NODES):
         await cluster.label(f"node-{number}", multisched_io_domain=None, kept=None, **{"multisched.io_domain": None})

@@ -21,6 +21,7 @@ from tests.sim import (
     quota_defects,
     recent_defects,
     reload_defects,
+    slice_defects,
     tide_defects,
 )
 from tests.sim.mutants import FIRST, UNSHOWN
@@ -43,6 +44,7 @@ def test_defect_has_the_signature_of_the_replaced_function(name: str, monkeypatc
     monkeypatch.setattr(tide_defects, "put", note)
     monkeypatch.setattr(job_defects, "put", note)
     monkeypatch.setattr(loan_defects, "put", note)
+    monkeypatch.setattr(slice_defects, "put", note)
     monkeypatch.setattr(planted_defects, "put", note)
 
     recent_defects.DEFECTS[name]()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
-from tests.sim.slices import run
+from tests.sim.slices import WIDE_FROM, run
 
 SEEDS = settings().max_examples // 50
+CASES = [(seed, moves) for seed in range(SEEDS) for moves in (False, True)]
+CASES += [(WIDE_FROM + seed, False) for seed in range(SEEDS)]
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
-@pytest.mark.parametrize("moves", [False, True], ids=["nodes stay", "nodes move"])
+@pytest.mark.parametrize(("seed", "moves"), CASES)
 def test_slices_never_overcommit_a_row_and_settle(seed: int, moves: bool) -> None:
     found = run(seed, moves=moves)
 

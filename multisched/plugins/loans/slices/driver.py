@@ -127,7 +127,7 @@ class SliceDriver:
     def settle(self) -> None:
         """See `framework.slice_writes.SlicingPlugin.settle_slices`."""
         sides: list[Side] = [*self.used, *self.borrowed]
-        if not all(map(self._is_ready, sides)):
+        if not all(self._is_ready(side) for side in sides):
             return  # the process is stopping, or has lost the lease: `own` has ended without them
         for side in self.borrowed:
             side.settle()
