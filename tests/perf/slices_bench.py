@@ -481,12 +481,18 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit 1 if a bar is missed")
     parser.add_argument("--one-process", action="store_true", help="compare one process with two")
     parser.add_argument("--rounds", type=int, default=3, help="with --one-process")
+    parser.add_argument(
+        "--share", type=int, default=50, help="with --one-process: percent of free capacity that is lent"
+    )
     parser.add_argument("--pods", type=int, default=4_000, help="with --one-process: pods of both domains together")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="slices-bench-") as made:
         folder = given.keep or Path(made)
         if given.one_process:
-            found = asyncio.run(slices_contest.play(folder, rounds=given.rounds, pods=given.pods, nodes=given.nodes))
+            contest = slices_contest.play(
+                folder, rounds=given.rounds, pods=given.pods, nodes=given.nodes, share_percent=given.share
+            )
+            found = asyncio.run(contest)
         else:
             options = Options(
                 given.kills,

@@ -1,7 +1,8 @@
 """Both domains of a loan in one process against a process for each, on the same machine (`slices_bench --one-process`).
 
-In each round equal pods of the lender and of the borrower wait, half of each; then the processes start. Rounds alternate. The lender's
-nodes have room for all. Rates are between the first and the last bind; CPU time is that of all processes from their start.
+In each round equal pods of the lender and of the borrower wait, half of each. Rounds alternate. The lender's nodes have room for all,
+and lend a share of it; if that is all, each pod of the lender has to take back what it needs. Rates are between the first and the last
+bind; CPU time is that of all processes from the creation of the pods until their events are stored.
 """
 
 from __future__ import annotations
@@ -34,17 +35,18 @@ LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 LOAN: Final[Mapping[str, Any]] = {"from": LENDER, "resources": ["cpu", "memory"], "return": {"notice": "30s"}}
 
 
-def configuration(kind: str) -> dict[str, Any]:
+def configuration(kind: str, share_percent: int) -> dict[str, Any]:
+    loan = {**LOAN, "sharePercent": share_percent}
     return {
         "apiVersion": "multisched.io/v1",
         "kind": "MultischedConfiguration",
         "server": {"port": 0},
         "lease": {"perDomain": kind == TWO, "spread": kind == TWO},
-        "domains": [{"name": LENDER}, {"name": BORROWER, "loans": [LOAN]}],
+        "domains": [{"name": LENDER}, {"name": BORROWER, "loans": [loan]}],
     }
 
 
-async def play(folder: Path, *, rounds: int, pods: int, nodes: int) -> dict[str, Any]:
+async def play(folder: Path, *, rounds: int, pods: int, nodes: int, share_percent: int) -> dict[str, Any]:
     """Returns the figures of each round, and the ratios of their medians."""
     found: dict[str, list[dict[str, float]]] = {ONE: [], TWO: []}
     async with ControlPlane.start(folder, controller_manager=False) as plane, BenchClient.open(plane) as client:
@@ -53,7 +55,7 @@ async def play(folder: Path, *, rounds: int, pods: int, nodes: int) -> dict[str,
         await client.create_all(NODES, map(node, range(count)))
         for number in range(rounds):
             for kind in (ONE, TWO) if number % 2 == 0 else (TWO, ONE):
-                found[kind].append(await _round(plane, client, kind, pods))
+                found[kind].append(await _round(plane, client, kind, pods, share_percent))
                 print(f"{number + 1}: {kind} {found[kind][-1]}", file=sys.stderr, flush=True)
     ratios = {
         name: round(median(one[name] for one in found[TWO]) / median(one[name] for one in found[ONE]), 3)
@@ -64,10 +66,12 @@ async def play(folder: Path, *, rounds: int, pods: int, nodes: int) -> dict[str,
     return {"rounds": found, "twoByOne": ratios, "missed": missed}
 
 
-async def _round(plane: ControlPlane, client: BenchClient, kind: str, pods: int) -> dict[str, float]:
+async def _round(
+    plane: ControlPlane, client: BenchClient, kind: str, pods: int, share_percent: int
+) -> dict[str, float]:
     """The processes lead before the pods come; the round ends with the last bind, and its CPU a moment later, with the events."""
     path = plane.folder / f"{kind.replace(' ', '-')}.json"
-    await anyio.Path(path).write_text(json.dumps(configuration(kind)))
+    await anyio.Path(path).write_text(json.dumps(configuration(kind, share_percent)))
     command = [sys.executable, "-P", "-m", "multisched", "run", "--kubeconfig", str(plane.kubeconfig)]
     programs = [
         await Program.start(

@@ -122,21 +122,25 @@ class SlicedLoans(BorrowingLoans):
         return PostFilterResult(SUCCESS, cycle.nodes.node(row).name)
 
     def _row_to_recall(self, pod: Pod, dry_run: DryRun) -> int | None:
-        """Returns the row, of those with enough room apart from pods of sliced loans, where the fewest such pods have to end."""
+        """Returns the row, of those with enough room apart from pods of sliced loans, where the fewest such pods have to end.
+
+        None has to end where what is free is enough, although it is offered.
+        """
         rows = np.intersect1d(dry_run.candidates(), self._recallable_rows())
-        known = self.ledger.needs.of(pod.uid)
-        is_enough = np.ones(len(rows), np.bool_)
+        known, nodes = self.ledger.needs.of(pod.uid), self._context.nodes
+        is_enough, is_free = np.ones(len(rows), np.bool_), np.ones(len(rows), np.bool_)
         for resource, amount in requests_of(pod).items():
             _, unused = self.ledger.used_by_others(resource, rows)
             needed = self.ledger.needs.at(resource, rows)
             if known is not None:
                 needed[rows == known.row] -= requests_of(known.pod)[resource]
             is_enough &= unused - needed >= amount
-        rows = rows[is_enough]
+            free = nodes.allocatable(resource).take(rows) - nodes.requested(resource).take(rows)
+            is_free &= free - needed >= amount
         pods = sum((side.pods_on(rows) for side in self.driver.lent), np.zeros(len(rows), np.int64))
-        order = rows[np.argsort(pods, kind="stable")].tolist()
-        if known is not None and known.row in order:
-            order.insert(0, known.row)
+        is_other = np.zeros(len(rows), np.bool_) if known is None else rows != known.row
+        first = np.lexsort((pods, is_other, ~is_free))
+        order = rows[first[is_enough[first]]].tolist()
         with self._as_if_returned():
             for row in order[:ROWS_TRIED_MAX]:
                 gone = [one for one in self._context.nodes.pods_on(row) if self._is_recallable(one, row)]

@@ -51,6 +51,45 @@ def test_offers_that_no_pod_uses_return_without_a_notice() -> None:
     play(story)
 
 
+def test_pod_of_the_lender_takes_what_is_free_before_pods_have_to_end() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        await sliced.cluster.add_pod("gpu", "6", nodeName="node-0")
+        fill = await sliced.cluster.add_pod("gpu", "8", nodeName="node-1")
+        await asyncio.sleep(20.0)
+        await sliced.add("job", 1)
+        await asyncio.sleep(10.0)
+        await sliced.cluster.delete_pod(fill)
+        await asyncio.sleep(10.0)
+        jobs = await sliced.add("job", 3)
+        await asyncio.sleep(10.0)
+        assert [sliced.cluster.node_of(name) for name in jobs] == ["node-1"] * 3
+        (pod,) = await sliced.add("gpu", 1, "2")
+        assert await sliced.until_bound("gpu", 2) < 5.0
+        assert sliced.cluster.node_of(pod) == "node-1", "there are more pods, but none of them has to end"
+        await asyncio.sleep(2 * NOTICE_S)
+        assert len(sliced.bound("job")) == 4
+
+    play(story)
+
+
+def test_many_pods_of_the_lender_take_what_is_offered_within_seconds() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        await asyncio.sleep(20.0)
+        await sliced.add("job", 4)
+        await asyncio.sleep(10.0)
+        (before,) = await sliced.slices()
+        assert sum(one["cpuMilli"] for one in before["spec"]["offers"].values()) == 32_000
+        for _ in range(40):
+            await sliced.add("gpu", 1, "500m")
+            await asyncio.sleep(0.1)
+        assert await sliced.until_bound("gpu", 40) < 4.0
+        (after,) = await sliced.slices()
+        assert after["spec"]["writes"] - before["spec"]["writes"] <= 8
+        assert len(sliced.bound("job")) == 4, "no pod has to end"
+
+    play(story, nodes=4)
+
+
 def test_needs_of_several_pods_within_a_second_are_one_write() -> None:
     async def story(sliced: SlicedCluster) -> None:
         await asyncio.sleep(20.0)

@@ -221,10 +221,11 @@ class SliceDriver:
         needs = self._ledger.needs.version
         for side in self.lent:
             from_s, needs_at = self._offered.get(id(side), (0.0, -1))
-            if self._is_paused(side, monotonic_s) or (monotonic_s < from_s and needs == needs_at):
+            is_regular = monotonic_s >= from_s
+            if self._is_paused(side, monotonic_s) or (not is_regular and needs == needs_at):
                 continue
-            self._offered[id(side)] = monotonic_s + OFFER_EVERY_S, needs
-            await side.offer(now_s, slices.may_write)
+            self._offered[id(side)] = monotonic_s + OFFER_EVERY_S if is_regular else from_s, needs
+            await side.offer(now_s, slices.may_write, raises=is_regular)
         await asyncio.sleep(0)
         self._reports.look_for_foreign(self.lent)
         await asyncio.sleep(0)

@@ -109,8 +109,11 @@ class LenderSide:
 
     # -- offers ----------------------------------------------------------------------------------------------------
 
-    async def offer(self, now_s: float, may_write: Callable[[], bool]) -> None:
-        """Offers of each row on loan what the loan's terms leave now, and nothing of other rows. Pauses between rows."""
+    async def offer(self, now_s: float, may_write: Callable[[], bool], *, raises: bool) -> None:
+        """Offers of each row on loan what the loan's terms leave now, and nothing of other rows. Pauses between rows.
+
+        Without `raises` it only offers less: while many pods of the lender come, what the first ones freed is left to the next ones.
+        """
         machine = self.machine
         assert machine is not None, "a term has begun"
         for number in self._numbers:
@@ -123,7 +126,7 @@ class LenderSide:
                 await asyncio.sleep(0)
                 if not may_write():
                     return
-                self._offer_rows(machine, number, rows[first : first + ROWS_PER_STEP], now_s)
+                self._offer_rows(machine, number, rows[first : first + ROWS_PER_STEP], now_s, raises=raises)
             await asyncio.sleep(0)
         await self._withdraw_others(machine, now_s, may_write)
 
@@ -145,7 +148,7 @@ class LenderSide:
                 slices.refresh_reserved(self.key, (uid,))
                 self._note(machine, (uid,))
 
-    def _offer_rows(self, machine: LenderSlices, number: int, rows: Rows, now_s: float) -> None:
+    def _offer_rows(self, machine: LenderSlices, number: int, rows: Rows, now_s: float, *, raises: bool) -> None:
         """Offers of these rows what the terms leave, as far as there is room; `reserved` counts it when this returns."""
         slices, loan, changed = self._ledger.slices, self._pool.loans[number], list[str]()
         rows = rows[self._pool.loans_at(rows) == number]
@@ -155,8 +158,10 @@ class LenderSide:
             uid = slices.uid_of(row)
             changed.append(uid)
             amount = _amount_at(wanted, at)
-            if self._is_unled:
-                amount &= machine.held(uid)
+            if self._is_unled or self._ledger.needs.on(row):
+                amount &= machine.held(uid)  # nothing new is lent
+            if not raises:
+                amount &= machine.offer_of(uid).amount
             self._offer_row(machine, row, uid, SliceOffer(amount, until_s), _amount_at(room, at), loan, now_s)
         slices.refresh_reserved(self.key, changed)
         self._note(machine, changed)
