@@ -21,9 +21,9 @@ import anyio
 import orjson
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
-START_S: Final = 30.0
-CALL_S: Final = 60.0
-WAIT_S: Final = 30.0
+START_S: Final = 120.0
+CALL_S: Final = 120.0
+WAIT_S: Final = 120.0
 LOOK_S: Final = 0.05
 """Between two looks of `until`."""
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
