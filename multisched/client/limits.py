@@ -82,8 +82,8 @@ class WriteLimiter:
         self._counters.background_delayed += is_delayed
 
     def try_admit_background(self) -> bool:
-        """Like `admit_background` if that would not wait; else does nothing and returns False."""
-        if self._background_wait_s() > 0:
+        """Like `admit_background` if that would not wait and no bind is in flight; else does nothing and returns False."""
+        if self._counters.binds_in_flight or self._background_wait_s() > 0:
             return False
         self._count_background()
         return True
