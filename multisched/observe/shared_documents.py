@@ -33,8 +33,6 @@ class SharedDocuments:
     """The documents of a server."""
 
     def __init__(self) -> None:
-        self.readers = 0
-        """Requests in progress."""
         self._events = 0
         """Arrivals, computations and overviews, in their order."""
         self._overview, self._overview_at_s = 0, 0.0
@@ -56,7 +54,6 @@ class SharedDocuments:
         document = self._documents.pop(key, None) or _Document()
         self._documents[key] = document  # the last one now
         document.readers += 1
-        self.readers += 1
         try:
             async with self._turn:  # requests that arrived together go on one by one
                 await asyncio.sleep(0)
@@ -68,7 +65,6 @@ class SharedDocuments:
                 return document.body
         finally:
             document.readers -= 1
-            self.readers -= 1
             self._drop_oldest()
 
     def _event(self) -> int:

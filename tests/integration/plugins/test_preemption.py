@@ -264,22 +264,29 @@ class NoDeletes:
         return self._inner.stream(path, **rest)
 
 
+@asynccontextmanager
+async def undeletable_pods() -> AsyncIterator[tuple[ProgramCluster, NoDeletes]]:
+    """A cluster of one node, and the transport that refuses deletions while it is on."""
+    transports: list[NoDeletes] = []
+
+    def behind(inner: Transport) -> Transport:
+        transports.append(NoDeletes(inner))
+        return transports[0]
+
+    async with prepared_cluster("n", behind=behind) as cluster:
+        yield cluster, transports[0]
+
+
 def test_preemptor_with_undeletable_victims_retries_with_backoff() -> None:
     async def main() -> None:
-        transports: list[NoDeletes] = []
-
-        def behind(inner: Transport) -> Transport:
-            transports.append(NoDeletes(inner))
-            return transports[0]
-
-        async with prepared_cluster("n", behind=behind) as cluster:
+        async with undeletable_pods() as (cluster, transport):
             await pod(cluster, "low", "4", "low")
             await cluster.bound("low")
             await pod(cluster, "high", "4", "high")
             await asyncio.sleep(20.0)
-            assert 2 <= transports[0].refused <= 21
+            assert 2 <= transport.refused <= 21
             assert "nominatedNodeName" not in (await read(cluster, "high"))["status"]
-            transports[0].is_on = False
+            transport.is_on = False
             await cluster.bound("high", within_s=60.0)
 
     play(main)
@@ -305,13 +312,7 @@ def test_burst_of_preemptors_frees_only_the_needed_room() -> None:
 
 def test_page_tells_what_became_of_each_preemption() -> None:
     async def main() -> None:
-        transports: list[NoDeletes] = []
-
-        def behind(inner: Transport) -> Transport:
-            transports.append(NoDeletes(inner))
-            return transports[0]
-
-        async with prepared_cluster("n", behind=behind) as cluster:
+        async with undeletable_pods() as (cluster, transport):
             page = ProgramPreemptions(cluster.program)
 
             async def told() -> tuple[str, list[tuple[str, str]]]:
@@ -322,10 +323,10 @@ def test_page_tells_what_became_of_each_preemption() -> None:
             await pod(cluster, "low", "4", "low", grace_s=30)
             await cluster.bound("low")
             await pod(cluster, "high", "4", "high")
-            await cluster.until(lambda: transports[0].refused == 1)
+            await cluster.until(lambda: transport.refused == 1)
             await cluster.until(lambda: len(cluster.program.preemptor) == 0)
             assert await told() == ("not carried out", [("default/low", "there")])
-            transports[0].is_on = False
+            transport.is_on = False
             await asyncio.sleep(20.0)
             assert await told() == ("in progress", [("default/low", "ending")])
             await end(cluster, "low")

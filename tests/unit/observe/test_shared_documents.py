@@ -162,7 +162,7 @@ async def test_server_shares_documents_among_those_who_may_read_them(monkeypatch
         await until(1, lambda: page.reads)
         reading += [asyncio.create_task(read(READER, "?limit=3")) for _ in range(5)]
         refused = await read(STRANGER, "?limit=3")
-        await until(6, lambda: shared.readers)
+        await until(6, lambda: sum(one.readers for one in shared._documents.values()))
         page.go_on.set()
         found = await asyncio.gather(*reading)
         assert refused[0] == 403
