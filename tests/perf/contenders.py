@@ -12,7 +12,7 @@ from typing import Final
 
 from tests.perf import workload
 from tests.perf.bare_binder import SCHEDULER
-from tests.perf.other_tree import HERE
+from tests.perf.other_tree import HERE, PACKAGES
 from tests.real.control_plane import ControlPlane
 from tests.real.program import Program
 
@@ -42,7 +42,7 @@ def kube_scheduler(qps: int) -> Contender:
 def multisched(config: Path | None, tree: Path = HERE, name: str = MULTISCHED) -> Contender:
     """`multisched run` of the sources in `tree`; without a configuration it serves its three domains as shipped."""
     # As an installation from a package is: else, where Python may not write bytecode, each start would compile its sources.
-    for package in ("multisched", "domains"):
+    for package in PACKAGES:
         compileall.compile_dir(tree / package, quiet=1)
     environment = os.environ | {"PYTHONPATH": str(tree)}
     python = [sys.executable, "-P", "-m", "multisched"]

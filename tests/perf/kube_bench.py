@@ -34,7 +34,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import pstdev
@@ -68,7 +68,7 @@ from tests.perf.bench_figures import (
 )
 from tests.perf.burst_bench import BurstBench
 from tests.perf.contenders import CEILING, DEFAULTS, KUBE_SCHEDULER, MULTISCHED, Contender, kube_scheduler, multisched
-from tests.perf.other_tree import checked_out
+from tests.perf.other_tree import HERE, checked_out, copied
 from tests.perf.page_readers import open_pages
 from tests.perf.shapes import Shape
 from tests.real.control_plane import ControlPlane
@@ -122,6 +122,7 @@ class Options:
     scale: float = 1.0
     against: str = ""
     """A commit; its sources are in `other_tree`."""
+    tree: Path = HERE
     other_tree: Path | None = None
 
 
@@ -181,7 +182,7 @@ class Bench:
         names = [node["metadata"]["name"] for node in nodes]
         if shape.victims_per_node:
             await self._client.create(PRIORITY_CLASSES, _priority_class())
-        contenders = [multisched(self._options.config), kube_scheduler(self._options.kube_qps)]
+        contenders = [multisched(self._options.config, self._options.tree), kube_scheduler(self._options.kube_qps)]
         if self._options.other_tree is not None:
             contenders.append(multisched(self._options.config, self._options.other_tree, self._options.against))
         only = [name for name in self._options.only if name != CEILING or shape.name == "plain"]
@@ -591,8 +592,10 @@ def _folders(options: Options) -> Iterator[tuple[str, Path]]:
 
 def main() -> int:
     options, known = parse()
-    with checked_out(options.against) if options.against else nullcontext() as tree:
-        return run(replace(options, other_tree=tree), known)
+    if not options.against:
+        return run(options, known)
+    with copied() as tree, checked_out(options.against) as other_tree:
+        return run(replace(options, tree=tree, other_tree=other_tree), known)
 
 
 def run(options: Options, known: argparse.Namespace) -> int:
