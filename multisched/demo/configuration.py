@@ -1,4 +1,4 @@
-"""The configuration of the demo: the default one with the sample history for the forecast, and the HTTP port.
+"""The configuration of the demo: the default one with the sample history, a tide, a loan, and the HTTP port.
 
 Reads package data only, so that it works from a wheel.
 """
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from multisched.config import loading
 from multisched.config.schema import API_VERSION, KIND, Configuration, ServerConfig
+from multisched.demo.world import LENT_NODES
 
 HISTORY: Final = "history.csv"
 HISTORY_DAYS: Final = 14
@@ -22,6 +23,14 @@ TIDE: Final[dict[str, Any]] = {
     "args": {"inference": {"selector": {"matchLabels": {"app": "translate"}}}, "notice": "90s"},
 }
 """Training gets the cards that the service `translate` does not need."""
+LOAN: Final[dict[str, Any]] = {
+    "from": "gpu",
+    "selector": {"matchLabels": LENT_NODES},
+    "resources": ["cpu", "memory"],
+    "headroom": {"cpu": "16", "memory": "64Gi"},
+    "return": {"notice": "10s", "grace": "5s"},
+}
+"""Jobs may use the free CPU of some GPU nodes until the gpu domain needs it."""
 
 
 def sample_history() -> Path:
@@ -31,7 +40,7 @@ def sample_history() -> Path:
 
 
 def demo_configuration() -> Configuration:
-    """Returns the three built-in domains, with PeakForecast trained on the sample history, and a tide of GPUs."""
+    """Returns the three built-in domains, with PeakForecast trained on the sample history, a tide of GPUs, and a loan of CPU."""
     forecast: dict[str, Any] = {
         "name": "PeakForecast",
         "args": {"files": [str(sample_history())], "windowDays": HISTORY_DAYS},
@@ -42,7 +51,7 @@ def demo_configuration() -> Configuration:
         "domains": [
             {"name": "forecast", "profile": {"plugins": {"enabled": [forecast]}}},
             {"name": "gpu", "profile": {"plugins": {"enabled": [TIDE]}}},
-            {"name": "job"},
+            {"name": "job", "loans": [LOAN]},
         ],
     }
     return loading.parse(orjson.dumps(document).decode(), "the demo's configuration")

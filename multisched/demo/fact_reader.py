@@ -9,9 +9,31 @@ import msgspec
 import orjson
 
 from multisched.demo.decisions import decision_of
-from multisched.demo.facts import Decision, DomainProgress, Facts, Forecast, Gang, Quota, Refused, ServicePeak, quantile
+from multisched.demo.facts import (
+    Decision,
+    DomainProgress,
+    Facts,
+    Forecast,
+    Gang,
+    Loan,
+    Quota,
+    Refused,
+    ServicePeak,
+    quantile,
+)
 from multisched.demo.placements import Placements
-from multisched.demo.world import BORROWER, GANG, NAMESPACE, OWNER, POD_CPU, REFUSED, World, gang_pods
+from multisched.demo.world import (
+    BORROWER,
+    GANG,
+    IMAGE_CPU,
+    IMAGES,
+    NAMESPACE,
+    OWNER,
+    POD_CPU,
+    REFUSED,
+    World,
+    gang_pods,
+)
 from multisched.framework.views import NoViewError, ViewQuery
 from multisched.model.objects import CPU
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError
@@ -60,8 +82,16 @@ class FactReader:
         )
 
     def scenario(self) -> Facts:
-        """Returns only the gang, the quota and the refused pod."""
-        return Facts(gang=self._gang(), quota=self._quota(), refused=self._refused())
+        """Returns only the gang, the quota, the loan and the refused pod."""
+        return Facts(gang=self._gang(), quota=self._quota(), loan=self._loan(), refused=self._refused())
+
+    def borrowed_node(self) -> tuple[str, int] | None:
+        """Returns the node with most image jobs, and the milli-CPU that is free there; None if there is none."""
+        on_loan = [one.row for one in self._program.cache if one.pod.labels.get("app") == IMAGES and one.row >= 0]
+        if not on_loan:
+            return None
+        row, table = max(sorted(set(on_loan)), key=on_loan.count), self._program.cache.nodes
+        return table.node(row).name, int(table.allocatable(CPU)[row] - table.requested(CPU)[row])
 
     # -- read at each look -----------------------------------------------------------------------------------------
 
@@ -97,6 +127,11 @@ class FactReader:
         world = self._world
         cpu = (borrowers * POD_CPU, owners * POD_CPU)
         return Quota(BORROWER, OWNER, world.total_cpu, world.min_cpu, *cpu, gone)
+
+    def _loan(self) -> Loan | None:
+        group = NAMESPACE, IMAGES
+        pods, ever = self.placements.now[group], self.placements.ever[group]
+        return Loan(IMAGES, pods, pods * IMAGE_CPU, ever - pods) if ever else None
 
     def _refused(self) -> Refused | None:
         name = f"{NAMESPACE}/{REFUSED}"

@@ -67,6 +67,21 @@ class Quota(msgspec.Struct, frozen=True):
         return f"{self.borrower} holds {self.borrower_cpu} of the {self.min_cpu} CPUs guaranteed to it"
 
 
+class Loan(msgspec.Struct, frozen=True):
+    """Pods of jobs that use free CPU of GPU nodes."""
+
+    app: str
+    pods: int
+    cpu: int
+    """Cores that they request together."""
+    evicted: int
+    """Pods that returned their CPU to the gpu domain."""
+
+    def words(self) -> str:
+        used = f"{self.pods} pods of {self.app} use {self.cpu} CPUs of GPU nodes"
+        return f"{used}; {self.evicted} evicted for a pod of the gpu domain" if self.evicted else used
+
+
 class Refused(msgspec.Struct, frozen=True):
     """A pod that fits on no node, the reason, and the smallest change that would help (empty until it is found)."""
 
@@ -125,6 +140,7 @@ class Facts(msgspec.Struct, frozen=True):
     domains: tuple[DomainProgress, ...] = ()
     gang: Gang | None = None
     quota: Quota | None = None
+    loan: Loan | None = None
     refused: Refused | None = None
     forecast: Forecast | None = None
     decisions: tuple[Decision, ...] = ()
@@ -138,6 +154,8 @@ class Facts(msgspec.Struct, frozen=True):
             yield "gang", self.gang.words()
         if self.quota is not None:
             yield "quota", self.quota.words()
+        if self.loan is not None:
+            yield "loan", self.loan.words()
         if self.refused is not None:
             yield "refused", f"{self.refused.pod}: {self.refused.message.partition('. ')[0]}"
             if self.refused.fix:
@@ -146,7 +164,7 @@ class Facts(msgspec.Struct, frozen=True):
     def document(self) -> dict[str, Any]:
         """Returns the facts that do not depend on the speed of the machine, for `-o json`."""
         found: dict[str, Any] = {}
-        for name in ("gang", "quota", "refused"):
+        for name in ("gang", "quota", "loan", "refused"):
             part = getattr(self, name)
             if part is not None:
                 found[name] = msgspec.to_builtins(part)

@@ -105,7 +105,8 @@ class _Demo:
         self._kubeconfig = kubeconfig
         self._cluster = cluster
         self._stopped = stopped
-        self._world = world_of(options.nodes)
+        has_loan = any(domain.loans for domain in options.configuration.domains)
+        self._world = world_of(options.nodes, has_loan=has_loan)
 
     async def run(self) -> int:
         if not await self._cluster_started():

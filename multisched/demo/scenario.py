@@ -1,7 +1,8 @@
 """The order in which the demo creates objects, and when it is over. Each act begins when the one before has settled.
 
-The first act creates the workload, the gang without its last member, and the borrowing team. The second creates the last member
-and the team that owns the borrowed quota. Then, unless `--once` is given, small changes continue until the demo is stopped.
+The first act creates the workload, the gang without its last member, the borrowing team, and jobs on loan. The second creates the last
+member and the team that owns the borrowed quota. Then, unless `--once` is given, the gpu domain takes back CPU that is on loan, and
+small changes continue until the demo is stopped.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import orjson
 from multisched.cluster.client.object_client import Document
 from multisched.cluster.seed import demo_workload, pods_by_scheduler, scaled
 from multisched.demo.fact_reader import FactReader
-from multisched.demo.world import World, cron, feasible_pods, first_act, gang_pods, late_act
+from multisched.demo.world import IMAGE_CPU, World, cron, feasible_pods, first_act, gang_pods, late_act, recalling
 from multisched.embedded_app import create_all
 from multisched.model.wire import Transport, TransportError
 from multisched.shell.program import Program
@@ -47,7 +48,9 @@ class DemoScenario:
         self._world = world
         self._workload = demo_workload(job_pods, world.nodes)
         self._backoff_max_s = backoff_max_s
-        self._feasible = self._by_domain(pods_by_scheduler(self._workload), {"job-scheduler": world.borrowers})
+        self._feasible = self._by_domain(
+            pods_by_scheduler(self._workload), {"job-scheduler": world.borrowers + world.images}
+        )
         self._seen: tuple[int, ...] = ()
         self._since_s = time.monotonic()
         self.is_late = False
@@ -76,11 +79,20 @@ class DemoScenario:
         self._since_s = time.monotonic()
         if is_watched:
             await self._until_settled()
+            await anyio.sleep(ACT_PAUSE_S)
+            await self._recall(transport)
             await self._go_on(transport)
 
     async def _until_settled(self) -> None:
         while not self.is_settled():  # noqa: ASYNC110 -- polls counters of many parts, which send no events
             await anyio.sleep(CHECK_INTERVAL_S)
+
+    async def _recall(self, transport: Transport) -> None:
+        """Creates a pod of the gpu domain that needs CPU which a job has on loan."""
+        borrowed = self._reader.borrowed_node()
+        if borrowed is not None:
+            node, free_milli = borrowed
+            await create_all(transport, recalling(node, free_milli + 1000 * IMAGE_CPU // 2))
 
     async def _go_on(self, transport: Transport) -> None:
         """Alternates between a small burst of jobs and the replacement of one pod of a service."""

@@ -29,6 +29,7 @@ _COLOURS: Final = {
     "forecast": "cyan",
     "gang": "magenta",
     "quota": "yellow",
+    "loan": "blue",
     "refused": "red",
     "its fix": "green",
 }
@@ -49,7 +50,7 @@ class Header(msgspec.Struct, frozen=True):
 
     def commands(self) -> list[str]:
         """Returns what to try meanwhile: commands for another terminal, and the page."""
-        asked = ("queue", "quota tree", "forecast nodes", "forecast service web", "explain pod too-big --fix")
+        asked = ("queue", "quota tree", "loans", "forecast nodes", "forecast service web", "explain pod too-big --fix")
         return [*(f"{self.program} {one}" for one in asked), f"open {self.server}/ in a browser"]
 
 

@@ -1,7 +1,9 @@
-"""What the demo creates in addition to the workload of `cluster.seed`: two teams under quotas, a gang, and a pod that fits on no node.
+"""What the demo creates in addition to the workload of `cluster.seed`: two teams under quotas, a gang, image jobs on loan, and a pod
+that fits on no node.
 
 Pure: the same number of nodes gives the same documents. All amounts scale with it and fit in addition to the workload.
 The first act is created at once. The late act is created when the first is bound: it completes the gang and reclaims quota.
+`recalling` is created for viewers alone: it needs CPU that is on loan.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import msgspec
 import yaml
 
 from multisched.cluster.client.object_client import Document
-from multisched.cluster.seed import scaled
+from multisched.cluster.seed import GPU_KIND_LABEL, scaled
 from multisched.model.gang import ACK_MIN, ACK_NAME
 
 BORROWER, OWNER = "team-red", "team-blue"
@@ -26,9 +28,16 @@ POD_CPU: Final = 2
 """Cores requested by each pod of a team."""
 REFUSED_CPU: Final = 40
 """More than any Work node has."""
+LENT_NODES: Final = {GPU_KIND_LABEL: "a100"}
+"""Labels of the GPU nodes whose free CPU jobs may use."""
+IMAGES: Final = "images"
+IMAGE_CPU: Final = 4
+"""Cores requested by each pod that resizes images on GPU nodes."""
+RECALLING: Final = "retrain"
 
 _BORROWERS, _BORROWERS_MIN = 20, 4
 _GANG_MEMBERS, _GANG_MEMBERS_MIN, _GANG_GPUS = 8, 2, 2
+_IMAGE_PODS = 60
 _IMAGE: Final = "registry.multisched.io/demo"
 _DEFINITIONS: Final = "elasticquotatrees.yaml"
 
@@ -40,6 +49,8 @@ class World(msgspec.Struct, frozen=True):
     gang_members: int
     borrowers: int
     """Pods of the borrower: they fill the whole tree, half of which is guaranteed to the owner."""
+    images: int
+    """Pods that resize images."""
 
     @property
     def owners(self) -> int:
@@ -57,10 +68,11 @@ class World(msgspec.Struct, frozen=True):
         return self.owners * POD_CPU
 
 
-def world_of(nodes: int) -> World:
-    """Returns the amounts that fit on `demo_nodes(nodes)`."""
+def world_of(nodes: int, *, has_loan: bool = True) -> World:
+    """Returns the amounts that fit on `demo_nodes(nodes)`. `has_loan`: jobs may use nodes of the gpu domain."""
     members = max(_GANG_MEMBERS_MIN, scaled(_GANG_MEMBERS, nodes))
-    return World(nodes, members, max(_BORROWERS_MIN, 2 * scaled(_BORROWERS // 2, nodes)))
+    borrowers = max(_BORROWERS_MIN, 2 * scaled(_BORROWERS // 2, nodes))
+    return World(nodes, members, borrowers, max(1, scaled(_IMAGE_PODS, nodes)) if has_loan else 0)
 
 
 def ground(world: World) -> list[Document]:
@@ -71,9 +83,10 @@ def ground(world: World) -> list[Document]:
 
 
 def first_act(world: World) -> list[Document]:
-    """Returns all members of the gang except the last, the pod that fits on no node, and the borrowing team."""
+    """Returns all members of the gang except the last, the pod that fits on no node, the borrowing team, and the image jobs."""
     members = [_member(world, number) for number in range(world.gang_members - 1)]
-    return [*members, _refused(), _team(BORROWER, "render", world.borrowers)]
+    images = [_images(world)] if world.images else []
+    return [*members, _refused(), _team(BORROWER, "render", world.borrowers), *images]
 
 
 def late_act(world: World) -> list[Document]:
@@ -81,9 +94,16 @@ def late_act(world: World) -> list[Document]:
     return [_member(world, world.gang_members - 1), _team(OWNER, "study", world.owners)]
 
 
+def recalling(node: str, cpu_milli: int) -> list[Document]:
+    """Returns a pod of the gpu domain for this node."""
+    requests = {"cpu": f"{cpu_milli}m", "memory": "1Gi"}
+    spec = _spec("gpu-scheduler", RECALLING, {"requests": requests})
+    return [_pod(RECALLING, {"app": RECALLING}, {**spec, "nodeSelector": {"kubernetes.io/hostname": node}})]
+
+
 def feasible_pods(world: World) -> dict[str, int]:
     """Returns schedulerName -> number of feasible pods in both acts."""
-    return {"gpu-scheduler": world.gang_members, "job-scheduler": world.borrowers + world.owners}
+    return {"gpu-scheduler": world.gang_members, "job-scheduler": world.borrowers + world.owners + world.images}
 
 
 def gang_pods(world: World) -> list[str]:
@@ -103,8 +123,17 @@ def _tree(world: World) -> Document:
 
 
 def _team(namespace: str, name: str, replicas: int) -> Document:
-    labels = {"app": name}
     spec = _spec("job-scheduler", name, {"requests": {"cpu": str(POD_CPU), "memory": "1Gi"}})
+    return _deployment(namespace, name, replicas, spec)
+
+
+def _images(world: World) -> Document:
+    spec = _spec("job-scheduler", IMAGES, {"requests": {"cpu": str(IMAGE_CPU), "memory": "1Gi"}})
+    return _deployment(NAMESPACE, IMAGES, world.images, {**spec, "nodeSelector": LENT_NODES})
+
+
+def _deployment(namespace: str, name: str, replicas: int, spec: Document) -> Document:
+    labels = {"app": name}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",

@@ -22,7 +22,7 @@ from multisched.testing.builders import container, pod_document
 from tests.integration.program.command import START_TIMEOUT_S, Command, call, multisched
 
 SMALL = ("--nodes", "30")
-PODS = {"forecast": (40, 39), "gpu": (7, 7), "job": (106, 106)}
+PODS = {"forecast": (40, 39), "gpu": (7, 7), "job": (112, 112)}
 """Of all manifests, and binds. One pod of the forecast domain fits nowhere; two of the job domain are bound, and evicted."""
 
 
@@ -91,6 +91,7 @@ async def test_demo_once_ends_and_prints_one_document(temporary: Path) -> None:
         "owner_cpu": 4,
         "evicted": 2,
     }
+    assert document["loan"] == {"app": "images", "pods": 6, "cpu": 24, "evicted": 0}
     refused = document["refused"]
     assert refused["message"].startswith("0/21 nodes are available: 21 Insufficient cpu.")
     assert re.fullmatch(r"lower the cpu request from 40 to \d+m?; it is then placed on work-\d{3}", refused["fix"])
@@ -120,7 +121,7 @@ async def test_demo_once_ends_when_the_rest_is_infeasible(temporary: Path, tmp_p
 
     assert ended.code == 0
     counts = {name: (d["pods"], d["bound"]) for name, d in json.loads(ended.out)["domains"].items()}
-    assert counts == {**PODS, "forecast": (40, 40), "gpu": (7, 0)}
+    assert counts == {**PODS, "forecast": (40, 40), "gpu": (7, 0), "job": (106, 106)}
 
 
 @pytest.mark.slow
@@ -130,7 +131,7 @@ async def test_demo_workload_scales_with_nodes_except_named_jobs(temporary: Path
 
     assert (ended.code, ended.err) == (0, "")
     counts = {name: (d["pods"], d["bound"]) for name, d in json.loads(ended.out)["domains"].items()}
-    assert counts == {"forecast": (7, 6), "gpu": (3, 3), "job": (13, 13)}
+    assert counts == {"forecast": (7, 6), "gpu": (3, 3), "job": (14, 14)}
 
 
 @pytest.mark.slow
@@ -163,7 +164,7 @@ async def test_commands_find_the_demo_without_options(temporary: Path) -> None:
 async def test_demo_binds_pods_and_ends_cleanly_on_ctrl_c(temporary: Path) -> None:
     async with demo(temporary) as command:
         kubeconfig = (await command.has_printed("export KUBECONFIG=")).strip().partition("=")[2]
-        await command.has_printed("bound 104,")
+        await command.has_printed("bound 110,")
         assert current_context(kubeconfig) == "embedded"
         assert len(cluster_processes(temporary)) == 1
         ended = await command.end(signal.SIGINT)

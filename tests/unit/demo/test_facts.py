@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from multisched.demo.facts import Facts, Forecast, Gang, Quota, Refused, ServicePeak, quantile
+from multisched.demo.facts import Facts, Forecast, Gang, Loan, Quota, Refused, ServicePeak, quantile
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,17 @@ def test_a_gang_waits_for_its_last_member(gang: Gang, said: str) -> None:
 )
 def test_quota_is_borrowed_and_reclaimed(borrower_cpu: int, owner_cpu: int, evicted: int, said: str) -> None:
     assert Quota("red", "blue", 40, 20, borrower_cpu, owner_cpu, evicted).words() == said
+
+
+@pytest.mark.parametrize(
+    ("evicted", "said"),
+    [
+        (0, "12 pods of images use 48 CPUs of GPU nodes"),
+        (5, "12 pods of images use 48 CPUs of GPU nodes; 5 evicted for a pod of the gpu domain"),
+    ],
+)
+def test_loan_is_used_and_taken_back(evicted: int, said: str) -> None:
+    assert Loan("images", 12, 48, evicted).words() == said
 
 
 def test_day_is_shown_as_one_bar_per_hour() -> None:

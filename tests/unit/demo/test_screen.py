@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.text import Text
 
-from multisched.demo.facts import Decision, DomainProgress, Facts, Forecast, Gang, Quota, Refused, ServicePeak
+from multisched.demo.facts import Decision, DomainProgress, Facts, Forecast, Gang, Loan, Quota, Refused, ServicePeak
 from multisched.demo.screen import Header, open_screen, picture
 
 EXPORT = "export KUBECONFIG=/somewhere/[bold]/kubeconfig"
@@ -31,6 +31,7 @@ def full() -> Facts:
         domains=(DomainProgress("forecast", 1, 400, 0.0, 5.0, 8.0), DomainProgress("gpu", 0, 82, 0, 1, 2), row(990)),
         gang=Gang("default/llm", 8, 8, 8),
         quota=Quota("team-red", "team-blue", 40, 20, 20, 20, 10),
+        loan=Loan("images", 60, 240, 5),
         refused=Refused("default/too-big", f"0/212 nodes are available: {'212 Insufficient cpu, ' * 20}", "lower it"),
         forecast=Forecast((EVENING, ALIKE, NIGHT), "work-037", "cpu", "Sun 20:00", 0.531, 0.31, 0.07),
         decisions=tuple(Decision(f"web-{n}-{'x' * 40}", "work-001", "most even week " * 9) for n in range(8)),

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from multisched.cluster.seed import demo_nodes, demo_workload
-from multisched.demo.configuration import HISTORY_DAYS, demo_configuration, sample_history, with_port
+from multisched.demo.configuration import HISTORY_DAYS, LOAN, demo_configuration, sample_history, with_port
 from multisched.demo.world import (
     BORROWER,
     GANG,
+    IMAGE_CPU,
+    LENT_NODES,
     OWNER,
     POD_CPU,
     REFUSED_CPU,
@@ -27,6 +29,8 @@ from multisched.plugins.quota.quota_source import QUOTA_KINDS
 from tests.unit.demo import make_history
 
 ROOT = Path(__file__).parents[3]
+MILLI_PER_GPU_OF_ANY_POD = 4_000
+"""CPU that pods request for each GPU, at most."""
 
 
 @pytest.mark.parametrize("nodes", [3, 9, 30, 300, 3000])
@@ -34,7 +38,7 @@ def test_last_act_completes_the_gang_and_all_gpu_pods_fit(nodes: int) -> None:
     world = world_of(nodes)
     members = [one for one in (*first_act(world), *late_act(world)) if one["metadata"]["name"].startswith(GANG)]
     assert len(members) == world.gang_members
-    assert len(first_act(world)) - 2 == world.gang_members - 1
+    assert len(first_act(world)) - 3 == world.gang_members - 1
     assert {one["metadata"]["labels"][ACK_MIN] for one in members} == {str(world.gang_members)}
 
     gpus = Counter[str]()
@@ -58,6 +62,19 @@ def test_borrower_fills_the_tree_and_the_owner_requests_its_half(nodes: int) -> 
     assert world.borrowers * POD_CPU == int(tree["max"]["cpu"]) == int(leaves[BORROWER]["max"]["cpu"])
     assert world.owners * POD_CPU == int(leaves[OWNER]["min"]["cpu"])
     assert 2 * world.owners == world.borrowers
+
+
+@pytest.mark.parametrize("nodes", [3, 30, 300, 3000])
+def test_image_jobs_fit_beside_all_gpu_pods_on_the_nodes_that_are_lent(nodes: int) -> None:
+    world, headroom = world_of(nodes), int(LOAN["headroom"]["cpu"])
+    lent = [
+        one["status"]["allocatable"]
+        for one in demo_nodes(nodes)
+        if LENT_NODES.items() <= one["metadata"]["labels"].items()
+    ]
+    own = MILLI_PER_GPU_OF_ANY_POD * sum(int(one["nvidia.com/gpu"]) for one in lent) // 1000
+    cores = sum(int(one["cpu"]) - headroom for one in lent)
+    assert 0 < world.images * IMAGE_CPU <= cores - own
 
 
 def test_workload_grows_with_the_number_of_nodes() -> None:
