@@ -122,7 +122,7 @@ def _scores_of_few(fragments: Fragments, candidates: Candidates, part: Part, fit
     for at, fitting in enumerate(fits.T.tolist()):
         if True in fitting:
             with_pod = max(idle[at] - cpu_milli, 0)
-            taken = compress(lefts[at], fitting)
+            taken = set(compress(lefts[at], fitting))
             rises = fragments.rises_of_one(lefts[at], (idle[at], with_pod), models[at], needed[at], taken)
             scores[at] = _points_of_one(min(rises))
     return scores
