@@ -26,9 +26,11 @@ that fits, see `Amount.of`; the card's totals and the number of its model; the n
 from 0, ABSENT if unknown."""
 CHANGING = slice(MEMORY, SIZE)
 """The layers that change with what pods hold."""
-VERSION, MODE, SCALE, IS_HELD, BARS_WHOLE, BARS_FRACTIONS, IS_LOCKED, MOST_MILLI, IDLE, UNUSED = range(10)
+MODE, SCALE, IS_HELD, BARS_WHOLE, BARS_FRACTIONS, IS_LOCKED, MOST_MILLI, IDLE, UNUSED = range(9)
 """Layers of the array over rows. MOST_MILLI: the largest FITS_MILLI of its cards; IDLE: cards on which a whole one fits;
 UNUSED: cards that no pod uses."""
+HELD = slice(IS_HELD, UNUSED + 1)
+"""The layers that change with what pods hold, and with locks."""
 ABSENT = -1
 _ZERO = np.array(0)
 ALL = slice(None)
@@ -55,7 +57,8 @@ class CardArrays:
         self._accepted_by: dict[CardFilter, tuple[tuple[str, ...], Bools]] = {}
         """Filter -> `models`, and which of them it accepts."""
         self._cards: Int64 = np.full((10, CARDS_FIRST, 0), ABSENT, np.int64)
-        self._sums: Int64 = np.zeros((10, 0), np.int64)
+        self._sums: Int64 = np.zeros((9, 0), np.int64)
+        self._versions: dict[int, int] = {}
         self._grow(ROWS_FIRST, 0)
         self._groups_max = {LINK: 0, NUMA: 0}
         """The most link groups and NUMA nodes that a node has had."""
@@ -93,33 +96,24 @@ class CardArrays:
         changed = cards.written(row)
         if changed is None:
             self._write_totals(row, cards)
-        fits = self._cards[FITS_MILLI, :count, row]
         for place in range(count) if changed is None else changed:
-            free, size = cards.free[place], cards.node.cards[place].size
-            milli = CARD_MILLI * free.memory
-            most = (milli + CARD_MILLI - 1) // size if free.sharers else 0
-            self._cards[CHANGING, place, row] = (*free, milli // size, most)
+            free = cards.free[place]
+            self._cards[CHANGING, place, row] = (*free, cards.free_milli[place], cards.fits_milli[place])
             self._has_few_sharers |= free.sharers < SHARERS_FEW
-        fitting = fits.tolist()
-        node = cards.node
+        node, fits = cards.node, cards.fits_milli
         is_exclusive = node.mode is Mode.WHOLE and not node.is_indexed
         bars_whole, bars_fractions = is_exclusive and cards.has_fractions, is_exclusive and cards.has_whole
-        mode = MODE_NUMBER[node.mode]
-        if self._sums[MODE, row] != mode:
-            self._rows_split = None
         self.has_locked |= cards.is_locked
         self.has_barred[True] |= bars_whole
         self.has_barred[False] |= bars_fractions
-        self._sums[:, row] = (
-            self._sums[VERSION, row] + 1,
-            mode,
-            node.cards[0].scale if node.cards else 1,
+        self._versions[row] = self.version(row) + 1
+        self._sums[HELD, row] = (
             bool(cards.holds),
             bars_whole,
             bars_fractions,
             cards.is_locked,
-            max(fitting, default=0),
-            len([milli for milli in fitting if milli >= CARD_MILLI]),
+            max(fits, default=0),
+            len([milli for milli in fits if milli >= CARD_MILLI]),
             sum(map(eq, cards.free, cards.totals)) - cards.totals.count(NOTHING),
         )
         if cards.awaiting:
@@ -128,7 +122,11 @@ class CardArrays:
             self._awaiting.pop(row, None)
 
     def _write_totals(self, row: int, cards: CardRow) -> None:
-        count = len(cards.node.cards)
+        """Writes what changes with the node only."""
+        count, mode = len(cards.node.cards), MODE_NUMBER[cards.node.mode]
+        if self._sums[MODE, row] != mode:
+            self._rows_split = None
+        self._sums[MODE, row], self._sums[SCALE, row] = mode, cards.node.cards[0].scale if count else 1
         self._cards[:, count:, row] = ABSENT
         links: dict[str, int] = {"": ABSENT}
         numas: dict[int, int] = {-1: ABSENT}
@@ -191,7 +189,7 @@ class CardArrays:
     # -- one row ---------------------------------------------------------------------------------------------------
 
     def version(self, row: int) -> int:
-        return int(self._sums[VERSION, row]) if row < self._sums.shape[1] else 0
+        return self._versions.get(row, 0)
 
     def sums(self, row: int) -> object:
         """Returns the row's entries, with names of models for their numbers.
@@ -201,7 +199,7 @@ class CardArrays:
         self._grow(row + 1, 0)
         cards = self._cards[:, self._cards[SIZE, :, row] >= 0, row]
         models = [self.models[number] for number in cards[MODEL].tolist()]
-        return cards[:MODEL].tolist(), models, self._sums[VERSION + 1 :, row].tolist()
+        return cards[:MODEL].tolist(), models, self._sums[:, row].tolist()
 
     # -- rows ------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ they cannot become inconsistent; only a fraction that is added to others is coun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from domains.gpu.cards import CARD_MILLI, NO_CARDS, NOTHING, Amount, Card, Mode, NodeCards, Use
@@ -72,7 +72,9 @@ class CardRow:
         "_used",
         "_uses",
         "awaiting",
+        "fits_milli",
         "free",
+        "free_milli",
         "has_fractions",
         "has_whole",
         "holds",
@@ -99,6 +101,10 @@ class CardRow:
         """`Card.total` of each card, in the order of `node.cards`."""
         self.free: list[Use] = []
         """What is free of each card, in the same order."""
+        self.free_milli: list[int] = []
+        """What is free of each card's memory, in thousandths, rounded down; 0 for an unhealthy card."""
+        self.fits_milli: list[int] = []
+        """The largest number of thousandths that fits on each card, see `Amount.of`."""
         self.has_whole = False
         self.has_fractions = False
         self.is_locked = False
@@ -108,6 +114,7 @@ class CardRow:
         copied = CardRow()
         copied.node, copied.totals, copied._is_uniform = self.node, self.totals, self._is_uniform
         copied.holds, copied.awaiting, copied.free = dict(self.holds), dict(self.awaiting), list(self.free)
+        copied.free_milli, copied.fits_milli = list(self.free_milli), list(self.fits_milli)
         copied._uses, copied._used = dict(self._uses), list(self._used)
         copied.has_whole, copied.has_fractions, copied.is_locked = self.has_whole, self.has_fractions, self.is_locked
         return copied
@@ -118,6 +125,8 @@ class CardRow:
         self._is_uniform = len({(card.memory, card.scale) for card in node.cards}) == 1
         self._uses.clear()
         self._used, self.free = [None] * len(self.totals), list(self.totals)
+        self.free_milli, self.fits_milli = [0] * len(self.totals), [0] * len(self.totals)
+        self._count_milli(range(len(self.totals)))
         self._changed = None
         self.renew()
 
@@ -140,11 +149,6 @@ class CardRow:
         self.awaiting.pop(uid, None)
         self._uses.pop(uid, None)
         self.renew()
-
-    @property
-    def free_milli(self) -> list[int]:
-        """What is free of each card's memory, in thousandths, rounded down; 0 for an unhealthy card."""
-        return [CARD_MILLI * free.memory // card.size for card, free in zip(self.node.cards, self.free, strict=True)]
 
     # -- queries ---------------------------------------------------------------------------------------------------
 
@@ -332,9 +336,11 @@ class CardRow:
         free = [was if use == use_before else _minus(total, use) for total, use, use_before, was in known]
         for place in self._freest_first(free)[:whole_anywhere] if whole_anywhere else ():
             free[place] = NOTHING
+        changed = [at for at, one in enumerate(free) if one is not before[at] and one != before[at]]
         if self._changed is not None:
-            self._changed.update([at for at, one in enumerate(free) if one is not before[at] and one != before[at]])
+            self._changed.update(changed)
         self.free = free
+        self._count_milli(changed)
         self._used = [None] * len(cards) if whole_anywhere else [*used]
 
     def _add(self, uses: Sequence[tuple[int, Use]]) -> None:
@@ -346,8 +352,18 @@ class CardRow:
                 return
             used = self._used[at] = known[0] + use.memory, known[1] + use.cores, known[2] + use.sharers
             free = self.free[at] = _minus(self.totals[at], used)
-            if self._changed is not None and free != before:
-                self._changed.add(at)
+            if free != before:
+                self._count_milli((at,))
+                if self._changed is not None:
+                    self._changed.add(at)
+
+    def _count_milli(self, places: Iterable[int]) -> None:
+        """Converts the free memory of these cards into thousandths."""
+        for place in places:
+            free, size = self.free[place], self.node.cards[place].size
+            milli = CARD_MILLI * free.memory
+            self.free_milli[place] = milli // size
+            self.fits_milli[place] = (milli + CARD_MILLI - 1) // size if free.sharers else 0
 
     def _uses_of(self, hold: Hold) -> tuple[tuple[int, Use], ...] | None:
         """Returns place and use of each present card of the hold; None if its cards are unknown, or one without an id is missing.

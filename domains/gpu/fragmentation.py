@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from itertools import compress
 from math import log
 from typing import Final
 
@@ -20,6 +21,8 @@ from multisched.framework.node_view import Bools, Float64, Int64, Scores
 from multisched.framework.normalize import MAX_SCORE
 from multisched.model.objects import CPU, Pod
 
+ROWS_FEW: Final = 8
+"""Rows that are scored in Python numbers, at most: a renewal of scores is mostly about the nodes of a few placed pods."""
 _FULL: Final = CARD_MILLI + 1
 _ZERO: Final = np.array(0)
 _NOISE: Final = 5e-7
@@ -61,6 +64,8 @@ class Fragmentation:
             return _points(fragments.of(left, rest, model) - fragments.of(left, idle, model))
         part, rows = demand.parts[0], candidates.rows
         fits = candidates.arrays.fitting(demand, part, rows)
+        if part.count == 1 and len(rows) <= ROWS_FEW:
+            return _scores_of_few(fragments, candidates, part, fits, cpu_milli)
         at = are_enough(fits, part.count).nonzero()[0]
         if not len(at):
             return np.zeros(len(rows), np.int64)
@@ -83,17 +88,14 @@ class Fragmentation:
 
         def by_score(fitting: Fitting) -> Sequence[int]:
             lefts = [cards[place] for place, _ in fitting]
-            if len(set(lefts)) < 2:
+            taken = set(lefts)
+            if len(taken) < 2:
                 return least_free_first(fitting)
-            fragments, model, idle = self.fragments(node.arrays.models), node.model, node.cpu_milli
-            rest, needed = max(idle - pod.requests.get(CPU, 0), 0), node.needed_milli(part)
-            before = fragments.of_one(cards, idle, model)
-            points: dict[int, int] = {}
-            for (place, _), left in zip(fitting, lefts, strict=True):
-                if left not in points:
-                    after = cards.copy()
-                    after[place] = max(left - needed, 0)
-                    points[left] = _points_of_one(fragments.of_one(after, rest, model) - before)
+            idle = node.cpu_milli
+            cpu_milli = idle, max(idle - pod.requests.get(CPU, 0), 0)
+            fragments = self.fragments(node.arrays.models)
+            rises = fragments.rises_of_one(cards, cpu_milli, node.model, node.needed_milli(part), taken)
+            points = dict(zip(taken, map(_points_of_one, rises), strict=True))
             return [-points[left] for left in lefts]
 
         return by_score
@@ -109,6 +111,21 @@ def _points_of_fitting(
         return _points(np.minimum.reduce(rises, axis=0, where=fits, initial=np.inf))
     after = _on_lowest(left, fits, needed, part.count)
     return _points(fragments.of(after, cpu_milli[1], model) - fragments.of(left, cpu_milli[0], model))
+
+
+def _scores_of_few(fragments: Fragments, candidates: Candidates, part: Part, fits: Bools, cpu_milli: int) -> Scores:
+    """Returns the scores of a few rows for a part of one card, in Python numbers: numpy would take longer."""
+    scores = np.zeros(len(candidates.rows), np.int64)
+    lefts, idle, models = candidates.left.T.tolist(), candidates.cpu_milli.tolist(), candidates.models.tolist()
+    needed: list[int] = candidates.needed_milli(part).tolist()
+    needed = needed if len(needed) == len(scores) else needed * len(scores)
+    for at, fitting in enumerate(fits.T.tolist()):
+        if True in fitting:
+            with_pod = max(idle[at] - cpu_milli, 0)
+            taken = set(compress(lefts[at], fitting))
+            rises = fragments.rises_of_one(lefts[at], (idle[at], with_pod), models[at], needed[at], taken)
+            scores[at] = _points_of_one(min(rises))
+    return scores
 
 
 def _on_lowest(left: Int64, fits: Bools, needed: Int64, count: int) -> Int64:

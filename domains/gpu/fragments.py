@@ -11,7 +11,7 @@ the mean over the typical pods by their shares.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -74,16 +74,6 @@ class Fragments:
         found: Float64 = np.add.reduce(self.by_card(left, cpu_milli, model), axis=0)
         return found
 
-    def of_one(self, left: Sequence[int], cpu_milli: int, model: int) -> float:
-        """Returns `of` one state, in Python numbers: for so few, numpy would take longer."""
-        state = model * self._states + bisect_right(self._levels, cpu_milli)
-        alone = self._alone_of.get(state) or self._tabled(state)
-        found = sum([alone[amount] for amount in left])
-        for milli, shares in self._several:
-            enough = [amount for amount in left if amount >= milli]
-            found -= shares.item(state * self._kinds + self._kind.item(len(enough))) * sum(enough)
-        return found
-
     def _tabled(self, state: int) -> list[float]:
         """Returns what `_alone` is for each number of thousandths left, and keeps it."""
         if len(self._alone_of) >= TABLES_MAX:
@@ -122,6 +112,29 @@ class Fragments:
             found -= (total - useful + after * still_enough) * self._share(
                 shares, with_pod, cards - (enough ^ still_enough)
             )
+        return found
+
+    def rises_of_one(
+        self, left: Sequence[int], cpu_milli: tuple[int, int], model: int, needed: int, taken: Iterable[int]
+    ) -> list[float]:
+        """Returns `rises` of one state, in Python numbers: for so few, numpy would take longer. `taken`: what is left of the cards to
+        take the pod from."""
+        without, with_pod = [model * self._states + bisect_right(self._levels, idle) for idle in cpu_milli]
+        alone = self._alone_of.get(with_pod) or self._tabled(with_pod)
+        shift = 0.0
+        if without != with_pod:
+            before = self._alone_of.get(without) or self._tabled(without)
+            shift = sum([alone[amount] - before[amount] for amount in left])
+        rests = [(amount, max(amount - needed, 0)) for amount in taken]
+        found = [alone[rest] - alone[amount] + shift for amount, rest in rests]
+        for milli, shares in self._several:
+            enough = [amount for amount in left if amount >= milli]
+            total, cards = sum(enough), len(enough)
+            useful = total * shares.item(without * self._kinds + self._kind.item(cards))
+            for at, (amount, rest) in enumerate(rests):
+                is_enough, still_enough = amount >= milli, rest >= milli
+                share = shares.item(with_pod * self._kinds + self._kind.item(cards - (is_enough ^ still_enough)))
+                found[at] += useful - (total - amount * is_enough + rest * still_enough) * share
         return found
 
     def _share(self, shares: Float64, state: Int64, cards: Int64) -> Float64:

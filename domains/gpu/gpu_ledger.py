@@ -67,6 +67,8 @@ class GpuLedger:
         self._served = served
         self._objects = objects
         self._dialects = dialects
+        self._labels = [pair for dialect in dialects for pair in dialect.labels.items()]
+        """Label of bindings -> the annotation with its value."""
         self._pods = PodReader(served, dialects)
         self.is_used_by, self.demands, self.dialect = self._pods.uses_gpus, self._pods.demands, self._pods.dialect
         self._accepted: tuple[Pod, int, object] | None = None
@@ -133,14 +135,16 @@ class GpuLedger:
     def timed_annotations(self, annotations: Mapping[str, str], now: datetime) -> Mapping[str, str]:
         """See `framework.ledger.TimedAnnotationLedger`."""
         found: dict[str, str] = {}
+        written = [key for key, text in annotations.items() if text]
         for dialect in self._dialects:
-            if any(annotations.get(key) for key in dialect.written):
+            if not dialect.written.isdisjoint(written):
                 found.update(dialect.timed_annotations(now))
         return found
 
     def binding_labels(self, annotations: Mapping[str, str]) -> Mapping[str, str]:
-        """See `framework.ledger.TimedAnnotationLedger`."""
-        return _labels(annotations, self._dialects)
+        """See `framework.ledger.TimedAnnotationLedger`. Leaves out a node's name that is too long for a label."""
+        texts = {label: annotations.get(key, "") for label, key in self._labels}
+        return {label: text for label, text in texts.items() if 0 < len(text) <= LABEL_MAX}
 
     def restore(self, pod: Pod, row: int) -> None:
         """Adds a bound pod's hold, from its spec and annotations. Of an existing hold on this row only the confirmation changes."""
@@ -397,12 +401,6 @@ class GpuLedger:
 def _emptied(pod: Pod, written: frozenset[str]) -> Mapping[str, str]:
     """Returns an empty text for each of these annotations of the pod."""
     return dict.fromkeys(written.intersection(pod.annotations), "") if pod.annotations else NO_ANSWER
-
-
-def _labels(annotations: Mapping[str, str], dialects: Iterable[Dialect]) -> Mapping[str, str]:
-    """Returns the labels of a binding with these annotations, without a node's name that is too long for a label."""
-    keys = {label: key for dialect in dialects for label, key in dialect.labels.items() if annotations.get(key)}
-    return {label: annotations[key] for label, key in keys.items() if len(annotations[key]) <= LABEL_MAX}
 
 
 def _indices(choice: object) -> Choice:

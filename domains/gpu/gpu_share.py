@@ -231,7 +231,7 @@ class GpuShare:
 
     def _running(self) -> Iterator[PodShape]:
         """Yields the shapes of the pods that hold GPUs. Amounts of memory are left out: the card is not known here."""
-        return self._shapes(pod for pod in self._context.hold.pods() if self._ledger.is_used_by(pod))
+        return self._shapes(self._context.hold.pods())
 
     def typical(self) -> Typical:
         """Returns the typical pods against which fragments are shown: those of the policy's scores, if it has any."""
@@ -239,14 +239,22 @@ class GpuShare:
 
     def _waiting(self) -> Iterator[PodShape]:
         """Yields the shapes of pending pods that request GPUs, like `_running`."""
-        return self._shapes(pod for pod in self._context.pending() if self._ledger.is_used_by(pod))
+        return self._shapes(self._context.pending())
 
     def _shapes(self, pods: Iterable[Pod]) -> Iterator[PodShape]:
+        """Reads only one of the pods that share all that a shape depends on, as those of a workload do: thousands may wait."""
+        known: dict[tuple[int, int, int, int], PodShape | None] = {}
         for pod in pods:
-            demands = self._ledger.demands(pod)
-            shape = shape_of(demands.first, pod.requests.get(CPU, 0)) if demands else None
+            key = id(pod.spec), id(pod.annotations), id(pod.labels), id(pod.held)
+            if key not in known:
+                known[key] = self._shape(pod)
+            shape = known[key]
             if shape is not None:
                 yield shape
+
+    def _shape(self, pod: Pod) -> PodShape | None:
+        demands = self._ledger.demands(pod)
+        return shape_of(demands.first, pod.requests.get(CPU, 0)) if demands else None
 
     def export_state(self) -> object:
         """See `framework.introspection.StateExportPlugin`: the learned typical pods."""

@@ -68,8 +68,8 @@ class PodMix:
         self._weights = {shape: weight / self._unit for shape, weight in kept}
         self._unit = 1.0
         counted = dict(self._weights)
-        for shape, _ in zip(waiting, range(WAITING_MAX), strict=False):
-            counted[shape] = counted.get(shape, 0.0) + self._unit
+        for shape, count in Counter(islice(waiting, WAITING_MAX)).items():
+            counted[shape] = counted.get(shape, 0.0) + count * self._unit
         found = typical_of(counted)
         if not self.typical or distance(found, self.typical) > MOVED:
             self.typical = found

@@ -425,7 +425,7 @@ class ClusterCache:
 
 def _kept(was: Mapping[str, str], now: Mapping[str, str], keys: frozenset[str]) -> Mapping[str, str]:
     """Returns labels or annotations as they are now, with these keys as they were."""
-    if was is now or all(was.get(key) == now.get(key) for key in keys):
+    if was is now or keys.isdisjoint(key for key, _ in was.items() ^ now.items()):
         return now
     kept = {key: text for key, text in now.items() if key not in keys}
     kept.update((key, was[key]) for key in keys if key in was)

@@ -197,7 +197,7 @@ class NodeTable:
         before = self._pods[row][pod.uid]
         self._pods[row][pod.uid] = pod
         self._pod_counts.replace(row, before, pod)
-        is_read_alike = before.labels is pod.labels and before.annotations is pod.annotations
+        is_read_alike = before.labels == pod.labels and before.annotations == pod.annotations
         if not is_read_alike or (before.is_deleting, before.is_victim) != (pod.is_deleting, pod.is_victim):
             self.touch(row)
         elif before.started_s != pod.started_s:

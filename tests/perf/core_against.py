@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import orjson
 
-from tests.perf import shapes, workload
+from tests.perf import gpu_fractions, shapes, workload
 from tests.perf.other_tree import HERE, checked_out
 
 WARM_UP: Final = 200
@@ -69,6 +69,18 @@ def shape_inputs(name: str, nodes: int, count: int) -> tuple[Iterable[bytes], It
         (_with_uid(node, f"n-{index}") for index, node in enumerate(workload.work_nodes(nodes))),
         (),
         (_with_uid(pod, f"p-{index}", namespace=workload.NAMESPACE) for index, pod in enumerate(pods)),
+    )
+
+
+def fraction_inputs(nodes: int, count: int) -> tuple[Iterable[bytes], Iterable[bytes], Iterable[bytes]]:
+    """The same of the parts of GPUs of `gpu_fractions`."""
+    return (
+        (_with_uid(node, f"n-{index}") for index, node in enumerate(gpu_fractions.nodes(nodes))),
+        (),
+        (
+            _with_uid(pod, f"p-{index}", namespace=workload.NAMESPACE)
+            for index, pod in enumerate(gpu_fractions.pods(count))
+        ),
     )
 
 

@@ -8,7 +8,8 @@ profile and number of nodes, the best of the rounds: decisions per second of CPU
 bytes per bound pod. `--check` holds them against the bars and exits 1 when one is missed.
 
 `--against REV [--shape classes plain services anti-affinity]` compares CPU per pod with another commit instead
-(`core_against.py`). `classes` are the pods above; the other shapes are those of `kube_bench`.
+(`core_against.py`). `classes` are the pods above; the other shapes are those of `kube_bench`. `--shape gpu-fractions`
+needs `--profile gpu`.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ PODS_BEFORE: Final = 5
 """Pods on every node before the first decision."""
 
 CLASSES_SHAPE: Final = "classes"
+FRACTIONS_SHAPE: Final = "gpu-fractions"
 COMPARED: Final = (CLASSES_SHAPE, "plain", "services", "anti-affinity")
 
 CHUNK: Final = 1_000
@@ -286,10 +288,8 @@ def missed(figures: Sequence[Figures]) -> list[str]:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    made = {
-        name: _class_inputs if name == CLASSES_SHAPE else partial(core_against.shape_inputs, name)
-        for name in options.shape
-    }
+    others = {CLASSES_SHAPE: _class_inputs, FRACTIONS_SHAPE: core_against.fraction_inputs}
+    made = {name: others.get(name) or partial(core_against.shape_inputs, name) for name in options.shape}
     for profile in options.profile:
         core_against.main(options.against, made, profile, options.nodes[0], options.rounds, options.lot)
     return 0
@@ -315,7 +315,8 @@ def main() -> int:
     parser.add_argument(
         "--against", metavar="REV", help="compare CPU per pod with this commit, on the first of --nodes"
     )
-    parser.add_argument("--shape", nargs="+", choices=[CLASSES_SHAPE, *shapes.BY_NAME], default=COMPARED)
+    shape_names = [CLASSES_SHAPE, FRACTIONS_SHAPE, *shapes.BY_NAME]
+    parser.add_argument("--shape", nargs="+", choices=shape_names, default=COMPARED)
     parser.add_argument("--lot", type=int, default=250, help="pods per round of --against")
     options = parser.parse_args()
     if options.against:

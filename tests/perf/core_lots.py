@@ -50,6 +50,8 @@ def play(core: Core, decoder: Decoder, lines: Sequence[bytes]) -> tuple[float, f
         entry = core.cache.placed(pod["metadata"]["uid"])
         assert entry is not None, "the pod was placed"
         pod["spec"]["nodeName"] = entry.node
+        if entry.annotations:
+            pod["metadata"]["annotations"] = {**pod["metadata"].get("annotations", {}), **entry.annotations}
     seen = [orjson.dumps(pod) for pod in pods]
     before = time.process_time()
     for line in seen:

@@ -243,10 +243,11 @@ def test_pods_create_no_resource_columns() -> None:
 def test_changed_pod_raises_the_row_version(change: dict[str, object]) -> None:
     table = NodeTable()
     row = table.set_node(make_node("n"))
-    pod = make_pod("p", name="p")
+    pod = make_pod("p", name="p", labels={"app": "x"}, annotations={"team": "y"})
     table.add_pod(row, pod)
     before = table.version(row)
-    table.replace_pod(row, make_pod("p", pod.spec, labels=pod.labels, annotations=pod.annotations, phase="Running"))
+    equal = {"labels": dict(pod.labels), "annotations": dict(pod.annotations)}
+    table.replace_pod(row, make_pod("p", pod.spec, phase="Running", **equal))
     assert table.version(row) == before
     table.replace_pod(row, make_pod("p", pod.spec, **change))
     assert table.version(row) == before + 1

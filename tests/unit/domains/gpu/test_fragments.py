@@ -73,8 +73,6 @@ def test_arrays_equal_plain_arithmetic(counts: dict[PodShape, int], states: list
     assert found.tolist() == pytest.approx(
         [plain_fragments.fragments(cards, idle, MODELS[number], typical) for cards, idle, number in states]
     )
-    one_by_one = [Fragments(typical, MODELS).of_one(*state) for state in states]
-    assert one_by_one == pytest.approx(found.tolist())
     by_card = Fragments(typical, MODELS).by_card(left.T, cpu_milli, model)
     assert by_card.sum(axis=0).tolist() == pytest.approx(found.tolist(), abs=1e-6)
     assert (by_card >= -1e-6).all()
@@ -99,6 +97,11 @@ def test_rises_equal_the_differences_of_fragments(
             left[:, [state]], idle[[state]], of_state
         )
         assert rises[place, state] == pytest.approx(expected[0], abs=1e-6)
+    for number, (cards, cpu_milli, of_model) in enumerate(states):
+        one_by_one = fragments.rises_of_one(
+            cards, (cpu_milli, max(cpu_milli - pod_cpu_milli, 0)), of_model, milli, cards
+        )
+        assert one_by_one == pytest.approx(rises[:, number].tolist(), abs=1e-9)
 
 
 def test_typical_pods_are_the_most_frequent_ones_with_95_percent() -> None:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from domains.gpu.dialects.fgd import MILLI
 from domains.gpu.dialects.whole import FGD_COUNT, FGD_MODEL
+from domains.gpu.fragmentation import ROWS_FEW
 from domains.gpu.gpu_share import GpuShare
 from domains.gpu.settings import POLICIES
 from domains.gpu.typical_pods import PodShape, TypicalPod
@@ -85,8 +86,9 @@ def test_fragmentation_prefers_a_node_that_keeps_room_for_whole_cards() -> None:
 
 
 NODES = st.lists(
-    st.lists(st.sampled_from((0, 100, 250, 500, 700, 1000)), min_size=1, max_size=5), min_size=1, max_size=5
+    st.lists(st.sampled_from((0, 100, 250, 500, 700, 1000)), min_size=1, max_size=5), min_size=1, max_size=ROWS_FEW + 3
 )
+"""Few rows and many: the policy scores them in different ways."""
 WANTED = st.builds(
     PodShape,
     st.sampled_from((0, 1000, 4000, 9000)),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
+from domains.gpu.dialects import PodDemands
 from domains.gpu.dialects.fgd import MILLI
 from domains.gpu.dialects.whole import FGD_COUNT
 from domains.gpu.gpu_share import GpuShare
@@ -118,6 +119,26 @@ def test_plugin_learns_from_running_placed_and_pending_pods() -> None:
 
     assert {one.shape.milli for one in plugin.mix.typical} == {400, 100, 700}
     assert plugin.sign(late) != signature, "scores of the mix before are not used any more"
+
+
+def test_waiting_pods_of_one_workload_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each review counts thousands of them."""
+    first, other = fraction("first", 700), fraction("other", 200)
+    pending = [first, *(replace(first, uid=f"u-{number}") for number in range(9)), other]
+    plugin = GpuShare(replace(make_context(), pending=lambda: pending), {"policy": "fragmentation"})
+    read: list[str] = []
+    demands = plugin._ledger.demands
+
+    def read_demands(pod: Pod) -> PodDemands:
+        read.append(pod.uid)
+        return demands(pod)
+
+    monkeypatch.setattr(plugin._ledger, "demands", read_demands)
+
+    shares = {one.shape.milli: one.share for one in plugin.typical()}
+
+    assert shares == pytest.approx({700: 10 / 11, 200: 1 / 11})
+    assert read == [first.uid, other.uid]
 
 
 def test_another_instance_adopts_what_was_learned() -> None:
