@@ -26,12 +26,17 @@ SLICES = "/apis/multisched.io/v1alpha1/slicesets"
 DEFINITION = Path(__file__).parents[3] / "deploy" / "crds" / "slicesets.yaml"
 NOTICE_S = 10.0
 LOOK_S = 0.1
-LENDER, BORROWER = frozenset({"gpu"}), frozenset({"job"})
+LENDER, BORROWER, LATER_BORROWER = frozenset({"gpu"}), frozenset({"job"}), frozenset({"web"})
 BOTH = LENDER | BORROWER
 
 
-def configuration(*, spread: bool = False, **loan: Any) -> str:
-    terms = {"return": {"notice": f"{NOTICE_S:g}s", "grace": "5s"}} | loan
+def configuration(*, spread: bool = False, has_later: bool = False, **loan: Any) -> str:
+    """`has_later`: a second borrower, of all nodes of the lender, gets what the first one leaves."""
+    returns = {"return": {"notice": f"{NOTICE_S:g}s", "grace": "5s"}}
+    loans = [{"from": "gpu", **returns, **loan}]
+    later = [
+        {"name": "web", "nodes": {"rule": "labelled"}, "loans": [{"from": "gpu", "return": {**returns["return"]}}]}
+    ]
     return yaml.safe_dump(
         {
             "apiVersion": "multisched.io/v1",
@@ -39,7 +44,8 @@ def configuration(*, spread: bool = False, **loan: Any) -> str:
             "lease": {"perDomain": True, "spread": spread},
             "domains": [
                 {"name": "gpu", "nodes": {"rule": "rest"}},
-                {"name": "job", "nodes": {"rule": "labelled"}, "loans": [{"from": "gpu", **terms}]},
+                {"name": "job", "nodes": {"rule": "labelled"}, "loans": loans},
+                *(later if has_later else ()),
             ],
         }
     )

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.integration.loans.sliced_cluster import BORROWER, BOTH, LENDER, NOTICE_S, SlicedCluster, play
+from tests.integration.loans.sliced_cluster import (
+    BORROWER,
+    BOTH,
+    LATER_BORROWER,
+    LENDER,
+    NOTICE_S,
+    SlicedCluster,
+    play,
+)
 
 
 def test_borrower_in_another_process_uses_what_it_claimed() -> None:
@@ -174,6 +182,25 @@ def test_borrower_works_on_while_the_lender_is_dead() -> None:
         assert len(sliced.bound("gpu")) == 4
 
     play(story)
+
+
+def test_what_a_later_borrower_does_not_hold_returns_to_the_first_one() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        for number in range(2):
+            await sliced.cluster.label(f"node-{number}", kept="yes")
+        await asyncio.sleep(20.0)
+        await sliced.add("web", 4)
+        await asyncio.sleep(20.0)
+        assert len(sliced.bound("web")) == 4
+        for number in range(2):
+            await sliced.cluster.label(f"node-{number}", kept=None)
+        await sliced.add("job", 12)
+        assert await sliced.until_bound("job", 10) < 20.0, "the later one holds a tenth more than its pods request"
+        await asyncio.sleep(2 * NOTICE_S)
+        assert len(sliced.bound("web")) == 4, "no pod has to end"
+
+    selector = {"matchExpressions": [{"key": "kept", "operator": "DoesNotExist"}]}
+    play(story, leads=(LENDER, BORROWER, LATER_BORROWER), has_later=True, selector=selector)
 
 
 def test_nothing_is_borrowed_without_the_definition() -> None:
