@@ -116,6 +116,53 @@ def test_needs_of_several_pods_within_a_second_are_one_write() -> None:
     play(story)
 
 
+def test_new_leader_of_the_lender_places_waiting_pods_before_it_lends() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        await sliced.add("gpu", 8, "1900m")
+        await asyncio.sleep(10.0)
+        sliced.start(LENDER)
+        await sliced.until_bound("gpu", 8)
+        assert await sliced.amounts() == (0, 0)
+        await asyncio.sleep(10.0)
+        assert await sliced.amounts() == (800, 0)
+        (found,) = await sliced.slices()
+        assert found["spec"]["writes"] == 1
+
+    play(story, leads=(BORROWER,))
+
+
+def test_claims_grow_while_pods_keep_coming() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        await asyncio.sleep(20.0)
+        (before,) = await sliced.slices()
+        for _ in range(60):
+            await sliced.add("job", 1, "500m")
+            await asyncio.sleep(0.3)
+        assert await sliced.until_bound("job", 60) < 4.0
+        (after,) = await sliced.slices()
+        assert after["status"]["writes"] - before["status"]["writes"] <= 9
+        await asyncio.sleep(60.0)
+        assert (await sliced.amounts())[1] <= 33_000, "what was claimed in advance is released"
+
+    play(story, nodes=6)
+
+
+def test_what_pods_of_the_lender_free_one_by_one_is_offered_together() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        pods = [await sliced.cluster.add_pod("gpu", "1", nodeName=f"node-{number % 2}") for number in range(12)]
+        await asyncio.sleep(25.0)
+        (before,) = await sliced.slices()
+        for name in pods:
+            await sliced.cluster.delete_pod(name)
+            await asyncio.sleep(1.0)
+        await asyncio.sleep(20.0)
+        assert await sliced.amounts() == (16_000, 0)
+        (after,) = await sliced.slices()
+        assert after["spec"]["writes"] - before["spec"]["writes"] <= 2
+
+    play(story)
+
+
 def test_claims_are_released_when_no_pod_uses_them() -> None:
     async def story(sliced: SlicedCluster) -> None:
         await asyncio.sleep(20.0)
