@@ -116,19 +116,24 @@ def test_needs_of_several_pods_within_a_second_are_one_write() -> None:
     play(story)
 
 
-def test_new_leader_of_the_lender_places_waiting_pods_before_it_lends() -> None:
+def test_new_leader_of_the_lender_tries_waiting_pods_before_it_lends_more() -> None:
     async def story(sliced: SlicedCluster) -> None:
-        await sliced.add("gpu", 8, "1900m")
-        await asyncio.sleep(10.0)
+        names = await sliced.add("gpu", 4, "2")
+        await asyncio.sleep(30.0)
+        (before,) = await sliced.slices()
+        assert await sliced.amounts() == (8_000, 0)
+        await sliced.cluster.kill(sliced.of(LENDER))
+        for name in names:
+            await sliced.cluster.delete_pod(name)
         sliced.start(LENDER)
-        await sliced.until_bound("gpu", 8)
-        assert await sliced.amounts() == (0, 0)
-        await asyncio.sleep(10.0)
-        assert await sliced.amounts() == (800, 0)
-        (found,) = await sliced.slices()
-        assert found["spec"]["writes"] == 1
+        while (await sliced.slices())[0]["spec"]["lenderEpoch"] == before["spec"]["lenderEpoch"]:
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(4.0)
+        assert await sliced.amounts() == (8_000, 0), "a pod that waits would have to take it back"
+        await asyncio.sleep(6.0)
+        assert await sliced.amounts() == (16_000, 0)
 
-    play(story, leads=(BORROWER,))
+    play(story)
 
 
 def test_claims_grow_while_pods_keep_coming() -> None:
