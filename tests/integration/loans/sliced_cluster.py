@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,15 @@ class SlicedCluster:
         offered = sum(one["cpuMilli"] for item in found for one in item["spec"].get("offers", {}).values())
         statuses = [item.get("status", {}).get("held") or {} for item in found]
         return offered, sum(one["cpuMilli"] for held in statuses for one in held.values())
+
+    async def reserved(self) -> dict[str, int]:
+        """Returns thousandths of cores by uid of a node: what the SliceSets offer or hold."""
+        found = Counter[str]()
+        for item in await self.slices():
+            offers, held = item["spec"].get("offers") or {}, item.get("status", {}).get("held") or {}
+            for uid in offers.keys() | held.keys():
+                found[uid] += max(half.get(uid, {}).get("cpuMilli", 0) for half in (offers, held))
+        return found
 
     def bound(self, domain: str) -> list[str]:
         return [pod.name for pod in self.cluster.stored("pods") if pod.node and pod.name.startswith(f"{domain}-")]

@@ -126,7 +126,10 @@ def test_new_leader_of_the_lender_tries_waiting_pods_before_it_lends_more() -> N
         for name in names:
             await sliced.cluster.delete_pod(name)
         sliced.start(LENDER)
-        while (await sliced.slices())[0]["spec"]["lenderEpoch"] == before["spec"]["lenderEpoch"]:
+        for _ in range(600):
+            (found,) = await sliced.slices()
+            if found["spec"]["lenderEpoch"] != before["spec"]["lenderEpoch"]:
+                break
             await asyncio.sleep(0.1)
         await asyncio.sleep(4.0)
         assert await sliced.amounts() == (8_000, 0), "a pod that waits would have to take it back"
@@ -143,6 +146,8 @@ def test_claims_grow_while_pods_keep_coming() -> None:
         for _ in range(60):
             await sliced.add("job", 1, "500m")
             await asyncio.sleep(0.3)
+            requested = sliced.requested("job")
+            assert requested <= (await sliced.amounts())[1], "no pod is bound before it is claimed"
         assert await sliced.until_bound("job", 60) < 4.0
         (after,) = await sliced.slices()
         assert after["status"]["writes"] - before["status"]["writes"] <= 9
@@ -250,6 +255,7 @@ def test_what_a_later_borrower_does_not_hold_returns_to_the_first_one() -> None:
         assert await sliced.until_bound("job", 10) < 20.0, "the later one holds a tenth more than its pods request"
         await asyncio.sleep(2 * NOTICE_S)
         assert len(sliced.bound("web")) == 4, "no pod has to end"
+        assert all(cpu <= 8_000 for cpu in (await sliced.reserved()).values())
 
     selector = {"matchExpressions": [{"key": "kept", "operator": "DoesNotExist"}]}
     play(story, leads=(LENDER, BORROWER, LATER_BORROWER), has_later=True, selector=selector)
