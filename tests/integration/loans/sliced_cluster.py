@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,17 @@ SLICES = "/apis/multisched.io/v1alpha1/slicesets"
 DEFINITION = Path(__file__).parents[3] / "deploy" / "crds" / "slicesets.yaml"
 NOTICE_S = 10.0
 LOOK_S = 0.1
-LENDER, BORROWER = frozenset({"gpu"}), frozenset({"job"})
+LENDER, BORROWER, LATER_BORROWER = frozenset({"gpu"}), frozenset({"job"}), frozenset({"web"})
 BOTH = LENDER | BORROWER
 
 
-def configuration(*, spread: bool = False, **loan: Any) -> str:
-    terms = {"return": {"notice": f"{NOTICE_S:g}s", "grace": "5s"}} | loan
+def configuration(*, spread: bool = False, has_later: bool = False, **loan: Any) -> str:
+    """`has_later`: a second borrower, of all nodes of the lender, gets what the first one leaves."""
+    returns = {"return": {"notice": f"{NOTICE_S:g}s", "grace": "5s"}}
+    loans = [{"from": "gpu", **returns, **loan}]
+    later = [
+        {"name": "web", "nodes": {"rule": "labelled"}, "loans": [{"from": "gpu", "return": {**returns["return"]}}]}
+    ]
     return yaml.safe_dump(
         {
             "apiVersion": "multisched.io/v1",
@@ -39,7 +45,8 @@ def configuration(*, spread: bool = False, **loan: Any) -> str:
             "lease": {"perDomain": True, "spread": spread},
             "domains": [
                 {"name": "gpu", "nodes": {"rule": "rest"}},
-                {"name": "job", "nodes": {"rule": "labelled"}, "loans": [{"from": "gpu", **terms}]},
+                {"name": "job", "nodes": {"rule": "labelled"}, "loans": loans},
+                *(later if has_later else ()),
             ],
         }
     )
@@ -122,6 +129,15 @@ class SlicedCluster:
         offered = sum(one["cpuMilli"] for item in found for one in item["spec"].get("offers", {}).values())
         statuses = [item.get("status", {}).get("held") or {} for item in found]
         return offered, sum(one["cpuMilli"] for held in statuses for one in held.values())
+
+    async def reserved(self) -> dict[str, int]:
+        """Returns thousandths of cores by uid of a node: what the SliceSets offer or hold."""
+        found = Counter[str]()
+        for item in await self.slices():
+            offers, held = item["spec"].get("offers") or {}, item.get("status", {}).get("held") or {}
+            for uid in offers.keys() | held.keys():
+                found[uid] += max(half.get(uid, {}).get("cpuMilli", 0) for half in (offers, held))
+        return found
 
     def bound(self, domain: str) -> list[str]:
         return [pod.name for pod in self.cluster.stored("pods") if pod.node and pod.name.startswith(f"{domain}-")]

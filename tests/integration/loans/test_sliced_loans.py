@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.integration.loans.sliced_cluster import BORROWER, BOTH, LENDER, NOTICE_S, SlicedCluster, play
+from tests.integration.loans.sliced_cluster import (
+    BORROWER,
+    BOTH,
+    LATER_BORROWER,
+    LENDER,
+    NOTICE_S,
+    SlicedCluster,
+    play,
+)
 
 
 def test_borrower_in_another_process_uses_what_it_claimed() -> None:
@@ -108,6 +116,63 @@ def test_needs_of_several_pods_within_a_second_are_one_write() -> None:
     play(story)
 
 
+def test_new_leader_of_the_lender_tries_waiting_pods_before_it_lends_more() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        names = await sliced.add("gpu", 4, "2")
+        await asyncio.sleep(30.0)
+        (before,) = await sliced.slices()
+        assert await sliced.amounts() == (8_000, 0)
+        await sliced.cluster.kill(sliced.of(LENDER))
+        for name in names:
+            await sliced.cluster.delete_pod(name)
+        sliced.start(LENDER)
+        for _ in range(600):
+            (found,) = await sliced.slices()
+            if found["spec"]["lenderEpoch"] != before["spec"]["lenderEpoch"]:
+                break
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(4.0)
+        assert await sliced.amounts() == (8_000, 0), "a pod that waits would have to take it back"
+        await asyncio.sleep(6.0)
+        assert await sliced.amounts() == (16_000, 0)
+
+    play(story)
+
+
+def test_claims_grow_while_pods_keep_coming() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        await asyncio.sleep(20.0)
+        (before,) = await sliced.slices()
+        for _ in range(60):
+            await sliced.add("job", 1, "500m")
+            await asyncio.sleep(0.3)
+            requested = sliced.requested("job")
+            assert requested <= (await sliced.amounts())[1], "no pod is bound before it is claimed"
+        assert await sliced.until_bound("job", 60) < 4.0
+        (after,) = await sliced.slices()
+        assert after["status"]["writes"] - before["status"]["writes"] <= 9
+        await asyncio.sleep(60.0)
+        assert (await sliced.amounts())[1] <= 33_000, "what was claimed in advance is released"
+
+    play(story, nodes=6)
+
+
+def test_what_pods_of_the_lender_free_one_by_one_is_offered_together() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        pods = [await sliced.cluster.add_pod("gpu", "1", nodeName=f"node-{number % 2}") for number in range(12)]
+        await asyncio.sleep(25.0)
+        (before,) = await sliced.slices()
+        for name in pods:
+            await sliced.cluster.delete_pod(name)
+            await asyncio.sleep(1.0)
+        await asyncio.sleep(20.0)
+        assert await sliced.amounts() == (16_000, 0)
+        (after,) = await sliced.slices()
+        assert after["spec"]["writes"] - before["spec"]["writes"] <= 2
+
+    play(story)
+
+
 def test_claims_are_released_when_no_pod_uses_them() -> None:
     async def story(sliced: SlicedCluster) -> None:
         await asyncio.sleep(20.0)
@@ -174,6 +239,26 @@ def test_borrower_works_on_while_the_lender_is_dead() -> None:
         assert len(sliced.bound("gpu")) == 4
 
     play(story)
+
+
+def test_what_a_later_borrower_does_not_hold_returns_to_the_first_one() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        for number in range(2):
+            await sliced.cluster.label(f"node-{number}", kept="yes")
+        await asyncio.sleep(20.0)
+        await sliced.add("web", 4)
+        await asyncio.sleep(20.0)
+        assert len(sliced.bound("web")) == 4
+        for number in range(2):
+            await sliced.cluster.label(f"node-{number}", kept=None)
+        await sliced.add("job", 12)
+        assert await sliced.until_bound("job", 10) < 20.0, "the later one holds a tenth more than its pods request"
+        await asyncio.sleep(2 * NOTICE_S)
+        assert len(sliced.bound("web")) == 4, "no pod has to end"
+        assert all(cpu <= 8_000 for cpu in (await sliced.reserved()).values())
+
+    selector = {"matchExpressions": [{"key": "kept", "operator": "DoesNotExist"}]}
+    play(story, leads=(LENDER, BORROWER, LATER_BORROWER), has_later=True, selector=selector)
 
 
 def test_nothing_is_borrowed_without_the_definition() -> None:

@@ -156,6 +156,9 @@ async def test_loan_is_offered_claimed_recalled_and_returned() -> None:
     charged["uid-1"] = half = SliceAmount(2_000, 1 << 33, 10)
     lender.recall("uid-1", NOTHING, 1_700_000_000)
     await exchange()
+    assert lender.reserved("uid-1") == AMOUNT
+    borrower.return_parts()
+    await exchange()
     (known,) = lender.known()
     assert known.spec is not None
     assert known.spec.offers["uid-1"] == SliceOffer(NOTHING, want_by_s=1_700_000_000)

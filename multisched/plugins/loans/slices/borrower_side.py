@@ -22,8 +22,12 @@ from multisched.plugins.loans.loan_ledger import LoanLedger
 from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices, claim_block
 from multisched.plugins.loans.slices.slice_rows import LoanKey
 
-LINGER_S: Final = 30.0
-"""What no pod has used for so long is released."""
+LINGER_S: Final = 15.0
+"""What no pod has used for so long is released, at latest after twice the time."""
+BLOCK_PERCENT: Final = 10
+"""What a claim takes in addition to the pods that wait for it. Each further one takes twice as much more as the one before."""
+DOUBLED_MAX: Final = 4
+"""How often that is doubled."""
 NODES_PER_STEP: Final = 200
 """Nodes that are looked at before other tasks run."""
 WITHDRAWN: Final = "the lender offers less of the node than before"
@@ -33,11 +37,10 @@ class _Wanted(msgspec.Struct):
     """What should be held of one node."""
 
     amount: SliceAmount = NOTHING
-    is_idle_since_s: float | None = None
-    """Since when less is needed."""
-
-
-_NOTHING_WANTED: Final = _Wanted()
+    most: SliceAmount = NOTHING
+    """The most that was needed since `BorrowerSide` began to count."""
+    most_before: SliceAmount = NOTHING
+    """The same of the time before."""
 
 
 class BorrowerSide:
@@ -50,6 +53,10 @@ class BorrowerSide:
         self._ledger = ledger
         self._pool = ledger.slices.pool_of[key]
         self._wanted: dict[str, _Wanted] = {}
+        self._doubled = 0
+        """How often the block of a claim was doubled: it grows while pods keep coming."""
+        self._counts_until_s = 0.0
+        """When what was needed before is forgotten."""
 
     @property
     def machine(self) -> BorrowerSlices | None:
@@ -71,7 +78,7 @@ class BorrowerSide:
         machine.settle()
         for uid in machine.nodes():
             if held := machine.held(uid):
-                self._wanted[uid] = _Wanted(held)
+                self._wanted[uid] = _Wanted(held, most=held)
 
     def refresh(self) -> bool:
         """Reads again what is offered; returns True if that is more somewhere."""
@@ -159,20 +166,28 @@ class BorrowerSide:
         """Claims what pods wait for. Pauses between the nodes."""
         machine, slices = self.machine, self._ledger.slices
         assert machine is not None, "a term has begun"
+        is_more, percent = False, BLOCK_PERCENT << self._doubled
         for count, row in enumerate(list(slices.waiting_rows()), 1):
             if count % NODES_PER_STEP == 0:
                 await asyncio.sleep(0)
             if row not in slices.waiting_rows() or not slices.is_lent(self.key, row):
                 continue
-            uid, charged = slices.uid_of(row), self._charged_on(row)
-            wanted = self._wanted.get(uid, _NOTHING_WANTED).amount
-            if not (charged + slices.waiting_on(row)).is_within(wanted):
-                self._set(machine, uid, claim_block(charged, slices.waiting_on(row)) | wanted)
+            uid, need = slices.uid_of(row), self._charged_on(row) + slices.waiting_on(row)
+            wanted = self._wanted.get(uid) or _Wanted()
+            wanted.most |= need
+            if not need.is_within(wanted.amount):
+                self._set(machine, uid, wanted, claim_block(need, machine.offered_of(uid), percent) | wanted.amount)
+                is_more = True
+        self._doubled = min(self._doubled + is_more, DOUBLED_MAX)
 
     async def release(self, now_s: float) -> None:
         """Releases what no pod has used for a while, and nodes that are not on loan any more. Pauses between the nodes."""
         machine, slices = self.machine, self._ledger.slices
         assert machine is not None, "a term has begun"
+        machine.return_parts()
+        is_over = now_s >= self._counts_until_s
+        if is_over:
+            self._counts_until_s, self._doubled = now_s + LINGER_S, self._doubled // 2
         for count, uid in enumerate(list(self._wanted), 1):
             if count % NODES_PER_STEP == 0:
                 await asyncio.sleep(0)
@@ -180,20 +195,23 @@ class BorrowerSide:
             if wanted is None:
                 continue
             if row is None or not slices.is_lent(self.key, row):
-                self._set(machine, uid, NOTHING)
+                self._set(machine, uid, wanted, NOTHING)
                 continue
             need = slices.held(self.key, row)
-            if need == wanted.amount or not claim_block(need, NOTHING).is_within(wanted.amount):
-                wanted.is_idle_since_s = None
-            elif wanted.is_idle_since_s is None:
-                wanted.is_idle_since_s = now_s
-            elif now_s >= wanted.is_idle_since_s + LINGER_S:
-                self._set(machine, uid, need)
+            wanted.most |= need
+            if is_over:
+                most = wanted.most | wanted.most_before
+                wanted.most, wanted.most_before = need, wanted.most
+                offered = machine.offered_of(uid)
+                kept = claim_block(most, offered, 0)
+                if kept != wanted.amount and claim_block(most, offered, BLOCK_PERCENT).is_within(wanted.amount):
+                    self._set(machine, uid, wanted, kept)
 
-    def _set(self, machine: BorrowerSlices, uid: str, amount: SliceAmount) -> None:
+    def _set(self, machine: BorrowerSlices, uid: str, wanted: _Wanted, amount: SliceAmount) -> None:
         machine.want(uid, amount)
+        wanted.amount = amount
         if amount:
-            self._wanted[uid] = _Wanted(amount)
+            self._wanted[uid] = wanted
         else:
             self._wanted.pop(uid, None)
 

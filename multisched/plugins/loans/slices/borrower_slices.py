@@ -15,7 +15,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Final
 
 import msgspec
 
@@ -31,9 +30,6 @@ from multisched.model.slice_parts import (
 from multisched.model.version import NO_VERSION, Version
 from multisched.plugins.loans.slices.tracked_slices import SliceMachine, TrackedSlices
 
-BLOCK_PERCENT: Final = 10
-"""What a claim takes in addition to the pods that wait for it."""
-
 Charged = Mapping[str, SliceAmount]
 """By uid of each node that is not the borrower's own: what its pods on the node request; see S2."""
 
@@ -44,6 +40,10 @@ class _Claimed(TrackedSlices):
     def __init__(self, blank: SliceSet) -> None:
         super().__init__(blank)
         self.confirmed: Mapping[str, SliceAmount] = {}
+        self.keeps_parts = False
+        """Parts of recalled amounts are not in use any more, and are returned with the next write."""
+        self.returns_parts = False
+        """They are returned now."""
 
     def uids(self) -> set[str]:
         spec, status = (None, None) if self.seen is None else (self.seen.spec, self.seen.status)
@@ -168,6 +168,13 @@ class BorrowerSlices(SliceMachine[_Claimed]):
             self._wanted.pop(uid, None)
         self.touch((uid,))
 
+    def return_parts(self) -> None:
+        """Returns what is not in use any more of recalled amounts that are in use yet. The caller calls it regularly."""
+        for tracked in self._objects.values():
+            if tracked.keeps_parts:
+                tracked.keeps_parts, tracked.returns_parts = False, True
+                self._due[tracked.blank.name] = tracked
+
     def problems(self) -> dict[str, str]:
         """Returns, by object, what keeps a write or a reading from being as it should."""
         found = {}
@@ -244,9 +251,25 @@ class BorrowerSlices(SliceMachine[_Claimed]):
             return None
         status = SliceStatus(tracked.epoch, tracked.next_writes(SliceStatus), is_complete=True, held=held)
         before = seen.status
-        if tracked.unresolved or before is None or not before.is_complete or dict(before.held) != held:
+        if tracked.unresolved or before is None or not before.is_complete:
             return tracked.write_request(status)
+        if dict(before.held) != held:
+            tracked.keeps_parts = not tracked.returns_parts and self._are_parts(tracked, before.held, held)
+            tracked.returns_parts = False
+            return None if tracked.keeps_parts else tracked.write_request(status)
         return None if dict(tracked.confirmed) == held else tracked.read_request()
+
+    @staticmethod
+    def _are_parts(tracked: _Claimed, before: Charged, after: Charged) -> bool:
+        """Reports whether a write would only return parts of recalls: on each node that changes, more than is offered is in use yet.
+
+        The pods of a node end one by one, and the lender needs all that it recalls.
+        """
+        for uid in before.keys() | after.keys():
+            old, new = before.get(uid, NOTHING), after.get(uid, NOTHING)
+            if old != new and (not new.is_within(old) or new.is_within(tracked.offer(uid).amount)):
+                return False
+        return True
 
     def _raised(self, tracked: _Claimed, seen: SliceSet, held: dict[str, SliceAmount] | None) -> SliceStatus:
         """Returns the first half under a new epoch: that of the former leader, unless the pods are already known."""
@@ -288,7 +311,18 @@ class BorrowerSlices(SliceMachine[_Claimed]):
         return total
 
 
-def claim_block(charged: SliceAmount, waiting: SliceAmount) -> SliceAmount:
-    """Returns what to claim of a node: what is in use and what waits, and a tenth of that more."""
-    need = charged + waiting
-    return SliceAmount(*(amount + -(-amount * BLOCK_PERCENT // 100) for amount in msgspec.structs.astuple(need)))
+def claim_block(need: SliceAmount, offered: SliceAmount, percent: int) -> SliceAmount:
+    """Returns what to claim of a node for `need` and `percent` more: of each resource at least the largest share of its offer.
+
+    The rest of a node's memory is of no use to the lender without its CPU, and the next pods may need more of it than those before.
+    """
+    more, offers = (
+        [amount * (100 + percent) for amount in msgspec.structs.astuple(need)],
+        msgspec.structs.astuple(offered),
+    )
+    share = min(
+        1.0, max((amount / (100 * offer) for amount, offer in zip(more, offers, strict=True) if offer), default=0.0)
+    )
+    return SliceAmount(
+        *(max(-(-amount // 100), int(share * offer)) for amount, offer in zip(more, offers, strict=True))
+    )

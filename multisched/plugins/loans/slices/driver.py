@@ -37,7 +37,11 @@ GATHER_S: Final = 0.05
 """What changes within this time is one write."""
 WRITE_EVERY_S: Final = 1.0
 """Pause after a write. The first of several changes is written at once, and the others together."""
+BUSY_EVERY_S: Final = 2.0
+"""Pause after a write that follows another one without a longer pause."""
 OFFER_EVERY_S: Final = 5.0
+RAISE_EVERY_S: Final = 15.0
+"""Pause between two looks at which more is offered than before. What pods of the lender free in this time is one write."""
 RELEASE_EVERY_S: Final = 5.0
 OBJECTS_PER_STEP: Final = 1
 """SliceSets that are looked at before other tasks run: each has up to 256 nodes."""
@@ -74,6 +78,8 @@ class SliceDriver:
         self._shown_at = -1
         self._offered: dict[int, tuple[float, int]] = {}
         """id() of the side -> when it is looked at again, monotonic, and the version of the needs that were considered."""
+        self._raises_from_s: dict[int, float] = {}
+        """id() of the side -> when more may be offered again, monotonic."""
         self._releases_from_s = 0.0
         self._adopting: asyncio.Task[None] | None = None
         self._pauses: dict[int, tuple[float, float]] = {}
@@ -133,6 +139,7 @@ class SliceDriver:
             side.settle()
             side.refresh()
         self._is_settled = True
+        self._raises_from_s.clear()  # waiting pods of the lender come first
         self.wake()
 
     # -- leading ---------------------------------------------------------------------------------------------------
@@ -225,7 +232,11 @@ class SliceDriver:
             if self._is_paused(side, monotonic_s) or (not is_regular and needs == needs_at):
                 continue
             self._offered[id(side)] = monotonic_s + OFFER_EVERY_S if is_regular else from_s, needs
-            await side.offer(now_s, slices.may_write, raises=is_regular)
+            raises_from_s = self._raises_from_s.setdefault(id(side), monotonic_s + OFFER_EVERY_S)
+            raises = is_regular and monotonic_s >= raises_from_s
+            if raises:
+                self._raises_from_s[id(side)] = monotonic_s + RAISE_EVERY_S
+            await side.offer(now_s, slices.may_write, raises=raises)
         await asyncio.sleep(0)
         self._reports.look_for_foreign(self.lent)
         await asyncio.sleep(0)
@@ -256,8 +267,11 @@ class SliceDriver:
             pause_s = min(PAUSE_MAX_S, max(RETRY_S, 2 * before_s, reply.retry_after_s))
             self._pauses[id(side)] = pause_s, now_s + pause_s
         else:
-            is_written = reply.answer is SliceAnswer.DONE and request.call is not SliceCall.READ
-            self._pauses[id(side)] = 0.0, now_s + WRITE_EVERY_S * is_written
+            pause_s = 0.0
+            if reply.answer is SliceAnswer.DONE and request.call is not SliceCall.READ:
+                is_busy = now_s < self._pauses.get(id(side), (0.0, 0.0))[1] + WRITE_EVERY_S
+                pause_s = BUSY_EVERY_S if is_busy else WRITE_EVERY_S
+            self._pauses[id(side)] = 0.0, now_s + pause_s
             self.wake()
         if isinstance(side, BorrowerSide) and side.machine is not None:
             rows = map(self._ledger.slices.row_of, side.machine.nodes_in(request.name))

@@ -18,7 +18,7 @@ from multisched.model.cluster_objects import SliceSet
 from multisched.model.objects import PODS
 from multisched.model.slice_parts import NOTHING, SliceAmount, SliceOffer, buckets_for
 from multisched.plugins.loans.loan_ledger import LoanLedger
-from multisched.plugins.loans.pools import at_rows, grown_to
+from multisched.plugins.loans.pools import Pool, at_rows, grown_to
 from multisched.plugins.loans.slices.lender_slices import LenderSlices
 from multisched.plugins.loans.slices.slice_rows import RESOURCES, LoanKey, grown_columns
 from multisched.plugins.loans.terms import LoanTerms
@@ -119,7 +119,7 @@ class LenderSide:
         for number in self._numbers:
             rows = self._rows(number)
             is_other = self._is_other(rows)
-            for name, amounts in self._wanted(number, rows).items():
+            for name, amounts in self._wanted(rows)[0].items():
                 is_other |= amounts != at_rows(self._columns.get(name), rows, -1)
             rows = rows[is_other]
             for first in range(0, len(rows), ROWS_PER_STEP):
@@ -152,12 +152,12 @@ class LenderSide:
         """Offers of these rows what the terms leave, as far as there is room; `reserved` counts it when this returns."""
         slices, loan, changed = self._ledger.slices, self._pool.loans[number], list[str]()
         rows = rows[self._pool.loans_at(rows) == number]
-        wanted, room = self._wanted(number, rows), {name: self._room(name, rows) for name in RESOURCES}
+        (wanted, kept), room = self._wanted(rows), {name: self._room(name, rows) for name in RESOURCES}
         until_s = self._until_s(loan, now_s)
         for at, row in enumerate(rows.tolist()):
             uid = slices.uid_of(row)
             changed.append(uid)
-            amount = _amount_at(wanted, at)
+            amount = _amount_at(wanted, at) | (machine.held(uid) & _amount_at(kept, at))
             if self._is_unled or self._ledger.needs.on(row):
                 amount &= machine.held(uid)  # nothing new is lent
             if not raises:
@@ -207,15 +207,24 @@ class LenderSide:
         node = self._ledger.nodes.node(row).name
         machine.offer(uid, node, wanted, room, typical=NOTHING if is_needed or not wanted.amount else TYPICAL)
 
-    def _wanted(self, number: int, rows: Rows) -> Mapping[str, Int64]:
-        """Returns resource -> int64[rows]: what the terms let the borrower hold."""
-        loan = self._pool.loans[number]
-        if not self._pool.is_open[number]:
-            return {name: np.zeros(len(rows), np.int64) for name in RESOURCES}
-        found = {}
+    def _wanted(self, rows: Rows) -> tuple[Mapping[str, Int64], Mapping[str, Int64]]:
+        """Returns resource -> int64[rows] twice: what the terms let the borrower hold apart from what they let those before it hold, and
+        apart from what those hold or may hold. The second one is for what is held already."""
+        wanted, kept = {}, {}
         for name in RESOURCES:
-            amounts = self._ledger.lendable(self._pool, loan, name, rows) - self._held_by_others(name, rows)
-            found[name] = np.maximum(0, amounts) if name in loan.resources else np.zeros(len(rows), np.int64)
+            terms = self._terms(self._pool, name, rows)
+            held_before, wanted_before = self._kept_for_earlier(name, rows)
+            wanted[name], kept[name] = np.maximum(0, terms - wanted_before), np.maximum(0, terms - held_before)
+        return wanted, kept
+
+    def _terms(self, pool: Pool, resource: str, rows: Rows) -> Int64:
+        """Returns int64[rows]: what the terms let the borrower of the pool hold of this lender, other borrowers apart."""
+        found: Int64 = np.zeros(len(rows), np.int64)
+        numbers = pool.loans_at(rows)
+        for number, loan in enumerate(pool.loans):
+            if loan.lender == self.key[0] and pool.is_open[number] and resource in loan.resources:
+                at = (numbers == number).nonzero()[0]
+                found[at] = np.maximum(0, self._ledger.lendable(pool, loan, resource, rows[at]))
         return found
 
     def _room(self, resource: str, rows: Rows) -> Int64:
@@ -226,15 +235,22 @@ class LenderSide:
         room: Int64 = free + own - slices.kept(self._others(), resource, rows)
         return room
 
-    def _held_by_others(self, resource: str, rows: Rows) -> Int64:
-        """Returns int64[rows]: what borrowers before this one hold or may hold."""
+    def _kept_for_earlier(self, resource: str, rows: Rows) -> tuple[Int64, Int64]:
+        """Returns int64[rows] twice: what borrowers before this one hold or may hold; and that, or what their terms let them hold.
+
+        A later borrower that was offered what the first one did not need for a while would keep it otherwise, used or not.
+        """
         slices = self._ledger.slices
-        total: Int64 = np.zeros(len(rows), np.int64)
-        for key in self._others():
-            pool = slices.pool_of[key]
-            if self._ledger.pools.index(pool) < self._ledger.pools.index(self._pool):
-                total += np.maximum(slices.reserved(key, resource, rows), pool.held_at(resource, rows))
-        return total
+        held: Int64 = np.zeros(len(rows), np.int64)
+        wanted: Int64 = np.zeros(len(rows), np.int64)
+        for key, pool in slices.pool_of.items():
+            if key == self.key:
+                break
+            if key[0] == self.key[0]:
+                of_one = np.maximum(slices.reserved(key, resource, rows), pool.held_at(resource, rows))
+                wanted += np.maximum(of_one, self._terms(pool, resource, rows) - wanted)
+                held += of_one
+        return held, wanted
 
     def _others(self) -> Sequence[LoanKey]:
         return [key for key in self._ledger.slices.pool_of if key[0] == self.key[0] and key != self.key]

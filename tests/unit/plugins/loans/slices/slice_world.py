@@ -23,6 +23,8 @@ from tests.unit.plugins.loans.slices.slice_judge import BORROWER, LENDER, Amount
 
 DURATION_S: Final = 30
 RENEW_DEADLINE_S: Final = 20
+PARTS_EVERY_S = 5
+"""How often a borrower returns parts of what is recalled."""
 BIND_DEADLINE_S: Final = 5
 NAMESPACE: Final = "multisched-system"
 ALLOCATABLE: Final[Mapping[str, Amount]] = {"node-a": (20, 200, 12), "node-b": (12, 300, 9)}
@@ -168,6 +170,8 @@ class Replica:
             charged = self.charged_by_node()
             self.machine.touch(uid for uid in ALLOCATABLE if charged.get(uid) != self.sent_with.get(uid))
             self.sent_with = charged
+            if self.world.now_s % PARTS_EVERY_S == 0:
+                self.machine.return_parts()
             requests = self.machine.next_requests(charged)
         for request in requests:
             if not self.delay_s and self.world.random.random() < self.world.speed:

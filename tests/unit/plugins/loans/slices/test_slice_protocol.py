@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from hypothesis import example, given
@@ -119,6 +120,46 @@ def test_only_objects_of_changed_nodes_are_looked_at() -> None:
     while exchange():
         pass
     assert (lender.reserved("n8"), borrower.usable("n7")) == (NOTHING, amount)
+
+
+def test_borrower_returns_a_recalled_node_as_a_whole_or_when_asked_for_parts() -> None:
+    api, charged, writes = SliceApi(SliceJudge({})), dict[str, SliceAmount](), list[int]()
+    lender, borrower = LenderSlices(LENDER, BORROWER, NAMESPACE, 1), BorrowerSlices(LENDER, BORROWER, NAMESPACE)
+
+    def use(cores: int) -> int:
+        """The pods on the node request so much now; returns how many cores the object holds then."""
+        charged["n"] = SliceAmount(cores, cores, cores)
+        borrower.touch(["n"])
+        settle()
+        (found,) = api.listed()
+        assert found.status is not None
+        writes.append(found.status.writes)
+        return found.status.held["n"].cpu_milli
+
+    def settle() -> None:
+        while sent := [(lender, one) for one in lender.next_requests()] + [
+            (borrower, one) for one in borrower.next_requests(charged)
+        ]:
+            for machine, request in sent:
+                machine.answered(request, api.handle(request))
+            for found in api.listed():
+                lender.observe(found)
+                borrower.observe(found)
+
+    lender.begin_term([])
+    borrower.begin_term([])
+    borrower.settle()
+    lender.offer("n", "n", SliceOffer(SliceAmount(9, 9, 9)), room=SliceAmount(9, 9, 9))
+    borrower.want("n", SliceAmount(9, 9, 9))
+    assert use(9) == 9
+    lender.recall("n", SliceAmount(4, 4, 4), 60)
+    assert use(7) == 9, "a part"
+    assert use(6) == 9
+    borrower.return_parts()
+    assert use(6) == 6
+    assert use(5) == 6, "a part again"
+    assert use(3) == 4, "the whole"
+    assert [after - before for before, after in pairwise(writes)] == [0, 0, 1, 0, 1]
 
 
 def test_judge_accepts_a_full_node_and_reports_one_more_pod() -> None:
