@@ -33,7 +33,7 @@ BEST = scored(190, NodeResourcesFit=99, ImageLocality=91)
         (attempt(scored(0)), "the only feasible node"),
         (
             attempt(BEST, scored(190, NodeResourcesFit=99, ImageLocality=51), snapshot="earlier"),
-            "score 190, of other nodes not recorded",
+            "score 190, no runner-up is recorded",
         ),
         (Attempt(number=1, ago_s=0.0, outcome="refused"), ""),
     ],
