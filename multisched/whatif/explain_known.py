@@ -278,7 +278,9 @@ def _wakes(worker: DomainWorker, entry: QueueEntry) -> Iterator[Wake]:
     for name in entry.plugins:
         plugin = by_name.get(name)
         if name == GANG_PLUGIN and entry.state is QueueState.GATED:
-            yield Wake(plugin=name, events=("a member of its gang is added or changes", "what its gang asks for changes"))
+            yield Wake(
+                plugin=name, events=("a member of its gang is added or changes", "what its gang asks for changes")
+            )
         elif isinstance(plugin, EnqueueExtensions):
             events = (_event_words(registration.event) for registration in plugin.events_to_register())
             yield Wake(plugin=name, events=tuple(dict.fromkeys(events)))

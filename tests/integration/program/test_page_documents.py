@@ -131,7 +131,9 @@ def test_every_change_of_the_cluster_is_counted_and_rest_is_not() -> None:
 
 def test_overview_lists_decisions_of_all_domains_by_time() -> None:
     async def main() -> None:
-        async with opened(f"{HEAD}domains: [{{name: tests}}, {{name: other, loans: [{{from: tests}}]}}]\n", n1="64") as (cluster, page):
+        async with opened(
+            f"{HEAD}domains: [{{name: tests}}, {{name: other, loans: [{{from: tests}}]}}]\n", n1="64"
+        ) as (cluster, page):
             for name, domain in (("first", "other"), ("second", "tests"), ("third", "other")):
                 await cluster.pod(name, cpu="1", scheduler=f"{domain}-scheduler")
                 await cluster.bound(name)
