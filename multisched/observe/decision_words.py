@@ -28,6 +28,8 @@ def why(attempt: Attempt) -> str:
         return ""
     if not winner.parts:
         return "its nominated node" if attempt.number > 1 else "the only feasible node"
+    if attempt.snapshot == "earlier":  # scores of other nodes are from another attempt: they say nothing about this one
+        return f"score {winner.total}, no runner-up is recorded"
     part = _deciding(winner, attempt.runners_up[0] if attempt.ties <= 1 and attempt.runners_up else None)
     if part is None:
         return f"score {winner.total}" + (f", next {attempt.runners_up[0].total}" if attempt.runners_up else "")

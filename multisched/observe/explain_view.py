@@ -150,6 +150,8 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Resource -> what the pod requests: milli-CPU for cpu, bytes or counts for all others."""
     since_s: float = 0.0
     """Seconds in this state; 0 if unknown."""
+    waiting_s: float = 0.0
+    """Seconds since the queue got it; 0 for a pod that is not in the queue."""
     retry_in_s: float | None = None
     """Seconds until it is retried even without an event; None if it is not retried by time."""
     attempts_made: int = 0

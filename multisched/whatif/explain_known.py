@@ -52,8 +52,8 @@ _THINGS: Mapping[EventResource, str] = {
     Resource.WILDCARD: "anything",
 }
 _ACTIONS = (
-    (Action.ADD, "comes"),
-    (Action.DELETE, "goes"),
+    (Action.ADD, "is added"),
+    (Action.DELETE, "is deleted"),
     (Action.UPDATE_NODE_ALLOCATABLE, "changes its allocatable"),
     (Action.UPDATE_NODE_LABEL, "changes its labels"),
     (Action.UPDATE_NODE_TAINT, "changes its taints"),
@@ -177,6 +177,7 @@ def describe(program: Program, known: KnownPod, query: ExplainQuery) -> PodView:
         state=_state(worker, entry),
         waiting_for=_waiting_for(worker, entry, known.node, now_s),
         since_s=now_s - entry.since_s,
+        waiting_s=now_s - entry.added_s,
         retry_in_s=None if entry.retry_at_s is None else max(0.0, entry.retry_at_s - now_s),
         attempts_made=entry.attempts,
         wakes=tuple(_wakes(worker, entry)),
@@ -277,7 +278,9 @@ def _wakes(worker: DomainWorker, entry: QueueEntry) -> Iterator[Wake]:
     for name in entry.plugins:
         plugin = by_name.get(name)
         if name == GANG_PLUGIN and entry.state is QueueState.GATED:
-            yield Wake(plugin=name, events=("a member of its gang comes or changes", "what its gang asks for changes"))
+            yield Wake(
+                plugin=name, events=("a member of its gang is added or changes", "what its gang asks for changes")
+            )
         elif isinstance(plugin, EnqueueExtensions):
             events = (_event_words(registration.event) for registration in plugin.events_to_register())
             yield Wake(plugin=name, events=tuple(dict.fromkeys(events)))
@@ -289,5 +292,5 @@ def _event_words(event: ClusterEvent) -> str:
     kind = event.resource.value
     thing = _THINGS.get(event.resource, f"{'an' if kind.startswith(tuple('AEIO')) else 'a'} {kind}")
     if event.action & Action.ALL == Action.ALL:
-        return f"{thing} comes, changes or goes"
+        return f"{thing} is added, changes or is deleted"
     return f"{thing} {' or '.join(words for action, words in _ACTIONS if action & event.action)}"

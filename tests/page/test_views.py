@@ -152,6 +152,24 @@ async def test_fix_and_trial_are_found_from_the_page(tab: Tab, demo: Demo) -> No
     await until_it_says(tab, "3 of 3 pods would be placed, in domain forecast")
 
 
+async def test_pod_or_node_is_opened_by_name_from_any_view(tab: Tab, demo: Demo) -> None:
+    await show(tab, demo, "teams")
+    for text, heading in (("default/too-big", "Pod default/too-big"), ("work-001", "Node work-001")):
+        await tab.run(f"document.querySelector('#find input').value = {text!r}")
+        await tab.run("document.querySelector('#find input').focus()")
+        await tab.press("Enter")
+        await tab.until(f"document.querySelector('main h2')?.innerText === {heading!r}")
+
+
+async def test_text_tables_need_no_sideways_scroll_on_a_narrow_screen(tab: Tab, demo: Demo) -> None:
+    await tab.size(420)
+    for address, column in (("", "why"), ("pending", "for example"), ("teams", "evicted pods")):
+        await show(tab, demo, address)
+        await tab.until(f"document.querySelector('.stacks td[data-label=\"{column}\"]')")
+        hidden = "[...document.querySelectorAll('.stacks')].filter((one) => one.scrollWidth > one.clientWidth)"
+        assert await tab.run(f"{hidden}.map((one) => one.ariaLabel)") == []
+
+
 async def test_peaks_are_shown_on_the_heat_map(tab: Tab, demo: Demo) -> None:
     await show(tab, demo, "nodes")
     await tab.until("document.querySelectorAll('.cells a').length === " + str(NODES))

@@ -83,9 +83,12 @@ function states(container) {
   return found;
 }
 
-/** A link within the page. @param {string[]} parts the view and its arguments */
+/** The fragment of a view within the page. @param {string[]} parts the view and its arguments */
+export const addressOf = (parts) => `#${parts.map((part) => encodeURIComponent(part)).join("/")}`;
+
+/** A link within the page. */
 export function link(parts, text, attributes = {}) {
-  const href = `#${parts.map((part) => encodeURIComponent(part)).join("/")}`;
+  const href = addressOf(parts);
   return el("a", { href, "data-key": href, ...attributes }, text);
 }
 
@@ -98,6 +101,9 @@ export function keyLink(key) {
   return at < 0 ? key : podLink(key.slice(0, at), key.slice(at + 1));
 }
 
+/** Tables with more columns, and more than this number of texts among them, become a paragraph per row on a narrow screen. */
+const COLUMNS_NARROW = 4, TEXTS_NARROW = 2;
+
 /**
  * A table in a container that scrolls by itself, so that the page never does sideways.
  * @param {string} caption what the table shows, for everybody
@@ -108,11 +114,13 @@ export function table(caption, head, rows, empty = "none") {
   const columns = head.map((one) => (typeof one === "string" ? { name: one, number: false } : one));
   const kind = (at) => (columns[at].number ? "number" : null);
   if (!rows.length) return el("section", { class: "empty" }, el("h3", {}, caption), el("p", { class: "soft" }, empty));
-  return el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption },
+  const stacks = columns.length > COLUMNS_NARROW && columns.filter((one) => !one.number).length > TEXTS_NARROW;
+  const label = (at) => (stacks ? columns[at].name : null);
+  return el("div", { class: stacks ? "wide stacks" : "wide", tabindex: "0", role: "region", "aria-label": caption },
     el("table", {},
       el("caption", {}, caption),
       el("thead", {}, el("tr", {}, columns.map((one, at) => el("th", { scope: "col", class: kind(at) }, one.name)))),
-      el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell, at) => el("td", { class: kind(at) }, cell)))))));
+      el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell, at) => el("td", { class: kind(at), "data-label": label(at) }, cell)))))));
 }
 
 export const number = (name) => ({ name, number: true });

@@ -11,7 +11,7 @@ const scaled = (value, steps) => {
 /** An amount of a resource: thousandths of cores for cpu, bytes for memory and storage, a count for all others. */
 export function amount(resource, value) {
   if (value === null || value === undefined) return "-";
-  if (resource === "cpu") return `${+(value / 1000).toPrecision(4)} cores`;
+  if (resource === "cpu") return `${count(+(value / 1000).toPrecision(4))} ${value === 1000 ? "core" : "cores"}`;
   if (resource === "memory" || resource.endsWith("storage") || resource.startsWith("hugepages-")) return `${scaled(value, BYTES)}B`;
   return plain(value);
 }

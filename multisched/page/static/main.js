@@ -1,7 +1,7 @@
 // The frame of the page: which view is shown, when it is read again, and the form for a token.
 
 import { forgetToken, hasToken, NoDocument, read, setToken } from "./api.js";
-import { el, replace, visible } from "./dom.js";
+import { addressOf, el, replace, visible } from "./dom.js";
 import { follow, retry } from "./stream.js";
 import { decisions } from "./views/decisions.js";
 import { forecast } from "./views/forecast.js";
@@ -29,6 +29,7 @@ const VIEWS = [overview, pending, nodes, decisions, pod, teams, forecast, work, 
 const RETRY_MS = 5_000;
 /** When a view is read again although nothing has changed. */
 const OLD_MS = 60_000;
+const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 class App {
   constructor() {
@@ -48,11 +49,32 @@ class App {
   start() {
     replace(document.getElementById("views"), VIEWS.filter((one) => !one.within)
       .map((one) => el("li", {}, el("a", { href: `#${one.name}`, "data-view": one.name }, one.title))));
+    this.fillFind(document.getElementById("find"));
     window.addEventListener("hashchange", () => this.route());
     this.route();
     this.readOverview();
     follow((doc) => this.onOverview(doc), (text, status) => this.onState(text, status));
     setInterval(() => this.readAgain(), 1000);
+  }
+
+  /** The field that opens a pod or a node by its name, from every view. */
+  fillFind(form) {
+    const input = el("input", { type: "search", name: "find", size: "22", "aria-label": "Pod or node", placeholder: "namespace/pod, or node", spellcheck: "false", autocapitalize: "off" });
+    replace(form, input, " ", el("button", {}, "Open"));
+    form.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      const text = input.value.trim(), [namespace, name] = text.split("/");
+      if (text) location.hash = addressOf(name !== undefined ? ["pod", namespace, name] : await this.isNode(text) ? ["nodes", text] : ["pod", "default", text]);
+    });
+  }
+
+  async isNode(name) {
+    try {
+      return Boolean(await read(["nodes", name]));
+    } catch (error) {
+      if (!(error instanceof NoDocument)) throw error;
+      return false;
+    }
   }
 
   /** Reads the overview once: at the start, and when there is no stream. */
@@ -116,7 +138,7 @@ class App {
     const before = this.overview;
     this.overview = doc;
     if (!before || before.changes !== doc.changes) { this.isDue = true; this.changedAt = performance.now(); }
-    document.getElementById("about").textContent = `multisched ${visible(doc.version)} · ${visible(doc.identity)}`;
+    document.getElementById("about").textContent = `multisched ${visible(doc.version)} · ${visible(doc.identity)} · times are in ${ZONE} unless they name a zone`;
     this.shown?.onOverview?.(doc);
     if (!before) this.read();
   }

@@ -11,7 +11,9 @@ export function sparkline(values, label) {
     svg("polyline", { class: "line measured", points: points.join(" ") }));
 }
 
-const W = 960, H = 210, LEFT = 78, RIGHT = 12, TOP = 26, BOTTOM = 40;
+/** Below this width of the window, plots are narrower in their own units, so that their text stays readable. */
+const NARROW_PX = 500;
+const H = 210, LEFT = 78, RIGHT = 12, TOP = 26, BOTTOM = 40;
 const DAYS = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
 const DAY_S = 86400;
 
@@ -20,12 +22,13 @@ const DAY_S = 86400;
  * @param {{title: string, unit: string, labels: string[], lines: [string, string, number[]][], band?: number[][], bandName?: string, mark?: number | number[], markName?: string | string[], every?: number, now?: number, axis?: string}} what
  */
 export function linePlot({ title, unit, labels, lines, band, bandName = "band", mark, markName = "available", every, now, axis = "time" }) {
+  const W = innerWidth < NARROW_PX ? 420 : 960;
   const values = [...lines.flatMap(([, , points]) => points), ...(band ? band.flat() : [])].filter(known);
   const most = values.reduce((found, value) => Math.max(found, value), 0) || 1, size = labels.length;
   const marks = [mark].flat().map((value, at) => [value, [markName].flat()[at]]).filter(([value]) => known(value) && value > 0 && value <= 1.6 * most);
   const top = Math.max(most, ...marks.map(([value]) => value));
   const x = (at) => LEFT + ((W - LEFT - RIGHT) * (at + 0.5)) / size, y = (value) => TOP + (H - TOP - BOTTOM) * (1 - value / top);
-  const step = every ?? Math.ceil(size / 8), parts = [];
+  const step = every ?? Math.ceil(size / (W / 120)), parts = [];
   for (const share of [0, 0.5, 1]) {
     parts.push(svg("line", { class: "grid", x1: LEFT, x2: W - RIGHT, y1: y(share * top), y2: y(share * top) }),
       svg("text", { x: LEFT - 6, y: y(share * top) + 4, "text-anchor": "end" }, plain(share * top)));

@@ -88,7 +88,7 @@ class ProgramOverview:
             remarks=self._remarks,
             api=self._api(),
             domains=domains,
-            decisions=tuple(self._told),
+            decisions=tuple(sorted(self._told, key=lambda one: -one.at_seconds)),
             views=self._views(),
             changes=self._count_change(domains),
         )

@@ -91,7 +91,7 @@ async def test_pending_pod_is_explained_from_its_records() -> None:
         assert (verdict.plugin, verdict.reasons, verdict.count) == ("NodeResourcesFit", ("Insufficient cpu",), 2)
         assert verdict.nodes == ("other", "small")
         assert [step.state for step in view.history] == ["active", "in-flight", "unschedulable"]
-        assert "a node comes or changes its allocatable" in view.wakes[0].events
+        assert "a node is added or changes its allocatable" in view.wakes[0].events
         node = await explanations.pod(ExplainQuery("default", "late", node="small"))
         assert node.on_node is not None
         assert node.on_node.text == "It is not feasible: NodeResourcesFit: Insufficient cpu."

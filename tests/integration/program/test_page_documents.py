@@ -129,6 +129,19 @@ def test_every_change_of_the_cluster_is_counted_and_rest_is_not() -> None:
     in_virtual_time(main)
 
 
+def test_overview_lists_decisions_of_all_domains_by_time() -> None:
+    async def main() -> None:
+        async with opened(
+            f"{HEAD}domains: [{{name: tests}}, {{name: other, loans: [{{from: tests}}]}}]\n", n1="64"
+        ) as (cluster, page):
+            for name, domain in (("first", "other"), ("second", "tests"), ("third", "other")):
+                await cluster.pod(name, cpu="1", scheduler=f"{domain}-scheduler")
+                await cluster.bound(name)
+            assert [one.name for one in (await page.overview.overview()).decisions] == ["third", "second", "first"]
+
+    in_virtual_time(main)
+
+
 def test_overview_tells_few_decisions_of_a_burst_and_lists_all() -> None:
     async def main() -> None:
         async with opened(n1="64") as (cluster, page):

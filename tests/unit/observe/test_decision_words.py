@@ -15,8 +15,10 @@ def scored(total: int, **scores: int) -> Scored:
     )
 
 
-def attempt(winner: Scored, *runners_up: Scored, ties: int = 1) -> Attempt:
-    return Attempt(number=1, ago_s=0.0, outcome="placed", winner=winner, runners_up=runners_up, ties=ties)
+def attempt(winner: Scored, *runners_up: Scored, ties: int = 1, snapshot: str = "own") -> Attempt:
+    return Attempt(
+        number=1, ago_s=0.0, outcome="placed", winner=winner, runners_up=runners_up, ties=ties, snapshot=snapshot
+    )
 
 
 BEST = scored(190, NodeResourcesFit=99, ImageLocality=91)
@@ -29,6 +31,10 @@ BEST = scored(190, NodeResourcesFit=99, ImageLocality=91)
         (attempt(BEST, scored(190, NodeResourcesFit=99, ImageLocality=91)), "score 190, next 190"),
         (attempt(BEST, ties=3), "most free resources: NodeResourcesFit 99, 3 tied"),
         (attempt(scored(0)), "the only feasible node"),
+        (
+            attempt(BEST, scored(190, NodeResourcesFit=99, ImageLocality=51), snapshot="earlier"),
+            "score 190, no runner-up is recorded",
+        ),
         (Attempt(number=1, ago_s=0.0, outcome="refused"), ""),
     ],
 )

@@ -180,7 +180,7 @@ def test_program_exports_the_history_of_its_gangs() -> None:
         assert huge.fixes is not None
         assert huge.fixes[0].text.startswith("lower the cpu request from 9")
         assert [wake.events for wake in alone.wakes] == [
-            ("a member of its gang comes or changes", "what its gang asks for changes")
+            ("a member of its gang is added or changes", "what its gang asks for changes")
         ]
         assert alone.fixes == ()
 

@@ -249,10 +249,10 @@ def test_fixes_are_explained_for_every_reason() -> None:
         assert silent.notes == ("Moody about b: silent or another",)
         listens = await view("listens")
         events = (
-            "a node comes, changes or goes",
-            "a node comes or changes its taints",
-            "a CSINode goes",
-            "an ElasticQuotaTree goes",
+            "a node is added, changes or is deleted",
+            "a node is added or changes its taints",
+            "a CSINode is deleted",
+            "an ElasticQuotaTree is deleted",
         )
         assert [(wake.plugin, wake.events) for wake in listens.wakes] == [("Waits", events)]
         assert listens.notes == ()

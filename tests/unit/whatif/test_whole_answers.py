@@ -143,15 +143,16 @@ def test_complete_answer_for_a_pending_pod() -> None:
             "waitingFor": "an event that can help NodeResourcesFit",
             "node": "",
             "sinceS": 30.0,
+            "waitingS": 30.0,
             "retryInS": 270.0,
             "attemptsMade": 1,
             "wakes": (
                 {
                     "plugin": "NodeResourcesFit",
                     "events": (
-                        "a pod on a node goes or asks for less",
+                        "a pod on a node is deleted or asks for less",
                         "the pod itself asks for less",
-                        "a node comes or changes its allocatable",
+                        "a node is added or changes its allocatable",
                     ),
                 },
             ),
@@ -187,6 +188,7 @@ def test_complete_answer_for_a_bound_pod() -> None:
             "waitingFor": "",
             "node": "b",
             "sinceS": 0.0,
+            "waitingS": 0.0,
             "retryInS": None,
             "attemptsMade": 1,
             "wakes": (),

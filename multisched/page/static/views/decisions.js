@@ -8,14 +8,7 @@ export const decisions = {
   name: "decisions", title: "Decisions", every: 2_000,
   open(root, [domain = ""], app) {
     const body = el("div", {}), choices = el("span", {});
-    const namespace = el("input", { name: "namespace", size: "14" }), name = el("input", { name: "name", size: "24" });
-    const go = (event) => {
-      event.preventDefault();
-      location.hash = `#pod/${encodeURIComponent(namespace.value.trim() || "default")}/${encodeURIComponent(name.value.trim())}`;
-    };
-    root.append(el("h2", {}, "Decisions"),
-      el("form", { onsubmit: go }, choices, el("label", {}, "namespace ", namespace), el("label", {}, "pod ", name), el("button", {}, "Explain")),
-      body);
+    root.append(el("h2", {}, "Decisions"), el("form", { class: "controls" }, choices), body);
     let isChosen = false;
     return {
       async refresh() {

@@ -29,8 +29,10 @@ export const forecast = {
 /** How old the data is, as a sentence; a warning when nothing new was learned for days. */
 function age(doc) {
   const old = doc.nowSeconds - doc.newestSeconds;
-  const text = `The newest sample is ${duration(old)} old. It is ${doc.now} in ${doc.zone}. ${doc.state}.`;
-  return el("p", { class: old > OLD_S ? "warn lead" : "good lead" }, old > OLD_S ? `The forecast is not fresh: ${text}` : `The forecast is fresh: ${text}`);
+  return [
+    el("p", { class: old > OLD_S ? "warn lead" : "good lead" }, `The forecast is ${old > OLD_S ? "not fresh" : "fresh"}: its newest sample is ${duration(old)} old.`),
+    el("p", { class: "soft" }, `It is ${doc.now} in ${doc.zone}; ${doc.state}.`),
+  ];
 }
 
 async function all(domain) {

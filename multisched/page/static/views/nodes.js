@@ -74,7 +74,7 @@ async function requested() {
         total.allocatable ? ` (${percent(total.requested / total.allocatable)}).` : "."),
       histogram(total.histogram, `nodes by requested ${total.resource}`),
       heatMap(cells, `requested ${total.resource} / allocatable`),
-      table("The fullest of these nodes: requested / allocatable", ["node", ...doc.resources.map(number), number("pods"), "state"], rows),
+      table("The fullest of these nodes: requested / allocatable", ["node", ...doc.resources.map(number), number("number of pods"), "state"], rows),
     ],
   };
 }

@@ -3,13 +3,9 @@
 import { el, figures, link, nodeLink, number, podLink, replace, table } from "../dom.js";
 import { clock, count, ms, plain, plural } from "../format.js";
 import { sparkline } from "../plot.js";
+import { WORDS } from "./pending.js";
 
 const KEPT = 120;
-const STATES = [
-  ["active", "ready to be tried"], ["backoff", "waits out its backoff"], ["unschedulable", "fits nowhere now"],
-  ["gated", "held by a gate"], ["gang", "tried with its gang"], ["permit", "assumed, waits at Permit"],
-  ["binding", "being bound"], ["quarantined", "refused by the API server"], ["refused", "cannot be evaluated"],
-];
 
 /** Domain -> pods per second of the last overviews; kept while the page is open. */
 const rates = new Map();
@@ -22,7 +18,7 @@ export const overview = {
       refresh: async () => {},
       onOverview(doc) {
         for (const one of doc.domains) remember(one);
-        replace(root, el("h2", {}, "Overview"), health(doc), el("div", { class: "cards" }, doc.domains.map(card)), decisions(doc));
+        replace(root, el("h2", {}, "Overview"), waiting(doc), health(doc), el("div", { class: "cards" }, doc.domains.map(card)), decisions(doc));
       },
     };
   },
@@ -31,6 +27,14 @@ export const overview = {
 function remember(domain) {
   const kept = rates.get(domain.domain) ?? [];
   rates.set(domain.domain, [...kept, domain.boundPerSecond ?? 0].slice(-KEPT));
+}
+
+/** How many pods wait, and in which domains, in one sentence. */
+function waiting(doc) {
+  const parts = doc.domains.map((one) => [one.domain, Object.values(one.counts).reduce((sum, pods) => sum + pods, 0)]).filter(([, pods]) => pods);
+  const total = parts.reduce((sum, [, pods]) => sum + pods, 0);
+  return el("p", { class: "lead" }, total ? [link(["pending"], plural(total, "pod waits", "pods wait")), ": ",
+    parts.map(([domain, pods], at) => [at ? ", " : "", `${count(pods)} in `, link(["pending", domain], domain)]), "."] : "No pod waits.");
 }
 
 function health(doc) {
@@ -45,23 +49,24 @@ function health(doc) {
 }
 
 function card(one) {
-  const waiting = STATES.filter(([state]) => one.counts[state]);
+  const states = Object.entries(WORDS).filter(([state]) => one.counts[state]);
+  const refusals = Object.entries(one.unschedulableByPlugin).sort(([, a], [, b]) => b - a).slice(0, 3);
   const latency = one.latency
-    ? [["median wait", ms(one.latency.p50Ms)], ["P90", ms(one.latency.p90Ms)], ["P99", ms(one.latency.p99Ms)]]
-    : [["median wait", "-"], ["P90", "-"], ["P99", "-"]];
+    ? [["median to bind", ms(one.latency.p50Ms)], ["P90", ms(one.latency.p90Ms)], ["P99", ms(one.latency.p99Ms)]]
+    : [["median to bind", "-"], ["P90", "-"], ["P99", "-"]];
   const kept = rates.get(one.domain) ?? [];
   return el("section", { class: "card", "aria-label": `domain ${one.domain}` },
     el("h3", {}, one.domain, " ", el("span", { class: one.isLeading ? "tag good" : "tag" }, one.isLeading ? "leading" : "standby")),
     el("p", { class: "soft" }, one.ledElsewhere || `${one.schedulerNames.join(", ")} · ${plural(one.nodes, "node")}`),
     el("p", { class: "rate" }, el("strong", {}, one.boundPerSecond === null ? "-" : plain(one.boundPerSecond)), " pods/s"),
     sparkline(kept, `pods per second of domain ${one.domain}, the last ${kept.length} seconds with news`),
-    figures([["bound", count(one.bound)], ["attempts", count(one.attempts)], ...latency,
-      ["conflicts", `${count(one.conflictsTrue)} of ${count(one.conflictsTrue + one.conflictsFalse)}`],
-      ["binds in flight", `${count(one.bindsInFlight)} of ${count(one.bindLimit)}`]]),
-    waiting.length
-      ? el("ul", { class: "states" }, waiting.map(([state, words]) => el("li", {},
-        link(["pending", one.domain], `${count(one.counts[state])} ${state}`), el("span", { class: "soft" }, ` ${words}`))))
-      : el("p", { class: "soft" }, "no pod waits"));
+    figures([["bound", count(one.bound)], ["attempts", count(one.attempts)], ["in flight", `${count(one.bindsInFlight)} of ${count(one.bindLimit)}`], ...latency,
+      ["true conflicts", count(one.conflictsTrue)], ["false conflicts", count(one.conflictsFalse)]]),
+    states.length
+      ? el("ul", { class: "states" }, states.map(([state, words]) => el("li", {},
+        link(["pending", one.domain], `${count(one.counts[state])} ${state}`), el("span", { class: "soft" }, `: ${words}`))))
+      : el("p", { class: "soft" }, "no pod waits"),
+    refusals.length > 0 && el("p", {}, "refused by ", refusals.map(([plugin, pods], at) => `${at ? ", " : ""}${plugin} (${count(pods)})`)));
 }
 
 function decisions(doc) {

@@ -4,7 +4,8 @@ import { read } from "../api.js";
 import { el, link, number, podLink, replace, table, visible } from "../dom.js";
 import { count, duration, plural } from "../format.js";
 
-const WORDS = {
+/** State -> what its pods do, in words. */
+export const WORDS = {
   active: "ready to be tried", backoff: "wait out their backoff", unschedulable: "fit nowhere now", gated: "held by a gate",
   gang: "tried with another member of their gang", permit: "assumed, wait at Permit", binding: "being bound",
   quarantined: "the API server keeps refusing them", refused: "cannot be evaluated: only a change of the pod helps",
@@ -52,8 +53,9 @@ function groups(doc, chosen) {
 
 function pods(doc, chosen) {
   if (!chosen.includes("/")) return null;
-  const rows = doc.pods.map((one) => [podLink(one.namespace, one.name), duration(one.waitingS), count(one.attempts), count(one.priority),
-    one.retryInS ? `in ${duration(one.retryInS)}` : "-", one.message || "-"]);
+  const why = (one, at) => (one.message && one.message === doc.pods[at - 1]?.message ? el("span", { class: "soft" }, "as above") : one.message || "-");
+  const rows = doc.pods.map((one, at) => [podLink(one.namespace, one.name), duration(one.waitingS), count(one.attempts), count(one.priority),
+    one.retryInS ? `in ${duration(one.retryInS)}` : "-", why(one, at)]);
   return [
     table(`The longest waiting pods: ${visible(chosen, 200)}`, ["pod", number("waits"), number("attempts"), number("priority"), number("retried"), "why"], rows,
       "no pod waits for this reason any more"),

@@ -12,7 +12,8 @@ export const pod = {
     const fix = button("Find the smallest fix", { fix: "true" }, (view) => fixTable(view.fixes));
     const raw = button("Score again with raw scores", { now: "true" }, (view) => (view.now ? attempt(view.now, false) : notes(view)));
     const tools = el("p", { class: "tools" }, fix, " ", raw, " ", link(["try", namespace], "Try a pod (what-if)"));
-    root.append(el("h2", {}, `Pod ${namespace}/${name}`), body, tools, answer);
+    const head = el("div", {});
+    root.append(el("h2", {}, `Pod ${namespace}/${name}`), head, tools, answer, body);
 
     /** Asks what takes a trial on a copy of the cluster, which may take seconds. */
     async function onCopy(asked, query, draw) {
@@ -33,7 +34,8 @@ export const pod = {
         const view = await read(["explain", "pod", namespace, name]);
         fix.hidden = view.state === "bound";
         const attempts = view.attempts.length ? view.attempts : view.now ? [view.now] : [];
-        replace(body, state(view), attempts.slice(0, 1).map((one) => attempt(one, view.attempts.length > 0)),
+        replace(head, state(view));
+        replace(body, wakes(view), attempts.slice(0, 1).map((one) => attempt(one, view.attempts.length > 0)),
           history(view), attempts.length > 1 && el("details", {}, el("summary", {}, "Earlier attempts"), attempts.slice(1).map((one) => attempt(one, true))));
       },
     };
@@ -43,16 +45,17 @@ export const pod = {
 function state(view) {
   const rows = [["state", view.state], ["domain", view.domain || "another scheduler"], ["scheduler", view.scheduler],
     ["node", view.node ? nodeLink(view.node) : "-"], ["requests", amounts(view.requests)], ["attempts", count(view.attemptsMade)]];
-  if (view.state !== "bound") rows.push(["in this state", duration(view.sinceS)]);
+  if (view.state !== "bound") rows.push(["has waited", duration(view.waitingS || view.sinceS)]);
   if (view.retryInS !== null) rows.push(["retried at the latest in", duration(view.retryInS)]);
   return [
     figures(rows),
     view.waitingFor && el("p", { class: "lead" }, `It waits for ${view.waitingFor}.`, why(view)),
-    view.wakes.length > 0 && el("section", {}, el("h3", {}, "What would wake it"),
-      el("ul", {}, view.wakes.map((one) => el("li", {}, `${one.plugin}: ${one.events.join("; ")}`)))),
     notes(view),
   ];
 }
+
+const wakes = (view) => view.wakes.length > 0 && el("section", {}, el("h3", {}, "What would wake it"),
+  el("ul", {}, view.wakes.map((one) => el("li", {}, `${one.plugin}: ${one.events.join("; ")}`))));
 
 /** The most frequent refusal of the last attempt, in one sentence. */
 function why(view) {
@@ -100,11 +103,13 @@ function scores(one) {
     return [el("strong", {}, count(part.score * part.weight)), el("span", { class: "soft" }, ` ${part.score} × ${part.weight}`),
       hasRaw && [el("br"), el("span", { class: "soft" }, part.raw === null ? "raw not known" : `raw ${count(part.raw)}`)]];
   };
+  const others = one.snapshot === "earlier" ? ` Of the other nodes, scores are as of ${duration(one.snapshotAgoS)} ago, when an identical pod was placed.` : "";
   const hasRaw = nodes.some((scored) => scored.parts.some((part) => part.raw !== null));
   const rows = nodes.map((scored, at) => [nodeLink(scored.node), at === 0 && one.winner === scored ? "chosen" : "", el("strong", {}, count(scored.total)),
     ...plugins.map((plugin) => cell(scored, plugin))]);
   return [
     table(`Scores of the best nodes: weighted, then normalised (0 to 100) × weight${hasRaw ? ", then raw" : ""}`, ["node", "result", number("total"), ...plugins.map(number)], rows),
+    others && el("p", { class: "soft" }, others),
     one.ties > 1 && el("p", { class: "soft" }, `${count(one.ties)} nodes had the highest score; one of them was chosen at random.`),
     one.passedOver.length > 0 && el("p", { class: "soft" }, "Better, but no longer feasible when the pod was to be assumed: ", one.passedOver.join(", ")),
   ];

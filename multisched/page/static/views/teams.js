@@ -4,6 +4,8 @@ import { read } from "../api.js";
 import { el, keyLink, number, replace, table } from "../dom.js";
 import { amounts, clock, count, plural } from "../format.js";
 
+const RECLAIM_S = 60;
+
 export const teams = {
   name: "teams", title: "Teams", every: 5_000,
   open(root, args, app) {
@@ -15,14 +17,14 @@ export const teams = {
         const quotas = views.quotas ? await read(["quotas", "now"], { domain: views.quotas[0] }) : null;
         const reclaims = views.quotas ? await read(["decisions", "preemptions"], { plugin: "ElasticQuota" }) : null;
         const gangs = views.gangs ? await read(["gangs", "now"], { domain: views.gangs[0] }) : null;
-        replace(body, quotas ? tree(quotas) : el("p", { class: "soft" }, "No domain has quotas."), reclaims && reclaimTable(reclaims, quotas),
+        replace(body, quotas ? tree(quotas, reclaims) : el("p", { class: "soft" }, "No domain has quotas."), reclaims && reclaimTable(reclaims, quotas),
           gangs && gangTable(gangs));
       },
     };
   },
 };
 
-function tree(doc) {
+function tree(doc, reclaims) {
   if (!doc.source) return [el("p", {}, "No quota is in force."), doc.trouble && el("p", { class: "warn" }, doc.trouble)];
   const rows = doc.levels.flatMap((level) => Object.entries(level.resources).map(([resource, use], at) => [
     at ? "" : el("span", { class: `depth depth${Math.min(5, level.path.split(".").length - 1)}` }, level.path, spaces(level)),
@@ -31,7 +33,7 @@ function tree(doc) {
     el("h3", {}, "Quotas"),
     el("p", { class: "soft" }, `In force: ${doc.source}. `, key("own", "used of its min"), key("over", "borrowed"), key("lent", "lent to others"), key("idle", "idle min")),
     doc.trouble && el("p", { class: "warn" }, doc.trouble),
-    el("p", { class: "lead" }, borrowing(doc)),
+    el("p", { class: "lead" }, borrowing(doc), lastReclaim(reclaims, teamsOf(doc))),
     table("Levels of the tree", ["level", "resource", "0 to max", ...["used", "min", "borrowed", "lent", "max", "fair share", "requested"].map(number)], rows),
     doc.levelsLeftOut > 0 && el("p", { class: "soft" }, `${plural(doc.levelsLeftOut, "level")} not shown`));
 }
@@ -43,10 +45,26 @@ function borrowing(doc) {
   return of("borrowed") ? `Borrowed: ${of("borrowed")}. Lent: ${of("lent") || "nothing"}.` : "No team borrows from another now.";
 }
 
-/** The last reclaims: which team took back what from which. A team is the level of the tree that names the pod's namespace. */
-function reclaimTable(doc, quotas) {
+/** A function that names the teams of pods. A team is the level of the tree that names the pod's namespace. */
+function teamsOf(quotas) {
   const teamOf = new Map(quotas.levels.flatMap((level) => level.namespaces.map((namespace) => [namespace, level.path])));
-  const teams = (pods) => [...new Set(pods.map((one) => one.pod.split("/")[0]).map((namespace) => teamOf.get(namespace) ?? namespace))].join(", ");
+  return (pods) => [...new Set(pods.map((one) => one.pod.split("/")[0]).map((namespace) => teamOf.get(namespace) ?? namespace))].join(", ");
+}
+
+/** The latest reclaim with all that the same teams reclaimed within RECLAIM_S before it, in one sentence. */
+function lastReclaim(doc, teams) {
+  const [last] = doc.preemptions;
+  if (!last) return "";
+  const by = teams(last.pods), from = teams(last.victims);
+  const same = doc.preemptions.filter((one) => last.atSeconds - one.atSeconds < RECLAIM_S && teams(one.pods) === by && teams(one.victims) === from);
+  const freed = {}, evicted = same.reduce((sum, one) => sum + one.victims.length + one.victimsLeftOut, 0);
+  for (const one of same) for (const [resource, value] of Object.entries(one.freed)) freed[resource] = (freed[resource] ?? 0) + value;
+  return ` At ${clock(last.atSeconds)}, ${by} reclaimed from ${from}: ${plural(evicted, "pod")} that requested ${amounts(freed)}.`;
+}
+
+/** The last reclaims: which team took back what from which. */
+function reclaimTable(doc, quotas) {
+  const teams = teamsOf(quotas);
   const some = (pods, more) => [pods.slice(0, 5).map((one, at) => [at ? ", " : "", keyLink(one.pod)]),
     pods.length + more > 5 && ` and ${plural(pods.length + more - 5, "other")}`];
   const gone = (one) => one.victims.filter((victim) => victim.state === "gone").length;

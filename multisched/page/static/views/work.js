@@ -39,7 +39,9 @@ function gpu(doc) {
     el("span", { class: "cardbars", role: "img", "aria-label": one.cards.map((card) => `card ${card.card} ${percent(used(card))}`).join(", ") },
       one.cards.map((card) => el("span", { class: "bar small" }, el("span", { class: card.isHealthy ? "own" : "over", "width%": 100 * used(card) })))),
     plain(one.cards.reduce((sum, card) => sum + used(card), 0)), count(one.cards.length), count(one.pods), plain(one.fragmentMilli / 1000), count(one.unconfirmed.length), one.problems.join("; ") || "-"]);
+  const cards = doc.nodes.flatMap((one) => one.cards), sick = cards.filter((card) => !card.isHealthy).length;
   return [
+    cards.length > 0 && el("p", { class: sick ? "warn lead" : "lead" }, `${plain(cards.reduce((sum, card) => sum + used(card), 0))} of ${plural(cards.length, "card")} of these nodes are used; ${sick ? `${count(sick)} unhealthy` : "all are healthy"}.`),
     table(`GPU nodes of domain ${doc.domain}`, ["node", "mode", "cards", number("used"), number("of"), number("pods"), number("fragments"), number("unconfirmed"), "problems"], rows, "no node has GPUs"),
     doc.nodesLeftOut > 0 && el("p", { class: "soft" }, `${plural(doc.nodesLeftOut, "node")} not shown`), doc.notes.map((note) => el("p", { class: "soft" }, note)),
   ];
@@ -59,7 +61,7 @@ function tide(doc) {
 }
 
 function jobs(doc) {
-  const rows = doc.pods.map((one) => [keyLink(one.pod), one.isAtRisk ? el("strong", { class: "bad" }, "at risk") : one.deadline ? "in time" : "-", moment(one.predictedStart), moment(one.predictedEnd), moment(one.deadline), one.deadlineFrom]);
+  const rows = doc.pods.map((one) => [keyLink(one.pod), one.isAtRisk ? el("strong", { class: "bad" }, "at risk") : one.deadline ? "in time" : "-", moment(one.predictedStart), moment(one.predictedEnd), moment(one.deadline), one.deadline ? one.deadlineFrom : "-"]);
   const owners = doc.owners.map((one) => [one.namespace, one.owner ?? "-", count(one.runs), duration(one.medianSeconds), duration(one.p90Seconds), percent(one.coverage), `${duration(one.ageSeconds)} ago`]);
   return el("section", {},
     el("h3", {}, `Jobs of domain ${doc.domain}`),
