@@ -94,14 +94,14 @@ async def nodes_said(tab: Tab) -> Any:
 
 def nodes_true(truth: ApiTruth) -> Any:
     found, (held, all_cores) = truth.node_rows(), truth.cores()
-    said = f"{NODES} nodes: {held:g} cores of {all_cores:g} cores cpu requested ({round(100 * held / all_cores)} %)."
+    said = f"{NODES} nodes: {held:,g} cores of {all_cores:,g} cores cpu requested ({round(100 * held / all_cores)} %)."
     closed = {name: ", closed for pods" if row[-1] else "" for name, row in found.items()}
     return found, said, sorted(f"{name}: {row[0]}{closed[name]}" for name, row in found.items())
 
 
 async def overview_said(tab: Tab) -> Any:
     text = await tab.run("document.querySelector('.card')?.innerText ?? ''")
-    words = text.replace("\xa0", " ").split()
+    words = text.replace("\xa0", " ").replace(":", "").split()
     states = {state: int(words[words.index(state) - 1]) for state in ("gated", "unschedulable") if state in words}
     return f"{NODES} nodes" in text, states
 

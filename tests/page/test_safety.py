@@ -119,7 +119,7 @@ async def test_token_is_asked_for_and_kept_in_the_tab(tab: Tab) -> None:
         await tab.open(f"{url}/")
         await tab.until("document.querySelector('#token')")
         assert "kubectl create token" in await tab.text()
-        enter = "(token) => { document.querySelector('#token').value = token; document.querySelector('form button').click(); }"
+        enter = "(token) => { document.querySelector('#token').value = token; document.querySelector('.token button').click(); }"
         await tab.run(f"({enter})('made-up')")
         await tab.until("document.querySelector('.problem')?.innerText.includes('does not accept')")
         await tab.run(f"({enter})({READER!r})")

@@ -194,8 +194,10 @@ async def choose(tab: Tab, kind: str) -> None:
 async def test_what_a_reader_opened_stays_open(tab: Tab, demo: Demo) -> None:
     await show(tab, demo, "pod/default/too-big")
     await tab.until("document.querySelector('details summary')")
-    await tab.run("document.querySelector('details').open = true; window.first = document.querySelector('details')")
-    await tab.until("document.querySelector('details') !== window.first")
+    await tab.run(
+        "document.querySelector('details').open = true; window.first = document.querySelector('.attempt h3').innerText"
+    )
+    await tab.until("document.querySelector('.attempt h3').innerText !== window.first")
     assert await tab.run("document.querySelector('details').open")
 
 

@@ -13,6 +13,8 @@ const HIDDEN = new RegExp("[" +
 const TEXT_MAX = 2000;
 /** Attributes that people see or hear. */
 const SHOWN = new Set(["title", "aria-label", "placeholder"]);
+/** Where an element keeps the attributes that it was made with, listeners included: reading them back is slow. */
+const MADE_WITH = Symbol("attributes");
 const SVG = "http://www.w3.org/2000/svg";
 
 /** Escapes hidden characters, and cuts what is too long to show. @param {unknown} value @param {number} most */
@@ -39,14 +41,17 @@ export function svg(name, attributes = {}, ...children) {
 }
 
 function filled(found, attributes, children) {
-  for (const [key, value] of Object.entries(attributes)) {
-    if (value === false || value === null || value === undefined) continue;
-    if (key.startsWith("on")) found.addEventListener(key.slice(2), value);
-    else if (key === "width%") found.style.width = `${value}%`;
-    else found.setAttribute(key, value === true ? "" : SHOWN.has(key) ? visible(value) : String(value));
-  }
+  for (const key in attributes) assign(found, key, attributes[key]);
+  found[MADE_WITH] = attributes;
   found.append(...nodes(children));
   return found;
+}
+
+function assign(element, key, value) {
+  if (value === false || value === null || value === undefined) element.removeAttribute(key);
+  else if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+  else if (key === "width%") element.style.width = `${value}%`; // the policy refuses it as an attribute
+  else element.setAttribute(key, value === true ? "" : SHOWN.has(key) ? visible(value) : String(value));
 }
 
 function nodes(children) {
@@ -56,29 +61,58 @@ function nodes(children) {
 
 /**
  * Replaces the content of a container, without a change for the reader: the element with the same `data-key` gets the focus,
- * and what was opened or scrolled stays so.
+ * and what was opened or scrolled stays so. Elements that are there already are changed where they differ, so that the browser
+ * lays out and paints the differences only; `children` must therefore be new elements that nothing else refers to.
  */
 export function replace(container, ...children) {
   const focused = container.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
-  const before = states(container);
-  container.replaceChildren(...nodes(children));
-  for (const [key, one] of states(container)) {
+  const before = new Map([...parts(container)].map(([key, element]) => [key, { isOpen: element.open, scrolled: element.scrollLeft }]));
+  const wanted = new DocumentFragment();
+  wanted.append(...nodes(children));
+  update(container, wanted);
+  for (const [key, element] of parts(container)) {
     const was = before.get(key);
-    if (was?.open) one.open = true;
-    if (was?.scrolled) one.element.scrollLeft = was.scrolled;
+    if (element.open !== was?.isOpen) element.open = was?.isOpen ?? false;
+    if (was?.scrolled) element.scrollLeft = was.scrolled;
   }
-  if (focused === undefined) return;
+  if (focused === undefined || document.activeElement.dataset.key === focused) return;
   for (const one of container.querySelectorAll("[data-key]")) if (one.dataset.key === focused) one.focus({ preventScroll: true });
 }
 
-/** Name and number of each part that opens or scrolls -> its state; `open` can be set. */
-function states(container) {
+/** Moves the children of `wanted` into a parent, or lets the child that is at the same position become equal to it. */
+function update(parent, wanted) {
+  let old = parent.firstChild;
+  for (let one = wanted.firstChild, after; one; one = after) {
+    after = one.nextSibling;
+    const next = old?.nextSibling ?? null;
+    if (!old) parent.append(one);
+    else if (!became(old, one)) old.replaceWith(one);
+    old = next;
+  }
+  for (let next; old; old = next) { next = old.nextSibling; old.remove(); }
+}
+
+/** Makes an element or a text equal to another one; false if it cannot be, because its name or its listeners differ. */
+function became(old, one) {
+  if (old.nodeName !== one.nodeName) return false;
+  if (old.nodeType === Node.TEXT_NODE) { if (old.data !== one.data) old.data = one.data; return true; }
+  const before = old[MADE_WITH], now = one[MADE_WITH], changed = [];
+  for (const key in now) if (before[key] !== now[key]) changed.push(key);
+  for (const key in before) if (!(key in now)) changed.push(key);
+  if (changed.some((key) => key.startsWith("on"))) return false;
+  for (const key of changed) assign(old, key, now[key]);
+  old[MADE_WITH] = now;
+  update(old, one);
+  return true;
+}
+
+/** Name and number of each part that opens or scrolls -> the part. */
+function parts(container) {
   const found = new Map(), seen = new Map();
   for (const element of container.querySelectorAll("details, .wide")) {
     const name = element.matches("details") ? element.querySelector("summary").textContent : element.getAttribute("aria-label");
     seen.set(name, (seen.get(name) ?? 0) + 1);
-    const scrolled = element.scrollLeft, isOpen = element.open;
-    found.set(`${name} ${seen.get(name)}`, { element, scrolled, get open() { return isOpen; }, set open(value) { element.open = value; } });
+    found.set(`${name} ${seen.get(name)}`, element);
   }
   return found;
 }

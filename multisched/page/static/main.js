@@ -97,7 +97,7 @@ class App {
       else one.removeAttribute("aria-current");
     }
     const root = el("div", { class: `view ${this.view.name}` });
-    replace(this.main, root);
+    this.main.replaceChildren(root);
     window.scrollTo(0, 0);
     this.shown = this.view.open(root, args, this);
     if (this.overview) this.shown.onOverview?.(this.overview);
@@ -171,7 +171,7 @@ class App {
     const input = el("input", { type: "password", id: "token", autocomplete: "off", required: true, spellcheck: "false" });
     const onsubmit = (event) => { event.preventDefault(); setToken(input.value); retry(); };
     this.shown = { refresh: async () => {} };
-    replace(this.main, el("form", { class: "token", onsubmit },
+    this.main.replaceChildren(el("form", { class: "token", onsubmit },
       el("h2", {}, "A token is needed"),
       el("p", { class: "problem", role: "alert" }, why),
       el("p", {}, "Create one for an account that has the ClusterRole multisched-reader: ",

@@ -100,18 +100,20 @@ export function heatMap(cells, title, isLinked = true) {
     const href = isLinked ? `#nodes/${encodeURIComponent(name)}` : null;
     return el(isLinked ? "a" : "span", { class: `cell heat${level(share)}`, href, role: isLinked ? null : "img", tabindex: at ? "-1" : "0", "aria-label": text, title: text, "data-key": `cell ${name}` });
   });
-  const onkeydown = (event) => {
-    const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns(links), ArrowUp: -columns(links) }[event.key];
-    const next = by && links[links.indexOf(document.activeElement) + by];
-    if (!next) return;
-    event.preventDefault();
-    for (const one of links) one.tabIndex = one === next ? 0 : -1;
-    next.focus();
-  };
   const scale = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10].map((at) => el("span", { class: `cell heat${at}` }));
   return el("section", { class: "heatmap", "aria-label": `Heat map: ${title}` }, el("h3", {}, title),
-    el("div", { class: "cells", onkeydown }, links),
+    el("div", { class: "cells", onkeydown: moveInCells }, links),
     el("p", { class: "soft keys" }, "0 % ", el("span", { class: "scale", "aria-hidden": "true" }, scale), " over 100 %"));
+}
+
+function moveInCells(event) {
+  const links = [...event.currentTarget.children];
+  const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns(links), ArrowUp: -columns(links) }[event.key];
+  const next = by && links[links.indexOf(document.activeElement) + by];
+  if (!next) return;
+  event.preventDefault();
+  for (const one of links) one.tabIndex = one === next ? 0 : -1;
+  next.focus();
 }
 
 function columns(links) {
