@@ -155,8 +155,9 @@ NO_PROFILES: Final = "no profiles yet"
 
 
 def profiles_text(version: int, age_s: float) -> str:
-    """Describes the active profiles; version 0: profiles from files that were read at the start."""
-    return f"profiles {version or 'read at the start'}, {duration_text(age_s)} old"
+    """Describes the active profiles; version 0: profiles from files that were read at the start. `age_s`: of the newest sample."""
+    age = f"{duration_text(age_s)} old"
+    return f"profiles {version}, {age}" if version else f"profiles from files, whose newest sample is {age}"
 
 
 def duration_text(seconds: float) -> str:

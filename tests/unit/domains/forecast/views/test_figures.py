@@ -164,7 +164,7 @@ def test_refit_metrics_are_shown_only_with_known_values() -> None:
     assert "refits" not in scene.figures()
     assert scene.plugin.health(MONDAY_S) == ""
     scene.plugin.adopt(msgspec.structs.replace(profiles(), version=0))
-    assert scene.plugin.health(MONDAY_S) == "profiles read at the start, 2 h old"
+    assert scene.plugin.health(MONDAY_S) == "profiles from files, whose newest sample is 2 h old"
     scene.plugin._refit = Refit([], lambda *_: profiles(), lambda _: None, RefitSettings(1, 1, 1), profiles())
     assert scene.plugin.health(MONDAY_S) == "profiles 1, 2 h old"
     found = scene.figures()
