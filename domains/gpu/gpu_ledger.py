@@ -143,8 +143,7 @@ class GpuLedger:
 
     def binding_labels(self, annotations: Mapping[str, str]) -> Mapping[str, str]:
         """See `framework.ledger.TimedAnnotationLedger`. Leaves out a node's name that is too long for a label."""
-        texts = {label: annotations.get(key, "") for label, key in self._labels}
-        return {label: text for label, text in texts.items() if 0 < len(text) <= LABEL_MAX}
+        return {label: text for label, key in self._labels if 0 < len(text := annotations.get(key, "")) <= LABEL_MAX}
 
     def restore(self, pod: Pod, row: int) -> None:
         """Adds a bound pod's hold, from its spec and annotations. Of an existing hold on this row only the confirmation changes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import Any, Final
 
 import msgspec
@@ -87,10 +88,11 @@ class FactReader:
 
     def borrowed_node(self) -> tuple[str, int] | None:
         """Returns the node with most image jobs, and the milli-CPU that is free there; None if there is none."""
-        on_loan = [one.row for one in self._program.cache if one.pod.labels.get("app") == IMAGES and one.row >= 0]
+        cache = self._program.cache
+        on_loan = Counter(one.row for one in cache if one.pod.labels.get("app") == IMAGES and one.row >= 0)
         if not on_loan:
             return None
-        row, table = max(sorted(set(on_loan)), key=on_loan.count), self._program.cache.nodes
+        row, table = max(on_loan, key=on_loan.__getitem__), cache.nodes
         return table.node(row).name, int(table.allocatable(CPU)[row] - table.requested(CPU)[row])
 
     # -- read at each look -----------------------------------------------------------------------------------------
