@@ -64,7 +64,7 @@ class SelectedDomain(Section, frozen=True):
     nodes: Nodes = Nodes()
     loans: tuple[Loan, ...] = ()
     separable: tuple[str, ...] = ()
-    """Lenders whose loans do not require a common Lease: what they lend is published (`plugins/loans/slices`). Older versions do not
+    """Lenders whose loans do not require a common Lease: what they lend is published (`plugins/slices`). Older versions do not
     write it, and share a Lease with every lender."""
 
 

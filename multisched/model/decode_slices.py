@@ -26,6 +26,7 @@ from multisched.model.slice_parts import (
     SliceSpec,
     SliceStatus,
     checksum_of,
+    others_of,
     slice_set_prefix,
 )
 from multisched.model.version import version_of
@@ -44,6 +45,7 @@ class _Slice(Wire):
     cpu_milli: _Amount = 0
     memory_bytes: _Amount = 0
     pods: _Amount = 0
+    others: dict[str, _Amount] | None = None
 
 
 class _Offer(_Slice):
@@ -179,7 +181,8 @@ def _entries(
 
 
 def _amount(wire: _Slice) -> SliceAmount:
-    return SliceAmount(wire.cpu_milli, wire.memory_bytes, wire.pods)
+    others = others_of(wire.others) if wire.others else ()
+    return SliceAmount(wire.cpu_milli, wire.memory_bytes, wire.pods, others)
 
 
 def _epoch_s(moment: datetime | None) -> int:
@@ -227,7 +230,7 @@ def _wire_spec(uid: str, spec: SliceSpec) -> dict[str, object]:
 
 
 def _wire_offer(offer: SliceOffer) -> dict[str, object]:
-    found: dict[str, object] = {**_wire_amount(offer.amount)}
+    found = _wire_amount(offer.amount)
     if offer.until_s:
         found["until"] = _time(offer.until_s)
     if offer.want_by_s:
@@ -235,8 +238,9 @@ def _wire_offer(offer: SliceOffer) -> dict[str, object]:
     return found
 
 
-def _wire_amount(amount: SliceAmount) -> dict[str, int]:
-    return {"cpuMilli": amount.cpu_milli, "memoryBytes": amount.memory_bytes, "pods": amount.pods}
+def _wire_amount(amount: SliceAmount) -> dict[str, object]:
+    found: dict[str, object] = {"cpuMilli": amount.cpu_milli, "memoryBytes": amount.memory_bytes, "pods": amount.pods}
+    return {**found, "others": dict(amount.others)} if amount.others else found
 
 
 def _time(epoch_s: int) -> str:

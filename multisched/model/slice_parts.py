@@ -1,5 +1,7 @@
 """The parts of a SliceSet: amounts, offers, and the halves that lender and borrower write. Pure values.
 
+A slice is a part of a node, found by the node's uid, or of a quota, found by the name of its leaf.
+
 Amounts are whole numbers per resource, so that sums over processes are exact. `checksum_of` covers a half and the uid of its
 object: an edit by hand, and a copy of another object's content, are noticed by it. It is no protection against forgery.
 """
@@ -7,10 +9,13 @@ object: an edit by hand, and a copy of another object's content, are noticed by 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import add, sub
 from typing import Final
 
 import msgspec
+
+from multisched.model.objects import CPU, MEMORY, PODS
 
 SLICES_MAX: Final = 256
 """Nodes per SliceSet: about 25 KB of JSON."""
@@ -25,15 +30,23 @@ class SliceAmount(msgspec.Struct, frozen=True, gc=False):
     cpu_milli: int = 0
     memory_bytes: int = 0
     pods: int = 0
+    others: tuple[tuple[str, int], ...] = ()
+    """(resource, amount) pairs, sorted by resource and without zeros: only slices of quotas have them. See `others_of`."""
 
     def __add__(self, other: SliceAmount) -> SliceAmount:
         return SliceAmount(
-            self.cpu_milli + other.cpu_milli, self.memory_bytes + other.memory_bytes, self.pods + other.pods
+            self.cpu_milli + other.cpu_milli,
+            self.memory_bytes + other.memory_bytes,
+            self.pods + other.pods,
+            _merged(self.others, other.others, add) if self.others or other.others else (),
         )
 
     def __sub__(self, other: SliceAmount) -> SliceAmount:
         return SliceAmount(
-            self.cpu_milli - other.cpu_milli, self.memory_bytes - other.memory_bytes, self.pods - other.pods
+            self.cpu_milli - other.cpu_milli,
+            self.memory_bytes - other.memory_bytes,
+            self.pods - other.pods,
+            _merged(self.others, other.others, sub) if self.others or other.others else (),
         )
 
     def __or__(self, other: SliceAmount) -> SliceAmount:
@@ -42,6 +55,7 @@ class SliceAmount(msgspec.Struct, frozen=True, gc=False):
             max(self.cpu_milli, other.cpu_milli),
             max(self.memory_bytes, other.memory_bytes),
             max(self.pods, other.pods),
+            _merged(self.others, other.others, max) if self.others or other.others else (),
         )
 
     def __and__(self, other: SliceAmount) -> SliceAmount:
@@ -50,6 +64,7 @@ class SliceAmount(msgspec.Struct, frozen=True, gc=False):
             min(self.cpu_milli, other.cpu_milli),
             min(self.memory_bytes, other.memory_bytes),
             min(self.pods, other.pods),
+            _merged(self.others, other.others, min) if self.others or other.others else (),
         )
 
     def __bool__(self) -> bool:
@@ -59,7 +74,46 @@ class SliceAmount(msgspec.Struct, frozen=True, gc=False):
         """Reports whether no resource exceeds the limit's."""
         return self & limit == self
 
+    def capped(self) -> SliceAmount:
+        """Returns the amount with at most AMOUNT_MAX of each resource."""
+        return SliceAmount(
+            min(self.cpu_milli, AMOUNT_MAX),
+            min(self.memory_bytes, AMOUNT_MAX),
+            min(self.pods, AMOUNT_MAX),
+            tuple((name, min(amount, AMOUNT_MAX)) for name, amount in self.others),
+        )
 
+    def of_nodes(self) -> tuple[int, int, int]:
+        """Returns the amounts that slices of nodes have, in the order of RESOURCES."""
+        return self.cpu_milli, self.memory_bytes, self.pods
+
+    def amounts(self) -> dict[str, int]:
+        """Returns resource -> amount, also of the three that every slice has."""
+        return {CPU: self.cpu_milli, MEMORY: self.memory_bytes, PODS: self.pods, **dict(self.others)}
+
+    @staticmethod
+    def of(amounts: Mapping[str, int]) -> SliceAmount:
+        """Returns the amount of these resources."""
+        rest = {name: amount for name, amount in amounts.items() if name not in RESOURCES}
+        return SliceAmount(
+            amounts.get(CPU, 0), amounts.get(MEMORY, 0), amounts.get(PODS, 0), others_of(rest) if rest else ()
+        )
+
+
+def others_of(amounts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Returns the pairs of `SliceAmount.others`."""
+    return tuple(sorted((name, amount) for name, amount in amounts.items() if amount))
+
+
+def _merged(
+    one: tuple[tuple[str, int], ...], other: tuple[tuple[str, int], ...], merge: Callable[[int, int], int]
+) -> tuple[tuple[str, int], ...]:
+    ours, theirs = dict(one), dict(other)
+    return others_of({name: merge(ours.get(name, 0), theirs.get(name, 0)) for name in {**ours, **theirs}})
+
+
+RESOURCES: Final = (CPU, MEMORY, PODS)
+"""Resources that every amount has."""
 NOTHING: Final = SliceAmount()
 EVERYTHING: Final = SliceAmount(AMOUNT_MAX, AMOUNT_MAX, AMOUNT_MAX)
 """More than any node has."""
@@ -116,13 +170,13 @@ def checksum_of(uid: str, half: SliceSpec | SliceStatus) -> str:
     return hashlib.blake2b(text, digest_size=8).hexdigest()
 
 
-def slice_set_prefix(lender: str, borrower: str) -> str:
-    """Returns what the names of all objects of a loan begin with."""
-    return f"{lender}.{borrower}."
+QUOTA_ROOM: Final = "quota."
+"""Part of the names of objects whose slices are of quotas: by name of a leaf instead of a node's uid."""
 
 
-def slice_set_name(lender: str, borrower: str, bucket: int) -> str:
-    return f"{slice_set_prefix(lender, borrower)}{bucket}"
+def slice_set_prefix(lender: str, borrower: str, part: str = "") -> str:
+    """Returns what the names of all objects of a loan begin with; a number follows. `part`: empty, or QUOTA_ROOM."""
+    return f"{lender}.{borrower}.{part}"
 
 
 def bucket_of(node: str, buckets: int) -> int:

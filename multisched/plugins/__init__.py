@@ -34,6 +34,7 @@ from multisched.plugins.priority_sort import PrioritySort
 from multisched.plugins.qos_sort import QOSSort
 from multisched.plugins.quota.elastic_quota import ElasticQuota
 from multisched.plugins.quota.elastic_quota_args import ElasticQuotaArgs
+from multisched.plugins.quota.shared.terms import SHARING_ARG
 from multisched.plugins.scheduling_gates import SchedulingGates
 from multisched.plugins.taint_toleration import TaintToleration
 from multisched.plugins.topology.inter_pod_affinity import InterPodAffinity
@@ -69,7 +70,13 @@ def make_gang_scheduling(args: Mapping[str, Any], context: PluginContext) -> Gan
 
 
 def make_elastic_quota(args: Mapping[str, Any], context: PluginContext) -> ElasticQuota:
-    return ElasticQuota(context, ElasticQuotaArgs.from_config(args))
+    rest = {name: value for name, value in args.items() if name != SHARING_ARG}
+    read = ElasticQuotaArgs.from_config(rest)
+    if SHARING_ARG not in args:
+        return ElasticQuota(context, read)
+    from multisched.plugins.quota.shared.shared_quota import SharedQuota
+
+    return SharedQuota(context, read, args[SHARING_ARG])
 
 
 def make_pod_topology_spread(args: Mapping[str, Any], context: PluginContext) -> PodTopologySpread:

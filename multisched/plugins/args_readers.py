@@ -15,7 +15,9 @@ from multisched.plugins.gang.reserving import ReservingGangScheduling
 from multisched.plugins.node_affinity import NodeAffinityArgs
 from multisched.plugins.node_resources_balanced_allocation import NodeResourcesBalancedAllocationArgs
 from multisched.plugins.node_resources_fit import NodeResourcesFitArgs
+from multisched.plugins.quota.elastic_quota import ElasticQuota
 from multisched.plugins.quota.elastic_quota_args import ElasticQuotaArgs
+from multisched.plugins.quota.shared.terms import SHARING_ARG
 from multisched.plugins.topology.inter_pod_affinity_args import InterPodAffinityArgs
 from multisched.plugins.topology.pod_topology_spread_args import PodTopologySpreadArgs
 from multisched.plugins.volumes.volume_binding import volume_binding_class
@@ -32,6 +34,14 @@ def _loans_class(args: Mapping[str, Any]) -> type:
     from multisched.plugins.loans.parts import loans_class
 
     return loans_class(args)
+
+
+def _quota_class(args: Mapping[str, Any]) -> type:
+    if SHARING_ARG not in args:
+        return ElasticQuota
+    from multisched.plugins.quota.shared.shared_quota import SharedQuota
+
+    return SharedQuota
 
 
 ARGS_READERS: Final[Mapping[str, ArgsReader]] = {
@@ -53,6 +63,7 @@ CLASSES: Final[Mapping[str, ClassChooser]] = {
     "GangScheduling": lambda args: (
         ReservingGangScheduling if GangSchedulingArgs.from_config(args).reserve else GangScheduling
     ),
+    "ElasticQuota": _quota_class,
     "Loans": _loans_class,
     "VolumeBinding": lambda args: volume_binding_class(VolumeBindingArgs.from_config(args)),
 }

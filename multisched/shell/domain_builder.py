@@ -16,6 +16,7 @@ from multisched.client.binder import ApiBinder
 from multisched.config.loans import borrowers_of, loans_use
 from multisched.config.nodes import NodeRouter
 from multisched.config.plugins import resolve_profile
+from multisched.config.quota_sharing import quota_sharing_of, sharing_profile
 from multisched.config.schema import Configuration, DomainConfig
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
@@ -160,6 +161,7 @@ class DomainBuilder:
         self._registry = registry
         self._shared = shared
         self._borrowers = borrowers_of(configuration)
+        self._sharing = quota_sharing_of(configuration, registry)
         self._isolator = Isolator(shared.worker_factory)
         self._runtime_isolator = Isolator(ClosedWorkerFactory())
 
@@ -170,8 +172,9 @@ class DomainBuilder:
         return tolerations_of(self._configuration)
 
     def profile_of(self, domain: DomainConfig) -> Profile:
-        """Resolves the profile of a domain's configuration, with the loans that were configured at the start."""
-        return resolve_profile(domain, self._registry, loans_use(domain.name, self._borrowers))
+        """Resolves the profile of a domain's configuration, with the loans and shared quotas that were configured at the start."""
+        profile = resolve_profile(domain, self._registry, loans_use(domain.name, self._borrowers))
+        return sharing_profile(profile, self._sharing, self._registry)
 
     def rebuild_plugins(self, domain: BuiltDomain, profile: Profile) -> PluginSet:
         """Builds the plugins of another profile for a running domain. Plugins with the same settings are reused.

@@ -15,11 +15,11 @@ from multisched.model.slice_parts import NO_OFFER, NOTHING, SliceAmount
 from multisched.plugins.loans.loan_ledger import LoanLedger
 from multisched.plugins.loans.pools import Held
 from multisched.plugins.loans.slices.borrower_side import BorrowerSide
-from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices, _Claimed
-from multisched.plugins.loans.slices.driver import SliceDriver
 from multisched.plugins.loans.slices.lender_side import LenderSide
-from multisched.plugins.loans.slices.lender_slices import LenderSlices
 from multisched.plugins.loans.slices.slice_rows import SliceRows
+from multisched.plugins.slices.borrower_slices import BorrowerSlices, _Claimed
+from multisched.plugins.slices.driver import SliceDriver
+from multisched.plugins.slices.lender_slices import LenderSlices
 from multisched.shell.domain_slices import DomainSlices
 from multisched.shell.leadership.cluster_lists import ClusterLists
 from tests.sim.defects import defect, put
@@ -79,7 +79,7 @@ def offers_ignore_what_other_borrowers_hold() -> None:
 @defect
 def pods_do_not_wait_for_claims() -> None:
     """Pods of the borrower are bound before enough is claimed."""
-    put(BorrowerSide, "may_use", lambda self, uid, now_s: True)
+    put(BorrowerSide, "may_use", lambda self, key, amount, now_s: True)
 
 
 @defect

@@ -27,7 +27,11 @@ LAZY_IMPORTS: Final = {
     "multisched.cli.driving": (7, "every command is parsed at each start, and one is run"),
     "multisched.plugins.gang.gang_scheduling": (1, "a view that nobody asks for is not loaded"),
     "multisched.plugins.quota.elastic_quota": (1, "a view that nobody asks for is not loaded"),
-    "multisched.plugins.args_readers": (1, "most programs have no limited loans"),
+    "multisched.plugins": (1, "most programs share no quotas with other processes"),
+    "multisched.plugins.args_readers": (
+        2,
+        "most programs have no limited loans, and share no quotas with other processes",
+    ),
     "multisched.plugins.loans.loans": (5, "most programs have no limited loans"),
     "multisched.plugins.loans.parts": (1, "most programs have no loans between processes"),
     "multisched.cli.dump": (2, "who asks a server needs no sandbox"),

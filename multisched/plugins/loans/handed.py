@@ -10,7 +10,8 @@ from multisched.framework.node_view import NodeView
 from multisched.model.objects import Pod
 from multisched.plugins.loans.needs import Needs
 from multisched.plugins.loans.pools import Pool
-from multisched.plugins.loans.slices.slice_rows import LoanKey, SliceRows
+from multisched.plugins.loans.slices.slice_rows import SliceRows
+from multisched.plugins.slices.sides import LoanKey
 
 
 class Handed(msgspec.Struct):

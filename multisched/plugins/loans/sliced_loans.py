@@ -29,9 +29,12 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.plugins.loans.loans import NO_ARGS, OPENED, BorrowingLoans
 from multisched.plugins.loans.pools import NO_TRIAL, Trial
-from multisched.plugins.loans.slices.driver import SliceDriver
+from multisched.plugins.loans.slices.borrower_side import BorrowerSide
+from multisched.plugins.loans.slices.foreign_reports import ForeignReports
+from multisched.plugins.loans.slices.lender_side import LenderSide
 from multisched.plugins.loans.slices.slice_rows import kept_for_borrowers, requests_of
 from multisched.plugins.loans.slices.unsliced_needs import unsliced_need
+from multisched.plugins.slices.driver import SliceDriver
 
 CLAIM_WAIT_S: Final = 10.0
 """How long a pod waits at Permit for a claim."""
@@ -48,8 +51,20 @@ class SlicedLoans(BorrowingLoans):
 
     def __init__(self, context: PluginContext, args: Mapping[str, Any] = NO_ARGS) -> None:
         super().__init__(context, args)
-        self.driver = SliceDriver(self.ledger, context, lambda: context.notify(OPENED), self.name)
-        self._keys = self.ledger.slices.keys_of(context.domain)
+        ledger, slices = self.ledger, self.ledger.slices
+        self._keys = slices.keys_of(context.domain)
+        self._lending = [LenderSide(key, ledger) for key in self._keys]
+        self._borrowing = [BorrowerSide(key, ledger) for key in slices.pool_of if key[1] == context.domain]
+        self.driver = SliceDriver(
+            context,
+            slices,
+            self._lending,
+            self._borrowing,
+            ForeignReports(ledger),
+            on_more=lambda: context.notify(OPENED),
+            needs=lambda: ledger.needs.version,
+            plugin=self.name,
+        )
         self._is_returned = False
         """True in a trial in which borrowers have returned everything."""
 
@@ -137,7 +152,9 @@ class SlicedLoans(BorrowingLoans):
             is_enough &= unused - needed >= amount
             free = nodes.allocatable(resource).take(rows) - nodes.requested(resource).take(rows)
             is_free &= free - needed >= amount
-        pods = sum((side.pods_on(rows) for side in self.driver.lent), np.zeros(len(rows), np.int64))
+        pods = sum(
+            (side.pods_on(rows) for side in self._lending if side in self.driver.lent), np.zeros(len(rows), np.int64)
+        )
         is_other = np.zeros(len(rows), np.bool_) if known is None else rows != known.row
         first = np.lexsort((pods, is_other, ~is_free))
         order = rows[first[is_enough[first]]].tolist()
@@ -172,11 +189,14 @@ class SlicedLoans(BorrowingLoans):
     def permit(self, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
         """Holds a pod on a sliced row until enough of it is claimed."""
         waiting = self.ledger.slices.waiting.get(pod.uid)
-        side = None if waiting is None else self.driver.side_of(waiting.row)
+        if waiting is None:
+            return PermitResult(SUCCESS)
+        key = self.ledger.slices.uid_of(waiting.row)
+        side = next((side for side in self._borrowing if side.is_lent(key)), None)
         if side is None:
             return PermitResult(SUCCESS)
-        if side.may_use(pod.uid, self.ledger.now_s):
-            self.ledger.slices.claim(pod.uid)
+        if side.may_use(key, waiting.amount, self.ledger.now_s):
+            side.claim(pod.uid)
             return PermitResult(SUCCESS)
         self.driver.wake()
         return PermitResult(Status(Code.WAIT), CLAIM_WAIT_S)

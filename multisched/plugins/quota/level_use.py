@@ -8,7 +8,7 @@ what the level borrows itself. Idle siblings lend the rest, in proportion to the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -94,12 +94,15 @@ class PendingDemands:
         self._some.update(zip(keys, waiting, strict=True))
         self._counts.update(keys)
 
+    def of_pods(self) -> Iterator[tuple[Pod, int]]:
+        """Yields one pod of each kind, and how many of it are pending."""
+        return ((self._some[key], count) for key, count in self._counts.items())
+
     def requested(self) -> list[dict[str, int]]:
         """Returns, by level of the tree in force now, resource -> used amount plus these requests."""
         ledger = self._ledger
         requested = [{name: amount for name, amount in level.used.items() if amount} for level in ledger.levels]
-        for key, count in self._counts.items():
-            pod = self._some[key]
+        for pod, count in self.of_pods():
             items = ledger.amounts.items(pod)
             for level in ledger.levels_of(pod):
                 own = requested[level.at]

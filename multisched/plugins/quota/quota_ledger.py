@@ -66,16 +66,19 @@ class ObjectStatuses(Protocol):
 class Level:
     """One level of the tree in force, with its usage."""
 
-    __slots__ = ("at", "guarantee", "max", "min", "path", "reserved", "reserved_below", "used")
+    __slots__ = ("at", "guarantee", "kept", "max", "min", "name", "path", "reserved", "reserved_below", "used")
 
     def __init__(self, at: int, node: QuotaNode) -> None:
         self.at = at
+        self.name = node.name
         self.path = node.path
         self.min = node.min
         self.max = node.max
         self.guarantee = node.guarantee
         self.used: dict[str, int] = {}
         """Resource -> total amount of its pods."""
+        self.kept: dict[str, int] = {}
+        """Resource -> amount that domains of other processes may use in addition to what their pods use (`quota/shared`)."""
         self.reserved_below: dict[str, int] = {}
         """Resource -> amount that guarantees of levels below it reserve."""
         self.reserved: dict[str, int] = {}
@@ -102,7 +105,8 @@ class Level:
     def update_reserve(self, resource: str) -> int:
         """Updates the reserve from the unused part of the level's guarantee. Returns the change."""
         below = self.reserved_below.get(resource, 0)
-        kept = max(below, self.guarantee.get(resource, 0) - self.used.get(resource, 0))
+        used = self.used.get(resource, 0) + (self.kept.get(resource, 0) if self.kept else 0)
+        kept = max(below, self.guarantee.get(resource, 0) - used)
         more = kept - self.reserved.get(resource, 0)
         self.reserved[resource] = kept
         return more
@@ -116,23 +120,25 @@ class Level:
         kept = self.reserved.get(resource, 0) - self.reserved_below.get(resource, 0)
         return max(0, kept - nominated.get(resource, 0))
 
-    def refusal(self, items: Items, nominated: Mapping[str, int]) -> str:
-        """Returns why the request would exceed the level's max; empty if it would not."""
+    def refusal(self, items: Items, nominated: Mapping[str, int], kept: Mapping[str, int]) -> str:
+        """Returns why the request would exceed the level's max; empty if it would not. `kept`: `Level.kept`, or nothing."""
         bounds, used, reserved = self.max, self.used, self.reserved_below
         for resource, amount in items:
             most = bounds.get(resource)
             if most is None or not amount:
                 continue
             others = nominated.get(resource, 0) if nominated else 0
-            if used.get(resource, 0) + reserved.get(resource, 0) + others + amount > most:
-                return self._sentence(resource, others, amount)
+            lent = kept.get(resource, 0) if kept else 0
+            if used.get(resource, 0) + reserved.get(resource, 0) + others + lent + amount > most:
+                return self._sentence(resource, others, lent, amount)
         return ""
 
-    def _sentence(self, resource: str, nominated: int, amount: int) -> str:
+    def _sentence(self, resource: str, nominated: int, lent: int, amount: int) -> str:
         kept = self.reserved_below.get(resource, 0)
         parts = [f"{shown_amount(resource, self.used.get(resource, 0))} used"]
         parts += [f"{shown_amount(resource, nominated)} nominated"] if nominated else []
         parts += [f"{shown_amount(resource, kept)} guaranteed to others"] if kept else []
+        parts += [f"{shown_amount(resource, lent)} offered to other processes"] if lent else []
         asked, most = shown_amount(resource, amount), shown_amount(resource, self.max[resource])
         return f"quota {self.path}: {resource} {' and '.join(parts)}, {asked} requested, max {most}"
 
@@ -147,6 +153,110 @@ def account(levels: Sequence[Level], items: Items, count: int, *, has_guarantees
         for lower, upper in pairwise(levels):
             for resource, _ in items:
                 upper.reserved_below[resource] = upper.reserved_below.get(resource, 0) + lower.update_reserve(resource)
+
+
+def keep(levels: Sequence[Level], more: Mapping[str, int], *, has_guarantees: bool) -> None:
+    """Adds to what domains of other processes may use of a leaf and all levels above it (`levels`)."""
+    for level in levels:
+        for resource, amount in more.items():
+            level.kept[resource] = level.kept.get(resource, 0) + amount
+    if has_guarantees:
+        account(levels, tuple((resource, 0) for resource in more), 1, has_guarantees=True)
+
+
+def keep_guarantees(levels: Sequence[Level], tree: QuotaTree, *, has_guarantees: bool) -> None:
+    """Recomputes the reserves of guarantees, from the leaves upward."""
+    for level in levels:
+        level.reserved_below, level.reserved = {}, {}
+    for level in reversed(levels if has_guarantees else ()):
+        above = tree.nodes[level.at].parent
+        for resource in {**level.guarantee, **level.reserved_below} if above >= 0 else ():
+            upper = levels[above]
+            upper.reserved_below[resource] = upper.reserved_below.get(resource, 0) + level.update_reserve(resource)
+
+
+def refusal_of_max(
+    levels: Sequence[Level],
+    items: Items,
+    nominated: Mapping[int, Mapping[str, int]],
+    *,
+    has_guarantees: bool,
+    with_kept: bool,
+) -> str:
+    """Returns why these amounts would exceed the max of a level; empty if they would not.
+
+    `with_kept`: what other processes may use is not available.
+    """
+    for level in levels:
+        others = nominated.get(level.at, NO_AMOUNTS)
+        why = level.refusal(items, others, level.kept if with_kept else NO_AMOUNTS)
+        if why:
+            return why
+        if has_guarantees:
+            items = level.counted_at_parent(items, others)
+    return ""
+
+
+class Room(Protocol):
+    """What other processes may use of the tree (`quota.shared.QuotaRoom`)."""
+
+    def is_lent_to(self, pod: Pod) -> bool:
+        """Reports whether the pod's domain uses what is offered to it, and is not limited by what is offered to others."""
+        ...
+
+    def refusal(self, pod: Pod, levels: tuple[Level, ...], items: Items) -> str:
+        """Returns why the pod may not be placed, apart from the max of its levels; empty if it may."""
+        ...
+
+    def added(self, pod: Pod, levels: tuple[Level, ...], items: Items) -> None: ...
+
+    def bound(self, uid: str) -> None: ...
+
+    def removed(self, uid: str) -> None: ...
+
+    def counts(self) -> Counts:
+        """Returns the counts of a ledger that is to follow, without any pod."""
+        ...
+
+    def adopt(self, counts: Counts) -> None:
+        """Takes over the counts of another tree, which is in force now."""
+        ...
+
+
+class Counts(Protocol):
+    """What domains of other processes use, of a tree that is not in force yet."""
+
+    def added(self, pod: Pod, levels: tuple[Level, ...], items: Items) -> None: ...
+
+    def bound(self, uid: str) -> None: ...
+
+    def removed(self, uid: str) -> None: ...
+
+
+class _LeftPods:
+    """The pods removed last."""
+
+    def __init__(self) -> None:
+        self._left: OrderedDict[str, tuple[tuple[Level, ...], Items]] = OrderedDict()
+        """uid of a removed pod, the latest last -> its levels and the amounts that it held."""
+
+    def add(self, uid: str, levels: tuple[Level, ...], items: Items) -> None:
+        self._left[uid] = levels, items
+        self._left.move_to_end(uid)
+        if len(self._left) > LEFT_MAX:
+            self._left.popitem(last=False)
+
+    def clear(self) -> None:
+        self._left.clear()
+
+    def since(self, pod: Pod, own: int, level: Level, resource: str) -> int:
+        """Returns the amount removed from the level since this pod was removed. `own`: its own amount."""
+        together = 0
+        for uid, (levels, items) in reversed(self._left.items()) if pod.uid in self._left else ():
+            together += dict(items).get(resource, 0) if level in levels else 0
+            if uid == pod.uid:
+                break
+        return max(own, together)
 
 
 class _Holding:
@@ -226,8 +336,11 @@ class QuotaLedger:
         self._holdings: dict[int, dict[Items, _Holding]] = {}
         """Position of a leaf -> amounts -> its pods with these amounts."""
         self._terminating: set[str] = set()
-        self._left: OrderedDict[str, tuple[tuple[Level, ...], Items]] = OrderedDict()
-        """uid of a removed pod, the latest last -> its levels and the amounts that it held."""
+        self._left = _LeftPods()
+        self.room: Room | None = None
+        """None: one process leads all domains, or this is a copy."""
+        self._counts: Counts | None = None
+        """Of a ledger that is to follow."""
         self.statuses: ObjectStatuses | None = None
         """The statuses of quota objects, shared by the plugins of all domains."""
         self.on_change: Callable[[tuple[Level, ...]], None] = _ignore
@@ -261,6 +374,7 @@ class QuotaLedger:
     def _begin_count(self, source: QuotaSource) -> None:
         counted = QuotaLedger(None, tuple, self.amounts.demands)
         counted._put_in_force(source.tree)
+        counted._counts = None if self.room is None else self.room.counts()
         pods = [] if source.tree is None else list(self._placed())
         if self._find is not None and len(pods) > PODS_AT_ONCE:
             self._next = _NextTree(source.in_force, counted, [pod.uid for pod in pods])
@@ -296,6 +410,8 @@ class QuotaLedger:
         self._left.clear()
         self._generation += 1
         self._version += 1
+        if self.room is not None and counted._counts is not None:
+            self.room.adopt(counted._counts)
         for leaf in self._holdings:
             self.on_change(self.paths[leaf])
 
@@ -313,17 +429,7 @@ class QuotaLedger:
             paths = self.paths = [tuple(self.levels[at] for at in path) for path in tree.paths]
             self._levels_of = {namespace: paths[leaf] for namespace, leaf in tree.leaf_of.items()}
             self._levels_named = {name: paths[leaf] for name, leaf in tree.leaf_named.items()}
-            self._keep_guarantees(tree)
-
-    def _keep_guarantees(self, tree: QuotaTree) -> None:
-        """Recomputes the reserves of guarantees, from the leaves upward."""
-        for level in self.levels:
-            level.reserved_below, level.reserved = {}, {}
-        for level in reversed(self.levels if self.has_guarantees else ()):
-            above = tree.nodes[level.at].parent
-            for resource in {**level.guarantee, **level.reserved_below} if above >= 0 else ():
-                upper = self.levels[above]
-                upper.reserved_below[resource] = upper.reserved_below.get(resource, 0) + level.update_reserve(resource)
+            keep_guarantees(self.levels, tree, has_guarantees=self.has_guarantees)
 
     @property
     def generation(self) -> int:
@@ -380,15 +486,11 @@ class QuotaLedger:
         why = self.label_problem(pod)
         if why:
             return why
+        levels, room = self.levels_of(pod), self.room
+        is_lender = room is None or not room.is_lent_to(pod)
         items = self.amounts.items(pod)
-        for level in self.levels_of(pod):
-            others = nominated.get(level.at, NO_AMOUNTS)
-            why = level.refusal(items, others)
-            if why:
-                return why
-            if self.has_guarantees:
-                items = level.counted_at_parent(items, others)
-        return ""
+        why = refusal_of_max(levels, items, nominated, has_guarantees=self.has_guarantees, with_kept=is_lender)
+        return why if why or room is None or not levels else room.refusal(pod, levels, items)
 
     def nominated_amounts(self, pods: Iterable[Pod]) -> dict[int, dict[str, int]]:
         """Returns position of a level -> resource -> total amount of these nominated pods."""
@@ -434,6 +536,8 @@ class QuotaLedger:
             return
         if holding is None:
             self._take(pod, levels, items)
+        if pod.node and (counts := self.room or self._counts) is not None:
+            counts.bound(pod.uid)
         if pod.is_leaving:
             self._terminating.add(pod.uid)
         else:
@@ -450,32 +554,32 @@ class QuotaLedger:
             return
         self._terminating.discard(uid)
         holding.uids.remove(uid)
-        self._note_leaving(uid, holding)
+        self._left.add(uid, holding.levels, holding.items)
         account(holding.levels, holding.items, -1, has_guarantees=self.has_guarantees)
         if not holding.uids:
             of_leaf = self._holdings[holding.levels[0].at]
             del of_leaf[holding.items]
+        if (counts := self.room or self._counts) is not None:
+            counts.removed(uid)
         self._version += 1
         self.on_change(holding.levels)
 
-    def _note_leaving(self, uid: str, holding: _Holding) -> None:
-        self._left[uid] = holding.levels, holding.items
-        self._left.move_to_end(uid)
-        if len(self._left) > LEFT_MAX:
-            self._left.popitem(last=False)
-
     def left_since(self, pod: Pod, level: Level, resource: str) -> int:
         """Returns the amount removed from the level since this pod was removed, including its own."""
-        own, together = dict(self.amounts.items(pod)).get(resource, 0), 0
-        for uid, (levels, items) in reversed(self._left.items()) if pod.uid in self._left else ():
-            together += dict(items).get(resource, 0) if level in levels else 0
-            if uid == pod.uid:
-                break
-        return max(own, together)
+        return self._left.since(pod, dict(self.amounts.items(pod)).get(resource, 0), level, resource)
 
     def held(self) -> Mapping[str, object]:
         self.renew()
         return {uid: (holding.levels[0].path, holding.items) for uid, holding in self._held.items()}
+
+    def changed(self) -> None:
+        """Notes that the answers of `fits` may have changed."""
+        self._version += 1
+
+    def held_by(self, uid: str) -> tuple[tuple[Level, ...], Items]:
+        """Returns the levels and amounts of a counted pod."""
+        holding = self._held[uid]
+        return holding.levels, holding.items
 
     def largest(self, leaf: int, resource: str) -> int:
         """Returns the largest amount that one pod of the leaf holds."""
@@ -505,7 +609,7 @@ class QuotaLedger:
         for holding in [one for of_leaf in self._holdings.values() for one in of_leaf.values()]:
             account(holding.levels, holding.items, len(holding.uids), has_guarantees=False)
         if self.tree is not None:
-            self._keep_guarantees(self.tree)
+            keep_guarantees(self.levels, self.tree, has_guarantees=self.has_guarantees)
 
     def empty_copy(self) -> QuotaLedger:
         copy = QuotaLedger(None, tuple, self.amounts.demands)
@@ -522,6 +626,8 @@ class QuotaLedger:
         holding.uids.add(pod.uid)
         self._held[pod.uid] = holding
         account(levels, items, 1, has_guarantees=self.has_guarantees)
+        if (counts := self.room or self._counts) is not None:
+            counts.added(pod, levels, items)
         self._version += 1
         self.on_change(levels)
 

@@ -17,8 +17,8 @@ from multisched.framework.slice_writes import SliceAnswer, SliceCall, SliceReply
 from multisched.model.cluster_objects import SliceSet
 from multisched.model.slice_parts import NOTHING, SliceAmount, SliceOffer, SliceSpec, SliceStatus
 from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
-from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices
-from multisched.plugins.loans.slices.lender_slices import LenderSlices
+from multisched.plugins.slices.borrower_slices import BorrowerSlices
+from multisched.plugins.slices.lender_slices import LenderSlices
 from tests.unit.client.scripted import Answer, LoopClock, ScriptedTransport, a_refusal, answer
 
 pytestmark = pytest.mark.looptime

@@ -1,1 +1,1 @@
-"""Parts of nodes that one domain lends to another one in another process."""
+"""What published slices mean for the rows of loans."""

@@ -1,45 +1,37 @@
-"""The lender's decisions about one borrower: how much of which node it offers, and when it takes over slices of a dead borrower.
+"""The lender's decisions about one borrower: how much of which node it offers.
 
-All of it is computed in one step with what `reserved` becomes, so that no pod is placed in between (S1). No I/O but by `SlicePorts`.
+All of it is computed in one step with what `reserved` becomes, so that no pod is placed in between (S1). No I/O.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-import msgspec
 import numpy as np
 
 from multisched.framework.node_view import Bools, Int64, Rows
-from multisched.framework.slice_writes import SlicePorts, SliceRequest
-from multisched.model.cluster_objects import SliceSet
 from multisched.model.objects import PODS
-from multisched.model.slice_parts import NOTHING, SliceAmount, SliceOffer, buckets_for
+from multisched.model.slice_parts import NOTHING, RESOURCES, SliceAmount, SliceOffer, buckets_for
 from multisched.plugins.loans.loan_ledger import LoanLedger
 from multisched.plugins.loans.pools import Pool, at_rows, grown_to
-from multisched.plugins.loans.slices.lender_slices import LenderSlices
-from multisched.plugins.loans.slices.slice_rows import RESOURCES, LoanKey, grown_columns
+from multisched.plugins.loans.slices.slice_rows import grown_columns
 from multisched.plugins.loans.terms import LoanTerms
+from multisched.plugins.slices.lender_slices import LenderSlices
+from multisched.plugins.slices.sides import KEYS_PER_STEP, LendingSide, LoanKey
 
 ROWS_PER_STEP: Final = 25
 """Rows whose offers change before other tasks run."""
-NODES_PER_STEP: Final = 500
-"""Nodes that are looked at before other tasks run."""
-ADOPT_EVERY_S: Final = 5.0
-"""Pause between two looks whether a borrower that does not return slices is dead."""
 TYPICAL: Final = SliceAmount(500, 1 << 29, 4)
 """An offer that changes by less than this and by less than a tenth is not written."""
 
 
-class LenderSide:
+class LenderSide(LendingSide):
     """The slices that one domain lends to another one."""
 
-    role = "lender"
-
     def __init__(self, key: LoanKey, ledger: LoanLedger) -> None:
-        self.key = key
+        super().__init__(key, ledger.slices)
         self._ledger = ledger
         self._pool = ledger.slices.pool_of[key]
         self._numbers = [number for number, loan in enumerate(self._pool.loans) if loan.lender == key[0]]
@@ -49,55 +41,24 @@ class LenderSide:
         """int64[rows]: the number of the node of these amounts."""
         self._checked_at = (-1, -1)
         """Versions of loans and nodes for which offers of other rows were withdrawn."""
-        self._adopts_from_s = 0.0
-        self._is_unled = False
-        """No process leads the borrower: nothing is offered that it does not hold."""
 
-    @property
-    def machine(self) -> LenderSlices | None:
-        """None before the first term."""
-        return self._ledger.slices.lent.get(self.key)
+    def _made(self, namespace: str) -> LenderSlices:
+        rows = sum(len(self._rows(number)) for number in self._numbers)
+        return LenderSlices(*self.key, namespace, buckets_for(rows))
 
-    def begin_term(self, listed: Sequence[SliceSet], namespace: str) -> LenderSlices:
-        machine = self.machine
-        if machine is None:
-            rows = sum(len(self._rows(number)) for number in self._numbers)
-            machine = self._ledger.slices.lent[self.key] = LenderSlices(*self.key, namespace, buckets_for(rows))
-        machine.begin_term(listed)
+    def _forget_offers(self) -> None:
         self._columns.clear()
         self._noted = np.zeros(0, np.int64)
         self._checked_at = (-1, -1)
-        self.refresh()
-        return machine
 
     def refresh(self) -> bool:
         """Reads again what is reserved; returns True if that is less somewhere."""
         machine = self.machine
         return machine is not None and self._ledger.slices.refresh_reserved(self.key, self._uids(machine))
 
-    def change(self, name: str, change: Callable[[LenderSlices], bool]) -> bool:
-        """Lets the machine take what concerns one object; returns True if less is reserved somewhere.
-
-        `change` returns False if nothing has changed."""
-        machine = self.machine
-        if machine is None:
-            return False
-        was_blind, before = machine.is_blind, machine.nodes_in(name)
-        if not change(machine):
-            return False
-        uids = before | machine.nodes_in(name)
-        self._note(machine, uids)
-        if machine.is_blind != was_blind:
-            return self.refresh()
-        return self._ledger.slices.refresh_reserved(self.key, uids)
-
-    def due_count(self) -> int:
-        """Returns how many objects may need a request."""
-        return 0 if self.machine is None else self.machine.due_count
-
-    def next_requests(self, most: int) -> list[SliceRequest]:
-        """Returns the requests that are needed of `most` objects."""
-        return [] if self.machine is None else self.machine.next_requests(most)
+    def _refresh_some(self, machine: LenderSlices, keys: Collection[str]) -> bool:
+        self._note(machine, keys)
+        return self._ledger.slices.refresh_reserved(self.key, keys)
 
     def _uids(self, machine: LenderSlices) -> set[str]:
         rows = (self._ledger.slices.uid_of(row) for number in self._numbers for row in self._rows(number).tolist())
@@ -138,7 +99,7 @@ class LenderSide:
             return
         self._checked_at = versions
         for count, uid in enumerate(machine.nodes(), 1):
-            if count % NODES_PER_STEP == 0:
+            if count % KEYS_PER_STEP == 0:
                 await asyncio.sleep(0)
                 if not may_write():
                     return
@@ -158,7 +119,7 @@ class LenderSide:
             uid = slices.uid_of(row)
             changed.append(uid)
             amount = _amount_at(wanted, at) | (machine.held(uid) & _amount_at(kept, at))
-            if self._is_unled or self._ledger.needs.on(row):
+            if self.is_unled or self._ledger.needs.on(row):
                 amount &= machine.held(uid)  # nothing new is lent
             if not raises:
                 amount &= machine.offer_of(uid).amount
@@ -168,7 +129,7 @@ class LenderSide:
 
     def _is_other(self, rows: Rows) -> Bools:
         """Returns bool[rows]: rows to look at even if the terms leave what was offered last."""
-        if self._is_unled:
+        if self.is_unled:
             return np.ones(len(rows), np.bool_)
         is_other: Bools = at_rows(self._noted, rows, -1) != self._ledger.slices.numbers_at(rows)
         return is_other
@@ -182,7 +143,7 @@ class LenderSide:
             self._noted = grown_to(self._noted, row, -1)
             self._noted[row] = self._ledger.slices.number_of(row)
             columns = grown_columns(self._columns, row, -1).values()
-            for column, one in zip(columns, msgspec.structs.astuple(machine.offer_of(uid).amount), strict=True):
+            for column, one in zip(columns, machine.offer_of(uid).amount.of_nodes(), strict=True):
                 column[row] = one
 
     def _offer_row(
@@ -274,39 +235,6 @@ class LenderSide:
         """Returns int64[rows]: pods of the borrower there."""
         return self._pool.held_at(PODS, rows)
 
-    # -- a dead borrower -------------------------------------------------------------------------------------------
-
-    async def adopt_of_dead(self, ports: SlicePorts, now_s: float) -> None:
-        """Takes over what a borrower without a leader holds beyond its pods, if something of that was recalled."""
-        machine = self.machine
-        if machine is None or now_s < self._adopts_from_s:
-            return
-        self._adopts_from_s = now_s + ADOPT_EVERY_S
-        if not self._is_unled and not await self._is_recalled(machine):
-            return
-        known = machine.known()
-        self._is_unled = await ports.is_unled(self.key[1])
-        if not self._is_unled:
-            return
-        await ports.relist()
-        charged = self._charged(machine)
-        for one in known:
-            nodes, held = _nodes_of(one), {} if one.status is None else dict(one.status.held)
-            of_one = {uid: amount for uid, amount in charged.items() if uid in nodes and amount}
-            if one.status is None or not one.status.is_complete or of_one != held:
-                machine.adopt(one, of_one)
-        self.refresh()
-
-    @staticmethod
-    async def _is_recalled(machine: LenderSlices) -> bool:
-        """Reports whether more is held of a node than is offered. Pauses between nodes."""
-        for count, uid in enumerate(machine.nodes(), 1):
-            if not machine.held(uid).is_within(machine.offer_of(uid).amount):
-                return True
-            if count % NODES_PER_STEP == 0:
-                await asyncio.sleep(0)
-        return False
-
     def _charged(self, machine: LenderSlices) -> dict[str, SliceAmount]:
         """Returns uid -> what the borrower's pods request on nodes of the loan. All of its pods on other nodes are known."""
         slices, charged = self._ledger.slices, {}
@@ -316,22 +244,6 @@ class LenderSide:
                 charged[uid] = slices.held(self.key, row)
         return charged
 
-    def totals(self) -> Mapping[str, SliceAmount]:
-        """Returns what is offered, held and reserved of all nodes; without reserves while it is not known what is held."""
-        machine, totals = self.machine, dict.fromkeys(("offered", "held", "reserved"), NOTHING)
-        if machine is None or machine.is_blind:
-            return totals
-        for uid in machine.nodes():
-            totals["offered"] += machine.offer_of(uid).amount
-            totals["held"] += machine.held(uid)
-            totals["reserved"] += machine.reserved(uid)
-        return totals
-
-
-def _nodes_of(one: SliceSet) -> set[str]:
-    offers = set() if one.spec is None else set(one.spec.offers)
-    return offers if one.status is None else offers.union(one.status.held)
-
 
 def _amount_at(amounts: Mapping[str, Int64], at: int) -> SliceAmount:
-    return SliceAmount(*(max(0, int(amounts[name][at])) for name in RESOURCES))
+    return SliceAmount.of({name: max(0, int(amounts[name][at])) for name in RESOURCES})

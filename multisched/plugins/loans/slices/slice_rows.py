@@ -6,24 +6,16 @@ state machine changes, so that Filter and commit always see what `reserved` and 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final
 
 import msgspec
 import numpy as np
 
 from multisched.framework.node_view import Int64, NodeView, Rows
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod
-from multisched.model.slice_parts import NOTHING, SliceAmount
+from multisched.model.slice_parts import NOTHING, RESOURCES, SliceAmount
 from multisched.plugins.loans.pools import NO_TRIAL, OWN, Held, Pool, Trial, at_rows, grown_to
-from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices
-from multisched.plugins.loans.slices.lender_slices import LenderSlices
-
-RESOURCES: Final = (CPU, MEMORY, PODS)
-
-LoanKey = tuple[str, str]
-"""Lender and borrower."""
+from multisched.plugins.slices.sides import LoanKey, Machines, sum_of
 
 
 class WaitingPod(msgspec.Struct, frozen=True):
@@ -33,10 +25,11 @@ class WaitingPod(msgspec.Struct, frozen=True):
     amount: SliceAmount
 
 
-class SliceRows:
+class SliceRows(Machines):
     """The sliced loans of one process. Without any, nothing is stored."""
 
     def __init__(self, pools: Sequence[Pool], nodes: NodeView) -> None:
+        super().__init__()
         self._nodes = nodes
         self.pool_of: dict[LoanKey, Pool] = {}
         self._keys_of_user: dict[str, dict[LoanKey, None]] = {}
@@ -52,12 +45,6 @@ class SliceRows:
                         self._keys_of_user.setdefault(user, {})[key] = None
                         for name in names:
                             self._keys_of_name.setdefault(name, {})[key] = None
-        self.lent: dict[LoanKey, LenderSlices] = {}
-        self.borrowed: dict[LoanKey, BorrowerSlices] = {}
-        self.terms: dict[tuple[str, LoanKey], int] = {}
-        """("lender" or "borrower", loan) -> number of the holding of the lease in which its machine began its term."""
-        self.taking_over = asyncio.Lock()
-        """Held while machines begin a term: several domains use a lender's rows by one Lease."""
         self.version = 0
         """Rises at each change of a column."""
         self.touched: dict[LoanKey, set[str]] = {key: set() for key in self.pool_of}
@@ -200,7 +187,7 @@ class SliceRows:
             row = self._row_of.get(uid)
             if row is None or not self.is_lent(key, row):
                 continue
-            for column, one in zip(columns, msgspec.structs.astuple(machine.offered_of(uid)), strict=True):
+            for column, one in zip(columns, machine.offered_of(uid).of_nodes(), strict=True):
                 before = column.item(row)
                 if one != before:
                     is_more |= one > before
@@ -244,9 +231,9 @@ class SliceRows:
     def waiting_rows(self) -> Collection[int]:
         return self._waiting_on.keys()
 
-    def uids_waiting_on(self, row: int) -> Collection[str]:
-        """Returns the uids of the waiting pods on the row, in the order they came."""
-        return self._waiting_on.get(row, {}).keys()
+    def pods_waiting_on(self, row: int) -> Mapping[str, SliceAmount]:
+        """Returns uid -> amount of the waiting pods on the row, in the order they came."""
+        return self._waiting_on.get(row, {})
 
     def held(self, key: LoanKey, row: int) -> SliceAmount:
         """Returns what the borrower's pods on the row request, waiting ones included."""
@@ -254,7 +241,8 @@ class SliceRows:
         if row >= len(pool.pods) or not pool.pods.item(row):
             return NOTHING
         columns = pool.held.get(CPU), pool.held.get(MEMORY), pool.pods
-        return SliceAmount(*(0 if one is None or row >= len(one) else one.item(row) for one in columns))
+        cpu, memory, pods = (0 if one is None or row >= len(one) else one.item(row) for one in columns)
+        return SliceAmount(cpu, memory, pods)
 
     # -- internals -------------------------------------------------------------------------------------------------
 
@@ -265,18 +253,13 @@ class SliceRows:
     def _set(self, columns: Mapping[str, Int64], row: int, amount: SliceAmount) -> bool:
         """Sets an amount; returns True if it is less of a resource than before."""
         is_less = False
-        for column, one in zip(columns.values(), msgspec.structs.astuple(amount), strict=True):
+        for column, one in zip(columns.values(), amount.of_nodes(), strict=True):
             before = column.item(row)
             if one != before:
                 is_less |= one < before
                 self.version += 1
                 column[row] = one
         return is_less
-
-
-def amounts_of(amount: SliceAmount) -> dict[str, int]:
-    """Returns resource -> amount."""
-    return dict(zip(RESOURCES, msgspec.structs.astuple(amount), strict=True))
 
 
 def amount_of(pod: Pod) -> SliceAmount:
@@ -292,16 +275,9 @@ def grown_columns(columns: dict[str, Int64], row: int, missing: int = 0) -> dict
     return columns
 
 
-def sum_of(amounts: Iterable[SliceAmount]) -> SliceAmount:
-    total = NOTHING
-    for amount in amounts:
-        total += amount
-    return total
-
-
 def requests_of(pod: Pod) -> dict[str, int]:
     """Returns resource -> amount that the pod requests, of the resources that slices have."""
-    return amounts_of(amount_of(pod))
+    return amount_of(pod).amounts()
 
 
 def kept_for_borrowers(resource: str) -> str:

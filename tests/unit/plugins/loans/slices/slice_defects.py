@@ -10,8 +10,8 @@ import msgspec
 from multisched.framework.slice_writes import SliceAnswer, SliceReply, SliceRequest
 from multisched.model.cluster_objects import SliceSet
 from multisched.model.slice_parts import NO_OFFER, NOTHING, SliceAmount, SliceOffer, SliceSpec, SliceStatus
-from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices, Charged
-from multisched.plugins.loans.slices.lender_slices import LenderSlices
+from multisched.plugins.slices.borrower_slices import BorrowerSlices, Charged
+from multisched.plugins.slices.lender_slices import LenderSlices
 from tests.unit.plugins.loans.slices.slice_api import PodRecord
 from tests.unit.plugins.loans.slices.slice_world import Replica, SliceWorld
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Final
 
 from multisched.model.slice_parts import NOTHING, SliceAmount, SliceOffer
-from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices
-from multisched.plugins.loans.slices.lender_slices import LenderSlices
+from multisched.plugins.slices.borrower_slices import BorrowerSlices
+from multisched.plugins.slices.lender_slices import LenderSlices
 from tests.unit.plugins.loans.slices.slice_judge import Amount
 from tests.unit.plugins.loans.slices.slice_world import ALLOCATABLE, DURATION_S, Replica, SliceWorld, amount_of
 

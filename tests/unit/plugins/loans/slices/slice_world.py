@@ -16,8 +16,8 @@ import msgspec
 from multisched.framework.slice_writes import SliceAnswer, SliceReply, SliceRequest
 from multisched.model.cluster_objects import SliceSet
 from multisched.model.slice_parts import NOTHING, SliceAmount, SliceOffer
-from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices
-from multisched.plugins.loans.slices.lender_slices import LenderSlices
+from multisched.plugins.slices.borrower_slices import BorrowerSlices
+from multisched.plugins.slices.lender_slices import LenderSlices
 from tests.unit.plugins.loans.slices.slice_api import Document, PodRecord, SliceApi
 from tests.unit.plugins.loans.slices.slice_judge import BORROWER, LENDER, Amount, SliceJudge
 
@@ -240,7 +240,8 @@ class Replica:
         elif chosen < 0.27:
             machine.withdraw(node)
         elif chosen < 0.31:
-            machine.recall(node, SliceAmount(*(amount // 2 for amount in ALLOCATABLE[node])) & machine.held(node), 60)
+            cpu, memory, pods = ALLOCATABLE[node]
+            machine.recall(node, SliceAmount(cpu // 2, memory // 2, pods // 2) & machine.held(node), 60)
         elif chosen < 0.7:
             return
         elif self.adoption is None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from multisched.framework.slice_writes import SliceRequest
 from multisched.model.slice_parts import NOTHING, SliceAmount, SliceOffer
-from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices
-from multisched.plugins.loans.slices.lender_slices import LenderSlices
+from multisched.plugins.slices.borrower_slices import BorrowerSlices
+from multisched.plugins.slices.lender_slices import LenderSlices
 from tests.unit.plugins.loans.slices.slice_api import SliceApi
 from tests.unit.plugins.loans.slices.slice_defects import DEFECTS
 from tests.unit.plugins.loans.slices.slice_judge import BORROWER, LENDER, SliceJudge

@@ -16,8 +16,6 @@ import sys
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-import msgspec
-
 from multisched.framework.slice_writes import SliceAnswer, SliceCall, SliceReply, SliceRequest
 from multisched.model.cluster_objects import SliceSet
 from multisched.model.slice_parts import (
@@ -28,7 +26,7 @@ from multisched.model.slice_parts import (
     SliceStatus,
 )
 from multisched.model.version import NO_VERSION, Version
-from multisched.plugins.loans.slices.tracked_slices import SliceMachine, TrackedSlices
+from multisched.plugins.slices.tracked_slices import SliceMachine, TrackedSlices
 
 Charged = Mapping[str, SliceAmount]
 """By uid of each node that is not the borrower's own: what its pods on the node request; see S2."""
@@ -74,8 +72,9 @@ class _Claimed(TrackedSlices):
 class BorrowerSlices(SliceMachine[_Claimed]):
     """The claims of one borrower to the slices of one lender. Used by the leader of the borrower only."""
 
-    def __init__(self, lender: str, borrower: str, namespace: str) -> None:
-        super().__init__(lender, borrower, namespace, _Claimed)
+    def __init__(self, lender: str, borrower: str, namespace: str, part: str = "") -> None:
+        """`part`: see `slice_set_prefix`."""
+        super().__init__(lender, borrower, namespace, part, _Claimed)
         self._wanted: dict[str, SliceAmount] = {}
         self._is_settled = False
 
@@ -156,6 +155,11 @@ class BorrowerSlices(SliceMachine[_Claimed]):
     def are_offers_readable(self) -> bool:
         """Reports whether every offer can be trusted; while one cannot, its pods stay and no pod is added."""
         return all(tracked.seen is None or tracked.seen.spec is not None for tracked in self._objects.values())
+
+    def are_claims_complete(self) -> bool:
+        """Reports whether what is held covers all pods: further ones are placed only within what is usable."""
+        seen = [tracked.seen for tracked in self._objects.values() if tracked.seen is not None]
+        return all(one.status is not None and one.status.is_complete for one in seen)
 
     def want(self, uid: str, amount: SliceAmount) -> None:
         """Sets what should be held of the node: more is claimed as far as it is offered, less is released as far as it is not in use.
@@ -316,13 +320,9 @@ def claim_block(need: SliceAmount, offered: SliceAmount, percent: int) -> SliceA
 
     The rest of a node's memory is of no use to the lender without its CPU, and the next pods may need more of it than those before.
     """
-    more, offers = (
-        [amount * (100 + percent) for amount in msgspec.structs.astuple(need)],
-        msgspec.structs.astuple(offered),
-    )
-    share = min(
-        1.0, max((amount / (100 * offer) for amount, offer in zip(more, offers, strict=True) if offer), default=0.0)
-    )
-    return SliceAmount(
-        *(max(-(-amount // 100), int(share * offer)) for amount, offer in zip(more, offers, strict=True))
+    more = {name: amount * (100 + percent) for name, amount in need.amounts().items()}
+    offers = offered.amounts()
+    share = min(1.0, max((more.get(name, 0) / (100 * offer) for name, offer in offers.items() if offer), default=0.0))
+    return SliceAmount.of(
+        {name: max(-(-more.get(name, 0) // 100), int(share * offers.get(name, 0))) for name in {**offers, **more}}
     )

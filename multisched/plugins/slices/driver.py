@@ -1,7 +1,7 @@
-"""SliceDriver: carries out what the state machines of one domain's sliced loans ask for.
+"""SliceDriver: carries out what the state machines of one domain ask for, about slices of nodes or of quotas.
 
 As a new leader it first owns every object (`own`); then `run` sends requests and takes versions from the watch.
-Every step between two awaits leaves the columns of `SliceRows` as the machines are. The lease is checked before each request.
+Every step between two awaits leaves what the sides have read as the machines are. The lease is checked before each request.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -21,16 +21,14 @@ from multisched.framework.views import Document
 from multisched.model.cluster_objects import SliceSet
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.slice_parts import SliceAmount
-from multisched.plugins.loans.loan_ledger import LoanLedger
-from multisched.plugins.loans.slices.borrower_side import BorrowerSide
-from multisched.plugins.loans.slices.borrower_slices import BorrowerSlices
-from multisched.plugins.loans.slices.lender_side import LenderSide
-from multisched.plugins.loans.slices.lender_slices import LenderSlices
-from multisched.plugins.loans.slices.slice_reports import SliceReports
+from multisched.plugins.slices.borrower_slices import BorrowerSlices
+from multisched.plugins.slices.lender_slices import LenderSlices
+from multisched.plugins.slices.sides import BorrowingSide, LendingSide, Machines
+from multisched.plugins.slices.slice_reports import SliceReports
 
 logger = logging.getLogger(__name__)
 
-Side = LenderSide | BorrowerSide
+Side = LendingSide | BorrowingSide
 
 PERIOD_S: Final = 1.0
 GATHER_S: Final = 0.05
@@ -39,14 +37,11 @@ WRITE_EVERY_S: Final = 1.0
 """Pause after a write. The first of several changes is written at once, and the others together."""
 BUSY_EVERY_S: Final = 2.0
 """Pause after a write that follows another one without a longer pause."""
-OFFER_EVERY_S: Final = 5.0
-RAISE_EVERY_S: Final = 15.0
-"""Pause between two looks at which more is offered than before. What pods of the lender free in this time is one write."""
 RELEASE_EVERY_S: Final = 5.0
 OBJECTS_PER_STEP: Final = 1
 """SliceSets that are looked at before other tasks run: each has up to 256 nodes."""
-ROWS_PER_STEP: Final = 200
-"""Rows with waiting pods that are looked at before other tasks run."""
+KEYS_PER_STEP: Final = 200
+"""Slices for which pods wait that are looked at before other tasks run."""
 RETRY_S: Final = 0.5
 PAUSE_MAX_S: Final = 30.0
 """Longest pause after refused or unanswered requests about one loan."""
@@ -57,19 +52,33 @@ NO_SLICE_SET_FIX: Final = (
 
 
 class SliceDriver:
-    """The sliced loans of one domain."""
+    """What one domain lends and borrows by slices."""
 
-    def __init__(self, ledger: LoanLedger, context: PluginContext, on_more: Callable[[], None], plugin: str) -> None:
-        """`on_more`: called when pods that were refused may fit. `plugin`: for which pods wait at Permit."""
-        self._ledger = ledger
+    def __init__(
+        self,
+        context: PluginContext,
+        machines: Machines,
+        used: Sequence[LendingSide],
+        borrowed: Sequence[BorrowingSide],
+        reports: SliceReports,
+        *,
+        on_more: Callable[[], None],
+        needs: Callable[[], int],
+        plugin: str,
+    ) -> None:
+        """`used`: loans whose room this domain uses by the lender's Lease. It drives those of which it is the lender.
+
+        `on_more`: called when pods that were refused may fit. `needs`: returns the version of what pods of the lender need of what
+        is lent. `plugin`: for which pods wait at Permit.
+        """
+        self._machines = machines
         self._context = context
         self._on_more = on_more
+        self._needs = needs
         self._plugin = plugin
-        slices = ledger.slices
-        self.used = [LenderSide(key, ledger) for key in slices.keys_of(context.domain)]
-        """Loans of rows that this domain uses by the lender's Lease. It drives those of which it is the lender."""
+        self.used = used
         self.lent = [side for side in self.used if side.key[0] == context.domain]
-        self.borrowed = [BorrowerSide(key, ledger) for key in slices.pool_of if key[1] == context.domain]
+        self.borrowed = borrowed
         self._ports: SlicePorts | None = None
         self._is_settled = False
         self._wake = asyncio.Event()
@@ -86,7 +95,7 @@ class SliceDriver:
         """id() of the side -> length of its pause, and its end, monotonic."""
         self.trouble = ""
         """Why SliceSets cannot be read, or a write was not answered."""
-        self._reports = SliceReports(ledger)
+        self._reports = reports
 
     @property
     def _sides(self) -> list[Side]:
@@ -98,8 +107,8 @@ class SliceDriver:
         """See `framework.slice_writes.SlicingPlugin.own_slices`."""
         self._ports, self._is_settled = ports, False
         sides: list[Side] = [*self.used, *self.borrowed]
-        terms = self._ledger.slices.terms
-        async with self._ledger.slices.taking_over:
+        terms = self._machines.terms
+        async with self._machines.taking_over:
             fresh = [side for side in sides if terms.get((side.role, side.key)) != ports.term()]
             if fresh and not await self._begin(fresh, ports):
                 return
@@ -122,7 +131,7 @@ class SliceDriver:
             self.trouble = ""
             for side in sides:
                 side.begin_term(listed, ports.namespace)
-                self._ledger.slices.terms[side.role, side.key] = term
+                self._machines.terms[side.role, side.key] = term
             return True
         return False
 
@@ -176,9 +185,9 @@ class SliceDriver:
         if monotonic_s >= self._releases_from_s:
             self._releases_from_s = monotonic_s + RELEASE_EVERY_S
         for borrowed in self.borrowed:
-            waiting = list(self._ledger.slices.waiting_rows())
-            for first in range(0, len(waiting), ROWS_PER_STEP):
-                self._release_waiting(borrowed, waiting[first : first + ROWS_PER_STEP], now_s)
+            waiting = list(borrowed.waiting())
+            for first in range(0, len(waiting), KEYS_PER_STEP):
+                self._release_waiting(borrowed, waiting[first : first + KEYS_PER_STEP], now_s)
                 await asyncio.sleep(0)
         for side in self._sides:
             if not self._is_paused(side, monotonic_s):
@@ -225,20 +234,20 @@ class SliceDriver:
 
     async def _offer(self, slices: SlicePorts, now_s: float, monotonic_s: float) -> None:
         """Decides what is offered: regularly, and at once if a waiting pod needs what is lent."""
-        needs = self._ledger.needs.version
+        needs = self._needs()
         for side in self.lent:
             from_s, needs_at = self._offered.get(id(side), (0.0, -1))
             is_regular = monotonic_s >= from_s
             if self._is_paused(side, monotonic_s) or (not is_regular and needs == needs_at):
                 continue
-            self._offered[id(side)] = monotonic_s + OFFER_EVERY_S if is_regular else from_s, needs
-            raises_from_s = self._raises_from_s.setdefault(id(side), monotonic_s + OFFER_EVERY_S)
-            raises = is_regular and monotonic_s >= raises_from_s
+            self._offered[id(side)] = monotonic_s + side.offer_every_s if is_regular else from_s, needs
+            raises_from_s = self._raises_from_s.setdefault(id(side), monotonic_s + side.offer_every_s)
+            raises = not side.raise_every_s or (is_regular and monotonic_s >= raises_from_s)
             if raises:
-                self._raises_from_s[id(side)] = monotonic_s + RAISE_EVERY_S
+                self._raises_from_s[id(side)] = monotonic_s + side.raise_every_s
             await side.offer(now_s, slices.may_write, raises=raises)
         await asyncio.sleep(0)
-        self._reports.look_for_foreign(self.lent)
+        self._reports.look(self.lent)
         await asyncio.sleep(0)
 
     def _is_paused(self, side: Side, monotonic_s: float) -> bool:
@@ -273,9 +282,8 @@ class SliceDriver:
                 pause_s = BUSY_EVERY_S if is_busy else WRITE_EVERY_S
             self._pauses[id(side)] = 0.0, now_s + pause_s
             self.wake()
-        if isinstance(side, BorrowerSide) and side.machine is not None:
-            rows = map(self._ledger.slices.row_of, side.machine.nodes_in(request.name))
-            self._release_waiting(side, [row for row in rows if row is not None], ports.clock.now().timestamp())
+        if isinstance(side, BorrowingSide) and side.machine is not None:
+            self._release_waiting(side, side.machine.nodes_in(request.name), ports.clock.now().timestamp())
 
     def _answered(self, side: Side, request: SliceRequest, reply: SliceReply) -> None:
         def answered(machine: LenderSlices | BorrowerSlices) -> bool:
@@ -296,18 +304,10 @@ class SliceDriver:
         if side.change(name, change) and self._is_settled:
             self._on_more()
 
-    def _release_waiting(self, side: BorrowerSide, rows: Iterable[int], now_s: float) -> None:
-        side.release_waiting(rows, self._context.waiting_pods, self._plugin, now_s, self._allow)
-
-    def _allow(self, uid: str) -> None:
-        self._ledger.slices.claim(uid)
-        self._context.waiting_pods.allow(uid, self._plugin)
+    def _release_waiting(self, side: BorrowingSide, keys: Iterable[str], now_s: float) -> None:
+        side.release_waiting(keys, self._context.waiting_pods, self._plugin, now_s)
 
     # -- what people see -------------------------------------------------------------------------------------------
-
-    def side_of(self, row: int) -> BorrowerSide | None:
-        """Returns the side by which the domain borrows the row; None if it does not."""
-        return next((side for side in self.borrowed if self._ledger.slices.is_lent(side.key, row)), None)
 
     def problems(self) -> Mapping[str, str]:
         """Returns SliceSet -> what is wrong with it."""
@@ -338,18 +338,19 @@ class SliceDriver:
         said += [
             f"{side.key[0]} has published no SliceSet, so nothing is borrowed: {NO_SLICE_SET_FIX}"
             for side in self.borrowed
-            if side.machine is not None and not side.machine.is_known
+            if side.machine is not None and not side.machine.is_known and side.is_needed()
         ]
         return "; ".join(filter(None, (self.trouble, self._reports.problem, *said)))
 
     def _report(self, trouble: str) -> None:
         if trouble != self.trouble:
-            logger.warning("slices of loans", extra={"domain": self._context.domain, "error": trouble})
+            logger.warning("slices", extra={"domain": self._context.domain, "error": trouble})
         self.trouble = trouble
 
 
 def document_of(amount: SliceAmount) -> Document:
-    return {"cpuMilli": amount.cpu_milli, "memoryBytes": amount.memory_bytes, "pods": amount.pods}
+    found: Document = {"cpuMilli": amount.cpu_milli, "memoryBytes": amount.memory_bytes, "pods": amount.pods}
+    return {**found, "others": dict(amount.others)} if amount.others else found
 
 
 def _observe(found: SliceSet, machine: LenderSlices | BorrowerSlices) -> bool:

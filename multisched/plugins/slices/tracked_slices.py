@@ -187,9 +187,9 @@ class SliceMachine(ABC, Generic[T]):
     A loan may have thousands of nodes: objects are found by node, and only those are looked at of which something has changed.
     """
 
-    def __init__(self, lender: str, borrower: str, namespace: str, made: Callable[[SliceSet], T]) -> None:
-        """`made`: what the side knows of a new object, made from its name and namespace."""
-        self._prefix = slice_set_prefix(lender, borrower)
+    def __init__(self, lender: str, borrower: str, namespace: str, part: str, made: Callable[[SliceSet], T]) -> None:
+        """`part`: see `slice_set_prefix`. `made`: what the side knows of a new object, made from its name and namespace."""
+        self._prefix = slice_set_prefix(lender, borrower, part)
         self._namespace = namespace
         self._made = made
         self._objects: dict[str, T] = {}
@@ -290,7 +290,9 @@ class SliceMachine(ABC, Generic[T]):
         return set() if tracked is None else tracked.indexed
 
     def _is_concerned(self, found: SliceSet) -> bool:
-        return found.namespace == self._namespace and found.name.startswith(self._prefix)
+        if found.namespace != self._namespace or not found.name.startswith(self._prefix):
+            return False
+        return found.name[len(self._prefix) :].isdecimal()
 
     def _tracked(self, name: str) -> T:
         if name not in self._objects:

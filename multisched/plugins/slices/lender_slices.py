@@ -30,10 +30,9 @@ from multisched.model.slice_parts import (
     SliceSpec,
     SliceStatus,
     bucket_of,
-    slice_set_name,
 )
 from multisched.model.version import NO_VERSION, Version
-from multisched.plugins.loans.slices.tracked_slices import SliceMachine, TrackedSlices
+from multisched.plugins.slices.tracked_slices import SliceMachine, TrackedSlices
 
 WRITTEN_CHANGE: Final = 10
 """An offer is changed if a resource changes by a tenth, or by the amount of a typical pod."""
@@ -88,9 +87,9 @@ class _Offered(TrackedSlices):
 class LenderSlices(SliceMachine[_Offered]):
     """The offers of one lender to one borrower. Used by the leader of the lender only."""
 
-    def __init__(self, lender: str, borrower: str, namespace: str, buckets: int) -> None:
-        """`buckets`: objects among which nodes are spread (`buckets_for`)."""
-        super().__init__(lender, borrower, namespace, _Offered)
+    def __init__(self, lender: str, borrower: str, namespace: str, buckets: int, part: str = "") -> None:
+        """`buckets`: objects among which nodes are spread (`buckets_for`). `part`: see `slice_set_prefix`."""
+        super().__init__(lender, borrower, namespace, part, _Offered)
         self._lender = lender
         self._borrower = borrower
         self._buckets = buckets
@@ -139,7 +138,7 @@ class LenderSlices(SliceMachine[_Offered]):
         for tracked in self._of(uid):
             level = tracked.level(uid)
             total += level | tracked.desired[uid].amount if uid in tracked.desired else level
-        return total & EVERYTHING
+        return total.capped()
 
     def held(self, uid: str) -> SliceAmount:
         """Returns what the borrower holds of the node, as last seen."""
@@ -325,8 +324,7 @@ class LenderSlices(SliceMachine[_Offered]):
         first = bucket_of(node, self._buckets)
         for place in range(OBJECTS_MAX):
             bucket = (first + place) % self._buckets if place < self._buckets else place
-            name = slice_set_name(self._lender, self._borrower, bucket)
-            tracked = self._tracked(name)
+            tracked = self._tracked(f"{self._prefix}{bucket}")
             is_open = tracked.seen is None or not tracked.seen.is_deleting
             if is_open and len(tracked.indexed) < SLICES_MAX:
                 return tracked
@@ -369,10 +367,9 @@ class LenderSlices(SliceMachine[_Offered]):
 
 def _is_worth_a_write(before: SliceAmount, after: SliceAmount, typical: SliceAmount) -> bool:
     """Reports whether a resource changes by a tenth, or by a typical pod."""
-    pairs = zip(
-        msgspec.structs.astuple(before), msgspec.structs.astuple(after), msgspec.structs.astuple(typical), strict=True
-    )
-    for old, new, pod in pairs:
+    olds, news, pods = before.amounts(), after.amounts(), typical.amounts()
+    for name in {**olds, **news}:
+        old, new, pod = olds.get(name, 0), news.get(name, 0), pods.get(name, 0)
         change = abs(new - old)
         if change and (change * WRITTEN_CHANGE >= old or change >= pod > 0):
             return True

@@ -1,0 +1,1 @@
+"""One quota tree for domains that different processes lead."""

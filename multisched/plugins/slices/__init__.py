@@ -1,0 +1,1 @@
+"""Parts of nodes, or of quotas, that one domain lends to another one in another process."""

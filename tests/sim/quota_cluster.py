@@ -1,0 +1,156 @@
+"""A cluster whose domains share one quota tree although different replicas lead them, with a judge of every level.
+
+Nodes have room for more than the quotas allow, so that only the quotas limit what is bound.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import yaml
+
+from multisched.model.wire import MERGE_PATCH
+from tests.sim.slices import SliceCluster
+
+CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+SLICES: Final = "/apis/multisched.io/v1alpha1/slicesets"
+TREES: Final = "/apis/scheduling.sigs.k8s.io/v1beta1/namespaces/kube-system/elasticquotatrees"
+DEFINITIONS: Final = Path(__file__).parents[2] / "deploy" / "crds"
+FIRST, SECOND, THIRD = "web", "batch", "etl"
+DOMAINS: Final = (FIRST, SECOND, THIRD)
+LEAVES: Final = {"a": "root.x", "b": "root.x", "c": "root"}
+"""Leaf, which is the name of its namespace as well -> the level above it."""
+
+
+def configuration(*domains: str) -> str:
+    """Each domain has nodes of its own, by label; the first one also the rest."""
+    return yaml.safe_dump(
+        {
+            "apiVersion": "multisched.io/v1",
+            "kind": "MultischedConfiguration",
+            "lease": {"perDomain": True},
+            "domains": [
+                {"name": name, "nodes": {"rule": "rest" if name == domains[0] else "labelled"}} for name in domains
+            ],
+        }
+    )
+
+
+def tree(root: int, x: int, **leaves: tuple[int, int]) -> dict[str, Any]:
+    """Returns the root of a tree of whole CPUs. `x`: max of the level above a and b. `leaves`: min and max of a, b and c."""
+
+    def node(name: str, least: int, most: int, **more: Any) -> dict[str, Any]:
+        return {"name": name, "min": {"cpu": least}, "max": {"cpu": most}, **more}
+
+    made = {name: node(name, *leaves[name], namespaces=[name]) for name in LEAVES}
+    least = made["a"]["min"]["cpu"] + made["b"]["min"]["cpu"]
+    return node("root", root, root, children=[node("x", least, x, children=[made["a"], made["b"]]), made["c"]])
+
+
+@dataclass
+class QuotaCluster(SliceCluster):
+    """The cluster, its tree, and what its pods use."""
+
+    limits: dict[str, int] = field(default_factory=dict)
+    """Level -> the largest max that a replica may still know, in thousandths of CPUs."""
+    used: Counter[str] = field(default_factory=Counter)
+    most: Counter[str] = field(default_factory=Counter)
+
+    async def begin(
+        self, domains: tuple[str, ...], root: dict[str, Any], *, nodes: int = 2, slices: bool = True
+    ) -> None:
+        """Makes nodes, namespaces, definitions and the tree."""
+        for name in DEFINITIONS.glob("*.yaml"):
+            if slices or "slicesets" not in name.name:
+                await self.send("POST", CRDS, yaml.safe_load(name.read_text()))
+        for domain in domains:
+            for number in range(nodes):
+                await self.add_node(f"{domain}-{number}", {"multisched.io/domain": domain})
+        for leaf in LEAVES:
+            await self.send("POST", "/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": leaf}})
+        metadata = {"name": "teams", "namespace": "kube-system"}
+        kind = {"apiVersion": "scheduling.sigs.k8s.io/v1beta1", "kind": "ElasticQuotaTree"}
+        answer = await self.send("POST", TREES, {**kind, "metadata": metadata, "spec": {"root": root}})
+        assert answer.status == 201, answer.body
+        self.limits = limits_of(root)
+
+    async def change_tree(self, root: dict[str, Any]) -> None:
+        """Changes the tree. A lower max holds for the judge only after `settle_tree`."""
+        for level, most in limits_of(root).items():
+            self.limits[level] = max(most, self.limits[level])
+        await self.send("PATCH", f"{TREES}/teams", {"spec": {"root": root}}, MERGE_PATCH)
+
+    async def add(self, domain: str, leaf: str, cpu: str = "1", **rest: Any) -> str:
+        """Creates a pod of the domain in the leaf's namespace."""
+        self.pods += 1
+        name = f"{domain}-{self.pods}"
+        containers = [{"name": "main", "image": "app", "resources": {"requests": {"cpu": cpu, "memory": "64Mi"}}}]
+        spec = {"schedulerName": f"{domain}-scheduler", "containers": containers, **rest}
+        await self.send(
+            "POST", f"/api/v1/namespaces/{leaf}/pods", {"kind": "Pod", "metadata": {"name": name}, "spec": spec}
+        )
+        return name
+
+    async def delete(self, leaf: str, name: str) -> None:
+        await self.send("DELETE", f"/api/v1/namespaces/{leaf}/pods/{name}?gracePeriodSeconds=0")
+
+    async def judge_levels(self) -> None:
+        """Sums the requests of the pods below each level over a watch of its own."""
+        pods: dict[str, tuple[str, int]] = {}
+        async with self.api.stream("/api/v1/pods?watch=true", idle_timeout_s=1e9) as lines:
+            async for line in lines:
+                event = orjson.loads(line)
+                pod = event["object"]
+                before = pods.pop(pod["metadata"]["uid"], None)
+                if before is not None:
+                    self._count(*before, -1)
+                if event["type"] == "DELETED" or not pod["spec"].get("nodeName"):
+                    continue
+                milli = sum(_milli(one["resources"]["requests"]["cpu"]) for one in pod["spec"]["containers"])
+                leaf = pod["metadata"]["namespace"]
+                pods[pod["metadata"]["uid"]] = leaf, milli
+                self._count(leaf, milli, 1)
+                for level in levels_of(leaf) if before is None else ():
+                    if self.used[level] > self.limits[level]:
+                        self.broken.append(
+                            f"I14: {level} uses {self.used[level]} of {self.limits[level]} mCPU at {self.loop.time():.1f} s"
+                        )
+
+    def _count(self, leaf: str, milli: int, sign: int) -> None:
+        for level in levels_of(leaf):
+            self.used[level] += sign * milli
+            self.most[level] = max(self.most[level], self.used[level])
+
+    def running(self, domain: str, leaf: str = "") -> list[str]:
+        """Returns the names of the domain's bound pods."""
+        return [
+            pod.name
+            for pod in self.stored("pods")
+            if pod.node and pod.name.startswith(f"{domain}-") and leaf in ("", pod.namespace)
+        ]
+
+
+def levels_of(leaf: str) -> tuple[str, ...]:
+    if leaf not in LEAVES:
+        return ()
+    above = LEAVES[leaf]
+    return (f"{above}.{leaf}", above, "root") if above != "root" else (f"root.{leaf}", "root")
+
+
+def limits_of(root: dict[str, Any]) -> dict[str, int]:
+    """Returns level -> its max in thousandths of CPUs."""
+    found = {"root": 1000 * root["max"]["cpu"]}
+    for one in root["children"]:
+        found[f"root.{one['name']}"] = 1000 * one["max"]["cpu"]
+        found |= {
+            f"root.{one['name']}.{child['name']}": 1000 * child["max"]["cpu"] for child in one.get("children", ())
+        }
+    return found
+
+
+def _milli(cpu: str) -> int:
+    return int(cpu[:-1]) if cpu.endswith("m") else 1000 * int(cpu)
