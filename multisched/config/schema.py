@@ -474,7 +474,8 @@ class LeaseConfig(Section, frozen=True):
     per_domain: bool = False
     """
     True: domains have separate Leases, which replicas divide among them; those with loans without limits or of idle capacity
-    between them share one. A quota's max, and affinity across nodes, then apply only within the domains of one replica.
+    between them share one. Affinity across nodes then applies only within the domains of one replica; quotas need
+    deploy/crds/slicesets.yaml.
     """
     spread: bool = False
     """With `perDomain`: a process that holds a Lease leaves others that are free to other processes for `duration`."""

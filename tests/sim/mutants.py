@@ -34,6 +34,8 @@ from tests.sim import (
     loan_defects,
     planted_defects,
     quota_defects,
+    quota_room,
+    quota_room_defects,
     reload_defects,
     slice_defects,
     slices,
@@ -53,10 +55,13 @@ STARTS = {
     job_defects.__name__: SERVERLESS_FROM,
     loan_defects.__name__: LENT_FROM,
     slice_defects.__name__: slices.WIDE_FROM,
+    quota_room_defects.__name__: 0,
 }
 """Module of defects -> the first seed of the runs that can catch them; other modules: 0."""
 SLICED = {name for name, one in DEFECTS.items() if one.__module__ == slice_defects.__name__}
 """Defects that `tests.sim.slices` plays: they need several processes."""
+SHARED = {name for name, one in DEFECTS.items() if one.__module__ == quota_room_defects.__name__}
+"""Defects that `tests.sim.quota_room` plays."""
 SEEDS_MAX = 48
 """Default number of seeds after which a defect counts as not caught."""
 
@@ -69,6 +74,7 @@ FIRST: dict[str, int] = {
     "annotations_are_no_own_change": 501,
     "answers_of_plugins_are_not_read": 300,
     "arrivals_of_the_lender_recall_nothing": 1100,
+    "assumed_pods_are_not_charged_to_leaves": 0,
     "assumed_pods_keep_their_size": 1,
     "assumed_pods_miss_the_next_tree": 1000,
     "attempts_await_no_events": 1,
@@ -120,6 +126,7 @@ FIRST: dict[str, int] = {
     "equals_preempted": 0,
     "events_in_flight_kept": 2,
     "events_in_flight_lost": 21,
+    "every_process_checks_each_max_by_itself": 0,
     "evicted_pods_hold_nothing": 1100,
     "evictions_do_not_wait_for_the_notice": 1100,
     "expired_lease_not_waited_for": 0,
@@ -194,10 +201,13 @@ FIRST: dict[str, int] = {
     "nominated_room_given_away": 2,
     "not_found_is_bound": 1,
     "nothing_is_kept_for_borrowers": 107,
+    "nothing_of_quotas_is_kept": 0,
     "notices_end_at_once": 600,
     "notices_run_from_the_recall": 1104,
     "numbers_of_cards_are_not_compared": 302,
     "offers_are_used_unclaimed": 107,
+    "offers_ignore_what_others_may_use": 0,
+    "offers_of_leaves_ignore_levels_above": 0,
     "oldest_borrowers_go_first": 122,
     "one_allow_is_enough": 1,
     "one_namespace_retries_for_nothing": 16,
@@ -219,12 +229,14 @@ FIRST: dict[str, int] = {
     "pods_of_other_domains_requeue_nothing": 28,
     "pods_that_are_gone_count_as_terminating": 300,
     "pods_that_end_slowly_give_their_cards_at_once": 300,
+    "pods_under_quotas_do_not_wait_for_claims": 0,
     "ports_ignored": 2,
     "processes_that_do_not_lead_tell_pods": 1103,
     "protected_training_is_evicted": 600,
     "quarantine_ignores_namespaces": 9,
     "quarantine_never_ends": 5,
     "queue_never_flushed": 0,
+    "quota_room_is_free_at_its_recall": 0,
     "quotas_count_one_card_of_several": 300,
     "quotas_keep_what_has_ended": 122,
     "quotas_of_cpu_alone": 180,
@@ -409,6 +421,8 @@ def _broken(name: str, seed: int) -> Sequence[str]:
     """Returns what a seed's run finds wrong."""
     if name in SLICED:
         return slices.run(seed, moves=False).found
+    if name in SHARED:
+        return quota_room.run(seed, edits=False).found
     return run_seed(seed, stops_at_first=True).broken
 
 

@@ -5,6 +5,8 @@ Nodes have room for more than the quotas allow, so that only the quotas limit wh
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +24,8 @@ TREES: Final = "/apis/scheduling.sigs.k8s.io/v1beta1/namespaces/kube-system/elas
 DEFINITIONS: Final = Path(__file__).parents[2] / "deploy" / "crds"
 FIRST, SECOND, THIRD = "web", "batch", "etl"
 DOMAINS: Final = (FIRST, SECOND, THIRD)
+TREE_LAG_S: Final = 60.0
+"""After so long, no replica knows a tree that was replaced."""
 LEAVES: Final = {"a": "root.x", "b": "root.x", "c": "root"}
 """Leaf, which is the name of its namespace as well -> the level above it."""
 
@@ -57,6 +61,8 @@ class QuotaCluster(SliceCluster):
 
     limits: dict[str, int] = field(default_factory=dict)
     """Level -> the largest max that a replica may still know, in thousandths of CPUs."""
+    _trees: list[dict[str, int]] = field(default_factory=list)
+    """The maxima of trees that a replica may still know, the newest last."""
     used: Counter[str] = field(default_factory=Counter)
     most: Counter[str] = field(default_factory=Counter)
 
@@ -76,13 +82,23 @@ class QuotaCluster(SliceCluster):
         kind = {"apiVersion": "scheduling.sigs.k8s.io/v1beta1", "kind": "ElasticQuotaTree"}
         answer = await self.send("POST", TREES, {**kind, "metadata": metadata, "spec": {"root": root}})
         assert answer.status == 201, answer.body
-        self.limits = limits_of(root)
+        self._trees = [limits_of(root)]
+        self._limit()
 
-    async def change_tree(self, root: dict[str, Any]) -> None:
-        """Changes the tree. A lower max holds for the judge only after `settle_tree`."""
-        for level, most in limits_of(root).items():
-            self.limits[level] = max(most, self.limits[level])
+    async def change_tree(self, root: dict[str, Any], *, is_valid: bool = True) -> None:
+        """Changes the tree. A max that falls holds for the judge once every replica knows it."""
+        if is_valid:
+            self._trees.append(limits_of(root))
+            self._limit()
+            self.loop.call_later(TREE_LAG_S, self._forget_tree)
         await self.send("PATCH", f"{TREES}/teams", {"spec": {"root": root}}, MERGE_PATCH)
+
+    def _forget_tree(self) -> None:
+        self._trees.pop(0)
+        self._limit()
+
+    def _limit(self) -> None:
+        self.limits = {level: max(one[level] for one in self._trees) for level in self._trees[0]}
 
     async def add(self, domain: str, leaf: str, cpu: str = "1", **rest: Any) -> str:
         """Creates a pod of the domain in the leaf's namespace."""
@@ -119,6 +135,14 @@ class QuotaCluster(SliceCluster):
                         self.broken.append(
                             f"I14: {level} uses {self.used[level]} of {self.limits[level]} mCPU at {self.loop.time():.1f} s"
                         )
+
+    async def end_evicted(self, wide: random.Random | None) -> None:
+        """Ends pods that are being deleted, as kubelets do."""
+        while True:
+            await asyncio.sleep(self.rng.uniform(0.2, 3.0))
+            for pod in orjson.loads((await self.send("GET", "/api/v1/pods")).body)["items"]:
+                if pod["metadata"].get("deletionTimestamp"):
+                    await self.delete(pod["metadata"]["namespace"], pod["metadata"]["name"])
 
     def _count(self, leaf: str, milli: int, sign: int) -> None:
         for level in levels_of(leaf):

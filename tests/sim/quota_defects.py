@@ -28,7 +28,7 @@ def leaves_alone_have_a_max() -> None:
 
     def refusal(self: QuotaLedger, pod: Any, nominated: Any = NOTHING) -> str:
         levels = self.levels_of(pod)
-        return levels[0].refusal(self.amounts.items(pod), nominated.get(levels[0].at, {})) if levels else ""
+        return levels[0].refusal(self.amounts.items(pod), nominated.get(levels[0].at, {}), {}) if levels else ""
 
     put(QuotaLedger, "refusal", refusal)
 
@@ -40,7 +40,9 @@ def quotas_of_cpu_alone() -> None:
     put(
         Level,
         "refusal",
-        lambda self, items, nominated: genuine(self, tuple(one for one in items if one[0] == "cpu"), nominated),
+        lambda self, items, nominated, kept: genuine(
+            self, tuple(one for one in items if one[0] == "cpu"), nominated, kept
+        ),
     )
 
 

@@ -19,6 +19,7 @@ from tests.sim import (
     loan_defects,
     planted_defects,
     quota_defects,
+    quota_room_defects,
     recent_defects,
     reload_defects,
     slice_defects,
@@ -45,6 +46,7 @@ def test_defect_has_the_signature_of_the_replaced_function(name: str, monkeypatc
     monkeypatch.setattr(job_defects, "put", note)
     monkeypatch.setattr(loan_defects, "put", note)
     monkeypatch.setattr(slice_defects, "put", note)
+    monkeypatch.setattr(quota_room_defects, "put", note)
     monkeypatch.setattr(planted_defects, "put", note)
 
     recent_defects.DEFECTS[name]()
