@@ -21,6 +21,8 @@ pytestmark = pytest.mark.timeout(600)
 DEFINITION: Final = Path(__file__).parents[2] / "deploy" / "crds" / "slicesets.yaml"
 BLANK: Final = SliceSet(name="gpu.job.0", namespace="default")
 NODES: Final = [f"0b6d4e4c-7a3f-4d0e-9c1f-{number:012d}" for number in range(SLICES_MAX)]
+OTHERS: Final = tuple((f"example.com/{number:02}", 2_000) for number in range(16))
+"""As many other resources as an amount may have."""
 LIMIT_S: Final = 60.0
 
 
@@ -30,7 +32,7 @@ async def send(admin: Admin, call: SliceCall, known: SliceSet, **halves: Any) ->
 
 
 def spec(writes: int, cpu_milli: int) -> SliceSpec:
-    offers = {uid: SliceOffer(SliceAmount(cpu_milli, 1 << 34, 20)) for uid in NODES}
+    offers = {uid: SliceOffer(SliceAmount(cpu_milli, 1 << 34, 20, OTHERS)) for uid in NODES}
     return SliceSpec("gpu", "job", 1, writes, offers)
 
 
@@ -64,9 +66,11 @@ async def test_held_never_rises_above_the_offers(tmp_path: Path) -> None:
             (SliceAmount(4_001, 1 << 34, 20), "cpuMilli"),
             (SliceAmount(4_000, (1 << 34) + 1, 20), "memoryBytes"),
             (SliceAmount(4_000, 1 << 34, 21), "pods"),
+            (SliceAmount(4_000, 1 << 34, 20, (*OTHERS[:-1], ("example.com/15", 2_001))), "others"),
+            (SliceAmount(4_000, 1 << 34, 20, (("example.com/16", 1),)), "others"),
         ):
             assert f"{field} must not rise above spec.offers" in await refused(admin, offered, status=status(1, above))
-        whole = SliceAmount(4_000, 1 << 34, 20)
+        whole = SliceAmount(4_000, 1 << 34, 20, OTHERS)
         assert "409" in await refused(admin, made, status=status(1, whole))
         held = await send(admin, SliceCall.PUT_STATUS, offered, status=status(1, whole))
 

@@ -55,6 +55,8 @@ class _Offered(TrackedSlices):
         """The status to write in place of a dead borrower."""
         self.is_created_here = False
         """This leader created it: no former leader can have offered anything in it."""
+        self.is_announced = False
+        """It is created although nothing is offered in it yet."""
 
     def level(self, uid: str) -> SliceAmount:
         """Returns what the borrower may hold of the node by this object, the offers in flight included, if it is not blind."""
@@ -162,6 +164,13 @@ class LenderSlices(SliceMachine[_Offered]):
             self._home[uid] = home
             self._desire(home, uid, SliceOffer(amount, wanted.until_s))
 
+    def announce(self, uid: str, node: str) -> None:
+        """Creates the object for a node even if nothing can be offered: the borrower then knows that slices are served."""
+        home = self._home.get(uid) or self._find_home(uid, node)
+        if home is not None and home.seen is None and not home.is_announced:
+            home.is_announced = True
+            self._due[home.blank.name] = home
+
     def withdraw(self, uid: str) -> None:
         """Offers only what is held: one write returns the rest. A claim in flight succeeds first, or not at all."""
         home = self._home.get(uid)
@@ -250,6 +259,7 @@ class LenderSlices(SliceMachine[_Offered]):
             else:
                 self._vanish(tracked)
         if request.call is SliceCall.CREATE and is_ours and tracked.refusal and tracked.seen is None:
+            tracked.is_announced = False
             self._forget(tracked, lambda uid: True)  # nothing can be offered in it now
         if reply.answer is not SliceAnswer.DONE or reply.found is None:
             return
@@ -337,7 +347,10 @@ class LenderSlices(SliceMachine[_Offered]):
             return tracked.read_request()
         if tracked.seen is None:
             is_needed = (
-                bool(tracked.floors) or tracked.is_blind or any(offer.amount for offer in tracked.desired.values())
+                bool(tracked.floors)
+                or tracked.is_blind
+                or tracked.is_announced
+                or any(offer.amount for offer in tracked.desired.values())
             )
             return tracked.create_request(SliceSpec(self._lender, self._borrower)) if is_needed else None
         if not tracked.is_owned:

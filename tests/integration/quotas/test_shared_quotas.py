@@ -23,16 +23,17 @@ def play(story: Callable[[QuotaCluster], Awaitable[None]], *, seed: int = 1, sli
 
     async def main() -> None:
         await cluster.begin((FIRST, SECOND), TREE, slices=slices)
-        judge = asyncio.create_task(cluster.judge_levels())
+        judge, ending = asyncio.create_task(cluster.judge_levels()), asyncio.create_task(cluster.end_evicted(None))
         for domain in (FIRST, SECOND):
             cluster.start({domain}, configuration(FIRST, SECOND)).transport.bind_s = 0.05
         await asyncio.sleep(15.0)
         await story(cluster)
         await cluster.end()
         assert not judge.done(), "the judge has seen everything"
-        judge.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await judge
+        for task in (judge, ending):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
         assert cluster.broken == []
 
     simulate(main(), loop)
@@ -40,6 +41,11 @@ def play(story: Callable[[QuotaCluster], Awaitable[None]], *, seed: int = 1, sli
 
 async def slice_sets(cluster: QuotaCluster) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = orjson.loads((await cluster.send("GET", SLICES)).body).get("items", [])
+    return found
+
+
+async def pods(cluster: QuotaCluster) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = orjson.loads((await cluster.send("GET", "/api/v1/pods")).body)["items"]
     return found
 
 
@@ -97,6 +103,41 @@ def test_without_the_definition_nothing_is_offered_and_it_is_said() -> None:
         for _ in range(9):
             await cluster.add(FIRST, "a")
         await asyncio.sleep(QUIET_S)
-        assert (len(cluster.running(FIRST)), cluster.running(SECOND)) == (8, [])
+        assert (len(cluster.running(FIRST)), cluster.running(SECOND)) == (8, []), (
+            "no pod is evicted for room that is not offered"
+        )
+        (waiting,) = [pod for pod in await pods(cluster) if pod["metadata"]["name"].startswith(SECOND)]
+        (condition,) = waiting["status"]["conditions"]
+        assert condition["reason"] == "QuotaExceeded"
+        assert "web, which has published no SliceSet" in condition["message"]
 
     play(story, slices=False)
+
+
+def test_pods_of_the_lender_reclaim_their_min_from_another_process() -> None:
+    async def story(cluster: QuotaCluster) -> None:
+        for _ in range(6):
+            await cluster.add(SECOND, "b")
+        await until(cluster, lambda: len(cluster.running(SECOND)) == 6)
+        for _ in range(4):
+            await cluster.add(SECOND, "b")
+            await cluster.add(FIRST, "a")
+        await until(cluster, lambda: len(cluster.running(FIRST)) == 4)
+        await asyncio.sleep(QUIET_S)
+        assert (len(cluster.running(FIRST)), len(cluster.running(SECOND))) == (4, 4)
+
+    play(story)
+
+
+def test_pods_of_a_borrower_reclaim_their_min_from_the_lender() -> None:
+    async def story(cluster: QuotaCluster) -> None:
+        for _ in range(10):
+            await cluster.add(FIRST, "a")
+        await until(cluster, lambda: len(cluster.running(FIRST)) == 8)
+        for _ in range(2):
+            await cluster.add(SECOND, "b")
+        await until(cluster, lambda: len(cluster.running(SECOND)) == 2)
+        await asyncio.sleep(QUIET_S)
+        assert (len(cluster.running(FIRST)), len(cluster.running(SECOND))) == (6, 2)
+
+    play(story)

@@ -21,6 +21,7 @@ class RoomBorrowing(BorrowingSide):
         self._domain = domain
         self._offered: dict[str, SliceAmount] = {}
         """Leaf -> what was offered when it was read last."""
+        self._was_known = False
 
     def _made(self, namespace: str) -> BorrowerSlices:
         return BorrowerSlices(*self.key, namespace, QUOTA_ROOM)
@@ -30,7 +31,8 @@ class RoomBorrowing(BorrowingSide):
         return machine is not None and self._refresh_some(machine, {*self._offered, *machine.nodes()})
 
     def _refresh_some(self, machine: BorrowerSlices, keys: Collection[str]) -> bool:
-        is_more, is_readable = False, machine.are_offers_readable()
+        is_more, is_readable = machine.is_known and not self._was_known, machine.are_offers_readable()
+        self._was_known = machine.is_known
         for leaf in keys:
             offered = machine.offered_of(leaf) if is_readable else NOTHING
             is_more |= not offered.is_within(self._offered.get(leaf, NOTHING))

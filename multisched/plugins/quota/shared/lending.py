@@ -161,6 +161,8 @@ class _Look:
         held = machine.held(leaf)
         target = self._target(levels, leaf, before, held) if levels else NOTHING
         if target == before:
+            if self._side.demand.of((self._domain, leaf)):
+                machine.announce(leaf, leaf)
             return
         self._outlook.offered((self._domain, leaf), target)
         if target.is_within(before) and not held.is_within(target):

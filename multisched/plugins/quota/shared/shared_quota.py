@@ -28,7 +28,7 @@ from multisched.plugins.quota.shared.borrowing import RoomBorrowing
 from multisched.plugins.quota.shared.lending import Demand, RoomLending
 from multisched.plugins.quota.shared.room import QuotaRoom
 from multisched.plugins.quota.shared.terms import QuotaSharing
-from multisched.plugins.slices.driver import SliceDriver
+from multisched.plugins.slices.driver import NO_SLICE_SET_FIX, SliceDriver
 from multisched.plugins.slices.slice_reports import SliceReports
 
 CLAIM_WAIT_S: Final = 10.0
@@ -114,6 +114,8 @@ class SharedQuota(ElasticQuota):
             return ""
         items = self._items_of(pods)
         has_guarantees = ledger.has_guarantees
+        if self._is_borrower and self._room.pods.amount(levels, items) and not self._is_served():
+            return f"{NOT_OFFERED.format(self._sharing.lender)}, which has published no SliceSet: {NO_SLICE_SET_FIX}"
         if refusal_of_max(levels, items, nominated, has_guarantees=has_guarantees, with_kept=False):
             return ""
         if self._is_borrower:
@@ -124,6 +126,11 @@ class SharedQuota(ElasticQuota):
             self._room.needs.add(pod.uid, levels, ledger.amounts.items(pod))
         self.driver.wake()
         return COMING_BACK
+
+    def _is_served(self) -> bool:
+        """Reports whether the lender has published an object. Otherwise pods would be evicted for room that is not offered."""
+        machine = self._room.borrowed.get(self._room.loan(self._domain))
+        return not self._room.is_live or (machine is not None and machine.is_known)
 
     def _items_of(self, pods: Sequence[Pod]) -> tuple[tuple[str, int], ...]:
         total: dict[str, int] = {}
