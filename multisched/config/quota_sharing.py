@@ -30,12 +30,13 @@ def quota_sharing_of(configuration: Configuration, registry: Registry) -> QuotaS
 
 
 def sharing_profile(profile: Profile, sharing: QuotaSharing | None, registry: Registry) -> Profile:
-    """Returns the profile with ElasticQuota as it is for a domain that shares quotas, also at points that list their plugins."""
-    if sharing is None or all(use.name != QUOTA for use in profile.plugins):
+    """Returns the profile with ElasticQuota as it is for a domain that shares quotas. Its further points may list their plugins."""
+    plain = next((use for use in profile.plugins if use.name == QUOTA), None)
+    if sharing is None or plain is None:
         return profile
-    shared = next(replace(use, args={**use.args, SHARING_ARG: sharing}) for use in profile.plugins if use.name == QUOTA)
-    plugins = tuple(shared if use.name == QUOTA else use for use in profile.plugins)
-    named = points_with(shared, registry)
+    shared = replace(plain, args={**plain.args, SHARING_ARG: sharing})
+    plugins = tuple(shared if use is plain else use for use in profile.plugins)
+    named = set(points_with(shared, registry)).difference(points_with(plain, registry))
     points = {
         point: names if point not in named or QUOTA in names else (*names, QUOTA)
         for point, names in profile.points.items()

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(600)
 DEFINITION: Final = Path(__file__).parents[2] / "deploy" / "crds" / "slicesets.yaml"
 BLANK: Final = SliceSet(name="gpu.job.0", namespace="default")
 NODES: Final = [f"0b6d4e4c-7a3f-4d0e-9c1f-{number:012d}" for number in range(SLICES_MAX)]
-OTHERS: Final = tuple((f"example.com/{number:02}", 2_000) for number in range(16))
+OTHERS: Final = tuple((f"example.com/{number:02}", 2_000) for number in range(64))
 """As many other resources as an amount may have."""
 LIMIT_S: Final = 60.0
 
@@ -66,8 +66,8 @@ async def test_held_never_rises_above_the_offers(tmp_path: Path) -> None:
             (SliceAmount(4_001, 1 << 34, 20), "cpuMilli"),
             (SliceAmount(4_000, (1 << 34) + 1, 20), "memoryBytes"),
             (SliceAmount(4_000, 1 << 34, 21), "pods"),
-            (SliceAmount(4_000, 1 << 34, 20, (*OTHERS[:-1], ("example.com/15", 2_001))), "others"),
-            (SliceAmount(4_000, 1 << 34, 20, (("example.com/16", 1),)), "others"),
+            (SliceAmount(4_000, 1 << 34, 20, (*OTHERS[:-1], ("example.com/63", 2_001))), "others"),
+            (SliceAmount(4_000, 1 << 34, 20, (("example.com/64", 1),)), "others"),
         ):
             assert f"{field} must not rise above spec.offers" in await refused(admin, offered, status=status(1, above))
         whole = SliceAmount(4_000, 1 << 34, 20, OTHERS)
