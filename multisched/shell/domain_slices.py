@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 
+import anyio
 import msgspec
 
 from multisched.client.errors import ApiError, NotFound
@@ -86,9 +87,10 @@ def slicing(worker: DomainWorker) -> Sequence[SlicingPlugin]:
 
 
 async def own_slices(worker: DomainWorker, shell: SliceShell) -> None:
-    """Owns the SliceSets of a domain that this process takes over."""
-    for plugin in slicing(worker):
-        await plugin.own_slices(DomainSlices(worker, shell))
+    """Owns the SliceSets of a domain that this process takes over: those of all its plugins at the same time."""
+    async with anyio.create_task_group() as tasks:
+        for plugin in slicing(worker):
+            tasks.start_soon(plugin.own_slices, DomainSlices(worker, shell))
 
 
 def settle_slices(worker: DomainWorker) -> None:
