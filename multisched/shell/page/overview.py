@@ -67,6 +67,8 @@ class ProgramOverview:
         self._newest: dict[str, _Key] = {}
         """Domain -> the newest placement that was seen."""
         self._remarks, self._remarks_at_s = "", -REMARKS_KEPT_S
+        self._remarks_state: tuple[object, ...] = ()
+        """What most remarks at a start are about; when it differs they are read again at once."""
         self._changes = 0
         self._mark: object = None
         """What the last call saw; a change raises the number."""
@@ -78,8 +80,12 @@ class ProgramOverview:
         for worker in workers:
             await self._tell(worker)
         now_s = program.clock.monotonic()
-        if now_s - self._remarks_at_s >= REMARKS_KEPT_S:
-            self._remarks, self._remarks_at_s = health_of(program), now_s
+        state = (
+            program.is_ready,
+            *((worker.is_leading, len(program.router.rows_of(worker).rows) > 0) for worker in workers),
+        )
+        if state != self._remarks_state or now_s - self._remarks_at_s >= REMARKS_KEPT_S:
+            self._remarks, self._remarks_state, self._remarks_at_s = health_of(program), state, now_s
         domains = tuple(self._domain(worker, now_s) for worker in workers)
         return Overview(
             identity=self._identity,
