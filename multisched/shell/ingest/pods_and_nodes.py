@@ -135,6 +135,10 @@ class PodIngest:
         """Returns the uid of a placed, pending or refused pod. `key`: NAMESPACE/NAME. Empty if the pod is unknown."""
         return self._uids.get(key, "")
 
+    def keys(self) -> list[str]:
+        """Returns NAMESPACE/NAME of all placed, pending and refused pods."""
+        return list(self._uids)
+
     @property
     def pending(self) -> Mapping[str, Pod]:
         """uid -> pending pod of any domain, in its latest version."""
