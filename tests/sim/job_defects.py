@@ -80,9 +80,9 @@ def active_deadlines_count_from_the_creation() -> None:
     """A Job's activeDeadlineSeconds counts from its creation."""
 
     def rule(
-        annotations: Mapping[str, str], job: Job | None, cron_job: CronJob | None, max_wait_s: float
+        annotated: DeadlineRule | None, job: Job | None, cron_job: CronJob | None, max_wait_s: float
     ) -> DeadlineRule:
-        found = rule_of(annotations, job, cron_job, max_wait_s)
+        found = rule_of(annotated, job, cron_job, max_wait_s)
         if job is None or job.active_deadline_s is None or found.origin is not DeadlineOrigin.ACTIVE_DEADLINE:
             return found
         return DeadlineRule(found.origin, job.created_s + job.active_deadline_s)
