@@ -186,9 +186,10 @@ class ApiEventSink:
 
     def _enqueue(self, entry: _Entry) -> None:
         entry.is_queued = True
+        if not self._queue:  # else a worker is awake, or will look at the queue before it sleeps
+            self._idle.clear()
+            self._wakeup.set()
         self._queue.append(entry)
-        self._idle.clear()
-        self._wakeup.set()
 
     async def _flush_series(self) -> None:
         """Writes new counts periodically, so that a frequent series costs two requests a minute."""

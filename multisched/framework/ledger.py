@@ -31,7 +31,10 @@ class Ledger(Protocol):
     name: str
 
     def is_used_by(self, pod: Pod) -> bool:
-        """Reports whether this pod takes anything from the ledger; no other method is called for other pods."""
+        """Reports whether this pod takes anything from the ledger; no other method is called for other pods.
+
+        The same in one step for all pods that are alike (`model.objects.are_alike`).
+        """
         ...
 
     def version(self, row: int) -> int: ...
@@ -85,7 +88,7 @@ class ClusterLedger(Protocol):
     """As `Status.condition_reason`, for a pod that the ledger refuses at commit."""
 
     def is_used_by(self, pod: Pod) -> bool:
-        """Reports whether this pod takes anything from the ledger; no other method is called for other pods."""
+        """As `Ledger.is_used_by`."""
         ...
 
     def version(self) -> int:

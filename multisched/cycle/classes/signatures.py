@@ -12,7 +12,7 @@ from multisched.framework.points import Plugin
 from multisched.framework.registry import implementing
 from multisched.framework.runner import Runner
 from multisched.framework.traits import traits_of
-from multisched.model.objects import Pod, PodSpec
+from multisched.model.objects import Pod, PodSpec, are_alike
 
 SPECS_MAX = 65_536
 """Specs whose number is cached, by identity."""
@@ -24,6 +24,7 @@ class Signatures:
     """Pod -> signature."""
 
     __slots__ = (
+        "_alike",
         "_bytes",
         "_given",
         "_numbers",
@@ -40,7 +41,10 @@ class Signatures:
         self._runner = runner
         signers = implementing(plugins, SignPlugin)
         self._spec_signers = [p for p in signers if traits_of(p).signs_spec_only]
-        self._pod_signers = [p for p in signers if not traits_of(p).signs_spec_only]
+        pod_signers = [p for p in signers if not traits_of(p).signs_spec_only]
+        self._pod_signers = sorted(pod_signers, key=lambda p: not traits_of(p).signs_alike)
+        self._alike = sum(traits_of(p).signs_alike for p in pod_signers)
+        """How many of them, the first ones, sign pods that are alike equally."""
         signed = frozenset(p.name for p in signers)
         self._without = [p.name for p in plugins if p.name not in signed]
         """Plugins that sign nothing. With any of them, each pod gets a class of its own."""
@@ -65,6 +69,15 @@ class Signatures:
             return None
         fragments = self._fragments(self._pod_signers, pod)
         return None if fragments is None else (number, pod.namespace, *fragments)
+
+    def is_of(self, signature: Hashable, pod: Pod, known: Pod) -> bool:
+        """Reports whether `signature`, which `known` has got in this step, is the pod's. Only pods with the spec of `known` were
+        placed since.
+        """
+        if known.spec.pod_affinity is not None or not are_alike(pod, known):
+            return self.of(pod) == signature
+        assert isinstance(signature, tuple), "the known pod is signed"
+        return self._fragments(self._pod_signers[self._alike :], pod) == [*signature[2 + self._alike :]]
 
     def forget_all(self) -> None:
         """Drops the cached specs. No number is ever reused."""
