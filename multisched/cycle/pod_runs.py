@@ -117,13 +117,14 @@ class PodRuns:
         pod_ledgers: PodLedgers | None = None
         for entry in entries[: self._records.placements_per_snapshot(pod_class)]:
             pod = entry.pod
-            if pod.gates or pod.nominated_node or (placed and not self._classes.has(pod_class, pod, known)):
+            is_alike = are_alike(pod, known)
+            if pod.gates or pod.nominated_node or (placed and not self._classes.has(pod_class, pod, is_alike=is_alike)):
                 break
             at = self._draw(ties, drawn, self._turn(pod, entry.attempts))
             if at is None:
                 break
             try:
-                if pod_ledgers is None or not are_alike(pod, known):
+                if pod_ledgers is None or not is_alike:
                     pod_ledgers, known = self._cache.ledgers.ledgers_for(pod), pod
                 one = self._commit.place_if_taken(pod_class, pod, entry.attempts, at, pod_ledgers)
             except PluginFailure:

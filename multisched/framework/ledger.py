@@ -234,6 +234,17 @@ class ObservingLedger(Ledger, Protocol):
 
 
 @runtime_checkable
+class BoundPodLedger(Ledger, Protocol):
+    """A ledger that counts some pods only once they have a node: `is_used_by` may differ before and after.
+
+    Border: a domain has one (`UnitLedger`), and the state imports no domain.
+    """
+
+    counts_bound_pods: bool
+    """True."""
+
+
+@runtime_checkable
 class ElasticLedger(Ledger, Protocol):
     """A ledger that knows nodes whose allocatable does not limit what their pods request.
 

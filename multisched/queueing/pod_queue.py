@@ -228,8 +228,7 @@ class PodQueue:
         Pops all triable members of a gang that has not started. A member of a started gang with a topology is a gang of one.
         `like`: pops only a pod with this spec object, and none while there are gangs.
         """
-        are_gangs = self.gangs.are_any
-        if like and are_gangs:
+        if (are_gangs := self.gangs.are_any) and like:
             return None
         self._now_s = now_s
         if len(self._backoff):

@@ -12,7 +12,7 @@ from multisched.framework.points import Plugin
 from multisched.framework.registry import implementing
 from multisched.framework.runner import Runner
 from multisched.framework.traits import traits_of
-from multisched.model.objects import Pod, PodSpec, are_alike
+from multisched.model.objects import Pod, PodSpec
 
 SPECS_MAX = 65_536
 """Specs whose number is cached, by identity."""
@@ -70,11 +70,11 @@ class Signatures:
         fragments = self._fragments(self._pod_signers, pod)
         return None if fragments is None else (number, pod.namespace, *fragments)
 
-    def is_of(self, signature: Hashable, pod: Pod, known: Pod) -> bool:
-        """Reports whether `signature`, which `known` has got in this step, is the pod's. Only pods with the spec of `known` were
-        placed since.
+    def is_of(self, signature: Hashable, pod: Pod, *, is_alike: bool) -> bool:
+        """Reports whether the pod's signature is this one. `is_alike`: a pod that is alike has got it in this step, since when only
+        pods with that spec were placed.
         """
-        if known.spec.pod_affinity is not None or not are_alike(pod, known):
+        if not is_alike or pod.spec.pod_affinity is not None:
             return self.of(pod) == signature
         assert isinstance(signature, tuple), "the known pod is signed"
         return self._fragments(self._pod_signers[self._alike :], pod) == [*signature[2 + self._alike :]]

@@ -279,9 +279,9 @@ class PodIngest:
                 self._offer(pod)
         now_s = self._clock.monotonic()
         placement = self._enqueue(worker, pod, before, now_s, is_assumed=is_assumed)
-        if placement is not None and placement.state is QueueState.GATED and before is None and not pod.gates:
-            worker.failures.report_held(pod, placement.status.plugin, placement.status.message)
-        if worker.queue.where(pod.uid) is QueueState.GATED:
+        if placement is not None and placement.state is QueueState.GATED:
+            if before is None and not pod.gates:
+                worker.failures.report_held(pod, placement.status.plugin, placement.status.message)
             worker.nominations.on_gated(pod.uid)  # this version of the pod may have brought the nomination
         worker.intake.wake()
         if before is None or before.labels is not pod.labels or before.annotations is not pod.annotations:

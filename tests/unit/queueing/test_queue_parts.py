@@ -18,6 +18,7 @@ from multisched.framework.events import (
     EventRegistration,
     Resource,
 )
+from multisched.framework.points import QueuedPod
 from multisched.framework.registry import BuiltPlugin, PluginSet, PluginUse
 from multisched.framework.step_budget import UnlimitedSteps
 from multisched.model.object_kinds import ObjectKind
@@ -398,3 +399,17 @@ def test_events_that_are_left_when_the_budget_is_spent_count_as_one_that_may_hel
 
     assert [one.state for one in placements] == [QueueState.BACKOFF, QueueState.UNSCHEDULABLE]
     assert hint.asked == EVENTS_PER_CHECK - 1 + 2 * EVENTS_PER_CHECK
+
+
+def test_pod_of_another_spec_whose_backoff_ended_is_not_popped_as_one_like_the_last() -> None:
+    queue, first = make_queue(), make_pod("first", priority=1)
+    queue.add(first, 0)
+    assert pop_uid(queue, 0) == "first"
+    queue.fail("first", Failure(is_error=True), 0)
+    second = make_pod("second")
+    queue.add(second, 0)
+    assert queue.pop(5, second.spec) is None
+    assert pop_uid(queue, 5) == "first"
+    popped = queue.pop(5, second.spec)
+    assert isinstance(popped, QueuedPod)
+    assert popped.pod is second
