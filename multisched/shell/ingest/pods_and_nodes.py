@@ -317,9 +317,9 @@ class PodIngest:
 
     def notify_owners(self, worker: DomainWorker) -> None:
         """Writes the conditions of pods that get no attempt (gated and refused): this process now leads the domain."""
-        for pod in list(self._pending.values()):
-            if self._router.worker_of(pod) is worker:
-                self._remark(worker, pod)
+        names = self._router.names_of(worker)
+        for pod in [pod for pod in self._pending.values() if pod.spec.scheduler_name in names]:
+            self._remark(worker, pod)
         for entry in list(worker.queue.entries(QueueState.GATED)):
             if not entry.pod.gates:
                 worker.failures.report_held(entry.pod, "".join(entry.plugins), entry.message)
