@@ -27,6 +27,7 @@ from multisched.model.objects import Pod
 from multisched.state.cluster_cache import Assumption, ClusterCache
 from multisched.state.commit import Candidate, Conflicts, commit
 from multisched.state.domain_rows import DomainRows
+from multisched.state.ledgers import PodLedgers
 from multisched.state.nominator import Nominator
 from multisched.state.transaction import Choose, NotTaken, Transaction, assume
 
@@ -71,9 +72,11 @@ class CommitStep:
         self._records.placed(pod, attempt, pod_class, at, result.node)
         return self._reserve(result) if self._has_reserve_or_permit else result
 
-    def place_if_taken(self, pod_class: EquivalenceClass, pod: Pod, attempt: int, at: int) -> Placed | None:
+    def place_if_taken(
+        self, pod_class: EquivalenceClass, pod: Pod, attempt: int, at: int, pod_ledgers: PodLedgers
+    ) -> Placed | None:
         """Like `commit_now`, for a profile without Reserve, Permit and choices. None, and no record, if no ledger takes the pod there."""
-        assumption = assume(self._cache, pod, pod_class.rows.item(at), _nothing_to_choose)
+        assumption = assume(self._cache, pod, pod_class.rows.item(at), _nothing_to_choose, pod_ledgers)
         if isinstance(assumption, NotTaken):
             return None
         self._records.placed(pod, attempt, pod_class, at, assumption.node)
@@ -129,8 +132,7 @@ class CommitStep:
     def _placed(
         self, pod: Pod, assumption: Assumption, pod_class: EquivalenceClass, view: CycleView, attempt: int
     ) -> Placed:
-        nominated_node = self._nominator.node_of(pod.uid)
-        self._nominator.remove(pod.uid)  # from now on the pod counts on the row itself
+        nominated_node = self._nominator.remove(pod.uid)  # from now on the pod counts on the row itself
         # Reserve and later points write to a copy: the class shares the original state with other pods.
         own = CycleView(self._cache.nodes, view.state.copy(), attempt, view.responses)
         return Placed(

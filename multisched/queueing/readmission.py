@@ -11,7 +11,7 @@ import msgspec
 
 from multisched.framework.events import ATTEMPT_UNDONE
 from multisched.framework.status import SUCCESS, Status
-from multisched.model.objects import Pod
+from multisched.model.objects import Pod, PodSpec
 from multisched.queueing.entry import NOTHING_MOVED, Entry, Moved
 from multisched.queueing.entry_states import PARKED, EntryStates
 from multisched.queueing.gang_entries import STARTED, GangEntries
@@ -177,13 +177,18 @@ class Readmission:
             if entry.state is QueueState.UNSCHEDULABLE:
                 self.requeue(entry, Requeue.AT_ONCE, RESERVES, now_s, tally)
 
-    def take(self, now_s: float) -> list[Entry]:
-        """Starts the attempt of the first entry, or of all members of its gang; returns them."""
+    def take(self, now_s: float, like: PodSpec | None = None) -> list[Entry]:
+        """Starts the attempt of the first entry, or of all members of its gang; returns them. `like`: the spec that the first must have."""
+        are_gangs = self._gangs.are_any
         while (entry := self._states.head()) is not None:
-            if not self._gangs.are_any or not self._gangs.must_start_together(entry.uid):
+            if like is not None and entry.pod.spec is not like:
+                return []
+            if not are_gangs:
                 self._states.pop(entry, now_s)
-                if self._gangs.are_any:
-                    self._gangs.tries((entry,))
+                return [entry]
+            if not self._gangs.must_start_together(entry.uid):
+                self._states.pop(entry, now_s)
+                self._gangs.tries((entry,))
                 return [entry]
             lead = self._gangs.lead_of(entry)
             if lead is None:

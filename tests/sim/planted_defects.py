@@ -96,7 +96,7 @@ PLANTED: dict[str, tuple[object, str, str, str]] = {
         "self._all_nominated()",
     ),
     # queueing
-    "attempts_await_no_events": (PodQueue, "awaits_events", " or self._events.are_any", ""),
+    "attempts_await_no_events": (PodQueue, "awaits_events", " or self._events.attempts", ""),
     "deleted_representatives_end_the_turn": (
         Representatives,
         "moved",

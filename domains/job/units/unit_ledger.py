@@ -81,6 +81,7 @@ class UnitLedger:
     node_annotations: frozenset[str] = frozenset()
     lock_annotations: frozenset[str] = frozenset()
     reads_objects = (ObjectKind.RESOURCE_POLICY,)
+    counts_bound_pods = True
 
     def __init__(self, table: PolicyTable, hold: Ledgers | None) -> None:
         """`hold`: where pods are found that a new policy selects; None for a copy, which is filled by its owner."""
