@@ -164,13 +164,16 @@ class ProgramCluster:
         full = path if path.startswith("/") else f"/api/v1/{path}"
         assert (await self._api.request("DELETE", f"{full}?gracePeriodSeconds=0")).status == 200
 
-    async def until(self, holds: Callable[[], bool], within_s: float = 60.0) -> None:
-        """Waits until `holds()` is true. Fails with the queued and bound pods if it is not within `within_s`."""
+    async def until(self, holds: Callable[[], bool], within_s: float = 60.0, *, look_max_s: float = LOOK_MAX_S) -> None:
+        """Waits until `holds()` is true. Fails with the queued and bound pods if it is not within `within_s`.
+
+        `look_max_s`: the longest time between two looks, for what is true for a moment only.
+        """
         deadline_s, pause_s = self.now_s + within_s, LOOK_S
         while not holds():
             assert self.now_s < deadline_s, f"not within {within_s} s; {self._waiting()}, bound: {self.bound_at}"
             await asyncio.sleep(pause_s)
-            pause_s = min(LOOK_MAX_S, LOOK_LONGER * pause_s)
+            pause_s = min(look_max_s, LOOK_LONGER * pause_s)
 
     def _waiting(self) -> str:
         entries = [entry for worker in self.program.router.workers() for entry in worker.queue.entries()]
