@@ -6,7 +6,7 @@ they cannot become inconsistent; only a fraction that is added to others is coun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from domains.gpu.cards import CARD_MILLI, NO_CARDS, NOTHING, Amount, Card, Mode, NodeCards, Use
@@ -21,6 +21,7 @@ UNCONFIRMED: Final = "node(s) had a pod whose GPUs the device plugin has not all
 CHOSEN_WITHOUT_ROOM: Final = "the chosen GPUs no longer have enough free capacity"
 
 
+NOTHING_TAKEN: Final[Mapping[int, Any]] = {}
 Fitting = Sequence[tuple[int, int]]
 """Place and free memory of the cards that have room for a part, by place."""
 CardOrder = Callable[[Fitting], Sequence[int]]
@@ -174,9 +175,16 @@ class CardRow:
         return FRACTION_BESIDE_WHOLE if self.has_whole else ""
 
     def _room_refusal(self, demand: GpuDemand) -> str:
-        if demand.is_counted or self.choose(demand) is not None:
+        if demand.is_counted or self.has_room(demand):
             return ""
         return no_such_card(demand.filter) if self.lacks(demand.filter) else too_little(demand.resource)
+
+    def has_room(self, demand: GpuDemand) -> bool:
+        """Reports whether the cards have room for the demand, whichever pods bar it."""
+        if len(demand.parts) > 1 or demand.one_numa or demand.one_link:
+            return self.choose(demand) is not None
+        part = demand.parts[0]
+        return len(self.fitting(demand, part)) >= part.count
 
     def lacks(self, wanted: CardFilter) -> bool:
         """Reports whether the node has no card that the filter accepts."""
@@ -221,7 +229,7 @@ class CardRow:
 
     def _best(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken], order: CardOrder) -> list[int]:
         """Returns the places of the part's cards, fewer if too few fit: from one link group or NUMA node if possible."""
-        fitting = self._fitting(demand, part, taken)
+        fitting = self.fitting(demand, part, taken)
         if not fitting:
             return []
         ranks = order(fitting)
@@ -246,7 +254,7 @@ class CardRow:
         if not demand.one_link:
             yield _grouped(on_numa, [cards[place].numa for place in on_numa])
 
-    def _fitting(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken]) -> Fitting:
+    def fitting(self, demand: GpuDemand, part: Part, taken: Mapping[int, _Taken] = NOTHING_TAKEN) -> Fitting:
         """Returns the cards that have room for the part, beside the earlier parts of the pod."""
         cards, amount = self.node.cards, part.amount
         uses = [amount.of(cards[0])] * len(cards) if self._is_uniform else [*map(amount.of, cards)]

@@ -31,7 +31,7 @@ from domains.gpu.hold import Hold
 from domains.gpu.lock_keeper import LockKeeper
 from domains.gpu.node_lock import LOCKED
 from domains.gpu.pod_mix import PodMix
-from domains.gpu.policies import SIMPLE_POLICIES, Candidates, ChosenNode, PlacementPolicy
+from domains.gpu.policies import ROWS_FEW, SIMPLE_POLICIES, Candidates, ChosenNode, PlacementPolicy
 from domains.gpu.settings import gpu_settings
 from domains.gpu.typical_pods import PodShape, Typical, shape_of
 from multisched.framework.background import BackgroundPorts
@@ -71,6 +71,7 @@ NO_ARGS: Final[Mapping[str, Any]] = {}
 DESCRIBING_KINDS: Final = tuple({kind: None for dialect in DIALECTS for kind in dialect.reads_objects})
 """Kinds whose objects describe the cards of nodes."""
 
+NO_TRIAL: Final[Mapping[int, CardRow]] = {}
 _TRIAL_ROWS: StateKey[Mapping[int, CardRow]] = StateKey("GpuShare/rows with pods added or removed in a trial")
 
 
@@ -120,14 +121,23 @@ class GpuShare:
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
         """Returns uint8[rows]: refuses rows of other modes, with too little free, or whose plugin could confuse pods (I1)."""
         demands = self._ledger.demands(pod)
-        codes = np.zeros(len(rows), np.uint8)
         if not demands:
-            return codes
+            return np.zeros(len(rows), np.uint8)
+        trial = cycle.state.find(_TRIAL_ROWS) or NO_TRIAL
+        if len(rows) <= ROWS_FEW:
+            cards_of = self._ledger.cards
+            found = [self._code_on(trial.get(row) or cards_of(row), demands) for row in rows.tolist()]
+            return np.array(found, np.uint8)
+        codes = np.zeros(len(rows), np.uint8)
         for mode, where, some in self._ledger.arrays.by_mode(rows):
             codes[where] = self._codes(mode, some, demands)
-        for row, cards in (cycle.state.find(_TRIAL_ROWS) or {}).items():
-            codes[rows == row] = self._code(cards.refusal(*demands.on(cards.node.mode)))
+        for row, cards in trial.items():
+            codes[rows == row] = self._code_on(cards, demands)
         return codes
+
+    def _code_on(self, cards: CardRow, demands: PodDemands) -> int:
+        """Returns the code of one node's cards, in Python numbers."""
+        return self._code(cards.refusal(*demands.on(cards.node.mode)))
 
     def _codes(self, mode: Mode, rows: Rows, demands: PodDemands) -> Codes | int:
         """Returns the code of each row of the mode, or one for all."""
@@ -213,7 +223,7 @@ class GpuShare:
         return found.of(candidates.left, candidates.cpu_milli, candidates.models)
 
     def _candidates(self, nodes: NodeView, rows: Rows) -> Candidates:
-        return Candidates(self._ledger.arrays, rows, nodes)
+        return Candidates(self._ledger.arrays, rows, nodes, self._ledger.cards)
 
     def choose(self, cycle: CycleView, pod: Pod, row: int) -> tuple[int, ...] | None:
         """Returns the cards that the policy takes, for which `score` was computed; None if the demand does not fit. Counts the pod

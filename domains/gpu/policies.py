@@ -6,7 +6,7 @@ Each policy computes for many rows at once, from the arrays of the ledger and th
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol, TypeVar
 
 import msgspec
@@ -26,6 +26,8 @@ SHARED_POINTS, TIGHT_POINTS, FULL_POINTS = 50, 40, 10
 BEST_FIT_CPU_MILLI: Final = 128_000
 BEST_FIT_GPU_MILLI: Final = 8_000
 """`best-fit` weighs idle CPU and idle GPU against these amounts of one large node; more counts as so much."""
+ROWS_FEW: Final = 8
+"""Rows that are evaluated in Python numbers, at most: a renewal is mostly about the nodes of a few placed pods."""
 _FULL: Final = np.iinfo(np.int64).max
 POINTS_MILLI: Final = 1000
 _CPU: Final = (CPU,)
@@ -44,6 +46,13 @@ class Candidates(msgspec.Struct):
     rows: Rows
     """Ascending."""
     nodes: NodeView
+    cards: Callable[[int], CardRow]
+    """Row -> its cards."""
+
+    def one_by_one(self) -> Iterator[ChosenNode]:
+        """Yields each row for policies that compute with Python numbers."""
+        for row in self.rows.tolist():
+            yield ChosenNode(self.arrays, self.cards(row), self.nodes, row)
 
     @property
     def cpu_milli(self) -> Int64:
@@ -75,7 +84,7 @@ class Candidates(msgspec.Struct):
 
 
 class ChosenNode(msgspec.Struct):
-    """The node whose cards a policy takes, in Python numbers: for one row, numpy would take longer."""
+    """A node in Python numbers: for one row, or a few, numpy would take longer."""
 
     arrays: CardArrays
     cards: CardRow
