@@ -68,6 +68,7 @@ class CardRow:
 
     __slots__ = (
         "_changed",
+        "_fitted",
         "_is_uniform",
         "_row",
         "_used",
@@ -94,6 +95,8 @@ class CardRow:
         self._used: list[tuple[int, int, int] | None] = []
         """What holds take of each card; None: `free` does not follow from it."""
         self._changed: set[int] | None = None
+        self._fitted: tuple[GpuDemand, Part, Fitting] | None = None
+        """What `fitting` returned last: the steps of a decision ask one after the other. None after any change of `free`."""
         self._row = -1
         """The row that `written` was last called for."""
         self._is_uniform = False
@@ -256,20 +259,27 @@ class CardRow:
 
     def fitting(self, demand: GpuDemand, part: Part, taken: Mapping[int, _Taken] = NOTHING_TAKEN) -> Fitting:
         """Returns the cards that have room for the part, beside the earlier parts of the pod."""
+        known = self._fitted
+        if known is not None and known[0] is demand and known[1] is part and not taken:
+            return known[2]
         cards, amount = self.node.cards, part.amount
         uses = [amount.of(cards[0])] * len(cards) if self._is_uniform else [*map(amount.of, cards)]
         each = enumerate(zip(uses, self.free, strict=True))
         if taken or part.needs_unused or part.needs_cores or demand.filter is not ANY_CARD:
-            return [
+            found = [
                 (place, free[0])
                 for place, (use, free) in each
                 if use[0] <= free[0] and self._has_room(place, demand, part, use, taken.get(place))
             ]
-        return [
-            (place, free[0])
-            for place, (use, free) in each
-            if use[0] <= free[0] and use[1] <= free[1] and use[2] <= free[2] and cards[place].is_healthy
-        ]
+        else:
+            found = [
+                (place, free[0])
+                for place, (use, free) in each
+                if use[0] <= free[0] and use[1] <= free[1] and use[2] <= free[2] and cards[place].is_healthy
+            ]
+        if not taken:
+            self._fitted = demand, part, found
+        return found
 
     def _has_room(self, place: int, demand: GpuDemand, part: Part, use: Use, before: _Taken | None) -> bool:
         """Reports whether a card has room for the part. `use`: the part's amount on it; `before`: what earlier parts of the pod take."""
@@ -347,12 +357,13 @@ class CardRow:
         changed = [at for at, one in enumerate(free) if one is not before[at] and one != before[at]]
         if self._changed is not None:
             self._changed.update(changed)
-        self.free = free
+        self.free, self._fitted = free, None
         self._count_milli(changed)
         self._used = [None] * len(cards) if whole_anywhere else [*used]
 
     def _add(self, uses: Sequence[tuple[int, Use]]) -> None:
         """Does what `renew` would do after a fraction of known cards was added on a node without whole pods: no other card changes."""
+        self._fitted = None
         for at, use in uses:
             known, before = self._used[at], self.free[at]
             if known is None:

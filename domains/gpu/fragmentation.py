@@ -15,7 +15,7 @@ from domains.gpu.card_row import CardOrder, Fitting, least_free_first
 from domains.gpu.cards import CARD_MILLI
 from domains.gpu.demand import GpuDemand, Part
 from domains.gpu.fragments import Fragments
-from domains.gpu.policies import ROWS_FEW, Candidates, ChosenNode, lowest
+from domains.gpu.policies import Candidates, ChosenNode, lowest
 from domains.gpu.typical_pods import Typical
 from multisched.framework.node_view import Bools, Float64, Int64, Scores
 from multisched.framework.normalize import MAX_SCORE
@@ -61,8 +61,6 @@ class Fragmentation:
             rest = np.maximum(idle - np.array(cpu_milli), _ZERO)
             return _points(fragments.of(left, rest, model) - fragments.of(left, idle, model))
         part, rows = demand.parts[0], candidates.rows
-        if part.count == 1 and len(rows) <= ROWS_FEW:
-            return np.array([self._score_on(node, demand, cpu_milli) for node in candidates.one_by_one()], np.int64)
         fits = candidates.arrays.fitting(demand, part, rows)
         at = are_enough(fits, part.count).nonzero()[0]
         if not len(at):
@@ -76,6 +74,14 @@ class Fragmentation:
         fits, idle, rest = fits.take(at, axis=1), idle.take(at), rest.take(at)
         scores[at] = _points_of_fitting(fragments, some, part, fits, (idle, rest))
         return scores
+
+    def score_on(self, node: ChosenNode, demand: GpuDemand, cpu_milli: int) -> int:
+        """Returns `score` of a single node for a pod of one card, in Python numbers."""
+        fitting = node.cards.fitting(demand, demand.parts[0])
+        if not fitting:
+            return 0
+        left = node.cards.free_milli
+        return _points_of_one(min(self._rises_on(node, demand, cpu_milli, {left[place] for place, _ in fitting})))
 
     def order(self, node: ChosenNode, demand: GpuDemand, pod: Pod) -> CardOrder:
         """Orders cards by score, the best first; by what is left, the least first, if several are needed or no pods are typical yet."""
@@ -93,14 +99,6 @@ class Fragmentation:
             return [-points[left] for left in lefts]
 
         return by_score
-
-    def _score_on(self, node: ChosenNode, demand: GpuDemand, cpu_milli: int) -> int:
-        """Returns the score of one node for a pod of one card."""
-        fitting = node.cards.fitting(demand, demand.parts[0])
-        if not fitting:
-            return 0
-        left = node.cards.free_milli
-        return _points_of_one(min(self._rises_on(node, demand, cpu_milli, {left[place] for place, _ in fitting})))
 
     def _rises_on(self, node: ChosenNode, demand: GpuDemand, cpu_milli: int, taken: Collection[int]) -> list[float]:
         """Returns how much the node's fragments rise if the pod gets a card of which so much is left."""

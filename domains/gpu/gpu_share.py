@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -71,6 +72,8 @@ NO_ARGS: Final[Mapping[str, Any]] = {}
 DESCRIBING_KINDS: Final = tuple({kind: None for dialect in DIALECTS for kind in dialect.reads_objects})
 """Kinds whose objects describe the cards of nodes."""
 
+_SHARED: Final = attrgetter("spec", "annotations", "labels", "held")
+"""What pods of a workload share, and all that a shape depends on."""
 NO_TRIAL: Final[Mapping[int, CardRow]] = {}
 _TRIAL_ROWS: StateKey[Mapping[int, CardRow]] = StateKey("GpuShare/rows with pods added or removed in a trial")
 
@@ -100,6 +103,8 @@ class GpuShare:
             if settings.policy == Fragmentation.name
             else SIMPLE_POLICIES[settings.policy]()
         )
+        self._scores_nodes = self.policy if isinstance(self.policy, Fragmentation) else None
+        """The policy, if it can score single nodes without arrays."""
         self._is_learning = settings.policy == Fragmentation.name and settings.typical is None
         self.traits = Traits(
             reads_objects=DESCRIBING_KINDS,
@@ -209,12 +214,23 @@ class GpuShare:
             if not self.policy.scores_all_pods:
                 return np.zeros(len(rows), np.int64)
             return self.policy.score(self._candidates(cycle.nodes, rows), None, cpu_milli)
+        if self._scores_nodes is not None and len(rows) <= ROWS_FEW and demands.are_of_one_card:
+            found = [self._score_on(self._scores_nodes, cycle.nodes, row, demands, cpu_milli) for row in rows.tolist()]
+            return np.array(found, np.int64)
         scores = np.zeros(len(rows), np.int64)
         for mode, where, some in self._ledger.arrays.by_mode(rows):
             demand = demands.by_mode.get(mode)
             if demand is not None and not demand.is_counted:
                 scores[where] = self.policy.score(self._candidates(cycle.nodes, some), demand, cpu_milli)
         return scores
+
+    def _score_on(self, policy: Fragmentation, nodes: NodeView, row: int, demands: PodDemands, cpu_milli: int) -> int:
+        """Returns the score of one row, in Python numbers."""
+        cards = self._ledger.cards(row)
+        demand = demands.by_mode.get(cards.node.mode)
+        if demand is None or demand.is_counted:
+            return 0
+        return policy.score_on(ChosenNode(self._ledger.arrays, cards, nodes, row), demand, cpu_milli)
 
     def fragments(self, nodes: NodeView, rows: Rows, typical: Typical | None = None) -> Float64:
         """Returns float64[rows]: idle thousandths that typical pods could not use, by default `typical()`."""
@@ -223,7 +239,7 @@ class GpuShare:
         return found.of(candidates.left, candidates.cpu_milli, candidates.models)
 
     def _candidates(self, nodes: NodeView, rows: Rows) -> Candidates:
-        return Candidates(self._ledger.arrays, rows, nodes, self._ledger.cards)
+        return Candidates(self._ledger.arrays, rows, nodes)
 
     def choose(self, cycle: CycleView, pod: Pod, row: int) -> tuple[int, ...] | None:
         """Returns the cards that the policy takes, for which `score` was computed; None if the demand does not fit. Counts the pod
@@ -253,9 +269,9 @@ class GpuShare:
 
     def _shapes(self, pods: Iterable[Pod]) -> Iterator[PodShape]:
         """Reads only one of the pods that share all that a shape depends on, as those of a workload do: thousands may wait."""
-        known: dict[tuple[int, int, int, int], PodShape | None] = {}
+        known: dict[tuple[int, ...], PodShape | None] = {}
         for pod in pods:
-            key = id(pod.spec), id(pod.annotations), id(pod.labels), id(pod.held)
+            key = tuple(map(id, _SHARED(pod)))
             if key not in known:
                 known[key] = self._shape(pod)
             shape = known[key]

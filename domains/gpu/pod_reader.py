@@ -90,12 +90,22 @@ class PodReader:
         """Returns what a placed pod holds, by the first dialect that finds something; None if nothing."""
         if not self.uses_gpus(pod):
             return None
-        is_ours = self._served is None or pod.spec.scheduler_name in self._served
+        is_ours = self._is_ours(pod)
         for dialect in self._dialects:
             hold = dialect.hold(pod, is_ours=is_ours)
             if hold is not None:
                 return hold
         return None
+
+    def hold_again(self, pod: Pod, held: Hold) -> Hold | None:
+        """Returns what a pod holds by the dialect of its known hold. What another dialect reads is fixed once the pod is placed."""
+        dialect = self._by_name[held.dialect]
+        if not held.awaits and dialect.reported.isdisjoint(pod.annotations):
+            return held
+        return dialect.hold(pod, is_ours=self._is_ours(pod))
+
+    def _is_ours(self, pod: Pod) -> bool:
+        return self._served is None or pod.spec.scheduler_name in self._served
 
     def bound(self, pod: Pod, answer: Mapping[str, str]) -> Pod:
         """Returns the pod as it will be once it is bound with these annotations."""

@@ -6,7 +6,7 @@ Each policy computes for many rows at once, from the arrays of the ledger and th
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
 import msgspec
@@ -46,13 +46,6 @@ class Candidates(msgspec.Struct):
     rows: Rows
     """Ascending."""
     nodes: NodeView
-    cards: Callable[[int], CardRow]
-    """Row -> its cards."""
-
-    def one_by_one(self) -> Iterator[ChosenNode]:
-        """Yields each row for policies that compute with Python numbers."""
-        for row in self.rows.tolist():
-            yield ChosenNode(self.arrays, self.cards(row), self.nodes, row)
 
     @property
     def cpu_milli(self) -> Int64:
