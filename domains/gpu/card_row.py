@@ -81,6 +81,7 @@ class CardRow:
         "has_whole",
         "holds",
         "is_locked",
+        "largest",
         "node",
         "totals",
     )
@@ -103,6 +104,8 @@ class CardRow:
         """All cards have the same size, so that an amount is the same on each."""
         self.totals: tuple[Use, ...] = ()
         """`Card.total` of each card, in the order of `node.cards`."""
+        self.largest = 1
+        """Memory of the largest of them, at least 1."""
         self.free: list[Use] = []
         """What is free of each card, in the same order."""
         self.free_milli: list[int] = []
@@ -116,7 +119,8 @@ class CardRow:
 
     def copy(self) -> CardRow:
         copied = CardRow()
-        copied.node, copied.totals, copied._is_uniform = self.node, self.totals, self._is_uniform
+        copied.node, copied._is_uniform = self.node, self._is_uniform
+        copied.totals, copied.largest = self.totals, self.largest
         copied.holds, copied.awaiting, copied.free = dict(self.holds), dict(self.awaiting), list(self.free)
         copied.free_milli, copied.fits_milli = list(self.free_milli), list(self.fits_milli)
         copied._uses, copied._used = dict(self._uses), list(self._used)
@@ -126,6 +130,7 @@ class CardRow:
     def set_node(self, node: NodeCards) -> None:
         self.node = node
         self.totals = tuple(card.total for card in node.cards)
+        self.largest = max(1, *(total.memory for total in self.totals)) if self.totals else 1
         self._is_uniform = len({(card.memory, card.scale) for card in node.cards}) == 1
         self._uses.clear()
         self._used, self.free = [None] * len(self.totals), list(self.totals)

@@ -100,7 +100,7 @@ class ChosenNode(msgspec.Struct):
         """Returns the thousandths that the part takes of the node's largest card, rounded up."""
         if part.amount.milli:
             return part.amount.milli
-        size = max(1, *(total.memory for total in self.cards.totals))
+        size = self.cards.largest
         return -(-CARD_MILLI * _needed(part, size, self.cards.node.cards[0].scale) // size)
 
 
