@@ -33,7 +33,7 @@ class PodReader:
         self._demands: dict[tuple[int, int, int], tuple[Pod, PodDemands]] = {}
         """Ids of spec, annotations and labels -> a pod with these, and its demands."""
         self._latest: tuple[Pod | None, PodDemands] = None, NO_DEMANDS
-        """The latest pod and its demands: the steps of a commit ask one after the other."""
+        """The latest pod and its demands: the steps of a decision ask one after the other, also about another pod of the class."""
         self._numbers: dict[Hashable, int] = {}
         self._given = 0
         self._answered: dict[Hashable, tuple[Pod, Hold | None]] = {}
@@ -41,8 +41,10 @@ class PodReader:
 
     def demands(self, pod: Pod) -> PodDemands:
         """Returns the pod's demand in each mode of nodes; false if it requests no GPU."""
-        if pod is not self._latest[0]:
-            self._latest = pod, self._demands_of(pod)
+        latest, found = self._latest
+        if pod is latest or (latest is not None and _have_all_in_common(pod, latest)):
+            return found
+        self._latest = pod, self._demands_of(pod)
         return self._latest[1]
 
     def _demands_of(self, pod: Pod) -> PodDemands:
@@ -111,3 +113,13 @@ class PodReader:
         """Returns the pod as it will be once it is bound with these annotations."""
         own = {key: text for key, text in pod.annotations.items() if key not in self._written}
         return msgspec.structs.replace(pod, annotations={**own, **answer})
+
+
+def _have_all_in_common(one: Pod, other: Pod) -> bool:
+    """Reports whether the pods share all that a demand is read from."""
+    return (
+        one.spec is other.spec
+        and one.annotations is other.annotations
+        and one.labels is other.labels
+        and one.held is other.held is None
+    )
