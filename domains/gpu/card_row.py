@@ -191,8 +191,7 @@ class CardRow:
         """Reports whether the cards have room for the demand, whichever pods bar it."""
         if len(demand.parts) > 1 or demand.one_numa or demand.one_link:
             return self.choose(demand) is not None
-        part = demand.parts[0]
-        return len(self.fitting(demand, part)) >= part.count
+        return len(self.fitting(demand, demand.parts[0])) >= demand.parts[0].count
 
     def lacks(self, wanted: CardFilter) -> bool:
         """Reports whether the node has no card that the filter accepts."""
@@ -269,19 +268,17 @@ class CardRow:
             return known[2]
         cards, amount = self.node.cards, part.amount
         uses = [amount.of(cards[0])] * len(cards) if self._is_uniform else [*map(amount.of, cards)]
-        each = enumerate(zip(uses, self.free, strict=True))
-        if taken or part.needs_unused or part.needs_cores or demand.filter is not ANY_CARD:
-            found = [
-                (place, free[0])
-                for place, (use, free) in each
-                if use[0] <= free[0] and self._has_room(place, demand, part, use, taken.get(place))
-            ]
-        else:
-            found = [
-                (place, free[0])
-                for place, (use, free) in each
-                if use[0] <= free[0] and use[1] <= free[1] and use[2] <= free[2] and cards[place].is_healthy
-            ]
+        is_special = taken or part.needs_unused or part.needs_cores or demand.filter is not ANY_CARD
+        found = [
+            (place, free[0])
+            for place, (use, free) in enumerate(zip(uses, self.free, strict=True))
+            if use[0] <= free[0]
+            and (
+                self._has_room(place, demand, part, use, taken.get(place))
+                if is_special
+                else use[1] <= free[1] and use[2] <= free[2] and cards[place].is_healthy
+            )
+        ]
         if not taken:
             self._fitted = demand, part, found
         return found
@@ -307,9 +304,7 @@ class CardRow:
 
     def _take(self, part: Part, places: Sequence[int], taken: dict[int, _Taken]) -> None:
         for place in places:
-            use = part.amount.of(self.node.cards[place])
-            known = taken.setdefault(place, _Taken())
-            known.add(part, use)
+            taken.setdefault(place, _Taken()).add(part, part.amount.of(self.node.cards[place]))
 
     def _place_of(self, name: CardName) -> int:
         """Returns the place of a card in `node.cards`; -1 if it is missing."""
@@ -357,7 +352,7 @@ class CardRow:
         used, before = list(zip(memory, cores, sharers, strict=True)), self.free
         known = zip(self.totals, used, self._used, before, strict=True)
         free = [was if use == use_before else _minus(total, use) for total, use, use_before, was in known]
-        for place in self._freest_first(free)[:whole_anywhere] if whole_anywhere else ():
+        for place in _freest_first(free)[:whole_anywhere] if whole_anywhere else ():
             free[place] = NOTHING
         changed = [at for at, one in enumerate(free) if one is not before[at] and one != before[at]]
         if self._changed is not None:
@@ -406,10 +401,6 @@ class CardRow:
                 return None
         return tuple(uses)
 
-    def _freest_first(self, free: Sequence[Use]) -> list[int]:
-        """Returns the places of the cards, completely free ones first, since no whole pod can be on the others."""
-        return sorted(range(len(free)), key=lambda place: (-free[place].memory, place))
-
     def written(self, row: int) -> Collection[int] | None:
         """Returns the places whose free amounts have changed since the last call for this row; None: all. For `CardArrays`."""
         changed = self._changed if self._row == row else None
@@ -440,6 +431,11 @@ class _Taken:
             self.init = _most(self.init, use)
         else:
             self.main = _plus(self.main, use)
+
+
+def _freest_first(free: Sequence[Use]) -> list[int]:
+    """Returns the places of cards, completely free ones first, since no whole pod can be on the others."""
+    return sorted(range(len(free)), key=lambda place: (-free[place].memory, place))
 
 
 def _grouped(places: Sequence[int], keys: Sequence[Any]) -> list[list[int]]:
