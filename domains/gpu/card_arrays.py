@@ -115,8 +115,8 @@ class CardArrays:
             len([milli for milli in fits if milli >= CARD_MILLI]),
             sum(map(eq, cards.free, cards.totals)) - cards.totals.count(NOTHING),
         )
-        if cards.awaiting:
-            self._awaiting[row] = frozenset().union(*cards.awaiting.values())
+        if cards.awaited:
+            self._awaiting[row] = cards.awaited
         else:
             self._awaiting.pop(row, None)
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from domains.gpu.cards import CARD_MILLI, NO_CARDS, NOTHING, Amount, Card, Mode, NodeCards, Use
 from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part
 from domains.gpu.dialect import Choice
-from domains.gpu.hold import CardName, Hold
+from domains.gpu.hold import CONFIRMED, CardName, Hold
 from domains.gpu.node_lock import LOCKED
 
 WHOLE_BESIDE_FRACTIONS: Final = "node(s) had GPUs shared by fractional pods"
@@ -73,7 +73,7 @@ class CardRow:
         "_row",
         "_used",
         "_uses",
-        "awaiting",
+        "awaited",
         "fits_milli",
         "free",
         "free_milli",
@@ -89,8 +89,8 @@ class CardRow:
     def __init__(self) -> None:
         self.node: NodeCards = NO_CARDS
         self.holds: dict[str, Hold] = {}
-        self.awaiting: dict[str, frozenset[str]] = {}
-        """uid -> `Hold.awaits`, of the unconfirmed holds."""
+        self.awaited = CONFIRMED
+        """`Hold.awaits` of all holds together."""
         self._uses: dict[str, tuple[tuple[int, Use], ...] | None] = {}
         """uid -> what its hold takes of the node's present cards, kept while neither changes."""
         self._used: list[tuple[int, int, int] | None] = []
@@ -121,7 +121,7 @@ class CardRow:
         copied = CardRow()
         copied.node, copied._is_uniform = self.node, self._is_uniform
         copied.totals, copied.largest = self.totals, self.largest
-        copied.holds, copied.awaiting, copied.free = dict(self.holds), dict(self.awaiting), list(self.free)
+        copied.holds, copied.awaited, copied.free = dict(self.holds), self.awaited, list(self.free)
         copied.free_milli, copied.fits_milli = list(self.free_milli), list(self.fits_milli)
         copied._uses, copied._used = dict(self._uses), list(self._used)
         copied.has_whole, copied.has_fractions, copied.is_locked = self.has_whole, self.has_fractions, self.is_locked
@@ -142,20 +142,16 @@ class CardRow:
     def hold(self, uid: str, hold: Hold) -> None:
         is_more = uid not in self.holds
         self.holds[uid] = hold
-        if hold.awaits:
-            self.awaiting[uid] = hold.awaits
-        else:
-            self.awaiting.pop(uid, None)
         uses = self._uses[uid] = self._uses_of(hold)
         if is_more and uses is not None and not (self.has_whole or hold.is_whole):
             self.has_fractions |= hold.count > 0
+            self.awaited |= hold.awaits
             self._add(uses)
         else:
             self.renew()
 
     def give(self, uid: str) -> None:
         self.holds.pop(uid, None)
-        self.awaiting.pop(uid, None)
         self._uses.pop(uid, None)
         self.renew()
 
@@ -172,7 +168,7 @@ class CardRow:
         if self.node.mode not in modes:
             return wrong_mode(self.node.mode, demand)
         if demand.confusions:
-            if any(not demand.confusions.isdisjoint(awaits) for awaits in self.awaiting.values()):
+            if not demand.confusions.isdisjoint(self.awaited):
                 return UNCONFIRMED
             if self.is_locked:
                 return LOCKED
@@ -323,6 +319,7 @@ class CardRow:
         Processes holds in the order of uids if that matters, so that equal holds give equal results.
         """
         cards, holds = self.node.cards, self.holds
+        self.awaited = CONFIRMED.union(*[hold.awaits for hold in holds.values()])
         kinds = {hold.is_whole for hold in holds.values() if hold.count}
         self.has_whole, self.has_fractions = True in kinds, False in kinds
         memory, cores, sharers = ([0] * len(cards) for _ in range(3))
