@@ -19,7 +19,7 @@ from domains.gpu.card_arrays import CardArrays
 from domains.gpu.card_row import CardOrder, CardRow
 from domains.gpu.cards import NO_CARDS, Mode, NodeCards
 from domains.gpu.demand import CardFilter, GpuDemand, indices_text
-from domains.gpu.dialect import Choice, Dialect
+from domains.gpu.dialect import Choice, Dialect, NoTimedAnnotations
 from domains.gpu.dialects import (
     CARDS_FIELDS,
     DIALECTS,
@@ -67,6 +67,7 @@ class GpuLedger:
         self._served = served
         self._objects = objects
         self._dialects = dialects
+        self._timed = [dialect for dialect in dialects if not isinstance(dialect, NoTimedAnnotations)]
         self._labels = [pair for dialect in dialects for pair in dialect.labels.items()]
         """Label of bindings -> the annotation with its value."""
         self._pods = PodReader(served, dialects)
@@ -136,7 +137,7 @@ class GpuLedger:
         """See `framework.ledger.TimedAnnotationLedger`."""
         found: dict[str, str] = {}
         written = [key for key, text in annotations.items() if text]
-        for dialect in self._dialects:
+        for dialect in self._timed:
             if not dialect.written.isdisjoint(written):
                 found.update(dialect.timed_annotations(now))
         return found
@@ -147,8 +148,8 @@ class GpuLedger:
 
     def restore(self, pod: Pod, row: int) -> None:
         """Adds a bound pod's hold, from its spec and annotations. Of an existing hold on this row only the confirmation changes."""
-        hold = self._pods.hold_of(pod)
         held = self.hold(pod.uid, row)
+        hold = self._pods.hold_of(pod) if held is None else self._pods.hold_again(pod, held)
         if held is not None and (hold is None or hold.awaits == held.awaits):
             return
         if hold is None:

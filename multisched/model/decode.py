@@ -478,9 +478,9 @@ class Decoder:
 
     def _short(self, annotations: dict[str, str]) -> dict[str, str]:
         """Keeps the needed annotations, and the shortest of the others, up to ANNOTATIONS_BYTES_MAX together."""
-        sizes = {key: len(key) + len(value) for key, value in annotations.items()}
-        left = ANNOTATIONS_BYTES_MAX - sum(sizes.values())
-        for key in sorted(sizes, key=lambda key: (-sizes[key], key)) if left < 0 else ():
+        left = ANNOTATIONS_BYTES_MAX - sum(map(len, annotations)) - sum(map(len, annotations.values()))
+        sizes = {key: len(key) + len(value) for key, value in annotations.items()} if left < 0 else {}
+        for key in sorted(sizes, key=lambda key: (-sizes[key], key)):
             if left >= 0:
                 break
             if key not in self._needed:
