@@ -1,4 +1,4 @@
-"""RowLocks: the locks of nodes as the API server has them, by row. Owned by the ledger, which tells it of nodes and holds."""
+"""RowLocks: the locks of nodes as the API server has them, by row. Owned by the ledger, which reports nodes and holds to it."""
 
 from __future__ import annotations
 
