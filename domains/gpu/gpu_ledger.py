@@ -327,7 +327,7 @@ class GpuLedger:
         holds = self.cards(self._row_of_node.get(node, -1)).holds
         return any(self.locks.pod_keys[uid] == key for uid in holds)
 
-    def foreign_locks(self) -> Mapping[str, tuple[str, NodeLock]]:
+    def unmatched_locks(self) -> Mapping[str, tuple[str, NodeLock]]:
         """Returns node -> annotation and lock, of nodes whose lock names no pod that waits there for the device plugin."""
         found: dict[str, tuple[str, NodeLock]] = {}
         for row, lock in self.locks.of.items():
@@ -350,7 +350,7 @@ class GpuLedger:
         return self.dialect(demand).answer(pod, demand, node, cards.node, chosen)
 
     def _read(self, row: int) -> None:
-        """Reads the cards of the row's node. Data that cannot be read leaves the last good cards in force, with the problem."""
+        """Reads the cards of the row's node. If the data cannot be read, the last valid cards count, with the problem."""
         node = self._nodes.get(row)
         found = NO_CARDS if node is None else node_cards(node, self._objects, self._dialects)
         cards = self._rows.get(row)

@@ -193,7 +193,7 @@ def pods_go_on_while_their_victims_terminate() -> None:
     def raise_level(self: ResourcePolicy, match: Match, pod: Pod) -> bool:
         if not match.policy.preempts_before_next:
             return False
-        every = self._every(match, pod)
+        every = self._open_at_any_level(match, pod)
         level = every.after(self._levels.pop(pod.uid, 0), len(match.policy.units))
         if level is not None:
             self._levels[pod.uid] = level
