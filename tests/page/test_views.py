@@ -39,7 +39,7 @@ VIEWS: Final = {
             r"sum of the bands of its services",
         ),
     ),
-    "card": ("nodes/gpu-000", (r"GPU cards, mode whole", r"healthy", r"On loan.*gpu\s+job\s+free\s+open")),
+    "card": ("nodes/gpu-000", (r"GPU cards, mode whole", r"healthy", r"Loans of this node.*gpu\s+job\s+free\s+open")),
     "decisions": ("decisions", (r"Recent placements", r"virtual-0\d\d|work-0\d\d")),
     "teams": (
         "teams",
