@@ -39,7 +39,7 @@ VIEWS: Final = {
             r"sum of the bands of its services",
         ),
     ),
-    "card": ("nodes/gpu-000", (r"GPU cards, mode whole", r"healthy", r"On loan.*gpu\s+job\s+free\s+open")),
+    "card": ("nodes/gpu-000", (r"GPU cards, mode whole", r"healthy", r"Loans of this node.*gpu\s+job\s+free\s+open")),
     "decisions": ("decisions", (r"Recent placements", r"virtual-0\d\d|work-0\d\d")),
     "teams": (
         "teams",
@@ -107,7 +107,7 @@ async def violations(tab: Tab) -> list[str]:
 async def test_new_pods_appear_without_a_reload(tab: Tab, demo: Demo) -> None:
     await show(tab, demo, "pending")
     await until_it_says(tab, "NodeResourcesFit")
-    await demo.pod("also-too-big", cpu="41")
+    await demo.pod("even-wider", cpu="41")
     row = "[...document.querySelectorAll('tr')].find((one) => /NodeResourcesFit.*forecast/s.test(one.innerText))"
     await tab.until(f"{row}?.cells[3].innerText === '2'")
     assert await tab.run("performance.getEntriesByType('navigation').length") == 1
