@@ -91,10 +91,9 @@ class CardArrays:
 
     def write(self, row: int, cards: CardRow) -> None:
         """Writes a row's cards and increases the row's version."""
-        count = len(cards.node.cards)
-        self._grow(row + 1, count)
-        changed = cards.written(row)
+        count, changed = len(cards.node.cards), cards.written(row)
         if changed is None:
+            self._grow(row + 1, count)
             self._write_totals(row, cards)
         for place in range(count) if changed is None else changed:
             free = cards.free[place]
@@ -116,8 +115,8 @@ class CardArrays:
             len([milli for milli in fits if milli >= CARD_MILLI]),
             sum(map(eq, cards.free, cards.totals)) - cards.totals.count(NOTHING),
         )
-        if cards.awaiting:
-            self._awaiting[row] = frozenset().union(*cards.awaiting.values())
+        if cards.awaited:
+            self._awaiting[row] = cards.awaited
         else:
             self._awaiting.pop(row, None)
 

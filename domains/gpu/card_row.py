@@ -6,13 +6,13 @@ they cannot become inconsistent; only a fraction that is added to others is coun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from domains.gpu.cards import CARD_MILLI, NO_CARDS, NOTHING, Amount, Card, Mode, NodeCards, Use
 from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part
 from domains.gpu.dialect import Choice
-from domains.gpu.hold import CardName, Hold
+from domains.gpu.hold import CONFIRMED, CardName, Hold
 from domains.gpu.node_lock import LOCKED
 
 WHOLE_BESIDE_FRACTIONS: Final = "node(s) had GPUs shared by fractional pods"
@@ -21,6 +21,7 @@ UNCONFIRMED: Final = "node(s) had a pod whose GPUs the device plugin has not all
 CHOSEN_WITHOUT_ROOM: Final = "the chosen GPUs no longer have enough free capacity"
 
 
+NOTHING_TAKEN: Final[Mapping[int, Any]] = {}
 Fitting = Sequence[tuple[int, int]]
 """Place and free memory of the cards that have room for a part, by place."""
 CardOrder = Callable[[Fitting], Sequence[int]]
@@ -67,11 +68,12 @@ class CardRow:
 
     __slots__ = (
         "_changed",
+        "_fitted",
         "_is_uniform",
         "_row",
         "_used",
         "_uses",
-        "awaiting",
+        "awaited",
         "fits_milli",
         "free",
         "free_milli",
@@ -79,6 +81,7 @@ class CardRow:
         "has_whole",
         "holds",
         "is_locked",
+        "largest",
         "node",
         "totals",
     )
@@ -86,19 +89,23 @@ class CardRow:
     def __init__(self) -> None:
         self.node: NodeCards = NO_CARDS
         self.holds: dict[str, Hold] = {}
-        self.awaiting: dict[str, frozenset[str]] = {}
-        """uid -> `Hold.awaits`, of the unconfirmed holds."""
+        self.awaited = CONFIRMED
+        """`Hold.awaits` of all holds together."""
         self._uses: dict[str, tuple[tuple[int, Use], ...] | None] = {}
         """uid -> what its hold takes of the node's present cards, kept while neither changes."""
         self._used: list[tuple[int, int, int] | None] = []
         """What holds take of each card; None: `free` does not follow from it."""
         self._changed: set[int] | None = None
+        self._fitted: tuple[GpuDemand, Part, Fitting] | None = None
+        """What `fitting` returned last: the steps of a decision ask one after the other. None after any change of `free`."""
         self._row = -1
         """The row that `written` was last called for."""
         self._is_uniform = False
         """All cards have the same size, so that an amount is the same on each."""
         self.totals: tuple[Use, ...] = ()
         """`Card.total` of each card, in the order of `node.cards`."""
+        self.largest = 1
+        """Memory of the largest of them, at least 1."""
         self.free: list[Use] = []
         """What is free of each card, in the same order."""
         self.free_milli: list[int] = []
@@ -112,8 +119,9 @@ class CardRow:
 
     def copy(self) -> CardRow:
         copied = CardRow()
-        copied.node, copied.totals, copied._is_uniform = self.node, self.totals, self._is_uniform
-        copied.holds, copied.awaiting, copied.free = dict(self.holds), dict(self.awaiting), list(self.free)
+        copied.node, copied._is_uniform = self.node, self._is_uniform
+        copied.totals, copied.largest = self.totals, self.largest
+        copied.holds, copied.awaited, copied.free = dict(self.holds), self.awaited, list(self.free)
         copied.free_milli, copied.fits_milli = list(self.free_milli), list(self.fits_milli)
         copied._uses, copied._used = dict(self._uses), list(self._used)
         copied.has_whole, copied.has_fractions, copied.is_locked = self.has_whole, self.has_fractions, self.is_locked
@@ -122,6 +130,7 @@ class CardRow:
     def set_node(self, node: NodeCards) -> None:
         self.node = node
         self.totals = tuple(card.total for card in node.cards)
+        self.largest = max(1, *(total.memory for total in self.totals)) if self.totals else 1
         self._is_uniform = len({(card.memory, card.scale) for card in node.cards}) == 1
         self._uses.clear()
         self._used, self.free = [None] * len(self.totals), list(self.totals)
@@ -133,20 +142,16 @@ class CardRow:
     def hold(self, uid: str, hold: Hold) -> None:
         is_more = uid not in self.holds
         self.holds[uid] = hold
-        if hold.awaits:
-            self.awaiting[uid] = hold.awaits
-        else:
-            self.awaiting.pop(uid, None)
         uses = self._uses[uid] = self._uses_of(hold)
         if is_more and uses is not None and not (self.has_whole or hold.is_whole):
             self.has_fractions |= hold.count > 0
+            self.awaited |= hold.awaits
             self._add(uses)
         else:
             self.renew()
 
     def give(self, uid: str) -> None:
         self.holds.pop(uid, None)
-        self.awaiting.pop(uid, None)
         self._uses.pop(uid, None)
         self.renew()
 
@@ -163,7 +168,7 @@ class CardRow:
         if self.node.mode not in modes:
             return wrong_mode(self.node.mode, demand)
         if demand.confusions:
-            if any(not demand.confusions.isdisjoint(awaits) for awaits in self.awaiting.values()):
+            if not demand.confusions.isdisjoint(self.awaited):
                 return UNCONFIRMED
             if self.is_locked:
                 return LOCKED
@@ -174,9 +179,15 @@ class CardRow:
         return FRACTION_BESIDE_WHOLE if self.has_whole else ""
 
     def _room_refusal(self, demand: GpuDemand) -> str:
-        if demand.is_counted or self.choose(demand) is not None:
+        if demand.is_counted or self.has_room(demand):
             return ""
         return no_such_card(demand.filter) if self.lacks(demand.filter) else too_little(demand.resource)
+
+    def has_room(self, demand: GpuDemand) -> bool:
+        """Reports whether the cards have room for the demand, whichever pods bar it."""
+        if len(demand.parts) > 1 or demand.one_numa or demand.one_link:
+            return self.choose(demand) is not None
+        return len(self.fitting(demand, demand.parts[0])) >= demand.parts[0].count
 
     def lacks(self, wanted: CardFilter) -> bool:
         """Reports whether the node has no card that the filter accepts."""
@@ -221,7 +232,7 @@ class CardRow:
 
     def _best(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken], order: CardOrder) -> list[int]:
         """Returns the places of the part's cards, fewer if too few fit: from one link group or NUMA node if possible."""
-        fitting = self._fitting(demand, part, taken)
+        fitting = self.fitting(demand, part, taken)
         if not fitting:
             return []
         ranks = order(fitting)
@@ -246,22 +257,27 @@ class CardRow:
         if not demand.one_link:
             yield _grouped(on_numa, [cards[place].numa for place in on_numa])
 
-    def _fitting(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken]) -> Fitting:
+    def fitting(self, demand: GpuDemand, part: Part, taken: Mapping[int, _Taken] = NOTHING_TAKEN) -> Fitting:
         """Returns the cards that have room for the part, beside the earlier parts of the pod."""
+        known = self._fitted
+        if known is not None and known[0] is demand and known[1] is part and not taken:
+            return known[2]
         cards, amount = self.node.cards, part.amount
         uses = [amount.of(cards[0])] * len(cards) if self._is_uniform else [*map(amount.of, cards)]
-        each = enumerate(zip(uses, self.free, strict=True))
-        if taken or part.needs_unused or part.needs_cores or demand.filter is not ANY_CARD:
-            return [
-                (place, free[0])
-                for place, (use, free) in each
-                if use[0] <= free[0] and self._has_room(place, demand, part, use, taken.get(place))
-            ]
-        return [
+        is_special = taken or part.needs_unused or part.needs_cores or demand.filter is not ANY_CARD
+        found = [
             (place, free[0])
-            for place, (use, free) in each
-            if use[0] <= free[0] and use[1] <= free[1] and use[2] <= free[2] and cards[place].is_healthy
+            for place, (use, free) in enumerate(zip(uses, self.free, strict=True))
+            if use[0] <= free[0]
+            and (
+                self._has_room(place, demand, part, use, taken.get(place))
+                if is_special
+                else use[1] <= free[1] and use[2] <= free[2] and cards[place].is_healthy
+            )
         ]
+        if not taken:
+            self._fitted = demand, part, found
+        return found
 
     def _has_room(self, place: int, demand: GpuDemand, part: Part, use: Use, before: _Taken | None) -> bool:
         """Reports whether a card has room for the part. `use`: the part's amount on it; `before`: what earlier parts of the pod take."""
@@ -284,9 +300,7 @@ class CardRow:
 
     def _take(self, part: Part, places: Sequence[int], taken: dict[int, _Taken]) -> None:
         for place in places:
-            use = part.amount.of(self.node.cards[place])
-            known = taken.setdefault(place, _Taken())
-            known.add(part, use)
+            taken.setdefault(place, _Taken()).add(part, part.amount.of(self.node.cards[place]))
 
     def _place_of(self, name: CardName) -> int:
         """Returns the place of a card in `node.cards`; -1 if it is missing."""
@@ -305,6 +319,7 @@ class CardRow:
         Processes holds in the order of uids if that matters, so that equal holds give equal results.
         """
         cards, holds = self.node.cards, self.holds
+        self.awaited = CONFIRMED.union(*[hold.awaits for hold in holds.values()])
         kinds = {hold.is_whole for hold in holds.values() if hold.count}
         self.has_whole, self.has_fractions = True in kinds, False in kinds
         memory, cores, sharers = ([0] * len(cards) for _ in range(3))
@@ -334,17 +349,18 @@ class CardRow:
         used, before = list(zip(memory, cores, sharers, strict=True)), self.free
         known = zip(self.totals, used, self._used, before, strict=True)
         free = [was if use == use_before else _minus(total, use) for total, use, use_before, was in known]
-        for place in self._freest_first(free)[:whole_anywhere] if whole_anywhere else ():
+        for place in _freest_first(free)[:whole_anywhere] if whole_anywhere else ():
             free[place] = NOTHING
         changed = [at for at, one in enumerate(free) if one is not before[at] and one != before[at]]
         if self._changed is not None:
             self._changed.update(changed)
-        self.free = free
+        self.free, self._fitted = free, None
         self._count_milli(changed)
         self._used = [None] * len(cards) if whole_anywhere else [*used]
 
     def _add(self, uses: Sequence[tuple[int, Use]]) -> None:
         """Does what `renew` would do after a fraction of known cards was added on a node without whole pods: no other card changes."""
+        self._fitted = None
         for at, use in uses:
             known, before = self._used[at], self.free[at]
             if known is None:
@@ -382,10 +398,6 @@ class CardRow:
                 return None
         return tuple(uses)
 
-    def _freest_first(self, free: Sequence[Use]) -> list[int]:
-        """Returns the places of the cards, completely free ones first, since no whole pod can be on the others."""
-        return sorted(range(len(free)), key=lambda place: (-free[place].memory, place))
-
     def written(self, row: int) -> Collection[int] | None:
         """Returns the places whose free amounts have changed since the last call for this row; None: all. For `CardArrays`."""
         changed = self._changed if self._row == row else None
@@ -416,6 +428,11 @@ class _Taken:
             self.init = _most(self.init, use)
         else:
             self.main = _plus(self.main, use)
+
+
+def _freest_first(free: Sequence[Use]) -> list[int]:
+    """Returns the places of cards, completely free ones first, since no whole pod can be on the others."""
+    return sorted(range(len(free)), key=lambda place: (-free[place].memory, place))
 
 
 def _grouped(places: Sequence[int], keys: Sequence[Any]) -> list[list[int]]:

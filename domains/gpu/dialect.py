@@ -42,7 +42,7 @@ class Dialect(Protocol):
     labels: Mapping[str, str]
     """Label that bindings carry -> the annotation in `written` with its value. Other programs list the pods by it."""
     reported: frozenset[str]
-    """Annotations that the device plugin writes to a bound pod, which confirm its hold."""
+    """Annotations that the device plugin writes to a bound pod, which confirm its hold. A hold without any of them is confirmed."""
     node_annotations: frozenset[str]
     """Annotations of nodes that `cards` reads."""
     node_lock: NodeLockKey | None

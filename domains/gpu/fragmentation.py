@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from itertools import compress
+from collections.abc import Callable, Collection, Sequence
 from math import log
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from domains.gpu.card_arrays import are_enough
@@ -21,8 +21,6 @@ from multisched.framework.node_view import Bools, Float64, Int64, Scores
 from multisched.framework.normalize import MAX_SCORE
 from multisched.model.objects import CPU, Pod
 
-ROWS_FEW: Final = 8
-"""Rows that are scored in Python numbers, at most: a renewal of scores is mostly about the nodes of a few placed pods."""
 _FULL: Final = CARD_MILLI + 1
 _ZERO: Final = np.array(0)
 _NOISE: Final = 5e-7
@@ -64,8 +62,6 @@ class Fragmentation:
             return _points(fragments.of(left, rest, model) - fragments.of(left, idle, model))
         part, rows = demand.parts[0], candidates.rows
         fits = candidates.arrays.fitting(demand, part, rows)
-        if part.count == 1 and len(rows) <= ROWS_FEW:
-            return _scores_of_few(fragments, candidates, part, fits, cpu_milli)
         at = are_enough(fits, part.count).nonzero()[0]
         if not len(at):
             return np.zeros(len(rows), np.int64)
@@ -74,15 +70,22 @@ class Fragmentation:
         if len(at) == len(rows):
             return _points_of_fitting(fragments, candidates, part, fits, (idle, rest))
         scores = np.zeros(len(rows), np.int64)
-        some = Candidates(candidates.arrays, rows.take(at), candidates.nodes)
+        some = msgspec.structs.replace(candidates, rows=rows.take(at))
         fits, idle, rest = fits.take(at, axis=1), idle.take(at), rest.take(at)
         scores[at] = _points_of_fitting(fragments, some, part, fits, (idle, rest))
         return scores
 
+    def score_on(self, node: ChosenNode, demand: GpuDemand, cpu_milli: int) -> int:
+        """Returns `score` of a single node for a pod of one card, in Python numbers."""
+        fitting = node.cards.fitting(demand, demand.parts[0])
+        if not fitting:
+            return 0
+        left = node.cards.free_milli
+        return _points_of_one(min(self._rises_on(node, demand, cpu_milli, {left[place] for place, _ in fitting})))
+
     def order(self, node: ChosenNode, demand: GpuDemand, pod: Pod) -> CardOrder:
         """Orders cards by score, the best first; by what is left, the least first, if several are needed or no pods are typical yet."""
-        part = demand.parts[0]
-        if len(demand.parts) > 1 or part.count > 1 or not self._current():
+        if len(demand.parts) > 1 or demand.parts[0].count > 1 or not self._current():
             return least_free_first
         cards = node.cards.free_milli
 
@@ -91,14 +94,19 @@ class Fragmentation:
             taken = set(lefts)
             if len(taken) < 2:
                 return least_free_first(fitting)
-            idle = node.cpu_milli
-            cpu_milli = idle, max(idle - pod.requests.get(CPU, 0), 0)
-            fragments = self.fragments(node.arrays.models)
-            rises = fragments.rises_of_one(cards, cpu_milli, node.model, node.needed_milli(part), taken)
+            rises = self._rises_on(node, demand, pod.requests.get(CPU, 0), taken)
             points = dict(zip(taken, map(_points_of_one, rises), strict=True))
             return [-points[left] for left in lefts]
 
         return by_score
+
+    def _rises_on(self, node: ChosenNode, demand: GpuDemand, cpu_milli: int, taken: Collection[int]) -> list[float]:
+        """Returns how much the node's fragments rise if the pod gets a card of which so much is left."""
+        fragments, idle = self.fragments(node.arrays.models), node.cpu_milli
+        needed = node.needed_milli(demand.parts[0])
+        return fragments.rises_of_one(
+            node.cards.free_milli, (idle, max(idle - cpu_milli, 0)), node.model, needed, taken
+        )
 
 
 def _points_of_fitting(
@@ -111,21 +119,6 @@ def _points_of_fitting(
         return _points(np.minimum.reduce(rises, axis=0, where=fits, initial=np.inf))
     after = _on_lowest(left, fits, needed, part.count)
     return _points(fragments.of(after, cpu_milli[1], model) - fragments.of(left, cpu_milli[0], model))
-
-
-def _scores_of_few(fragments: Fragments, candidates: Candidates, part: Part, fits: Bools, cpu_milli: int) -> Scores:
-    """Returns the scores of a few rows for a part of one card, in Python numbers: numpy would take longer."""
-    scores = np.zeros(len(candidates.rows), np.int64)
-    lefts, idle, models = candidates.left.T.tolist(), candidates.cpu_milli.tolist(), candidates.models.tolist()
-    needed: list[int] = candidates.needed_milli(part).tolist()
-    needed = needed if len(needed) == len(scores) else needed * len(scores)
-    for at, fitting in enumerate(fits.T.tolist()):
-        if True in fitting:
-            with_pod = max(idle[at] - cpu_milli, 0)
-            taken = set(compress(lefts[at], fitting))
-            rises = fragments.rises_of_one(lefts[at], (idle[at], with_pod), models[at], needed[at], taken)
-            scores[at] = _points_of_one(min(rises))
-    return scores
 
 
 def _on_lowest(left: Int64, fits: Bools, needed: Int64, count: int) -> Int64:

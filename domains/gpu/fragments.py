@@ -125,7 +125,7 @@ class Fragments:
         if without != with_pod:
             before = self._alone_of.get(without) or self._tabled(without)
             shift = sum([alone[amount] - before[amount] for amount in left])
-        rests = [(amount, max(amount - needed, 0)) for amount in taken]
+        rests = [(amount, amount - needed if amount > needed else 0) for amount in taken]
         found = [alone[rest] - alone[amount] + shift for amount, rest in rests]
         for milli, shares in self._several:
             enough = [amount for amount in left if amount >= milli]

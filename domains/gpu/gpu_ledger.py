@@ -19,7 +19,7 @@ from domains.gpu.card_arrays import CardArrays
 from domains.gpu.card_row import CardOrder, CardRow
 from domains.gpu.cards import NO_CARDS, Mode, NodeCards
 from domains.gpu.demand import CardFilter, GpuDemand, indices_text
-from domains.gpu.dialect import Choice, Dialect
+from domains.gpu.dialect import Choice, Dialect, NoTimedAnnotations
 from domains.gpu.dialects import (
     CARDS_FIELDS,
     DIALECTS,
@@ -67,6 +67,7 @@ class GpuLedger:
         self._served = served
         self._objects = objects
         self._dialects = dialects
+        self._timed = [dialect for dialect in dialects if not isinstance(dialect, NoTimedAnnotations)]
         self._labels = [pair for dialect in dialects for pair in dialect.labels.items()]
         """Label of bindings -> the annotation with its value."""
         self._pods = PodReader(served, dialects)
@@ -136,7 +137,7 @@ class GpuLedger:
         """See `framework.ledger.TimedAnnotationLedger`."""
         found: dict[str, str] = {}
         written = [key for key, text in annotations.items() if text]
-        for dialect in self._dialects:
+        for dialect in self._timed:
             if not dialect.written.isdisjoint(written):
                 found.update(dialect.timed_annotations(now))
         return found
@@ -147,8 +148,8 @@ class GpuLedger:
 
     def restore(self, pod: Pod, row: int) -> None:
         """Adds a bound pod's hold, from its spec and annotations. Of an existing hold on this row only the confirmation changes."""
-        hold = self._pods.hold_of(pod)
         held = self.hold(pod.uid, row)
+        hold = self._pods.hold_of(pod) if held is None else self._pods.hold_again(pod, held)
         if held is not None and (hold is None or hold.awaits == held.awaits):
             return
         if hold is None:
@@ -326,7 +327,7 @@ class GpuLedger:
         holds = self.cards(self._row_of_node.get(node, -1)).holds
         return any(self.locks.pod_keys[uid] == key for uid in holds)
 
-    def foreign_locks(self) -> Mapping[str, tuple[str, NodeLock]]:
+    def unmatched_locks(self) -> Mapping[str, tuple[str, NodeLock]]:
         """Returns node -> annotation and lock, of nodes whose lock names no pod that waits there for the device plugin."""
         found: dict[str, tuple[str, NodeLock]] = {}
         for row, lock in self.locks.of.items():
@@ -349,7 +350,7 @@ class GpuLedger:
         return self.dialect(demand).answer(pod, demand, node, cards.node, chosen)
 
     def _read(self, row: int) -> None:
-        """Reads the cards of the row's node. Data that cannot be read leaves the last good cards in force, with the problem."""
+        """Reads the cards of the row's node. If the data cannot be read, the last valid cards count, with the problem."""
         node = self._nodes.get(row)
         found = NO_CARDS if node is None else node_cards(node, self._objects, self._dialects)
         cards = self._rows.get(row)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -31,7 +32,7 @@ from domains.gpu.hold import Hold
 from domains.gpu.lock_keeper import LockKeeper
 from domains.gpu.node_lock import LOCKED
 from domains.gpu.pod_mix import PodMix
-from domains.gpu.policies import SIMPLE_POLICIES, Candidates, ChosenNode, PlacementPolicy
+from domains.gpu.policies import ROWS_FEW, SIMPLE_POLICIES, Candidates, ChosenNode, PlacementPolicy
 from domains.gpu.settings import gpu_settings
 from domains.gpu.typical_pods import PodShape, Typical, shape_of
 from multisched.framework.background import BackgroundPorts
@@ -71,6 +72,9 @@ NO_ARGS: Final[Mapping[str, Any]] = {}
 DESCRIBING_KINDS: Final = tuple({kind: None for dialect in DIALECTS for kind in dialect.reads_objects})
 """Kinds whose objects describe the cards of nodes."""
 
+_SHARED: Final = attrgetter("spec", "annotations", "labels", "held")
+"""What pods of a workload share, and all that a shape depends on."""
+NO_TRIAL: Final[Mapping[int, CardRow]] = {}
 _TRIAL_ROWS: StateKey[Mapping[int, CardRow]] = StateKey("GpuShare/rows with pods added or removed in a trial")
 
 
@@ -99,6 +103,8 @@ class GpuShare:
             if settings.policy == Fragmentation.name
             else SIMPLE_POLICIES[settings.policy]()
         )
+        self._scores_nodes = self.policy if isinstance(self.policy, Fragmentation) else None
+        """The policy, if it can score single nodes without arrays."""
         self._is_learning = settings.policy == Fragmentation.name and settings.typical is None
         self.traits = Traits(
             reads_objects=DESCRIBING_KINDS,
@@ -120,14 +126,23 @@ class GpuShare:
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
         """Returns uint8[rows]: refuses rows of other modes, with too little free, or whose plugin could confuse pods (I1)."""
         demands = self._ledger.demands(pod)
-        codes = np.zeros(len(rows), np.uint8)
         if not demands:
-            return codes
+            return np.zeros(len(rows), np.uint8)
+        trial = cycle.state.find(_TRIAL_ROWS) or NO_TRIAL
+        if len(rows) <= ROWS_FEW:
+            cards_of = self._ledger.cards
+            found = [self._code_on(trial.get(row) or cards_of(row), demands) for row in rows.tolist()]
+            return np.array(found, np.uint8)
+        codes = np.zeros(len(rows), np.uint8)
         for mode, where, some in self._ledger.arrays.by_mode(rows):
             codes[where] = self._codes(mode, some, demands)
-        for row, cards in (cycle.state.find(_TRIAL_ROWS) or {}).items():
-            codes[rows == row] = self._code(cards.refusal(*demands.on(cards.node.mode)))
+        for row, cards in trial.items():
+            codes[rows == row] = self._code_on(cards, demands)
         return codes
+
+    def _code_on(self, cards: CardRow, demands: PodDemands) -> int:
+        """Returns the code of one node's cards, in Python numbers."""
+        return self._code(cards.refusal(*demands.on(cards.node.mode)))
 
     def _codes(self, mode: Mode, rows: Rows, demands: PodDemands) -> Codes | int:
         """Returns the code of each row of the mode, or one for all."""
@@ -199,12 +214,23 @@ class GpuShare:
             if not self.policy.scores_all_pods:
                 return np.zeros(len(rows), np.int64)
             return self.policy.score(self._candidates(cycle.nodes, rows), None, cpu_milli)
+        if self._scores_nodes is not None and len(rows) <= ROWS_FEW and demands.are_of_one_card:
+            found = [self._score_on(self._scores_nodes, cycle.nodes, row, demands, cpu_milli) for row in rows.tolist()]
+            return np.array(found, np.int64)
         scores = np.zeros(len(rows), np.int64)
         for mode, where, some in self._ledger.arrays.by_mode(rows):
             demand = demands.by_mode.get(mode)
             if demand is not None and not demand.is_counted:
                 scores[where] = self.policy.score(self._candidates(cycle.nodes, some), demand, cpu_milli)
         return scores
+
+    def _score_on(self, policy: Fragmentation, nodes: NodeView, row: int, demands: PodDemands, cpu_milli: int) -> int:
+        """Returns the score of one row, in Python numbers."""
+        cards = self._ledger.cards(row)
+        demand = demands.by_mode.get(cards.node.mode)
+        if demand is None or demand.is_counted:
+            return 0
+        return policy.score_on(ChosenNode(self._ledger.arrays, cards, nodes, row), demand, cpu_milli)
 
     def fragments(self, nodes: NodeView, rows: Rows, typical: Typical | None = None) -> Float64:
         """Returns float64[rows]: idle thousandths that typical pods could not use, by default `typical()`."""
@@ -243,9 +269,9 @@ class GpuShare:
 
     def _shapes(self, pods: Iterable[Pod]) -> Iterator[PodShape]:
         """Reads only one of the pods that share all that a shape depends on, as those of a workload do: thousands may wait."""
-        known: dict[tuple[int, int, int, int], PodShape | None] = {}
+        known: dict[tuple[int, ...], PodShape | None] = {}
         for pod in pods:
-            key = id(pod.spec), id(pod.annotations), id(pod.labels), id(pod.held)
+            key = tuple(map(id, _SHARED(pod)))
             if key not in known:
                 known[key] = self._shape(pod)
             shape = known[key]

@@ -13,6 +13,10 @@ CardName = int | str
 """A card's index, or its id."""
 
 
+CONFIRMED: Final = frozenset[str]()
+"""`Hold.awaits` of a hold that awaits no device plugin."""
+
+
 class Share(msgspec.Struct, frozen=True):
     """What a pod holds of one card."""
 
@@ -31,7 +35,7 @@ class Hold(msgspec.Struct, frozen=True):
     is_whole: bool = False
     quota_milli: int = 0
     """As `GpuDemand.quota_milli`."""
-    awaits: frozenset[str] = frozenset()
+    awaits: frozenset[str] = CONFIRMED
     """`GpuDemand.confusions`, until the device plugin has allocated the cards of the bound pod; empty: confirmed."""
     modes: frozenset[Mode] = frozenset()
     """The modes of nodes on which the amounts count. On a node of another mode the hold counts as `count` unknown whole cards."""

@@ -1,7 +1,8 @@
 """LockKeeper: takes locks of nodes before binds, and removes stale ones, so that HAMi's device plugin finds the right pod.
 
-Stale are locks of a pod whose bind failed, of a former leader, expired ones, those of vanished pods, and malformed ones, with which
-the plugin refuses every pod. Ages are judged here, because the ledger reads no clock. Owned by GpuShare, one per domain.
+A lock is stale if it is malformed (the plugin then refuses every pod), has expired, or names a pod that no longer exists, whose bind
+failed, that runs already or on another node, or that a former leader was binding. Ages are computed here, because the ledger reads no
+clock. Owned by GpuShare, one per domain.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from multisched.model.objects import Pod
 logger = logging.getLogger(__name__)
 
 ORPHANED_AFTER: Final = timedelta(seconds=5)
-"""A lock of this program that this process did not take may belong to a pod that another domain's leader binds until this age."""
+"""Minimum age at which a lock that another process of this program took counts as stale while its pod is unbound: until then, another
+leader may be binding the pod."""
 REVIEW_S: Final = 1.0
-"""Interval at which locks of others are judged again."""
+"""Interval at which unmatched locks are reviewed."""
 UNSEEN_MAX_S: Final = 3.0
-"""Time that PreBind waits for a lock of another pod that only a read has shown: to end, or to come with the watch."""
+"""How long PreBind waits for a lock of another pod that a read shows and the watch does not: until it is removed, or the watch shows it."""
 UNSEEN_RETRY_S: Final = 0.25
 """Between two reads of such a lock."""
 SHOWN_MAX: Final = 128
@@ -56,7 +58,7 @@ class LockKeeper:
         """Node -> pod for which this process took the lock."""
 
     def wake(self) -> None:
-        """Reviews the locks of others now: one is new, or a pod that had one gave up its node."""
+        """Makes `run` review locks now: there is an unmatched lock."""
         self._woken.set()
 
     # -- before the bind ---------------------------------------------------------------------------------------------
@@ -64,20 +66,21 @@ class LockKeeper:
     async def take(self, pod: Pod, node: str, key: str) -> Status:
         """Takes the node's lock for the pod. Refuses the node if another pod holds it.
 
-        A refused pod waits for the event that ends the lock. If the watch has not shown the lock yet, it may never do, so there may be
-        no such event. Such a pod waits here, and then backs off. (When the watch shows the lock, the bind is cancelled.)
+        A refused pod is requeued by the event that shows the lock's removal. If the watch has not shown the lock, it may never show it, and
+        then no event requeues the pod. So PreBind waits here up to UNSEEN_MAX_S, then returns an error, and the pod backs off.
+        (When the watch shows the lock, the bind is cancelled.)
         """
-        reply = await self._locks().change(node, key, partial(_taken, pod))
+        reply = await self._locks().change(node, key, partial(_text_if_free, pod))
         left_s = UNSEEN_MAX_S
-        while reply.answer is LockAnswer.KEPT and not self._is_seen(node) and left_s > 0:
+        while reply.answer is LockAnswer.KEPT and not self._watch_shows_lock(node) and left_s > 0:
             await asyncio.sleep(UNSEEN_RETRY_S)
             left_s -= UNSEEN_RETRY_S
-            reply = await self._locks().change(node, key, partial(_taken, pod))
+            reply = await self._locks().change(node, key, partial(_text_if_free, pod))
         match reply.answer:
             case LockAnswer.DONE:
                 self._taken[node] = pod.key
                 return SUCCESS
-            case LockAnswer.KEPT if self._is_seen(node):
+            case LockAnswer.KEPT if self._watch_shows_lock(node):
                 return Status.unschedulable(LOCKED)
             case LockAnswer.KEPT:
                 return Status.error(f"node {node}: another pod has its lock {key}, which the watch has not shown yet")
@@ -88,11 +91,11 @@ class LockKeeper:
             case _:
                 return Status.error(f"node {node}: its lock {key} was not written: {reply.message}")
 
-    def _is_seen(self, node: str) -> bool:
+    def _watch_shows_lock(self, node: str) -> bool:
         """Reports whether the watch has shown a lock of another pod on the node."""
-        return node in self._ledger.foreign_locks()
+        return node in self._ledger.unmatched_locks()
 
-    # -- locks of others -----------------------------------------------------------------------------------------------
+    # -- unmatched locks -----------------------------------------------------------------------------------------------
 
     async def run(self, clock: Clock) -> None:
         """Removes stale locks of the domain's nodes, until cancelled."""
@@ -110,7 +113,7 @@ class LockKeeper:
 
     def _found(self) -> Mapping[str, tuple[str, NodeLock]]:
         """Returns node -> annotation and lock, of the domain's nodes with a lock that no pod being bound uses."""
-        found = self._ledger.foreign_locks()
+        found = self._ledger.unmatched_locks()
         if not found or self._rows is None:
             return found
         mine = set(self._rows().tolist())
@@ -120,7 +123,7 @@ class LockKeeper:
         for node, (key, lock) in found.items():
             if not await self._is_stale(node, lock, clock):
                 continue
-            reply = await self._locks().change(node, key, partial(self._removed, node, lock))
+            reply = await self._locks().change(node, key, partial(self._empty_if_unchanged, node, lock))
             if reply.answer is LockAnswer.DONE:
                 logger.warning("removed a stale GPU lock", extra={"node": node, "lock": lock.text[:SHOWN_MAX]})
 
@@ -141,24 +144,29 @@ class LockKeeper:
             holder = await self._locks().holder(lock.namespace, lock.pod)
         except UnreachableError:
             return False
-        return holder is None or (self._is_served(holder) and self._is_left(holder, node, lock, is_old=is_old))
+        return holder is None or (
+            self._is_of_this_program(holder) and self._is_abandoned(holder, node, lock, is_old=is_old)
+        )
 
-    def _is_served(self, holder: LockHolder) -> bool:
-        """Reports whether the lock is this program's. That of another scheduler is left to it while its pod exists."""
+    def _is_of_this_program(self, holder: LockHolder) -> bool:
+        """Reports whether the pod uses a scheduler of this program. Locks of another scheduler are not removed while their pod exists."""
         return self._served is None or holder.scheduler_name in self._served
 
-    def _is_left(self, holder: LockHolder, node: str, lock: NodeLock, *, is_old: bool) -> bool:
-        """Reports whether the pod of a lock needs it no longer. No pod that this process binds does: see `foreign_locks`."""
+    def _is_abandoned(self, holder: LockHolder, node: str, lock: NodeLock, *, is_old: bool) -> bool:
+        """Reports whether the pod of a lock no longer needs it. Pods that this process is binding never reach this check: `unmatched_locks`
+        leaves them out."""
         if holder.node:
             return holder.node != node or holder.phase != "Pending"
         return is_old or self._taken.get(node) == lock.pod_key
 
-    def _removed(self, node: str, lock: NodeLock, text: str, now: datetime) -> str | None:
-        found = self._ledger.foreign_locks().get(node)
+    def _empty_if_unchanged(self, node: str, lock: NodeLock, text: str, now: datetime) -> str | None:
+        """Returns an empty text, which removes the lock, if the node still has it and no pod has come to use it; else None."""
+        found = self._ledger.unmatched_locks().get(node)
         return "" if text == lock.text and found is not None and found[1] == lock else None
 
 
-def _taken(pod: Pod, text: str, now: datetime) -> str | None:
+def _text_if_free(pod: Pod, text: str, now: datetime) -> str | None:
+    """Returns the pod's lock if no other pod holds the node's lock; else None."""
     lock = read_lock(text)
     is_free = not text or lock.at is None or lock.pod_key == pod.key or lock.has_expired(now)
     return lock_text(pod, now) if is_free else None

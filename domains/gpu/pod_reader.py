@@ -33,7 +33,7 @@ class PodReader:
         self._demands: dict[tuple[int, int, int], tuple[Pod, PodDemands]] = {}
         """Ids of spec, annotations and labels -> a pod with these, and its demands."""
         self._latest: tuple[Pod | None, PodDemands] = None, NO_DEMANDS
-        """The latest pod and its demands: the steps of a commit ask one after the other."""
+        """The latest pod and its demands: the steps of a decision ask one after the other, also about another pod of the class."""
         self._numbers: dict[Hashable, int] = {}
         self._given = 0
         self._answered: dict[Hashable, tuple[Pod, Hold | None]] = {}
@@ -41,8 +41,10 @@ class PodReader:
 
     def demands(self, pod: Pod) -> PodDemands:
         """Returns the pod's demand in each mode of nodes; false if it requests no GPU."""
-        if pod is not self._latest[0]:
-            self._latest = pod, self._demands_of(pod)
+        latest, found = self._latest
+        if pod is latest or (latest is not None and _have_all_in_common(pod, latest)):
+            return found
+        self._latest = pod, self._demands_of(pod)
         return self._latest[1]
 
     def _demands_of(self, pod: Pod) -> PodDemands:
@@ -90,14 +92,34 @@ class PodReader:
         """Returns what a placed pod holds, by the first dialect that finds something; None if nothing."""
         if not self.uses_gpus(pod):
             return None
-        is_ours = self._served is None or pod.spec.scheduler_name in self._served
+        is_ours = self._is_ours(pod)
         for dialect in self._dialects:
             hold = dialect.hold(pod, is_ours=is_ours)
             if hold is not None:
                 return hold
         return None
 
+    def hold_again(self, pod: Pod, held: Hold) -> Hold | None:
+        """Returns what a pod holds by the dialect of its known hold. What another dialect reads is fixed once the pod is placed."""
+        dialect = self._by_name[held.dialect]
+        if not held.awaits and dialect.reported.isdisjoint(pod.annotations):
+            return held
+        return dialect.hold(pod, is_ours=self._is_ours(pod))
+
+    def _is_ours(self, pod: Pod) -> bool:
+        return self._served is None or pod.spec.scheduler_name in self._served
+
     def bound(self, pod: Pod, answer: Mapping[str, str]) -> Pod:
         """Returns the pod as it will be once it is bound with these annotations."""
         own = {key: text for key, text in pod.annotations.items() if key not in self._written}
         return msgspec.structs.replace(pod, annotations={**own, **answer})
+
+
+def _have_all_in_common(one: Pod, other: Pod) -> bool:
+    """Reports whether the pods share all that a demand is read from."""
+    return (
+        one.spec is other.spec
+        and one.annotations is other.annotations
+        and one.labels is other.labels
+        and one.held is other.held is None
+    )

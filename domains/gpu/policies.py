@@ -26,6 +26,8 @@ SHARED_POINTS, TIGHT_POINTS, FULL_POINTS = 50, 40, 10
 BEST_FIT_CPU_MILLI: Final = 128_000
 BEST_FIT_GPU_MILLI: Final = 8_000
 """`best-fit` weighs idle CPU and idle GPU against these amounts of one large node; more counts as so much."""
+ROWS_FEW: Final = 8
+"""Rows that are evaluated in Python numbers, at most: a renewal is mostly about the nodes of a few placed pods."""
 _FULL: Final = np.iinfo(np.int64).max
 POINTS_MILLI: Final = 1000
 _CPU: Final = (CPU,)
@@ -75,7 +77,7 @@ class Candidates(msgspec.Struct):
 
 
 class ChosenNode(msgspec.Struct):
-    """The node whose cards a policy takes, in Python numbers: for one row, numpy would take longer."""
+    """A node in Python numbers: for one row, or a few, numpy would take longer."""
 
     arrays: CardArrays
     cards: CardRow
@@ -98,7 +100,7 @@ class ChosenNode(msgspec.Struct):
         """Returns the thousandths that the part takes of the node's largest card, rounded up."""
         if part.amount.milli:
             return part.amount.milli
-        size = max(1, *(total.memory for total in self.cards.totals))
+        size = self.cards.largest
         return -(-CARD_MILLI * _needed(part, size, self.cards.node.cards[0].scale) // size)
 
 

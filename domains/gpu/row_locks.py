@@ -1,4 +1,4 @@
-"""RowLocks: the locks of nodes as the API server has them, by row. Owned by the ledger, which tells it of nodes and holds."""
+"""RowLocks: the locks of nodes as the API server has them, by row. Owned by the ledger, which reports nodes and holds to it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RowLocks:
         """Row -> lock, without rows of nodes that are not locked."""
         self.pod_keys: dict[str, str] = {}
         """uid of each pod with a hold -> NAMESPACE/NAME."""
-        self._on_foreign: dict[str, Callable[[], None]] = {}
+        self._on_unmatched: dict[str, Callable[[], None]] = {}
 
     def key(self, mode: Mode) -> NodeLockKey | None:
         """Returns the lock of nodes of this mode; None if they have none."""
@@ -31,9 +31,9 @@ class RowLocks:
         texts = (node.annotations.get(key.annotation, "") for key in self.keys.values())
         return next((text for text in texts if text), "")
 
-    def watch(self, domain: str, on_foreign: Callable[[], None]) -> None:
-        """Sets the callback of a domain for locks of others; it must not call back."""
-        self._on_foreign[domain] = on_foreign
+    def watch(self, domain: str, on_unmatched: Callable[[], None]) -> None:
+        """Sets a domain's callback for unmatched locks; it must not call this object."""
+        self._on_unmatched[domain] = on_unmatched
 
     def read(self, row: int, node: Node | None, mode: Mode) -> bool:
         """Reads the lock of the row's node, and reports whether it is another than before."""
@@ -48,7 +48,7 @@ class RowLocks:
         lock = self.of.get(row)
         cards.is_locked = lock is not None and not self._is_used(lock, cards)
         if cards.is_locked:
-            for wake in self._on_foreign.values():
+            for wake in self._on_unmatched.values():
                 wake()
 
     def _is_used(self, lock: NodeLock, cards: CardRow) -> bool:

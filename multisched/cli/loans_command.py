@@ -27,7 +27,7 @@ def loans(
     ] = None,
     output: Format = Output.TABLE,
 ) -> str:
-    """Show each loan of a borrowing domain, the nodes where its pods are on loan, and pods that were told to give capacity back."""
+    """Show each loan of a borrowing domain, the nodes where its pods are on loan, and pods that have a notice to give capacity back."""
     from multisched.cli.views import document_of
     from multisched.framework.views import ViewQuery
     from multisched.observe.tables import as_document

@@ -226,15 +226,14 @@ class ConnectionPool:
         """
         now = self._loop.time()
         deadline = now + timeout_s
-        connect_by = now + _connect_timeout_s(timeout_s)
-        connection = self._idle.pop() if self._idle else await self._obtain_by(connect_by)
+        connection = self._idle.pop() if self._idle else await self._obtain_by(now + _connect_timeout_s(timeout_s))
         try:
             return (await self._converse(connection, request, deadline))[0]
         except StaleConnectionError:
             if not is_repeatable:
                 raise
         try:
-            connection = await self._obtain_by(connect_by)
+            connection = await self._obtain_by(now + _connect_timeout_s(timeout_s))
         except ConnectFailedError as error:
             raise AnswerLostError(f"sent once, then: {error}") from error
         return (await self._converse(connection, request, deadline))[0]
@@ -252,7 +251,8 @@ class ConnectionPool:
         self, connection: Connection, requests: bytes, deadline: float, expected: int = 1
     ) -> list[Response]:
         answer = connection.send(requests, deadline, expected)
-        self._set_alarm(deadline)
+        if deadline < self._alarm_at:
+            self._set_alarm(deadline)
         if self._in_flight_wait is not None and self.in_flight >= self._in_flight_wait[0]:
             self._end_in_flight_wait()
         try:
@@ -285,8 +285,9 @@ class ConnectionPool:
     def release_connection(self, connection: Connection) -> None:
         """Accepts a connection whose response is complete."""
         connection.deadline = self._loop.time() + IDLE_TIMEOUT_S
-        self._set_alarm(connection.deadline)
-        if not self._pass_on(connection):
+        if connection.deadline < self._alarm_at:
+            self._set_alarm(connection.deadline)
+        if not self._waiting or not self._pass_on(connection):
             self._idle.append(connection)
 
     def forget(self, connection: Connection) -> None:
@@ -371,11 +372,11 @@ class ConnectionPool:
     # ---- deadlines: one timer for all, because nearly all exchanges end long before their deadline
 
     def _set_alarm(self, deadline: float) -> None:
-        if deadline < self._alarm_at:
-            if self._alarm is not None:
-                self._alarm.cancel()
-            self._alarm_at = deadline
-            self._alarm = self._loop.call_at(deadline, self._end_overdue)
+        """Sets the timer to a deadline that is earlier than that of the timer."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = deadline
+        self._alarm = self._loop.call_at(deadline, self._end_overdue)
 
     def _end_overdue(self) -> None:
         self._alarm, self._alarm_at = None, math.inf

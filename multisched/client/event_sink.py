@@ -186,9 +186,10 @@ class ApiEventSink:
 
     def _enqueue(self, entry: _Entry) -> None:
         entry.is_queued = True
+        if not self._queue:  # else a worker is awake, or will look at the queue before it sleeps
+            self._idle.clear()
+            self._wakeup.set()
         self._queue.append(entry)
-        self._idle.clear()
-        self._wakeup.set()
 
     async def _flush_series(self) -> None:
         """Writes new counts periodically, so that a frequent series costs two requests a minute."""
@@ -212,9 +213,9 @@ class ApiEventSink:
             self._in_hand += 1
             try:
                 await self._limiter.admit_background()
-                while len(entries) < self._together and self._queue and self._limiter.try_admit_background():
-                    entries.append(self._queue.popleft())
-                    self._in_hand += 1
+                more = self._limiter.admit_more_background(min(self._together - 1, len(self._queue)))
+                self._in_hand += more
+                entries += [self._queue.popleft() for _ in range(more)]
                 await self._write(entries)
             finally:
                 self._in_hand -= len(entries)

@@ -63,7 +63,7 @@ class KnownObjects:
         return len(self._tombstones)
 
     def observe(self, key: str, uid: str, version: str) -> Observation:
-        """Records that an object was listed, added or modified."""
+        """Records that an object was listed, added or modified. After REPLACE, `replace` must follow."""
         known = self._known.get(key)
         if known is None:
             if self._is_gone(uid, version):
@@ -80,12 +80,12 @@ class KnownObjects:
             return Observation.UPSERT
         if is_older(version, known.version) or self._is_gone(uid, version):
             return Observation.STALE
-        self._known[key] = _Known(uid, version, self._pass_number)
         return Observation.REPLACE
 
-    def tombstone_replaced(self, uid: str, version: str, now_s: float) -> None:
-        """Remembers that `uid`, replaced by another object, was deleted as of `version`."""
-        self._tombstone(uid, version, now_s)
+    def replace(self, key: str, uid: str, version: str, now_s: float) -> None:
+        """Records another object under a known key, after REPLACE: the known one was deleted as of `version`."""
+        self._tombstone(self._known[key].uid, version, now_s)
+        self._known[key] = _Known(uid, version, self._pass_number)
 
     def uid_of(self, key: str) -> str:
         """Returns the uid of the key; empty if unknown."""

@@ -44,6 +44,9 @@ class WriteLimiter:
         self._clock = clock
         self._rate = writes_per_s
         self._burst = max(writes_per_s, 1.0)
+        reserve = 1 + self._burst / 10
+        self._background_least = reserve if self._burst > reserve else 1.0
+        """Tokens with which a background write may be sent: a tenth of the bucket is kept for binds."""
         self._tokens = self._burst
         self._filled_at = clock.monotonic()
         self._background_paused_until = self._filled_at
@@ -78,19 +81,20 @@ class WriteLimiter:
         while (wait_s := self._background_wait_s()) > 0:
             is_delayed = True
             await asyncio.sleep(wait_s)
-        self._count_background()
+        self._count_background(1)
         self._counters.background_delayed += is_delayed
 
-    def try_admit_background(self) -> bool:
-        """Like `admit_background` if that would not wait and no bind is in flight; else does nothing and returns False."""
-        if self._counters.binds_in_flight or self._background_wait_s() > 0:
-            return False
-        self._count_background()
-        return True
+    def admit_more_background(self, most: int) -> int:
+        """Admits up to `most` further writes as long as none has to wait; none if a bind is in flight. Returns how many."""
+        if most < 1 or self._counters.binds_in_flight or self._background_wait_s() > 0:
+            return 0
+        count = min(most, int(self._tokens - self._background_least) + 1)
+        self._count_background(count)
+        return count
 
-    def _count_background(self) -> None:
-        self._tokens -= 1
-        self._counters.writes += 1
+    def _count_background(self, count: int) -> None:
+        self._tokens -= count
+        self._counters.writes += count
 
     def note_throttled(self, retry_after_s: float) -> None:
         """Records a 429: pauses background writes. The shell slows binds itself when it gets THROTTLED."""
@@ -102,15 +106,12 @@ class WriteLimiter:
         return replace(self._counters)
 
     def _background_wait_s(self) -> float:
-        """Returns the seconds until a background write may be sent; 0: now. A tenth of the bucket is kept for binds."""
+        """Returns the seconds until a background write may be sent; 0: now."""
         now = self._refill()
         if now < self._background_paused_until:
             return self._background_paused_until - now
-        reserve = 1 + self._burst / 10
-        if self._burst > reserve and self._tokens < reserve:
-            return max((reserve - self._tokens) / self._rate, PAUSE_MIN_S)
-        if self._tokens < 1:
-            return max((1 - self._tokens) / self._rate, PAUSE_MIN_S)
+        if self._tokens < self._background_least:
+            return max((self._background_least - self._tokens) / self._rate, PAUSE_MIN_S)
         if self._counters.binds_in_flight > CALM_BINDS_MAX:
             if now < self._next_trickle_at:
                 return max(self._next_trickle_at - now, PAUSE_MIN_S)

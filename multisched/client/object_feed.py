@@ -112,13 +112,12 @@ class ObjectFeed:
     def observe(self, metadata: ObjectMetadata, raw: msgspec.Raw) -> Observation:
         """Passes on an object that was listed, added or modified, unless its version is known or old."""
         key = metadata.key
-        old_uid = self.known.uid_of(key)
         verdict = self.known.observe(key, metadata.uid, metadata.version)
         if verdict is Observation.UPSERT:
             self.counters.upserts += 1
             self._handler.upsert(key, raw)
         elif verdict is Observation.REPLACE:
-            self.known.tombstone_replaced(old_uid, metadata.version, self._clock.monotonic())
+            self.known.replace(key, metadata.uid, metadata.version, self._clock.monotonic())
             self.counters.synthetic_deletes += 1
             self.counters.upserts += 1
             self._handler.delete(key, None)

@@ -1,7 +1,7 @@
 """The commit step: assumes a decided pod on its row, runs Reserve and Permit, and undoes both.
 
-One synchronous step. If the attempt waited for remote responses, it passes candidates, and each candidate whose
-row changed is checked again (`state/commit.py`). If the row was read in this very step, no second check is needed.
+One synchronous step. If the attempt waited for remote responses, the caller passes candidate rows, and each candidate whose row has
+changed since is checked again (`state/commit.py`). If the row was read in this same step, no second check is needed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from multisched.model.objects import Pod
 from multisched.state.cluster_cache import Assumption, ClusterCache
 from multisched.state.commit import Candidate, Conflicts, commit
 from multisched.state.domain_rows import DomainRows
+from multisched.state.ledgers import PodLedgers
 from multisched.state.nominator import Nominator
 from multisched.state.transaction import Choose, NotTaken, Transaction, assume
 
@@ -61,7 +62,7 @@ class CommitStep:
     def commit_now(
         self, pod_class: EquivalenceClass, pod: Pod, attempt: int, at: int, within: Transaction | None = None
     ) -> Result:
-        """Assumes the pod on row number `at` of the class, which was read in this very step.
+        """Assumes the pod on `pod_class.rows[at]`, which was read in this same step.
 
         `within`: the transaction of the gang attempt that the pod belongs to.
         """
@@ -71,9 +72,14 @@ class CommitStep:
         self._records.placed(pod, attempt, pod_class, at, result.node)
         return self._reserve(result) if self._has_reserve_or_permit else result
 
-    def place_if_taken(self, pod_class: EquivalenceClass, pod: Pod, attempt: int, at: int) -> Placed | None:
-        """Like `commit_now`, for a profile without Reserve, Permit and choices. None, and no record, if no ledger takes the pod there."""
-        assumption = assume(self._cache, pod, pod_class.rows.item(at), _nothing_to_choose)
+    def place_if_taken(
+        self, pod_class: EquivalenceClass, pod: Pod, attempt: int, at: int, pod_ledgers: PodLedgers
+    ) -> Placed | None:
+        """Like `commit_now`, for a profile without Reserve, Permit and choices.
+
+        Returns None and writes no attempt record if any ledger refuses the pod there.
+        """
+        assumption = assume(self._cache, pod, pod_class.rows.item(at), _nothing_to_choose, pod_ledgers)
         if isinstance(assumption, NotTaken):
             return None
         self._records.placed(pod, attempt, pod_class, at, assumption.node)
@@ -89,7 +95,7 @@ class CommitStep:
         return self._placed(pod, assumption, pod_class, pod_class.view, attempt)
 
     def conflicted(self, pod: Pod, attempt: int, why: NotTaken, nodes: tuple[str, ...]) -> Conflicted:
-        """Records that no row took the pod. `nodes`: the nodes that were tried."""
+        """Records that the pod was refused on all rows that were tried. `nodes`: their nodes."""
         self._records.conflicted(pod, attempt, nodes, why.refusal)
         return Conflicted(pod, why.refusal, why.plugin, why.condition_reason)
 
@@ -102,7 +108,7 @@ class CommitStep:
         candidates: Sequence[Candidate],
         snapshot: ScoreSnapshot,
     ) -> Result:
-        """Assumes the pod on the best candidate that still takes it. `snapshot`: the class as this attempt saw it."""
+        """Assumes the pod on the best candidate where it still fits. `snapshot`: the class as this attempt read it."""
 
         def still_fits(pod: Pod, row: int) -> bool:
             return self._refusal(pod_class, view, pod, row) is None and self._fits_afresh(pod, attempt, row)
@@ -114,7 +120,7 @@ class CommitStep:
         return self._reserve(self._placed(pod, assumption, pod_class, view, attempt))
 
     def chooser(self, view: CycleView) -> Choose:
-        """Returns a function that asks the choosing plugins what to take from their ledgers. `view`: the view Score used."""
+        """Returns a function that calls Choose of the plugins that allocate from ledgers. `view`: the view that Score used."""
 
         def choose(pod: Pod, row: int) -> Choices:
             choices: dict[str, object] = {}
@@ -129,8 +135,7 @@ class CommitStep:
     def _placed(
         self, pod: Pod, assumption: Assumption, pod_class: EquivalenceClass, view: CycleView, attempt: int
     ) -> Placed:
-        nominated_node = self._nominator.node_of(pod.uid)
-        self._nominator.remove(pod.uid)  # from now on the pod counts on the row itself
+        nominated_node = self._nominator.remove(pod.uid)  # from now on the pod counts on the row itself
         # Reserve and later points write to a copy: the class shares the original state with other pods.
         own = CycleView(self._cache.nodes, view.state.copy(), attempt, view.responses)
         return Placed(
@@ -169,7 +174,7 @@ class CommitStep:
     def _refused(self, placed: Placed, status: Status) -> Unplaced:
         """Gives up a pod that Reserve or Permit refused.
 
-        Its nomination ends when the refusal is applied, with an event for waiting pods.
+        Restores the nomination that `_placed` removed; it ends when the refusal is applied, which sends an event for waiting pods.
         """
         refused = self.give_up(placed, status)
         if placed.nominated_node:
@@ -215,9 +220,9 @@ class CommitStep:
         return None
 
     def _fits_afresh(self, pod: Pod, attempt: int, row: int) -> bool:
-        """Reports whether the row passes a fresh PreFilter and Filter, and with the pods nominated there counted.
+        """Runs PreFilter and Filter again for this row, without and with the pods nominated to it; reports whether both pass.
 
-        What was found before the wait may be outdated.
+        Results from before the wait may be outdated.
         """
         alone = self._classes.alone(pod, attempt, row)
         return alone is not None and bool(alone.feasible[0]) and not self._nominated.blocked(alone, pod, attempt)

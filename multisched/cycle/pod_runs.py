@@ -25,8 +25,9 @@ from multisched.framework.node_view import Rows, any_true
 from multisched.framework.points import QueuedPod
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure
-from multisched.model.objects import Pod, PodSpec
+from multisched.model.objects import Pod, PodSpec, are_alike
 from multisched.state.cluster_cache import ClusterCache
+from multisched.state.ledgers import PodLedgers
 from multisched.state.nominator import Nominator
 
 RUN_MAX: Final = 16
@@ -112,15 +113,20 @@ class PodRuns:
         placed: list[Placed] = []
         chosen: list[int] = []
         drawn: list[int] = []
+        known = entries[0].pod
+        pod_ledgers: PodLedgers | None = None
         for entry in entries[: self._records.placements_per_snapshot(pod_class)]:
             pod = entry.pod
-            if pod.gates or pod.nominated_node or (placed and self._classes.signature(pod) != pod_class.signature):
+            is_alike = are_alike(pod, known)
+            if pod.gates or pod.nominated_node or (placed and not self._classes.has(pod_class, pod, is_alike=is_alike)):
                 break
             at = self._draw(ties, drawn, self._turn(pod, entry.attempts))
             if at is None:
                 break
             try:
-                one = self._commit.place_if_taken(pod_class, pod, entry.attempts, at)
+                if pod_ledgers is None or not is_alike:
+                    pod_ledgers, known = self._cache.ledgers.ledgers_for(pod), pod
+                one = self._commit.place_if_taken(pod_class, pod, entry.attempts, at, pod_ledgers)
             except PluginFailure:
                 break
             if one is None:

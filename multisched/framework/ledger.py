@@ -31,7 +31,10 @@ class Ledger(Protocol):
     name: str
 
     def is_used_by(self, pod: Pod) -> bool:
-        """Reports whether this pod takes anything from the ledger; no other method is called for other pods."""
+        """Reports whether this pod takes anything from the ledger; no other method is called for other pods.
+
+        The same in one step for all pods that are alike (`model.objects.are_alike`).
+        """
         ...
 
     def version(self, row: int) -> int: ...
@@ -85,7 +88,7 @@ class ClusterLedger(Protocol):
     """As `Status.condition_reason`, for a pod that the ledger refuses at commit."""
 
     def is_used_by(self, pod: Pod) -> bool:
-        """Reports whether this pod takes anything from the ledger; no other method is called for other pods."""
+        """As `Ledger.is_used_by`."""
         ...
 
     def version(self) -> int:
@@ -228,6 +231,17 @@ class ObservingLedger(Ledger, Protocol):
         `changed`: its last version.
         """
         ...
+
+
+@runtime_checkable
+class BoundPodLedger(Ledger, Protocol):
+    """A ledger that counts some pods only once they have a node: `is_used_by` may differ before and after.
+
+    Border: a domain has one (`UnitLedger`), and the state imports no domain.
+    """
+
+    counts_bound_pods: bool
+    """True."""
 
 
 @runtime_checkable

@@ -23,6 +23,7 @@ from multisched.model.object_kinds import ObjectKind
 _SWITCH: Final = (bool, "True or False")
 _WANTED: Final[Mapping[str, tuple[type | UnionType, str]]] = {
     "signs_spec_only": _SWITCH,
+    "signs_alike": _SWITCH,
     "wants_room_only": _SWITCH,
     "may_fail": _SWITCH,
     "pre_filter_reads_pods": _SWITCH,
@@ -41,6 +42,10 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
 
     signs_spec_only: bool = False
     """`sign` reads only the pod's spec: the fragment is computed once per spec, which the pods of a workload share."""
+    signs_alike: bool = False
+    """`sign` returns equal fragments for pods that are alike (`model.objects.are_alike`), also after other pods without affinity
+    terms were placed: of pods decided together, one is signed.
+    """
     wants_room_only: bool = False
     """Filter depends on ROW and reads, of a row's pods, only requested amounts, pod count and host ports. So adding a
     pod never makes a refused row pass, and preemption can test thousands of rows at once.
@@ -86,6 +91,7 @@ NO_TRAITS: Final = Traits()
 
 POINTS: Final = {
     "signs_spec_only": "sign",
+    "signs_alike": "sign",
     "wants_room_only": "filter",
     "may_fail": "filter",
     "pre_filter_reads_pods": "pre_filter",

@@ -9,7 +9,7 @@ is bounded (`INTERNED_MAX`): beyond it the tables are cleared, which loses shari
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
@@ -340,26 +340,26 @@ class Decoder:
             raise DecodeError("metadata.uid: is missing; it identifies the pod")
         spec, refusal = self._shared_spec(wire.spec)
         held, held_scoring = None, None
-        labels = self._interned(meta.labels)
-        refusal = refusal or _too_many_labels(labels)
+        labels = self._interned(meta.labels) if meta.labels else _EMPTY
+        refusal = refusal or (_too_many_labels(labels) if len(labels) > LABELS_MAX else "")
         if _may_be_resizing(wire):
             try:
                 held, held_scoring = _held(wire, spec)
             except QuantityError as error:
                 refusal = refusal or f"status: {error}"
-        gates = wire.spec.scheduling_gates
+        gates, shared = wire.spec.scheduling_gates, self._shared_texts()
         return Pod(
-            namespace=self._name(meta.namespace),
+            namespace=shared(meta.namespace, meta.namespace),
             name=meta.name,
             uid=meta.uid,
             version=version_of(meta.resource_version),
             spec=spec,
             labels=labels,
-            annotations=self._annotations(meta.annotations),
-            owner=self._owner(meta.owner_references),
-            node=self._name(wire.spec.node_name),
-            nominated_node=self._name(status.nominated_node_name),
-            phase=self._name(status.phase),
+            annotations=self._annotations(meta.annotations) if meta.annotations else _EMPTY,
+            owner=self._owner(meta.owner_references) if meta.owner_references else None,
+            node=shared(wire.spec.node_name, wire.spec.node_name),
+            nominated_node=shared(status.nominated_node_name, status.nominated_node_name),
+            phase=shared(status.phase, status.phase),
             gates=tuple(g.name for g in gates) if gates else (),
             is_deleting=meta.deletion_timestamp is not None,
             is_ready=_is_ready(status.conditions),
@@ -379,8 +379,8 @@ class Decoder:
             return Node(meta.name, meta.uid, version_of(meta.resource_version), malformed=str(error))
         except (msgspec.DecodeError, RecursionError) as error:
             raise DecodeError(str(error)) from error
-        labels = self._interned(wire.metadata.labels)
-        refusal = _too_many_labels(labels)
+        labels, shared = self._interned(wire.metadata.labels), self._shared_texts()
+        refusal = _too_many_labels(labels) if len(labels) > LABELS_MAX else ""
         allocatable: Requests = {}
         try:
             allocatable = _allocatable(tuple((wire.status.allocatable or {}).items()))
@@ -392,16 +392,16 @@ class Decoder:
             uid=wire.metadata.uid,
             version=version_of(wire.metadata.resource_version),
             labels=labels,
-            annotations=self._annotations(wire.metadata.annotations),
+            annotations=self._annotations(wire.metadata.annotations or {}),
             taints=tuple(Taint(t.key, t.value, t.effect) for t in taints),
             is_unschedulable=wire.spec.unschedulable,
             allocatable=allocatable,
             reduced_capacity=resources.reduced_capacity(wire.status.capacity, wire.status.allocatable),
             images=tuple(
-                Image(tuple(self._name(n) for n in i.names or ()), max(0, min(i.size_bytes, IMAGE_BYTES_MAX)))
+                Image(tuple(shared(n, n) for n in i.names or ()), max(0, min(i.size_bytes, IMAGE_BYTES_MAX)))
                 for i in wire.status.images or ()
             ),
-            declared_features=tuple(self._name(f) for f in (wire.status.declared_features or ())[:FEATURES_MAX]),
+            declared_features=tuple(shared(f, f) for f in (wire.status.declared_features or ())[:FEATURES_MAX]),
             malformed=refusal,
         )
 
@@ -430,7 +430,7 @@ class Decoder:
     def _shared_spec(self, wire: _Spec) -> tuple[PodSpec, str]:
         node_name, gates = wire.node_name, wire.scheduling_gates
         wire.node_name, wire.scheduling_gates = "", None
-        wire.volumes = without_unread(wire.volumes)
+        wire.volumes = without_unread(wire.volumes) if wire.volumes else None
         key = self._spec_key.encode(wire)
         wire.node_name, wire.scheduling_gates = node_name, gates
         size = len(key)
@@ -468,9 +468,7 @@ class Decoder:
         self._maps[key] = pairs
         return pairs
 
-    def _annotations(self, pairs: dict[str, str] | None) -> Mapping[str, str]:
-        if not pairs:
-            return _EMPTY
+    def _annotations(self, pairs: dict[str, str]) -> Mapping[str, str]:
         kept = {k: v for k, v in pairs.items() if k != _UNREAD_ANNOTATION and len(v) <= ANNOTATION_BYTES_MAX}
         if len(kept) > LABELS_MAX:
             kept = {}
@@ -480,9 +478,9 @@ class Decoder:
 
     def _short(self, annotations: dict[str, str]) -> dict[str, str]:
         """Keeps the needed annotations, and the shortest of the others, up to ANNOTATIONS_BYTES_MAX together."""
-        sizes = {key: len(key) + len(value) for key, value in annotations.items()}
-        left = ANNOTATIONS_BYTES_MAX - sum(sizes.values())
-        for key in sorted(sizes, key=lambda key: (-sizes[key], key)) if left < 0 else ():
+        left = ANNOTATIONS_BYTES_MAX - sum(map(len, annotations)) - sum(map(len, annotations.values()))
+        sizes = {key: len(key) + len(value) for key, value in annotations.items()} if left < 0 else {}
+        for key in sorted(sizes, key=lambda key: (-sizes[key], key)):
             if left >= 0:
                 break
             if key not in self._needed:
@@ -499,10 +497,11 @@ class Decoder:
             self._owners.clear()
         return self._owners.setdefault(key, Owner(*key))
 
-    def _name(self, text: str) -> str:
+    def _shared_texts(self) -> Callable[[str, str], str]:
+        """Returns a function that is called with a text twice, and returns the one object for that text."""
         if len(self._names) >= INTERNED_MAX:
             self._names.clear()
-        return self._names.setdefault(text, text)
+        return self._names.setdefault
 
 
 def compile_spec(wire: _SharedSpec) -> PodSpec:
@@ -566,8 +565,6 @@ def _readable(quantities: QuantityMap) -> QuantityMap:
 
 
 def _too_many_labels(labels: Mapping[str, str]) -> str:
-    if len(labels) <= LABELS_MAX:
-        return ""
     return f"metadata.labels: {len(labels)} entries, more than the {LABELS_MAX} that are read; remove some"
 
 
@@ -747,7 +744,10 @@ def _unsupported(wire: _SharedSpec) -> tuple[str, ...]:
 
 
 def _is_ready(conditions: list[_Condition] | None) -> bool:
-    return any(one.type == "Ready" and one.status == "True" for one in conditions or ())
+    for condition in conditions or ():
+        if condition.type == "Ready":
+            return condition.status == "True"
+    return False
 
 
 def _is_preempted(conditions: list[_Condition] | None) -> bool:

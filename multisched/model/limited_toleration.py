@@ -19,9 +19,10 @@ class PodRule(msgspec.Struct, frozen=True, gc=False):
     """The pod's labels match."""
 
     def selects(self, pod: Pod) -> bool:
+        requests = pod.spec.requests
         return (
-            any(pod.spec.requests.get(resource, 0) > 0 for resource in self.requests)
-            or any(key in pod.annotations for key in self.annotations)
+            any(requests[resource] > 0 for resource in self.requests if resource in requests)
+            or (bool(pod.annotations) and any(key in pod.annotations for key in self.annotations))
             or (self.selector is not None and self.selector.matches(pod.labels))
         )
 

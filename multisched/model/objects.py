@@ -258,6 +258,21 @@ def have_equal_demands(before: Pod, after: Pod) -> bool:
     )
 
 
+def are_alike(one: Pod, other: Pod) -> bool:
+    """Reports whether two pods differ only in name, uid, state and times, by the objects that pods of one workload share.
+
+    False also for pods whose equal parts are not the same objects.
+    """
+    return (
+        one.spec is other.spec
+        and one.labels is other.labels
+        and one.annotations is other.annotations
+        and one.owner is other.owner
+        and one.namespace == other.namespace
+        and one.node == other.node
+    )
+
+
 def reported_values_differ(before: Pod, after: Pod, keys: frozenset[str]) -> bool:
     """Reports whether a pod with annotations of these keys has other values of them, or another phase."""
     if keys.isdisjoint(after.annotations) and keys.isdisjoint(before.annotations):

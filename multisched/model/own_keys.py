@@ -51,9 +51,6 @@ class OwnKey(msgspec.Struct, frozen=True):
     is_prefix: bool = False
     """The key is only the prefix of the full key."""
 
-    def is_meant_by(self, key: str) -> bool:
-        return key.startswith(self.key) if self.is_prefix else key == self.key
-
 
 _KEPT: Final = "repair keeps the pod"
 _YES_NO: Final = ("true", "false")
@@ -130,7 +127,7 @@ def _remarks(holder: Holder, labels: Mapping[str, str], annotations: Mapping[str
 
 
 def _of_one(holder: Holder, form: Form, key: str, value: str) -> Iterator[str]:
-    meant = [known for known in OWN_KEYS if known.is_meant_by(key)]
+    meant = [known for known in OWN_KEYS if known.key == key or (known.is_prefix and key.startswith(known.key))]
     here = [known for known in meant if known.holder is holder]
     what = f"{form.value} {key}"
     if any(known.form is form for known in here):

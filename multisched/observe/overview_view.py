@@ -12,6 +12,8 @@ import msgspec
 
 DECISIONS_SHOWN: Final = 100
 DECISIONS_SHOWN_MAX: Final = 1_000
+FOUND_SHOWN: Final = 100
+"""Pods, and nodes, that are sent of those that a text finds."""
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -96,6 +98,17 @@ class DecisionList(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     decisions: tuple[Decided, ...]
 
 
+class FoundNames(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The document of `/api/v1/overview/find`: pods and nodes whose names contain a text, in the order of their names."""
+
+    pods: tuple[tuple[str, str], ...]
+    """At most FOUND_SHOWN (namespace, name); those with exactly this name first."""
+    pods_total: int
+    nodes: tuple[str, ...]
+    """At most FOUND_SHOWN; one with exactly this name first."""
+    nodes_total: int
+
+
 class OverviewSource(Protocol):
     """Reads a running program in steps of a few milliseconds.
 
@@ -106,6 +119,10 @@ class OverviewSource(Protocol):
 
     async def decisions(self, *, domain: str | None, limit: int) -> DecisionList:
         """Returns recent placements. Raises NoDomainError, and NotLeadingError for a domain that is led elsewhere."""
+        ...
+
+    async def find(self, text: str) -> FoundNames:
+        """Returns the pods whose NAMESPACE/NAME contains the text, and the nodes whose name does. Nothing for an empty text."""
         ...
 
 

@@ -25,6 +25,7 @@ from multisched.page.files import INDEX, POLICY, page_files
 PAGE_PATH: Final = "/page/{path:.+}"
 OVERVIEW_PATH: Final = "/api/v1/overview"
 STREAM_PATH: Final = f"{OVERVIEW_PATH}/stream"
+FIND_PATH: Final = f"{OVERVIEW_PATH}/find"
 DECISIONS_PATH: Final = "/api/v1/decisions"
 PREEMPTIONS_PATH: Final = f"{DECISIONS_PATH}/preemptions"
 PENDING_PATH: Final = "/api/v1/pending"
@@ -33,6 +34,7 @@ NODE_PATH: Final = f"{NODES_PATH}/{{name}}"
 PAGE_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     OVERVIEW_PATH: (),
     STREAM_PATH: (),
+    FIND_PATH: ("text",),
     DECISIONS_PATH: ("domain", "limit"),
     PREEMPTIONS_PATH: ("plugin", "limit"),
     PENDING_PATH: ("group",),
@@ -41,7 +43,8 @@ PAGE_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 OFFSET_MAX: Final = 999_999
 GROUP_CHARS_MAX: Final = 512
-MATCH_CHARS_MAX: Final = 253
+MATCH_CHARS_MAX: Final = 317
+"""A namespace, a slash and a name."""
 HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 
 
@@ -79,6 +82,7 @@ class PageRoutes:
         router.add_get(PAGE_PATH, self._file)
         router.add_get(OVERVIEW_PATH, self._overview)
         router.add_get(STREAM_PATH, self._stream, allow_head=False)
+        router.add_get(FIND_PATH, self._find)
         router.add_get(DECISIONS_PATH, self._decisions)
         router.add_get(PREEMPTIONS_PATH, self._preemptions)
         router.add_get(PENDING_PATH, self._pending)
@@ -117,6 +121,11 @@ class PageRoutes:
             return await self.streams.serve(request, self._user_of(request))
         except TooManyStreamsError as error:
             return _text(429, str(error), {"Retry-After": "10"})
+
+    async def _find(self, request: web.Request) -> web.Response:
+        """Returns pods and nodes by a part of their names: `?text=`."""
+        text = request.query.get("text", "").strip()[:MATCH_CHARS_MAX]
+        return await self._document(request, lambda: _encoded(self._sources.overview.find(text)))
 
     async def _decisions(self, request: web.Request) -> web.Response:
         """Returns recent placements: `?domain=NAME` of one domain, `?limit=N`."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 from multisched.framework.ports import Binder, BindReply, BindRequest
 from multisched.framework.traits import Traits
 
@@ -12,5 +15,5 @@ class DefaultBinder:
     name = "DefaultBinder"
     traits = Traits(keeps_deadline=True)
 
-    async def bind(self, binder: Binder, request: BindRequest, *, timeout_s: float) -> BindReply:
-        return await binder.post(request, timeout_s=timeout_s)
+    def bind(self, binder: Binder, request: BindRequest, *, timeout_s: float) -> Coroutine[Any, Any, BindReply]:
+        return binder.post(request, timeout_s=timeout_s)

@@ -12,6 +12,7 @@ from multisched.framework.node_view import Codes, Rows
 from multisched.framework.points import CycleView
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import Code
+from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
 from multisched.plugins.columns import zeros
 
@@ -21,6 +22,7 @@ class NodeName:
 
     name = "NodeName"
     depends_on = Dependency.NODE
+    traits = Traits(signs_alike=True)
 
     def __init__(self) -> None:
         self.reasons = ReasonTable(self.name)

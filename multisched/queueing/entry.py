@@ -242,12 +242,6 @@ class Entry(msgspec.Struct, eq=False):
         gate = frozenset({self.gate.plugin})
         return (NO_PLUGINS, gate) if self.gate.code is Code.PENDING else (gate, NO_PLUGINS)
 
-    def remember(self, now_s: float, event: str, state: QueueState) -> None:
-        transitions = self.transitions
-        transitions.append((now_s, event, state))
-        if len(transitions) > TRANSITIONS_KEPT:
-            del transitions[0]
-
     def history(self) -> list[str]:
         """Returns the latest moves as text, oldest first."""
         return [f"{at_s:.3f}s {event} → {state}" for at_s, event, state in self.transitions]

@@ -16,7 +16,7 @@ from multisched.framework.points import QueueSortPlugin
 from multisched.model.objects import Pod
 from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import ORDERING_WINDOW_S, BackoffPods
-from multisched.queueing.entry import Entry, QueueEntry, QueueStatistics
+from multisched.queueing.entry import TRANSITIONS_KEPT, Entry, QueueEntry, QueueStatistics
 from multisched.queueing.events_in_flight import EventsInFlight
 from multisched.queueing.gang_entries import GangEntries
 from multisched.queueing.parked_pods import ParkedPods
@@ -88,7 +88,9 @@ class EntryStates:
         if not stays:
             self._leave(entry)
         entry.state, entry.since_s = target, now_s
-        entry.remember(now_s, event, target)
+        entry.transitions.append((now_s, event, target))
+        if len(entry.transitions) > TRANSITIONS_KEPT:
+            del entry.transitions[0]
         if entry.represents is not None:
             self._parked.representatives.moved(entry)
         if not stays:
@@ -251,7 +253,7 @@ class EntryStates:
     def _leave(self, entry: Entry) -> None:
         state = entry.state
         if state is _ACTIVE:
-            self._active.discard(entry.uid, entry.namespace)
+            self._active.discard(entry.uid, entry.pod.namespace)
         elif state is _BACKOFF:
             self._backoff.discard(entry.uid)
         elif state in PARKED:
@@ -267,7 +269,7 @@ class EntryStates:
             if entry.first_active_s is None:
                 entry.first_active_s = now_s
             push = self._active.push_retry if entry.is_retry else self._active.push_first
-            push(entry.uid, entry.namespace, self._sort_keys.of(entry), entry.order)
+            push(entry.uid, entry.pod.namespace, self._sort_keys.of(entry), entry.order)
         elif state is _BACKOFF:
             until_s, is_error = entry.backoff_until_s, entry.failed_by_error or entry.waits_out_backoff
             self._backoff.add(entry.uid, until_s, self._sort_keys.of(entry), entry.order, is_error=is_error)

@@ -56,7 +56,8 @@ class EventsInFlight:
         if limit < 1:
             raise ValueError(f"in_flight_events_max must be >= 1, got {limit}")
         self._limit = limit
-        self._attempts: OrderedDict[str, _Attempt] = OrderedDict()
+        self.attempts: OrderedDict[str, _Attempt] = OrderedDict()
+        """By uid, the oldest first. Read by `PodQueue`."""
         self._log: list[RecordedEvent] = []
         self._base = 0
         self._dropped = 0
@@ -64,14 +65,10 @@ class EventsInFlight:
         self.overflows = 0
 
     def __len__(self) -> int:
-        return len(self._attempts)
-
-    @property
-    def are_any(self) -> bool:
-        return bool(self._attempts)
+        return len(self.attempts)
 
     def __contains__(self, uid: object) -> bool:
-        return uid in self._attempts
+        return uid in self.attempts
 
     @property
     def kept(self) -> int:
@@ -81,23 +78,23 @@ class EventsInFlight:
     def kept_by_label(self) -> Mapping[str, int]:
         """inflight_events{event}: events kept, and the attempts they are kept for."""
         counts = Counter(h.event.label or h.event.resource.value for h in self._log[self._dropped :])
-        return {**counts, POPPED: len(self._attempts)} if self._attempts else {}
+        return {**counts, POPPED: len(self.attempts)} if self.attempts else {}
 
     def begin(self, uid: str) -> None:
-        if uid in self._attempts:
+        if uid in self.attempts:
             raise QueueInvariantError(f"pod {uid}: popped twice (I2)")
-        self._attempts[uid] = _Attempt(self._base + len(self._log), self._counted)
+        self.attempts[uid] = _Attempt(self._base + len(self._log), self._counted)
 
     def end(self, uid: str) -> None:
         """Ends the attempt; drops events that no other attempt needs."""
-        was_oldest = next(iter(self._attempts), None) == uid
-        del self._attempts[uid]
+        was_oldest = next(iter(self.attempts), None) == uid
+        del self.attempts[uid]
         if was_oldest and self._log:
             self._trim()
 
     def record(self, event: ClusterEvent, old: Object, new: Object, *, is_of_interest: bool) -> None:
         """Records a cluster event. Kinds that no plugin registered are counted but not kept."""
-        if not self._attempts:
+        if not self.attempts:
             return
         self._counted += event.is_in_wildcard
         if is_of_interest:
@@ -105,11 +102,11 @@ class EventsInFlight:
 
     def record_for(self, uid: str, event: ClusterEvent, old: Object, new: Object) -> None:
         """Records an event for this pod in flight only."""
-        self._attempts[uid].is_touched = True
+        self.attempts[uid].is_touched = True
         self._append(RecordedEvent(event, old, new, uid))
 
     def since(self, uid: str) -> MissedEvents:
-        attempt = self._attempts[uid]
+        attempt = self.attempts[uid]
         first = max(attempt.position - self._base, 0)
         return MissedEvents(
             anything=attempt.is_touched or self._counted > attempt.counted,
@@ -119,7 +116,7 @@ class EventsInFlight:
 
     def validate(self) -> None:
         """Raises QueueInvariantError if the log exceeds its limit or keeps unneeded events."""
-        needed = min((a.position for a in self._attempts.values()), default=None)
+        needed = min((a.position for a in self.attempts.values()), default=None)
         if self.kept > self._limit:
             raise QueueInvariantError(f"{self.kept} events kept, at most {self._limit} may be (I10)")
         if self.kept and needed is None:
@@ -134,7 +131,7 @@ class EventsInFlight:
         self._log.append(happened)
 
     def _trim(self) -> None:
-        oldest = next(iter(self._attempts.values()), None)
+        oldest = next(iter(self.attempts.values()), None)
         if oldest is None:
             self._forget_all()
             return

@@ -92,12 +92,10 @@ class HintTable:
 
     def is_of_interest(self, event: ClusterEvent) -> bool:
         """Reports whether some plugin has registered this kind of event, not counting plugins that react to any event."""
-        if is_wildcard(event):
-            return True
         kind = (event.resource, event.action)
         known = self._of_interest.get(kind)
         if known is None:
-            known = any(self._registered(name, event) for name in self._registrations)
+            known = is_wildcard(event) or any(self._registered(name, event) for name in self._registrations)
             self._of_interest[kind] = known
         return known
 

@@ -65,7 +65,8 @@ class ParkedPods:
         self.representatives = Representatives()
         self._groups: dict[Refusers, dict[str, _Classes]] = {}
         """By namespace."""
-        self._keys: dict[str, ParkedClass] = {}
+        self.classes_by_uid: dict[str, ParkedClass] = {}
+        """uid of each parked entry -> its class. Read by `PodQueue`."""
         self._costs: dict[tuple[Refusers, str], int] = {}
         """The cost of the hints about a namespace's classes."""
         self._overdue: dict[tuple[Refusers, str], int] = {}
@@ -74,14 +75,10 @@ class ParkedPods:
         self._counts = {QueueState.GATED: 0, QueueState.UNSCHEDULABLE: 0}
 
     def __len__(self) -> int:
-        return len(self._keys)
-
-    @property
-    def are_any(self) -> bool:
-        return bool(self._keys)
+        return len(self.classes_by_uid)
 
     def __contains__(self, uid: object) -> bool:
-        return uid in self._keys
+        return uid in self.classes_by_uid
 
     def count(self, state: QueueState) -> int:
         return self._counts[state]
@@ -219,11 +216,13 @@ class ParkedPods:
                     for uid, entry in members.items():
                         seen += 1
                         at = (entry.state, *entry.waits_for)
-                        if self._keys.get(uid) != (refusers, namespace, key) or at != refusers:
+                        if self.classes_by_uid.get(uid) != (refusers, namespace, key) or at != refusers:
                             said = "; ".join(entry.history())
                             raise QueueInvariantError(f"pod {uid} is indexed under {refusers} [{said}]")
-        if not seen == len(self._keys) == len(self._deadlines) == sum(self._counts.values()):
-            raise QueueInvariantError(f"{seen} pods parked, {len(self._keys)} keys, {len(self._deadlines)} deadlines")
+        if not seen == len(self.classes_by_uid) == len(self._deadlines) == sum(self._counts.values()):
+            raise QueueInvariantError(
+                f"{seen} pods parked, {len(self.classes_by_uid)} keys, {len(self._deadlines)} deadlines"
+            )
 
     def _index(self, entry: Entry) -> None:
         refusers, key, namespace = (entry.state, *entry.waits_for), class_of(entry.pod), entry.namespace
@@ -233,7 +232,7 @@ class ParkedPods:
             members = classes[key] = OrderedDict()
             self._costs[refusers, namespace] = self._costs.get((refusers, namespace), 0) + hint_cost(entry.pod.spec)
         members[entry.uid] = entry
-        where = self._keys[entry.uid] = ParkedClass(refusers, namespace, key)
+        where = self.classes_by_uid[entry.uid] = ParkedClass(refusers, namespace, key)
         if entry.represents == where:  # refused for all: it keeps its turn
             members.move_to_end(entry.uid, last=False)
             entry.represents = None
@@ -241,7 +240,7 @@ class ParkedPods:
         self._counts[entry.state] += 1
 
     def _unindex(self, uid: str) -> None:
-        known = self._keys.pop(uid, None)
+        known = self.classes_by_uid.pop(uid, None)
         if known is None:
             return
         refusers, namespace, key = known

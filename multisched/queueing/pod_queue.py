@@ -228,16 +228,16 @@ class PodQueue:
         Pops all triable members of a gang that has not started. A member of a started gang with a topology is a gang of one.
         `like`: pops only a pod with this spec object, and none while there are gangs.
         """
-        if like and (self.gangs.are_any or (head := self._states.head()) is None or head.pod.spec is not like):
+        if (are_gangs := self.gangs.are_any) and like:
             return None
         self._now_s = now_s
         if len(self._backoff):
             self._states.release_backoff(now_s)
-        entries = self._back.take(now_s)
+        entries = self._back.take(now_s, like)
         if not entries:
             return None
         entry = entries[0]
-        if self.gangs.are_any and (self.gangs.must_start_together(entry.uid) or self.gangs.has_topology(entry)):
+        if are_gangs and (self.gangs.must_start_together(entry.uid) or self.gangs.has_topology(entry)):
             return self.gangs.queued(entries)
         return QueuedPod(entry.pod, entry.queued_s, entry.attempts)
 
@@ -289,7 +289,7 @@ class PodQueue:
 
     def awaits_events(self) -> bool:
         """Reports whether a pod is parked or in flight; without one, `on_event` does nothing."""
-        return self._parked.are_any or self._events.are_any
+        return bool(self._parked.classes_by_uid or self._events.attempts)
 
     def on_event(
         self, event: ClusterEvent, old: Object, new: Object, now_s: float, only: ParkedPodFilter = EVERY_POD

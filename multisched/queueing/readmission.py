@@ -1,6 +1,6 @@
-"""Returns entries to the order: through the gates, on their own or behind the lead of their gang.
+"""Requeues entries: runs the gates, then moves the entry to active or backoff, or makes it follow the lead of its gang.
 
-Owns only its constructor arguments and the turns to reserve. Used by `PodQueue` only, which decides when.
+Its only own state is `reservations`. Called only by `PodQueue`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 
 from multisched.framework.events import ATTEMPT_UNDONE
 from multisched.framework.status import SUCCESS, Status
-from multisched.model.objects import Pod
+from multisched.model.objects import Pod, PodSpec
 from multisched.queueing.entry import NOTHING_MOVED, Entry, Moved
 from multisched.queueing.entry_states import PARKED, EntryStates
 from multisched.queueing.gang_entries import STARTED, GangEntries
@@ -58,7 +58,7 @@ class Readmission:
         self._gangs = gangs
         self._parked = parked
         self.on_gated: Callable[[str], None] = _ignore
-        """Called with the uid of each pod that a gate refuses; must not call back."""
+        """Called with the uid of each pod that a gate refuses; must not call this queue."""
         self.reservations = GangReservations(gangs)
 
     def requeue(self, entry: Entry, how: Requeue, event: str, now_s: float, tally: MovedCounts | None = None) -> None:
@@ -86,7 +86,10 @@ class Readmission:
             self.requeue(entry, how, event, now_s, tally)
 
     def wake_due(self, now_s: float, tally: MovedCounts) -> None:
-        """Requeues the next representatives of classes, or all pods of a class, for which one was tried."""
+        """Handles each class whose representative is no longer tried.
+
+        Requeues the next representative, or all pods of the class if other plugins refused the last one.
+        """
         representatives = self._parked.representatives
         for where, are_all in representatives.take_due():
             members = self._parked.members(where)
@@ -129,7 +132,7 @@ class Readmission:
         return False
 
     def regroup(self, now_s: float, tally: MovedCounts) -> None:
-        """Sorts the entries of changed gangs: separate entries if the gang has started, else one lead with followers."""
+        """Regroups the entries of changed gangs: separate entries if the gang has started, else one lead with followers."""
         while (key := self._gangs.next_changed()) is not None:
             self._gangs.retime(key, now_s)
             why = self._gangs.why_not_yet(key)
@@ -149,15 +152,16 @@ class Readmission:
                 self.requeue(entry, Requeue.AFTER_BACKOFF, SORTED, now_s, tally)
 
     def wake_lead(self, entry: Entry, now_s: float, tally: MovedCounts | None = None) -> None:
-        """Requeues the lead if it is parked, because an event may have helped this follower: only leads wait for events."""
+        """Requeues the lead if it is unschedulable, because an event may have helped this follower: only leads wait for events."""
         lead = self._gangs.lead_of(entry)
         if lead is not None and lead.state is QueueState.UNSCHEDULABLE:
             self.requeue(lead, Requeue.AFTER_BACKOFF, JOINED, now_s, tally)
 
     def overdue(self, now_s: float, tally: MovedCounts) -> None:
-        """Requeues members of gangs that exceeded their timeout: those waiting for members get the message, others an attempt.
+        """Handles gangs that exceeded their timeout.
 
-        Also begins or ends a gang's turn to reserve capacity, with an attempt.
+        Requeues their gated and unschedulable members: a gang that lacks members is gated again with the timeout message, any other is
+        tried. Also begins or ends a gang's turn to reserve capacity, and then tries that gang.
         """
         for key in self._gangs.overdue(now_s):
             for entry in self._gangs.own(key):
@@ -177,13 +181,18 @@ class Readmission:
             if entry.state is QueueState.UNSCHEDULABLE:
                 self.requeue(entry, Requeue.AT_ONCE, RESERVES, now_s, tally)
 
-    def take(self, now_s: float) -> list[Entry]:
-        """Starts the attempt of the first entry, or of all members of its gang; returns them."""
+    def take(self, now_s: float, like: PodSpec | None = None) -> list[Entry]:
+        """Starts the attempt of the first entry, or of all members of its gang; returns them. `like`: the spec that the first must have."""
+        are_gangs = self._gangs.are_any
         while (entry := self._states.head()) is not None:
-            if not self._gangs.are_any or not self._gangs.must_start_together(entry.uid):
+            if like is not None and entry.pod.spec is not like:
+                return []
+            if not are_gangs:
                 self._states.pop(entry, now_s)
-                if self._gangs.are_any:
-                    self._gangs.tries((entry,))
+                return [entry]
+            if not self._gangs.must_start_together(entry.uid):
+                self._states.pop(entry, now_s)
+                self._gangs.tries((entry,))
                 return [entry]
             lead = self._gangs.lead_of(entry)
             if lead is None:
@@ -214,9 +223,9 @@ class Readmission:
         return min((entry, *leads), key=self._states.sort_key)
 
     def _is_admitted(self, entry: Entry, now_s: float) -> bool:
-        """Returns whether the gates admit the follower; gates it if not, for example while its victims are being deleted.
+        """Reports whether the gates admit the follower; gates it if not, for example while its victims are being deleted.
 
-        Gates do not run while an entry follows, and they may have admitted another lead since.
+        The gates last ran before the entry began to follow; their answer may have changed.
         """
         gate = self._gates.ask(entry.pod, entry.gate.plugin)
         if not gate.is_success:

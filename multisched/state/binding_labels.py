@@ -14,7 +14,9 @@ from msgspec.structs import replace
 
 from multisched.model.objects import Node, Pod
 
-COPIED_LABELS: Final = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
+ZONE: Final = "topology.kubernetes.io/zone"
+REGION: Final = "topology.kubernetes.io/region"
+COPIED_LABELS: Final = (ZONE, REGION)
 KNOWN_MAX: Final = 4_096
 """Combined label sets that are kept."""
 
@@ -61,4 +63,6 @@ def differ_only_by_binding(before: Labels, after: Labels) -> bool:
 
 def _copied_from(node: Node) -> Copied:
     labels = node.labels
+    if ZONE in labels and REGION in labels:
+        return (ZONE, labels[ZONE]), (REGION, labels[REGION])
     return tuple([(key, labels[key]) for key in COPIED_LABELS if key in labels])

@@ -61,6 +61,8 @@ class PlacedPod(msgspec.Struct):
     """The annotations that the binding of an assumed pod carries."""
     node_was_deleted: bool = False
     """The node it was assumed on was deleted. A new one may have the same name, but the pod was never checked against it."""
+    ledgers: PodLedgers | None = None
+    """The ledgers that an assumed pod holds something in, as long as it has not changed; None: unknown."""
     answered_s: float = math.inf
     """When the API server confirmed that an assumed pod is bound; infinite before."""
 
@@ -178,7 +180,7 @@ class ClusterCache:
         annotations = self.ledgers.take(pod, row, choices, pod_ledgers)
         pod = self.bound_with(pod, annotations, row)
         self.nodes.add_pod(row, pod)
-        self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED, annotations=annotations)
+        self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED, annotations, ledgers=pod_ledgers)
         self.gangs.set_member_node(pod.uid, node, is_tentative=is_tentative)
         return Assumption(node, annotations)
 
@@ -188,7 +190,8 @@ class ClusterCache:
         Returns False if a ledger holds something for it based on its old version, which only a new decision can change.
         """
         entry = self._placed[pod.uid]
-        before, entry.pod = entry.pod, _with_mark_of(entry.pod, self.bound_with(pod, entry.annotations, entry.row))
+        before = entry.pod
+        entry.pod, entry.ledgers = _with_mark_of(before, self.bound_with(pod, entry.annotations, entry.row)), None
         if entry.row != NO_ROW:
             self._changed(before, entry.pod, entry.row)
             self.nodes.remove_pod(entry.row, pod.uid)
@@ -250,10 +253,10 @@ class ClusterCache:
             if known.pod.phase != pod.phase and reported_values_differ(known.pod, pod, self.ledgers.reported):
                 self.nodes.touch(known.row)
         if known.row != NO_ROW:
-            self.ledgers.restore(pod, known.row)
+            self.ledgers.restore(pod, known.row, _held_in(known, pod))
         else:
             self.ledgers.restore_cluster(pod)
-        known.pod = pod
+        known.pod, known.ledgers = pod, None
         self.gangs.set_member_node(pod.uid, pod.node, is_bound=True)
         return before
 
@@ -437,6 +440,22 @@ def _with_mark_of(before: Pod, after: Pod) -> Pod:
     """Returns a newer version of a placed pod that keeps its victim mark until its deletion is shown."""
     is_victim = before.is_victim and not after.is_deleting
     return msgspec.structs.replace(after, is_victim=True) if is_victim else after
+
+
+def _held_in(known: PlacedPod, after: Pod) -> PodLedgers | None:
+    """Returns the ledgers that hold something for an assumed pod that has not changed in what ledgers read; None: any may."""
+    before = known.pod
+    is_as_assumed = (
+        known.ledgers is not None
+        and before.labels == after.labels
+        and before.annotations == after.annotations
+        and before.phase == after.phase
+        and before.started_s == after.started_s
+        and before.is_deleting == after.is_deleting
+        and before.is_victim == after.is_victim
+        and not _differs(before, after)
+    )
+    return known.ledgers if is_as_assumed else None
 
 
 def _differs(before: Pod, after: Pod) -> bool:

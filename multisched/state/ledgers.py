@@ -21,6 +21,7 @@ from multisched.framework.device_demand import DeviceDemands
 from multisched.framework.ledger import (
     NO_CHOICES,
     AnnotatedLedger,
+    BoundPodLedger,
     ChoiceLedger,
     Choices,
     ClusterLedger,
@@ -115,6 +116,7 @@ class LedgerRegistry:
         self._of_cluster: tuple[RowlessLedger, ...] = ()
         self._with_timed_annotations: tuple[TimedAnnotationLedger, ...] = ()
         self._observing: tuple[ObservingLedger, ...] = ()
+        self._of_bound: tuple[Ledger, ...] = ()
         self._elastic: tuple[ElasticLedger, ...] = ()
         self.annotations: frozenset[str] = frozenset()
         """Keys of the pod annotations that ledgers depend on."""
@@ -166,6 +168,8 @@ class LedgerRegistry:
             self._with_timed_annotations += (ledger,)
         if implements(ledger, ObservingLedger):
             self._observing += (ledger,)
+        if implements(ledger, BoundPodLedger):
+            self._of_bound += (ledger,)
         if implements(ledger, ElasticLedger):
             self._elastic += (ledger,)
 
@@ -233,8 +237,13 @@ class LedgerRegistry:
                 raise _failure(ledger, f"{type(error).__name__}: {error}") from error
         return annotations
 
-    def restore(self, pod: Pod, row: int) -> None:
-        self._restore(self._ledgers.values(), pod, row)
+    def restore(self, pod: Pod, row: int, pod_ledgers: PodLedgers | None = None) -> None:
+        """Restores a pod with a node. `pod_ledgers`: those that held something for it without a node, if nothing else has changed."""
+        if pod_ledgers is None:
+            self._restore(self._ledgers.values(), pod, row)
+            return
+        held_in = (*pod_ledgers.of_rows, *pod_ledgers.of_cluster)
+        self._restore((*held_in, *[ledger for ledger in self._of_bound if ledger not in held_in]), pod, row)
 
     def _restore(self, ledgers: Iterable[Ledger], pod: Pod, row: int) -> None:
         for ledger in ledgers:

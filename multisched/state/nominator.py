@@ -104,7 +104,8 @@ class Nominator:
         if not node and before is not None and not before.nominated_node:
             known = self._known.get(pod.uid)
             node = known.nominated_node if known is not None else ""
-        self.nominate(pod, node)
+        if node or pod.uid in self._known:
+            self.nominate(pod, node)
 
     def nominate(self, pod: Pod, node: str, rank: int | None = None) -> None:
         """Nominates the pod to this node; an empty name ends its nomination.
@@ -130,10 +131,11 @@ class Nominator:
         level.account(slot, pod, 1)
         self._note(node)
 
-    def remove(self, uid: str) -> None:
+    def remove(self, uid: str) -> str:
+        """Ends the pod's nomination. Returns its node; empty if there was none."""
         pod = self._known.pop(uid, None)
         if pod is None:
-            return
+            return ""
         node, rank = pod.nominated_node, self.rank_of(pod)
         self._ranks.pop(uid, None)
         level = self._levels[rank]
@@ -145,6 +147,7 @@ class Nominator:
         if not self._by_node[node]:
             del self._by_node[node]
             self._free.append(self._slots.pop(node))
+        return node
 
     def _note(self, node: str) -> None:
         self.sequence += 1

@@ -14,6 +14,7 @@ import msgspec
 from multisched.framework.ledger import Choices
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import Assumption, ClusterCache, PodState
+from multisched.state.ledgers import PodLedgers
 
 StillFits = Callable[[Pod, int], bool]
 """(pod, row) -> whether the pod still passes all of the profile's filters there."""
@@ -33,14 +34,21 @@ class NotTaken(msgspec.Struct, frozen=True):
 
 
 def assume(
-    cache: ClusterCache, pod: Pod, row: int, choose: Choose, *, is_tentative: bool = False
+    cache: ClusterCache,
+    pod: Pod,
+    row: int,
+    choose: Choose,
+    pod_ledgers: PodLedgers | None = None,
+    *,
+    is_tentative: bool = False,
 ) -> Assumption | NotTaken:
     """Assumes one pod on a row that passed the filters. Raises PluginFailure for a plugin or a ledger that fails.
 
-    `is_tentative`: as in `ClusterCache.assume`.
+    `pod_ledgers`: as `LedgerRegistry.ledgers_for` returned it in this step. `is_tentative`: as in `ClusterCache.assume`.
     """
     ledgers = cache.ledgers
-    pod_ledgers = ledgers.ledgers_for(pod)
+    if pod_ledgers is None:
+        pod_ledgers = ledgers.ledgers_for(pod)
     refusal = ledgers.fits_cluster(pod, pod_ledgers)
     if refusal.reason:
         return NotTaken(*refusal)

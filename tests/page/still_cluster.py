@@ -102,7 +102,7 @@ class ApiTruth:
         allocatable = node["status"]["allocatable"]
         shares = [sum(requested(one, kind) for one in here) / amount(allocatable[kind]) for kind in ("cpu", "memory")]
         shares.append(len(here) / int(allocatable["pods"]))
-        state = "closed for pods" if node["spec"].get("unschedulable") else ""
+        state = "cordoned or invalid" if node["spec"].get("unschedulable") else ""
         return [*(f"{math.floor(100 * one + 0.5)} %" for one in shares), str(len(here)), state]
 
     def cores(self) -> tuple[float, float]:

@@ -95,7 +95,7 @@ async def nodes_said(tab: Tab) -> Any:
 def nodes_true(truth: ApiTruth) -> Any:
     found, (held, all_cores) = truth.node_rows(), truth.cores()
     said = f"{NODES} nodes: {held:,g} cores of {all_cores:,g} cores cpu requested ({round(100 * held / all_cores)} %)."
-    closed = {name: ", closed for pods" if row[-1] else "" for name, row in found.items()}
+    closed = {name: ", cordoned or invalid" if row[-1] else "" for name, row in found.items()}
     return found, said, sorted(f"{name}: {row[0]}{closed[name]}" for name, row in found.items())
 
 

@@ -39,7 +39,7 @@ VIEWS: Final = {
             r"sum of the bands of its services",
         ),
     ),
-    "card": ("nodes/gpu-000", (r"GPU cards, mode whole", r"healthy", r"On loan.*gpu\s+job\s+free\s+open")),
+    "card": ("nodes/gpu-000", (r"GPU cards, mode whole", r"healthy", r"Loans of this node.*gpu\s+job\s+free\s+open")),
     "decisions": ("decisions", (r"Recent placements", r"virtual-0\d\d|work-0\d\d")),
     "teams": (
         "teams",
@@ -107,7 +107,7 @@ async def violations(tab: Tab) -> list[str]:
 async def test_new_pods_appear_without_a_reload(tab: Tab, demo: Demo) -> None:
     await show(tab, demo, "pending")
     await until_it_says(tab, "NodeResourcesFit")
-    await demo.pod("also-too-big", cpu="41")
+    await demo.pod("even-wider", cpu="41")
     row = "[...document.querySelectorAll('tr')].find((one) => /NodeResourcesFit.*forecast/s.test(one.innerText))"
     await tab.until(f"{row}?.cells[3].innerText === '2'")
     assert await tab.run("performance.getEntriesByType('navigation').length") == 1
@@ -154,11 +154,22 @@ async def test_fix_and_trial_are_found_from_the_page(tab: Tab, demo: Demo) -> No
 
 async def test_pod_or_node_is_opened_by_name_from_any_view(tab: Tab, demo: Demo) -> None:
     await show(tab, demo, "teams")
-    for text, heading in (("default/too-big", "Pod default/too-big"), ("work-001", "Node work-001")):
+    names = {
+        "default/too-big": "Pod default/too-big",
+        "too-big": "Pod default/too-big",
+        "oo-bi": "Pod default/too-big",
+        "work-001": "Node work-001",
+        "work-0": "Names with work-0",
+        "default/was-here": "Names with default/was-here",
+    }
+    for text, heading in names.items():
         await tab.run(f"document.querySelector('#find input').value = {text!r}")
         await tab.run("document.querySelector('#find input').focus()")
         await tab.press("Enter")
         await tab.until(f"document.querySelector('main h2')?.innerText === {heading!r}")
+    await until_it_says(tab, "No pod has this name now")
+    await show(tab, demo, "find/work-0")
+    await tab.until("document.querySelectorAll('main td a').length > 5")
 
 
 async def test_text_tables_need_no_sideways_scroll_on_a_narrow_screen(tab: Tab, demo: Demo) -> None:

@@ -7,8 +7,11 @@ was lost is found by its name.
 from __future__ import annotations
 
 import asyncio
+import base64
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
@@ -52,23 +55,33 @@ class UnexpectedAnswerError(RuntimeError):
 
 
 class Admin:
-    """Only `open` makes one."""
+    """Only `open` and `by` make one."""
 
-    def __init__(self, plane: ControlPlane, session: aiohttp.ClientSession) -> None:
-        self._url = plane.url
+    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+        self._url = url
         self._session = session
 
     @classmethod
-    @asynccontextmanager
-    async def open(cls, plane: ControlPlane) -> AsyncIterator[Admin]:
+    def open(cls, plane: ControlPlane) -> AbstractAsyncContextManager[Admin]:
         """Connected until the block ends."""
-        headers = {"Authorization": f"Bearer {plane.token}"}
-        connector = aiohttp.TCPConnector(ssl=plane.tls, limit=0)
-        timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
+        return cls.by(plane.kubeconfig)
+
+    @classmethod
+    @asynccontextmanager
+    async def by(cls, kubeconfig: Path) -> AsyncIterator[Admin]:
+        """Connected until the block ends, to the cluster of a kubeconfig, with the token in it."""
+        document = orjson.loads(await anyio.Path(kubeconfig).read_bytes())
+        cluster = document["clusters"][0]["cluster"]
+        (token,) = (one["user"]["token"] for one in document["users"] if "token" in one["user"])
+        tls = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+        connector = aiohttp.TCPConnector(ssl=tls, limit=0)
         async with aiohttp.ClientSession(
-            connector=connector, headers=headers, timeout=timeout, read_bufsize=2**20
+            connector=connector,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S),
+            read_bufsize=2**20,
         ) as session:
-            yield cls(plane, session)
+            yield cls(cluster["server"], session)
 
     async def create(self, document: Document) -> None:
         """Stores one object, however often the API server has to be asked."""

@@ -24,7 +24,7 @@ import anyio.abc
 import anyio.to_thread
 import yaml
 
-from tests.real.admin import until
+from tests.real.admin import Admin, until
 from tests.real.deployed import Scheduler, credential_of
 from tests.real.program import Program
 from tests.real.rendering import RefusedError, run
@@ -42,8 +42,15 @@ class PodProcesses:
     """Only `watching` makes one."""
 
     def __init__(
-        self, kubectl: Path, kubeconfig: Path, namespace: str, folder: Path, trees: Mapping[str, Path]
+        self,
+        admin: Admin,
+        kubectl: Path,
+        kubeconfig: Path,
+        namespace: str,
+        folder: Path,
+        trees: Mapping[str, Path],
     ) -> None:
+        self._admin = admin
         self._kubectl = kubectl
         self._kubeconfig = kubeconfig
         self._namespace = namespace
@@ -71,16 +78,17 @@ class PodProcesses:
         cls, kubectl: Path, kubeconfig: Path, namespace: str, folder: Path, trees: Mapping[str, Path]
     ) -> AsyncIterator[PodProcesses]:
         """Raises ProgramEndedError when a process ends by itself, unless it `may_crash`."""
-        self = cls(kubectl, kubeconfig, namespace, folder, trees)
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._run, tasks)
-                yield self
-                tasks.cancel_scope.cancel()
-        finally:
-            with anyio.CancelScope(shield=True):
-                for scheduler in self.running.values():
-                    await scheduler.program.kill()
+        async with Admin.by(kubeconfig) as admin:
+            self = cls(admin, kubectl, kubeconfig, namespace, folder, trees)
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._run, tasks)
+                    yield self
+                    tasks.cancel_scope.cancel()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    for scheduler in self.running.values():
+                        await scheduler.program.kill()
 
     @property
     def schedulers(self) -> list[Scheduler]:
@@ -118,7 +126,7 @@ class PodProcesses:
 
     async def _run(self, tasks: anyio.abc.TaskGroup) -> None:
         while True:
-            found = json.loads(await self.kubectl("get", "pods", "-o", "json"))["items"]
+            found = await self._admin.items(f"/api/v1/namespaces/{self._namespace}/pods")
             pods = {pod["metadata"]["name"]: pod for pod in found if not pod["metadata"].get("deletionTimestamp")}
             for name in self.running.keys() - pods.keys():
                 tasks.start_soon(self._stop, name, self.running.pop(name))
@@ -179,7 +187,7 @@ class PodProcesses:
 
     async def _configurations(self) -> dict[str, str]:
         """ConfigMap -> the file in it."""
-        found = json.loads(await self.kubectl("get", "configmaps", "-o", "json"))["items"]
+        found = await self._admin.items(f"/api/v1/namespaces/{self._namespace}/configmaps")
         return {
             one["metadata"]["name"]: one["data"]["multisched.yaml"]
             for one in found

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")
 MILLI, COUNT, DEVICES, ALLOCATED = (
     f"multisched.io/gpu-{name}" for name in ("milli", "count", "devices", "allocated-milli")
 )
-NOTICE: Final = "multisched.io/tide-notice"
+NOTICES: Final = ("multisched.io/tide-notice", "multisched.io/loan-notice")
 OF_THE_SCHEDULER: Final = (DEVICES, ALLOCATED)
 OF_THE_AUTHOR: Final = (MILLI, COUNT)
 GIVEN: Final = {DEVICES: "0", ALLOCATED: "600"}
@@ -188,7 +188,8 @@ async def test_program_binds_fractions_with_the_policy_in_force(site: Site) -> N
         assert await scheduler.program.stop(20) == 0
 
 
-async def test_scheduler_writes_notices_of_a_tide_with_the_status_and_nobody_else_does(site: Site) -> None:
+@pytest.mark.parametrize("notice", NOTICES)
+async def test_scheduler_writes_notices_with_the_status_and_nobody_else_does(site: Site, notice: str) -> None:
     kubeconfig = await site.plane.service_account_kubeconfig(NAMESPACE, ACCOUNT)
     await site.plane.kubectl("create", "-f", "-", document=json.dumps(pod("p", {MILLI: "600"})))
     stored = json.loads(await site.plane.kubectl("get", "pod", "p", "-o", "json"))
@@ -196,14 +197,14 @@ async def test_scheduler_writes_notices_of_a_tide_with_the_status_and_nobody_els
     async with connect(kubeconfig) as transport:
         clock = LoopClock()
         writer = ApiPodWriter(transport, WriteLimiter(clock), clock)
-        assert (await writer.annotate(ref, {NOTICE: "text"}, timeout_s=10.0)).answer is WriteAnswer.DONE
+        assert (await writer.annotate(ref, {notice: "text"}, timeout_s=10.0)).answer is WriteAnswer.DONE
         stored = json.loads(await site.plane.kubectl("get", "pod", "p", "-o", "json"))
-        assert stored["metadata"]["annotations"][NOTICE] == "text"
+        assert stored["metadata"]["annotations"][notice] == "text"
         for options in ((), ("--subresource=status",)):
             for text in ("another", None):
-                assert "only the scheduler writes it" in await site.patched("p", {NOTICE: text}, *options)
-        patch = json.dumps({"metadata": {"annotations": {NOTICE: "text"}}})
+                assert "only the scheduler writes it" in await site.patched("p", {notice: text}, *options)
+        patch = json.dumps({"metadata": {"annotations": {notice: "text"}}})
         assert "Forbidden" in await site._asked(kubeconfig, "patch", "pod", "p", "-p", patch), "not the pod itself"
-        assert (await writer.annotate(ref, {NOTICE: None}, timeout_s=10.0)).answer is WriteAnswer.DONE
+        assert (await writer.annotate(ref, {notice: None}, timeout_s=10.0)).answer is WriteAnswer.DONE
     stored = json.loads(await site.plane.kubectl("get", "pod", "p", "-o", "json"))
-    assert NOTICE not in stored["metadata"]["annotations"]
+    assert notice not in stored["metadata"]["annotations"]

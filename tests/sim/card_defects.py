@@ -213,7 +213,7 @@ def nodes_are_not_locked() -> None:
 def locks_of_others_are_overwritten() -> None:
     """A node that another scheduler has locked is used, under a lock of ours."""
     put(RowLocks, "_is_used", lambda self, lock, cards: True)
-    put(lock_keeper, "_taken", lambda pod, text, now: lock_text(pod, now))
+    put(lock_keeper, "_text_if_free", lambda pod, text, now: lock_text(pod, now))
 
 
 @defect
@@ -239,7 +239,7 @@ def stale_locks_are_left() -> None:
 @defect
 def locks_of_pods_that_were_not_bound_are_left() -> None:
     """A lock of ours stays until it expires when its pod is not bound."""
-    put(LockKeeper, "_is_left", lambda self, holder, node, lock, *, is_old: False)
+    put(LockKeeper, "_is_abandoned", lambda self, holder, node, lock, *, is_old: False)
 
 
 @defect

@@ -469,9 +469,9 @@ def foreign_binds_ignored() -> None:
     """Pods that other clients bound are not counted."""
     genuine = PodIngest._placed
 
-    def placed(self: PodIngest, pod: Any, raw: Any) -> None:
+    def placed(self: PodIngest, key: str, pod: Any, raw: Any) -> None:
         if self._cache.placed(pod.uid) is not None:
-            genuine(self, pod, raw)
+            genuine(self, key, pod, raw)
 
     put(PodIngest, "_placed", placed)
 

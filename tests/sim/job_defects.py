@@ -80,9 +80,9 @@ def active_deadlines_count_from_the_creation() -> None:
     """A Job's activeDeadlineSeconds counts from its creation."""
 
     def rule(
-        annotations: Mapping[str, str], job: Job | None, cron_job: CronJob | None, max_wait_s: float
+        annotated: DeadlineRule | None, job: Job | None, cron_job: CronJob | None, max_wait_s: float
     ) -> DeadlineRule:
-        found = rule_of(annotations, job, cron_job, max_wait_s)
+        found = rule_of(annotated, job, cron_job, max_wait_s)
         if job is None or job.active_deadline_s is None or found.origin is not DeadlineOrigin.ACTIVE_DEADLINE:
             return found
         return DeadlineRule(found.origin, job.created_s + job.active_deadline_s)
@@ -193,7 +193,7 @@ def pods_go_on_while_their_victims_terminate() -> None:
     def raise_level(self: ResourcePolicy, match: Match, pod: Pod) -> bool:
         if not match.policy.preempts_before_next:
             return False
-        every = self._every(match, pod)
+        every = self._open_at_any_level(match, pod)
         level = every.after(self._levels.pop(pod.uid, 0), len(match.policy.units))
         if level is not None:
             self._levels[pod.uid] = level

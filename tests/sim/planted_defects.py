@@ -87,7 +87,7 @@ PLANTED: dict[str, tuple[object, str, str, str]] = {
     "amounts_are_compared_by_leaf_alone": (QuotaLedger, "restore", " and holding.items == items", ""),
     "assumed_pods_miss_the_next_tree": (QuotaLedger, "take", "self._next.ledger.restore(pod)", "pass"),
     "maxes_ignore_guarantees_below": (Level, "refusal", " + reserved.get(resource, 0)", ""),
-    "equals_are_reclaimed": (Removal, "_borrowed_by", "unit.priority < self", "unit.priority <= self"),
+    "equals_are_reclaimed": (Removal, "_reclaim_resource", "unit.priority < self", "unit.priority <= self"),
     "pods_removed_together_do_not_add_up": (
         QuotaLedger,
         "_release",
@@ -101,7 +101,7 @@ PLANTED: dict[str, tuple[object, str, str, str]] = {
         "self._all_nominated()",
     ),
     # queueing
-    "attempts_await_no_events": (PodQueue, "awaits_events", " or self._events.are_any", ""),
+    "attempts_await_no_events": (PodQueue, "awaits_events", " or self._events.attempts", ""),
     "deleted_representatives_end_the_turn": (
         Representatives,
         "moved",

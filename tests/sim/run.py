@@ -69,13 +69,23 @@ TESTED = (
     LENT_FROM,
     LENT_FROM + 1,
 )
-"""Seeds that `make test` plays (`test_sim`): one of each kind, and both halves of the scenarios of tides, of jobs and of loans. Those
+"""Seeds that `test_sim` plays: one of each kind, and both halves of the scenarios of tides, of jobs and of loans. Those
 with an even number run the default configuration.
 """
-REPEATED = frozenset({OWNED_FROM, TIDED_FROM + 2, SERVERLESS_FROM, LENT_FROM + 1})
-"""Those of them that are played with `--slow` only: CONTESTED_FROM and ELASTIC_FROM have the configuration of OWNED_FROM and
-SERVERLESS_FROM, and more. The others repeat a configuration with the other half of its scenarios.
-"""
+SLOW = frozenset(
+    {
+        OWNED_FROM,
+        LINKED_FROM,
+        EDITED_FROM,
+        TIDED_FROM + 2,
+        CONTESTED_FROM,
+        SERVERLESS_FROM,
+        RARE_FROM,
+        LENT_FROM,
+        LENT_FROM + 1,
+    }
+)
+"""Those of them that are played with `--slow` only: each takes ten seconds of CPU, or repeats the configuration of another one."""
 FAULTS_MIN = 10
 """Minimum number of faults in every run."""
 

@@ -1,4 +1,4 @@
-"""One seed of each kind of run, two with `--slow`; `make sim` runs 22 or 23 of each kind but the one with topologies."""
+"""A seed of most kinds of run, of all with `--slow`; `make sim` runs 22 or 23 of each kind but the one with topologies."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tests.kit.settings.setting import (
     rng_of,
 )
 from tests.kit.world.gang_plans import PACKED_FROM
-from tests.sim.run import FAULTS_MIN, REPEATED, TESTED, played
+from tests.sim.run import FAULTS_MIN, SLOW, TESTED, played
 
 
 @pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=pytest.mark.slow) if seed in REPEATED else seed for seed in TESTED]
+    "seed", [pytest.param(seed, marks=pytest.mark.slow) if seed in SLOW else seed for seed in TESTED]
 )
 def test_every_invariant_holds_under_faults(seed: int) -> None:
     report = run_seed(seed)
@@ -97,6 +97,7 @@ def test_every_second_seed_runs_the_shipped_default_configuration() -> None:
         assert (setting.is_shipped, is_shipped) == (seed % 2 == 0,) * 2
 
 
+@pytest.mark.slow
 def test_seed_gives_the_same_run_whatever_ran_before() -> None:
     """Also in another process with another hash seed: no decision depends on the order of a set or dict (I12)."""
     command = [sys.executable, "-c", "from tests.kit.run.seeded_run import run_seed; print(run_seed(8))"]

@@ -280,7 +280,7 @@ class RunExecutor:
         return Event.EVICT_REFUSED
 
     async def _watch(self) -> Event:
-        """Waits until the pod is gone from its node and its replacement is ready."""
+        """Waits until the pod no longer exists on its node and its replacement is ready."""
         task, begun = self.record.task, self.record.begun
         assert begun is not None, "set by LOOK, which precedes each eviction"
         deadline_s = self._clock.monotonic() + self._ready_timeout_s

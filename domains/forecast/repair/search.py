@@ -2,12 +2,14 @@
 
 Branch and bound over the hot nodes (nodes above a threshold). The *least* number of moves of a node is the smallest
 number of its pods whose removal brings it below its thresholds; the sum over the nodes is a lower bound of every plan.
-For each node in turn its *alternatives* are made on the working placement, the smallest first. An alternative is a set of pods to
-remove, each with a feasible target. A target may need that another pod leaves it first: a chain; an exchange of two pods
-is one. The first descent gives a plan. If it exceeds the bound, the next descent begins with the nodes that needed more
-moves than their least. Then further plans are tried until `work_max` cells were evaluated. With many feasible targets
-the first plan meets the bound, and the search evaluates each hot node once. In small, full clusters it is nearly
-exhaustive. Deterministic.
+For each node in turn its *alternatives* are made on the working placement, the smallest first. An alternative is a set of
+pods to remove, each with a feasible target. If another pod must leave the target first, the two moves form a *chain*; an
+exchange of two pods is a chain, too. A *cell* is one dimension in one time slot (`case.py`).
+
+The first descent gives a plan. If it exceeds the bound, the next descent begins with the nodes that needed more moves than
+their least. Then further plans are tried until `work_max` cells were evaluated. With many feasible targets the first plan
+meets the bound, and the search evaluates each hot node once. In small, full clusters it is nearly exhaustive.
+Deterministic.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ BEYOND_LEAST_MAX: Final = 3
 """Largest number of moves tried for a node, beyond its least."""
 TRIES_MAX: Final = 4_000
 """Limit of sets of pods tried for a node at one point of the search."""
-FIRST_WAYS_MAX: Final = 3
+FIRST_ORDERS_MAX: Final = 3
 """Number of orders of the hot nodes tried for the first plan."""
 FIRST_WORK_MAX: Final = 600_000_000
 """Limit of cells evaluated for the first plan, divided among the hot nodes."""
@@ -70,9 +72,9 @@ class Search:
         self._best: tuple[NodeRepair, ...] | None = None
         self._best_moves = 0
         self._steps: list[NodeRepair] = []
-        self._first_way = True
+        self._is_first_search = True
         """True while searching a first plan; each descent then stops at its first complete plan."""
-        self._arrived = False
+        self._has_complete_plan = False
         self._seen: set[tuple[frozenset[Move], tuple[int, ...]]] = set()
 
     def run(self) -> tuple[NodeRepair, ...]:
@@ -80,15 +82,15 @@ class Search:
         order = [node for node in self.hot if self._least[node] <= SET_MAX]
         order.sort(key=lambda node: self._least[node])  # stable: the worst first among equals
         order = order[:HOT_MAX]
-        for _ in range(FIRST_WAYS_MAX):
-            self._arrived = False
+        for _ in range(FIRST_ORDERS_MAX):
+            self._has_complete_plan = False
             self._seen.clear()
             self._descend(tuple(order))
             hard = self._hard(order)
             if not hard or order[: len(hard)] == hard or self._placement.work >= FIRST_WORK_MAX:
                 break
             order = hard + [node for node in order if node not in set(hard)]
-        self._first_way, self._arrived = False, False
+        self._is_first_search, self._has_complete_plan = False, False
         self._seen.clear()
         self._placement.work_end = self._placement.work + self._placement.limits.work_max
         self._descend(tuple(order))
@@ -106,32 +108,33 @@ class Search:
     # The whole cluster
 
     def _descend(self, left: tuple[int, ...]) -> None:
-        if self._is_over(left):
+        if self._can_prune(left):
             return
         if not left:
-            self._arrive()
+            self._store_plan()
             return
         for node in left if len(left) <= ORDERS_MAX else left[:1]:
             rest = tuple(other for other in left if other != node)
             with closing(self._alternatives(node, self._allowance(left, node))) as alternatives:
                 for moves in alternatives:
-                    if self._is_new(rest):
+                    if self._mark_seen(rest):
                         self._steps.append(NodeRepair(node, moves))
                         self._descend(rest)
                         self._steps.pop()
-                    if self._is_over(left):
+                    if self._can_prune(left):
                         return
-        if self._is_new(left[1:]):
+        if self._mark_seen(left[1:]):
             self._descend(left[1:])
 
-    def _arrive(self) -> None:
+    def _store_plan(self) -> None:
         """Stores a complete plan if it is better than the best so far."""
-        self._arrived = True
+        self._has_complete_plan = True
         repaired, moves = len(self._steps), len(self._placement.moves)
         if self._best is None or (-repaired, moves) < (-len(self._best), self._best_moves):
             self._best, self._best_moves = tuple(self._steps), moves
 
-    def _is_new(self, left: tuple[int, ...]) -> bool:
+    def _mark_seen(self, left: tuple[int, ...]) -> bool:
+        """Stores the position: the moves made and the nodes left. Reports whether it is new, as far as positions are stored."""
         if len(self._seen) >= SEEN_MAX:
             return True
         key = (frozenset(self._placement.moves), left)
@@ -140,10 +143,10 @@ class Search:
         self._seen.add(key)
         return True
 
-    def _is_over(self, left: tuple[int, ...]) -> bool:
+    def _can_prune(self, left: tuple[int, ...]) -> bool:
         """Reports whether this branch cannot contain a better plan, or the work limit is reached."""
-        if self._first_way or self._best is None:
-            return self._arrived
+        if self._is_first_search or self._best is None:
+            return self._has_complete_plan
         if self._placement.is_spent():
             return True
         repaired, best = len(self._steps) + len(left), len(self._best)
@@ -151,10 +154,10 @@ class Search:
         return repaired < best or (repaired == best and moves >= self._best_moves)
 
     def _allowance(self, left: tuple[int, ...], node: int) -> int:
-        """Returns the most moves this node may take, by remaining budgets and to still beat the best plan."""
+        """Returns the largest number of moves for this node that the budgets allow and that can still beat the best plan."""
         made = len(self._placement.moves)
         allowed = min(SET_MAX, self._placement.limits.moves_per_window - made)
-        if not self._first_way and self._best is not None and len(self._steps) + len(left) <= len(self._best):
+        if not self._is_first_search and self._best is not None and len(self._steps) + len(left) <= len(self._best):
             others = sum(self._least[other] for other in left if other != node)
             allowed = min(allowed, self._best_moves - 1 - made - others)
         return allowed
@@ -165,7 +168,7 @@ class Search:
         """Yields alternatives for the node, the fewest moves first. Each is made on the working placement until the next is requested."""
         placement, tries = self._placement, 0
         begun = len(placement.moves)
-        if self._first_way:
+        if self._is_first_search:
             placement.work_end = placement.work + max(
                 NODE_WORK_MIN, min(NODE_WORK_MAX, FIRST_WORK_MAX // len(self.hot))
             )
@@ -173,9 +176,8 @@ class Search:
         pool, first = pods, self._least_of(node, pods)
         count, last = first, min(allowance, SET_MAX)
         while count <= last:
-            if (
-                count == first + 1
-            ):  # deferred, because sets of the first size mostly suffice, and need few calls of `Fits`
+            if count == first + 1:
+                # The filter by feasible targets is deferred: sets of the first size usually suffice and need few calls of `Fits`.
                 pool = self._placeable(pods)
                 least = self._least_of(node, pool)
                 last = min(last, (least if least <= SET_MAX else first) + BEYOND_LEAST_MAX)
@@ -184,7 +186,7 @@ class Search:
                     tries += 1
                     if tries > TRIES_MAX or placement.is_spent():
                         return
-                    for _ in self._bring_away(node, leaving, helpers):
+                    for _ in self._move_away(node, leaving, helpers):
                         yield tuple(placement.moves[begun:])
             count += 1
 
@@ -192,8 +194,8 @@ class Search:
         """Returns the pods that have a feasible target now."""
         return np.array([pod for pod in pods.tolist() if self._placement.targets(pod)], np.int64)
 
-    def _bring_away(self, node: int, leaving: tuple[int, ...], helpers: int) -> Iterator[None]:
-        """Yields once for each way to move these pods, in order, with `helpers` other pods moved first (chains)."""
+    def _move_away(self, node: int, leaving: tuple[int, ...], helpers: int) -> Iterator[None]:
+        """Yields once for each combination of targets of these pods, in order, with `helpers` other pods moved first (chains)."""
         placement = self._placement
         if not leaving:
             if helpers == 0 and placement.is_below_threshold(node):
@@ -207,13 +209,13 @@ class Search:
                 if placement.is_spent():
                     return
                 with placement.moved(Move(pod, node, target)):
-                    yield from self._bring_away(node, rest, helpers)
+                    yield from self._move_away(node, rest, helpers)
         if helpers:
             for pair in placement.chains(pod):
                 with ExitStack() as stack:
                     for move in pair:
                         stack.enter_context(placement.moved(move))
-                    yield from self._bring_away(node, rest, helpers - 1)
+                    yield from self._move_away(node, rest, helpers - 1)
 
     # Which pods
 
@@ -247,7 +249,7 @@ class Search:
         """Yields sets of `size` pods whose removal suffices: fast starting services first, then the largest relief.
 
         A beam search: extends the sets with the smallest remaining excess. Of pods of one kind only the first ones are used.
-        A set with a sufficient subset is skipped unless `redundant`, because pods moved in by an exchange may need it.
+        Skips a set if a subset suffices. `redundant` keeps such sets: a pod moved in by an exchange may make the larger set necessary.
         """
         shares, excess = self._over_cells(node, pods)
         cold = self._placement.case.pods.cold_start[pods].astype(np.int64)

@@ -48,6 +48,8 @@ class PodDemands(msgspec.Struct, frozen=True):
     by_mode: Mapping[Mode, GpuDemand] = {}
     modes: Mapping[str, frozenset[Mode]] = {}
     """Dialect -> the modes of nodes that serve the pod by it."""
+    are_of_one_card: bool = False
+    """The first part of each demand is of one card."""
     number: int = 0
     """Equal for equal demands that one ledger has read, for signatures: hashing demands in each attempt costs more."""
 
@@ -111,7 +113,7 @@ def demands_of(pod: Pod, dialects: tuple[Dialect, ...] = DIALECTS) -> PodDemands
     by_mode = {mode: demand for dialect, demand in found for mode in sorted(dialect.modes)}
     used = {demand.dialect for demand in by_mode.values()}
     modes = {name: frozenset(mode for mode, demand in by_mode.items() if demand.dialect == name) for name in used}
-    return PodDemands(by_mode, modes)
+    return PodDemands(by_mode, modes, all(demand.parts[0].count == 1 for demand in by_mode.values()))
 
 
 def node_cards(node: Node, objects: ObjectsView | None, dialects: Sequence[Dialect] = DIALECTS) -> NodeCards:

@@ -82,16 +82,21 @@ def why_wrong(annotations: Mapping[str, str]) -> str:
     return ""
 
 
-def rule_of(
-    annotations: Mapping[str, str], job: Job | None, cron_job: CronJob | None, max_wait_s: float
-) -> DeadlineRule:
-    """Returns the rule for pods with these annotations. `job`: their owner; `cron_job`: the job's owner."""
+def annotated_rule(annotations: Mapping[str, str]) -> DeadlineRule | None:
+    """Returns the rule that the annotation gives; None without a valid one (`why_wrong` reports it)."""
     text = annotations.get(ANNOTATION)
-    if text is not None:
-        try:
-            return read_annotation(text)
-        except DeadlineError:
-            pass  # reported by `why_wrong`
+    try:
+        return None if text is None else read_annotation(text)
+    except DeadlineError:
+        return None
+
+
+def rule_of(
+    annotated: DeadlineRule | None, job: Job | None, cron_job: CronJob | None, max_wait_s: float
+) -> DeadlineRule:
+    """Returns the rule for pods. `annotated`: that of their annotation; `job`: their owner; `cron_job`: the job's owner."""
+    if annotated is not None:
+        return annotated
     if job is not None and not job.malformed:
         if job.active_deadline_s is not None:
             return DeadlineRule(

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from domains.job.deadlines.deadline import DeadlineOrigin, DeadlineRule, rule_of
+from domains.job.deadlines.deadline import DeadlineOrigin, DeadlineRule, annotated_rule, rule_of
 from domains.job.deadlines.settings import DeadlineSettings
 from domains.job.runtimes.history import NOTHING_KNOWN, Prediction, RunKey
 from domains.job.runtimes.kept_history import KeptHistory
@@ -40,6 +40,9 @@ class Group(msgspec.Struct):
     spec: PodSpec
     annotations: Mapping[str, str]
     """Kept alive, because their ids are in the key of the group."""
+    images: str
+    annotated: DeadlineRule | None
+    """The rule of the annotation."""
     run_key: RunKey = RunKey("")
     rule: DeadlineRule = DeadlineRule(DeadlineOrigin.MAX_WAIT)
     prediction: Prediction = NOTHING_KNOWN
@@ -59,7 +62,9 @@ class LatestStarts:
         self._kept = kept
         self._settings = settings
         self._groups: dict[GroupKey, Group] = {}
-        self._checked: tuple[int, ...] = ()
+        self._seen_objects: tuple[int, ...] = ()
+        self._seen_runs = 0
+        self._have_objects_changed = True
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -71,7 +76,14 @@ class LatestStarts:
         if group is None:
             if len(self._groups) >= GROUPS_MAX:
                 self._groups.clear()
-            group = self._groups[key] = Group(pod.namespace, pod.owner, pod.spec, pod.annotations)
+            group = self._groups[key] = Group(
+                pod.namespace,
+                pod.owner,
+                pod.spec,
+                pod.annotations,
+                images_of(pod.spec),
+                annotated_rule(pod.annotations),
+            )
             self._compute(group)
         return group
 
@@ -89,16 +101,20 @@ class LatestStarts:
 
     def has_changed(self) -> bool:
         """Reports whether `changed` may find anything, and notes that it was asked."""
-        state = (*self._objects.versions(ObjectKind.JOB, ObjectKind.CRON_JOB), self._kept.history.version)
-        if state == self._checked:
-            return False
-        self._checked = state
-        return True
+        objects, runs = self._objects.versions(ObjectKind.JOB, ObjectKind.CRON_JOB), self._kept.history.version
+        self._have_objects_changed = objects != self._seen_objects
+        have_runs_changed = runs != self._seen_runs
+        self._seen_objects, self._seen_runs = objects, runs
+        return self._have_objects_changed or have_runs_changed
 
     def changed(self) -> Iterator[GroupKey | None]:
-        """Computes all groups again, and yields for each its key if the latest start of its pods moved, else None."""
+        """Computes all groups again, and yields for each its key if the latest start of its pods moved, else None.
+
+        If `has_changed` found the Jobs and CronJobs unchanged, only predictions can differ.
+        """
+        compute = self._compute if self._have_objects_changed else self._predict
         for key, group in list(self._groups.items()):
-            yield key if self._compute(group) else None
+            yield key if compute(group) else None
 
     def keep_only(self, used: set[GroupKey]) -> None:
         """Forgets groups without a waiting pod."""
@@ -107,16 +123,22 @@ class LatestStarts:
     def _compute(self, group: Group) -> bool:
         job = self._job(group.namespace, group.owner)
         cron_job = self._cron_job(group.namespace, job)
-        rule = rule_of(group.annotations, job, cron_job, self._settings.max_wait_s)
-        group.run_key = RunKey(group.namespace, self._root(group.namespace, group.owner, job), images_of(group.spec))
-        group.prediction = self._kept.history.predict(group.run_key)
-        margin_s = group.prediction.p90_s + group.prediction.start_up_s
-        if rule.origin is DeadlineOrigin.MAX_WAIT:
-            margin_s = 0.0  # it bounds the wait, not the end
-        is_other = abs(margin_s - group.margin_s) >= max(BUCKET_S, MARGIN_SHARE * group.margin_s)
-        if rule == group.rule and not is_other:
+        rule, before = rule_of(group.annotated, job, cron_job, self._settings.max_wait_s), group.rule
+        group.rule = rule
+        group.run_key = RunKey(group.namespace, self._root(group.namespace, group.owner, job), group.images)
+        return self._predict(group, is_new=rule != before)
+
+    def _predict(self, group: Group, *, is_new: bool = False) -> bool:
+        """Returns whether the latest start moved. `is_new`: the rule has changed."""
+        found = self._kept.history.predict(group.run_key)
+        if found is group.prediction and not is_new:
             return False
-        group.rule, group.margin_s = rule, margin_s
+        group.prediction = found
+        # The longest wait bounds the wait, not the end.
+        margin_s = 0.0 if group.rule.origin is DeadlineOrigin.MAX_WAIT else found.p90_s + found.start_up_s
+        if not is_new and abs(margin_s - group.margin_s) < max(BUCKET_S, MARGIN_SHARE * group.margin_s):
+            return False
+        group.margin_s = margin_s
         return True
 
     def _job(self, namespace: str, owner: Owner | None) -> Job | None:

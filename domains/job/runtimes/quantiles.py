@@ -7,9 +7,11 @@ six of 30 older ones may be above it; so `bound_of` is at least the rank that co
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cache
 from math import ceil
+from operator import itemgetter
 from typing import Final
 
 LATEST: Final = 2
@@ -44,8 +46,9 @@ def quantile_of(values: Sequence[float], share: float, *, above: float = -1.0) -
 
     `values`: oldest first.
     """
-    weighted = sorted((v, w) for v, w in zip(values, weights_of(len(values)), strict=True) if v > above)
-    wanted = share * sum(weight for _, weight in weighted) - _ROUNDING
+    weighted = sorted(zip(values, weights_of(len(values)), strict=True))
+    weighted = weighted[bisect_right(weighted, above, key=itemgetter(0)) :]
+    wanted = share * sum([weight for _, weight in weighted]) - _ROUNDING
     reached = 0.0
     for value, weight in weighted:
         reached += weight

@@ -1,5 +1,5 @@
 """ResourcePolicy: places pods in units of nodes in the order of their policy (README.md). Its answers follow from `UnitLedger`,
-the rows' labels and taints, and two values of its own: the time, and the level of pods that preempt before the next unit.
+the rows' labels and taints, and two values of its own: the time, and for `BeforeNextUnit`, the last unit that each pod may use (its level).
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 
 RESOURCE_POLICY: Final = "ResourcePolicy"
-CHANGED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OTHER, "ResourcePolicyGoesOn")
-"""Announced when pods may go on to another unit. No other plugin requeues a pod for it: there is no pod in the event."""
+UNIT_OPENED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OTHER, "ResourcePolicyGoesOn")
+"""Sent when a further unit may be open to pods. No other plugin requeues a pod for it: there is no pod in the event."""
 COUNTED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OTHER, "ResourcePolicyCounted")
-"""Announced when the pods of changed policies are counted, as `CHANGED`."""
+"""Sent when all pods of changed policies have been counted; without a pod, like `UNIT_OPENED`."""
 INVALID: Final = "ResourcePolicyInvalid"
 """Reason of the PodScheduled condition, for which no autoscaler adds a node."""
-FULL: Final = "node(s) belong to a unit that has its max"
-LATER: Final = "node(s) belong to a later unit"
+FULL: Final = "node(s) belong to a unit that is at its max"
+LATER: Final = "node(s) may be used only after an earlier unit"
 PERIOD_MIN_S, PERIOD_MAX_S = 0.25, 15.0
-"""A timeout is noticed at most this long, or a sixtieth of it, after it has run out."""
+"""Bounds of the check interval, which is a sixtieth of the shortest timeout."""
 BATCH: Final = 500
-"""Pending pods that are looked at before the loop does something else."""
+"""Pending pods checked before yielding to other tasks."""
 COUNTING_S: Final = 0.25
-"""Interval of looking whether pods must be counted because policies have changed."""
+"""Interval of the check whether policies have changed, after which their pods are counted."""
 LEVELS_MAX: Final = 10_000
-"""Pods whose level is kept; beyond that, the one that was added first begins again with the first unit."""
+"""Limit of stored levels; beyond it, the oldest entry is dropped, and its pod starts again with the first unit."""
 NO_ARGS: Final[Mapping[str, Any]] = {}
 
 
@@ -79,7 +79,8 @@ class ResourcePolicy:
         self._ledger = ledger
         self._now_s = 0.0
         self._levels: dict[str, int] = {}
-        """uid -> the last unit that the pod may use, with preemptPolicy BeforeNextUnit; the first one if it is missing."""
+        """With preemptPolicy BeforeNextUnit: uid -> index of the last unit that the pod may use, or the number of units if it may use
+        nodes of no unit, too. A pod without an entry may use the first unit only."""
         self._members: dict[str, _Members] = {}
         self.reasons = ReasonTable(self.name)
         self._full = self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, FULL)
@@ -117,17 +118,17 @@ class ResourcePolicy:
 
     @staticmethod
     def _timeouts(policy: Policy, pod: Pod, now_s: float) -> int:
-        """Returns how many timeouts have run out since the pod was created: a restarted process knows it, too."""
+        """Returns how many timeouts have run out. Computed from the creation time, so a restart changes nothing."""
         if not policy.is_timed or not pod.created_s:
             return 0
         return max(0, min(len(policy.units), int((now_s - pod.created_s) // policy.timeout_s)))
 
-    def _every(self, match: Match, pod: Pod) -> OpenUnits:
-        """Returns the units that are open to the pod, whatever its level."""
+    def _open_at_any_level(self, match: Match, pod: Pod) -> OpenUnits:
+        """Returns the units that are open to the pod if its level is ignored."""
         return open_units(self._ledger, match, pod, self._timeouts(match.policy, pod, self._now_s))
 
     def _open(self, match: Match, pod: Pod) -> OpenUnits:
-        found = self._every(match, pod)
+        found = self._open_at_any_level(match, pod)
         if match.policy.preempts_before_next:
             return up_to(found, self._levels.get(pod.uid, 0), len(match.policy.units))
         return found
@@ -196,7 +197,7 @@ class ResourcePolicy:
     # -- PostFilter ------------------------------------------------------------------------------------------------
 
     def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
-        """Lets the pod go on to the next unit if preemption found nothing (BeforeNextUnit); else says what it waits for."""
+        """Opens the next unit to the pod if preemption found nothing (BeforeNextUnit); else returns what the pod waits for."""
         match = self._match(pod)
         if match is None or match.problem:
             return PostFilterResult(Status.unschedulable())
@@ -207,23 +208,23 @@ class ResourcePolicy:
     def post_filter_group(
         self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun
     ) -> Generator[None, None, PostFilterResult]:
-        """As `post_filter`, for pods that start together; those that go on are requeued by an event."""
+        """Like `post_filter`, for pods that start together; an event requeues those to which a further unit was opened."""
         found = [(match, pod) for pod in pods if (match := self._match(pod)) is not None and not match.problem]
         yield from ()
         raised = sum(self._raise_level(match, pod) for match, pod in found)
         if raised:
-            self._context.notify(CHANGED)
+            self._context.notify(UNIT_OPENED)
         return PostFilterResult(Status.unschedulable())
 
     def _raise_level(self, match: Match, pod: Pod) -> bool:
-        """Raises the pod's level. Returns False at the last one, after which the pod begins again with the first unit.
+        """Raises the pod's level. Returns False if there is no higher one; the pod then starts again with the first unit.
 
-        A nominated pod keeps its level: its victims are about to leave, and other events may have requeued it before.
+        A nominated pod keeps its level: its victims are being deleted, and other events may have requeued it before that.
         """
         policy = match.policy
         if not policy.preempts_before_next or self._context.nominations.node_of(pod.uid):
             return False
-        level = self._every(match, pod).after(self._levels.pop(pod.uid, 0), len(policy.units))
+        level = self._open_at_any_level(match, pod).after(self._levels.pop(pod.uid, 0), len(policy.units))
         if level is None:
             return False
         if len(self._levels) >= LEVELS_MAX:
@@ -233,7 +234,7 @@ class ResourcePolicy:
 
     def _waiting(self, match: Match, pod: Pod) -> Status:
         policy = match.policy
-        found = self._every(match, pod)
+        found = self._open_at_any_level(match, pod)
         if found.waits_in >= 0:
             unit = policy.units[found.waits_in]
             text = f"{policy.name}: the pod waits for room in units[{unit.index}] ({policy.next.value})"
@@ -276,15 +277,15 @@ class ResourcePolicy:
         )
 
     def _after_pod(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """Queues the pods of the policy, of the same group, if a pod of the policy left a unit.
+        """Returns QUEUE for each pod of the policy and group when a pod of the policy has left a unit.
 
-        Not one of them only: that one may get a node of another unit, and the place would stay free.
+        `QUEUE_ONE` would not be enough: the one pod may get a node of another unit, and the freed room would stay unused.
         """
         match = self._match(pod)
         if match is None:
             return Hint.SKIP
         policy = match.policy
-        if old is None and new is None:  # CHANGED
+        if old is None and new is None:  # UNIT_OPENED
             return Hint.QUEUE if policy.is_timed or policy.preempts_before_next else Hint.SKIP
         if not isinstance(old, Pod) or not policy.selects(old):
             return Hint.SKIP
@@ -299,8 +300,8 @@ class ResourcePolicy:
 
     def _after_policy(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         one = new or old
-        is_near = isinstance(one, PolicyObject) and one.namespace == pod.namespace
-        return Hint.QUEUE if is_near else Hint.SKIP
+        is_same_namespace = isinstance(one, PolicyObject) and one.namespace == pod.namespace
+        return Hint.QUEUE if is_same_namespace else Hint.SKIP
 
     # -- timeouts --------------------------------------------------------------------------------------------------
 
@@ -319,7 +320,7 @@ class ResourcePolicy:
         ledger = self._ledger
         try:
             while True:
-                ledger.is_stepped = True
+                ledger.is_counted_in_background = True
                 ledger.refresh()
                 if ledger.is_counting:
                     while ledger.is_counting:
@@ -328,7 +329,7 @@ class ResourcePolicy:
                     self._context.notify(COUNTED)
                 await asyncio.sleep(COUNTING_S)
         finally:
-            ledger.is_stepped = False
+            ledger.is_counted_in_background = False
 
     async def _advance(self, now_s: float) -> None:
         before_s, self._now_s = self._now_s, now_s
@@ -348,7 +349,7 @@ class ResourcePolicy:
         for uid in levelled - pending:
             self._levels.pop(uid, None)
         if has_moved:
-            self._context.notify(CHANGED)
+            self._context.notify(UNIT_OPENED)
 
     # -- introspection ---------------------------------------------------------------------------------------------
 
@@ -357,7 +358,7 @@ class ResourcePolicy:
         return self._now_s, dict(self._levels)
 
     def import_state(self, handed: object) -> None:
-        assert isinstance(handed, tuple), "the export of another ResourcePolicy"
+        assert isinstance(handed, tuple), "import_state: expected the tuple that export_state returned"
         self._now_s, self._levels = handed[0], dict(handed[1])
 
     def health(self, now_s: float) -> str:

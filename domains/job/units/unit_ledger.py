@@ -81,6 +81,7 @@ class UnitLedger:
     node_annotations: frozenset[str] = frozenset()
     lock_annotations: frozenset[str] = frozenset()
     reads_objects = (ObjectKind.RESOURCE_POLICY,)
+    counts_bound_pods = True
 
     def __init__(self, table: PolicyTable, hold: Ledgers | None) -> None:
         """`hold`: where pods are found that a new policy selects; None for a copy, which is filled by its owner."""
@@ -93,10 +94,10 @@ class UnitLedger:
         self._row_of_node: dict[str, int] = {}
         self._counts: dict[Place, Count] = {}
         self._terminating: dict[tuple[str, int], int] = {}
-        self.is_stepped = False
+        self.is_counted_in_background = False
         """A background task calls `count_some` as long as `is_counting`; without one, all pods are counted at once."""
         self._uncounted: deque[str] = deque()
-        """uids of pods on nodes that are not counted by the policies of now."""
+        """uids of pods on nodes that are not yet counted by the current policies."""
         self._stale: dict[str, int] = {}
         """Key of a policy that has changed, and whose pods are not all counted -> the generation of the table since which."""
         self._counted_generation = 0
@@ -105,14 +106,14 @@ class UnitLedger:
         """The schedulerNames whose pods are placed by units: those of profiles with the plugin. Others are only counted."""
 
     def refresh(self) -> None:
-        """Counts again if policies have changed, at most COUNTED_MAX pods at once if it `is_stepped`. Cheap if no object has."""
+        """Counts again if policies have changed, at most COUNTED_MAX pods if `is_counted_in_background`. Cheap if no object has changed."""
         if self.table.refresh():
             self._stale.update(dict.fromkeys(self.table.changed, self.table.generation))
             if not self._uncounted:
                 self._begin_counting()
             if len(self._uncounted) <= COUNTED_MAX:
                 self.count_some()
-        while self._stale and not self.is_stepped:
+        while self._stale and not self.is_counted_in_background:
             self.count_some()
 
     @property
@@ -120,7 +121,7 @@ class UnitLedger:
         return bool(self._stale)
 
     def count_some(self) -> None:
-        """Counts up to COUNTED_MAX pods by the policies of now. Policies that change meanwhile are counted after that."""
+        """Counts up to COUNTED_MAX pods by the current policies. Policies that change meanwhile are counted after that."""
         for _ in range(min(COUNTED_MAX, len(self._uncounted))):
             self._count(self._uncounted.popleft())
         if not self._uncounted:

@@ -38,7 +38,7 @@ class ApiKinds:
                     kinds[resource.group, resource.kind] = resource
         self.kinds = kinds
 
-    def owned(self) -> Iterator[Resource]:
+    def kinds_with_owners(self) -> Iterator[Resource]:
         """Yields every kind whose objects can be owners or dependents."""
         return (resource for key, resource in self.kinds.items() if key not in _SKIPPED)
 

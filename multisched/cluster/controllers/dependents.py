@@ -1,7 +1,7 @@
 """The graph of owners and dependents over all kinds, for garbage collection.
 
-Owns one small entry per object of the cluster. Calls its listener with the uid of every object to judge again: the changed
-object, its dependents when it was deleted, and its deleting owners, which may wait for it. Used only by the garbage
+Owns one small entry per object of the cluster. Calls `on_changed` with the uid of every object to judge again: the changed
+object, its dependents when it was deleted, and its owners that are being deleted, which may wait for it. Used only by the garbage
 collector.
 """
 
@@ -82,15 +82,15 @@ def read_owned(resource: Resource, raw: bytes | msgspec.Raw) -> Owned:
 class Dependents:
     """The graph, by uid."""
 
-    def __init__(self, changed: Callable[[str], None]) -> None:
-        self._changed = changed
+    def __init__(self, on_changed: Callable[[str], None]) -> None:
+        self._on_changed = on_changed
         self._objects: dict[str, Owned] = {}
         self._under: dict[str, dict[str, None]] = {}
 
     def find(self, uid: str) -> Owned | None:
         return self._objects.get(uid)
 
-    def under(self, uid: str) -> list[Owned]:
+    def dependents_of(self, uid: str) -> list[Owned]:
         """Returns the objects that name this one as an owner, whether or not it exists."""
         return [self._objects[dependent] for dependent in self._under.get(uid, ())]
 
@@ -105,24 +105,24 @@ class Dependents:
         for owner in item.owners:
             self._under.setdefault(owner.uid, {})[item.uid] = None
         if item.owners or item.is_deleting:
-            self._changed(item.uid)
+            self._on_changed(item.uid)
         self._notify_owners(before)
 
     def remove(self, uid: str) -> None:
         """Removes a deleted object's entry."""
-        gone = self._objects.pop(uid, None)
-        if gone is None:
+        removed = self._objects.pop(uid, None)
+        if removed is None:
             return
-        self._unfile(gone)
+        self._unfile(removed)
         for dependent in self._under.get(uid, ()):
-            self._changed(dependent)
-        self._notify_owners(gone)
+            self._on_changed(dependent)
+        self._notify_owners(removed)
 
     def _notify_owners(self, item: Owned | None) -> None:
         for owner in item.owners if item is not None else ():
             found = self._objects.get(owner.uid)
             if found is not None and found.is_deleting:
-                self._changed(owner.uid)
+                self._on_changed(owner.uid)
 
     def _unfile(self, item: Owned) -> None:
         for owner in item.owners:

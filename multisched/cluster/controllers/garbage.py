@@ -1,7 +1,7 @@
 """The garbage collector: deletes objects whose owners were deleted, and performs foreground deletion and orphaning.
 
-Owns the graph of dependents and one watch per kind. A watch alone never causes a deletion: an owner counts as absent only
-after the API server confirmed it, and a delete has the version it was decided on as a precondition.
+Owns the graph of dependents and one watch per kind. An owner that the watches do not know counts as absent only after a GET,
+unless its kind rules it out; each delete carries the resourceVersion that was judged as its precondition.
 Source: pkg/controller/garbagecollector/garbagecollector.go (1.36), attemptToDeleteItem and processDeletingDependentsItem.
 """
 
@@ -36,7 +36,7 @@ class GarbageController:
         self._context = context
         self._client = context.client
         self._kinds = ApiKinds(context.client)
-        self._graph = Dependents(self._changed)
+        self._graph = Dependents(self._on_changed)
         self._absent: dict[str, None] = {}
         self._watches: dict[Resource, tuple[asyncio.Task[None], KindView]] = {}
         self._rediscover = asyncio.Event()
@@ -54,7 +54,7 @@ class GarbageController:
                 await self._discover(group)
 
     async def _discover(self, group: asyncio.TaskGroup) -> None:
-        """Watches every served kind, and removes kinds that are no longer served."""
+        """Watches every served kind; stops watching kinds that are no longer served, and removes their objects from the graph."""
         while True:
             try:
                 await self._kinds.refresh()
@@ -62,13 +62,13 @@ class GarbageController:
             except (RefusedError, TransportError) as error:
                 logger.info("discovery failed", extra={"error": str(error)})
                 await asyncio.sleep(DISCOVERY_RETRY_S)
-        present = set(self._kinds.owned())
+        present = set(self._kinds.kinds_with_owners())
         for resource in [resource for resource in self._watches if resource not in present]:
             task, view = self._watches.pop(resource)
             task.cancel()
             view.clear()
         started = []
-        for resource in self._kinds.owned():
+        for resource in self._kinds.kinds_with_owners():
             if resource not in self._watches:
                 view = self._view(resource)
                 watch = ObjectWatch(self._client, resource.path(), view, rng=self._context.rng)
@@ -83,13 +83,14 @@ class GarbageController:
             return _DefinitionsView(self._graph, resource, self._rediscover)
         return KindView(self._graph, resource)
 
-    def _changed(self, uid: str) -> None:
+    def _on_changed(self, uid: str) -> None:
         self.queue.add(uid)
 
     # --- one object ----------------------------------------------------------------------------------------------
 
     async def reconcile(self, uid: str) -> float | None:
-        """Decides whether to delete, orphan or keep one object."""
+        """Deletes, orphans or keeps one object, and removes references to absent or waiting owners; returns the seconds until the next
+        check, if any."""
         item = self._graph.find(uid)
         if item is None:
             return None
@@ -102,12 +103,12 @@ class GarbageController:
         return await self._judge(item) if item.owners else None
 
     async def _orphan_dependents(self, item: Owned) -> None:
-        for dependent in self._graph.under(item.uid):
+        for dependent in self._graph.dependents_of(item.uid):
             await self._disown(dependent, {item.uid})
         await self._remove_finalizer(item, ORPHAN)
 
     async def _wait_for_dependents(self, item: Owned) -> None:
-        dependents = self._graph.under(item.uid)
+        dependents = self._graph.dependents_of(item.uid)
         for dependent in dependents:
             if not dependent.is_deleting:
                 self.queue.add(dependent.uid)
@@ -115,12 +116,12 @@ class GarbageController:
             await self._remove_finalizer(item, FOREGROUND)
 
     async def _judge(self, item: Owned) -> float | None:
-        """Keeps an object that has an existing owner; deletes one whose owners are all deleted or wait for its deletion."""
+        """Keeps an object that has an existing owner; deletes one whose owners are all absent or wait for its deletion."""
         live = await self._read(item.resource, item.namespace, item.name)
         if live is None or live["metadata"]["uid"] != item.uid or live["metadata"].get("deletionTimestamp"):
             return None
         owners = [_owner(reference) for reference in live["metadata"].get("ownerReferences") or ()]
-        gone: set[str] = set()
+        absent: set[str] = set()
         waiting: set[str] = set()
         kept = 0
         for owner in owners:
@@ -128,23 +129,23 @@ class GarbageController:
                 return UNKNOWN_KIND_RECHECK_S
             found = await self._find(owner, item.namespace)
             if found is None:
-                gone.add(owner.uid)
+                absent.add(owner.uid)
             elif found.waits_for_dependents:
                 waiting.add(owner.uid)
             else:
                 kept += 1
         if kept or not owners:
-            if gone or waiting:
-                await self._disown(item, gone | waiting)
+            if absent or waiting:
+                await self._disown(item, absent | waiting)
             return None
-        await self._delete(item, live, is_foreground=bool(waiting) and bool(self._graph.under(item.uid)))
+        await self._delete(item, live, is_foreground=bool(waiting) and bool(self._graph.dependents_of(item.uid)))
         return None
 
     def _is_known(self, owner: Owner) -> bool:
         return self._graph.find(owner.uid) is not None or self._kinds.find(owner.apiVersion, owner.kind) is not None
 
     async def _find(self, owner: Owner, namespace: str) -> Owned | None:
-        """Returns the owner; None if the server confirms that none with this uid exists in this namespace or cluster-wide."""
+        """Returns the owner; None if no owner with this uid exists in this namespace or cluster-wide."""
         found = self._graph.find(owner.uid)
         if found is not None:
             return found if found.namespace in ("", namespace) else None

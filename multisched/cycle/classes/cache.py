@@ -91,6 +91,10 @@ class ClassCache:
         """Returns a value that is equal for pods which every plugin treats the same now; None for a pod in a class of its own."""
         return self._signatures.of(pod)
 
+    def has(self, pod_class: EquivalenceClass, pod: Pod, *, is_alike: bool) -> bool:
+        """Reports whether a pod is of a class that was found in this step. `is_alike`: as in `Signatures.is_of`."""
+        return self._signatures.is_of(pod_class.signature, pod, is_alike=is_alike)
+
     def find(self, pod: Pod, attempt: int) -> EquivalenceClass:
         """Returns the pod's class with its filters renewed. Raises PluginFailure."""
         signature = self._signatures.of(pod)

@@ -24,6 +24,7 @@ class Signatures:
     """Pod -> signature."""
 
     __slots__ = (
+        "_alike",
         "_bytes",
         "_given",
         "_numbers",
@@ -40,7 +41,10 @@ class Signatures:
         self._runner = runner
         signers = implementing(plugins, SignPlugin)
         self._spec_signers = [p for p in signers if traits_of(p).signs_spec_only]
-        self._pod_signers = [p for p in signers if not traits_of(p).signs_spec_only]
+        pod_signers = [p for p in signers if not traits_of(p).signs_spec_only]
+        self._pod_signers = sorted(pod_signers, key=lambda p: not traits_of(p).signs_alike)
+        self._alike = sum(traits_of(p).signs_alike for p in pod_signers)
+        """How many of them, the first ones, sign pods that are alike equally."""
         signed = frozenset(p.name for p in signers)
         self._without = [p.name for p in plugins if p.name not in signed]
         """Plugins that sign nothing. With any of them, each pod gets a class of its own."""
@@ -65,6 +69,15 @@ class Signatures:
             return None
         fragments = self._fragments(self._pod_signers, pod)
         return None if fragments is None else (number, pod.namespace, *fragments)
+
+    def is_of(self, signature: Hashable, pod: Pod, *, is_alike: bool) -> bool:
+        """Reports whether the pod's signature is this one. `is_alike`: a pod that is alike has got it in this step, since when only
+        pods with that spec were placed.
+        """
+        if not is_alike or pod.spec.pod_affinity is not None:
+            return self.of(pod) == signature
+        assert isinstance(signature, tuple), "the known pod is signed"
+        return self._fragments(self._pod_signers[self._alike :], pod) == [*signature[2 + self._alike :]]
 
     def forget_all(self) -> None:
         """Drops the cached specs. No number is ever reused."""

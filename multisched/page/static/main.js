@@ -4,6 +4,7 @@ import { forgetToken, hasToken, NoDocument, read, setToken } from "./api.js";
 import { addressOf, el, replace, visible } from "./dom.js";
 import { follow, retry } from "./stream.js";
 import { decisions } from "./views/decisions.js";
+import { find } from "./views/find.js";
 import { forecast } from "./views/forecast.js";
 import { nodes } from "./views/nodes.js";
 import { overview } from "./views/overview.js";
@@ -23,7 +24,7 @@ import { work } from "./views/work.js";
  *   open: (root: Element, args: string[], app: App) => {refresh: () => Promise<number | void>, onOverview?: (doc: object) => void}}} View
  */
 /** @type {View[]} */
-const VIEWS = [overview, pending, nodes, decisions, pod, teams, forecast, work, tryIt];
+const VIEWS = [overview, pending, nodes, decisions, pod, teams, forecast, work, tryIt, find];
 
 /** When a document is read again that could not be read, for instance because the leader changes. */
 const RETRY_MS = 5_000;
@@ -57,24 +58,15 @@ class App {
     setInterval(() => this.readAgain(), 1000);
   }
 
-  /** The field that opens a pod or a node by its name, from every view. */
+  /** The field that finds a pod or a node by its name, or a part of it, from every view. */
   fillFind(form) {
-    const input = el("input", { type: "search", name: "find", size: "22", "aria-label": "Pod or node", placeholder: "namespace/pod, or node", spellcheck: "false", autocapitalize: "off" });
-    replace(form, input, " ", el("button", {}, "Open"));
-    form.addEventListener("submit", async (event) => {
+    const input = el("input", { type: "search", name: "find", size: "22", "aria-label": "Pod or node", placeholder: "pod or node", spellcheck: "false", autocapitalize: "off" });
+    replace(form, input, " ", el("button", {}, "Find"));
+    form.addEventListener("submit", (event) => {
       event.preventDefault();
-      const text = input.value.trim(), [namespace, name] = text.split("/");
-      if (text) location.hash = addressOf(name !== undefined ? ["pod", namespace, name] : await this.isNode(text) ? ["nodes", text] : ["pod", "default", text]);
+      const text = input.value.trim();
+      if (text) location.hash = addressOf(["find", text]);
     });
-  }
-
-  async isNode(name) {
-    try {
-      return Boolean(await read(["nodes", name]));
-    } catch (error) {
-      if (!(error instanceof NoDocument)) throw error;
-      return false;
-    }
   }
 
   /** Reads the overview once: at the start, and when there is no stream. */

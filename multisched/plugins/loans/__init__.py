@@ -1,1 +1,1 @@
-"""Loans: one domain's nodes work for another, and come back in time."""
+"""Loans: a domain uses capacity of another domain's nodes, and returns it in time."""

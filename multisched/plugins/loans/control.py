@@ -1,8 +1,8 @@
-"""The background task of a borrowing domain: opens and closes loans, and gives back what pods hold beyond them.
+"""The background task of a borrowing domain: opens and closes loans, and returns what pods hold beyond them.
 
-Every second it compares what pods hold on rows on loan with what they may hold. Pods are told, and evicted after their notice. Every
-process does the first part, so that it knows the state when it takes over; only the leader writes. It computes for milliseconds at a
-time: rows are handled one after the other, with pauses.
+Every second it compares what pods hold on rows on loan with what they may hold. Pods get a notice, and are evicted when it ends. Every
+process does the comparison, so that it knows the state when it takes over; only the leader writes. Rows are handled in steps of
+milliseconds, with other tasks in between.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ PERIOD_S: Final = 1.0
 ROWS_PER_STEP: Final = 20
 WRITES_AT_ONCE: Final = 16
 REMOVE_GRACE_S: Final = 1
-"""Grace period of a deletion that is overdue: the shortest that still lets the kubelet end the containers."""
+"""Grace period of an overdue deletion: the shortest with which the kubelet still stops the containers."""
 REPEAT_S: Final = 10.0
 REPORT_S: Final = 60.0
 NEED_MAX_S: Final = 900.0
-"""What a gang needs is forgotten so long after it was last tried."""
+"""The need of a gang is forgotten this long after its last attempt."""
 ACTION: Final = "Lending"
 RETRIED: Final = frozenset({WriteAnswer.THROTTLED, WriteAnswer.UNKNOWN})
 """Answers after which the next turn writes again."""
@@ -51,7 +51,7 @@ class LoanControl:
         self._context = context
         self._on_opened = on_opened
         self._needed: set[tuple[str, int]] = set()
-        """uids and rows of the needs that there were at the last look."""
+        """uids and rows of the needs at the last check."""
 
     async def run(self, ports: BackgroundPorts) -> None:
         while True:
@@ -91,7 +91,7 @@ class LoanControl:
                 await asyncio.sleep(0)
 
     def _set_open(self, pool: Pool, number: int, loan: LoanTerms, now_s: float) -> bool:
-        """Opens or closes the loan; returns True if all that is held must come back."""
+        """Opens or closes the loan; returns True if everything held must be returned."""
         closes_s = loan.closes_s(now_s)
         before_s = 0.0 if loan.returns is None else loan.returns.deadline_s
         is_open = closes_s is not None and closes_s - now_s > before_s
@@ -100,7 +100,7 @@ class LoanControl:
         return not is_open and loan.returns is not None
 
     def _excess(self, pool: Pool, loan: LoanTerms, rows: Rows, *, is_closing: bool) -> dict[int, Mapping[str, int]]:
-        """Returns row -> resource -> what the pods hold too much; rows where that is nothing are left out."""
+        """Returns row -> resource -> amount that the pods hold beyond the loan; only rows with such an amount."""
         if not len(rows):
             return {}
         if is_closing:
@@ -127,7 +127,7 @@ class LoanControl:
         return f"{loan.lender} needs it"
 
     def _drop_needs(self) -> None:
-        """Forgets needs of pods that do not wait any longer, or not for that row. If a need has ended, refused pods may fit."""
+        """Forgets needs of pods that no longer wait, or not for that row. If a need has ended, refused pods may fit."""
         needs = self._ledger.needs
         before, self._needed = self._needed, {(need.pod.uid, need.row) for need in needs.all()}
         if not before <= self._needed:
@@ -157,7 +157,7 @@ class _Writes:
         return self._clock.now().timestamp()
 
     async def carry_out(self) -> None:
-        """Withdraws, tells and evicts; each pod at most once."""
+        """Withdraws notices, gives new ones, and evicts; each pod at most once."""
         kept = self._recalls.kept(self._now_s())
         fresh = [told for told in self._recalls.told.values() if not told.is_written]
         async with asyncio.TaskGroup() as tasks:
@@ -181,7 +181,7 @@ class _Writes:
                 tasks.create_task(self._evict_all(unit))
 
     async def _tell(self, told: Told) -> None:
-        """Tells the pod; its notice runs from now. If the API server does not take it, the next turn tries again."""
+        """Writes the notice to the pod; the notice period begins now. If the API server does not accept it, the next turn tries again."""
         async with self._gate:
             told.since_s = self._now_s()
             until = told.notice
@@ -205,7 +205,7 @@ class _Writes:
         self._record("Normal", told, "LoanRecallWithdrawn", "not evicted: the capacity is not needed any more")
 
     async def _evict_all(self, unit: Sequence[Told]) -> None:
-        """Evicts pods that go together: none, if a budget protects one of them and its time is not over."""
+        """Evicts pods that must be evicted together: none if a budget protects one of them and it is not overdue."""
         now_s = self._now_s()
         if len(unit) > 1 and any(now_s < one.overdue_s for one in unit):
             for one in unit:

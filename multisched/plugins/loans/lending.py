@@ -1,7 +1,8 @@
 """The background task of a lending domain: what it keeps for its own growth, and how much idle capacity it offers.
 
-Every half minute. Without a measurement, nothing new of idle capacity is lent, and what is held stays; a forecast that is missing or old
-leaves the current use and its usual errors. Both are said in `/readyz?verbose` and in `multisched loans`.
+Runs every 30 s. Without a recent measurement, no further idle capacity is lent, and held capacity is not recalled. If the forecast is
+missing or too old, the offer follows from the current use and its usual error. `/readyz?verbose` reports both, `multisched loans` only
+a missing measurement.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ STALE_FORECAST_S: Final = 3 * 86_400.0
 NODES_PER_STEP: Final = 200
 USES_PER_STEP: Final = 5_000
 
-WORTH: Final = {CPU: 100, MEMORY: 128 * 2**20}
-"""More of a resource on a row, from which on refused pods are tried again; of others 1."""
+RETRY_INCREASE_MIN: Final = {CPU: 100, MEMORY: 128 * 2**20}
+"""Resource -> smallest increase on a row for which refused pods are retried; 1 for other resources."""
 
 IdlePods = Mapping[int, Sequence[Pod]]
 """Row -> pods that use idle capacity."""
@@ -58,11 +59,11 @@ class Lending:
         self._measured_s = 0.0
         self._measured: Measured = {}
         self.problem = ""
-        """Why less is offered than could be, for people; empty: nothing is wrong."""
+        """Why less is offered than could be, as a text for people; empty if nothing is wrong."""
 
     @property
-    def lends(self) -> bool:
-        """Reports whether the domain lends with a reserve or idle capacity: only then there is something to do."""
+    def has_loans_with_return(self) -> bool:
+        """Reports whether the domain lends with a return; other loans need no background task."""
         return any(True for _ in self._loans())
 
     async def run(self, ports: BackgroundPorts) -> None:
@@ -72,10 +73,10 @@ class Lending:
             if any(loan.is_idle for _, _, loan in self._loans()):
                 await self._measure(now_s, problems)
             for pool, number, loan in list(self._loans()):
-                idle = await self._idle_pods(pool, number) if loan.is_idle else NO_PODS
+                idle_pods = await self._idle_pods(pool, number) if loan.is_idle else NO_PODS
                 rows = (pool.loan_of == number).nonzero()[0]
                 if len(rows) and loan.is_idle:
-                    self._offer(pool, number, loan, rows, idle, now_s, problems)
+                    self._offer(pool, number, loan, rows, idle_pods, now_s, problems)
                 elif len(rows):
                     self._reserve(pool, number, loan, rows, now_s, problems)
                 await asyncio.sleep(0)
@@ -96,7 +97,7 @@ class Lending:
         self, pool: Pool, number: int, loan: LoanTerms, rows: Rows, now_s: float, problems: dict[str, None]
     ) -> None:
         """Sets what is kept on each row for the lender's growth within notice and grace."""
-        assert loan.returns is not None, "only such loans have a reserve"
+        assert loan.returns is not None, "a loan without a return has no reserve"
         within_s = loan.returns.notice_s + loan.returns.grace_s
         is_less = False
         for resource in sorted(loan.resources):
@@ -159,32 +160,32 @@ class Lending:
         number: int,
         loan: LoanTerms,
         rows: Rows,
-        idle: IdlePods,
+        idle_pods: IdlePods,
         now_s: float,
         problems: dict[str, None],
     ) -> None:
-        """Sets how much idle capacity of each row may be used. `idle`: pods whose use does not count."""
+        """Sets how much idle capacity of each row may be used. `idle_pods`: pods whose use does not count."""
         is_stale = now_s - self._measured_s > STALE_MEASUREMENT_S
         is_more = self._ledger.set_frozen(pool, number, is_frozen=is_stale) and not is_stale
         if is_stale:
             problems[f"loan {loan.name}: nothing new is lent, because there is no current measurement"] = None
             return
         for resource in sorted(loan.resources & self._measured.keys()):
-            fresh = self._idle(pool, number, loan, resource, rows, idle, now_s, problems)
+            fresh = self._idle_offer(pool, number, loan, resource, rows, idle_pods, now_s, problems)
             before = pool.at(pool.offer, resource, rows)
             if self._ledger.set_rows(pool.offer, pool, resource, rows, fresh):
                 is_more |= is_worth_a_try(resource, fresh - before)
         if is_more:
             self._on_more()
 
-    def _idle(
+    def _idle_offer(
         self,
         pool: Pool,
         number: int,
         loan: LoanTerms,
         resource: str,
         rows: Rows,
-        idle: IdlePods,
+        idle_pods: IdlePods,
         now_s: float,
         problems: dict[str, None],
     ) -> Int64:
@@ -195,30 +196,34 @@ class Lending:
         key = self._ledger.pools.index(pool), number, resource
         return_s = loan.returns.notice_s + loan.returns.grace_s + STEP_S
         outlook = self._outlooks.setdefault(key, UseOutlook(return_s))
-        predicted = self._predicted(resource, rows, idle, now_s, outlook.ahead_s)
+        predicted = self._predicted(resource, rows, idle_pods, now_s, outlook.ahead_s)
         if predicted is None:
-            problems[f"loan {loan.name}: no forecast of {resource}; lent by the current use alone"] = None
+            problems[f"loan {loan.name}: no forecast of {resource}; the offer follows from the current use alone"] = (
+                None
+            )
         names = tuple(nodes.node(row).name for row in rows.tolist())
         needs = outlook.needs(names, allocatable, used, predicted)
         limit: Float64 = allocatable * np.float64(loan.threshold_percent / 100.0) - loan.headroom.get(resource, 0)
         return idle_offer(limit, needs, self._ledger.held_idle(resource, rows))
 
     def _predicted(
-        self, resource: str, rows: Rows, idle: IdlePods, now_s: float, ahead_s: Iterable[float]
+        self, resource: str, rows: Rows, idle_pods: IdlePods, now_s: float, ahead_s: Iterable[float]
     ) -> list[Float64] | None:
         source = self._peaks.source
         if source is None:
             return None
         found = []
         for within_s in ahead_s:
-            one = source.predicted_use(resource, rows, now_s, now_s + within_s, idle)
+            one = source.predicted_use(resource, rows, now_s, now_s + within_s, idle_pods)
             if one is None or now_s - one.learned_s > STALE_FORECAST_S:
                 return None
             found.append(one.amounts)
         return found
 
     async def _idle_pods(self, pool: Pool, number: int) -> IdlePods:
-        """Returns row -> pods that use idle capacity, of the loan's rows with such pods of the pool. Pauses: there may be 100,000."""
+        """Returns row -> pods that use idle capacity, for rows of the loan with pods of the pool. Yields to other tasks every
+        NODES_PER_STEP rows, because there may be 100,000 rows or pods.
+        """
         rows, found = (pool.loan_of == number).nonzero()[0], dict[int, list[Pod]]()
         for count, row in enumerate(rows[self._ledger.has_pods(pool, rows)].tolist(), 1):
             found[row] = [pod for pod in self._context.nodes.pods_on(row) if idle_demand(pod)]
@@ -228,5 +233,5 @@ class Lending:
 
 
 def is_worth_a_try(resource: str, more: Int64) -> bool:
-    """Reports whether so much more, int64[rows], may be enough for a pod that was refused."""
-    return bool((more >= WORTH.get(resource, 1)).any())
+    """Reports whether the increase of any row, int64[rows], is large enough to retry refused pods."""
+    return bool((more >= RETRY_INCREASE_MIN.get(resource, 1)).any())

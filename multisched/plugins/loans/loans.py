@@ -204,7 +204,7 @@ class BorrowingLoans(Loans):
 
     async def run(self, ports: BackgroundPorts) -> None:
         async with asyncio.TaskGroup() as tasks:
-            if self.lending.lends:
+            if self.lending.has_loans_with_return:
                 tasks.create_task(super().run(ports))
             await self.control.run(ports)
 

@@ -74,6 +74,6 @@ class Needs:
             del self._on_row[known.row], self._sums[known.row]
 
     def drop_row(self, row: int) -> None:
-        """Forgets what is needed on a row whose node is gone."""
+        """Forgets what is needed on a row whose node was deleted."""
         for need in self.on(row):
             self.drop(need.pod.uid)

@@ -1,7 +1,7 @@
 """How much a lender can spare: the arithmetic of reserves for its growth, and of idle capacity. Pure; amounts are int64 or float64[rows].
 
-Unrequested capacity: the lender's growth within the time in which it cannot get capacity back is kept free, once for all rows on loan.
-Idle capacity: what the threshold leaves of the use to expect (the current one, with the growth of the forecast) and of its usual error.
+Unrequested capacity: what the lender's requests may grow by before capacity can be returned is kept free, once for all rows on loan.
+Idle capacity: the threshold, less the expected use (the current use plus the growth of the forecast), less its usual error.
 Sources: Koordinator's batch resources subtract the current use; "Take it to the limit" (EuroSys 2021) the predicted peak.
 """
 
@@ -30,7 +30,7 @@ RETURN_SHARE: Final = 0.99
 """Of errors that are covered until capacity can be back: an error that is not covered takes a node over the threshold."""
 LEND_AHEAD_S: Final = 900.0
 LEND_SHARE: Final = 0.90
-"""Of errors that are covered for the time of new work: an error that is not covered costs an eviction, and only if nothing ends."""
+"""Of errors that are covered for the time of new work: an error that is not covered costs an eviction, and only if no pod ends."""
 
 
 class RequestHistory:
@@ -49,8 +49,8 @@ class RequestHistory:
         return len(self._sums) * STEP_S >= LEARNED_MIN_S
 
     def rise(self, within_s: float) -> float:
-        """Returns how much the sum is expected to rise within so many seconds: the larger one of the 99th percentile of all rises, and of
-        the rise at this time yesterday, an hour around it included. 0 without enough history.
+        """Returns how much the sum is expected to rise within so many seconds: the larger one of the 99th percentile of all rises and the
+        largest rise within half an hour of this time yesterday. 0 without enough history.
         """
         if not self.is_known:
             return 0.0
@@ -126,8 +126,8 @@ class UseErrors:
 
 
 class UseOutlook:
-    """What rows on loan will need. Two times matter: within the first, capacity on loan can come back, so what is held must be given
-    back only for what is needed within it. In the second, work that begins now is still running, so what is needed within it is not
+    """What rows on loan will need. Two times matter. Within the first, capacity on loan can be recalled, so held capacity must be returned
+    only for what is needed within it. Within the second, work that begins now is still running, so what is needed within it is not
     lent to new work.
     """
 

@@ -1,7 +1,7 @@
-"""Recalls: which pods of a borrower were told to give capacity back, and which are due. No clock, no I/O.
+"""Recalls: which pods of a borrower have a notice to give capacity back, and which notices have ended. No clock, no I/O.
 
-Owned by the background task of the borrower. What pods hold beyond their loan is known from the ledger at any moment; this adds only
-since when pods have been told. That stands in an annotation on the pods, too, so that the next leader goes on where this one ended.
+Owned by the background task of the borrower. The ledger knows at any moment what pods hold beyond their loan; this adds only the time of
+each notice. An annotation on the pod has it, too, so that the next leader continues the notices of this one.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from multisched.plugins.loans.terms import LoanTerms, ReturnTerms
 from multisched.plugins.loans.victims import Unit, covers, least_loss
 
 LOAN_NOTICE: Final = "multisched.io/loan-notice"
-"""Annotation of a pod that was told: the earliest time of its eviction (RFC 3339)."""
+"""Annotation of a pod that has a notice: the earliest time of its eviction (RFC 3339)."""
 BELIEVED_S: Final = 10.0
-"""A process that takes over keeps the notices of its predecessor for so long, until it knows what waiting pods need."""
+"""Time for which a new leader withdraws none of its predecessor's notices, until it knows what waiting pods need."""
 RETRIES_SPARED: Final = 3
-"""A pod whose job has at most so many retries left is spared; with one less, ten times as much."""
+"""A pod whose job has at most this many retries left is evicted after others; each retry less counts ten times as much."""
 FEW_RETRIES_ROOM: Final = 2
-"""Times the demand of such a pod that must be free for it to start on idle capacity."""
+"""Multiple of the demand of such a pod that must be free for it to start on idle capacity."""
 HOUR_S: Final = 3_600.0
 OWNERS_MAX: Final = 10_000
 
 
 class Told(msgspec.Struct):
-    """A pod that was told to give capacity back. Times are epoch seconds."""
+    """A pod that has a notice to give capacity back. Times are epoch seconds."""
 
     pod: Pod
     row: int
@@ -48,9 +48,9 @@ class Told(msgspec.Struct):
     since_s: float
     why: str
     is_written: bool = False
-    """Its annotation was written, or cannot be: its notice runs."""
+    """The annotation was written, or cannot be written: the notice period has begun."""
     is_chosen: bool = False
-    """A pod that must be evicted together with it was: it follows in any case."""
+    """A pod that must be evicted together with this one was evicted; so this one is evicted in any case."""
     evicted_s: float | None = None
     """When its eviction was sent."""
     removed_s: float | None = None
@@ -59,7 +59,7 @@ class Told(msgspec.Struct):
 
     @property
     def returns(self) -> ReturnTerms:
-        assert self.loan.returns is not None, "only pods on such loans are told"
+        assert self.loan.returns is not None, "pods on a loan without a return get no notice"
         return self.loan.returns
 
     @property
@@ -68,12 +68,12 @@ class Told(msgspec.Struct):
         return self.since_s + self.returns.notice_s
 
     def is_due(self, now_s: float) -> bool:
-        """Reports whether its notice is over."""
+        """Reports whether its notice period has ended."""
         return self.is_written and now_s >= self.due_s
 
     @property
     def overdue_s(self) -> float:
-        """From this time on it is deleted against its budgets, or with a shorter grace period."""
+        """From this time on, it is deleted even if budgets protect it, or with a shorter grace period."""
         if self.evicted_s is not None:
             return self.evicted_s + self.returns.grace_s
         return self.since_s + self.returns.deadline_s - self.returns.grace_s
@@ -85,7 +85,7 @@ class Told(msgspec.Struct):
 
 
 class Recall(msgspec.Struct):
-    """Capacity of one row that has to come back."""
+    """Capacity of one row that must be returned."""
 
     pool: Pool
     loan: LoanTerms
@@ -93,14 +93,14 @@ class Recall(msgspec.Struct):
     since_s: float
     why: str
     excess: Mapping[str, int] = {}
-    """As it was last seen, with what leaving pods hold."""
+    """As of the last check, with what leaving pods hold."""
     owed: dict[str, deque[tuple[float, int]]] = {}
-    """Resource -> parts of the excess, each with the time since when it has been asked for, the oldest first."""
+    """Resource -> parts of the excess, each with the time at which it was recalled, the oldest first."""
     is_late: bool = False
     """A part of it has passed its deadline."""
 
     def update(self, excess: Mapping[str, int], now_s: float, deadline_s: float) -> None:
-        """Sets the excess. What is returned pays for the oldest part; what is more has a deadline of its own."""
+        """Sets the excess. Returned amounts are subtracted from the oldest parts; an increase is a new part with its own deadline."""
         for name in {*self.excess, *excess}:
             parts = self.owed.setdefault(name, deque())
             more = excess.get(name, 0) - self.excess.get(name, 0)
@@ -123,10 +123,10 @@ class RecallCounts(msgspec.Struct):
     """Recalls that were not complete at their deadline."""
     told: int = 0
     withdrawn: int = 0
-    """Told pods that were kept, because others gave the capacity back, or it was not needed any more."""
+    """Notices withdrawn because other pods returned the capacity, or it was no longer needed."""
     evicted: int = 0
     removed: int = 0
-    """Pods that were deleted against their budgets, or with a shorter grace period."""
+    """Pods that were deleted although budgets protected them, or with a shorter grace period."""
     refused: int = 0
     """Refused evictions."""
     lost_core_s: float = 0.0
@@ -152,7 +152,7 @@ class Recalls:
     # -- leadership --------------------------------------------------------------------------------------------------
 
     def follow(self, *, leads: bool, now_s: float) -> bool:
-        """Notes whether the process leads; only then pods are told. Returns True if it has just taken over: call `adopt` next."""
+        """Records whether the process leads; only a leader gives notices. Returns True if it has just taken over: call `adopt` next."""
         if not leads:
             self.told.clear()
             self._unwithdrawn.clear()
@@ -163,16 +163,16 @@ class Recalls:
         return False
 
     def adopt(self, pool: Pool, loan: LoanTerms, row: int, now_s: float) -> None:
-        """Takes over the notices that the former leader wrote on pods of the row. Later ones are not believed: this process has
-        written all others itself.
+        """Takes over the notices that the former leader wrote on pods of the row. Annotations that appear later are ignored: this process
+        has its own record of the notices that it gave.
         """
-        assert loan.returns is not None, "only on such loans pods are told"
+        assert loan.returns is not None, "pods on a loan without a return get no notice"
         for pod in self._pods(pool, row):
             until_s = _notice_s(pod)
             if until_s is None or pod.uid in self.told:
                 continue
             since_s = min(now_s, until_s - loan.returns.notice_s)
-            told = Told(pod, row, loan, since_s, "a former leader told it", is_written=since_s < now_s)
+            told = Told(pod, row, loan, since_s, "a former leader gave the notice", is_written=since_s < now_s)
             key = self._context.gangs.key_of(pod.uid)
             told.is_chosen = key is not None and now_s >= told.due_s and self._context.gangs.needs(key) > 0
             self.told[pod.uid] = told
@@ -180,14 +180,14 @@ class Recalls:
     # -- one row -----------------------------------------------------------------------------------------------------
 
     def see(self, pool: Pool, loan: LoanTerms, row: int, excess: Mapping[str, int], why: str, now_s: float) -> None:
-        """Handles what the pool holds too much on a row: tells pods as far as others that were told or are leaving do not suffice."""
+        """Handles what the pool holds beyond its loan on a row: gives notices if leaving pods and earlier notices do not free enough."""
         key = self._ledger.pools.index(pool), row
         recall = self.open.get(key)
         if recall is None:
             recall = self.open[key] = Recall(pool, loan, row, now_s, why)
             self.counts.recalls += 1
         pods = self._pods(pool, row)
-        assert loan.returns is not None, "only such loans are recalled"
+        assert loan.returns is not None, "a loan without a return is not recalled"
         was_late = recall.is_late
         recall.update(excess, now_s, loan.returns.deadline_s)
         self.counts.late += recall.is_late and not was_late
@@ -203,12 +203,12 @@ class Recalls:
                 self._tell(pod, row, loan, why, now_s)
 
     def ended(self, keys: Iterable[tuple[int, int]]) -> None:
-        """Ends the recalls of rows on which no pod holds too much any more."""
+        """Ends the recalls of rows on which pods no longer hold more than the loan."""
         for key in keys:
             del self.open[key]
 
     def due(self, recall: Recall, now_s: float) -> list[list[Told]]:
-        """Returns the told pods to evict now, so that least work is lost: none before its time. The pods of an entry go together."""
+        """Returns the pods to evict now, with the least work lost, among those whose notice has ended. Each entry is evicted together."""
         pods = self._pods(recall.pool, recall.row)
         left = self._left(recall.excess, pods)
         if not left:
@@ -224,9 +224,9 @@ class Recalls:
         return [[self.told[pod.uid] for pod in unit.pods] for unit in least_loss(units, left)]
 
     def kept(self, now_s: float) -> list[Told]:
-        """Returns the pods whose notice has to be removed, because their capacity is not needed any more.
+        """Returns the pods whose notice must be removed, because their capacity is no longer needed.
 
-        Told pods that are gone are forgotten.
+        Also forgets the notices of pods that are no longer on a node.
         """
         assert self._leads_since_s is not None, "only a leader writes"
         is_sure = now_s >= self._leads_since_s + BELIEVED_S
@@ -247,7 +247,7 @@ class Recalls:
         return list(self._unwithdrawn.values())
 
     def withdrawn(self, told: Told) -> None:
-        """Notes that the pod's annotation was removed, or cannot be."""
+        """Records that the pod's annotation was removed, or cannot be removed."""
         self._unwithdrawn.pop(told.pod.uid, None)
 
     def evicted(self, told: Told, now_s: float) -> None:
@@ -301,7 +301,7 @@ class Recalls:
         return lost_core_s(pod, self._ledger.demand(pod).get(CPU, 0), now_s)
 
     def _spared(self, pod: Pod, now_s: float) -> int:
-        """Returns how much the pod should be spared; 0 for most pods."""
+        """Returns the weight with which the pod is spared; 0 for most pods."""
         left = retries_of(pod, self._context.objects)
         if left is not None and left <= RETRIES_SPARED:
             return int(10 ** (RETRIES_SPARED - left))
@@ -324,7 +324,7 @@ class Recalls:
         return len(times)
 
     def _to_tell(self, units: Sequence[Unit], left: Mapping[str, int], notice_s: float, now_s: float) -> list[Unit]:
-        """Returns the units that have to be told: those that were, those that will probably end in time, then the cheapest."""
+        """Returns the units that need a new notice: those that will probably end in time, then those with the least loss."""
         rest = _without(left, [unit for unit in units if self._is_told(unit)])
         if not rest:
             return []
@@ -387,7 +387,7 @@ def lost_core_s(pod: Pod, cpu_milli: int, now_s: float) -> float:
 
 
 def saved_until_s(pod: Pod) -> float:
-    """Returns since when work would be lost: the start, or a later checkpoint that the job published. Infinite before the start."""
+    """Returns the time from which on work would be lost: the start, or a later checkpoint of the job. Infinite before the start."""
     if not pod.started_s:
         return math.inf
     return max(pod.started_s, checkpoint_s(pod.annotations) or 0.0)
@@ -402,7 +402,7 @@ def _notice_s(pod: Pod) -> float | None:
 
 
 def _without(left: Mapping[str, int], units: Iterable[Unit]) -> dict[str, int]:
-    """Returns what is left after these units are gone; empty: they suffice."""
+    """Returns the excess that remains after these units are evicted; empty if they suffice."""
     units = tuple(units)
     if covers(units, left):
         return {}

@@ -1,4 +1,4 @@
-"""The terms of loans: which rows of a lender a borrower may use, how much of them, when, and how capacity comes back.
+"""The terms of loans: which rows of a lender a borrower may use, how much of them, when, and how capacity is returned.
 
 Values; compiled from the configuration (`multisched.config.loans`). Epoch seconds; reads no clock.
 """
@@ -66,16 +66,16 @@ class OpenHours(msgspec.Struct, frozen=True):
 
 
 class ReturnTerms(msgspec.Struct, frozen=True):
-    """How capacity comes back to the lender."""
+    """How capacity is returned to the lender."""
 
     notice_s: float
-    """From the moment at which a pod is told until it is evicted."""
+    """Time between the notice to a pod and its eviction."""
     grace_s: float
-    """What an evicted pod may take to end, at most."""
+    """Time that an evicted pod has to terminate."""
     deadline_s: float
-    """From the recall until all is back: `deadline_s - grace_s` after it, budgets of disruptions no longer protect pods."""
+    """From the notice until everything is returned: `deadline_s - grace_s` after it, PodDisruptionBudgets no longer protect pods."""
     evictions_per_owner: int
-    """Evicted pods of one owner and hour, after which pods of other owners are taken first."""
+    """Number of evicted pods of one owner in an hour after which pods of other owners are evicted first."""
 
 
 class LoanTerms(msgspec.Struct, frozen=True):

@@ -68,7 +68,7 @@ class ElasticQuota:
     name = QUOTA
     view = "quotas"
     depends_on = Dependency.CACHE_KEY
-    traits = Traits(reads_objects=(*QUOTA_KINDS, ObjectKind.POD_DISRUPTION_BUDGET))
+    traits = Traits(signs_alike=True, reads_objects=(*QUOTA_KINDS, ObjectKind.POD_DISRUPTION_BUDGET))
     status_kinds = QUOTA_KINDS
     kept_kind = ObjectKind.ELASTIC_QUOTA_TREE
 

@@ -99,7 +99,7 @@ class GangReclaim:
     def _found(self, pod: Pod, dry_run: DryRun, floors: Floors) -> Sequence[Pod]:
         whole, ledger = self._whole.claim, self._whole.ledger
         own = claim_of(ledger, pod, nominated=self._nominated())
-        claim = replace(own, entitled=whole.entitled, priority=whole.priority)
+        claim = replace(own, entitled_levels=whole.entitled_levels, priority=whole.priority)
         reclaim = self._again(claim, self._taken.keys(), floors)
         no_cap = EvictionLimit(inf)  # the caller applies the limit to the victims of all members together
         search = NodeSearch(self._nodes, reclaim, dry_run, self._terminating(), self.rule, no_cap, self._compared)

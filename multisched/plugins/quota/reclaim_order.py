@@ -137,7 +137,7 @@ class ReclaimOrder:
         """Returns an upper bound on the amount held by evictable units of the leaf."""
         level = self.ledger.levels[leaf]
         used = self.base.used(level, resource)
-        borrowed = [one for one in self.claim.asked if self.base.are_over((level,), one)]
+        borrowed = [one for one in self.claim.guaranteed if self.base.exceed_min((level,), one)]
         if leaf == self.own or borrowed != [resource]:
             return used
         largest = self.ledger.largest(leaf, resource)
@@ -160,7 +160,7 @@ class ReclaimOrder:
     def without(self, victims: Iterable[Pod], before: Removal | None = None) -> Removal | None:
         """Returns the removal of all victims; None if they may not be evicted together. `before`: earlier victims, of other gangs."""
         removal = (before or self.base).copy()
-        return removal if all(map(removal.displace, self.together(victims))) else None
+        return removal if all(map(removal.remove_if_evictable, self.together(victims))) else None
 
     # -- order -----------------------------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class ReclaimOrder:
         return (leaf == self.own, -self.reclaimable_leaves[leaf], leaf, *self._keys(unit)[key])
 
     def _keys(self, unit: Unit) -> tuple[Key, Key, Key]:
-        size = sum(unit.held.get(resource, 0) for resource in self.claim.asked)
+        size = sum(unit.held.get(resource, 0) for resource in self.claim.guaranteed)
         members = len(unit.pods) if unit.gang else 0
         best = (unit.priority, members, -unit.started_s, size)
         return best, (-size, *best), (size, *best)

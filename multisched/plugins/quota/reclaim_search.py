@@ -104,7 +104,7 @@ class Search:
                 return False
         else:
             is_spared = not gang or bool(unit.gang) or self._alone[gang] < self._order.gangs.surplus(gang)
-            if not is_spared or not self._removal.displace(unit):
+            if not is_spared or not self._removal.remove_if_evictable(unit):
                 return False
         self._units.append(unit)
         self._alone[gang] += bool(gang) and not unit.gang
@@ -128,7 +128,7 @@ class Search:
     def _removal_of(self, units: Iterable[Unit]) -> Removal | None:
         """Returns the removal of exactly these units; None if they may not be evicted together."""
         removal = self._order.base.copy()
-        return removal if all(map(removal.displace, units)) else None
+        return removal if all(map(removal.remove_if_evictable, units)) else None
 
     def _breaks(self, unit: Unit) -> bool:
         """Reports whether evicting the unit would violate a budget."""

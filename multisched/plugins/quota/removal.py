@@ -6,9 +6,10 @@ its min. The *reach* of a pod extends from its leaf upward while it is entitled,
 leaves below these levels. The *common level* of two leaves is the lowest level above both. A leaf *borrows* a resource if
 each level from the leaf to just below the common level uses more of it than its min; the resource must count at all of them.
 
-A set of pods may be evicted if each of them could return, with the others still evicted, only by borrowing. So no victim is
-entitled to capacity afterwards. Every subset of such a set may be evicted, too, in any order. For a gang that is evicted
-whole, this must hold for its minimum. In the claim's own leaf, any number of pods of lower priority may be evicted.
+A set of pods may be evicted if, after all are evicted, adding back any one of them leaves each level from its leaf to just
+below the common level above its min, for the resource for which it was evicted. So no victim is entitled to capacity
+afterwards. Every subset of such a set may be evicted, too, in any order. For a gang that is evicted whole, this must hold
+for its minimum. In the claim's own leaf, any number of pods of lower priority may be evicted.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ class Claim(msgspec.Struct, frozen=True):
     """One pod, or the members of a gang that start together. All are of one leaf."""
     items: Items
     """Their total amounts."""
-    asked: tuple[str, ...]
+    guaranteed: tuple[str, ...]
     """Requested resources of which some level has a min."""
     reclaimable: tuple[str, ...]
-    """Those of `asked` that may be reclaimed: those that the leaf names, or all if it names none."""
+    """Those of `guaranteed` that may be reclaimed: those that the leaf names, or all if it names none."""
     levels: tuple[Level, ...]
     """Its leaf and all levels above."""
-    entitled: int
+    entitled_levels: int
     """Number of consecutive levels, from the leaf upward, at which the claim is entitled."""
     nominated: Nominated
     """Amounts of nominated pods by level, without the claim's own pods."""
@@ -60,23 +61,23 @@ class Claim(msgspec.Struct, frozen=True):
 
     @property
     def is_entitled(self) -> bool:
-        return self.entitled > 0
+        return self.entitled_levels > 0
 
 
 def claim_of(ledger: QuotaLedger, *pods: Pod, nominated: Nominated = NOTHING) -> Claim:
-    items, levels = _together(ledger.amounts, pods), ledger.levels_of(pods[0])
-    asked = tuple(resource for resource, amount in items if amount and resource in ledger.guaranteed)
-    amounts, entitled = dict(items), 0
+    items, levels = _total_amounts(ledger.amounts, pods), ledger.levels_of(pods[0])
+    guaranteed = tuple(resource for resource, amount in items if amount and resource in ledger.guaranteed)
+    amounts, entitled_levels = dict(items), 0
     for level in levels:
-        if not _stays_within_min(level, asked, amounts, nominated.get(level.at, NO_AMOUNTS)):
+        if not _stays_within_min(level, guaranteed, amounts, nominated.get(level.at, NO_AMOUNTS)):
             break
-        entitled += 1
-    named = tuple(resource for resource in asked if levels and levels[0].names(resource))
+        entitled_levels += 1
+    named = tuple(resource for resource in guaranteed if levels and levels[0].names(resource))
     priority = min(pod.spec.priority for pod in pods)
-    return Claim(pods, items, asked, named or asked, levels, entitled, nominated, priority)
+    return Claim(pods, items, guaranteed, named or guaranteed, levels, entitled_levels, nominated, priority)
 
 
-def _together(of: PodAmounts, pods: tuple[Pod, ...]) -> Items:
+def _total_amounts(of: PodAmounts, pods: tuple[Pod, ...]) -> Items:
     if len(pods) == 1:
         return of.items(pods[0])
     amounts: Counter[str] = Counter()
@@ -86,9 +87,9 @@ def _together(of: PodAmounts, pods: tuple[Pod, ...]) -> Items:
 
 
 def _stays_within_min(
-    level: Level, asked: Iterable[str], amounts: Mapping[str, int], nominated: Mapping[str, int]
+    level: Level, guaranteed: Iterable[str], amounts: Mapping[str, int], nominated: Mapping[str, int]
 ) -> bool:
-    counted = [resource for resource in asked if level.names(resource)]
+    counted = [resource for resource in guaranteed if level.names(resource)]
     return bool(counted) and all(
         level.used.get(resource, 0) + nominated.get(resource, 0) + amounts[resource] <= level.min.get(resource, 0)
         for resource in counted
@@ -119,7 +120,7 @@ class Removal:
 
     def freeze(self) -> None:
         """Copies the levels, so that later changes of the ledger have no effect."""
-        self._frozen = [self._now(level).copy() for level in self.ledger.levels]
+        self._frozen = [self._current(level).copy() for level in self.ledger.levels]
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
@@ -131,9 +132,9 @@ class Removal:
         """Adds a pod back."""
         self._account(pod, 1)
 
-    def displace(self, unit: Unit) -> bool:
-        """Removes the unit if it is evictable together with those displaced before. Reports whether it was removed."""
-        by = self._borrowed_by(unit)
+    def remove_if_evictable(self, unit: Unit) -> bool:
+        """Removes the unit if it is evictable in addition to those removed by earlier calls. Reports whether it was removed."""
+        by = self._reclaim_resource(unit)
         if by is None:
             return False
         for level in self.levels_below(self.ledger.levels_of(unit.pods[0])) or ():
@@ -144,16 +145,17 @@ class Removal:
         return True
 
     def _account(self, pod: Pod, sign: int) -> None:
-        levels = [self._own(level) for level in self.ledger.levels_of(pod)]
+        levels = [self._changeable(level) for level in self.ledger.levels_of(pod)]
         account(levels, self.ledger.amounts.items(pod), sign, has_guarantees=self.ledger.has_guarantees)
 
-    def _own(self, level: Level) -> Level:
+    def _changeable(self, level: Level) -> Level:
+        """Returns this removal's own copy of the level."""
         found = self._changed.get(level.at)
         if found is None:
-            found = self._changed[level.at] = self._now(level).copy()
+            found = self._changed[level.at] = self._current(level).copy()
         return found
 
-    def _now(self, level: Level) -> Level:
+    def _current(self, level: Level) -> Level:
         """Returns the level without the removed pods."""
         found = self._changed.get(level.at)
         if found is None:
@@ -163,10 +165,10 @@ class Removal:
     # -- candidates ------------------------------------------------------------------------------------------------
 
     def is_evictable(self, unit: Unit) -> bool:
-        """Reports whether the unit is evictable together with those displaced before."""
-        return self._borrowed_by(unit) is not None
+        """Reports whether the unit is evictable in addition to those removed by `remove_if_evictable`."""
+        return self._reclaim_resource(unit) is not None
 
-    def _borrowed_by(self, unit: Unit) -> str | None:
+    def _reclaim_resource(self, unit: Unit) -> str | None:
         """Returns the borrowed resource for which the unit is evictable; empty in the claim's own leaf; None if not evictable."""
         below = self.levels_below(self.ledger.levels_of(unit.pods[0]))
         if below is None:
@@ -174,20 +176,20 @@ class Removal:
         if not below:
             return "" if unit.priority < self.claim.priority else None
         held, least = unit.held, unit.least
-        if not all(self._leaves_others_over(level, held) for level in below):
+        if not all(self._keeps_victims_over_min(level, held) for level in below):
             return None
         for resource in self.claim.reclaimable:
-            if least.get(resource, 0) and self.are_over(below, resource, held.get(resource, 0) - least[resource]):
+            if least.get(resource, 0) and self.exceed_min(below, resource, held.get(resource, 0) - least[resource]):
                 return resource
         return None
 
     def borrows(self, leaf: int) -> bool:
         """Reports whether a leaf other than the claim's own borrows, within the claim's reach."""
         path = self.ledger.paths[leaf]
-        if not any(self.are_over(path[:1], resource) for resource in self.claim.reclaimable):
+        if not any(self.exceed_min(path[:1], resource) for resource in self.claim.reclaimable):
             return False  # true of most leaves; skips the levels above
         below = self.levels_below(path)
-        return bool(below) and any(self.are_over(below or (), resource) for resource in self.claim.reclaimable)
+        return bool(below) and any(self.exceed_min(below or (), resource) for resource in self.claim.reclaimable)
 
     def levels_below(self, levels: tuple[Level, ...]) -> tuple[Level, ...] | None:
         """Returns the levels from a leaf to just below the common level; empty for the claim's own leaf; None beyond the reach."""
@@ -198,18 +200,18 @@ class Removal:
             common = 0
             while levels[common].at not in self._depth:
                 common += 1
-            is_reached = self._depth[levels[common].at] <= self.claim.entitled
+            is_reached = self._depth[levels[common].at] <= self.claim.entitled_levels
             self._below[leaf] = levels[:common] if is_reached else None
         return self._below[leaf]
 
-    def are_over(self, below: Iterable[Level], resource: str, less: int = 0) -> bool:
+    def exceed_min(self, levels: Iterable[Level], resource: str, less: int = 0) -> bool:
         """Reports whether each level would still use more than its min if `less` were subtracted."""
         return all(
-            level.names(resource) and self.used(level, resource) - less > level.min.get(resource, 0) for level in below
+            level.names(resource) and self.used(level, resource) - less > level.min.get(resource, 0) for level in levels
         )
 
-    def _leaves_others_over(self, level: Level, held: Mapping[str, int]) -> bool:
-        """Reports whether earlier victims could still return only by borrowing if `held` is removed, too."""
+    def _keeps_victims_over_min(self, level: Level, held: Mapping[str, int]) -> bool:
+        """Reports whether the level would still be over its min with any one earlier victim added back if `held` is removed, too."""
         for resource in self.claim.reclaimable:
             floor = self.floors.get((level.at, resource))
             if floor is not None:
@@ -222,13 +224,13 @@ class Removal:
 
     def used(self, level: Level, resource: str) -> int:
         """Returns the usage without the removed pods."""
-        return self._now(level).used.get(resource, 0)
+        return self._current(level).used.get(resource, 0)
 
     def missing(self) -> list[tuple[Level, str, int]]:
         """Returns (level, resource, amount) for each max that the claim would exceed, with the excess amount."""
         found, items = [], self.claim.items
         for level in self.claim.levels:
-            nominated, now = self.claim.nominated.get(level.at, NO_AMOUNTS), self._now(level)
+            nominated, now = self.claim.nominated.get(level.at, NO_AMOUNTS), self._current(level)
             for resource, amount in items:
                 most = level.max.get(resource)
                 if most is not None and amount:
@@ -240,7 +242,8 @@ class Removal:
         return found
 
     def over_min(self, leaf: int) -> float:
-        """Returns how far a leaf is over its min, as a fraction of the root's amount: the maximum over the reclaimable resources."""
+        """Returns how far a leaf is over its min, as a fraction of the root's max, or of its min if it has no max; the largest over the
+        reclaimable resources."""
         level, root = self.ledger.levels[leaf], self.claim.levels[-1]
         wholes = ((resource, root.max.get(resource, root.min.get(resource))) for resource in self.claim.reclaimable)
         return max(
@@ -253,10 +256,10 @@ class Removal:
         )
 
 
-def added_pod_helps(ledger: QuotaLedger, claim: Claim, came: Pod) -> bool:
-    """Reports whether the claim may have new candidates since this pod was added: a leaf in its part of the tree borrows now."""
+def added_pod_helps(ledger: QuotaLedger, claim: Claim, added: Pod) -> bool:
+    """Reports whether the claim may have new candidates: a leaf in the added pod's subtree, below the common level, borrows now."""
     removal, tree = Removal(ledger, claim), ledger.tree
-    below = removal.levels_below(ledger.levels_of(came)) if claim.is_entitled else None
+    below = removal.levels_below(ledger.levels_of(added)) if claim.is_entitled else None
     if not below or tree is None:
         return False
     waiting = [below[-1].at]
@@ -268,14 +271,15 @@ def added_pod_helps(ledger: QuotaLedger, claim: Claim, came: Pod) -> bool:
     return False
 
 
-def removed_pod_helps(ledger: QuotaLedger, claim: Claim, gone: Pod) -> bool:
-    """Reports whether a removed pod freed quota for the claim: below a max that refused it, or below a min that now entitles it.
+def removed_pod_helps(ledger: QuotaLedger, claim: Claim, removed: Pod) -> bool:
+    """Reports whether the removal lets the claim stay within a max that it exceeded, or entitles it at a level where it was not.
 
     Only levels above both pods are checked. Amounts removed since then count, too: if several pods are removed at once, each
     event is handled after all of them were removed.
     """
-    freed, shared = ledger.amounts.of(gone), {level.at for level in ledger.levels_of(gone)}
-    sure = min(claim.entitled, len(claim.levels) - 1)  # entitlement at the root has no effect: it has no siblings
+    freed, shared = ledger.amounts.of(removed), {level.at for level in ledger.levels_of(removed)}
+    # Entitlement at the root has no effect: it has no siblings.
+    entitled_below_root = min(claim.entitled_levels, len(claim.levels) - 1)
     for depth, level in enumerate(claim.levels):
         if level.at not in shared:
             continue
@@ -283,11 +287,11 @@ def removed_pod_helps(ledger: QuotaLedger, claim: Claim, gone: Pod) -> bool:
         for resource, amount in claim.items:
             if not amount or not freed.get(resource, 0):
                 continue
-            others = nominated.get(resource, 0) + amount + ledger.left_since(gone, level, resource)
+            others = nominated.get(resource, 0) + amount + ledger.left_since(removed, level, resource)
             most = level.max.get(resource)
             if most is not None and level.held(resource) + others > most:
                 return True
-            is_sure = depth < sure and resource in claim.asked and level.names(resource)
-            if is_sure and level.used.get(resource, 0) + others > level.min.get(resource, 0):
+            is_entitled_here = depth < entitled_below_root and resource in claim.guaranteed and level.names(resource)
+            if is_entitled_here and level.used.get(resource, 0) + others > level.min.get(resource, 0):
                 return True
     return False

@@ -142,7 +142,7 @@ class InterPodAffinity:
 
     name = "InterPodAffinity"
     depends_on = Dependency.CACHE_KEY
-    traits = Traits(reads_objects=(ObjectKind.NAMESPACE,))
+    traits = Traits(signs_alike=True, reads_objects=(ObjectKind.NAMESPACE,))
 
     def __init__(self, args: InterPodAffinityArgs, context: PluginContext) -> None:
         self._rule_cache = AffinityRuleCache(args, context.objects, context.nodes.pod_counts)

@@ -42,7 +42,7 @@ class PodTopologySpread:
 
     name = "PodTopologySpread"
     depends_on = Dependency.CACHE_KEY
-    traits = Traits(reads_feasible=True, reads_objects=KINDS)
+    traits = Traits(signs_alike=True, reads_feasible=True, reads_objects=KINDS)
 
     def __init__(self, args: PodTopologySpreadArgs, context: PluginContext) -> None:
         self._rule_cache = SpreadRuleCache(args, context.objects)

@@ -21,12 +21,9 @@ class BindLimit:
     def __init__(self, bounds: Bounds) -> None:
         self.in_flight = 0
         self._adaptive = AdaptiveWidth(bounds, CALM_BINDS)
-        self._waiters: deque[asyncio.Future[None]] = deque()
-
-    @property
-    def width(self) -> int:
+        self.width = int(self._adaptive.width)
         """Number of binds that may be in flight now."""
-        return int(self._adaptive.width)
+        self._waiters: deque[asyncio.Future[None]] = deque()
 
     @property
     def bounds(self) -> Bounds:
@@ -41,6 +38,7 @@ class BindLimit:
     def set_bounds(self, bounds: Bounds) -> None:
         """Changes the range of the width. Binds already in flight beyond it are not cancelled."""
         self._adaptive.limit(bounds)
+        self.width = int(self._adaptive.width)
         self._admit_waiters()
 
     async def enter(self) -> None:
@@ -59,7 +57,8 @@ class BindLimit:
 
     def leave(self) -> None:
         self.in_flight -= 1
-        self._admit_waiters()
+        if self._waiters:
+            self._admit_waiters()
 
     def observe(self, answer: BindAnswer, sent_s: float, now_s: float) -> None:
         """Adapts the width to the answer to one POST, which was sent at `sent_s` (monotonic seconds)."""
@@ -67,6 +66,8 @@ class BindLimit:
             self._adaptive.refused(sent_s, now_s)
         elif answer in _ANSWERS:
             self._adaptive.answered(sent_s, now_s, self.in_flight)
+        self.width = int(self._adaptive.width)
+        if self._waiters:
             self._admit_waiters()
 
     def _admit_waiters(self) -> None:

@@ -55,8 +55,8 @@ class Barrier(msgspec.Struct, eq=False):
     missing: Counter[str] = msgspec.field(default_factory=Counter)
     """Gang -> number of members that have not arrived."""
     arrived: dict[str, Bind] = msgspec.field(default_factory=dict)
-    to_begin: int = 0
-    """Members whose binding cycle begins later in this step."""
+    not_begun: int = 0
+    """Number of expected members whose binding cycle begins later in this step."""
     is_open: bool = False
     """True once the binds of arrived members wait for a bind worker."""
     failure: GangFailure | None = None
@@ -96,17 +96,17 @@ class GangBarriers:
         known = next((self._by_gang[key] for key in gang_of.values() if key in self._by_gang), None)
         if known is not None or len(gang_of) > 1:
             barrier = Barrier() if known is None else known
-            barrier.to_begin += len(gang_of)
+            barrier.not_begun += len(gang_of)
             self._add(barrier, gang_of)
 
     def begin(self, uid: str) -> Barrier | None:
         """Returns the barrier of a placed pod; None: it waits for no other pod.
 
-        A member that was placed alone joins a barrier of its gang if there is one: else it would run without the others.
+        If its gang has a barrier, a member that was placed alone joins it; otherwise it would be bound without the others.
         """
         barrier = self._by_uid.get(uid)
         if barrier is not None:
-            barrier.to_begin -= 1
+            barrier.not_begun -= 1
             return barrier
         key = self._roster.key_of(uid)
         barrier = None if key is None else self._by_gang.get(key)
@@ -131,17 +131,17 @@ class GangBarriers:
             return (bind,)
         barrier.arrived[uid] = bind
         barrier.missing[barrier.gang_of[uid]] -= 1
-        return (bind,) if barrier.is_open else self.opened(barrier)
+        return (bind,) if barrier.is_open else self.open_if_complete(barrier)
 
-    def opened(self, barrier: Barrier) -> Sequence[Bind]:
+    def open_if_complete(self, barrier: Barrier) -> Sequence[Bind]:
         """Opens the barrier if enough members have arrived, and returns their binds; else returns none."""
         is_settled = barrier.is_open or barrier.failure is not None
-        if is_settled or barrier.to_begin or self._is_short(barrier, barrier.missing):
+        if is_settled or barrier.not_begun or self._is_short(barrier, barrier.missing):
             return ()
         barrier.is_open = True
         return tuple(barrier.arrived.values())
 
-    def is_hopeless(self, barrier: Barrier) -> bool:
+    def cannot_reach_minimum(self, barrier: Barrier) -> bool:
         """Reports whether a gang stays below its minimum even if all members arrive: some were undone, or the minimum rose."""
         return self._is_short(barrier, {})
 
@@ -152,7 +152,7 @@ class GangBarriers:
         return GangFailure("", None, key, Status.error(why))
 
     def may_send(self, barrier: Barrier) -> bool:
-        """Reports whether the minimum is reached without members whose binds were cancelled or that have not arrived."""
+        """Reports whether the arrived, not cancelled members, together with those on nodes, reach each gang's minimum."""
         missing = barrier.missing.copy()
         for uid, bind in barrier.arrived.items():
             missing[barrier.gang_of[uid]] += bind.cancelled is not None
@@ -183,7 +183,7 @@ class GangBarriers:
         return tuple(barrier.gang_of)
 
     def dissolve(self, barrier: Barrier) -> None:
-        """Ends the barrier, as the first binding is being sent: from now on its members are independent."""
+        """Ends the barrier, because the first binding is about to be sent: from now on its members are independent."""
         gangs = " and ".join(sorted(barrier.members))
         for bind in barrier.arrived.values():
             bind.sent_with = gangs

@@ -98,7 +98,8 @@ class PodIngest:
             self.malformed += 1
             logger.warning("pod cannot be read", extra={"pod": key, "error": str(error)})
             return
-        pod = self.with_policy(pod)
+        if self._tolerations:
+            pod = self.with_policy(pod)
         cached = self._cache.placed(pod.uid)
         if cached is not None and cached.state is PodState.CONFIRMED and cached.node != pod.node:
             # An API server never moves a pod, so a backup was restored: the new state is the valid one.
@@ -111,7 +112,7 @@ class PodIngest:
             return
         self._cache.gangs.set(pod)
         if pod.node:
-            self._placed(pod, raw)
+            self._placed(key, pod, raw)
         else:
             self._update_pending(pod)
 
@@ -134,6 +135,10 @@ class PodIngest:
     def uid_of(self, key: str) -> str:
         """Returns the uid of a placed, pending or refused pod. `key`: NAMESPACE/NAME. Empty if the pod is unknown."""
         return self._uids.get(key, "")
+
+    def keys(self) -> list[str]:
+        """Returns NAMESPACE/NAME of all placed, pending and refused pods."""
+        return list(self._uids)
 
     @property
     def pending(self) -> Mapping[str, Pod]:
@@ -194,12 +199,11 @@ class PodIngest:
         """Returns the pod as in the API, without the tolerations that its domain's policy adds."""
         return _without(pod, self._tolerations.get(pod.spec.scheduler_name, ()))
 
-    def _placed(self, pod: Pod, raw: msgspec.Raw) -> None:
+    def _placed(self, key: str, pod: Pod, raw: msgspec.Raw) -> None:
         now_s = self._clock.monotonic()
-        pending, nominated_node = self._pending.pop(pod.uid, None), self._nominator.node_of(pod.uid)
-        self._nominator.remove(pod.uid)
+        pending, nominated_node = self._pending.pop(pod.uid, None), self._nominator.remove(pod.uid)
         self._refused.pop(pod.uid, None)
-        self._uids[pod.key] = pod.uid
+        self._uids[key] = pod.uid
         before = self._cache.place(pod)
         if pod.is_deleting:
             self._on_deleting(pod.uid)
@@ -222,12 +226,11 @@ class PodIngest:
     def _notify_left(self, before: PlacedPod, pod: Pod, now_s: float) -> None:
         """Notifies domains of the capacity that an update of an assumed or bound pod frees."""
         stood = before.pod if before.pod.node else msgspec.structs.replace(before.pod, node=before.node)
-        row = self._cache.nodes.row_of(stood.node)
         if stood.node != pod.node:
-            self._router.notify_pod(ASSIGNED_POD_DELETE, stood, None, row, now_s)
+            self._router.notify_pod(ASSIGNED_POD_DELETE, stood, None, self._cache.nodes.row_of(stood.node), now_s)
             return
         for event in assigned_pod_events(stood, pod, self._cache.ledgers.reported):
-            self._router.notify_pod(event, stood, pod, row, now_s)
+            self._router.notify_pod(event, stood, pod, self._cache.nodes.row_of(stood.node), now_s)
 
     def _update_pending(self, pod: Pod) -> None:
         worker = self._router.worker_of(pod)
@@ -273,15 +276,16 @@ class PodIngest:
         if self.on_pending is not None:
             self.on_pending(pod)
         nominated_node = self._nominator.node_of(pod.uid)
-        if not self._cache.is_assumed(pod.uid):  # else it is accounted on its row already
+        is_assumed = self._cache.is_assumed(pod.uid)
+        if not is_assumed:  # else it is accounted on its row already
             self._nominator.set(pod, before)
             if before is None:
                 self._offer(pod)
         now_s = self._clock.monotonic()
-        placement = self._enqueue(worker, pod, before, now_s)
-        if placement is not None and placement.state is QueueState.GATED and before is None and not pod.gates:
-            worker.failures.report_held(pod, placement.status.plugin, placement.status.message)
-        if worker.queue.where(pod.uid) is QueueState.GATED:
+        placement = self._enqueue(worker, pod, before, now_s, is_assumed=is_assumed)
+        if placement is not None and placement.state is QueueState.GATED:
+            if before is None and not pod.gates:
+                worker.failures.report_held(pod, placement.status.plugin, placement.status.message)
             worker.nominations.on_gated(pod.uid)  # this version of the pod may have brought the nomination
         worker.intake.wake()
         if before is None or before.labels is not pod.labels or before.annotations is not pod.annotations:
@@ -291,10 +295,12 @@ class PodIngest:
         elif nominated_node not in ("", self._nominator.node_of(pod.uid)):  # may never have been written
             self._router.notify_nomination_ended(before, nominated_node, now_s)
 
-    def _enqueue(self, worker: DomainWorker, pod: Pod, before: Pod | None, now_s: float) -> QueueOutcome | None:
+    def _enqueue(
+        self, worker: DomainWorker, pod: Pod, before: Pod | None, now_s: float, *, is_assumed: bool
+    ) -> QueueOutcome | None:
         if before is not None:
             return worker.queue.update(before, pod, now_s)
-        if self._cache.is_assumed(pod.uid) and pod.uid not in worker.queue:
+        if is_assumed and pod.uid not in worker.queue:
             return None  # its bind was answered: the pod was refused and then fixed before the watch showed the bind
         return worker.queue.add(pod, now_s)
 
@@ -315,9 +321,9 @@ class PodIngest:
 
     def notify_owners(self, worker: DomainWorker) -> None:
         """Writes the conditions of pods that get no attempt (gated and refused): this process now leads the domain."""
-        for pod in list(self._pending.values()):
-            if self._router.worker_of(pod) is worker:
-                self._remark(worker, pod)
+        names = self._router.names_of(worker)
+        for pod in [pod for pod in self._pending.values() if pod.spec.scheduler_name in names]:
+            self._remark(worker, pod)
         for entry in list(worker.queue.entries(QueueState.GATED)):
             if not entry.pod.gates:
                 worker.failures.report_held(entry.pod, "".join(entry.plugins), entry.message)
@@ -326,8 +332,7 @@ class PodIngest:
                 worker.failures.report(refused.pod, "Unschedulable", refused.message)
 
     def _forget_pending(self, worker: DomainWorker, uid: str, why: str = _DELETED) -> None:
-        pod, nominated_node = self._pending.pop(uid, None), self._nominator.node_of(uid)
-        self._nominator.remove(uid)
+        pod, nominated_node = self._pending.pop(uid, None), self._nominator.remove(uid)
         worker.queue.remove(uid)
         worker.wake_if_ready()
         worker.binding.cancel(uid, Status.error(why))

@@ -53,6 +53,10 @@ class Router:
         """Returns the domain that schedules the pod; None for a pod of another scheduler."""
         return self._by_name.get(pod.spec.scheduler_name)
 
+    def names_of(self, worker: DomainWorker) -> frozenset[str]:
+        """Returns the schedulerNames that the domain serves."""
+        return frozenset(name for name, known in self._by_name.items() if known is worker)
+
     def workers(self) -> list[DomainWorker]:
         return [worker for worker, _ in self._workers]
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
+from heapq import nsmallest
 from itertools import islice
 from typing import Final
 
@@ -22,10 +24,12 @@ from multisched.framework.views import ViewedPlugin
 from multisched.model.object_kinds import ObjectKind
 from multisched.observe.decision_words import why
 from multisched.observe.overview_view import (
+    FOUND_SHOWN,
     ApiHealth,
     Decided,
     DecisionList,
     DomainOverview,
+    FoundNames,
     Latency,
     Overview,
 )
@@ -43,6 +47,8 @@ TOLD_PER_CALL: Final = 2
 REMARKS_KEPT_S: Final = 10.0
 STEP: Final = 100
 """Decisions that are described before other tasks have their turn: half a millisecond."""
+NAMES: Final = 10_000
+"""Names that are compared before other tasks have their turn: half a millisecond."""
 STALE_S: Final = 150.0
 """API servers send a bookmark every minute."""
 
@@ -67,6 +73,8 @@ class ProgramOverview:
         self._newest: dict[str, _Key] = {}
         """Domain -> the newest placement that was seen."""
         self._remarks, self._remarks_at_s = "", -REMARKS_KEPT_S
+        self._remarks_state: tuple[object, ...] = ()
+        """What most remarks at a start are about; when it differs they are read again at once."""
         self._changes = 0
         self._mark: object = None
         """What the last call saw; a change raises the number."""
@@ -78,8 +86,12 @@ class ProgramOverview:
         for worker in workers:
             await self._tell(worker)
         now_s = program.clock.monotonic()
-        if now_s - self._remarks_at_s >= REMARKS_KEPT_S:
-            self._remarks, self._remarks_at_s = health_of(program), now_s
+        state = (
+            program.is_ready,
+            *((worker.is_leading, len(program.router.rows_of(worker).rows) > 0) for worker in workers),
+        )
+        if state != self._remarks_state or now_s - self._remarks_at_s >= REMARKS_KEPT_S:
+            self._remarks, self._remarks_state, self._remarks_at_s = health_of(program), state, now_s
         domains = tuple(self._domain(worker, now_s) for worker in workers)
         return Overview(
             identity=self._identity,
@@ -108,6 +120,18 @@ class ProgramOverview:
                     found.append(one)
         found.sort(key=lambda one: -one.at_seconds)
         return DecisionList(decisions=tuple(found[:limit]))
+
+    async def find(self, text: str) -> FoundNames:
+        """See `OverviewSource`."""
+        program = self._program
+        pods = await _containing(text, program.pods.keys())
+        nodes = await _containing(text, [node.name for _, node in program.cache.nodes.live_rows()])
+        return FoundNames(
+            pods=tuple(_split(key) for key in _first(pods, text)),
+            pods_total=len(pods),
+            nodes=_first(nodes, text),
+            nodes_total=len(nodes),
+        )
 
     # -- decisions -------------------------------------------------------------------------------------------------
 
@@ -218,6 +242,25 @@ class ProgramOverview:
         if mark != self._mark:
             self._mark, self._changes = mark, self._changes + 1
         return self._changes
+
+
+async def _containing(text: str, names: Sequence[str]) -> list[str]:
+    """Returns the names with the text in them; none for an empty text. Other tasks have a turn after NAMES names."""
+    found: list[str] = []
+    for begin in range(0, len(names) if text else 0, NAMES):
+        found += [name for name in names[begin : begin + NAMES] if text in name]
+        await asyncio.sleep(0)
+    return found
+
+
+def _first(names: Sequence[str], text: str) -> tuple[str, ...]:
+    """Returns the first names in order, those that the text gives whole, with or without the namespace, before all others."""
+    return tuple(nsmallest(FOUND_SHOWN, names, key=lambda name: (not f"/{name}".endswith(f"/{text}"), name)))
+
+
+def _split(key: str) -> tuple[str, str]:
+    namespace, _, name = key.partition("/")
+    return namespace, name
 
 
 def _latency(worker: DomainWorker) -> Latency | None:

@@ -104,7 +104,7 @@ class BindingCycle:
         else:
             self._start_pre_bind(bind)
         if barrier is not None:
-            self._send(self._barriers.opened(barrier))
+            self._send(self._barriers.open_if_complete(barrier))
 
     @property
     def has_strayed(self) -> bool:
@@ -251,22 +251,22 @@ class BindingCycle:
             return
         key = self._barriers.leave(barrier, uid)
         barrier.undone.append(self._outcomes.undo(bind, status))
-        if barrier.failure is None and self._barriers.is_hopeless(barrier):
+        if barrier.failure is None and self._barriers.cannot_reach_minimum(barrier):
             self._fail(barrier, GangFailure(uid, bind.placed.pod, key, status))
         if barrier.failure is None or not barrier.gang_of:
             undone = barrier.in_order()
             barrier.undone.clear()
             self._outcomes.requeue(undone)
-            self._send(self._barriers.opened(barrier))  # the barrier may have waited for this member only
+            self._send(self._barriers.open_if_complete(barrier))  # the barrier may have waited for this member only
 
     # -- gangs that start together ---------------------------------------------------------------------------------
 
     def review_barriers(self) -> None:
         """Applies changed gang minimums to members that wait at a barrier. To be called periodically."""
         for barrier in self._barriers.all() if self._barriers else ():
-            if barrier.failure is None and self._barriers.is_hopeless(barrier):
+            if barrier.failure is None and self._barriers.cannot_reach_minimum(barrier):
                 self._fail(barrier, self._cause(barrier))
-            self._send(self._barriers.opened(barrier))
+            self._send(self._barriers.open_if_complete(barrier))
 
     def _pass(self, barrier: Barrier) -> None:
         """Decides, right before the first binding of a gang is sent, whether all of them or none may be sent."""

@@ -262,7 +262,7 @@ class TideCluster:
                     one.noticed_s = self.now_s
                 elif not has_notice:
                     one.noticed_s = None
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
 
     def check(self) -> None:
         """Checks that all evictions came after the whole notice."""

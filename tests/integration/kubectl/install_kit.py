@@ -15,7 +15,7 @@ import anyio.to_thread
 import pytest
 
 from tests.integration.conftest import MULTISCHED, START_LIMIT_S
-from tests.real.admin import until
+from tests.real.admin import PODS, Admin, until
 from tests.real.control_plane import ControlPlane
 from tests.real.program import Program
 from tests.real.rendering import NAMESPACE, run, tools
@@ -30,6 +30,7 @@ SHOP: Final = "default"
 class Cluster:
     """A cluster of the test's own."""
 
+    admin: Admin
     kubectl: Path
     kubeconfig: Path
     folder: Path
@@ -51,8 +52,7 @@ class Cluster:
 
     async def pods(self) -> list[dict[str, Any]]:
         """Of the users."""
-        found: list[dict[str, Any]] = json.loads(await self("get", "pods", "-n", SHOP, "-o", "json"))["items"]
-        return found
+        return await self.admin.items(PODS)
 
     async def create_pods(self, prefix: str, count: int, zone: str = "") -> None:
         """In batches, as they come in."""
@@ -113,7 +113,8 @@ async def embedded(kubectl: Path, folder: Path) -> AsyncIterator[Cluster]:
             return await anyio.Path(kubeconfig).exists()
 
         await until(is_there, START_LIMIT_S)
-        yield Cluster(kubectl, kubeconfig, folder)
+        async with Admin.by(kubeconfig) as admin:
+            yield Cluster(admin, kubectl, kubeconfig, folder)
     finally:
         with anyio.CancelScope(shield=True):
             await program.kill()
@@ -134,5 +135,5 @@ async def cluster_of(request: pytest.FixtureRequest, folder: Path) -> AsyncItera
 
 @asynccontextmanager
 async def real(kubectl: Path, folder: Path) -> AsyncIterator[Cluster]:
-    async with ControlPlane.start(folder, audit=True) as plane:
-        yield Cluster(kubectl, plane.kubeconfig, folder, plane)
+    async with ControlPlane.start(folder, audit=True) as plane, Admin.open(plane) as admin:
+        yield Cluster(admin, kubectl, plane.kubeconfig, folder, plane)

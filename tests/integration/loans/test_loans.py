@@ -13,7 +13,9 @@ import yaml
 
 from multisched.framework.views import NoViewError, ViewQuery
 from multisched.model.wire import MERGE_PATCH, Response
+from multisched.shell.page.overview import ProgramOverview
 from multisched.shell.plugin_views import ProgramViews
+from multisched.shell.telemetry import ProgramQueues
 from multisched.testing.builders import Document, container, node_document, pod_document
 from multisched.testing.sim_loop import EPOCH, SimLoop, simulate
 from tests.integration.gpu.gpu_cluster import PODS, GpuCluster, open_gpu_cluster
@@ -58,6 +60,18 @@ async def create(cluster: GpuCluster, name: str, scheduler: str, *, cpu: str = "
     document = pod_document(name, container("c", cpu=cpu), **spec | more.pop("spec", {}))
     document["metadata"] |= more
     await cluster.send("POST", PODS, document)
+
+
+def test_overview_drops_a_remark_as_soon_as_its_cause_is_gone() -> None:
+    async def story(cluster: GpuCluster) -> None:
+        program = cluster.replicas[0].program
+        overview = ProgramOverview(program, ProgramQueues(program, "me"), "me")
+        assert "the loan from gpu lends no node" in (await overview.overview()).remarks
+        await cluster.send("POST", "/api/v1/nodes", node())
+        await asyncio.sleep(1.0)
+        assert (await overview.overview()).remarks == ""
+
+    play(story)
 
 
 async def on_node(cluster: GpuCluster, prefix: str) -> list[str]:

@@ -12,11 +12,9 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
-import yaml
 
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
@@ -35,13 +33,12 @@ from multisched.testing.builders import NOTHING, Document, container, node_docum
 from multisched.testing.quiet_observer import QuietObserver
 from multisched.testing.sim_loop import EPOCH, SimLoop, simulate
 from multisched.whatif.repair_source import plans_of
+from tests.kit import definitions
 from tests.kit.checkers.api.api_checker import ApiChecker, decision_of
 from tests.kit.checkers.api.bind_judge import BindJudge
 from tests.kit.checkers.invariants import differences
 
 T = TypeVar("T")
-DEFINITIONS = Path(__file__).parents[3] / "deploy" / "crds"
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 AsyncTest = Callable[[], Awaitable[T]]
 HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\nlease: {enabled: false}\n"
 
@@ -54,6 +51,10 @@ def one_domain(*plugins: Mapping[str, Any], queue_sort: str | None = None, **set
     if queue_sort is not None:
         profile["queueSort"] = queue_sort
     return HEAD + "domains: " + orjson.dumps([{"name": "tests", "profile": profile, **settings}]).decode()
+
+
+LOOK_S, LOOK_LONGER, LOOK_MAX_S = 0.005, 1.2, 0.1
+"""A condition is looked at after 5 ms, and then less and less often: most tests wait for minutes of virtual time in all."""
 
 
 class LoopClock:
@@ -163,14 +164,20 @@ class ProgramCluster:
         full = path if path.startswith("/") else f"/api/v1/{path}"
         assert (await self._api.request("DELETE", f"{full}?gracePeriodSeconds=0")).status == 200
 
-    async def until(self, holds: Callable[[], bool], within_s: float = 60.0) -> None:
-        """Waits until `holds()` is true. Fails with the queued and bound pods if it is not within `within_s`."""
-        deadline_s = self.now_s + within_s
+    async def until(self, holds: Callable[[], bool], within_s: float = 60.0, *, look_max_s: float = LOOK_MAX_S) -> None:
+        """Waits until `holds()` is true. Fails with the queued and bound pods if it is not within `within_s`.
+
+        `look_max_s`: the longest time between two looks, for what is true for a moment only.
+        """
+        deadline_s, pause_s = self.now_s + within_s, LOOK_S
         while not holds():
-            entries = [entry for worker in self.program.router.workers() for entry in worker.queue.entries()]
-            found = {entry.pod.name: (entry.state.value, entry.message) for entry in entries}
-            assert self.now_s < deadline_s, f"not within {within_s} s; waiting: {found}, bound: {self.bound_at}"
-            await asyncio.sleep(0.005)
+            assert self.now_s < deadline_s, f"not within {within_s} s; {self._waiting()}, bound: {self.bound_at}"
+            await asyncio.sleep(pause_s)
+            pause_s = min(look_max_s, LOOK_LONGER * pause_s)
+
+    def _waiting(self) -> str:
+        entries = [entry for worker in self.program.router.workers() for entry in worker.queue.entries()]
+        return f"waiting: { {entry.pod.name: (entry.state.value, entry.message) for entry in entries} }"
 
     async def bound(self, *names: str, within_s: float = 60.0) -> None:
         await self.until(lambda: self.bound_at.keys() >= set(names), within_s)
@@ -259,9 +266,8 @@ async def open_cluster(
 
 async def install_definitions(cluster: ProgramCluster) -> None:
     """Installs the custom resource definitions of `deploy/crds`."""
-    for file in sorted(DEFINITIONS.glob("*.yaml")):
-        document = yaml.safe_load(file.read_text("utf-8"))
-        await cluster.post(CRDS, document["metadata"]["name"], {}, spec=document["spec"])
+    for document in definitions.all_definitions():
+        await cluster.post(definitions.PATH, document["metadata"]["name"], {}, spec=document["spec"])
 
 
 def in_virtual_time(main: Callable[[], Any], seed: int = 0) -> None:

@@ -323,8 +323,9 @@ def test_page_tells_what_became_of_each_preemption() -> None:
             await pod(cluster, "low", "4", "low", grace_s=30)
             await cluster.bound("low")
             await pod(cluster, "high", "4", "high")
-            await cluster.until(lambda: transport.refused == 1)
-            await cluster.until(lambda: len(cluster.program.preemptor) == 0)
+            await cluster.until(
+                lambda: transport.refused == 1 and len(cluster.program.preemptor) == 0, look_max_s=0.005
+            )
             assert await told() == ("not carried out", [("default/low", "there")])
             transport.is_on = False
             await asyncio.sleep(20.0)

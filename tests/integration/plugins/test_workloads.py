@@ -8,30 +8,27 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
 
 from multisched.model.gang import SIGS_LABEL
 from tests.integration.plugins.gang_kit import PODS, members, nodes, waiting
 from tests.integration.plugins.program_cluster import (
-    CRDS,
-    DEFINITIONS,
     HEAD,
     ProgramCluster,
     in_virtual_time,
     open_cluster,
 )
+from tests.kit import definitions
 
 GANG = {"schedulingPolicy": {"gang": {"minCount": 2}}}
 
 
 async def serve(cluster: ProgramCluster, version: str) -> None:
     """`scheduling.k8s.io` PodGroups in this version."""
-    document = yaml.safe_load((DEFINITIONS / "podgroups-scheduler-plugins.yaml").read_text("utf-8"))
-    spec = document["spec"] | {"group": "scheduling.k8s.io"}
+    spec = definitions.definition("podgroups-scheduler-plugins")["spec"] | {"group": "scheduling.k8s.io"}
     (served,) = spec["versions"]
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     spec["versions"] = [served | {"name": version, "schema": schema, "additionalPrinterColumns": []}]
-    await cluster.post(CRDS, "podgroups.scheduling.k8s.io", {}, spec=spec)
+    await cluster.post(definitions.PATH, "podgroups.scheduling.k8s.io", {}, spec=spec)
 
 
 @pytest.mark.parametrize("version", ["v1alpha2", "v1beta1", "v1alpha3"])

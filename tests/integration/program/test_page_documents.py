@@ -16,6 +16,7 @@ from multisched.observe.nodes_view import NodesQuery, NoNodeError
 from multisched.observe.overview_view import encode
 from multisched.observe.pending_view import PODS_PER_GROUP
 from multisched.observe.queue_view import NoDomainError
+from multisched.shell.page import overview as overview_module
 from multisched.shell.page import pending as pending_module
 from multisched.shell.page.nodes import ProgramNodes
 from multisched.shell.page.overview import ProgramOverview
@@ -101,6 +102,31 @@ def test_overview_counts_and_tells_decisions_once() -> None:
             assert later.changes > found.changes
             assert [one.name for one in later.decisions] == ["small"]
             assert later.domains[0].unschedulable_by_plugin == {"NodeResourcesFit": 1}
+
+    in_virtual_time(main)
+
+
+def test_names_are_found_by_a_part_and_equal_ones_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview_module, "NAMES", 2)
+    monkeypatch.setattr(overview_module, "FOUND_SHOWN", 2)
+
+    async def main() -> None:
+        async with opened(n1="4", n11="8", n2="1") as (cluster, page):
+            for name in ("a-web", "a-web-2", "web", "large"):
+                await cluster.pod(name, cpu="400" if name == "large" else "100m")
+            await cluster.bound("a-web", "a-web-2", "web")
+            await refused(cluster, "large")
+
+            found = await page.overview.find("web")
+            assert (found.pods, found.pods_total) == ((("default", "web"), ("default", "a-web")), 3)
+            assert (found.nodes, found.nodes_total) == ((), 0)
+            assert (await page.overview.find("ault/lar")).pods == (("default", "large"),)
+            assert (await page.overview.find("n1")).nodes == ("n1", "n11")
+            nothing = await page.overview.find("")
+            assert (nothing.pods_total, nothing.nodes_total) == (0, 0)
+            await cluster.delete("namespaces/default/pods/web")
+            found = await page.until(lambda: page.overview.find("web"), lambda one: one.pods_total == 2)
+            assert found.pods == (("default", "a-web"), ("default", "a-web-2"))
 
     in_virtual_time(main)
 

@@ -74,7 +74,7 @@ def test_versions_never_decrease_and_deleted_uids_never_return(
             old_uid = known.uid_of(key)
             verdict = known.observe(key, uid, version)
             if verdict is Observation.REPLACE:
-                known.tombstone_replaced(old_uid, version, 0.0)
+                known.replace(key, uid, version, 0.0)
                 buried.add(old_uid)
             if verdict in (Observation.UPSERT, Observation.REPLACE):
                 assert uid not in buried

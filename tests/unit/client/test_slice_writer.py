@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-import yaml
 
 from multisched.client.limits import WriteLimiter
 from multisched.client.slice_writer import ApiSliceWriter
@@ -19,12 +17,11 @@ from multisched.model.slice_parts import NOTHING, SliceAmount, SliceOffer, Slice
 from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
 from multisched.plugins.slices.borrower_slices import BorrowerSlices
 from multisched.plugins.slices.lender_slices import LenderSlices
+from tests.kit import definitions
 from tests.unit.client.scripted import Answer, LoopClock, ScriptedTransport, a_refusal, answer
 
 pytestmark = pytest.mark.looptime
 
-DEFINITION = Path(__file__).parents[3] / "deploy" / "crds" / "slicesets.yaml"
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 SYSTEM = "kube-system"
 BLANK = SliceSet(name="gpu.job.0", namespace=SYSTEM)
 EMPTY = SliceSpec("gpu", "job")
@@ -39,7 +36,7 @@ class Api:
         self.writer = ApiSliceWriter(self.transport, WriteLimiter(LoopClock()))
 
     async def define(self) -> None:
-        await self.user("POST", DEFINITIONS, yaml.safe_load(DEFINITION.read_text()))
+        await self.user("POST", definitions.PATH, definitions.definition("slicesets"))
 
     async def user(self, method: str, path: str, document: Any = None) -> Response:
         body = None if document is None else orjson.dumps(document)

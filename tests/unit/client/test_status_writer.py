@@ -7,13 +7,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import orjson
 import pytest
-import yaml
 
 from multisched.client import status_writer
 from multisched.client.limits import CALM_BINDS_MAX, WriteLimiter
@@ -35,6 +33,7 @@ from multisched.framework.object_status import ObjectCondition, ObjectKey, Objec
 from multisched.framework.ports import LeaseHolder
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.wire import JSON, MERGE_PATCH, AnswerLostError, ConnectFailedError, Response
+from tests.kit import definitions
 from tests.unit.client.scripted import Lease, LoopClock, Mirror, a_refusal
 
 pytestmark = pytest.mark.looptime
@@ -42,8 +41,6 @@ pytestmark = pytest.mark.looptime
 KIND = ObjectKind.RESOURCE_QUOTA
 QUOTAS = "/api/v1/namespaces/default/resourcequotas"
 LATENCY_S = 0.01
-CRDS = Path(__file__).parents[3] / "deploy" / "crds"
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 Answer = Response | Exception
 
@@ -594,8 +591,8 @@ async def at_work_on_teams() -> AsyncIterator[tuple[Office, Any]]:
     """With one quota of Koordinator, which has an annotation of its owner, and which the watch has brought."""
     async with at_work() as office:
         office.watch = office.writer.server_statuses.watching(KOORDINATOR, office.mirror, office.writer.mark)
-        definition = yaml.safe_load((CRDS / "elasticquotas-koordinator.yaml").read_text())
-        await office.user("POST", DEFINITIONS, definition, JSON)
+        definition = definitions.definition("elasticquotas-koordinator")
+        await office.user("POST", definitions.PATH, definition, JSON)
         document = {"metadata": {"name": "one", "annotations": {"own": "text"}}, "spec": {"min": {"cpu": 1}}}
         made = await office.user("POST", TEAMS, document, JSON)
         office.see(made)

@@ -48,6 +48,21 @@ async def test_background_writes_run_freely_while_there_are_few_binds() -> None:
     assert asyncio.get_running_loop().time() == 0
 
 
+async def test_more_background_writes_are_admitted_at_once_as_long_as_none_waits() -> None:
+    limiter = WriteLimiter(LoopClock(), writes_per_s=20)
+    await limiter.admit_background()
+    assert limiter.admit_more_background(0) == 0
+    assert limiter.admit_more_background(5) == 5
+    await limiter.enter_bind()
+    assert limiter.admit_more_background(5) == 0, "a bind is in flight"
+    limiter.leave_bind()
+    assert limiter.admit_more_background(100) == 11, "a tenth of the 20 tokens, and one, is kept for binds"
+    assert limiter.admit_more_background(1) == 0
+    assert limiter.statistics().writes == 18
+    await limiter.admit_background()
+    assert asyncio.get_running_loop().time() == pytest.approx(0.05)
+
+
 async def test_background_writes_are_limited_during_many_binds() -> None:
     limiter = WriteLimiter(LoopClock())
     for _ in range(CALM_BINDS_MAX + 1):

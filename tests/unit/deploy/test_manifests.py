@@ -21,6 +21,7 @@ from multisched.config.plugins import plugin_registry
 from multisched.model.cluster_objects import LIFT_ANNOTATION, TREE_NAMESPACE
 from multisched.model.object_kinds import ObjectKind
 from multisched.observe.admission_view import VALIDATE_QUOTAS_PATH
+from multisched.plugins.loans.recalls import LOAN_NOTICE
 from multisched.plugins.quota.elastic_quota import ElasticQuota
 from multisched.plugins.quota.quota_ledger import QuotaLedger
 from multisched.plugins.quota.quota_source import QUOTA_KINDS
@@ -231,7 +232,9 @@ def test_policies_protect_every_annotation_that_only_the_scheduler_writes() -> N
 
     ledger = GpuLedger()
     fixed = ledger.annotations | ledger.written  # what the tide writes is not fixed at the bind
-    own = [{key for key in keys if key.startswith("multisched.io/")} for keys in (fixed, ledger.written)]
+    own = [
+        {key for key in keys if key.startswith("multisched.io/")} | {LOAN_NOTICE} for keys in (fixed, ledger.written)
+    ]
     for validations, keys in zip((annotations, bindings), own, strict=True):
         named = [re.findall(r"multisched\.io/[a-z-]+", validation["expression"]) for validation in validations]
         assert sorted(found[0] for found in named) == sorted(keys)

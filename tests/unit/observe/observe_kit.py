@@ -25,7 +25,7 @@ from multisched.observe.explain_view import ExplainQuery, NotExplainedError, Pla
 from multisched.observe.health import Health
 from multisched.observe.metrics import Metrics
 from multisched.observe.nodes_view import NodeDetail, NodeShare, NodesQuery, NodesView, NoNodeError
-from multisched.observe.overview_view import ApiHealth, Decided, DecisionList, Overview
+from multisched.observe.overview_view import ApiHealth, Decided, DecisionList, FoundNames, Overview
 from multisched.observe.page_routes import PageSources
 from multisched.observe.pending_view import PendingView
 from multisched.observe.preemptions_view import PreemptionList
@@ -279,6 +279,9 @@ class OnePage:
             raise NoDomainError("domain nowhere: no such domain; there are job")
         one = Decided(domain="job", namespace="a", name="b", node="n1", attempt=1, score=9, at_seconds=1.0)
         return DecisionList(decisions=(one,) * min(limit, 3))
+
+    async def find(self, text: str) -> FoundNames:
+        return FoundNames(pods=(("default", f"{text}-1"),), pods_total=1, nodes=(), nodes_total=0)
 
     async def preemptions(self, *, plugin: str, limit: int) -> PreemptionList:
         return PreemptionList(preemptions=())

@@ -62,6 +62,8 @@ async def test_token_may_come_in_a_header_that_proxies_keep() -> None:
     ("path", "status", "words"),
     [
         ("/api/v1/overview", 200, '"isReady":true'),
+        ("/api/v1/overview/find?text=web", 200, '"pods":[["default","web-1"]]'),
+        ("/api/v1/overview/find?name=web", 400, "name: unknown; known here: text"),
         ("/api/v1/decisions?limit=2", 200, '"node":"n1"'),
         ("/api/v1/decisions?domain=nowhere", 404, "there are job"),
         ("/api/v1/decisions?limit=1001", 400, "limit must be a number of 0..1000"),

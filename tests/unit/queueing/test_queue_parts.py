@@ -18,6 +18,7 @@ from multisched.framework.events import (
     EventRegistration,
     Resource,
 )
+from multisched.framework.points import QueuedPod
 from multisched.framework.registry import BuiltPlugin, PluginSet, PluginUse
 from multisched.framework.step_budget import UnlimitedSteps
 from multisched.model.object_kinds import ObjectKind
@@ -25,10 +26,11 @@ from multisched.model.objects import Owner, PodSpec
 from multisched.model.selectors import Toleration
 from multisched.plugins.default_binder import DefaultBinder
 from multisched.queueing.backoff import BackoffPods, BackoffPolicy
-from multisched.queueing.entry import Entry, Failure
+from multisched.queueing.entry import Failure
 from multisched.queueing.events_in_flight import EventsInFlight
 from multisched.queueing.hints import HintTable
 from multisched.queueing.pod_changes import own_event
+from multisched.queueing.pod_queue import ADDED
 from multisched.queueing.requeue_judge import EVENTS_PER_CHECK
 from multisched.queueing.transitions import QueueInvariantError, QueueState
 from multisched.queueing.uid_heap import GARBAGE_MIN_ITEMS, UidHeap
@@ -207,11 +209,15 @@ def test_event_keeps_its_objects_for_its_readers() -> None:
     assert (own.event, own.old, own.new, own.uid) == (ASSIGNED_POD_DELETE, new, None, "a")
 
 
-def test_entry_keeps_its_last_eight_transitions_oldest_first() -> None:
-    entry = Entry("u", make_pod("u"), 0, 0.0, 0.0)
-    for step in range(10):
-        entry.remember(step / 4, f"event {step}", QueueState.ACTIVE)
-    assert entry.history() == [f"{step / 4:.3f}s event {step} → active" for step in range(2, 10)]
+def test_last_eight_transitions_are_kept_oldest_first() -> None:
+    queue = make_queue()
+    queue.add(make_pod("u"), 0.0)
+    assert pop_uid(queue, 0.0) == "u"
+    for step in range(1, 6):
+        queue.remove("u")
+        queue.add(make_pod("u"), float(step))
+    moves = [(step - (event == "Removed"), event) for step in range(2, 6) for event in ("Removed", ADDED)]
+    assert [(at_s, event) for at_s, event, _ in queue.transitions("u")] == moves
 
 
 def test_unregistered_event_is_counted_and_not_kept() -> None:
@@ -393,3 +399,17 @@ def test_events_that_are_left_when_the_budget_is_spent_count_as_one_that_may_hel
 
     assert [one.state for one in placements] == [QueueState.BACKOFF, QueueState.UNSCHEDULABLE]
     assert hint.asked == EVENTS_PER_CHECK - 1 + 2 * EVENTS_PER_CHECK
+
+
+def test_pod_of_another_spec_whose_backoff_ended_is_not_popped_as_one_like_the_last() -> None:
+    queue, first = make_queue(), make_pod("first", priority=1)
+    queue.add(first, 0)
+    assert pop_uid(queue, 0) == "first"
+    queue.fail("first", Failure(is_error=True), 0)
+    second = make_pod("second")
+    queue.add(second, 0)
+    assert queue.pop(5, second.spec) is None
+    assert pop_uid(queue, 5) == "first"
+    popped = queue.pop(5, second.spec)
+    assert isinstance(popped, QueuedPod)
+    assert popped.pod is second

@@ -132,10 +132,10 @@ def test_events_beyond_the_limit_or_without_readers_are_reported() -> None:
     with pytest.raises(QueueInvariantError, match=r"^2 events kept, at most 1 may be \(I10\)$"):
         events.validate()
     events._limit = 2
-    attempt = events._attempts.pop("p")
+    attempt = events.attempts.pop("p")
     with pytest.raises(QueueInvariantError, match=r"^2 events kept for no attempt$"):
         events.validate()
-    events._attempts["p"] = attempt
+    events.attempts["p"] = attempt
     attempt.position += 1
     with pytest.raises(QueueInvariantError, match=r"^events since 0 kept, needed since 1$"):
         events.validate()

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from multisched.model.wire import MERGE_PATCH
 from multisched.testing.builders import Document
 from multisched.testing.sim_loop import SimLoop, simulate
+from tests.kit import definitions
 from tests.unit.shell.program_kit import PODS, Cluster
 
-CRDS = Path(__file__).parents[3] / "deploy" / "crds"
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 GROUPS = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/podgroups"
 CONFIGURATION = """
 apiVersion: multisched.io/v1
@@ -32,8 +29,7 @@ class Gangs(Cluster):
     """A cluster with room for four members, and PodGroups of scheduler-plugins."""
 
     async def define(self) -> None:
-        definition = yaml.safe_load((CRDS / "podgroups-scheduler-plugins.yaml").read_text())
-        await self.send("POST", DEFINITIONS, definition)
+        await self.send("POST", definitions.PATH, definitions.definition("podgroups-scheduler-plugins"))
         await self.add_node("a", cpu="4")
 
     async def add_group(self, least: int, name: str = "gang") -> None:
@@ -101,8 +97,8 @@ def workload_definition() -> Document:
 )
 def test_groups_of_other_apis_have_a_status_too(groups: str, spec: Document, pod: Document, condition: str) -> None:
     async def scene(cluster: Gangs) -> None:
-        definition = yaml.safe_load((CRDS / "podgroups-koordinator.yaml").read_text())
-        await cluster.send("POST", DEFINITIONS, definition if groups == SIGS else workload_definition())
+        definition = definitions.definition("podgroups-koordinator")
+        await cluster.send("POST", definitions.PATH, definition if groups == SIGS else workload_definition())
         await cluster.send("POST", groups, {"metadata": {"name": "gang"}, "spec": spec})
         await cluster.settle(600.0)
         for name in ("m0", "m1"):

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-import yaml
 
 from multisched.model.wire import MERGE_PATCH, Response
 from multisched.shell.kept_objects import REFUSED_PAUSE_S, keeping
+from tests.kit import definitions
 from tests.unit.plugins.quota.trees import leaf, node
 from tests.unit.shell.program_kit import Cluster, play
 
-CRDS = Path(__file__).parents[3] / "deploy" / "crds"
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 TREES = "/apis/scheduling.sigs.k8s.io/v1beta1/namespaces/kube-system/elasticquotatrees"
 KEPT = "/api/v1/namespaces/kube-system/configmaps"
 NAME = "multisched-elasticquotatrees"
@@ -24,7 +21,7 @@ FAILED = Response(503, b'{"kind": "Status", "status": "Failure", "message": "not
 
 
 async def add_tree(cluster: Cluster) -> None:
-    await cluster.send("POST", DEFINITIONS, yaml.safe_load((CRDS / "elasticquotatrees.yaml").read_text()))
+    await cluster.send("POST", definitions.PATH, definitions.definition("elasticquotatrees"))
     root = node("root", {"cpu": 4}, {"cpu": 4}, leaf("web", 1, 4, "default"))
     await cluster.send("POST", TREES, {"metadata": {"name": "tree"}, "spec": {"root": root}})
 
@@ -119,8 +116,7 @@ DELETED = {
 def test_leader_of_another_domain_reads_the_kept_object_as_soon_as_possible() -> None:
     async def prepare(cluster: Cluster) -> None:
         cluster.transport.answer = lambda method, path: FORBIDDEN if is_kept(method, path, "GET") else None
-        definition = yaml.safe_load((CRDS / "elasticquotatrees.yaml").read_text())
-        await cluster.send("POST", DEFINITIONS, definition)
+        await cluster.send("POST", definitions.PATH, definitions.definition("elasticquotatrees"))
         data = {"object.json": orjson.dumps(DELETED).decode()}
         await cluster.send("POST", KEPT, {"metadata": {"name": NAME}, "data": data})
         await cluster.add_node("n1", gpus=1)

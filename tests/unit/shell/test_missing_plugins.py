@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-import yaml
 
 from multisched.shell.missing_plugins import PERIOD_S
 from multisched.shell.telemetry import health_of
+from tests.kit import definitions
 from tests.unit.shell.program_kit import Cluster, play
 
-CRDS = Path(__file__).parents[3] / "deploy" / "crds"
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 QUOTAS = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/elasticquotas"
 GROUPS = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/podgroups"
 LACKING = "disabled: [ElasticQuota, GangScheduling]"
@@ -29,7 +25,7 @@ lease: {enabled: false}
 async def define(cluster: Cluster) -> None:
     await cluster.add_node("a")
     for name in ("elasticquotas-scheduler-plugins", "podgroups-scheduler-plugins"):
-        await cluster.send("POST", DEFINITIONS, yaml.safe_load((CRDS / f"{name}.yaml").read_text()))
+        await cluster.send("POST", definitions.PATH, definitions.definition(name))
 
 
 @pytest.mark.parametrize(("of_gpu", "lacking"), [("", "forecast"), (LACKING, "forecast, gpu")], ids=["some", "all"])

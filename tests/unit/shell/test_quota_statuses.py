@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 import orjson
-import yaml
 
 from multisched.model.wire import MERGE_PATCH
 from multisched.testing.sim_loop import SimLoop, simulate
+from tests.kit import definitions
 from tests.unit.shell.program_kit import Cluster
 
-CRDS = Path(__file__).parents[3] / "deploy" / "crds"
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 TREES = "/apis/scheduling.sigs.k8s.io/v1beta1/namespaces/kube-system/elasticquotatrees"
 FLAT = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/elasticquotas"
 LINKED = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/elasticquotas"
@@ -42,7 +39,7 @@ class Quotas(Cluster):
 
     async def define(self) -> None:
         for name in ("elasticquotatrees", "elasticquotas-scheduler-plugins", "elasticquotas-koordinator"):
-            await self.send("POST", DEFINITIONS, yaml.safe_load((CRDS / f"{name}.yaml").read_text()))
+            await self.send("POST", definitions.PATH, definitions.definition(name))
         await self.add_node("a", cpu="8")
 
     async def add_tree(self, root: dict[str, Any], name: str = "tree") -> None:

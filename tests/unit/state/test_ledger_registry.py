@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from multisched.framework.ledger import NO_CHOICES
 from multisched.framework.runner import PluginFailure
@@ -180,3 +181,99 @@ def test_ledger_that_raises_on_an_update_is_broken_until_trusted_again(point: st
     book.trust("after")
     book.trust("failing")
     assert (book.broken, book.fits(POD, 3)) == ({}, "")
+
+
+class Holding:
+    """A ledger that some pods use, and records which pods it is asked about."""
+
+    def __init__(self, name: str, is_used_by: Callable[[Pod], bool]) -> None:
+        self.name = name
+        self.calls: list[str] = []
+        self._is_used_by = is_used_by
+
+    def is_used_by(self, pod: Pod) -> bool:
+        self.calls.append("is_used_by")
+        return self._is_used_by(pod)
+
+    def version(self, row: int) -> int:
+        return 0
+
+    def fits(self, pod: Pod, row: int) -> str:
+        return ""
+
+    def take(self, pod: Pod, row: int) -> Mapping[str, str]:
+        return {}
+
+    def restore(self, pod: Pod, row: int) -> None:
+        self.calls.append("restore")
+
+    def release(self, uid: str) -> None:
+        self.calls.append("release")
+
+    def set_node(self, row: int, node: Node | None) -> None: ...
+
+    def held(self) -> Mapping[str, object]:
+        return {}
+
+    def empty_copy(self) -> Holding:
+        return Holding(self.name, self._is_used_by)
+
+
+class CountingBound(Holding):
+    """A ledger that counts pods once they have a node."""
+
+    counts_bound_pods = True
+
+
+ASKED = ["is_used_by", "restore"]
+
+
+@pytest.mark.parametrize(
+    ("change", "unused"),
+    [
+        ({}, []),
+        ({"labels": {"a": "b"}}, ["is_used_by", "release"]),
+        ({"annotations": {"a": "b"}}, ["is_used_by", "release"]),
+        ({"phase": "Running"}, ["is_used_by", "release"]),
+        ({"started_s": 1.0}, ["is_used_by", "release"]),
+        ({"is_deleting": True}, ["is_used_by", "release"]),
+        ({"held": {"cpu": 1}}, ["is_used_by", "release"]),
+        ({"spec": replace(POD.spec)}, ["is_used_by", "release"]),
+    ],
+    ids=str,
+)
+def test_confirmation_asks_ledgers_without_holds_only_if_the_pod_changed(
+    change: dict[str, Any], unused: list[str]
+) -> None:
+    used, without, bound = (
+        Holding("used", lambda pod: True),
+        Holding("without", lambda pod: False),
+        CountingBound("bound", lambda pod: bool(pod.node)),
+    )
+    cache = ClusterCache()
+    for ledger in (used, without, bound):
+        cache.ledgers.register(ledger)
+    cache.set_node(NODE)
+    assert isinstance(assume(cache, POD, 0, lambda pod, row: NO_CHOICES), Assumption)
+    for ledger in (used, without, bound):
+        ledger.calls.clear()
+    cache.place(replace(POD, node="n", **change))
+    assert (used.calls, without.calls, bound.calls) == (ASKED, unused, ASKED)
+    used.calls.clear()
+    without.calls.clear()
+    cache.place(replace(POD, node="n", **change))
+    assert (used.calls, without.calls) == (ASKED, ["is_used_by", "release"]), (
+        "later versions are restored in all of them"
+    )
+
+
+def test_confirmation_of_a_revised_pod_asks_all_ledgers() -> None:
+    without, cache = Holding("without", lambda pod: False), ClusterCache()
+    cache.ledgers.register(without)
+    cache.set_node(NODE)
+    assume(cache, POD, 0, lambda pod, row: NO_CHOICES)
+    revised = replace(POD, labels={"a": "b"})
+    cache.revise(revised)
+    without.calls.clear()
+    cache.place(replace(revised, node="n"))
+    assert without.calls == ["is_used_by", "release"]

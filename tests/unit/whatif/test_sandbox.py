@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gc
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import orjson
 import pytest
-import yaml
 
 from multisched.config import loading
 from multisched.config.plugins import plugin_registry
@@ -32,14 +30,13 @@ from multisched.whatif.sandbox import (
     SchedulerSandbox,
     trial,
 )
+from tests.kit import definitions
 from tests.unit.plugins.quota.trees import leaf
 from tests.unit.plugins.quota.trees import node as level
 from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
 from tests.unit.whatif.clusters import CONFIGURATION as DUMPED
 from tests.unit.whatif.clusters import NOW, configuration, dump_of, small_pod
 
-CRDS = Path(__file__).parents[3] / "deploy" / "crds"
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 TREES = "/apis/scheduling.sigs.k8s.io/v1beta1/namespaces/kube-system/elasticquotatrees"
 TREE = ObjectKind.ELASTIC_QUOTA_TREE
 
@@ -251,8 +248,7 @@ def test_kept_deleted_tree_is_in_force_in_the_copy_as_in_the_program() -> None:
 
     async def prepare(cluster: Cluster) -> None:
         for name in ("elasticquotatrees", "elasticquotas-scheduler-plugins"):
-            definition = yaml.safe_load((CRDS / f"{name}.yaml").read_text())
-            await cluster.send("POST", DEFINITIONS, definition)
+            await cluster.send("POST", definitions.PATH, definitions.definition(name))
         root = level("root", {"cpu": 4}, {"cpu": 4}, leaf("web", 1, 4, "default"))
         await cluster.send("POST", TREES, {"metadata": {"name": "tree"}, "spec": {"root": root}})
 

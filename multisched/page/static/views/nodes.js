@@ -19,27 +19,27 @@ function openAll(root, app) {
   const controls = el("form", { class: "controls", onsubmit: (event) => event.preventDefault() }), body = el("div", {});
   const match = el("input", { type: "search", value: asked.match, size: "14", oninput: () => change("match", match.value) });
   const time = el("input", { type: "time", value: asked.time, onchange: () => time.value && change("time", time.value) });
-  const place = { domain: el("span"), resource: el("span"), kind: el("span"), time: el("label", {}, "at ", time) };
-  controls.append(place.kind, place.time, place.domain, place.resource, el("label", {}, "name contains ", match));
+  const controlSlots = { domain: el("span"), resource: el("span"), kind: el("span"), time: el("label", {}, "at ", time) };
+  controls.append(controlSlots.kind, controlSlots.time, controlSlots.domain, controlSlots.resource, el("label", {}, "name contains ", match));
   root.append(el("h2", {}, "Nodes"), controls, body);
-  let drawn = "";
+  let lastChoices = "";
   const change = (key, value) => {
     asked[key] = value;
     if (key !== "offset") asked.offset = 0;
-    if (key === "kind" || key === "domain") drawn = "";
+    if (key === "kind" || key === "domain") lastChoices = "";
     app.read();
   };
 
   function choices(resources, doc) {
     const now = JSON.stringify([resources, asked.kind, asked.domain]);
-    place.time.hidden = asked.kind !== "at";
-    if (now === drawn) return;
-    drawn = now;
+    controlSlots.time.hidden = asked.kind !== "at";
+    if (now === lastChoices) return;
+    lastChoices = now;
     const domains = doc.domains.map((one) => [one.domain, one.domain]);
     const hasForecast = Boolean(doc.views.forecast);
-    replace(place.kind, hasForecast && choice("show", KINDS, asked.kind, (value) => change("kind", value)));
-    replace(place.domain, asked.kind === "now" && choice("domain", [["", "all domains"], ...domains], asked.domain, (value) => change("domain", value)));
-    replace(place.resource, choice(asked.kind === "now" ? "resource" : "dimension", resources.map((one) => [one, one]), asked.resource, (value) => change("resource", value)));
+    replace(controlSlots.kind, hasForecast && choice("show", KINDS, asked.kind, (value) => change("kind", value)));
+    replace(controlSlots.domain, asked.kind === "now" && choice("domain", [["", "all domains"], ...domains], asked.domain, (value) => change("domain", value)));
+    replace(controlSlots.resource, choice(asked.kind === "now" ? "resource" : "dimension", resources.map((one) => [one, one]), asked.resource, (value) => change("resource", value)));
   }
 
   return {
@@ -64,9 +64,9 @@ async function requested() {
   const { domain, resource, match, offset } = asked;
   const doc = await read(["nodes"], { domain, resource, match, offset, limit: SHOWN });
   const at = doc.resources.indexOf(doc.sortedBy);
-  const cells = doc.nodes.map((one) => ({ name: one.node, share: one.shares[at], note: one.isClosed ? "closed for pods" : "" }));
+  const cells = doc.nodes.map((one) => ({ name: one.node, share: one.shares[at], note: one.isClosed ? "cordoned or invalid" : "" }));
   const total = doc.totals[at];
-  const rows = doc.nodes.slice(0, 25).map((one) => [nodeLink(one.node), ...one.shares.map(percent), count(one.pods), one.isClosed ? "closed for pods" : ""]);
+  const rows = doc.nodes.slice(0, 25).map((one) => [nodeLink(one.node), ...one.shares.map(percent), count(one.pods), one.isClosed ? "cordoned or invalid" : ""]);
   return {
     resources: doc.resources, matching: doc.matching,
     drawn: [
@@ -81,7 +81,7 @@ async function requested() {
 
 const FULL = 0.9;
 
-/** Which of these nodes will be full, in one sentence; the fullest come first. @param {[string, number | null][]} shares */
+/** Which of these nodes will be full, in one sentence. `shares` must be sorted, fullest first. @param {[string, number | null][]} shares */
 function fullest(shares, resource, when) {
   const full = shares.filter(([, share]) => share >= FULL), [name, share] = shares[0] ?? [];
   if (!name) return null;
@@ -99,7 +99,7 @@ async function at(domain) {
     resources: doc.dimensions, matching: sorted.length,
     drawn: [
       fullest(sorted.map((one) => [one.node, one.shares[resource]]), resource, `at ${doc.at}`),
-      el("p", {}, `Predicted use at ${doc.at}, the highest of all days of the week, in ${doc.zone}; the fullest ${count(sorted.length)} of ${plural(doc.count, "node")}. ${doc.state}.`),
+      el("p", {}, `Highest predicted use at ${doc.at} over all days of the week (${doc.zone}), for the fullest ${count(sorted.length)} of ${plural(doc.count, "node")}. ${doc.state}.`),
       heatMap(sorted.map((one) => ({ name: one.node, share: one.shares[resource], note: doc.at })), `predicted ${resource} at ${doc.at} / capacity`),
       table(`Nodes by predicted ${resource} at ${doc.at}`, ["node", number("of its capacity"), number("amount")], rows),
     ],
@@ -109,16 +109,16 @@ async function at(domain) {
 async function peaks(domain) {
   const doc = await read(["forecast", "nodes"], { domain, limit: SHOWN, offset: asked.offset, match: asked.match });
   const resource = doc.dimensions.includes(asked.resource) ? asked.resource : doc.dimensions[0];
-  const of = (one) => one.dimensions.find((row) => row.dimension === resource);
-  const sorted = [...doc.nodes].sort((a, b) => (of(b).share ?? -1) - (of(a).share ?? -1));
-  const rows = sorted.slice(0, 25).map((one) => [nodeLink(one.node), percent(of(one).nowShare), el("strong", {}, percent(of(one).share)), of(one).at,
-    `${measure(resource, of(one).peak)} of ${measure(resource, of(one).capacity)}`, count(one.pods), count(one.unknown)]);
+  const rowOf = (one) => one.dimensions.find((row) => row.dimension === resource);
+  const sorted = [...doc.nodes].sort((a, b) => (rowOf(b).share ?? -1) - (rowOf(a).share ?? -1));
+  const rows = sorted.slice(0, 25).map((one) => [nodeLink(one.node), percent(rowOf(one).nowShare), el("strong", {}, percent(rowOf(one).share)), rowOf(one).at,
+    `${measure(resource, rowOf(one).peak)} of ${measure(resource, rowOf(one).capacity)}`, count(one.pods), count(one.unknown)]);
   return {
     resources: doc.dimensions, matching: doc.count,
     drawn: [
-      fullest(sorted.map((one) => [one.node, of(one).share]), resource, "at their peak"),
-      el("p", {}, `Predicted use at the fullest hour of the week, the fullest nodes of any dimension first. ${doc.state}.`),
-      heatMap(sorted.map((one) => ({ name: one.node, share: of(one).share, note: of(one).at })), `predicted peak of ${resource} / capacity`),
+      fullest(sorted.map((one) => [one.node, rowOf(one).share]), resource, "at their peak"),
+      el("p", {}, `Predicted use at each node's fullest time of the week. Nodes are paged by their fullest dimension and sorted here by ${resource}. ${doc.state}.`),
+      heatMap(sorted.map((one) => ({ name: one.node, share: rowOf(one).share, note: rowOf(one).at })), `predicted peak of ${resource} / capacity`),
       table(`Nodes by predicted peak of ${resource}`, ["node", number("predicted now"), number("peak"), "at", "amount", number("pods"), number("without profile")], rows),
     ],
   };
@@ -127,13 +127,13 @@ async function peaks(domain) {
 function openNode(root, name, app) {
   const body = el("div", {});
   root.append(el("p", {}, link(["nodes"], "all nodes")), el("h2", {}, `Node ${name}`), body);
-  const seen = (view, domains) => Promise.all((app.overview.views[view] ?? []).filter((domain) => domains.includes(domain))
+  const readForNode = (view, domains) => Promise.all((app.overview.views[view] ?? []).filter((domain) => domains.includes(domain))
     .map((domain) => orNone(read([view, "node"], { name, domain }))));
   return {
     async refresh() {
       const doc = await read(["nodes", name]);
-      const forecasts = await seen("forecast", doc.domains), lent = await seen("loans", app.overview.views.loans ?? []);
-      const cards = await seen("gpu", doc.domains);
+      const forecasts = await readForNode("forecast", doc.domains), lent = await readForNode("loans", app.overview.views.loans ?? []);
+      const cards = await readForNode("gpu", doc.domains);
       replace(body, detail(doc), loansOf(lent.filter(Boolean)), forecasts.filter(Boolean).map(forecast), cards.filter(Boolean).map(gpu), podsOf(doc));
     },
   };
@@ -163,7 +163,7 @@ function detail(doc) {
 function loansOf(docs) {
   const rows = docs.flatMap((doc) => doc.loans.map((one) => [one.from, one.to, one.kind, one.why || (one.closes ? `open until ${moment(one.closes)}` : "open"),
     count(one.pods), amounts(one.held), amounts(one.room), one.onLoan?.recalledSince ? `since ${moment(one.onLoan.recalledSince)}: ${one.onLoan.why}` : "-"]));
-  return rows.length > 0 && table("On loan", ["from", "to", "kind", "state", number("pods"), "held", "more", "recalled"], rows);
+  return rows.length > 0 && table("Loans of this node", ["from", "to", "kind", "state", number("pods"), "held", "can still be lent", "recalled"], rows);
 }
 
 function forecast(doc) {
@@ -172,7 +172,7 @@ function forecast(doc) {
       title: `${row.dimension}: predicted peak ${measure(row.dimension, row.peak)} at ${row.at}, ${percent(row.share)} of its capacity`,
       unit: unit(row.dimension), predicted: row.week, low: row.low, high: row.high, bandName: "sum of the bands of its services", mark: row.capacity, slotSeconds: doc.slotSeconds, nowSeconds: doc.nowSeconds, zone: doc.zone,
     })),
-    table("Its pods by their part of its peak", ["pod", "service", number("part"), "predicted by", number("peak without it")],
+    table("Pods, by predicted use at the node's peak", ["pod", "service", number("share of the node's capacity"), "predicted by", number("peak without it")],
       doc.pods.slice(0, 50).map((one) => [keyLink(one.pod), one.service, percent(one.share), one.by, percent(one.left.share)])));
 }
 
@@ -186,7 +186,7 @@ function gpu(doc) {
 
 function podsOf(doc) {
   const rows = doc.pods.map((one) => [podLink(one.namespace, one.name), one.scheduler, amount("cpu", one.requests.cpu ?? 0), amount("memory", one.requests.memory ?? 0),
-    count(one.priority), one.isLeaving ? "leaving" : ""]);
+    count(one.priority), one.isLeaving ? "terminating or to be evicted" : ""]);
   return [table("Pods, the largest CPU requests first", ["pod", "scheduler", number("cpu"), number("memory"), number("priority"), "state"], rows, "no pod is here"),
     doc.podsLeftOut > 0 && el("p", { class: "soft" }, `${plural(doc.podsLeftOut, "pod")} not shown`)];
 }

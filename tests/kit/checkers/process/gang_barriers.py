@@ -43,7 +43,7 @@ class BarrierChecker:
         """Checks that no barrier is closed although enough members have arrived. Called regularly."""
         for barrier in self._barriers.all():
             missing = _missing(barrier)
-            is_closed = not (barrier.is_open or barrier.failure is not None or barrier.to_begin)
+            is_closed = not (barrier.is_open or barrier.failure is not None or barrier.not_begun)
             if is_closed and barrier.arrived and not any(self._is_short(key, missing[key]) for key in barrier.members):
                 self._report_violation(
                     f"I5: {len(barrier.arrived)} members of gang {'/'.join(barrier.members)} may be bound, and wait"

@@ -211,12 +211,12 @@ class ProcessChecker:
         for requeues in self._requeues:
             requeues.on_node_freed(node)
 
-    def end_nomination(self, uid: str) -> None:
+    def end_nomination(self, uid: str) -> str:
         """Wraps `Nominator.remove`: after the current step no pod remains parked that fits into the released capacity."""
-        node = self.program.nominator.node_of(uid)
-        self._end_nomination(uid)
+        node = self._end_nomination(uid)
         if node:
             self._freed(node)
+        return node
 
     def check_every_class(self, *, is_on: bool) -> None:
         """Compares each class that a cycle uses instead of a sample."""

@@ -235,7 +235,7 @@ class QueueModel:
         for uid, entry in self._worker.queue._entries.items():
             if entry.state in PARKED:
                 wanted = (entry.state, *entry.waits_for), entry.pod.namespace, class_of(entry.pod)
-                if parked._keys.get(uid) != wanted:
+                if parked.classes_by_uid.get(uid) != wanted:
                     return f"I3: {entry.pod.key} is parked as what it was before it changed, or for another reason"
         return ""
 

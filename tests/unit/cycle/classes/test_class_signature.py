@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from multisched.cycle.classes.cache import CLASS_BYTES_MAX
-from multisched.cycle.classes.signatures import SPECS_BYTES_MAX
+from multisched.cycle.classes.signatures import SPECS_BYTES_MAX, Signatures
 from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.dependency import Dependency
+from multisched.framework.node_view import Codes, Rows
 from multisched.framework.points import CycleView, PreFilterResult
+from multisched.framework.runner import Runner
 from multisched.framework.status import SUCCESS, Status
-from multisched.model.objects import Owner, Pod, PodSpec
+from multisched.framework.traits import Traits
+from multisched.model.objects import Owner, Pod, PodSpec, are_alike
 from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint, WeightedPodTerm
 from multisched.model.selectors import LabelSelector, Operator, Requirement
+from multisched.shell.observer import SilentObserver
 from multisched.testing.builders import make_node, make_pod
 from tests.unit.cycle.cycle_kit import Domain, FilterBy
 
@@ -159,3 +165,54 @@ def test_unsigned_pods_are_counted_per_plugin_and_cached_classes_as_hits() -> No
         domain.schedule(make_pod(name))
     classes = domain.cycle.classes
     assert (classes.unsigned["Odd"], classes.hits, classes.misses) == (3, 2, 4)
+
+
+class Signer:
+    """Signs a label of a pod, and counts its calls."""
+
+    def __init__(self, name: str, *, signs_alike: bool) -> None:
+        self.name = name
+        self.traits = Traits(signs_alike=signs_alike)
+        self.signed: list[str] = []
+
+    def sign(self, pod: Pod) -> Hashable:
+        self.signed.append(pod.name)
+        return pod.labels.get("a")
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("difference", "is_signed", "is_same"),
+    [
+        ({}, False, True),
+        ({"labels": {"a": "yes"}}, True, True),
+        ({"labels": {"a": "no"}}, True, False),
+        ({"owner": Owner("Job", "j", "j")}, True, True),
+        ({"namespace": "other"}, True, False),
+        ({"spec": PodSpec(priority=1)}, True, False),
+    ],
+    ids=str,
+)
+def test_pods_that_are_alike_are_signed_once_by_plugins_with_the_trait(
+    difference: dict[str, Any], is_signed: bool, is_same: bool
+) -> None:
+    every, once = Signer("Every", signs_alike=False), Signer("Once", signs_alike=True)
+    signatures = Signatures([every, once], Runner(SilentObserver(), lambda: 0.0))
+    known = make_pod("known", spec=SPEC, labels={"a": "yes"})
+    pod = replace(known, name="next", uid="next", **difference)
+    signature = signatures.of(known)
+    assert signature is not None
+    assert signatures.is_of(signature, pod, is_alike=are_alike(pod, known)) is is_same
+    assert (every.signed, once.signed) == (["known", "next"], ["known", "next"] if is_signed else ["known"])
+
+
+def test_pods_with_affinity_terms_are_signed_one_by_one() -> None:
+    once = Signer("Once", signs_alike=True)
+    signatures = Signatures([once], Runner(SilentObserver(), lambda: 0.0))
+    known = make_pod("known", spec=PodSpec(pod_affinity=PodAffinity()), labels={"a": "yes"})
+    signature = signatures.of(known)
+    assert signature is not None
+    assert signatures.is_of(signature, replace(known, name="next"), is_alike=True)
+    assert once.signed == ["known", "next"]

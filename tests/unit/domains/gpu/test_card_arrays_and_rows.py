@@ -242,7 +242,7 @@ def test_node_locked_by_another_scheduler_refuses_pods_that_need_the_lock() -> N
 
     assert [ledger.fits(asking("late", "five"), row) for row in (0, 1)] == [LOCKED, ""]
     assert ledger.arrays.locked(np.array([0, 1])).tolist() == [True, False]
-    assert ledger.foreign_locks() == {"n0": (LOCK, read_lock(node.annotations[LOCK]))}
+    assert ledger.unmatched_locks() == {"n0": (LOCK, read_lock(node.annotations[LOCK]))}
     twin = rebuild(ledger, [(0, node)], [])
     assert isinstance(twin, GpuLedger)
     assert twin.sums(0) == ledger.sums(0)
@@ -255,7 +255,7 @@ def test_node_lock_naming_a_waiting_pod_does_not_refuse_others() -> None:
     annotations = ledger.take(asking("first", "five"), 0)
 
     ledger.set_node(0, make_node("n0", labels={CARDS: "n"}, annotations={LOCK: "2026-01-01T00:00:00Z,default,first"}))
-    assert not ledger.foreign_locks()
+    assert not ledger.unmatched_locks()
     assert ledger.fits(asking("late", "five"), 0) == UNCONFIRMED
 
     ledger.restore(asking("first", "five", **annotations, **{REPORTED: "yes"}), 0)

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from domains.gpu.dialects.fgd import MILLI
 from domains.gpu.dialects.whole import FGD_COUNT, FGD_MODEL
-from domains.gpu.fragmentation import ROWS_FEW
 from domains.gpu.gpu_share import GpuShare
+from domains.gpu.policies import ROWS_FEW
 from domains.gpu.settings import POLICIES
 from domains.gpu.typical_pods import PodShape, TypicalPod
 from multisched.framework.plugin_args import PluginArgsError

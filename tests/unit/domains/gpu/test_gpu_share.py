@@ -12,6 +12,7 @@ from domains.gpu.dialects.hami import NO_ID, NO_TYPE, NUMA_BIND, REGISTER, USE_I
 from domains.gpu.dialects.own import GPU_COUNT, GPU_DEVICES, GPU_MILLI
 from domains.gpu.dialects.whole import GPU_INDICES, HONOURED
 from domains.gpu.gpu_share import GpuShare
+from domains.gpu.policies import ROWS_FEW
 from multisched.framework.events import Hint
 from multisched.framework.status import Code
 from multisched.model.objects import Node, Pod
@@ -273,7 +274,8 @@ def test_filter_equals_the_ledger_and_scores_are_as_documented(
         make_node("a", extra={GPU: 1}),
         make_node("b", extra={GPU: 3}),
         make_node("c", extra={GPU: 2}, labels=honoured),
-        make_node("d"),
+        # Many rows are evaluated in another way than few.
+        *(make_node(f"empty-{number}") for number in range(ROWS_FEW)),
     )
 
     def build(name: str, kind: tuple[str, int, int]) -> Pod:
@@ -286,7 +288,9 @@ def test_filter_equals_the_ledger_and_scores_are_as_documented(
     late = build("late", last)
     refusals = bench.refusals(late)
     scores = bench.scores(late)
+    codes = bench.plugin.filter(bench.view, late, all_rows(bench.cache)).tolist()
     for row, node in bench.cache.nodes.live_rows():
+        assert bench.plugin.filter(bench.view, late, np.array([row], np.intp)).tolist() == [codes[row]]
         assert refusals.get(node.name, "") == bench.plugin._ledger.fits(late, row)
         assert 0 <= scores[node.name] <= 100
         assert scores[node.name] == documented_score(bench.plugin._ledger.cards(row).free_milli, last)

@@ -15,6 +15,7 @@ from domains.job.deadlines.deadline import (
     DeadlineError,
     DeadlineOrigin,
     DeadlineRule,
+    annotated_rule,
     next_run_s,
     read_annotation,
     rule_of,
@@ -90,7 +91,7 @@ def test_a_time_and_a_duration_from_the_creation_are_deadlines() -> None:
 def test_a_misspelt_deadline_is_refused_with_the_fix_and_has_no_effect(text: str) -> None:
     with pytest.raises(DeadlineError, match="write a time such as"):
         read_annotation(text)
-    assert rule_of({ANNOTATION: text}, None, None, 60.0) == DeadlineRule(
+    assert rule_of(annotated_rule({ANNOTATION: text}), None, None, 60.0) == DeadlineRule(
         DeadlineOrigin.MAX_WAIT, 60.0, is_relative=True
     )
     assert plugin()[0].remarks_of_pod(make_pod("p", annotations={ANNOTATION: text}))
@@ -98,15 +99,15 @@ def test_a_misspelt_deadline_is_refused_with_the_fix_and_has_no_effect(text: str
 
 @given(st.text(max_size=40))
 def test_no_text_breaks_the_reader(text: str) -> None:
-    rule = rule_of({ANNOTATION: text}, None, None, 60.0)
+    rule = rule_of(annotated_rule({ANNOTATION: text}), None, None, 60.0)
     assert rule.origin in (DeadlineOrigin.ANNOTATION, DeadlineOrigin.MAX_WAIT)
 
 
 def test_the_active_deadline_counts_from_the_start_of_the_job() -> None:
     job = Job(name="j", created_s=100.0, started_s=250.0, active_deadline_s=60)
-    assert rule_of({}, job, None, HOUR_S).of(1_000.0) == 310.0
-    assert rule_of({}, replace(job, started_s=0.0), None, HOUR_S).of(1_000.0) == 160.0
-    assert rule_of({ANNOTATION: "10s"}, job, None, HOUR_S).of(1_000.0) == 1_010.0
+    assert rule_of(None, job, None, HOUR_S).of(1_000.0) == 310.0
+    assert rule_of(None, replace(job, started_s=0.0), None, HOUR_S).of(1_000.0) == 160.0
+    assert rule_of(annotated_rule({ANNOTATION: "10s"}), job, None, HOUR_S).of(1_000.0) == 1_010.0
 
 
 def test_the_next_run_is_that_of_the_time_zone() -> None:
@@ -115,7 +116,7 @@ def test_the_next_run_is_that_of_the_time_zone() -> None:
     assert next_run_s(replace(cron, time_zone=""), at("2026-11-29T00:00:00")) == at("2026-11-29T09:00:00")
     assert next_run_s(replace(cron, schedule="never"), 0.0) is None
     job = Job(name="j", created_s=at("2026-11-28T23:59:00"), active_deadline_s=None)
-    assert rule_of({}, job, cron, HOUR_S) == DeadlineRule(DeadlineOrigin.NEXT_RUN, at("2026-11-29T00:00:00"))
+    assert rule_of(None, job, cron, HOUR_S) == DeadlineRule(DeadlineOrigin.NEXT_RUN, at("2026-11-29T00:00:00"))
 
 
 # -- order -----------------------------------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ def crowded(count: int) -> tuple[Domain, UnitLedger]:
         domain.cache.place(web(f"p{number}", node=f"{'ab'[number % 2]}{number % 3}"))
     ledger = ledger_of(domain)
     ledger.refresh()
-    ledger.is_stepped = True
+    ledger.is_counted_in_background = True
     return domain, ledger
 
 
