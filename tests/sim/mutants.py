@@ -201,7 +201,7 @@ FIRST: dict[str, int] = {
     "nominated_room_given_away": 2,
     "not_found_is_bound": 1,
     "nothing_is_kept_for_borrowers": 107,
-    "nothing_of_quotas_is_kept": 0,
+    "nothing_of_quotas_is_kept": 1,
     "notices_end_at_once": 600,
     "notices_run_from_the_recall": 1104,
     "numbers_of_cards_are_not_compared": 302,
