@@ -22,7 +22,7 @@ SLOW_S: Final = 0.1
 
 With a fast server it does not: each additional connection costs a millisecond of CPU on both sides.
 """
-SLOW_GROWTH: Final = 16.0
+SLOW_GROWTH: Final = 8.0
 QUEUEING: Final = 1.25
 """A latency of this multiple of the unloaded one shows that requests wait for each other."""
 FULL: Final = 0.8
@@ -59,7 +59,7 @@ class AdaptiveWidth:
 
     def __init__(self, bounds: Bounds, calm: int) -> None:
         """`calm`: so many requests in flight are no load. Their latency is the unloaded one; only refusals lower the width further."""
-        self.width = float(calm)
+        self.width = GROWTH * calm
         self._calm = float(calm)
         self._unloaded_s = math.inf
         self._refused = math.inf
