@@ -88,8 +88,11 @@ def slicing(worker: DomainWorker) -> Sequence[SlicingPlugin]:
 
 async def own_slices(worker: DomainWorker, shell: SliceShell) -> None:
     """Owns the SliceSets of a domain that this process takes over: those of all its plugins at the same time."""
+    plugins = slicing(worker)
+    if not plugins:
+        return
     async with anyio.create_task_group() as tasks:
-        for plugin in slicing(worker):
+        for plugin in plugins:
             tasks.start_soon(plugin.own_slices, DomainSlices(worker, shell))
 
 
