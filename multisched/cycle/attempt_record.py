@@ -239,10 +239,15 @@ class AttemptRecords:
         return snapshots.left
 
     def take_back(self, pod_class: EquivalenceClass, count: int) -> None:
-        """Removes the records of the latest placements, which were all of this class and took no snapshot."""
+        """Removes the records of the latest placements, which were all of this class and took no snapshot.
+
+        The class may have been rebuilt since: its snapshots have ended with its identity.
+        """
         if count:
             self._placed.take_back(count)
-            self._by_class[pod_class.identity].left += count
+            snapshots = self._by_class.get(pod_class.identity)
+            if snapshots is not None:
+                snapshots.left += count
 
     def _new_snapshots(self, pod_class: EquivalenceClass) -> _ClassSnapshots:
         kept = self._by_class[pod_class.identity] = _ClassSnapshots()
