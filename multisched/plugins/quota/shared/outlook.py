@@ -12,6 +12,7 @@ from typing import Final
 
 from multisched.model.objects import Pod
 from multisched.model.slice_parts import NOTHING, SliceAmount
+from multisched.plugins.quota.pod_amounts import Items
 from multisched.plugins.quota.quota_ledger import Level
 from multisched.plugins.quota.shared.leaf_counts import LeafKey
 from multisched.plugins.quota.shared.room import QuotaRoom
@@ -36,12 +37,16 @@ class Outlook:
         """What terminating pods use."""
         ledger, needs = room.ledger, list(needs)
         ending = {*ledger.terminating, *(uid for _, need in needs for uid in need.victims if ledger.holds(uid))}
+        equal = Counter[tuple[LeafKey | None, int, Items]]()  # thousands of equal pods may be terminating
         for uid in ending:
             levels, items = ledger.held_by(uid)
-            self._add(self._more, levels, dict(items), -1)
             counted = room.pods.pods.get(uid)
-            if counted is not None:
-                self._ending[counted.key] = self._ending.get(counted.key, NOTHING) + counted.amount
+            equal[None if counted is None else counted.key, levels[0].at, items] += 1
+        for (key, at, items), pods in equal.items():
+            levels, together = ledger.paths[at], tuple((name, pods * amount) for name, amount in items)
+            self._add(self._more, levels, dict(together), -1)
+            if key is not None:
+                self._ending[key] = self._ending.get(key, NOTHING) + room.pods.amount(levels, together)
         self._offers = dict(offers)
         for key, offered in offers.items():
             self._add(self._more, room.levels_at(key[1]), self._unused(key, offered).amounts(), 1)
