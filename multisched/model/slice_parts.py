@@ -38,7 +38,7 @@ class SliceAmount(msgspec.Struct, frozen=True, gc=False):
             self.cpu_milli + other.cpu_milli,
             self.memory_bytes + other.memory_bytes,
             self.pods + other.pods,
-            _merged(self.others, other.others, add) if self.others or other.others else (),
+            _merged(self.others, other.others, add),
         )
 
     def __sub__(self, other: SliceAmount) -> SliceAmount:
@@ -46,7 +46,7 @@ class SliceAmount(msgspec.Struct, frozen=True, gc=False):
             self.cpu_milli - other.cpu_milli,
             self.memory_bytes - other.memory_bytes,
             self.pods - other.pods,
-            _merged(self.others, other.others, sub) if self.others or other.others else (),
+            _merged(self.others, other.others, sub),
         )
 
     def __or__(self, other: SliceAmount) -> SliceAmount:
@@ -55,7 +55,7 @@ class SliceAmount(msgspec.Struct, frozen=True, gc=False):
             max(self.cpu_milli, other.cpu_milli),
             max(self.memory_bytes, other.memory_bytes),
             max(self.pods, other.pods),
-            _merged(self.others, other.others, max) if self.others or other.others else (),
+            _merged(self.others, other.others, max),
         )
 
     def __and__(self, other: SliceAmount) -> SliceAmount:
@@ -64,7 +64,7 @@ class SliceAmount(msgspec.Struct, frozen=True, gc=False):
             min(self.cpu_milli, other.cpu_milli),
             min(self.memory_bytes, other.memory_bytes),
             min(self.pods, other.pods),
-            _merged(self.others, other.others, min) if self.others or other.others else (),
+            _merged(self.others, other.others, min),
         )
 
     def __bool__(self) -> bool:
@@ -108,6 +108,8 @@ def others_of(amounts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
 def _merged(
     one: tuple[tuple[str, int], ...], other: tuple[tuple[str, int], ...], merge: Callable[[int, int], int]
 ) -> tuple[tuple[str, int], ...]:
+    if not one and not other:
+        return ()  # as of all slices of nodes
     ours, theirs = dict(one), dict(other)
     return others_of({name: merge(ours.get(name, 0), theirs.get(name, 0)) for name in {**ours, **theirs}})
 

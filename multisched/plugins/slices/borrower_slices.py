@@ -201,11 +201,6 @@ class BorrowerSlices(SliceMachine[_Claimed]):
         status = None if tracked.seen is None else tracked.seen.status
         return tracked.seen is not None and (status is None or not status.is_complete)
 
-    def answered(self, request: SliceRequest, reply: SliceReply) -> None:
-        tracked = self._objects[request.name]
-        self._answered(tracked, request, reply)
-        self._changed(tracked)
-
     def _answered(self, tracked: _Claimed, request: SliceRequest, reply: SliceReply) -> None:
         is_ours = tracked.close(request, reply)
         if reply.answer is SliceAnswer.NOT_FOUND and is_ours:

@@ -246,11 +246,6 @@ class LenderSlices(SliceMachine[_Offered]):
         holds the lease, and passes each reply to `answered`."""
         return self._requests(self._next_request, most) if self._has_term else []
 
-    def answered(self, request: SliceRequest, reply: SliceReply) -> None:
-        tracked = self._objects[request.name]
-        self._answered(tracked, request, reply)
-        self._changed(tracked)
-
     def _answered(self, tracked: _Offered, request: SliceRequest, reply: SliceReply) -> None:
         is_ours = tracked.close(request, reply)
         if reply.answer is SliceAnswer.NOT_FOUND and is_ours:

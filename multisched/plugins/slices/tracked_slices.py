@@ -224,6 +224,12 @@ class SliceMachine(ABC, Generic[T]):
         self._vanish(tracked, found.version)
         return self._changed(tracked)
 
+    def answered(self, request: SliceRequest, reply: SliceReply) -> None:
+        """Takes the reply to a request of this machine."""
+        tracked = self._objects[request.name]
+        self._answered(tracked, request, reply)
+        self._changed(tracked)
+
     @property
     def due_count(self) -> int:
         """Objects that may need a request."""
@@ -302,6 +308,10 @@ class SliceMachine(ABC, Generic[T]):
     @abstractmethod
     def _take(self, tracked: T, found: SliceSet, *, is_answer: bool) -> None:
         """Takes a version of an object, from an answer or from the watch."""
+
+    @abstractmethod
+    def _answered(self, tracked: T, request: SliceRequest, reply: SliceReply) -> None:
+        """Takes the reply to a request for this object."""
 
     @abstractmethod
     def _vanish(self, tracked: T, version: Version = NO_VERSION) -> None:
