@@ -9,19 +9,17 @@ import asyncio
 import random
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
 import yaml
 
 from multisched.model.wire import MERGE_PATCH
+from tests.kit import definitions
 from tests.sim.slices import SliceCluster
 
-CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 SLICES: Final = "/apis/multisched.io/v1alpha1/slicesets"
 TREES: Final = "/apis/scheduling.sigs.k8s.io/v1beta1/namespaces/kube-system/elasticquotatrees"
-DEFINITIONS: Final = Path(__file__).parents[2] / "deploy" / "crds"
 FIRST, SECOND, THIRD = "web", "batch", "etl"
 DOMAINS: Final = (FIRST, SECOND, THIRD)
 TREE_LAG_S: Final = 60.0
@@ -70,9 +68,9 @@ class QuotaCluster(SliceCluster):
         self, domains: tuple[str, ...], root: dict[str, Any], *, nodes: int = 2, slices: bool = True
     ) -> None:
         """Makes nodes, namespaces, definitions and the tree."""
-        for name in DEFINITIONS.glob("*.yaml"):
-            if slices or "slicesets" not in name.name:
-                await self.send("POST", CRDS, yaml.safe_load(name.read_text()))
+        for one in definitions.all_definitions():
+            if slices or one is not definitions.definition("slicesets"):
+                await self.send("POST", definitions.PATH, one)
         for domain in domains:
             for number in range(nodes):
                 await self.add_node(f"{domain}-{number}", {"multisched.io/domain": domain})

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
@@ -25,11 +24,10 @@ import yaml
 from multisched.cluster.api.direct import DirectTransport
 from multisched.model.wire import AnswerLostError, Response
 from multisched.testing.sim_loop import SimLoop, simulate
+from tests.kit import definitions
 from tests.sim.handover import PODS_PATH, HandoverCluster, Replica, ReplicaTransport
 
-CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 SLICES: Final = "/apis/multisched.io/v1alpha1/slicesets"
-DEFINITION: Final = Path(__file__).parents[2] / "deploy" / "crds" / "slicesets.yaml"
 NODES: Final = 3
 NODE_MILLI: Final = 8_000
 FAULTS_S: Final = 150.0
@@ -391,7 +389,7 @@ def run(seed: int, *, moves: bool) -> SliceReport:
     async def main() -> SliceReport:
         for number in range(NODES):
             await cluster.add_node(f"node-{number}")
-        await cluster.send("POST", CRDS, yaml.safe_load(DEFINITION.read_text()))
+        await cluster.send("POST", definitions.PATH, definitions.definition("slicesets"))
         tasks = [asyncio.create_task(cluster.judge_pods()), asyncio.create_task(cluster.end_evicted(wide))]
         both = [{LENDER}, {BORROWER}] + [{LENDER, BORROWER}] * cluster.rng.randrange(2)
         if wide is not None:

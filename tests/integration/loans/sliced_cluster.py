@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -20,11 +19,10 @@ from multisched.plugins.loans.sliced_loans import SlicedLoans
 from multisched.shell.plugin_views import ProgramViews
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.integration.gpu.tide_cluster import at_once
+from tests.kit import definitions
 from tests.sim.handover import PODS_PATH, HandoverCluster, Replica
 
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 SLICES = "/apis/multisched.io/v1alpha1/slicesets"
-DEFINITION = Path(__file__).parents[3] / "deploy" / "crds" / "slicesets.yaml"
 NOTICE_S = 10.0
 LOOK_S = 0.1
 LENDER, BORROWER, LATER_BORROWER = frozenset({"gpu"}), frozenset({"job"}), frozenset({"web"})
@@ -116,7 +114,7 @@ class SlicedCluster:
         return found
 
     async def install(self) -> None:
-        await self.cluster.send("POST", CRDS, yaml.safe_load(DEFINITION.read_text()))
+        await self.cluster.send("POST", definitions.PATH, definitions.definition("slicesets"))
 
     async def slices(self) -> list[dict[str, Any]]:
         answer = await self.cluster.send("GET", SLICES)

@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import orjson
-import yaml
 
 from multisched.client.transport import connect
 from multisched.cluster.embedded import EmbeddedCluster
 from multisched.model.wire import MERGE_PATCH, Transport
 from tests.integration.client.conftest import WallClock
 from tests.integration.program.command import asked
+from tests.kit import definitions
 from tests.unit.plugins.quota.trees import acks_example
 from tests.unit.whatif.quota_clusters import quota_tree, walk_through
 
-CRDS: Final = Path(__file__).parents[3] / "deploy" / "crds"
 PATHS: Final = {
     "Node": "/api/v1/nodes",
     "Namespace": "/api/v1/namespaces",
@@ -41,10 +40,12 @@ async def cluster(folder: Path, *, has_quotas: bool = True) -> AsyncIterator[Pat
     async with EmbeddedCluster.start(WallClock()) as embedded:
         kubeconfig = folder / "kubeconfig"
         embedded.write_kubeconfig(kubeconfig)
-        definitions = [yaml.safe_load(file.read_text("utf-8")) for file in sorted(CRDS.glob("elasticquota*.yaml"))]
+        of_quotas = [
+            one for one in definitions.all_definitions() if one["spec"]["names"]["kind"].startswith("ElasticQuota")
+        ]
         found = sorted(walk_through(3, 3, 2, 0), key=lambda one: list(PATHS).index(one["kind"]))
         async with connect(kubeconfig) as transport:
-            for one in [*definitions, *found] if has_quotas else []:
+            for one in [*of_quotas, *found] if has_quotas else []:
                 await create(transport, one)
         yield kubeconfig
 
