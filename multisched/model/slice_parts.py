@@ -18,7 +18,7 @@ import msgspec
 from multisched.model.objects import CPU, MEMORY, PODS
 
 SLICES_MAX: Final = 256
-"""Nodes per SliceSet: about 25 KB of JSON."""
+"""Slices per SliceSet: about 25 KB of JSON for nodes."""
 AMOUNT_MAX: Final = 1 << 50
 EPOCH_MAX: Final = 1 << 53
 """Largest integer that every JSON reader represents exactly."""
@@ -181,14 +181,14 @@ def slice_set_prefix(lender: str, borrower: str, part: str = "") -> str:
     return f"{lender}.{borrower}.{part}"
 
 
-def bucket_of(node: str, buckets: int) -> int:
-    """Returns the object, of `buckets`, in which a node by this name is looked for first."""
-    return int.from_bytes(hashlib.blake2b(node.encode(), digest_size=8).digest(), "big") % buckets
+def bucket_of(name: str, buckets: int) -> int:
+    """Returns the object, of `buckets`, in which the slice of a node or leaf by this name is looked for first."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") % buckets
 
 
-def buckets_for(nodes: int) -> int:
-    """Returns the number of objects for this many nodes: a power of two, with half of `SLICES_MAX` per object at most on average."""
+def buckets_for(slices: int) -> int:
+    """Returns the number of objects for this many slices: a power of two, with half of `SLICES_MAX` per object at most on average."""
     buckets = 1
-    while buckets * SLICES_MAX < 2 * nodes:
+    while buckets * SLICES_MAX < 2 * slices:
         buckets *= 2
     return buckets

@@ -30,7 +30,7 @@ def quota_room_is_free_at_its_recall() -> None:
     genuine = QuotaRoom._refresh_kept
 
     def refresh_kept(self: QuotaRoom, key: LeafKey) -> bool:
-        held, LenderSlices.reserved = LenderSlices.reserved, lambda self, uid: self.offer_of(uid).amount  # type: ignore[method-assign]
+        held, LenderSlices.reserved = LenderSlices.reserved, lambda self, key: self.offer_of(key).amount  # type: ignore[method-assign]
         try:
             return genuine(self, key)
         finally:

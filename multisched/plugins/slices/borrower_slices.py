@@ -1,8 +1,8 @@
-"""The borrower's side of a loan across processes: claims per node, and what its pods may use of each row. Pure.
+"""The borrower's side of a loan across processes: claims per slice, and what its pods may use of each. Pure.
 
 Events in (wanted amounts, versions from the watch, answers), requests out (`next_requests`). No clock and no I/O.
 
-Invariant S2: the caller keeps, at each commit, `charged(node) <= usable(node)`, where `charged` is what its pods on the node request,
+Invariant S2: the caller keeps, at each commit, `charged(key) <= usable(key)`, where `charged` is what its pods there request,
 including assumed and terminating pods and binds in flight or of unknown outcome. `usable` is what an answer to a request of this leader
 has confirmed, and never more than a write in flight would leave: it falls when a release is sent, before its answer, and rises only with
 an answer.
@@ -29,7 +29,7 @@ from multisched.model.version import NO_VERSION, Version
 from multisched.plugins.slices.tracked_slices import SliceMachine, TrackedSlices
 
 Charged = Mapping[str, SliceAmount]
-"""By uid of each node that is not the borrower's own: what its pods on the node request; see S2."""
+"""By key of each slice that is not the borrower's own: what its pods there request; see S2."""
 
 
 class _Claimed(TrackedSlices):
@@ -43,30 +43,30 @@ class _Claimed(TrackedSlices):
         self.returns_parts = False
         """They are returned now."""
 
-    def uids(self) -> set[str]:
+    def slice_keys(self) -> set[str]:
         spec, status = (None, None) if self.seen is None else (self.seen.spec, self.seen.status)
         found = set(self.confirmed)
         found.update(() if spec is None else spec.offers, () if status is None else status.held)
         return found
 
-    def usable(self, uid: str) -> SliceAmount:
+    def usable(self, key: str) -> SliceAmount:
         if not self.is_owned:
             return NOTHING
-        usable = self.confirmed.get(uid, NOTHING)
+        usable = self.confirmed.get(key, NOTHING)
         for status in self.unresolved_statuses():
-            usable &= status.held.get(uid, NOTHING)
+            usable &= status.held.get(key, NOTHING)
         return usable
 
-    def offer(self, uid: str) -> SliceOffer:
+    def offer(self, key: str) -> SliceOffer:
         """Returns the offer as last seen; none while the lender's half cannot be trusted or the object is being deleted."""
         if self.seen is None or self.seen.spec is None or self.seen.is_deleting:
             return NO_OFFER
-        return self.seen.spec.offers.get(uid, NO_OFFER)
+        return self.seen.spec.offers.get(key, NO_OFFER)
 
-    def held(self, uid: str) -> SliceAmount:
+    def held(self, key: str) -> SliceAmount:
         """Returns what the object holds, as last seen; nothing while the borrower's half cannot be trusted."""
         status = None if self.seen is None else self.seen.status
-        return NOTHING if status is None else status.held.get(uid, NOTHING)
+        return NOTHING if status is None else status.held.get(key, NOTHING)
 
 
 class BorrowerSlices(SliceMachine[_Claimed]):
@@ -108,48 +108,48 @@ class BorrowerSlices(SliceMachine[_Claimed]):
         """
         self._is_settled = True
         for tracked in self._objects.values():
-            for uid, held in tracked.confirmed.items():
-                self._wanted.setdefault(uid, held)
+            for key, held in tracked.confirmed.items():
+                self._wanted.setdefault(key, held)
         self.touch_all()
 
     # -- decisions -------------------------------------------------------------------------------------------------
 
-    def usable(self, uid: str) -> SliceAmount:
-        """Returns what the borrower's pods on the node may request in total: see S2."""
+    def usable(self, key: str) -> SliceAmount:
+        """Returns what the borrower's pods may request of the slice in total: see S2."""
         if not self._has_term or not self._is_settled:
             return NOTHING
         total = NOTHING
-        for tracked in self._of(uid):
-            total += tracked.usable(uid)
+        for tracked in self._of(key):
+            total += tracked.usable(key)
         return total
 
-    def limit(self, uid: str, now_s: int) -> SliceAmount:
+    def limit(self, key: str, now_s: int) -> SliceAmount:
         """Returns the same for placing a further pod: nothing of a recalled part, and nothing after the end of an offer."""
         total = NOTHING
         if not self._has_term or not self._is_settled:
             return total
-        for tracked in self._of(uid):
-            offer = tracked.offer(uid)
+        for tracked in self._of(key):
+            offer = tracked.offer(key)
             if not offer.until_s or now_s < offer.until_s:
-                total += tracked.usable(uid) & offer.amount
+                total += tracked.usable(key) & offer.amount
         return total
 
-    def offered_of(self, uid: str) -> SliceAmount:
-        """Returns what could be held of the node now: the offers that are not recalled."""
+    def offered_of(self, key: str) -> SliceAmount:
+        """Returns what could be held of the slice now: the offers that are not recalled."""
         total = NOTHING
-        for tracked in self._of(uid):
-            total += tracked.offer(uid).amount
+        for tracked in self._of(key):
+            total += tracked.offer(key).amount
         return total
 
-    def nodes(self) -> set[str]:
-        """Returns the uids of all nodes that are offered or held."""
-        return self._wanted.keys() | self._by_uid.keys()
+    def slice_keys(self) -> set[str]:
+        """Returns the keys of all slices that are offered or held."""
+        return self._wanted.keys() | self._by_key.keys()
 
-    def held(self, uid: str) -> SliceAmount:
-        """Returns what is held of the node, as last seen."""
+    def held(self, key: str) -> SliceAmount:
+        """Returns what is held of the slice, as last seen."""
         total = NOTHING
-        for tracked in self._of(uid):
-            total += tracked.held(uid)
+        for tracked in self._of(key):
+            total += tracked.held(key)
         return total
 
     def are_offers_readable(self) -> bool:
@@ -161,16 +161,16 @@ class BorrowerSlices(SliceMachine[_Claimed]):
         seen = [tracked.seen for tracked in self._objects.values() if tracked.seen is not None]
         return all(one.status is not None and one.status.is_complete for one in seen)
 
-    def want(self, uid: str, amount: SliceAmount) -> None:
-        """Sets what should be held of the node: more is claimed as far as it is offered, less is released as far as it is not in use.
+    def want(self, key: str, amount: SliceAmount) -> None:
+        """Sets what should be held of the slice: more is claimed as far as it is offered, less is released as far as it is not in use.
 
-        The caller asks in blocks (`claim_block`), and releases a node that was not used for a while.
+        The caller asks in blocks (`claim_block`), and releases a slice that was not used for a while.
         """
         if amount:
-            self._wanted[uid] = amount
+            self._wanted[key] = amount
         else:
-            self._wanted.pop(uid, None)
-        self.touch((uid,))
+            self._wanted.pop(key, None)
+        self.touch((key,))
 
     def return_parts(self) -> None:
         """Returns what is not in use any more of recalled amounts that are in use yet. The caller calls it regularly."""
@@ -193,11 +193,11 @@ class BorrowerSlices(SliceMachine[_Claimed]):
         """Returns the requests that are needed of `most` objects, at most one per object in flight. The caller sends each while it
         holds the lease, and passes each reply to `answered`. What they release is not usable any more when this returns.
 
-        The caller has passed to `touch` all nodes of which other amounts are charged than in the call before."""
+        The caller has passed to `touch` all slices of which other amounts are charged than in the call before."""
         return self._requests(partial(self._next_request, charged), most) if self._has_term else []
 
     def _stays_due(self, tracked: _Claimed) -> bool:
-        """A status that is not complete must cover all that is charged, on whatever node."""
+        """A status that is not complete must cover all that is charged, of whatever slice."""
         status = None if tracked.seen is None else tracked.seen.status
         return tracked.seen is not None and (status is None or not status.is_complete)
 
@@ -216,7 +216,7 @@ class BorrowerSlices(SliceMachine[_Claimed]):
     def _take(self, tracked: _Claimed, found: SliceSet, *, is_answer: bool) -> None:
         """Takes a version. Only an answer to this leader confirms what it holds; any version may show that less is held."""
         before, confirmed = tracked.seen, tracked.confirmed
-        capped = {uid: tracked.usable(uid) for uid in confirmed}
+        capped = {key: tracked.usable(key) for key in confirmed}
         taken = tracked.take(found, is_answer=is_answer)
         seen = tracked.seen
         if taken is not None and before is not None and before.uid != taken.uid:
@@ -227,9 +227,9 @@ class BorrowerSlices(SliceMachine[_Claimed]):
         tracked.check_epoch(seen.status.epoch)
         held, answered = seen.status.held, found.status
         if is_answer and answered is not None and answered.epoch == seen.status.epoch:
-            tracked.confirmed = {uid: one & held.get(uid, NOTHING) for uid, one in answered.held.items()}
+            tracked.confirmed = {key: one & held.get(key, NOTHING) for key, one in answered.held.items()}
         elif taken is not None:
-            tracked.confirmed = {uid: one & held.get(uid, NOTHING) for uid, one in confirmed.items()}
+            tracked.confirmed = {key: one & held.get(key, NOTHING) for key, one in confirmed.items()}
 
     def _vanish(self, tracked: _Claimed, version: Version = NO_VERSION) -> None:
         tracked.vanish(version)
@@ -260,13 +260,13 @@ class BorrowerSlices(SliceMachine[_Claimed]):
 
     @staticmethod
     def _are_parts(tracked: _Claimed, before: Charged, after: Charged) -> bool:
-        """Reports whether a write would only return parts of recalls: on each node that changes, more than is offered is in use yet.
+        """Reports whether a write would only return parts of recalls: of each slice that changes, more than is offered is in use yet.
 
         The pods of a node end one by one, and the lender needs all that it recalls.
         """
-        for uid in before.keys() | after.keys():
-            old, new = before.get(uid, NOTHING), after.get(uid, NOTHING)
-            if old != new and (not new.is_within(old) or new.is_within(tracked.offer(uid).amount)):
+        for key in before.keys() | after.keys():
+            old, new = before.get(key, NOTHING), after.get(key, NOTHING)
+            if old != new and (not new.is_within(old) or new.is_within(tracked.offer(key).amount)):
                 return False
         return True
 
@@ -284,34 +284,34 @@ class BorrowerSlices(SliceMachine[_Claimed]):
         A status that is not complete yet must cover all that no other object does: the lender then relies on it.
         """
         spec, status = (None, None) if tracked.seen is None else (tracked.seen.spec, tracked.seen.status)
-        uids = tracked.indexed
+        keys = tracked.indexed
         if status is None or not status.is_complete:
-            uids = uids | charged.keys()
+            keys = keys | charged.keys()
         held = {}
-        for uid in sorted(uids):
-            used, wanted = charged.get(uid, NOTHING), self._wanted.get(uid, NOTHING)
+        for key in sorted(keys):
+            used, wanted = charged.get(key, NOTHING), self._wanted.get(key, NOTHING)
             if used is NOTHING and wanted is NOTHING:
                 continue
-            if uid in self._shared or tracked not in self._of(uid):
-                used = (used - self._usable_elsewhere(tracked, uid)) | NOTHING
-            before = tracked.held(uid)
-            offered = before if spec is None else tracked.offer(uid).amount
+            if key in self._shared or tracked not in self._of(key):
+                used = (used - self._usable_elsewhere(tracked, key)) | NOTHING
+            before = tracked.held(key)
+            offered = before if spec is None else tracked.offer(key).amount
             if not used.is_within(before | offered):
                 return None
             amount = (wanted & offered) | used
             if amount:
-                held[uid] = amount
+                held[key] = amount
         return held
 
-    def _usable_elsewhere(self, tracked: _Claimed, uid: str) -> SliceAmount:
+    def _usable_elsewhere(self, tracked: _Claimed, key: str) -> SliceAmount:
         total = NOTHING
-        for other in self._of(uid):
-            total += NOTHING if other is tracked else other.usable(uid)
+        for other in self._of(key):
+            total += NOTHING if other is tracked else other.usable(key)
         return total
 
 
 def claim_block(need: SliceAmount, offered: SliceAmount, percent: int) -> SliceAmount:
-    """Returns what to claim of a node for `need` and `percent` more: of each resource at least the largest share of its offer.
+    """Returns what to claim of a slice for `need` and `percent` more: of each resource at least the largest share of its offer.
 
     The rest of a node's memory is of no use to the lender without its CPU, and the next pods may need more of it than those before.
     """

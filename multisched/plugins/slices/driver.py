@@ -283,7 +283,7 @@ class SliceDriver:
             self._pauses[id(side)] = 0.0, now_s + pause_s
             self.wake()
         if isinstance(side, BorrowingSide) and side.machine is not None:
-            self._release_waiting(side, side.machine.nodes_in(request.name), ports.clock.now().timestamp())
+            self._release_waiting(side, side.machine.keys_in(request.name), ports.clock.now().timestamp())
 
     def _answered(self, side: Side, request: SliceRequest, reply: SliceReply) -> None:
         def answered(machine: LenderSlices | BorrowerSlices) -> bool:

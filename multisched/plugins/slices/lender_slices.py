@@ -1,8 +1,8 @@
-"""The lender's side of a loan across processes: offers per node, and the room that each row must keep for them. Pure.
+"""The lender's side of a loan across processes: offers per slice, and the room that must be kept for them. Pure.
 
 Events in (offers, versions from the watch, answers), requests out (`next_requests`). No clock and no I/O.
 
-Invariant S1: the caller keeps, at each commit and each offer, `charged to itself + reserved(node) <= allocatable`. `reserved` is what
+Invariant S1: the caller keeps, at each commit and each offer, `charged to itself + reserved(key) <= what there is`. `reserved` is what
 the borrower may hold now or later without another decision of this process: of each object the largest of the offer, of what is held,
 and of each offer whose write may still take effect. It rises when an offer is made, before the write is sent, and falls when a version
 of the object shows that it fell.
@@ -37,7 +37,7 @@ from multisched.plugins.slices.tracked_slices import SliceMachine, TrackedSlices
 WRITTEN_CHANGE: Final = 10
 """An offer is changed if a resource changes by a tenth, or by the amount of a typical pod."""
 OBJECTS_MAX: Final = 1_024
-"""Objects of one loan: 262,144 nodes."""
+"""Objects of one loan: 262,144 slices."""
 
 
 class _Offered(TrackedSlices):
@@ -46,11 +46,11 @@ class _Offered(TrackedSlices):
     def __init__(self, blank: SliceSet) -> None:
         super().__init__(blank)
         self.desired: dict[str, SliceOffer] = {}
-        """By node: what is to be offered of those that are offered in this object."""
+        """By key: what is to be offered of those that are offered in this object."""
         self.floors: dict[str, SliceAmount] = {}
-        """By node: reserved at least until a complete status is seen."""
+        """By key: reserved at least until a complete status is seen."""
         self.is_blind = False
-        """The status cannot be trusted, and what was held before is not known: any node may be held."""
+        """The status cannot be trusted, and what was held before is not known: any slice may be held."""
         self.adopted: SliceStatus | None = None
         """The status to write in place of a dead borrower."""
         self.is_created_here = False
@@ -58,45 +58,45 @@ class _Offered(TrackedSlices):
         self.is_announced = False
         """It is created although nothing is offered in it yet."""
 
-    def level(self, uid: str) -> SliceAmount:
-        """Returns what the borrower may hold of the node by this object, the offers in flight included, if it is not blind."""
+    def level(self, key: str) -> SliceAmount:
+        """Returns what the borrower may hold of the slice by this object, the offers in flight included, if it is not blind."""
         seen = self.seen
-        offered = NO_OFFER if seen is None or seen.spec is None else seen.spec.offers.get(uid, NO_OFFER)
+        offered = NO_OFFER if seen is None or seen.spec is None else seen.spec.offers.get(key, NO_OFFER)
         level = offered.amount
-        if seen is not None and seen.status is not None and uid in seen.status.held:
-            level |= seen.status.held[uid]
-        if uid in self.floors:
-            level |= self.floors[uid]
+        if seen is not None and seen.status is not None and key in seen.status.held:
+            level |= seen.status.held[key]
+        if key in self.floors:
+            level |= self.floors[key]
         for spec in self.unresolved_specs() if self.unresolved else ():
-            level |= spec.offers.get(uid, NO_OFFER).amount
+            level |= spec.offers.get(key, NO_OFFER).amount
         return level
 
-    def uids(self) -> set[str]:
+    def slice_keys(self) -> set[str]:
         found = self.floors.keys() | self.desired.keys()
         if self.seen is not None:
             found |= set() if self.seen.spec is None else self.seen.spec.offers.keys()
             found |= set() if self.seen.status is None else self.seen.status.held.keys()
         return found.union(*(spec.offers for spec in self.unresolved_specs()))
 
-    def held(self, uid: str) -> SliceAmount:
+    def held(self, key: str) -> SliceAmount:
         status = None if self.seen is None else self.seen.status
-        return NOTHING if status is None else status.held.get(uid, NOTHING)
+        return NOTHING if status is None else status.held.get(key, NOTHING)
 
     def levels(self) -> dict[str, SliceAmount]:
-        return {uid: level for uid in self.uids() if (level := self.level(uid))}
+        return {key: level for key in self.slice_keys() if (level := self.level(key))}
 
 
 class LenderSlices(SliceMachine[_Offered]):
     """The offers of one lender to one borrower. Used by the leader of the lender only."""
 
     def __init__(self, lender: str, borrower: str, namespace: str, buckets: int, part: str = "") -> None:
-        """`buckets`: objects among which nodes are spread (`buckets_for`). `part`: see `slice_set_prefix`."""
+        """`buckets`: objects among which slices are spread (`buckets_for`). `part`: see `slice_set_prefix`."""
         super().__init__(lender, borrower, namespace, part, _Offered)
         self._lender = lender
         self._borrower = borrower
         self._buckets = buckets
         self._home: dict[str, _Offered] = {}
-        """Node uid -> the object with its offer."""
+        """Key -> the object with its offer."""
         self._blind: set[str] = set()
         """Objects that are blind."""
 
@@ -132,95 +132,96 @@ class LenderSlices(SliceMachine[_Offered]):
 
     # -- decisions -------------------------------------------------------------------------------------------------
 
-    def reserved(self, uid: str) -> SliceAmount:
-        """Returns what the caller must subtract from the node's room: see S1."""
+    def reserved(self, key: str) -> SliceAmount:
+        """Returns what the caller must subtract from the room of the node or leaf: see S1."""
         if self._blind:
             return EVERYTHING
         total = NOTHING
-        for tracked in self._of(uid):
-            level = tracked.level(uid)
-            total += level | tracked.desired[uid].amount if uid in tracked.desired else level
+        for tracked in self._of(key):
+            level = tracked.level(key)
+            total += level | tracked.desired[key].amount if key in tracked.desired else level
         return total.capped()
 
-    def held(self, uid: str) -> SliceAmount:
-        """Returns what the borrower holds of the node, as last seen."""
+    def held(self, key: str) -> SliceAmount:
+        """Returns what the borrower holds of the slice, as last seen."""
         total = NOTHING
-        for tracked in self._of(uid):
-            total += tracked.held(uid)
+        for tracked in self._of(key):
+            total += tracked.held(key)
         return total
 
-    def offer(self, uid: str, node: str, wanted: SliceOffer, room: SliceAmount, typical: SliceAmount = NOTHING) -> None:
-        """Offers up to `wanted` of the node, reserved from now on.
+    def offer(self, key: str, name: str, wanted: SliceOffer, room: SliceAmount, typical: SliceAmount = NOTHING) -> None:
+        """Offers up to `wanted` of the slice, reserved from now on.
 
-        `node`: its name. `room`: allocatable minus all that the lender is charged with, minus `reserved` of all its borrowers; the
-        caller reads it in the same step. A change smaller than a tenth and than `typical`, a pod of usual size, is ignored.
+        `name`: of the node or leaf. `room`: what there is minus all that the lender is charged with, minus `reserved` of all
+        its borrowers; the caller reads it in the same step. A change smaller than a tenth and than `typical`, a pod of usual
+        size, is ignored.
         """
-        home = self._home.get(uid) or self._find_home(uid, node)
+        home = self._home.get(key) or self._find_home(key, name)
         if home is None:
             return
-        before = home.desired.get(uid, NO_OFFER).amount
-        amount = wanted.amount & ((home.level(uid) | before) + (room | NOTHING))
+        before = home.desired.get(key, NO_OFFER).amount
+        amount = wanted.amount & ((home.level(key) | before) + (room | NOTHING))
         if _is_worth_a_write(before, amount, typical):
-            self._home[uid] = home
-            self._desire(home, uid, SliceOffer(amount, wanted.until_s))
+            self._home[key] = home
+            self._desire(home, key, SliceOffer(amount, wanted.until_s))
 
-    def announce(self, uid: str, node: str) -> None:
-        """Creates the object for a node even if nothing can be offered: the borrower then knows that slices are served."""
-        home = self._home.get(uid) or self._find_home(uid, node)
+    def announce(self, key: str, name: str) -> None:
+        """Creates the object for a slice even if nothing can be offered: the borrower then knows that slices are served."""
+        home = self._home.get(key) or self._find_home(key, name)
         if home is not None and home.seen is None and not home.is_announced:
             home.is_announced = True
             self._due[home.blank.name] = home
 
-    def withdraw(self, uid: str) -> None:
+    def withdraw(self, key: str) -> None:
         """Offers only what is held: one write returns the rest. A claim in flight succeeds first, or not at all."""
-        home = self._home.get(uid)
+        home = self._home.get(key)
         if home is not None:
-            before = home.desired[uid]
-            self._desire(home, uid, msgspec.structs.replace(before, amount=before.amount & self.held(uid)))
+            before = home.desired[key]
+            self._desire(home, key, msgspec.structs.replace(before, amount=before.amount & self.held(key)))
 
-    def recall(self, uid: str, amount: SliceAmount, want_by_s: int) -> None:
+    def recall(self, key: str, amount: SliceAmount, want_by_s: int) -> None:
         """Asks the borrower to return all but `amount` by a time. The room returns when the borrower has lowered what it holds."""
-        home = self._home.get(uid)
+        home = self._home.get(key)
         if home is not None:
-            before = home.desired[uid]
-            self._desire(home, uid, SliceOffer(before.amount & amount, before.until_s, want_by_s))
+            before = home.desired[key]
+            self._desire(home, key, SliceOffer(before.amount & amount, before.until_s, want_by_s))
 
-    def _desire(self, home: _Offered, uid: str, offer: SliceOffer) -> None:
-        home.desired[uid] = offer
+    def _desire(self, home: _Offered, key: str, offer: SliceOffer) -> None:
+        home.desired[key] = offer
         self._due[home.blank.name] = home
-        if uid not in home.indexed:
-            self._put(uid, home)
+        if key not in home.indexed:
+            self._put(key, home)
 
     def adopt(self, known: SliceSet, charged: Mapping[str, SliceAmount]) -> bool:
         """Takes over the slices of a borrower without a leader; returns False if the object has changed meanwhile.
 
         The caller calls it if the borrower's lease has been free for a bind deadline, with the version that `version_of` returned
-        before it began a consistent list of pods after that time. `charged`: the requests of the borrower's pods by node.
+        before it began a consistent list of pods after that time. `charged`: the requests of the borrower's pods by key.
         """
         tracked = self._objects.get(known.name)
         if tracked is None or not tracked.is_owned or tracked.seen is None or tracked.seen.version != known.version:
             return False
-        held = {uid: amount for uid, amount in charged.items() if amount}
-        for uid, amount in held.items():
-            tracked.floors[uid] = tracked.floors.get(uid, NOTHING) | amount
+        held = {key: amount for key, amount in charged.items() if amount}
+        for key, amount in held.items():
+            tracked.floors[key] = tracked.floors.get(key, NOTHING) | amount
         tracked.adopted = SliceStatus(
             tracked.seen.borrower_epoch + 1, tracked.next_writes(SliceStatus), is_complete=True, held=held
         )
         return self._changed(tracked)
 
-    def nodes(self) -> set[str]:
-        """Returns the uids of all nodes that are offered or may be held."""
-        return set(self._by_uid)
+    def slice_keys(self) -> set[str]:
+        """Returns the keys of all slices that are offered or may be held."""
+        return set(self._by_key)
 
     @property
     def is_blind(self) -> bool:
         """True while it is not known what is held: everything is reserved."""
         return bool(self._blind)
 
-    def offer_of(self, uid: str) -> SliceOffer:
+    def offer_of(self, key: str) -> SliceOffer:
         """Returns the offer as decided last, whether it was written or not."""
-        home = self._home.get(uid)
-        return NO_OFFER if home is None else home.desired[uid]
+        home = self._home.get(key)
+        return NO_OFFER if home is None else home.desired[key]
 
     def known(self) -> list[SliceSet]:
         """Returns the newest known version of each object."""
@@ -234,7 +235,7 @@ class LenderSlices(SliceMachine[_Offered]):
             if (
                 text := malformed
                 or tracked.refusal
-                or ("SliceSet was removed while nodes were held" * bool(tracked.floors))
+                or ("SliceSet was removed while slices were held" * bool(tracked.floors))
             ):
                 found[name] = text
         return found
@@ -255,7 +256,7 @@ class LenderSlices(SliceMachine[_Offered]):
                 self._vanish(tracked)
         if request.call is SliceCall.CREATE and is_ours and tracked.refusal and tracked.seen is None:
             tracked.is_announced = False
-            self._forget(tracked, lambda uid: True)  # nothing can be offered in it now
+            self._forget(tracked, lambda key: True)  # nothing can be offered in it now
         if reply.answer is not SliceAnswer.DONE or reply.found is None:
             return
         if request.call is SliceCall.RELEASE:
@@ -294,8 +295,8 @@ class LenderSlices(SliceMachine[_Offered]):
             elif is_other:
                 tracked.floors = levels
             if taken.is_deleting:
-                self._forget(tracked, lambda uid: True)
-            self._forget(tracked, lambda uid: not tracked.desired[uid].amount and not tracked.level(uid))
+                self._forget(tracked, lambda key: True)
+            self._forget(tracked, lambda key: not tracked.desired[key].amount and not tracked.level(key))
         spec = None if tracked.seen is None else tracked.seen.spec
         if spec is not None:
             tracked.check_epoch(spec.epoch)
@@ -304,14 +305,14 @@ class LenderSlices(SliceMachine[_Offered]):
         """Keeps, as a new leader, the offers of the former one until the caller changes them."""
         if tracked.seen is None or tracked.seen.spec is None or tracked.seen.is_deleting:
             return
-        for uid, offer in tracked.seen.spec.offers.items():
-            if uid not in self._home:
-                self._home[uid] = tracked
-                tracked.desired[uid] = offer
+        for key, offer in tracked.seen.spec.offers.items():
+            if key not in self._home:
+                self._home[key] = tracked
+                tracked.desired[key] = offer
 
     def _forget(self, tracked: _Offered, is_over: Callable[[str], bool]) -> None:
-        for uid in [uid for uid in tracked.desired if is_over(uid)]:
-            del self._home[uid], tracked.desired[uid]
+        for key in [key for key in tracked.desired if is_over(key)]:
+            del self._home[key], tracked.desired[key]
 
     def _changed(self, tracked: _Offered) -> bool:
         (self._blind.add if tracked.is_blind else self._blind.discard)(tracked.blank.name)
@@ -321,12 +322,12 @@ class LenderSlices(SliceMachine[_Offered]):
         tracked.floors = tracked.levels()
         tracked.vanish(version)
 
-    def _find_home(self, uid: str, node: str) -> _Offered | None:
-        """Returns the object for a node: the one that has it, or by hash of its name the first with space; None if there is none."""
-        for tracked in self._of(uid):
+    def _find_home(self, key: str, name: str) -> _Offered | None:
+        """Returns the object for a slice: the one that has it, or by hash of its name the first with space; None if there is none."""
+        for tracked in self._of(key):
             if tracked.seen is None or not tracked.seen.is_deleting:
                 return tracked
-        first = bucket_of(node, self._buckets)
+        first = bucket_of(name, self._buckets)
         for place in range(OBJECTS_MAX):
             bucket = (first + place) % self._buckets if place < self._buckets else place
             tracked = self._tracked(f"{self._prefix}{bucket}")
@@ -364,12 +365,12 @@ class LenderSlices(SliceMachine[_Offered]):
         """Returns the wanted half. What is reserved after a loss of the status is offered again, so that the borrower can hold it."""
         offers = {}
         is_deleting = tracked.seen is not None and tracked.seen.is_deleting
-        for uid in tracked.indexed:
-            desired, amount = tracked.desired.get(uid, NO_OFFER), NOTHING
+        for key in tracked.indexed:
+            desired, amount = tracked.desired.get(key, NO_OFFER), NOTHING
             if not is_deleting:
-                amount = desired.amount | tracked.floors[uid] if uid in tracked.floors else desired.amount
-            if amount or (desired.want_by_s and tracked.held(uid)):
-                offers[uid] = msgspec.structs.replace(desired, amount=amount)
+                amount = desired.amount | tracked.floors[key] if key in tracked.floors else desired.amount
+            if amount or (desired.want_by_s and tracked.held(key)):
+                offers[key] = msgspec.structs.replace(desired, amount=amount)
         return SliceSpec(self._lender, self._borrower, epoch, tracked.next_writes(SliceSpec), offers)
 
 

@@ -99,10 +99,10 @@ class LendingSide(ABC):
         machine = self.machine
         if machine is None:
             return False
-        was_blind, before = machine.is_blind, machine.nodes_in(name)
+        was_blind, before = machine.is_blind, machine.keys_in(name)
         if not change(machine):
             return False
-        is_less = self._refresh_some(machine, before | machine.nodes_in(name))
+        is_less = self._refresh_some(machine, before | machine.keys_in(name))
         return self.refresh() if machine.is_blind != was_blind else is_less
 
     @abstractmethod
@@ -143,7 +143,7 @@ class LendingSide(ABC):
     @staticmethod
     async def _is_recalled(machine: LenderSlices) -> bool:
         """Reports whether more is held of a slice than is offered. Pauses between slices."""
-        for count, key in enumerate(machine.nodes(), 1):
+        for count, key in enumerate(machine.slice_keys(), 1):
             if not machine.held(key).is_within(machine.offer_of(key).amount):
                 return True
             if count % KEYS_PER_STEP == 0:
@@ -159,7 +159,7 @@ class LendingSide(ABC):
         machine, totals = self.machine, dict.fromkeys(("offered", "held", "reserved"), NOTHING)
         if machine is None or machine.is_blind:
             return totals
-        for key in machine.nodes():
+        for key in machine.slice_keys():
             totals["offered"] += machine.offer_of(key).amount
             totals["held"] += machine.held(key)
             totals["reserved"] += machine.reserved(key)
@@ -213,7 +213,7 @@ class BorrowingSide(ABC):
         machine = self.machine
         assert machine is not None, "a term has begun"
         machine.settle()
-        for key in machine.nodes():
+        for key in machine.slice_keys():
             if held := machine.held(key):
                 self._wanted[key] = _Wanted(held, most=held)
 
@@ -232,17 +232,17 @@ class BorrowingSide(ABC):
         machine = self.machine
         if machine is None:
             return False
-        were_readable, before = machine.are_offers_readable(), machine.nodes_in(name)
+        were_readable, before = machine.are_offers_readable(), machine.keys_in(name)
         if not change(machine):
             return False
         if machine.are_offers_readable() != were_readable:
             return self.refresh()
-        return self._refresh_some(machine, before | machine.nodes_in(name))
+        return self._refresh_some(machine, before | machine.keys_in(name))
 
     def totals(self) -> Mapping[str, SliceAmount]:
         """Returns what is offered, held and usable of all slices."""
         machine, totals = self.machine, dict.fromkeys(("offered", "held", "usable"), NOTHING)
-        for key in () if machine is None else machine.nodes():
+        for key in () if machine is None else machine.slice_keys():
             assert machine is not None, "it has slices"
             totals["offered"] += machine.offered_of(key)
             totals["held"] += machine.held(key)

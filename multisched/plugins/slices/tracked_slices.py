@@ -58,7 +58,7 @@ class TrackedSlices(ABC):
         self.refusal = ""
         """The message of the last response, if it was a definite refusal."""
         self.indexed: set[str] = set()
-        """Nodes under which the machine finds the object: what `uids` returned last."""
+        """Keys under which the machine finds the object: what `slice_keys` returned last."""
         self._in_flight: SliceRequest | None = None
         self._gone: Version = NO_VERSION
         """Versions up to this one are those of a removed object."""
@@ -66,8 +66,8 @@ class TrackedSlices(ABC):
         """The most writes that were seen of each half of this object."""
 
     @abstractmethod
-    def uids(self) -> set[str]:
-        """Returns every node that the object may concern."""
+    def slice_keys(self) -> set[str]:
+        """Returns the key of every slice that the object may concern."""
 
     @property
     def is_owned(self) -> bool:
@@ -184,7 +184,7 @@ T = TypeVar("T", bound=TrackedSlices)
 class SliceMachine(ABC, Generic[T]):
     """The objects of one loan, as the state machines of both sides keep them.
 
-    A loan may have thousands of nodes: objects are found by node, and only those are looked at of which something has changed.
+    A loan may have thousands of slices: objects are found by key, and only those are looked at of which something has changed.
     """
 
     def __init__(self, lender: str, borrower: str, namespace: str, part: str, made: Callable[[SliceSet], T]) -> None:
@@ -193,10 +193,10 @@ class SliceMachine(ABC, Generic[T]):
         self._namespace = namespace
         self._made = made
         self._objects: dict[str, T] = {}
-        self._by_uid: dict[str, list[T]] = {}
-        """Node -> the objects that it is in: one, as a rule."""
+        self._by_key: dict[str, list[T]] = {}
+        """Key -> the objects that it is in: one, as a rule."""
         self._shared: set[str] = set()
-        """Nodes that are in several objects."""
+        """Keys that are in several objects."""
         self._due: dict[str, T] = {}
         """Objects that may need a request, by name."""
         self._has_term = False
@@ -254,44 +254,44 @@ class SliceMachine(ABC, Generic[T]):
 
     def _changed(self, tracked: T) -> bool:
         """Notes that an object has changed; returns True."""
-        before, after = tracked.indexed, tracked.uids()
-        for uid in before - after:
-            self._by_uid[uid].remove(tracked)
-            self._note_places(uid)
+        before, after = tracked.indexed, tracked.slice_keys()
+        for key in before - after:
+            self._by_key[key].remove(tracked)
+            self._note_places(key)
         tracked.indexed = before & after
-        for uid in after - before:
-            self._put(uid, tracked)
+        for key in after - before:
+            self._put(key, tracked)
         self._due[tracked.blank.name] = tracked
         if self._shared:
             self.touch(tracked.indexed & self._shared)
         return True
 
-    def _put(self, uid: str, tracked: T) -> None:
-        tracked.indexed.add(uid)
-        self._by_uid.setdefault(uid, []).append(tracked)
-        self._note_places(uid)
+    def _put(self, key: str, tracked: T) -> None:
+        tracked.indexed.add(key)
+        self._by_key.setdefault(key, []).append(tracked)
+        self._note_places(key)
 
-    def _note_places(self, uid: str) -> None:
-        places = len(self._by_uid[uid])
-        (self._shared.add if places > 1 else self._shared.discard)(uid)
+    def _note_places(self, key: str) -> None:
+        places = len(self._by_key[key])
+        (self._shared.add if places > 1 else self._shared.discard)(key)
         if not places:
-            del self._by_uid[uid]
+            del self._by_key[key]
 
-    def _of(self, uid: str) -> Sequence[T]:
-        """Returns the objects that the node is in."""
-        return self._by_uid.get(uid, ())
+    def _of(self, key: str) -> Sequence[T]:
+        """Returns the objects that the key is in."""
+        return self._by_key.get(key, ())
 
-    def touch(self, uids: Iterable[str]) -> None:
-        """Notes that something else that a request depends on has changed for these nodes."""
-        for uid in uids:
-            for tracked in self._of(uid):
+    def touch(self, keys: Iterable[str]) -> None:
+        """Notes that something else that a request depends on has changed for these slices."""
+        for key in keys:
+            for tracked in self._of(key):
                 self._due[tracked.blank.name] = tracked
 
     def touch_all(self) -> None:
         self._due.update(self._objects)
 
-    def nodes_in(self, name: str) -> set[str]:
-        """Returns the uids of the nodes that this object concerns."""
+    def keys_in(self, name: str) -> set[str]:
+        """Returns the keys of the slices that this object concerns."""
         tracked = self._objects.get(name)
         return set() if tracked is None else tracked.indexed
 

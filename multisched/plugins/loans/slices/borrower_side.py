@@ -42,7 +42,7 @@ class BorrowerSide(BorrowingSide):
         for number, loan in enumerate(self._pool.loans):
             if loan.lender == self.key[0]:
                 self._ledger.set_frozen(self._pool, number, is_frozen=not is_readable)
-        uids = {slices.uid_of(row) for row in self._rows().tolist()} | machine.nodes()
+        uids = {slices.uid_of(row) for row in self._rows().tolist()} | machine.slice_keys()
         return slices.refresh_offers(self.key, uids)
 
     def _refresh_some(self, machine: BorrowerSlices, keys: Collection[str]) -> bool:
@@ -81,7 +81,7 @@ class BorrowerSide(BorrowingSide):
         rows, machine = self._rows(), self.machine
         rows = rows[self._ledger.has_pods(self._pool, rows)]
         on_loan = set(map(self._ledger.slices.uid_of, rows.tolist()))
-        return on_loan if machine is None else on_loan | machine.nodes()
+        return on_loan if machine is None else on_loan | machine.slice_keys()
 
     def _charged_on(self, row: int) -> SliceAmount:
         slices = self._ledger.slices

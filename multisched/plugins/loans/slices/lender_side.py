@@ -62,7 +62,7 @@ class LenderSide(LendingSide):
 
     def _uids(self, machine: LenderSlices) -> set[str]:
         rows = (self._ledger.slices.uid_of(row) for number in self._numbers for row in self._rows(number).tolist())
-        return machine.nodes().union(rows)
+        return machine.slice_keys().union(rows)
 
     def _rows(self, number: int) -> Rows:
         rows: Rows = (self._pool.loan_of == number).nonzero()[0]
@@ -98,7 +98,7 @@ class LenderSide(LendingSide):
         if versions == self._checked_at:
             return
         self._checked_at = versions
-        for count, uid in enumerate(machine.nodes(), 1):
+        for count, uid in enumerate(machine.slice_keys(), 1):
             if count % KEYS_PER_STEP == 0:
                 await asyncio.sleep(0)
                 if not may_write():
@@ -238,7 +238,7 @@ class LenderSide(LendingSide):
     def _charged(self, machine: LenderSlices) -> dict[str, SliceAmount]:
         """Returns uid -> what the borrower's pods request on nodes of the loan. All of its pods on other nodes are known."""
         slices, charged = self._ledger.slices, {}
-        for uid in machine.nodes():
+        for uid in machine.slice_keys():
             row = slices.row_of(uid)
             if row is not None and slices.is_lent(self.key, row):
                 charged[uid] = slices.held(self.key, row)

@@ -28,7 +28,7 @@ class RoomBorrowing(BorrowingSide):
 
     def refresh(self) -> bool:
         machine = self.machine
-        return machine is not None and self._refresh_some(machine, {*self._offered, *machine.nodes()})
+        return machine is not None and self._refresh_some(machine, {*self._offered, *machine.slice_keys()})
 
     def _refresh_some(self, machine: BorrowerSlices, keys: Collection[str]) -> bool:
         is_more, is_readable = machine.is_known and not self._was_known, machine.are_offers_readable()
@@ -68,7 +68,7 @@ class RoomBorrowing(BorrowingSide):
 
     def charged_keys(self) -> set[str]:
         leaves, machine = set(self._room.pods.leaves_of(self._domain)), self.machine
-        return leaves if machine is None else leaves | machine.nodes()
+        return leaves if machine is None else leaves | machine.slice_keys()
 
     def waiting(self) -> Collection[str]:
         return [leaf for domain, leaf in self._room.waiting if domain == self._domain]

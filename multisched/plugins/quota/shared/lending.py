@@ -108,7 +108,7 @@ class RoomLending(LendingSide):
     def _charged(self, machine: LenderSlices) -> dict[str, SliceAmount]:
         """Returns what pods of the borrower use, of each leaf."""
         pods = self.room.pods
-        return {leaf: pods.used((self.domain, leaf)) for leaf in {*machine.nodes(), *pods.leaves_of(self.domain)}}
+        return {leaf: pods.used((self.domain, leaf)) for leaf in {*machine.slice_keys(), *pods.leaves_of(self.domain)}}
 
     # -- offers ----------------------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class RoomLending(LendingSide):
         assert machine is not None, "a term has begun"
         leaves = {
             *self.demand.leaves_of(self.domain),
-            *machine.nodes(),
+            *machine.slice_keys(),
             *self.room.pods.leaves_of(self.domain),
         }
         trims = now_s >= self._trims_from_s
@@ -139,7 +139,7 @@ class RoomLending(LendingSide):
         return {
             (domain, leaf): machine.offer_of(leaf).amount
             for (_, domain), machine in self.room.lent.items()
-            for leaf in machine.nodes()
+            for leaf in machine.slice_keys()
         }
 
 

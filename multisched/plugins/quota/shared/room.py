@@ -195,7 +195,7 @@ class QuotaRoom(Machines):
         machine = self.lent.get(self.loan(domain))
         if leaves is None:
             known = {leaf for one, leaf in self._kept if one == domain}
-            leaves = known if machine is None else known | machine.nodes()
+            leaves = known if machine is None else known | machine.slice_keys()
         is_less = [self._refresh_kept((domain, leaf)) for leaf in list(leaves)]
         self.ledger.changed()
         return any(is_less)
