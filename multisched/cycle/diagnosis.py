@@ -16,6 +16,8 @@ from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.framework.node_view import PASSES, Int32, NodeView, Rows
 from multisched.framework.status import Code, Status
 
+CODES = 256
+"""More than the largest code of a filter."""
 NO_NODES = "no nodes available to schedule pods"
 
 
@@ -79,26 +81,22 @@ def diagnose(
             rejectors=frozenset() if is_pending else one,
             pending=one if is_pending else frozenset(),
         )
-    unsettled = np.ones(len(entry.rows), np.bool_)
+    passes = CODES * len(entry.filters)
+    first = _first_refusals(entry, passes)
     if blocked:
-        unsettled[list(blocked)] = False
-    which = np.full(len(entry.rows), -1, np.int32)
+        first[list(blocked)] = passes
+    tally = np.bincount(first, minlength=passes + 1)
+    place = np.full(passes + 1, -1, np.int32)
     counts: list[tuple[Status, int]] = []
     names: list[tuple[str, Status]] = []
-    for column in entry.filters if len(entry.rows) else ():
-        codes = column.codes * unsettled
-        if not codes.item(codes.argmax()):
-            continue
-        tally = np.bincount(codes)
-        place = np.full(len(tally), -1, np.int32)
-        for code in (tally[1:].nonzero()[0] + 1).tolist():
-            status = column.plugin.reasons.status(code)
-            place[code] = len(counts)
-            counts.append((status, tally.item(code)))
-            if with_names:
-                names.extend((nodes.node(int(row)).name, status) for row in entry.rows[codes == code])
-        which = np.maximum(which, place.take(codes))
-        unsettled = unsettled & (codes == PASSES)
+    for number in tally[:passes].nonzero()[0].tolist():
+        filter_at, code = divmod(number, CODES)
+        status = entry.filters[filter_at].plugin.reasons.status(code)
+        place[number] = len(counts)
+        counts.append((status, tally.item(number)))
+        if with_names:
+            names.extend((nodes.node(int(row)).name, status) for row in entry.rows[first == number])
+    which: Int32 = place.take(first)
     for status, count in Counter(blocked.values()).items() if blocked else ():
         which[[at for at, one in blocked.items() if one is status or one == status]] = len(counts)
         counts.append((status, count))
@@ -116,6 +114,19 @@ def diagnose(
     return Diagnosis(
         node_count, None, tuple(counts), frozenset(rejectors), frozenset(pending), names, verdicts, blocked
     )
+
+
+def _first_refusals(entry: EquivalenceClass, passes: int) -> Int32:
+    """Returns int32[rows]: CODES times the position of the first filter that refuses the row, plus its code; `passes` if none does.
+
+    `passes`: larger than any of these numbers.
+    """
+    first: Int32 = np.full(len(entry.rows), passes, np.int32)
+    for at, column in enumerate(entry.filters):
+        codes = column.codes
+        if len(codes) and codes.item(codes.argmax()):
+            first = np.minimum(first, (codes == PASSES) * np.int32(passes) + codes + np.int32(CODES * at))
+    return first
 
 
 def refused_node(status: Status) -> Diagnosis:
