@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from domains.gpu.card_row import CardRow
 from domains.gpu.cards import CARD_MILLI, CARD_PERCENT, NOTHING, SHARERS_MAX, Mode
-from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part
+from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part, counts_milli_only
 from multisched.framework.node_view import NO_ROWS, Bools, Int64, Rows
 from multisched.model.objects import Pod
 
@@ -284,9 +284,7 @@ class CardArrays:
 
     def has_room(self, demand: GpuDemand, part: Part, rows: Rows) -> Bools:
         """Returns bool[len(rows)]: whether enough cards have room for the part, if it is the pod's first."""
-        amount = part.amount
-        is_plain = amount.milli and amount.sharers <= 1 and demand.filter is ANY_CARD
-        is_plain = is_plain and not (amount.cores or part.needs_cores)
+        amount, is_plain = part.amount, counts_milli_only(demand, part)
         if is_plain and amount.milli == CARD_MILLI:
             return self._sum(UNUSED if part.needs_unused else IDLE, rows) >= np.array(part.count)
         if is_plain and part.count == 1 and not part.needs_unused:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, Final
 
 from domains.gpu.cards import CARD_MILLI, NO_CARDS, NOTHING, Amount, Card, Mode, NodeCards, Use
-from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part
+from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part, counts_milli_only
 from domains.gpu.dialect import Choice
 from domains.gpu.hold import CONFIRMED, CardName, Hold
 from domains.gpu.node_lock import LOCKED
@@ -262,10 +262,24 @@ class CardRow:
         known = self._fitted
         if known is not None and known[0] is demand and known[1] is part and not taken:
             return known[2]
+        if taken or not counts_milli_only(demand, part):
+            found = self._fitting_by_card(demand, part, taken)
+        else:
+            milli, free = part.amount.milli, self.free
+            found = [
+                (place, free[place][0])
+                for place, fits_milli in enumerate(self.fits_milli)
+                if fits_milli >= milli and (not part.needs_unused or free[place] == self.totals[place])
+            ]
+        if not taken:
+            self._fitted = demand, part, found
+        return found
+
+    def _fitting_by_card(self, demand: GpuDemand, part: Part, taken: Mapping[int, _Taken]) -> Fitting:
         cards, amount = self.node.cards, part.amount
         uses = [amount.of(cards[0])] * len(cards) if self._is_uniform else [*map(amount.of, cards)]
         is_special = taken or part.needs_unused or part.needs_cores or demand.filter is not ANY_CARD
-        found = [
+        return [
             (place, free[0])
             for place, (use, free) in enumerate(zip(uses, self.free, strict=True))
             if use[0] <= free[0]
@@ -275,9 +289,6 @@ class CardRow:
                 else use[1] <= free[1] and use[2] <= free[2] and cards[place].is_healthy
             )
         ]
-        if not taken:
-            self._fitted = demand, part, found
-        return found
 
     def _has_room(self, place: int, demand: GpuDemand, part: Part, use: Use, before: _Taken | None) -> bool:
         """Reports whether a card has room for the part. `use`: the part's amount on it; `before`: what earlier parts of the pod take."""

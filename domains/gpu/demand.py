@@ -120,6 +120,16 @@ class GpuDemand(msgspec.Struct, frozen=True):
         return self.parts[0].amount
 
 
+def counts_milli_only(demand: GpuDemand, part: Part) -> bool:
+    """Reports whether cards have room for the part, as the pod's first, where so many thousandths fit (`Amount.of`).
+
+    Whether a card must be unused, too, is not considered.
+    """
+    amount = part.amount
+    is_plain = amount.milli and amount.sharers <= 1 and demand.filter is ANY_CARD
+    return bool(is_plain and not (amount.cores or part.needs_cores))
+
+
 def whole_cards(dialect: str, resource: str, count: int, problem: str = "") -> GpuDemand:
     """Returns a demand for whole cards."""
     part = Part(min(count, CARDS_MAX + 1), WHOLE_CARD, needs_unused=True)

@@ -32,7 +32,7 @@ from domains.gpu.hold import Hold
 from domains.gpu.lock_keeper import LockKeeper
 from domains.gpu.node_lock import LOCKED
 from domains.gpu.pod_mix import PodMix
-from domains.gpu.policies import ROWS_FEW, SIMPLE_POLICIES, Candidates, ChosenNode, PlacementPolicy
+from domains.gpu.policies import FILTERED_FEW, SCORED_FEW, SIMPLE_POLICIES, Candidates, ChosenNode, PlacementPolicy
 from domains.gpu.settings import gpu_settings
 from domains.gpu.typical_pods import PodShape, Typical, shape_of
 from multisched.framework.background import BackgroundPorts
@@ -129,7 +129,7 @@ class GpuShare:
         if not demands:
             return np.zeros(len(rows), np.uint8)
         trial = cycle.state.find(_TRIAL_ROWS) or NO_TRIAL
-        if len(rows) <= ROWS_FEW:
+        if len(rows) <= FILTERED_FEW:
             cards_of = self._ledger.cards
             found = [self._code_on(trial.get(row) or cards_of(row), demands) for row in rows.tolist()]
             return np.array(found, np.uint8)
@@ -214,7 +214,7 @@ class GpuShare:
             if not self.policy.scores_all_pods:
                 return np.zeros(len(rows), np.int64)
             return self.policy.score(self._candidates(cycle.nodes, rows), None, cpu_milli)
-        if self._scores_nodes is not None and len(rows) <= ROWS_FEW and demands.are_of_one_card:
+        if self._scores_nodes is not None and len(rows) <= SCORED_FEW and demands.are_of_one_card:
             found = [self._score_on(self._scores_nodes, cycle.nodes, row, demands, cpu_milli) for row in rows.tolist()]
             return np.array(found, np.int64)
         scores = np.zeros(len(rows), np.int64)

@@ -26,8 +26,10 @@ SHARED_POINTS, TIGHT_POINTS, FULL_POINTS = 50, 40, 10
 BEST_FIT_CPU_MILLI: Final = 128_000
 BEST_FIT_GPU_MILLI: Final = 8_000
 """`best-fit` weighs idle CPU and idle GPU against these amounts of one large node; more counts as so much."""
-ROWS_FEW: Final = 8
-"""Rows that are evaluated in Python numbers, at most: a renewal is mostly about the nodes of a few placed pods."""
+FILTERED_FEW: Final = 4
+"""Rows that are filtered in Python numbers, at most: a renewal is mostly about the nodes of a few placed pods."""
+SCORED_FEW: Final = 8
+"""The same for scores."""
 _FULL: Final = np.iinfo(np.int64).max
 POINTS_MILLI: Final = 1000
 _CPU: Final = (CPU,)

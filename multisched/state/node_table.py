@@ -16,6 +16,7 @@ import numpy as np
 from multisched.framework.node_view import Amount, Bools, Derive, Float64, Int32, Int64, Rows
 from multisched.framework.pod_counts import PodCounts
 from multisched.framework.port_users import PortKey
+from multisched.framework.preemption import ABOVE_EVERY_PRIORITY
 from multisched.framework.volume_users import VolumeUsers
 from multisched.model.objects import PODS, Node, Pod, differ_in_version_only
 from multisched.model.selectors import Taint
@@ -50,6 +51,8 @@ class NodeTable:
         self.start_log = ChangeLog()
         """Rows on which a pod has started after it was added."""
         self.nodes_version = 0
+        self.priority_min = ABOVE_EVERY_PRIORITY
+        """Lower bound of the priorities of all pods on rows: the lowest of a pod that was ever on one."""
         self._resources = ResourceColumns(self._pods, self.row_log, ROWS_INITIAL)
         self._derived = DerivedColumns(self.row_log)
         self._labels = LabelColumns(self._nodes, ROWS_INITIAL)
@@ -184,6 +187,8 @@ class NodeTable:
         if pod.uid in self._pods[row]:
             raise AssertionError(f"pod {pod.key} ({pod.uid}) is already on row {row}")
         self._pods[row][pod.uid] = pod
+        if pod.spec.priority < self.priority_min:
+            self.priority_min = pod.spec.priority
         self._account(row, pod, 1)
 
     def remove_pod(self, row: int, uid: str) -> Pod:

@@ -22,6 +22,7 @@ _INT32: Final = np.iinfo(np.int32)
 
 NO_BOOLS: Bools = np.zeros(0, np.bool_)
 """Empty arrays are never written to, so one of each type is shared by all classes."""
+NO_CODES: Codes = np.zeros(0, np.uint8)
 NO_SCORES: Scores = np.zeros(0, np.int64)
 NO_FINALS: Finals = np.zeros(0, np.uint8)
 NO_TOTALS: Totals = np.zeros(0, np.int16)

@@ -10,8 +10,8 @@ from collections.abc import Hashable, Mapping
 
 import numpy as np
 
-from multisched.cycle.classes.columns import NO_BOOLS, NO_TOTALS, FilterColumn, ScoreColumn, Totals
-from multisched.framework.node_view import NO_ROWS, Bools, Rows
+from multisched.cycle.classes.columns import NO_BOOLS, NO_CODES, NO_TOTALS, FilterColumn, ScoreColumn, Totals
+from multisched.framework.node_view import NO_ROWS, Bools, Codes, Rows
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.status import Code, Status
 from multisched.framework.traits import traits_of
@@ -75,8 +75,8 @@ class EquivalenceClass:
         """Those of `filters` that have codes for errors, which fail the attempt."""
         self.filters_by_row = False
         """Whether a pod that is placed can change the codes of `moving_filters` for its own row only."""
-        self.fixed_pass: Bools = NO_BOOLS
-        """Rows that pass every filter that does not read the pods on a row."""
+        self.fixed_refused: Codes = NO_CODES
+        """The codes of `fixed_filters` joined bit by bit: 0 on rows that pass all of them."""
         self.feasible: Bools = NO_BOOLS
         # Written by `ClassScores`; `ClassCache` resets `is_scored`.
         self.scores: list[ScoreColumn] = []
@@ -127,7 +127,7 @@ class EquivalenceClass:
             len(c.by_group) + (0 if c.is_final_shared else len(c.final)) + (0 if c.shared else c.raw.nbytes)
             for c in self.scores
         )
-        totals = (self.fixed_total, self.sum, self.total, self.fixed_pass, self.feasible)
+        totals = (self.fixed_total, self.sum, self.total, self.fixed_refused, self.feasible)
         return filters + scores + sum(column.nbytes for column in totals)
 
     def add_score(self, column: ScoreColumn) -> None:

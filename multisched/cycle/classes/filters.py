@@ -1,13 +1,14 @@
 """The filters of a class: evaluated when it is built, then renewed only for what changed.
 
 Owns only what it derives from the plugins. Writes the columns of codes of a class and the masks computed from them:
-`fixed_pass` and `feasible`. Called by `ClassCache` only.
+`fixed_refused` and `feasible`. Called by `ClassCache` only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.classes.shared_results import SharedAnswers
 from multisched.framework.caching import MovedRowsPlugin, SplitCacheKey
 from multisched.framework.dependency import Dependency
-from multisched.framework.node_view import NO_ROWS, PASSES, Bools, NodeView, Rows, any_true
+from multisched.framework.node_view import NO_ROWS, PASSES, Bools, Codes, NodeView, Rows, any_true
 from multisched.framework.registry import PluginSet, implementing
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Status
@@ -63,7 +64,7 @@ class ClassFilters:
 
         That is the case for most attempts: the row of the pod before. `at`: position of the row; `row`: the row alone.
         """
-        passes = pod_class.fixed_pass.item(at)
+        passes = not pod_class.fixed_refused.item(at)
         for column in pod_class.moving_filters:
             code = self._runner.filter(column.plugin, pod_class.view, pod_class.pod, row).item()
             column.set_codes(at, code)
@@ -78,8 +79,7 @@ class ClassFilters:
         if changes.is_everywhere:
             _note_dependencies(pod_class)
         must_join, far = False, NO_ROWS
-        # Zero where every filter passes: codes are joined bit by bit, which takes one operation for each filter.
-        refused = np.logical_not(pod_class.fixed_pass.take(changes.rows)).view(np.uint8)
+        refused = pod_class.fixed_refused.take(changes.rows)
         for column in pod_class.filters if changes.is_everywhere else pod_class.moving_filters:
             at = changes.concerning(column)
             if at is None:
@@ -176,26 +176,27 @@ def _is_by_row(cache_key: Hashable) -> bool:
 
 def _join(pod_class: EquivalenceClass) -> None:
     """Computes both masks from the columns."""
-    every = np.ones(len(pod_class.rows), np.bool_)
-    pod_class.fixed_pass = _passing(every, pod_class.fixed_filters)
-    pod_class.feasible = _passing(pod_class.fixed_pass, pod_class.moving_filters)
+    none = np.zeros(len(pod_class.rows), np.uint8)
+    pod_class.fixed_refused = _joined(none, pod_class.fixed_filters)
+    pod_class.feasible = _joined(pod_class.fixed_refused, pod_class.moving_filters) == PASSES
 
 
-def _passing(before: Bools, columns: Sequence[FilterColumn]) -> Bools:
-    """Returns a new mask: the rows of `before` that pass these filters, too."""
+def _joined(before: Codes, columns: Sequence[FilterColumn]) -> Codes:
+    """Returns a new array: codes joined bit by bit, 0 where all pass."""
     if len(before) == 1:  # for a single row, Python numbers take a tenth of the time of arrays
-        return np.array([before.item() and not any(column.codes.item() for column in columns)])
-    passing = before.copy()
+        return np.array([reduce(or_, (column.codes.item() for column in columns), before.item())], np.uint8)
+    joined = before.copy()
     for column in columns:
-        passing &= column.codes == PASSES
-    return passing
+        joined |= column.codes
+    return joined
 
 
 def _join_at(pod_class: EquivalenceClass, at: Rows) -> bool:
     """Renews the mask at these positions. Returns True if it changed."""
-    passing = pod_class.fixed_pass.take(at)
+    refused = pod_class.fixed_refused.take(at)
     for column in pod_class.moving_filters:
-        passing &= column.codes.take(at) == PASSES
+        refused |= column.codes.take(at)
+    passing = refused == PASSES
     if passing.tobytes() == pod_class.feasible.take(at).tobytes():
         return False
     pod_class.feasible[at] = passing

@@ -227,8 +227,9 @@ class AttemptDryRun:
     def _with_lower(self, rule: DisplacementRule, tally: _Tally) -> Rows:
         """Returns the candidates with pods that may be displaced. Often there are none, and nothing else is computed."""
         rows = self._failed.candidates
-        if not len(rows):
-            return rows
+        if not len(rows) or self._runs.table.priority_min >= rule.below:
+            tally.undisplaceable = len(rows)
+            return rows[:0]
         lowest = self._runs.pods_by_priority.lowest(rows, self._results.pause)
         if lowest.item(lowest.argmin()) >= rule.below:
             tally.undisplaceable = len(rows)

@@ -38,7 +38,7 @@ from multisched.cycle.preemption.victim_units import (
     own_gangs,
     units_of,
 )
-from multisched.framework.node_view import Rows
+from multisched.framework.node_view import PASSES, Rows
 from multisched.framework.preemption import DisplacementRule, GroupVictims, MemberVictims, Nomination
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import PlacedPod
@@ -300,4 +300,4 @@ def _in_order(units: Sequence[Unit], found: MemberVictims) -> list[Unit]:
 
 def _usable(pod_class: EquivalenceClass, rows: Rows) -> Rows:
     """Returns rows that pass all filters of the class that do not read pods; all rows if PreFilter refuses the class."""
-    return rows if pod_class.refusal is not None else pod_class.rows[pod_class.fixed_pass]
+    return rows if pod_class.refusal is not None else pod_class.rows[pod_class.fixed_refused == PASSES]

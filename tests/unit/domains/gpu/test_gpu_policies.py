@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from domains.gpu.dialects.fgd import MILLI
 from domains.gpu.dialects.whole import FGD_COUNT, FGD_MODEL
 from domains.gpu.gpu_share import GpuShare
-from domains.gpu.policies import ROWS_FEW
+from domains.gpu.policies import SCORED_FEW
 from domains.gpu.settings import POLICIES
 from domains.gpu.typical_pods import PodShape, TypicalPod
 from multisched.framework.plugin_args import PluginArgsError
@@ -86,7 +86,7 @@ def test_fragmentation_prefers_a_node_that_keeps_room_for_whole_cards() -> None:
 
 
 NODES = st.lists(
-    st.lists(st.sampled_from((0, 100, 250, 500, 700, 1000)), min_size=1, max_size=5), min_size=1, max_size=ROWS_FEW + 3
+    st.lists(st.sampled_from((0, 100, 250, 500, 700, 1000)), min_size=1, max_size=5), min_size=1, max_size=SCORED_FEW + 3
 )
 """Few rows and many: the policy scores them in different ways."""
 WANTED = st.builds(

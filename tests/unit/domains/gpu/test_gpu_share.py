@@ -12,7 +12,7 @@ from domains.gpu.dialects.hami import NO_ID, NO_TYPE, NUMA_BIND, REGISTER, USE_I
 from domains.gpu.dialects.own import GPU_COUNT, GPU_DEVICES, GPU_MILLI
 from domains.gpu.dialects.whole import GPU_INDICES, HONOURED
 from domains.gpu.gpu_share import GpuShare
-from domains.gpu.policies import ROWS_FEW
+from domains.gpu.policies import SCORED_FEW
 from multisched.framework.events import Hint
 from multisched.framework.status import Code
 from multisched.model.objects import Node, Pod
@@ -275,7 +275,7 @@ def test_filter_equals_the_ledger_and_scores_are_as_documented(
         make_node("b", extra={GPU: 3}),
         make_node("c", extra={GPU: 2}, labels=honoured),
         # Many rows are evaluated in another way than few.
-        *(make_node(f"empty-{number}") for number in range(ROWS_FEW)),
+        *(make_node(f"empty-{number}") for number in range(SCORED_FEW)),
     )
 
     def build(name: str, kind: tuple[str, int, int]) -> Pod:
