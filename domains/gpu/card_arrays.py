@@ -103,9 +103,10 @@ class CardArrays:
         is_exclusive = node.mode is Mode.WHOLE and not node.is_indexed
         bars_whole, bars_fractions = is_exclusive and cards.has_fractions, is_exclusive and cards.has_whole
         self.has_locked |= cards.is_locked
-        self.has_barred[True] |= bars_whole
-        self.has_barred[False] |= bars_fractions
-        self._versions[row] = self.version(row) + 1
+        if is_exclusive:
+            self.has_barred[True] |= bars_whole
+            self.has_barred[False] |= bars_fractions
+        self._versions[row] = self._versions.get(row, 0) + 1
         self._sums[HELD, row] = (
             bool(cards.holds),
             bars_whole,

@@ -126,7 +126,8 @@ class GpuLedger:
         annotations = _emptied(pod, self.written)
         if not demand.is_counted:
             chosen = cards.choose(demand) or () if choice is None else _indices(choice)
-            annotations = {**annotations, **self._answer(pod, demand, row, cards, chosen)}
+            answer = self._answer(pod, demand, row, cards, chosen)
+            annotations = {**annotations, **answer} if annotations else answer
         hold = self._pods.hold_with(pod, annotations)
         if hold is not None:
             self._hold(pod, row, hold)
@@ -400,7 +401,9 @@ class GpuLedger:
 
 def _emptied(pod: Pod, written: frozenset[str]) -> Mapping[str, str]:
     """Returns an empty text for each of these annotations of the pod."""
-    return dict.fromkeys(written.intersection(pod.annotations), "") if pod.annotations else NO_ANSWER
+    if written.isdisjoint(pod.annotations):
+        return NO_ANSWER
+    return dict.fromkeys(written.intersection(pod.annotations), "")
 
 
 def _indices(choice: object) -> Choice:

@@ -27,7 +27,7 @@ from multisched.cycle.classes.shared_results import SharedAnswers
 from multisched.cycle.classes.signatures import Signatures
 from multisched.framework.caching import SignPlugin
 from multisched.framework.cycle_state import CycleState
-from multisched.framework.node_view import Bools, Rows, any_true
+from multisched.framework.node_view import NO_ROWS, Bools, Rows, any_true
 from multisched.framework.points import CycleView, Plugin
 from multisched.framework.registry import PluginSet, implementing
 from multisched.framework.runner import Runner
@@ -234,7 +234,7 @@ class ClassCache:
         if pod_class.refusal is not None:
             return
         at_rows = positions(pod_class, self._rows, changed_rows)
-        at_nodes = positions(pod_class, self._rows, changed_nodes)
+        at_nodes = positions(pod_class, self._rows, changed_nodes) if cluster_moved else NO_ROWS
         rows = at_rows if pod_class.narrowed is None and self._rows.are_first else pod_class.rows.take(at_rows)
         is_by_row = pod_class.filters_by_row and pod_class.scores_by_row and pod_class.is_scored
         changes = Changes(at_nodes, at_rows, rows, moved, moved_scores, is_everywhere=cluster_moved)
