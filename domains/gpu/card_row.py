@@ -227,7 +227,8 @@ class CardRow:
                 return None
             if len(demand.parts) > 1:
                 self._take(part, places, taken)
-            found += sorted(self.node.cards[place].index for place in places)
+            cards = self.node.cards
+            found += sorted([cards[place].index for place in places])
         return tuple(found)
 
     def _best(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken], order: CardOrder) -> list[int]:

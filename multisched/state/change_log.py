@@ -44,13 +44,13 @@ class ChangeLog:
             return _NONE
         if missed > CHANGES_KEPT:
             return None
-        changed = self._part(self._ring, sequence)
-        if self._repeated >= sequence:  # the first change of each row
-            changed = changed[self._part(self._before, sequence) < np.array(sequence)]
+        start, end = sequence % CHANGES_KEPT, self.sequence % CHANGES_KEPT
+        ring, before = self._ring, self._before
+        changed = ring[start:end] if start < end else np.concatenate((ring[start:], ring[:end]))
+        if self._repeated < sequence:
+            changed = changed.copy()
+        else:  # the first change of each row
+            earlier = before[start:end] if start < end else np.concatenate((before[start:], before[:end]))
+            changed = changed[earlier < np.array(sequence)]
         changed.sort()
         return changed
-
-    def _part(self, ring: Rows, sequence: int) -> Rows:
-        """Returns a copy of what the ring has since `sequence`."""
-        start, end = sequence % CHANGES_KEPT, self.sequence % CHANGES_KEPT
-        return ring[start:end].copy() if start < end else np.concatenate((ring[start:], ring[:end]))

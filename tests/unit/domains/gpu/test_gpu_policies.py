@@ -86,7 +86,9 @@ def test_fragmentation_prefers_a_node_that_keeps_room_for_whole_cards() -> None:
 
 
 NODES = st.lists(
-    st.lists(st.sampled_from((0, 100, 250, 500, 700, 1000)), min_size=1, max_size=5), min_size=1, max_size=SCORED_FEW + 3
+    st.lists(st.sampled_from((0, 100, 250, 500, 700, 1000)), min_size=1, max_size=5),
+    min_size=1,
+    max_size=SCORED_FEW + 3,
 )
 """Few rows and many: the policy scores them in different ways."""
 WANTED = st.builds(
