@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from domains.gpu.card_row import CardRow
-from domains.gpu.cards import CARD_MILLI, CARD_PERCENT, NOTHING, SHARERS_MAX, Mode
+from domains.gpu.cards import CARD_MILLI, CARD_PERCENT, NOTHING, SHARERS_MAX, WHOLE, Mode
 from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part, counts_milli_only
 from multisched.framework.node_view import NO_ROWS, Bools, Int64, Rows
 from multisched.model.objects import Pod
@@ -100,7 +100,7 @@ class CardArrays:
             self._cards[CHANGING, place, row] = (*free, cards.free_milli[place], cards.fits_milli[place])
             self._has_few_sharers |= free.sharers < SHARERS_FEW
         node, fits = cards.node, cards.fits_milli
-        is_exclusive = node.mode is Mode.WHOLE and not node.is_indexed
+        is_exclusive = node.mode is WHOLE and not node.is_indexed
         bars_whole, bars_fractions = is_exclusive and cards.has_fractions, is_exclusive and cards.has_whole
         self.has_locked |= cards.is_locked
         if is_exclusive:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from domains.gpu.cards import CARD_MILLI, NO_CARDS, NOTHING, Amount, Card, Mode, NodeCards, Use
+from domains.gpu.cards import CARD_MILLI, NO_CARDS, NOTHING, WHOLE, Amount, Card, Mode, NodeCards, Use
 from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part, counts_milli_only
 from domains.gpu.dialect import Choice
 from domains.gpu.hold import CONFIRMED, CardName, Hold
@@ -172,7 +172,7 @@ class CardRow:
                 return UNCONFIRMED
             if self.is_locked:
                 return LOCKED
-        if self.node.is_indexed or self.node.mode is not Mode.WHOLE:
+        if self.node.is_indexed or self.node.mode is not WHOLE:
             return ""
         if demand.is_whole:
             return WHOLE_BESIDE_FRACTIONS if self.has_fractions else ""

@@ -42,6 +42,10 @@ class Mode(StrEnum):
     """A node without GPUs."""
 
 
+WHOLE: Final = Mode.WHOLE
+"""A constant, because in Python 3.11 looking up an enum member takes as long as three calls."""
+
+
 class Use(NamedTuple):
     """An amount of one card: memory in units of `Card.size`, cores in percent, and the number of sharers."""
 

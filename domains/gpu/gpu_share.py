@@ -22,7 +22,7 @@ from domains.gpu.card_row import (
     too_little,
     wrong_mode,
 )
-from domains.gpu.cards import Mode
+from domains.gpu.cards import WHOLE, Mode
 from domains.gpu.demand import ANY_CARD, GpuDemand
 from domains.gpu.dialects import DIALECTS, NOT_LISTED_BY_NODES, PodDemands
 from domains.gpu.fragmentation import Fragmentation
@@ -65,6 +65,8 @@ NODE_GPUS_CHANGED: Final = ClusterEvent(
 POD_GPUS_CHANGED: Final = ClusterEvent(Resource.TARGET_POD, Action.UPDATE_POD_OTHER, "PodGpusChanged")
 PENDING_POD_DELETED: Final = ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "UnschedulablePodDelete")
 GPUS_CONFIRMED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OTHER, "GpusConfirmed")
+
+_UNSCHEDULABLE: Final = Code.UNSCHEDULABLE
 
 LOCK_MAX_S: Final = 60.0
 """Timeout of PreBind: the writes of a lock, with their retries."""
@@ -158,7 +160,7 @@ class GpuShare:
                 refused = codes.nonzero()[0]
                 lacking = refused[ledger.lacks_card(demand.filter, rows[refused])]
                 codes[lacking] = self._code(no_such_card(demand.filter))
-        if mode is Mode.WHOLE and ledger.arrays.has_barred[demand.is_whole]:
+        if mode is WHOLE and ledger.arrays.has_barred[demand.is_whole]:
             barred = ledger.arrays.bars(rows, is_whole=demand.is_whole)
             if any_true(barred):
                 codes[barred] = self._code(WHOLE_BESIDE_FRACTIONS if demand.is_whole else FRACTION_BESIDE_WHOLE)
@@ -169,7 +171,7 @@ class GpuShare:
         return codes
 
     def _code(self, refusal: str) -> int:
-        return self.reasons.code(Code.UNSCHEDULABLE, refusal) if refusal else 0
+        return self.reasons.code(_UNSCHEDULABLE, refusal) if refusal else 0
 
     def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
         """Returns sensitivity to pods with GPUs; on rows without such pods, preemption cannot change this plugin's result."""

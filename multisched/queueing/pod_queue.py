@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
+from typing import Final
 
 from multisched.framework.events import ATTEMPT_UNDONE, FLUSH, FORCED, Action, ClusterEvent, Resource
 from multisched.framework.gangs import ReservePolicy, ReservingPlugin
@@ -55,6 +56,11 @@ from multisched.state.gang_roster import GangRoster
 
 LEFTOVER_S = 300.0
 """A pod parked this long is requeued without an event (podMaxInUnschedulablePodsDuration)."""
+
+_AT_ONCE: Final = Requeue.AT_ONCE
+"""These are bound once: an enum member look-up takes Python 3.11 as long as three calls."""
+_IN_FLIGHT: Final = QueueState.IN_FLIGHT
+_ABSENT: Final = QueueState.ABSENT
 
 ADDED, FAILED = "UnschedulablePodAdd", "ScheduleAttemptFailure"
 OVERDUE_PAUSE_S = 0.25
@@ -126,7 +132,7 @@ class PodQueue:
             entry = Entry(pod.uid, pod, next(self._order), now_s, now_s)
             self._states.admit(entry)
             self.gangs.join(entry)
-            self._back.requeue(entry, Requeue.AT_ONCE, ADDED, now_s)
+            self._back.requeue(entry, _AT_ONCE, ADDED, now_s)
             return _placement(entry)
         if entry.state is not QueueState.LEAVING:
             return self._replace(entry, pod)
@@ -281,8 +287,8 @@ class PodQueue:
         if uid not in self._entries:
             return False
         entry = self._attempted(uid)
-        self._after_flush += entry.was_flushed and entry.state is QueueState.IN_FLIGHT
-        self._states.move(entry, QueueState.ABSENT, "Done", self._now_s)
+        self._after_flush += entry.was_flushed and entry.state is _IN_FLIGHT
+        self._states.move(entry, _ABSENT, "Done", self._now_s)
         return True
 
     # Events, time and gangs

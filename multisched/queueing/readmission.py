@@ -6,6 +6,7 @@ Its only own state is `reservations`. Called only by `PodQueue`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -32,6 +33,10 @@ GATHERED, JOINED, SORTED, OVERDUE, RESERVES = (
 
 REPRESENTED = "RepresentativeTried"
 """The event of pods that are requeued because an equal pod was tried (`representatives`)."""
+
+_AFTER_BACKOFF: Final = Requeue.AFTER_BACKOFF
+"""These are bound once: an enum member look-up takes Python 3.11 as long as three calls."""
+_ACTIVE: Final = QueueState.ACTIVE
 
 
 class MovedCounts(msgspec.Struct):
@@ -70,10 +75,11 @@ class Readmission:
         entry.gate = SUCCESS
         if self._gangs.must_start_together(entry.uid) and not self._leads(entry, event, now_s, tally):
             return
-        if how is Requeue.AFTER_BACKOFF:
+        backs_off = False
+        if how is _AFTER_BACKOFF:
             self._states.yield_to_refused(entry)
-        backs_off = how is Requeue.AFTER_BACKOFF and entry.backoff_until_s > now_s
-        self._states.move(entry, QueueState.BACKOFF if backs_off else QueueState.ACTIVE, event, now_s)
+            backs_off = entry.backoff_until_s > now_s
+        self._states.move(entry, QueueState.BACKOFF if backs_off else _ACTIVE, event, now_s)
         if tally is not None:
             tally.backoff += backs_off
             tally.active += not backs_off

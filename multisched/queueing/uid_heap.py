@@ -100,6 +100,7 @@ class UidHeap:
         if not live:  # later keys may have other types, which cannot be compared with these
             self._line.clear()
             self._heap.clear()
+            return
         if len(self._line) + len(self._heap) <= 2 * len(live) + GARBAGE_MIN_ITEMS:
             return
         self._line = deque(item for item in self._line if live.get(item[3]) == item[2])

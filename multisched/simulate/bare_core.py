@@ -89,8 +89,10 @@ class BareCore:
         else:
             raise AssertionError(f"the attempt of pod {pod.key} waits for a response")
         self._queue.done(pod.uid)
-        assert isinstance(result, Placed | Unplaced | Conflicted)
-        return result.node if isinstance(result, Placed) else ""
+        if isinstance(result, Placed):
+            return result.node
+        assert isinstance(result, Unplaced | Conflicted)
+        return ""
 
     def show(self, pod: Pod) -> None:
         """Places the pod on `pod.node` without a decision, or updates it, as a watch would."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
+from typing import Final
 
 import msgspec
 
@@ -48,6 +49,10 @@ class PodState(Enum):
 
     ASSUMED = auto()
     CONFIRMED = auto()
+
+
+_ASSUMED: Final = PodState.ASSUMED
+"""A constant, because in Python 3.11 looking up an enum member takes as long as three calls."""
 
 
 class PlacedPod(msgspec.Struct):
@@ -180,7 +185,7 @@ class ClusterCache:
         annotations = self.ledgers.take(pod, row, choices, pod_ledgers)
         pod = self.bound_with(pod, annotations, row)
         self.nodes.add_pod(row, pod)
-        self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED, annotations, ledgers=pod_ledgers)
+        self._placed[pod.uid] = PlacedPod(pod, node, row, _ASSUMED, annotations, ledgers=pod_ledgers)
         self.gangs.set_member_node(pod.uid, node, is_tentative=is_tentative)
         return Assumption(node, annotations)
 

@@ -11,6 +11,8 @@ from multisched.framework.node_view import NO_ROWS, Rows
 from multisched.state.domain_rows import DomainRows
 
 _ROW = Dependency.ROW
+"""Module constants, because in Python 3.11 looking up an enum member takes as long as three calls."""
+_NODE = Dependency.NODE
 
 
 class Changes:
@@ -51,7 +53,7 @@ class Changes:
             if column.plugin.name in (self.moved_scores if isinstance(column, ScoreColumn) else self.moved_filters):
                 return None
             return self.rows if depends_on is Dependency.ROW_AND_CACHE_KEY else NO_ROWS
-        if depends_on is Dependency.NODE:
+        if depends_on is _NODE:
             return self.nodes
         if depends_on is Dependency.ATTEMPT or self.is_everywhere:
             return None
