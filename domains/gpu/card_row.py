@@ -204,7 +204,7 @@ class CardRow:
                 raise ValueError(f"{chosen} are not {part.count} devices in ascending order")
             if barred:
                 continue
-            places = [self._place_of(index) for index in chosen]
+            places = [place_of(self.node.cards, index) for index in chosen]
             if not all(place >= 0 and self._takes(place, demand, part, taken.get(place)) for place in places):
                 return self._room_refusal(demand) or CHOSEN_WITHOUT_ROOM
             is_bound = part.count > 1 and (demand.one_numa or demand.one_link)
@@ -314,15 +314,6 @@ class CardRow:
         for place in places:
             taken.setdefault(place, _Taken()).add(part, part.amount.of(self.node.cards[place]))
 
-    def _place_of(self, name: CardName) -> int:
-        """Returns the place of a card in `node.cards`; -1 if it is missing."""
-        cards = self.node.cards
-        if isinstance(name, int):
-            if 0 <= name < len(cards) and cards[name].index == name:
-                return name
-            return next((place for place, card in enumerate(cards) if card.index == name), -1)
-        return next((place for place, card in enumerate(cards) if card.id == name), -1)
-
     # -- updates ---------------------------------------------------------------------------------------------------
 
     def renew(self) -> None:
@@ -403,7 +394,7 @@ class CardRow:
         cards = self.node.cards
         uses: list[tuple[int, Use]] = []
         for share in hold.shares:
-            place = self._place_of(share.card)
+            place = place_of(cards, share.card)
             if place >= 0:
                 uses.append((place, _held(hold, share.amount, cards[place])))
             elif not all(isinstance(one.card, str) for one in hold.shares):
@@ -440,6 +431,15 @@ class _Taken:
             self.init = _most(self.init, use)
         else:
             self.main = _plus(self.main, use)
+
+
+def place_of(cards: Sequence[Card], name: CardName) -> int:
+    """Returns the place of the card with this index or id; -1 if it is missing."""
+    if isinstance(name, int):
+        if 0 <= name < len(cards) and cards[name].index == name:
+            return name
+        return next((place for place, card in enumerate(cards) if card.index == name), -1)
+    return next((place for place, card in enumerate(cards) if card.id == name), -1)
 
 
 def _freest_first(free: Sequence[Use]) -> list[int]:

@@ -126,8 +126,7 @@ class GpuLedger:
         annotations = _emptied(pod, self.written)
         if not demand.is_counted:
             chosen = cards.choose(demand) or () if choice is None else _indices(choice)
-            answer = self._answer(pod, demand, row, cards, chosen)
-            annotations = {**annotations, **answer} if annotations else answer
+            annotations = {**annotations, **self._answer(pod, demand, row, cards, chosen)}
         hold = self._pods.hold_with(pod, annotations)
         if hold is not None:
             self._hold(pod, row, hold)

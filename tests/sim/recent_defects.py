@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from domains.gpu import cards, policies
 from domains.gpu.card_arrays import MEMORY, CardArrays
-from domains.gpu.card_row import CardRow
+from domains.gpu.card_row import CardRow, place_of
 from domains.gpu.cards import CARD_MILLI
 from domains.gpu.demand import GpuDemand, integer_within
 from domains.gpu.dialects import own
@@ -676,11 +676,11 @@ def lost_cards_count_nowhere() -> None:
     """The missing cards of a pod with several cards are forgotten, so that another pod may get them."""
 
     def uses(self: CardRow, hold: Hold) -> Any:
-        known = [share for share in hold.shares if self._place_of(share.card) >= 0]
+        known = [share for share in hold.shares if place_of(self.node.cards, share.card) >= 0]
         if not known or self.node.mode not in hold.modes:
             return None
         cards = self.node.cards
-        places = [(self._place_of(one.card), one.amount) for one in known]
+        places = [(place_of(cards, one.card), one.amount) for one in known]
         return tuple((at, cards[at].whole if hold.is_whole else amount.of(cards[at])) for at, amount in places)
 
     put(CardRow, "_uses_of", uses)
