@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
 
 from multisched.framework.node_view import Amount, Int64, NodeView, Rows
 from multisched.model.objects import CPU, MEMORY, PODS, Image, Node, Pod
@@ -20,7 +21,7 @@ from tests.unit.state.state_kit import make_pod, make_spec
 
 NAMES = [f"n{i}" for i in range(5)]
 UIDS = [f"p{i}" for i in range(6)]
-SPECS = [make_spec(), make_spec(700), make_spec(300, gpu=1), make_spec(100, port=80)]
+SPECS = [make_spec(), make_spec(700), replace(make_spec(300, gpu=1), priority=-5), make_spec(100, port=80)]
 RESOURCES = (CPU, MEMORY, PODS, GPU, "example.com/rare")
 
 nodes = st.builds(
@@ -127,6 +128,7 @@ class TableMachine(RuleBasedStateMachine):
             assert table.scoring_requested(CPU)[row] == sum(pod.scoring_requests[0] for pod in pods)
             assert table.scoring_requested(MEMORY)[row] == sum(pod.scoring_requests[1] for pod in pods)
             assert table.pod_count[row] == len(pods)
+            assert all(table.priority_min <= pod.spec.priority for pod in pods)
             assert sorted(pod.uid for pod in table.pods_on(row)) == sorted(pod.uid for pod in pods)
             assert table.port_users("TCP", 80).get(row, {}).get("", 0) == sum(bool(p.spec.host_ports) for p in pods)
             assert table.is_unschedulable[row] == node.is_unschedulable
