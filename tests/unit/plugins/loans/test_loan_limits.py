@@ -165,6 +165,29 @@ def test_borrower_preempts_its_own_pods_within_the_loan() -> None:
     assert more.preemption is None, "half of what the lender leaves is 3,750m"
 
 
+def test_victims_of_one_borrower_free_no_room_that_is_kept_for_another() -> None:
+    """A slice reserves 3,000m for one borrower, of which its pod holds 1,000m. Only what another borrower's pods give back counts."""
+    lender = LoanTerms("test", "job", lends, "all", is_sliced=True, users={"test": frozenset({"test-scheduler"})})
+    loans = (Borrower("job", frozenset({"job-scheduler"}), (lender,)), borrower("other", "second"))
+    domain = Domain(
+        make_node("n0", cpu_milli=CPU_MILLI, labels=LENT),
+        in_tree=("NodeResourcesFit", LOANS, "DefaultPreemption"),
+        args={LOANS: {BORROWERS_ARG: loans, DOMAIN_ARG: "test"}},
+    )
+    slices = plugin_of(domain).ledger.slices
+    slices.set_reserved(("test", "job"), domain.row("n0"), "cpu", 3_000)
+    place(domain, "sliced", "n0", 1_000)
+    place(domain, "theirs", "n0", 5_000, scheduler="other")
+    found = domain.schedule(make_pod("high", cpu_milli=5_000, priority=10, scheduler="test-scheduler"))
+    assert isinstance(found, Unplaced)
+    assert found.preemption is not None
+    assert [one.name for one in found.preemption.every_victim] == ["theirs"]
+    more = domain.schedule(make_pod("higher", cpu_milli=5_500, priority=20, scheduler="test-scheduler"))
+    assert isinstance(more, Unplaced)
+    assert more.preemption is None
+    assert "it is lent to another domain" in more.message
+
+
 def test_borrower_preempts_no_pods_of_the_lender() -> None:
     """Whatever the priorities: what they leave is what is lent."""
     domain = domain_of(borrower("job", "test", share_percent=50), nodes=1)
