@@ -2,8 +2,8 @@
 
 An attempt yields a `Pause` once a step has lasted long enough. The members placed so far stay assumed during the pause. After
 the pause the attempt continues only if its inputs are unchanged: its members are still in flight and unchanged, as are the objects
-that define its gang, the profile is the same, the domain still takes pods, and (for a gang with a topology) the domain has the same
-nodes in the same topology domains. Otherwise the attempt is closed, which undoes it, and its members are requeued. Before the result
+that define its gang, the gang's other members keep their nodes, the profile is the same, the domain still takes pods, and (for a gang
+with a topology) the domain has the same nodes in the same topology domains. Otherwise the attempt is closed, which undoes it, and its members are requeued. Before the result
 is applied, members that were assumed during a pause are checked like a bind before it is sent (`binding/send_check.py`).
 
 Only one paused attempt per domain holds capacity. Further ones are undone and wait in line: two attempts that hold half of the
@@ -263,6 +263,10 @@ class LongAttempts:
                 return "a member changed"
         if self._queue.gangs.are_redefined(entry.pod.uid for entry in attempt.entries):
             return "the requirements of the gang changed"
+        if isinstance(attempt.queued, QueuedGang) and any(
+            self._cache.gangs.needs(key) > need for key, need in attempt.queued.needs.items()
+        ):
+            return "other members of the gang lost their nodes"
         return ""
 
     def _has_changed(self, entry: QueuedPod) -> bool:
