@@ -148,7 +148,7 @@ class LoanReturn(Section, frozen=True):
     """How the lender gets capacity back that pods of the borrower hold."""
 
     notice_s: Seconds
-    """A pod of the borrower is evicted this long after it was told, if it has not ended by itself."""
+    """A pod of the borrower is evicted this long after it got a notice, if it has not ended by itself."""
     grace_s: Seconds = 30.0
     """What such a pod may take to end, at most: its deletion has no longer grace period."""
     deadline_s: Seconds | None = None

@@ -279,25 +279,25 @@ class _Turn:
             self._losses.counts.notices += 1
             self._losses.counts.overridden += new.overrides_min_run_time
             logger.info("tide: notice", extra={"gang": new.gang, "cards": new.cards, "for": new.for_whom})
-            if await self._tell(running, given):
+            if await self._write(running, given):
                 until = timestamp(datetime.fromtimestamp(notice.deadline_s, UTC))
                 note = f"gang {new.gang} will be evicted at {until} for {new.for_whom}; {new.reason}"
                 self._record_all("Normal", running.pods, "TideNotice", note)
 
     async def complete(self) -> None:
-        """Tells members that have not been told: a write failed, the former leader died, or they are new."""
+        """Writes notices on members without one: an earlier write failed, the former leader died, or the member is new."""
         for gang, given in list(self._notices.given.items()):
             running = self._snapshot.gangs.get(gang)
             if running is not None and not given.is_withdrawn and not given.is_evicting and given.lacking(running.pods):
                 self._notices.for_late_members(given, running.pods, self._now_s())
-                await self._tell(running, given)
+                await self._write(running, given)
 
-    async def _tell(self, running: RunningGang, given: Given) -> bool:
-        """Writes the notice on the members without it. Returns False if the API server refuses it, after taking it back."""
+    async def _write(self, running: RunningGang, given: Given) -> bool:
+        """Writes the notice on the members without it. Returns False if the API server refuses it; the notice is then withdrawn."""
         text = given.notice.text
         for pod, answer, message in await self._annotate(given.lacking(running.pods), {TIDE_NOTICE: text}):
             if answer is WriteAnswer.DONE:
-                given.told[pod.uid] = self._now_s()
+                given.written_s[pod.uid] = self._now_s()
             elif answer is WriteAnswer.REFUSED:
                 given.refused = f"{pod.key}: {message}"
         if not given.refused:
@@ -321,7 +321,7 @@ class _Turn:
                 tasks.create_task(self._call(hook, running, given, gate))
 
     async def _call(self, hook: Hook, running: RunningGang, given: Given, gate: asyncio.Semaphore) -> None:
-        """Calls the hook until it got the request, at most until the deadline, and notes on a pod that it was called."""
+        """Calls the hook until it has received the request, at most until the deadline, and records the call in an annotation of a pod."""
         reply = HookReply(HookOutcome.NOT_SENT, "no answer before the deadline")
         try:
             async with asyncio.timeout(max(0.0, given.notice.deadline_s - self._now_s())), gate:
@@ -371,11 +371,11 @@ class _Turn:
                 continue
             running = self._snapshot.gangs.get(gang)
             pods = self._snapshot.leaving.get(gang, () if running is None else running.pods)
-            left = [pod for pod in pods if pod.uid in given.told]
+            left = [pod for pod in pods if pod.uid in given.written_s]
             if left:
                 await self._evict_all(left, given)
             elif gang not in self._snapshot.leaving:
-                self._notices.withdrawn(given, self._now_s())  # its members with the notice are gone
+                self._notices.withdrawn(given, self._now_s())  # its members with the notice are deleted
 
     async def _evict_all(self, pods: Sequence[Pod], given: Given) -> bool:
         """Evicts the pods one after the other. Stops at a refusal before the first; returns True if one was evicted now."""

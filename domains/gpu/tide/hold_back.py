@@ -1,4 +1,4 @@
-"""HoldBack: how many more cards training may take until the next plan, and what a pod that is held back is told.
+"""HoldBack: how many more cards training may take until the next plan, and the message for pods that are held back.
 
 Owned by GpuTide. Set by each plan; between two plans, cards that pods of training take are subtracted when they are reserved. A gang is
 held back as a whole: all cards that its members still need must fit, beside those that are kept for the first gang in the queue. No clock.
@@ -27,7 +27,7 @@ class Limits(msgspec.Struct, frozen=True):
     growth_cards: float = math.inf
     """Cards that training may take in addition; below 0 if it holds more than it may."""
     text: str = ""
-    """What a pod that is held back is told."""
+    """The message for a pod that is held back."""
     waiting_cards: Mapping[str, int] = {}
     """Gang -> cards that its pods without a node need."""
     models: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ def limits_of(
 
 
 def held_text(plan: TidePlan) -> str:
-    """Returns what a pod that is held back is told, for example `held back until 11:40 UTC: inference is expected to need 38 cards`."""
+    """Returns the message for a pod that is held back, such as `held back until 11:40 UTC: inference is expected to need 38 cards`."""
     until = "" if plan.held_until_s is None else f" until {datetime.fromtimestamp(plan.held_until_s, UTC):%H:%M} UTC"
     reserved = plan.held_for_cards
     if plan.is_frozen:
@@ -93,7 +93,7 @@ class HoldBack:
         """uid -> gang and cards, of pods that were reserved since the limits were set."""
         self._reserved_cards = 0
         self._refused_cards = math.inf
-        """The fewest cards that had to be left for a refused pod, since pods were last told that more is allowed."""
+        """The smallest growth of training with which one of the pods that were refused since the last requeue would fit."""
 
     @property
     def reserved(self) -> frozenset[str]:

@@ -38,7 +38,7 @@ class TideCounts(msgspec.Struct):
     notices: int = 0
     notices_withdrawn: int = 0
     notices_refused: int = 0
-    """Notices that the API server did not let be written."""
+    """Notices that the API server refused to store."""
     notices_forged: int = 0
     overridden: int = 0
     """Notices to gangs within their minimum run time, because demand exceeded the upper band."""

@@ -16,7 +16,7 @@ from multisched.model.api_time import timestamp
 from multisched.model.objects import CPU, MEMORY, PODS, Pod
 from multisched.plugins.loans.loan_ledger import LoanLedger
 from multisched.plugins.loans.pools import Pool
-from multisched.plugins.loans.recalls import Recalls, Told
+from multisched.plugins.loans.recalls import Notice, Recalls
 from multisched.plugins.loans.terms import LoanTerms
 
 DOCUMENTS: Final = {"now": ("domain", "limit"), "node": ("domain", "name")}
@@ -47,7 +47,7 @@ def document_of(
         "loans": loans,
         "nodes": rows[:limit],
         "nodesOnLoan": len(rows),
-        "told": [_told(one) for one in list(recalls.told.values())[:limit]],
+        "notices": [_notice(one) for one in list(recalls.notices.values())[:limit]],
         "recalls": {
             "open": len(recalls.open),
             "total": recalls.counts.recalls,
@@ -131,7 +131,7 @@ def _rows(
         }
 
 
-def _told(one: Told) -> Document:
+def _notice(one: Notice) -> Document:
     return {
         "pod": one.pod.key,
         "from": one.loan.lender,

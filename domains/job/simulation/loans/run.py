@@ -189,22 +189,22 @@ class LoanRun:
             amounts = {CPU: int(excess[at])}
             self.recalls.see(self._pool, self._loan, int(rows[at]), amounts, "it is used", now_s)
         self.recalls.ended(set(self.recalls.open) - seen)
-        for told in self.recalls.kept(now_s):
-            self.recalls.withdrawn(told)
-        for told in self.recalls.told.values():
-            told.is_written = True
+        for notice in self.recalls.withdraw_unneeded(now_s):
+            self.recalls.withdrawn(notice)
+        for notice in self.recalls.notices.values():
+            notice.is_written = True
         for recall in list(self.recalls.open.values()):
-            due = [told for unit in self.recalls.due(recall, now_s) for told in unit]
+            due = [notice for unit in self.recalls.due(recall, now_s) for notice in unit]
             if due:
                 on_row = [one for one in self._running.values() if one.row == recall.row]
                 left = recall.excess[CPU] - sum(one.job.milli for one in on_row if one.is_leaving)
                 self.figures.best_lost_core_s += best_lost_core_s(
                     [(one.job.milli, now_s - one.pod.started_s) for one in on_row if not one.is_leaving],
-                    min(left, sum(self._running[told.pod.uid].job.milli for told in due)),
+                    min(left, sum(self._running[notice.pod.uid].job.milli for notice in due)),
                 )
-            for told in due:
-                self.recalls.evicted(told, now_s)
-                self._evict(self._running[told.pod.uid], now_s)
+            for notice in due:
+                self.recalls.evicted(notice, now_s)
+                self._evict(self._running[notice.pod.uid], now_s)
 
     def _evict(self, one: _Running, now_s: float) -> None:
         """The pod needs its whole grace period. Its job starts again, unless it has no retry left."""

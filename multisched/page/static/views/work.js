@@ -79,11 +79,11 @@ function units(doc) {
 function loans(doc) {
   const rows = doc.loans.map((one) => [one.from, one.kind, one.why || (one.closes ? `open until ${moment(one.closes)}` : "open"), count(one.nodes), count(one.pods), amounts(one.held), amounts(one.room), one.noticeSeconds === null ? "-" : duration(one.noticeSeconds)]);
   const nodes = doc.nodes.map((one) => [nodeLink(one.node), one.from, count(one.pods), amounts(one.held), one.recalledSince ? moment(one.recalledSince) : "-", one.why || "-"]);
-  const told = doc.told.map((one) => [keyLink(one.pod), one.from, moment(one.evictedAt), one.isEvicted ? "evicted" : "has a notice", one.why]);
+  const notices = doc.notices.map((one) => [keyLink(one.pod), one.from, moment(one.evictedAt), one.isEvicted ? "evicted" : "has a notice", one.why]);
   return el("section", {},
     el("h3", {}, `Loans to domain ${doc.domain}`),
     el("p", {}, `${plural(doc.recalls.open, "recall")} open of ${count(doc.recalls.total)}, ${count(doc.recalls.late)} late, ${plural(doc.recalls.evicted, "pod")} evicted.`),
     table("Loans", ["from", "kind", "state", number("nodes"), number("pods"), "held", "can still be lent", number("notice")], rows, "there are no loans"),
     table("Nodes with pods on loan", ["node", "from", number("pods"), "held", "recalled since", "why"], nodes, "no pod is on loan"),
-    told.length > 0 && table("Pods with a notice to give capacity back", ["pod", "from", "evicted at", "state", "why"], told));
+    notices.length > 0 && table("Pods with a notice to give capacity back", ["pod", "from", "evicted at", "state", "why"], notices));
 }
