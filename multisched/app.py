@@ -144,7 +144,9 @@ async def served(
     health = Health()
     heartbeat = Heartbeat(clock, health)
     health.add_liveness("loop", heartbeat.check)
-    health.add_readiness("caches", lambda: "" if program.is_ready else "not in step with the API server")
+    health.add_readiness(
+        "caches", lambda: "" if program.is_ready else "the cache does not have all objects of the API server yet"
+    )
     health.add_readiness("objects", program.objects.unreadable)
     health.add_remark("plugins", lambda: health_of(program))
     health.add_remark("handover", program.handover.waiting)
@@ -255,7 +257,7 @@ async def wait_reachable(transport: Transport) -> None:
         except TransportError as error:
             if trouble.is_due(str(error)):
                 fields = {"error": str(error), "fix": UNREACHABLE_FIX, "waited_s": trouble.lasts_s}
-                logger.warning("API server does not answer; asked until it does", extra=fields)
+                logger.warning("API server does not respond; retrying until it does", extra=fields)
             await anyio.sleep(pause_s)
             pause_s = min(REACHABLE_PAUSE_MAX_S, pause_s * 2)
         else:

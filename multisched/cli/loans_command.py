@@ -9,7 +9,9 @@ import typer
 from multisched.cli.options import Format, Output
 from multisched.cli.query_commands import SourceOptions, query_command
 
-loans_app = typer.Typer(name="loans", help="Show what domains lend to one another, who holds it, and what comes back.")
+loans_app = typer.Typer(
+    name="loans", help="Show what domains lend to each other, what borrowers hold of it, and what they must give back."
+)
 
 VIEW: Final = "loans"
 DOCUMENT: Final = "now"

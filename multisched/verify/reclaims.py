@@ -142,13 +142,15 @@ def _names(level: Level, resource: str) -> bool:
 
 
 def _undone(usage: Usage, claim: QuotaClaim, others: Sequence[Victim]) -> Iterator[str]:
-    """Checks that no victim is entitled to come back while the claim's leaf is over its min; a gang comes back as one."""
+    """Checks that no victim could reclaim quota from the claim: it is not entitled to its requests while the claim's leaf is over its min.
+
+    The members of a gang are counted together."""
     own, after = usage.tree.leaf_of(claim.namespace), _after(usage, others)
     after.add(claim.namespace, claim.requests)
     for victim in map(_as_one, _units(others)):
         gives = own is not None and any(after.over_min(own, r) > 0 for r, n in victim.requests.items() if n > 0)
         if gives and after.is_entitled(victim.namespace, victim.requests):
-            yield f"{victim.key} is evicted for {claim.key}, but is entitled to come back for it"
+            yield f"{victim.key} is evicted for {claim.key}, but could then reclaim quota from it"
 
 
 def _in_vain(usage: Usage, claim: QuotaClaim, victims: Sequence[Victim], suffices: Suffices) -> Iterator[str]:

@@ -330,11 +330,11 @@ class _Turn:
                     if reply.outcome is HookOutcome.NOT_SENT:
                         await asyncio.sleep(PERIOD_S)
         except TimeoutError:
-            logger.info("tide: the hook had no time left", extra={"gang": given.notice.gang})
+            logger.info("tide: the deadline passed before the hook answered", extra={"gang": given.notice.gang})
         given.is_hook_done, given.is_hook_running = True, False
         self._losses.counts.hook_calls[reply.outcome.value] += 1
         if reply.outcome is not HookOutcome.ANSWERED:
-            note = f"the checkpoint hook was called without success; the deadline stays: {reply.message}"
+            note = f"the checkpoint hook was called without success; the deadline does not change: {reply.message}"
             self._record("Warning", pod_ref(running.pods[0]), "TideHookFailed", note)
             logger.warning("tide: hook failed", extra={"gang": given.notice.gang, "error": reply.message})
         await self._annotate(running.pods[:1], {TIDE_HOOK: given.notice.id})

@@ -228,7 +228,7 @@ def note_on(ledger: LoanLedger, context: PluginContext, pod: Pod) -> str:
         and (loan := pool.loans[number]).returns is not None
     ]
     within = f"; notice {max(notices):g} s, since {_time(need.since_s)}" if notices else ""
-    return f"waits for capacity on loan to come back on node {node}{within}"
+    return f"waits until capacity on loan is given back on node {node}{within}"
 
 
 def _time(at_s: float) -> str:
