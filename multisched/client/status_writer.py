@@ -84,7 +84,7 @@ class OfferedStatus(msgspec.Struct, frozen=True):
 
 
 class StatusOffer(Protocol):
-    """Provides the statuses to write. Border: the shell has the plugins and the leases."""
+    """Provides the statuses to write. Implemented by the shell, which has the plugins and the leases."""
 
     def lease_of(self, kind: ObjectKind) -> LeaseHolder | None:
         """Returns the lease that allows writes of the kind; None: this process does not write it now."""

@@ -27,7 +27,7 @@ class ExplainPlugin(Plugin, Protocol):
 class PendingNotePlugin(Plugin, Protocol):
     """A plugin that knows more about a waiting pod than why it was refused; `explain` shows it.
 
-    Border: a domain's plugin is one (`DeadlineSort`), and `explain` imports no domain.
+    A Protocol because `explain` imports no domain; implemented by a domain's plugin (`DeadlineSort`).
     """
 
     def note_on_pending(self, pod: Pod, now_s: float) -> str:
@@ -39,7 +39,7 @@ class PendingNotePlugin(Plugin, Protocol):
 class RoomPlugin(Plugin, Protocol):
     """A plugin whose Filter counts capacity of its own: `explain --fix` asks it which demands would fit.
 
-    Border: a domain's plugin is one (`GpuShare`), and fixes import no domain.
+    A Protocol because fixes import no domain; implemented by a domain's plugin (`GpuShare`).
     """
 
     def takes_at_most(self, pod: Pod, rows: Rows) -> Mapping[str, Int64]:
@@ -54,7 +54,7 @@ class RoomPlugin(Plugin, Protocol):
 class ManagingPlugin(Plugin, Protocol):
     """A plugin that checks extended resources in NodeResourcesFit's place, as an extender with `ignoredByScheduler` does.
 
-    Border: a domain's plugin is one (`GpuShare`), and the configuration imports nothing of a domain but its profile.
+    A Protocol because the configuration imports nothing of a domain but its profile; implemented by a domain's plugin (`GpuShare`).
     """
 
     managed_resources: frozenset[str]
@@ -65,7 +65,7 @@ class ManagingPlugin(Plugin, Protocol):
 class EarlyPlugin(Plugin, Protocol):
     """A plugin that must be called before another one. A profile to which it is added has it there, not at the end.
 
-    Border: a domain's plugin is one (`GpuTide`), and the configuration imports nothing of a domain but its profile.
+    A Protocol because the configuration imports nothing of a domain but its profile; implemented by a domain's plugin (`GpuTide`).
     """
 
     runs_before: str
@@ -76,7 +76,7 @@ class EarlyPlugin(Plugin, Protocol):
 class RemarkPlugin(Plugin, Protocol):
     """A plugin that reads more of pods and nodes than their requests, and says what of it has no effect or cannot be used.
 
-    Border: a domain's plugin is one (`GpuShare`), and ingest imports no domain.
+    A Protocol because ingest imports no domain; implemented by a domain's plugin (`GpuShare`).
     """
 
     def remarks_of_pod(self, pod: Pod) -> Sequence[str]:
@@ -104,7 +104,7 @@ class OutcomePlugin(Plugin, Protocol):
 class StateExportPlugin(Plugin, Protocol):
     """A plugin with learned state beyond its configuration and the cluster: a sandbox imports it to give the same answers.
 
-    Border: a domain's plugin is one (`Forecast`), and the sandbox imports no domain.
+    A Protocol because the sandbox imports no domain; implemented by a domain's plugin (`Forecast`).
     """
 
     def export_state(self) -> object:

@@ -114,7 +114,7 @@ class Worker(Protocol):
 class WorkerFactory(Protocol):
     """Creates the workers of a program.
 
-    Border: the shell implements it (`PluginWorkers`); the simulation has its own.
+    A Protocol with two implementations: `PluginWorkers` of the shell, and one for simulations.
     """
 
     def worker(self, plugin: Plugin, use: PluginUse) -> Worker: ...
