@@ -20,7 +20,7 @@ from domains.gpu.tide.gang_notices import GangNotices, Given
 from domains.gpu.tide.hold_back import OPEN, HoldBack, Limits, limits_of
 from domains.gpu.tide.hook import CALLS_MAX, Hook, HookOutcome, HookReply
 from domains.gpu.tide.losses import Losses
-from domains.gpu.tide.notices import FOR_WHOM_CHARS_MAX, Notice
+from domains.gpu.tide.notices import FOR_CHARS_MAX, Notice
 from domains.gpu.tide.planner import plan
 from domains.gpu.tide.settings import TideSettings
 from domains.gpu.tide.snapshot import RunningGang, Snapshot, TideSnapshots
@@ -271,17 +271,17 @@ class _Turn:
                 gang=new.gang,
                 issued_s=self._now_s(),
                 deadline_s=self._now_s() + self._control.settings.notice_s,
-                for_whom=new.for_whom[:FOR_WHOM_CHARS_MAX],
+                for_demand=new.for_demand[:FOR_CHARS_MAX],
                 pods=len(running.pods),
                 overrides_min_run_time=new.overrides_min_run_time,
             )
             given = self._notices.give(notice)
             self._losses.counts.notices += 1
             self._losses.counts.overridden += new.overrides_min_run_time
-            logger.info("tide: notice", extra={"gang": new.gang, "cards": new.cards, "for": new.for_whom})
+            logger.info("tide: notice", extra={"gang": new.gang, "cards": new.cards, "for": new.for_demand})
             if await self._write(running, given):
                 until = timestamp(datetime.fromtimestamp(notice.deadline_s, UTC))
-                note = f"gang {new.gang} will be evicted at {until} for {new.for_whom}; {new.reason}"
+                note = f"gang {new.gang} will be evicted at {until} for {new.for_demand}; {new.reason}"
                 self._record_all("Normal", running.pods, "TideNotice", note)
 
     async def complete(self) -> None:
@@ -390,7 +390,7 @@ class _Turn:
                     began = began or not given.is_evicting
                     given.is_evicting = True
                     if reply.answer is EvictAnswer.EVICTED:
-                        self._record("Normal", ref, "TideEvicted", f"evicted for {given.notice.for_whom}")
+                        self._record("Normal", ref, "TideEvicted", f"evicted for {given.notice.for_demand}")
                     else:
                         await self._resolve(ref)
                 case _:

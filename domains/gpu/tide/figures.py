@@ -100,7 +100,7 @@ def _notices(control: TideControl, state: TideState) -> list[Document]:
             "gang": gang,
             "cards": cards.get(gang, 0),
             "deadline": _time(given.notice.deadline_s),
-            "for": given.notice.for_whom,
+            "for": given.notice.for_demand,
             "id": given.notice.id,
             "podsWithNotice": len(given.written_s),
             "isHookDone": given.is_hook_done,
@@ -127,7 +127,7 @@ def _losses(control: TideControl) -> Document:
                 "gang": one.gang,
                 "cards": one.cards,
                 "lostCardHours": round(one.lost_card_s / HOUR_S, 2),
-                "for": one.for_whom,
+                "for": one.for_demand,
             }
             for one in reversed(losses.shown)
         ],

@@ -64,7 +64,9 @@ class Given(msgspec.Struct):
 
     def shown(self, pods: Iterable[Pod], now_s: float, notice_s: float) -> GangNotice:
         """Returns the notice as the planner sees it."""
-        return GangNotice(self.ready_s(pods, now_s, notice_s), self.notice.for_whom, self.notice.overrides_min_run_time)
+        return GangNotice(
+            self.ready_s(pods, now_s, notice_s), self.notice.for_demand, self.notice.overrides_min_run_time
+        )
 
 
 class GangNotices:

@@ -29,7 +29,7 @@ class Loss(msgspec.Struct, frozen=True):
     cards: int
     lost_card_s: float
     """Card-seconds of work that it repeats."""
-    for_whom: str
+    for_demand: str
 
 
 class TideCounts(msgspec.Struct):
@@ -73,7 +73,7 @@ class Losses:
         counts.cards += due.cards
         counts.lost_card_s += due.work_lost_card_s
         self.need.evicted(due.cards)
-        self.shown.append(Loss(now_s, due.gang, due.cards, due.work_lost_card_s, notice.for_whom))
+        self.shown.append(Loss(now_s, due.gang, due.cards, due.work_lost_card_s, notice.for_demand))
         self._recent.append((now_s, due.cards))
         self._evicted_s.pop(due.gang, None)
         if len(self._evicted_s) >= GANGS_MAX:

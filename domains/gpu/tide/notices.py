@@ -23,7 +23,7 @@ from multisched.model.job_progress import zoned_seconds
 from multisched.model.visible_text import escaped
 
 TEXT_BYTES_MAX: Final = 1024
-FOR_WHOM_CHARS_MAX: Final = 200
+FOR_CHARS_MAX: Final = 200
 NOTICE_MAX_S: Final = 86_400.0
 """Longest time from issue to deadline that is believed, so that a wrong deadline does not keep a gang forever."""
 SKEW_MAX_S: Final = 60.0
@@ -36,7 +36,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     gang: str
     issued_s: float
     deadline_s: float
-    for_whom: str
+    for_demand: str
     pods: int = 1
     """Members of the gang when it was issued. With fewer after the deadline, the eviction has begun."""
     overrides_min_run_time: bool = False
@@ -44,7 +44,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def id(self) -> str:
         """Names the notice in the hook's requests; a later deadline does not change it."""
-        text = f"{self.gang}\n{micro_timestamp(_moment(self.issued_s))}\n{self.for_whom}"
+        text = f"{self.gang}\n{micro_timestamp(_moment(self.issued_s))}\n{self.for_demand}"
         return sha256(text.encode()).hexdigest()[:16]
 
     @property
@@ -52,7 +52,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
         """The value of the annotation."""
         fields: dict[str, object] = {
             "deadline": micro_timestamp(_moment(self.deadline_s)),
-            "for": self.for_whom,
+            "for": self.for_demand,
             "id": self.id,
             "issued": micro_timestamp(_moment(self.issued_s)),
             "pods": self.pods,
@@ -70,7 +70,7 @@ class _Text(msgspec.Struct):
     deadline: str
     issued: str
     id: str
-    for_whom: str = msgspec.field(name="for", default="")
+    for_demand: str = msgspec.field(name="for", default="")
     pods: int = 1
     overrides: bool = msgspec.field(name="overridesMinRunTime", default=False)
 
@@ -88,14 +88,14 @@ def read_notice(text: str, gang: str, now_s: float) -> Notice:
             gang=gang,
             issued_s=zoned_seconds(found.issued),
             deadline_s=zoned_seconds(found.deadline),
-            for_whom=found.for_whom,
+            for_demand=found.for_demand,
             pods=found.pods,
             overrides_min_run_time=found.overrides,
         )
     except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
         raise NoticeError("is not the text of a notice") from error
-    if len(found.for_whom) > FOR_WHOM_CHARS_MAX or found.for_whom != escaped(found.for_whom):
-        raise NoticeError(f"`for` is longer than {FOR_WHOM_CHARS_MAX} characters, or has hidden ones")
+    if len(found.for_demand) > FOR_CHARS_MAX or found.for_demand != escaped(found.for_demand):
+        raise NoticeError(f"`for` is longer than {FOR_CHARS_MAX} characters, or has hidden ones")
     if not 0 < notice.deadline_s - notice.issued_s <= NOTICE_MAX_S or notice.issued_s > now_s + SKEW_MAX_S:
         raise NoticeError("its times are not those of a notice")
     if notice.id != found.id:

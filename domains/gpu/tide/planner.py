@@ -324,10 +324,10 @@ def _notice(case: _Case, gang: TrainingGang, *, is_overriding: bool) -> NewNotic
     if is_overriding:
         reason += "; it ran for less than the minimum run time, and demand exceeds the upper band of the forecast"
     deadline_s = case.state.now_s + case.settings.notice_s
-    return NewNotice(gang.key, deadline_s, _for_whom(case), reason, gang.cards, is_overriding)
+    return NewNotice(gang.key, deadline_s, _for_demand(case), reason, gang.cards, is_overriding)
 
 
-def _for_whom(case: _Case) -> str:
+def _for_demand(case: _Case) -> str:
     if not case.served:
         return f"inference: {case.headroom.cards} cards of headroom above {case.demand}"
     cards = sum(pod.cards for pod in case.served)

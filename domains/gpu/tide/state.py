@@ -132,7 +132,7 @@ class GangNotice(msgspec.Struct, frozen=True):
 
     deadline_s: float
     """Not evicted before this moment."""
-    for_whom: str = ""
+    for_demand: str = ""
     overrode_min_run_time: bool = False
 
 
@@ -207,7 +207,7 @@ class NewNotice(msgspec.Struct, frozen=True):
     gang: str
     deadline_s: float
     """Now + the configured notice."""
-    for_whom: str
+    for_demand: str
     """What needs the cards, as text: `inference: 3 pods wait for 4 cards`."""
     reason: str
     """Why this gang was chosen, as text: cards freed and work lost."""

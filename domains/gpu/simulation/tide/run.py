@@ -230,7 +230,7 @@ class TideRun:
             self._log.write(self._now_s, "withdrawn", gang=withdrawal.gang)
         for notice in decided.notices:
             gang = self._running[notice.gang]
-            gang.notice = GangNotice(notice.deadline_s, notice.for_whom, notice.overrides_min_run_time)
+            gang.notice = GangNotice(notice.deadline_s, notice.for_demand, notice.overrides_min_run_time)
             overrides = {"overridesMinRunTime": True} if notice.overrides_min_run_time else {}
             self._log.write(
                 self._now_s, "noticed", gang=gang.key, cards=gang.cards, deadline=notice.deadline_s, **overrides

@@ -11,7 +11,7 @@ import pytest
 from domains.gpu.dialects.own import TIDE_HOOK, TIDE_NOTICE
 from domains.gpu.tide.gang_notices import ADOPT_S, LATE_S, GangNotices
 from domains.gpu.tide.notices import (
-    FOR_WHOM_CHARS_MAX,
+    FOR_CHARS_MAX,
     NOTICE_MAX_S,
     SKEW_MAX_S,
     Notice,
@@ -25,7 +25,7 @@ from multisched.testing.builders import make_pod
 
 NOW_S = 1_800_000_000.0
 NOTICE_S = 60.0
-NOTICE = Notice(gang="ml/train", issued_s=NOW_S, deadline_s=NOW_S + NOTICE_S, for_whom="inference: 4 cards", pods=2)
+NOTICE = Notice(gang="ml/train", issued_s=NOW_S, deadline_s=NOW_S + NOTICE_S, for_demand="inference: 4 cards", pods=2)
 
 
 def member(name: str, notice: Notice | None = None, **annotations: str) -> Pod:
@@ -59,7 +59,7 @@ def test_notice_is_read_as_it_was_written() -> None:
         changed(id="0" * 16),
         changed(**{"for": "another"}),
         changed(**{"for": "x\u202ey"}),
-        changed(**{"for": "x" * (FOR_WHOM_CHARS_MAX + 1)}),
+        changed(**{"for": "x" * (FOR_CHARS_MAX + 1)}),
         changed(padding="x" * 2000),
         "\udc80",
         msgspec.structs.replace(NOTICE, deadline_s=NOW_S + NOTICE_MAX_S + 1).text,
