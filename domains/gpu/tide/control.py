@@ -1,8 +1,8 @@
-"""The background task of the tide: takes a snapshot, asks the planner, and carries out what it decides.
+"""The background task of the tide: takes a snapshot, calls the planner, and carries out its plan.
 
-Every process plans, so that the limit of training is known when it takes over; only the leader writes. A gang is evicted after its notice
-was written on all of its members for the configured time, and then whole: a member whose eviction is refused is tried again until it
-is gone. All that must be remembered is on the pods (`notices.py`), so another leader continues. The hook runs beside: it delays nothing.
+Every process plans, so that the limit of training is known when it takes over; only the leader writes. A gang is evicted when all of its
+members have had the notice for the configured time. It is evicted whole: refused evictions of members are retried until all members are
+deleted. The state is stored on the pods (`notices.py`), so the next leader continues. The hook runs concurrently and delays nothing.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ PERIOD_S: Final = 1.0
 """Interval of plans."""
 PAUSE_MIN_S: Final = 0.02
 LOOP_SHARE: Final = 50.0
-"""A snapshot that takes long is followed by a pause that is so many times longer, because the event loop is shared."""
+"""The pause after a slow snapshot is this many times as long as the snapshot took, because the event loop is shared."""
 UNWRITABLE_S: Final = 600.0
-"""A gang whose annotation the API server refuses gets no notice for so long."""
+"""A gang whose annotation the API server refuses gets no notice for this time."""
 REPORT_S: Final = 60.0
-"""Interval at which an eviction that is stuck is reported."""
+"""Interval at which an eviction that keeps failing is reported."""
 WRITES_MAX: Final = 16
 """Annotations of one gang that are written at once."""
 EVENTS_MAX: Final = 32
@@ -72,15 +72,15 @@ class TideControl:
         self.losses = losses
         self.notices = GangNotices(settings.notice_s)
         self.last: tuple[TideState, TidePlan] | None = None
-        """The last plan, and what it was made of; for views and metrics."""
+        """The last plan and its input, for views and metrics."""
         self.snapshot: Snapshot | None = None
         self._unwritable: dict[str, float] = {}
-        """Gang -> until when its annotation is not tried again."""
+        """Gang -> time until which its annotation is not written again."""
         self._calls = asyncio.Semaphore(CALLS_MAX)
         self._looked_in_s = self._planned_in_s = 0.0
 
     async def run(self, ports: BackgroundPorts) -> None:
-        """Plans and acts until cancelled. If it ends, training is not held back any more."""
+        """Plans and carries out plans until cancelled. When it ends, training is no longer held back."""
         hook = None
         try:
             if self._settings.hook is not None and ports.open_extender is not None:
@@ -138,7 +138,7 @@ class TideControl:
         return snapshot, decided
 
     def _look(self, now_s: float) -> tuple[Snapshot, TideState]:
-        """Returns what is to be planned with; one step, so that no pod is counted twice or not at all."""
+        """Returns the input of the planner, in one step, so that each pod is counted exactly once."""
         snapshot = self._snapshots.take(now_s)
         inference = self._demand.state(snapshot, now_s)
         gangs = []
@@ -182,13 +182,13 @@ class TideControl:
         return is_withdrawn or self._unwritable.get(gang, 0.0) > now_s
 
     def refuse(self, gang: str, now_s: float) -> None:
-        """Notes that the API server refuses the annotation of a member."""
+        """Records that the API server refuses the annotation of a member."""
         self._unwritable = {key: until_s for key, until_s in self._unwritable.items() if until_s > now_s}
         self._unwritable[gang] = now_s + UNWRITABLE_S
         self.losses.counts.notices_refused += 1
 
     def protection(self, pods: Sequence[Pod]) -> str:
-        """Returns why the gang of these pods must not be evicted now; empty: it may be."""
+        """Returns why the gang of these pods must not be evicted now; empty if it may be."""
         return self._snapshots.protection(pods)
 
     @property
@@ -231,7 +231,7 @@ class _Turn:
         return list(await asyncio.gather(*map(one, pods)))
 
     async def remove_forged(self) -> None:
-        """Removes annotations that are no notices, or that this process did not write."""
+        """Removes annotations that are not notices, or that this process did not write."""
         for uid, ref in list(self._notices.forged.items()):
             reply = await self._mover.annotate(ref, NO_NOTICE, timeout_s=self._mover.write_timeout_s)
             if reply.answer in (WriteAnswer.THROTTLED, WriteAnswer.UNKNOWN):
@@ -242,7 +242,7 @@ class _Turn:
             self._record("Warning", ref, "TideNoticeIgnored", note)
 
     async def withdraw(self, withdrawals: Sequence[Withdrawal]) -> None:
-        """Removes the notices of these gangs, and of those of which the removal is not complete."""
+        """Removes the notices of these gangs, and of gangs whose removal is not complete."""
         for one in withdrawals:
             given = self._notices.given.get(one.gang)
             running = self._snapshot.gangs.get(one.gang)
@@ -357,9 +357,10 @@ class _Turn:
                 logger.info("tide: evicted", extra={"gang": due.gang, "cards": due.cards})
 
     async def finish(self, *, is_frozen: bool) -> None:
-        """Evicts the other members of gangs of which some were evicted: a gang never stays in part.
+        """Evicts the remaining members of gangs of which some members were evicted: no gang stays in part.
 
-        A process that takes over in between knows it by the notice that has ended. A frozen tide only finishes what it began itself.
+        A new leader recognizes such a gang by its expired notice. While the tide is frozen, only evictions that this process began are
+        finished.
         """
         for gang, pods in self._snapshot.leaving.items():
             given = self._notices.see(gang, pods, self._now_s())
@@ -378,7 +379,9 @@ class _Turn:
                 self._notices.withdrawn(given, self._now_s())  # its members with the notice are deleted
 
     async def _evict_all(self, pods: Sequence[Pod], given: Given) -> bool:
-        """Evicts the pods one after the other. Stops at a refusal before the first; returns True if one was evicted now."""
+        """Evicts the pods one after the other. Stops if an eviction is refused before any succeeded; returns True if one was evicted
+        now.
+        """
         began = False
         for pod in pods:
             ref = pod_ref(pod)
@@ -401,7 +404,7 @@ class _Turn:
         return began
 
     async def _resolve(self, ref: ObjectRef) -> None:
-        """Finds the outcome of an eviction without an answer. A pod that still exists is tried again in the next turn."""
+        """Finds the outcome of an eviction without an answer. A pod that still exists is evicted again in the next turn."""
         try:
             await self._mover.still_exists(ref)
         except UnreachableError:

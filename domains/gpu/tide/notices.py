@@ -1,10 +1,10 @@
-"""The notice of an eviction, as an annotation on each pod of the gang: its text, and what is believed of texts on pods.
+"""The notice of an eviction, as an annotation on each pod of the gang: its text, and which texts on pods are accepted.
 
 All members carry the same text, a JSON object: `deadline` (the gang is not evicted earlier), `issued`, `for` (what gets the cards),
 `pods` (number of members) and `id`. So the notice survives restarts and failovers, and a job can read it. Texts are untrusted:
-anything that is not a notice for this gang counts as none and is reported. The id is a digest of the gang and the rest, so a text
-that was copied with a pod's manifest to another gang is none either. It proves nothing against a person who may patch pods; the
-ValidatingAdmissionPolicy in `deploy/base` denies that. Pure.
+a text that is not a notice for this gang is ignored and reported. The id is a digest of the gang and the other fields, so a text
+that was copied to another gang with a pod's manifest is ignored, too. It is no protection against users who may patch pods; the
+ValidatingAdmissionPolicy in `deploy/base` denies these writes. Pure.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from multisched.model.visible_text import escaped
 TEXT_BYTES_MAX: Final = 1024
 FOR_CHARS_MAX: Final = 200
 NOTICE_MAX_S: Final = 86_400.0
-"""Longest time from issue to deadline that is believed, so that a wrong deadline does not keep a gang forever."""
+"""Longest accepted time from issue to deadline, so that a wrong deadline does not protect a gang forever."""
 SKEW_MAX_S: Final = 60.0
-"""How far in the future a notice may have been issued: the clocks of two replicas differ."""
+"""How far in the future the time of issue may be: the clocks of two replicas differ."""
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """Names the notice in the hook's requests; a later deadline does not change it."""
+        """Identifies the notice in requests to the hook; a later deadline does not change it."""
         text = f"{self.gang}\n{micro_timestamp(_moment(self.issued_s))}\n{self.for_demand}"
         return sha256(text.encode()).hexdigest()[:16]
 
@@ -63,7 +63,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoticeError(ValueError):
-    """The text is no notice for the gang; the message says why."""
+    """The text is not a notice for the gang; the message says why."""
 
 
 class _Text(msgspec.Struct):
@@ -104,16 +104,16 @@ def read_notice(text: str, gang: str, now_s: float) -> Notice:
 
 
 class GangNotice(msgspec.Struct, frozen=True):
-    """What the annotations of a gang's members say together."""
+    """The notice that the annotations of a gang's members give together."""
 
     notice: Notice | None
-    """The one with the latest deadline; None: no member has a valid one."""
+    """The notice with the latest deadline; None if no member has a valid one."""
     lacking: frozenset[str]
     """uids of the members without exactly this text; empty without a notice."""
     is_hook_called: bool
     """A member says that the hook was called for this notice."""
     problems: Mapping[str, str]
-    """uid -> why its text is no notice."""
+    """uid -> why its text is not a notice."""
 
 
 def notice_of(gang: str, annotations: Mapping[str, Mapping[str, str]], now_s: float) -> GangNotice:
