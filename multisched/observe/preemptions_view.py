@@ -16,7 +16,7 @@ class ShownVictim(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     pod: str
     node: str
     state: str
-    """gone, ending, or there."""
+    """deleted, terminating, or present."""
 
 
 class ShownPreemptor(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

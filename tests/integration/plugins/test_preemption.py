@@ -326,10 +326,10 @@ def test_page_tells_what_became_of_each_preemption() -> None:
             await cluster.until(
                 lambda: transport.refused == 1 and len(cluster.program.preemptor) == 0, look_max_s=0.005
             )
-            assert await told() == ("not carried out", [("default/low", "there")])
+            assert await told() == ("not carried out", [("default/low", "present")])
             transport.is_on = False
             await asyncio.sleep(20.0)
-            assert await told() == ("in progress", [("default/low", "ending")])
+            assert await told() == ("in progress", [("default/low", "terminating")])
             await end(cluster, "low")
             await cluster.bound("high")
             found = (await page.preemptions(plugin="DefaultPreemption", limit=9)).preemptions
