@@ -368,6 +368,6 @@ class CardArrays:
 
 
 def are_enough(fits: Bools, count: int) -> Bools:
-    """Returns bool[rows]: whether so many cards fit. `fits`: bool[cards, rows]."""
+    """Returns bool[rows]: whether this many cards fit. `fits`: bool[cards, rows]."""
     found: Bools = np.logical_or.reduce(fits, axis=0) if count == 1 else np.add.reduce(fits, axis=0) >= count
     return found

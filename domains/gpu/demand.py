@@ -71,7 +71,7 @@ class Part(msgspec.Struct, frozen=True):
     container: int = 0
     """Position of the container among those of its kind."""
     is_init: bool = False
-    """An init container: it uses its cards before the other containers, not beside them."""
+    """An init container: it uses its cards before the other containers do."""
     needs_unused: bool = False
     """Only cards that no pod uses."""
     needs_cores: bool = False

@@ -10,7 +10,7 @@ from typing import Final
 from domains.gpu.typical_pods import PodShape, Typical, distance, typical_of
 
 HALF_LIFE_PODS: Final = 4096
-"""A pod counts half as much when so many have been placed after it."""
+"""A pod counts half as much when this many have been placed after it."""
 REVIEW_MAX_PODS: Final = 256
 """Placed pods between two reviews of the mix; at first 1, then twice as many each time."""
 MOVED: Final = 0.1

@@ -25,7 +25,7 @@ def loans(
     options: SourceOptions,
     domain: Annotated[str | None, typer.Option(help="The domain that borrows, if several do.")] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Show at most so many nodes and pods; 200 without it.")
+        int | None, typer.Option(min=1, help="Show at most this many nodes and pods; 200 without it.")
     ] = None,
     output: Format = Output.TABLE,
 ) -> str:

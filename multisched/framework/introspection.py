@@ -1,4 +1,4 @@
-"""What plugins report about themselves, for explanations, sandboxes, metrics and health; and what they are told of pods."""
+"""What plugins report about themselves, for explanations, sandboxes, metrics and health; and how they learn of pods."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PendingNotePlugin(Plugin, Protocol):
 
 @runtime_checkable
 class RoomPlugin(Plugin, Protocol):
-    """A plugin whose Filter counts capacity of its own: `explain --fix` asks it which demands would fit.
+    """A plugin whose Filter counts capacity that others do not count: `explain --fix` gets from it the demands that would fit.
 
     A Protocol because fixes import no domain; implemented by a domain's plugin (`GpuShare`).
     """
@@ -95,7 +95,7 @@ class OutcomePlugin(Plugin, Protocol):
     def see_outcome(self, outcome: PodOutcome) -> None:
         """Handles a version of a bound pod, in order: while it has not started, once when it runs, and when it has ended.
 
-        Ended pods come again after a restart or a relist. A pod that is deleted without an end is not told. Cheap: called in the loop.
+        Ended pods come again after a restart or a relist. A pod that is deleted before it ended is not reported. Cheap: called in the loop.
         """
         ...
 
@@ -166,7 +166,7 @@ class MetricsPlugin(Plugin, Protocol):
 
 @runtime_checkable
 class HealthPlugin(Plugin, Protocol):
-    """A plugin that can go on in a degraded state: `/readyz?verbose` shows its report next to a check that passes."""
+    """A plugin that can continue in a degraded state: `/readyz?verbose` shows its report next to a check that passes."""
 
     def health(self, now_s: float) -> str:
         """Returns its state in one sentence; empty: nothing to report. Cheap."""

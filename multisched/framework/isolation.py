@@ -3,7 +3,7 @@
 So code that hangs costs its pod one attempt and never blocks the loop.
 
 An isolated plugin is wrapped as a `RemotePlugin`. The cycle yields a frozen `IsolatedRequest`: the pod, and what the
-plugin declares to read of the nodes. The loop goes on with other pods until the `IsolatedResponse` is there and
+plugin declares to read of the nodes. The loop continues with other pods until the `IsolatedResponse` is there and
 checked. PreFilter, Filter, PreScore, Score and NormalizeScore run in one call in the worker, with their own cycle
 state. Every other point of the plugin runs inline, in the instance the profile built. A plugin with `reads_objects`
 reads, in its thread, the live view it was built with. Each look-up is atomic, but a collection may change during

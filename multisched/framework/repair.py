@@ -95,7 +95,7 @@ class RepairBudget(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RepairMove(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One pod leaves one node, and its replacement goes to another."""
+    """Moves one pod: it is evicted from one node, and its replacement is placed on another."""
 
     pod: str
     """`namespace/name`"""

@@ -1,4 +1,4 @@
-"""Judges reclaims by the rules of quotas alone: by whom, from whom, how much, and whether one undoes another.
+"""Judges reclaims by the rules of quotas alone: claims, victims, amounts, and whether one reclaim undoes another.
 
 A leaf under its min reclaims what others have borrowed. A pod counts as borrowed as a whole, and so does a gang that is evicted
 whole, so a leaf may end below its min after its last borrowed pod was evicted. `reclaim_faults` judges one reclaim by the state

@@ -1,7 +1,8 @@
 """HoldBack: how many more cards training may take until the next plan, and the message for pods that are held back.
 
 Owned by GpuTide. Set by each plan; between two plans, cards that pods of training take are subtracted when they are reserved. A gang is
-held back as a whole: all cards that its members still need must fit, beside those that are kept for the first gang in the queue. No clock.
+held back as a whole: all cards that its members still need must fit in addition to those that are kept for the first gang in the queue.
+No clock.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Limits(msgspec.Struct, frozen=True):
         return 0 if gang == self.first else self.kept_cards
 
     def refusal(self, gang: str, cards: int, reserved_cards: int = 0) -> str:
-        """Returns why a gang that needs so many cards is held back; empty: it is not. `reserved_cards`: taken since the plan."""
+        """Returns why a gang that needs this many cards is held back; empty: it is not. `reserved_cards`: taken since the plan."""
         left, kept = self.growth_cards - reserved_cards, self.kept_from(gang)
         if cards <= left - kept:
             return ""
@@ -115,7 +116,7 @@ class HoldBack:
         return helps
 
     def refusal(self, gang: str, cards: int) -> str:
-        """Returns why a pod of the gang with so many cards is held back; empty: it is not."""
+        """Returns why a pod of the gang with this many cards is held back; empty: it is not."""
         taken = sum(cards for key, cards in self._reserved.values() if key == gang) if self._reserved else 0
         needed = max(cards, self.limits.waiting_cards.get(gang, 0) - taken)
         wanted = needed + self.limits.kept_from(gang)

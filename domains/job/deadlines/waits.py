@@ -72,7 +72,7 @@ class WaitingPod(NamedTuple):
     deadline_s: float | None
     """Seconds from now; None: it has none."""
     leaves_if_late: bool = False
-    """If it would miss its deadline, it goes to a unit that it pays for, and takes no room of the pool."""
+    """If it would miss its deadline, it is placed in a unit with a price, and uses no capacity of the pool."""
 
 
 class PredictedWait(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from typing import Final
 
 BURST_KEPT: Final = 0.05
 KEPT_S: Final = 0.25
-"""This share of the burst, and the tokens of so many seconds, are not used: creates arrive less evenly than they were sent."""
+"""This share of the burst, and the tokens of this many seconds, are not used: creates arrive less evenly than they were sent."""
 FAST_GAIN, SLOW_GAIN = 0.1, 0.01
 """Increase of the rate in one second, below and near the remembered rate, as a share of it; without one, of the configured rate."""
 NEAR: Final = 0.95

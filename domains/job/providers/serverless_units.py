@@ -97,7 +97,7 @@ class ServerlessUnits:
             await self._control.run(ports)
 
     def _wake(self, unit: Unit, count: int) -> None:
-        """Requeues so many pods for the unit: those that may use it, if it has a price that others do not pay yet."""
+        """Requeues this many pods for the unit: those that may use it, if it has a price that others do not pay yet."""
         if unit.waits_first:
             self._context.queue.try_again(unit.next_payers(count), PAYER_READY)
             return

@@ -25,7 +25,7 @@ from multisched.forecasting.time_units import HOUR_S
 
 PLAN_EVERY_S: Final = 60.0
 LEAD_S: Final = 3_600.0
-"""The run begins so long before the judged time: else all gangs would be within their minimum run time at its begin."""
+"""The run begins this long before the judged time: else all gangs would be within their minimum run time at its begin."""
 WAITING_GANGS_SEEN: Final = 20
 """Of the queue of training; the planner only reports how long the first gang is held back."""
 
@@ -256,7 +256,7 @@ class TideRun:
             self._enqueue(gang)
 
     def _answer(self, gang: SimulatedGang, run: int) -> None:
-        """The gang answers the hook with a checkpoint."""
+        """Writes a checkpoint of the gang, as its answer to the hook."""
         if gang.key in self._running and gang.runs == run:
             gang.checkpoint(self._now_s)
             self._log.write(self._now_s, "checkpoint", gang=gang.key, cards=gang.cards)

@@ -180,7 +180,7 @@ class LoanRun:
             self._sort.see_outcome(PodOutcome(ended, scheduled_s=began_s, began_s=began_s, ended_s=at_s))
 
     def _recall(self, now_s: float) -> None:
-        """One turn of the borrower's background task. All its writes succeed at once."""
+        """Runs one turn of the borrower's background task. All its writes succeed at once."""
         self.recalls.follow(leads=True, now_s=now_s)
         rows = self._rows[self._ledger.has_pods(self._pool, self._rows)]
         excess = self._ledger.excess(self._pool, self._loan, CPU, rows)
@@ -207,7 +207,7 @@ class LoanRun:
                 self._evict(self._running[notice.pod.uid], now_s)
 
     def _evict(self, one: _Running, now_s: float) -> None:
-        """The pod needs its whole grace period. Its job starts again, unless it has no retry left."""
+        """Evicts the pod, which uses its whole grace period. Its job starts again, unless it has no retry left."""
         one.is_leaving = True
         one.pod = msgspec.structs.replace(one.pod, is_deleting=True)
         self._core.show(one.pod)
@@ -234,7 +234,7 @@ class LoanRun:
 
 
 def best_lost_core_s(pods: Sequence[tuple[int, float]], free_milli: int) -> float:
-    """Returns the core-seconds lost by the set of pods that frees at least so much and loses least.
+    """Returns the core-seconds lost by the set of pods that frees at least this much and loses least.
 
     `pods`: thousandths of cores, and seconds since the start. Amounts are counted in steps of MILLI_PER_STEP.
     """

@@ -50,7 +50,7 @@ class SharedQuota(ElasticQuota):
         room = ledger.room if isinstance(ledger.room, QuotaRoom) else QuotaRoom(ledger, sharing)
         self._room, self._sharing = room, sharing
         self._is_borrower = context.domain in sharing.borrowers
-        if context.domain not in room.drivers:  # else a reloaded profile, which goes on with what is known
+        if context.domain not in room.drivers:  # else a reloaded profile, which continues with the known state
             room.drivers[context.domain] = self._made_driver(context)
         self.driver = room.drivers[context.domain]
 
