@@ -310,7 +310,7 @@ def test_burst_of_preemptors_frees_only_the_needed_room() -> None:
     play(main)
 
 
-def test_page_tells_what_became_of_each_preemption() -> None:
+def test_page_shows_the_result_of_each_preemption() -> None:
     async def main() -> None:
         async with undeletable_pods() as (cluster, transport):
             page = ProgramPreemptions(cluster.program)
@@ -333,7 +333,7 @@ def test_page_tells_what_became_of_each_preemption() -> None:
             await end(cluster, "low")
             await cluster.bound("high")
             found = (await page.preemptions(plugin="DefaultPreemption", limit=9)).preemptions
-            assert await told() == ("done", [("default/low", "gone")])
+            assert await told() == ("done", [("default/low", "deleted")])
             assert [(one.pod, one.node) for one in found[0].pods] == [("default/high", "n")]
             assert (found[0].domain, found[0].freed["cpu"], found[0].plugin) == ("tests", 4_000, "DefaultPreemption")
             assert sorted(one.at_seconds for one in found) == [one.at_seconds for one in reversed(found)]
