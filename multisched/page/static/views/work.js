@@ -56,7 +56,7 @@ function tide(doc) {
       lines: [["predicted", "expected", hours.map((one) => one.expectedCards)], ["upper", "upper bound", hours.map((one) => one.upperCards)]], mark: cards.total }),
     figures([["free", count(cards.free)], ["leaving", count(cards.leaving)], ["headroom", count(doc.headroom.cards)], ["waiting inference", count(cards.waitingInference)],
       ["gangs evicted", count(doc.losses.gangs)], ["card hours lost", plain(doc.losses.lostCardHours)], ["evicted / needed", doc.losses.evictedOverNeeded ?? "-"]]),
-    table("Notices to training gangs", ["gang", number("cards"), "evicted at", "for", "state"], doc.notices.map((one) => [one.gang, count(one.cards), moment(one.deadline), one.for, one.isEvicting ? "evicting" : "told"]), "no notice is in progress"),
+    table("Notices to training gangs", ["gang", number("cards"), "evicted at", "for", "state"], doc.notices.map((one) => [one.gang, count(one.cards), moment(one.deadline), one.for, one.isEvicting ? "evicting" : "has a notice"]), "no notice is in progress"),
     table("Training that waits", ["gang", number("cards"), "why"], doc.training.waiting.map((one) => [one.gang, count(one.cards), one.why || "-"]), "no training waits"));
 }
 
