@@ -62,8 +62,8 @@ class CardRow:
     The cards of a hold may be unknown: another scheduler bound the pod, or some of its cards are missing and have no ids, so
     that the remaining cards may have new indices. Such a hold is counted so that no choice of the kubelet can overcommit a card:
     a fraction counts on every card. A whole pod counts on every card if the node is indexed (`NodeCards.is_indexed`), else as that
-    many arbitrary cards. If the node is not indexed, two whole pods may name the same
-    card, for example because another program wrote the annotation. They still count as one card each.
+    many arbitrary cards. If the node is not indexed, two whole pods may name the same card, for example because
+    another program wrote the annotation. They still count as one card each.
     """
 
     __slots__ = (

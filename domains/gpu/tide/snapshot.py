@@ -225,9 +225,8 @@ class TideSnapshots:
         """Returns waiting inference pods with their cards, and waiting gangs in the order of the queue."""
         context, inference, gangs = self._context, list[tuple[Pod, int]](), dict[str, int]()
         served = context.scheduler_names
-        found = [
-            pod for pod in context.pending() if self._ledger.is_used_by(pod)
-        ]  # before the sort: few pods have cards
+        # Before the sort, because few pods have cards.
+        found = [pod for pod in context.pending() if self._ledger.is_used_by(pod)]
         for pod in sorted(found, key=lambda one: (-one.spec.priority, one.created_s, one.key)):
             cards = self.cards_of(pod)
             is_ours = served is None or pod.spec.scheduler_name in served
