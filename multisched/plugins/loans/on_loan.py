@@ -22,7 +22,7 @@ class RowAnswer(NamedTuple):
     """About the pods of a row, most important first."""
 
     versions: Hashable
-    may_go: Bools
+    may_evict: Bools
     saved_until_s: Float64
     """Time from which on work would be lost, for pods that may be evicted; else 0."""
     cores: Float64
@@ -58,7 +58,7 @@ class OnLoan:
                     pods.pause()
                 computed += 1
                 known = self._read(pods, at, row)
-            found[: len(known.may_go), at] = known.may_go
+            found[: len(known.may_evict), at] = known.may_evict
         return found
 
     def _known(self, pods: PlacedPods, at: int, row: int) -> RowAnswer | None:
@@ -72,12 +72,12 @@ class OnLoan:
 
     def _read(self, pods: PlacedPods, at: int, row: int) -> RowAnswer:
         placed = [pods.pod(k, at) for k in np.flatnonzero(pods.priority[:, at] < self.below).tolist()]
-        may_go = np.array([self._may_be_evicted(pod.uid) for pod in placed], np.bool_)
+        may_evict = np.array([self._may_be_evicted(pod.uid) for pod in placed], np.bool_)
         saved_s, cores = np.zeros(len(placed)), np.zeros(len(placed))
-        for k in may_go.nonzero()[0].tolist():
+        for k in may_evict.nonzero()[0].tolist():
             saved_s[k] = saved_until_s(placed[k])
             cores[k] = self._ledger.demand(placed[k]).get(CPU, 0) / 1000.0
-        answer = RowAnswer(self._versions(pods, at, row), may_go, saved_s, cores)
+        answer = RowAnswer(self._versions(pods, at, row), may_evict, saved_s, cores)
         if row >= 0:
             self._answers[row] = answer
         return answer
