@@ -15,11 +15,11 @@ from typing import Final
 DOCUMENTS_KEPT: Final = 16
 """Documents that are kept while no request waits for them."""
 KEPT_S: Final = 2.0
-"""Without a further overview for so long, pages no longer follow it, and every request gets a new document."""
+"""If no overview was sent for this time, no page follows it, and every request gets a new document."""
 
 
 class _Document:
-    """One document, and who waits for it."""
+    """One document, and the requests that wait for it."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -55,7 +55,7 @@ class SharedDocuments:
         self._documents[key] = document  # the last one now
         document.readers += 1
         try:
-            async with self._turn:  # requests that arrived together go on one by one
+            async with self._turn:  # requests that arrived together continue one at a time
                 await asyncio.sleep(0)
             async with document.lock:
                 if document.began < needed:

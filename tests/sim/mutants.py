@@ -229,7 +229,7 @@ FIRST: dict[str, int] = {
     "pods_that_end_slowly_give_their_cards_at_once": 300,
     "pods_under_quotas_do_not_wait_for_claims": 3,
     "ports_ignored": 2,
-    "processes_that_do_not_lead_tell_pods": 1101,
+    "processes_that_do_not_lead_choose_pods": 1101,
     "protected_training_is_evicted": 600,
     "quarantine_ignores_namespaces": 9,
     "quarantine_never_ends": 9,

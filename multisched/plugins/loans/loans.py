@@ -54,7 +54,7 @@ SHRUNK: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_SCALE_DOWN
 NODE_CHANGED: Final = ClusterEvent(
     Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE | Action.UPDATE_NODE_LABEL, "NodeChanged"
 )
-WAITS_FOR_LOAN: Final = "waits until capacity on loan comes back"
+WAITS_FOR_LOAN: Final = "waits until capacity on loan is given back"
 NO_ARGS: Final[Mapping[str, Any]] = {}
 
 _TRIAL: Final[StateKey[Trial]] = StateKey("Loans/pods of borrowers added or removed in a trial")
