@@ -2,9 +2,10 @@
 
 An attempt yields a `Pause` once a step has lasted long enough. The members placed so far stay assumed during the pause. After
 the pause the attempt continues only if its inputs are unchanged: its members are still in flight and unchanged, as are the objects
-that define its gang, the gang's other members keep their nodes, the profile is the same, the domain still takes pods, and (for a gang
-with a topology) the domain has the same nodes in the same topology domains. Otherwise the attempt is closed, which undoes it, and its members are requeued. Before the result
-is applied, members that were assumed during a pause are checked like a bind before it is sent (`binding/send_check.py`).
+that define its gang, other members of the gang keep their nodes, the profile is the same, the domain still takes pods, and (for a
+gang with a topology) the domain has the same nodes in the same topology domains. Otherwise the attempt is closed, which undoes it,
+and its members are requeued. Before the result is applied, members that were assumed during a pause are checked like a bind before
+it is sent (`binding/send_check.py`).
 
 Only one paused attempt per domain holds capacity. Further ones are undone and wait in line: two attempts that hold half of the
 capacity each would both fail. When an attempt is undone, pods that were parked since it began to hold capacity are requeued.
