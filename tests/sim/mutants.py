@@ -181,7 +181,7 @@ FIRST: dict[str, int] = {
     "models_of_cards_are_ignored": 600,
     "most_work_is_lost": 1101,
     "needs_of_deleted_pods_stay": 1101,
-    "new_leaders_leave_gangs_in_part": 1100,
+    "new_leaders_leave_gangs_in_part": 1101,
     "new_leaders_use_lists_from_before_their_lease": 103,
     "new_members_leave_the_lead_parked": 227,
     "new_message_counts_as_repeat": 3,
