@@ -1,6 +1,6 @@
-"""Composition root: the real clock, network, randomness and signals around the program.
+"""Composition root of `multisched run`: gives the program the real clock, network, random numbers and signals.
 
-Everything here is wiring. Whoever wants the scheduler without a network uses `shell.program.Program` directly.
+Contains only wiring. Code that needs the scheduler without a network uses `shell.program.Program` directly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.abc
 import anyio.to_thread
-import numpy.ma  # noqa: F401 - np.unique imports it at its first call: 15 ms, which an attempt of a pod should not take
+import numpy.ma  # noqa: F401 - np.unique imports it at its first call: 15 ms, which must not be part of an attempt
 from msgspec.structs import replace
 
 from multisched.client.dry_run import DryRunTransport
@@ -69,24 +69,23 @@ REACHABLE_CHECK_S = 5.0
 REACHABLE_PAUSE_MAX_S = 10.0
 UNREACHABLE_FIX = "check that it runs, and the address in the kubeconfig; Ctrl-C or SIGTERM ends the wait"
 GATHER_FROM = 4
-"""Number of requests in flight from which answers are gathered. With fewer, each answer is handled at once."""
+"""Minimum number of requests in flight for which responses are gathered. With fewer, each response is handled at once."""
 GATHER_S = 0.003
 _POD_OF_DEPLOYMENT = re.compile(r"(.+)-[a-z0-9]{1,10}-[a-z0-9]{5}")
-"""Deployment, hash of its template, and five letters."""
+"""Matches the name of a pod of a Deployment: its name, the hash of its template, and five letters."""
 THREAD_TURN_S = 0.0005
-"""How long a thread computes on while the loop wants to go on; 5 ms as shipped, which a pod would wait for several times.
-
-Such threads read another configuration, or learn a forecast.
+"""Switch interval of threads. With the default of 5 ms, a thread that reads a configuration or learns a forecast would delay the event
+loop by 5 ms several times per pod.
 """
 GATHER_TURNS = 2
-"""Turns of the loop until what has been gathered is worked off: answers are read in one, their tasks go on in the next."""
+"""Iterations of the event loop between two pauses: responses are read in the first, and their tasks continue in the second."""
 
 
 class SystemClock:
     """The machine's clocks."""
 
     monotonic = staticmethod(time.monotonic)
-    """Bare: it is asked ten times for every pod."""
+    """Not wrapped in a method, because it is called ten times per pod."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -101,8 +100,9 @@ def build_program(
     rng: random.Random,
     connect_again: Callable[[], contextlib.AbstractAsyncContextManager[Transport]],
 ) -> Program:
-    """The program on the machine's clock; `metrics` hears what happens in its domains. `connect_again` opens connections
-    that another loop may use."""
+    """Builds the program with the machine's clock. `metrics`: observes its domains. `connect_again`: opens connections for another
+    event loop.
+    """
     return Program(
         configuration,
         ProgramPorts(
@@ -132,9 +132,9 @@ async def served(
     *,
     is_read_only: bool = False,
 ) -> AsyncIterator[str]:
-    """The HTTP server of a running program, with the loop's heartbeat for /livez; its base URL, empty where none is wanted.
+    """Serves HTTP for a running program, with the heartbeat of the event loop for /livez. Yields the base URL; empty if it is disabled.
 
-    `is_read_only`: nobody on this machine gets a token to change something with. Raises ServerError.
+    `is_read_only`: no token for changes is written on this machine. Raises ServerError.
     """
     settings = configuration.server
     if not settings.enabled:
@@ -144,7 +144,9 @@ async def served(
     health = Health()
     heartbeat = Heartbeat(clock, health)
     health.add_liveness("loop", heartbeat.check)
-    health.add_readiness("caches", lambda: "" if program.is_ready else "not in step with the API server")
+    health.add_readiness(
+        "caches", lambda: "" if program.is_ready else "the cache does not have all objects of the API server yet"
+    )
     health.add_readiness("objects", program.objects.unreadable)
     health.add_remark("plugins", lambda: health_of(program))
     health.add_remark("handover", program.handover.waiting)
@@ -184,7 +186,9 @@ async def served(
 
 
 def advertised(settings: ServerConfig, url: str) -> str:
-    """Where other machines reach the server that listens at `url`. Of all interfaces the pod's is the one that others know."""
+    """Returns the URL at which other machines reach the server that listens at `url`. If it listens on all interfaces, it has the pod's
+    IP.
+    """
     if settings.advertised_url is not None:
         return settings.advertised_url
     if not ip_address(settings.bind_address).is_unspecified:
@@ -195,7 +199,7 @@ def advertised(settings: ServerConfig, url: str) -> str:
 
 
 def metrics_of(configuration: Configuration) -> Metrics:
-    """Empty, with the families that the configuration wants."""
+    """Returns empty metrics with the families that the configuration enables."""
     if not configuration.metrics.kube_scheduler_names:
         return Metrics()
     return Metrics({domain.name: domain.scheduler_names[0] for domain in configuration.domains})
@@ -213,7 +217,9 @@ def _admission(program: Program, configuration: Configuration) -> AdmissionSourc
 async def _authenticator(
     configuration: Configuration, transport: HttpTransport, clock: SystemClock
 ) -> AsyncIterator[DelegatedAuthenticator | None]:
-    """None where everybody on this machine may read. It has connections of its own: a flood of tokens holds up no bind."""
+    """Yields the authenticator; None if all users of this machine may read. It has separate connections, so that reviews of many tokens
+    do not delay binds.
+    """
     if not configuration.server.is_authenticating:
         yield None
         return
@@ -233,9 +239,9 @@ def _certificate(configuration: Configuration) -> ServerCertificate | None:
 
 
 async def gather_answers(transport: HttpTransport, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Pauses the whole process briefly while many requests are in flight, so that it reads several answers at once.
+    """Pauses the whole process briefly while many requests are in flight, so that it reads several responses at once.
 
-    Network cards do the same with interrupts. A process that wakes for a single answer finds cold caches and takes the
+    Network cards do the same with interrupts. A process that wakes up for a single response has cold caches and takes the
     CPU from another process. On two cores shared with the API server, the pauses save a tenth of the CPU per pod.
     """
     while True:
@@ -246,7 +252,7 @@ async def gather_answers(transport: HttpTransport, sleep: Callable[[float], None
 
 
 async def wait_reachable(transport: Transport) -> None:
-    """Asks until an API server answers. A wrong address is seen on the screen, and a server that starts later is found."""
+    """Waits until the API server responds, and logs why it does not: a wrong address is visible, and a server may start later."""
     pause_s = 0.5
     trouble = RecurringTrouble(SystemClock())
     while True:
@@ -255,7 +261,7 @@ async def wait_reachable(transport: Transport) -> None:
         except TransportError as error:
             if trouble.is_due(str(error)):
                 fields = {"error": str(error), "fix": UNREACHABLE_FIX, "waited_s": trouble.lasts_s}
-                logger.warning("API server does not answer; asked until it does", extra=fields)
+                logger.warning("API server does not respond; retrying until it does", extra=fields)
             await anyio.sleep(pause_s)
             pause_s = min(REACHABLE_PAUSE_MAX_S, pause_s * 2)
         else:
@@ -265,7 +271,7 @@ async def wait_reachable(transport: Transport) -> None:
 async def _stop_on_signal(
     program: Program, waiting: anyio.CancelScope, forced: ForcedEnd, *, task_status: anyio.abc.TaskStatus[None]
 ) -> None:
-    """SIGTERM and Ctrl-C begin the orderly end, or end the wait for an API server; a second one ends at once."""
+    """Starts the graceful stop at SIGTERM or Ctrl-C, or ends the wait for an API server; a second signal ends the process at once."""
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         forced.listen_to(signal.SIGTERM, signal.SIGINT)
         task_status.started()
@@ -277,7 +283,7 @@ async def _stop_on_signal(
 
 
 async def _look_on_signal(watch: ConfigurationWatch, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-    """SIGHUP asks for a look at the configuration file."""
+    """Checks the configuration file at SIGHUP."""
     with anyio.open_signal_receiver(signal.SIGHUP) as signals:
         task_status.started()
         async for _ in signals:
@@ -285,7 +291,7 @@ async def _look_on_signal(watch: ConfigurationWatch, *, task_status: anyio.abc.T
 
 
 def _configuration_watch(program: Program, options: RunOptions) -> ConfigurationWatch:
-    """Follows the file, if there is one. Reading takes tens of milliseconds: it is done in a thread."""
+    """Returns the watch of the configuration file, if there is one. A thread reads the file, because that takes tens of milliseconds."""
     command = restart_command(os.environ, os.getpid(), sys.argv)
     if options.config is None:
         return ConfigurationWatch(program, restart_command=command)
@@ -302,10 +308,7 @@ def _configuration_watch(program: Program, options: RunOptions) -> Configuration
 
 
 def restart_command(environment: Mapping[str, str], process: int, arguments: Sequence[str]) -> str:
-    """Returns what restarts the process: all replicas if it is a pod of a Deployment, which has the Deployment's name.
-
-    Empty for a pod of something else.
-    """
+    """Returns the command that restarts the process; for a pod of a Deployment, all its replicas. Empty for other pods."""
     name, namespace = environment.get("POD_NAME", ""), environment.get("POD_NAMESPACE", "")
     pod = _POD_OF_DEPLOYMENT.fullmatch(name)
     if pod is not None and namespace:
@@ -315,7 +318,7 @@ def restart_command(environment: Mapping[str, str], process: int, arguments: Seq
 
 @contextlib.contextmanager
 def logging_of(written: LoggingConfig) -> Iterator[LineWriter]:
-    """All lines of the process go to its standard error until the context ends."""
+    """Writes all log lines of the process to standard error until the context ends."""
     is_terminal = sys.stderr.isatty()
     automatic: LogFormat = "text" if is_terminal else "json"
     form = automatic if written.format == "auto" else written.format
@@ -325,7 +328,7 @@ def logging_of(written: LoggingConfig) -> Iterator[LineWriter]:
 
 
 async def run(options: RunOptions, log: LineWriter) -> ExitCode:
-    """`multisched run`: schedules until SIGTERM. A lost lease is a problem: another process has taken over."""
+    """Runs `multisched run` until SIGTERM. Returns PROBLEM if the lease was lost: another process has taken over."""
     set_gc_thresholds(GC_YOUNG_STARTING_MAX)
     sys.setswitchinterval(THREAD_TURN_S)
     configuration = options.configuration
@@ -373,13 +376,13 @@ async def run(options: RunOptions, log: LineWriter) -> ExitCode:
 
 
 def _end_at_once(log: LineWriter) -> None:
-    """Without a word to anybody but the log."""
+    """Closes the log and exits without the graceful stop."""
     log.close()
     os._exit(ExitCode.PROBLEM)
 
 
 async def until_ended(program: Program) -> ExitCode:
-    """Runs the program to its end; a lost lease is a problem, and said."""
+    """Runs the program to its end. Logs a lost lease, and returns PROBLEM for it."""
     code = ExitCode.OK
     try:
         await program.run()
@@ -399,9 +402,9 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
 
 
 def default_identity() -> str:
-    """Unique among processes: the pod's name in a cluster, else host and process, and a random end in either case.
+    """Returns a unique name of this process: the pod's name in a cluster, else host and process ID; both with a random suffix.
 
-    A container that is restarted keeps its pod's name, and must not take its predecessor's lease for its own.
+    A restarted container keeps the name of its pod, and must not mistake the lease of its predecessor for its own.
     """
     pod_name = os.environ.get("POD_NAME") or f"{os.uname().nodename}-{os.getpid()}"
     return f"{pod_name}-{random.getrandbits(32):08x}"

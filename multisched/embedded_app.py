@@ -1,6 +1,6 @@
 """Composition root of the embedded cluster (`multisched cluster`) and of fake kubelets (`multisched kubelets`).
 
-The program that schedules never loads this module, nor what it composes.
+`multisched run` never imports this module or the embedded cluster.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _COLLECTIONS = {
 
 
 async def cluster(options: ClusterOptions) -> ExitCode:
-    """`multisched cluster`: the embedded cluster with controllers, fake kubelets and nodes, until SIGTERM."""
+    """Runs `multisched cluster`: the embedded cluster with controllers, fake kubelets and nodes, until SIGTERM."""
     clock = SystemClock()
     rng = random.Random()  # noqa: S311 - jitter
     refuse_kubeconfig(options.kubeconfig)
@@ -69,7 +69,7 @@ async def cluster(options: ClusterOptions) -> ExitCode:
         stages = builtin_stages("fast")
         await Kubelets(running.transport(), clock=clock, rng=rng, stages=stages, plugin_delay_s=delay_s).run()
 
-    with _logging_for_people(), _port_taken(options.port):
+    with _logging_warnings(), _port_taken(options.port):
         async with EmbeddedCluster.start(clock, port=options.port, parts=[controllers, kubelets]) as running:
             nodes = demo_nodes(options.nodes)
             shared = [one for template, count in options.gpu_nodes for one in gpu_nodes(template, count)]
@@ -83,7 +83,7 @@ async def cluster(options: ClusterOptions) -> ExitCode:
 
 @contextlib.contextmanager
 def _kubeconfig_of(running: EmbeddedCluster, path: Path) -> Iterator[None]:
-    """Written whole, and taken away with the cluster unless somebody has written another one there."""
+    """Writes the kubeconfig atomically, and deletes it at the end unless it was replaced meanwhile."""
     with _written(path):
         unfinished = _unfinished(path)
         running.write_kubeconfig(unfinished)
@@ -99,7 +99,7 @@ def _kubeconfig_of(running: EmbeddedCluster, path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _port_taken(port: int) -> Iterator[None]:
-    """Says so when nobody can listen there."""
+    """Raises RefusedError if the port is in use."""
     try:
         yield
     except OSError as error:
@@ -109,10 +109,10 @@ def _port_taken(port: int) -> Iterator[None]:
 
 
 def refuse_kubeconfig(path: Path) -> None:
-    """Raises RefusedError for a file that is somebody's, and for a place where none can be written."""
+    """Raises RefusedError if the file exists and no embedded cluster wrote it, or if it cannot be written."""
     with _written(path):
         if path.exists() and not is_embedded_kubeconfig(path):
-            raise RefusedError(f"{path} is somebody's kubeconfig; name a file that does not exist")
+            raise RefusedError(f"{path} was not written by multisched; name a file that does not exist")
         _unfinished(path).touch(mode=0o600)
         _unfinished(path).unlink()
 
@@ -123,16 +123,16 @@ def _unfinished(kubeconfig: Path) -> Path:
 
 @contextlib.contextmanager
 def _written(kubeconfig: Path) -> Iterator[None]:
-    """Says so where the file cannot be written."""
+    """Raises RefusedError if the file cannot be written."""
     try:
         yield
     except OSError as error:
-        fix = "make the folder first" if isinstance(error, FileNotFoundError) else "name another --kubeconfig"
+        fix = "create the folder first" if isinstance(error, FileNotFoundError) else "name another --kubeconfig"
         raise RefusedError(f"{kubeconfig} cannot be written: {error.strerror}; {fix}") from error
 
 
 def is_embedded_kubeconfig(path: Path) -> bool:
-    """True for a file that `cluster` has written, which may be written over; a user's own must not be."""
+    """Reports whether `multisched cluster` wrote the file, so that it may be overwritten."""
     try:
         contexts = orjson.loads(path.read_bytes())["contexts"]
         return [context["name"] for context in contexts] == ["embedded", "embedded-token"]
@@ -141,7 +141,7 @@ def is_embedded_kubeconfig(path: Path) -> bool:
 
 
 async def _signalled(on_ready: Callable[[], object] = lambda: None) -> None:
-    """Until SIGTERM or Ctrl-C. `on_ready`: called once a signal ends this, and no longer the process."""
+    """Waits for SIGTERM or Ctrl-C. `on_ready`: called when the signals are handled here and no longer end the process."""
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         on_ready()
         async for _ in signals:
@@ -149,7 +149,7 @@ async def _signalled(on_ready: Callable[[], object] = lambda: None) -> None:
 
 
 async def _input_ended(on_ready: Callable[[], object]) -> None:
-    """As `_signalled`, or until whoever holds the other end of standard input is gone."""
+    """Waits as `_signalled` does, or until standard input is closed."""
     loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
     pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     try:
@@ -167,19 +167,19 @@ async def _input_ended(on_ready: Callable[[], object]) -> None:
 
 
 @contextlib.contextmanager
-def _logging_for_people() -> Iterator[None]:
-    """Warnings of a command that somebody runs by hand."""
+def _logging_warnings() -> Iterator[None]:
+    """Logs warnings to standard error, for commands that are run by hand."""
     clock = SystemClock()
     with logging_to(sys.stderr.buffer, level="warning", form="text", clock=clock, is_terminal=sys.stderr.isatty()):
         yield
 
 
 async def kubelets(options: KubeletsOptions) -> ExitCode:
-    """`multisched kubelets`: fake kubelets, and a provisioner of fake volumes, for any cluster, until SIGTERM."""
+    """Runs `multisched kubelets`: fake kubelets and a provisioner of fake volumes, for any cluster, until SIGTERM."""
     stages = builtin_stages("fast")
     if options.stages is not None:
         stages = await _read_stages(options.stages)
-    with _logging_for_people():
+    with _logging_warnings():
         async with connect(options.kubeconfig, options.context) as transport, anyio.create_task_group() as tasks:
             rng = random.Random(options.seed)  # noqa: S311 - jitter
 
@@ -196,7 +196,7 @@ async def kubelets(options: KubeletsOptions) -> ExitCode:
 
 
 async def _read_stages(path: Path) -> StageSet:
-    """Raises RefusedError."""
+    """Reads stage documents. Raises RefusedError."""
     try:
         return load_stages(await anyio.Path(path).read_text("utf-8"), source=str(path))
     except OSError as error:
@@ -208,7 +208,7 @@ async def _read_stages(path: Path) -> StageSet:
 
 
 async def create_all(transport: Transport, documents: Sequence[Mapping[str, Any]]) -> None:
-    """Creates objects, several at once, and what others are defined by first; a refusal is logged with the server's sentence."""
+    """Creates objects concurrently, definitions first. Logs refusals with the message of the server."""
     definitions = [one for one in documents if one["kind"] == DEFINITION]
     await _create_at_once(transport, definitions)
     await _create_at_once(transport, [one for one in documents if one["kind"] != DEFINITION])

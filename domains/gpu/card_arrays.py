@@ -78,10 +78,10 @@ class CardArrays:
         """Row -> the confusions of its unconfirmed holds."""
         self._rows_read: Rows = NO_ROWS
         self._run_read: slice | None = _NO_RUN
-        """What `_run` returned for these rows, the last it was called for."""
+        """Rows and result of the last call of `_run`."""
         self._rows_split: Rows | None = None
         self._split: Sequence[tuple[Mode, Rows | slice, Rows]] = ()
-        """What `by_mode` returned for these rows, the last it was called for."""
+        """Rows and result of the last call of `by_mode`."""
 
     def number_of(self, model: str) -> int:
         """Returns the number of a model that some card has; 0 for another one."""
@@ -367,6 +367,6 @@ class CardArrays:
 
 
 def are_enough(fits: Bools, count: int) -> Bools:
-    """Returns bool[rows]: whether so many cards fit. `fits`: bool[cards, rows]."""
+    """Returns bool[rows]: whether this many cards fit. `fits`: bool[cards, rows]."""
     found: Bools = np.logical_or.reduce(fits, axis=0) if count == 1 else np.add.reduce(fits, axis=0) >= count
     return found

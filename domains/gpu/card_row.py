@@ -1,7 +1,7 @@
 """The cards of one node and what pods hold of them: the arithmetic of ledger and overlays.
 
-Each row has one owner: the ledger or, for a copy, the cycle state of an overlay. Free amounts are recomputed from the holds, so
-they cannot become inconsistent; only a fraction that is added to others is counted alone.
+Each row has one owner: the ledger or, for a copy, the cycle state of an overlay. Free amounts are recomputed from all holds, so
+they cannot become inconsistent. Only if a fraction is added to a node without whole pods, its amount alone is subtracted.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ CHOSEN_WITHOUT_ROOM: Final = "the chosen GPUs no longer have enough free capacit
 
 NOTHING_TAKEN: Final[Mapping[int, Any]] = {}
 Fitting = Sequence[tuple[int, int]]
-"""Place and free memory of the cards that have room for a part, by place."""
+"""(place in `node.cards`, free memory) of each card that has room for a part, sorted by place."""
 CardOrder = Callable[[Fitting], Sequence[int]]
-"""Returns a rank for each of these cards; those with the lowest are taken, lowest index first."""
+"""Returns a rank for each of these cards. The cards with the lowest ranks are taken; of equal ranks, the lowest index first."""
 
 
 def least_free_first(fitting: Fitting) -> list[int]:
@@ -42,7 +42,7 @@ def too_little(resource: str) -> str:
 
 
 def no_such_card(wanted: CardFilter) -> str:
-    """Returns the refusal of a node without a card that the filter accepts: few texts, since conditions count nodes by text."""
+    """Returns the refusal of a node without a card that the filter accepts. The texts are few, because conditions count nodes by text."""
     has_models = wanted.models or wanted.models_with or wanted.models_without
     return (
         f"node(s) had no GPU{' of an accepted model' * bool(has_models)}{' with an accepted UUID' * wanted.names_ids}"
@@ -59,11 +59,11 @@ def wrong_mode(mode: Mode, demand: GpuDemand) -> str:
 class CardRow:
     """Cards of a node, and the holds on them by pod uid.
 
-    The cards of a hold may be unknown: the pod was bound by another scheduler, or its cards are currently missing and have no
-    ids, so that the others may have got new indices. Such a hold counts so that no choice of the kubelet can overcommit a
-    card: a fraction counts on every card; a whole pod counts on every card of a node whose indices decide, otherwise as that
-    many arbitrary cards. If indices do not decide, two whole pods may name the same card, for example because another program
-    wrote the annotation. They still count as one card each.
+    The cards of a hold may be unknown: another scheduler bound the pod, or some of its cards are missing and have no ids, so
+    that the remaining cards may have new indices. Such a hold is counted so that no choice of the kubelet can overcommit a card:
+    a fraction counts on every card. A whole pod counts on every card if the node is indexed (`NodeCards.is_indexed`), else as that
+    many arbitrary cards. If the node is not indexed, two whole pods may name the same card, for example because
+    another program wrote the annotation. They still count as one card each.
     """
 
     __slots__ = (
@@ -92,12 +92,12 @@ class CardRow:
         self.awaited = CONFIRMED
         """`Hold.awaits` of all holds together."""
         self._uses: dict[str, tuple[tuple[int, Use], ...] | None] = {}
-        """uid -> what its hold takes of the node's present cards, kept while neither changes."""
+        """uid -> what its hold takes of the node's present cards; cached until the hold or the cards change."""
         self._used: list[tuple[int, int, int] | None] = []
-        """What holds take of each card; None: `free` does not follow from it."""
+        """Sum of the holds on each card; None if `free` does not follow from it, because whole pods hold arbitrary cards."""
         self._changed: set[int] | None = None
         self._fitted: tuple[GpuDemand, Part, Fitting] | None = None
-        """What `fitting` returned last: the steps of a decision ask one after the other. None after any change of `free`."""
+        """The last call and result of `fitting`, which the steps of one decision call repeatedly. None after any change of `free`."""
         self._row = -1
         """The row that `written` was last called for."""
         self._is_uniform = False
@@ -107,15 +107,15 @@ class CardRow:
         self.largest = 1
         """Memory of the largest of them, at least 1."""
         self.free: list[Use] = []
-        """What is free of each card, in the same order."""
+        """Free amount of each card, in the same order."""
         self.free_milli: list[int] = []
-        """What is free of each card's memory, in thousandths, rounded down; 0 for an unhealthy card."""
+        """Free memory of each card in thousandths of the card, rounded down; 0 for an unhealthy card."""
         self.fits_milli: list[int] = []
         """The largest number of thousandths that fits on each card, see `Amount.of`."""
         self.has_whole = False
         self.has_fractions = False
         self.is_locked = False
-        """The lock by which the node's plugin finds its pod names no pod that waits here for the plugin."""
+        """The node has a GPU lock, and no pod that waits there for the device plugin uses it."""
 
     def copy(self) -> CardRow:
         copied = CardRow()
@@ -162,7 +162,7 @@ class CardRow:
         return self.barred(demand, modes) or self._room_refusal(demand)
 
     def barred(self, demand: GpuDemand, modes: frozenset[Mode]) -> str:
-        """Returns why the demand does not fit, whatever is free; empty if that depends on what is free. `modes`: as for `refusal`."""
+        """Returns why the demand does not fit whatever amounts are free; empty if it depends on these. `modes`: as for `refusal`."""
         if demand.problem:
             return demand.problem
         if self.node.mode not in modes:
@@ -184,7 +184,7 @@ class CardRow:
         return no_such_card(demand.filter) if self.lacks(demand.filter) else too_little(demand.resource)
 
     def has_room(self, demand: GpuDemand) -> bool:
-        """Reports whether the cards have room for the demand, whichever pods bar it."""
+        """Reports whether the cards have room for the demand; ignores the reasons of `barred`."""
         if len(demand.parts) > 1 or demand.one_numa or demand.one_link:
             return self.choose(demand) is not None
         return len(self.fitting(demand, demand.parts[0])) >= demand.parts[0].count
@@ -259,7 +259,7 @@ class CardRow:
             yield _grouped(on_numa, [cards[place].numa for place in on_numa])
 
     def fitting(self, demand: GpuDemand, part: Part, taken: Mapping[int, _Taken] = NOTHING_TAKEN) -> Fitting:
-        """Returns the cards that have room for the part, beside the earlier parts of the pod."""
+        """Returns the cards that have room for the part in addition to the earlier parts of the pod."""
         known = self._fitted
         if known is not None and known[0] is demand and known[1] is part and not taken:
             return known[2]
@@ -387,7 +387,7 @@ class CardRow:
     def _uses_of(self, hold: Hold) -> tuple[tuple[int, Use], ...] | None:
         """Returns place and use of each present card of the hold; None if its cards are unknown, or one without an id is missing.
 
-        If a card with an id is missing, the others are still what they were.
+        If a card with an id is missing, the other cards of the hold are still known by their ids.
         """
         if self.node.mode not in hold.modes or not hold.shares:
             return None
@@ -443,7 +443,7 @@ def place_of(cards: Sequence[Card], name: CardName) -> int:
 
 
 def _freest_first(free: Sequence[Use]) -> list[int]:
-    """Returns the places of cards, completely free ones first, since no whole pod can be on the others."""
+    """Returns the places of cards, completely free ones first, because no whole pod can be on the others."""
     return sorted(range(len(free)), key=lambda place: (-free[place].memory, place))
 
 

@@ -99,7 +99,9 @@ class NodeCards(msgspec.Struct, frozen=True):
     cards: tuple[Card, ...] = ()
     """By index, ascending; empty in modes in which the kubelet alone knows the cards (MIG, shared)."""
     is_indexed: bool = False
-    """The scheduler's choice of cards decides. If not, the kubelet chooses for whole-card pods, and the choice is bookkeeping."""
+    """The scheduler's choice of cards is allocated. If not, the kubelet chooses the cards of whole pods, and the choice is only
+    bookkeeping.
+    """
     problems: tuple[str, ...] = ()
     """Field and problem of each part of the node's data that is not used, for events and `gpu nodes`."""
 

@@ -71,7 +71,7 @@ class Part(msgspec.Struct, frozen=True):
     container: int = 0
     """Position of the container among those of its kind."""
     is_init: bool = False
-    """An init container: it uses its cards before the other containers, not beside them."""
+    """An init container: it uses its cards before the other containers do."""
     needs_unused: bool = False
     """Only cards that no pod uses."""
     needs_cores: bool = False
@@ -103,7 +103,7 @@ class GpuDemand(msgspec.Struct, frozen=True):
     is_specific: bool = True
     """Written in names that only this dialect has. False: other dialects may read the same request (`nvidia.com/gpu` alone)."""
     quota_milli: int = 0
-    """Thousandths of nvidia.com/gpu that the demand counts as in quotas, besides the pod's resource requests."""
+    """Thousandths of nvidia.com/gpu that the demand counts as in quotas, in addition to the pod's resource requests."""
     confusions: frozenset[str] = frozenset()
     """While a bound pod with one of these waits for its device plugin on a node, the plugin could confuse the two pods."""
     problem: str = ""

@@ -101,7 +101,7 @@ class Fragmentation:
         return by_score
 
     def _rises_on(self, node: ChosenNode, demand: GpuDemand, cpu_milli: int, taken: Collection[int]) -> list[float]:
-        """Returns how much the node's fragments rise if the pod gets a card of which so much is left."""
+        """Returns how much the node's fragments rise if the pod gets a card of which this much is left."""
         fragments, idle = self.fragments(node.arrays.models), node.cpu_milli
         needed = node.needed_milli(demand.parts[0])
         return fragments.rises_of_one(
@@ -130,7 +130,7 @@ def _on_lowest(left: Int64, fits: Bools, needed: Int64, count: int) -> Int64:
 
 
 def _points(rise: Float64) -> Scores:
-    """Returns int64[states]: the score of a pod that lets the fragments rise so much."""
+    """Returns int64[states]: the score of a pod that lets the fragments rise this much."""
     found: Scores = MAX_SCORE - _RISES.searchsorted(rise)
     return found
 

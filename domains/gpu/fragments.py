@@ -41,13 +41,13 @@ class Fragments:
         """Amounts of idle CPU that differ for the typical pods."""
         amounts = sorted({one.shape.milli for one in pods if one.shape.count == 1})
         self._place: Rows = np.searchsorted(np.array(amounts, np.int64), np.arange(CARD_MILLI + 1), "right")
-        """intp[thousandths + 1]: the number of amounts that a card with so much left has room for."""
+        """intp[thousandths + 1]: the number of amounts that a card with this much left has room for."""
         self._width = len(amounts) + 1
         shares = np.zeros((len(models), self._states, self._width))
         several: dict[int, Float64] = {}
         counts = sorted({one.shape.count for one in pods if one.shape.count > 1})
         self._kind: Rows = np.searchsorted(np.array(counts, np.int64), np.arange(CARDS_MAX + 1), "right")
-        """intp[cards + 1]: how many of the typical numbers of several cards are at most so many."""
+        """intp[cards + 1]: how many of the typical numbers of several cards are at most this many."""
         self._kinds = len(counts) + 1
         for pod in pods:
             accepted = [not pod.shape.models or name in pod.shape.models for name in models]
@@ -138,7 +138,7 @@ class Fragments:
         return found
 
     def _share(self, shares: Float64, state: Int64, cards: Int64) -> Float64:
-        """Returns, in the shape of `cards`, the share of the pods of several cards that run if so many have enough left."""
+        """Returns, in the shape of `cards`, the share of the pods of several cards that run if this many have enough left."""
         found: Float64 = shares.take(state * self._kinds + self._kind.take(cards))
         return found
 

@@ -10,22 +10,22 @@ from typing import Final
 from domains.gpu.typical_pods import PodShape, Typical, distance, typical_of
 
 HALF_LIFE_PODS: Final = 4096
-"""A pod counts half as much when so many have been placed after it."""
+"""A pod counts half as much when this many have been placed after it."""
 REVIEW_MAX_PODS: Final = 256
 """Placed pods between two reviews of the mix; at first 1, then twice as many each time."""
 MOVED: Final = 0.1
-"""Share of the pods that must be others for a new mix: every new one means that all scores are computed again."""
+"""Minimum share of pods that differ for a new mix: with each new mix, all scores are computed again."""
 SHAPES_MAX: Final = 1024
-"""Shapes that are counted; at a review the rarest ones beyond are forgotten."""
+"""Maximum number of counted shapes; a review drops the rarest ones above it."""
 WAITING_MAX: Final = 4096
-"""Waiting pods that a review counts, and pods that are counted for display."""
+"""Maximum number of waiting pods in a review, and of pods in a mix for display."""
 
 
 class PodMix:
     """Counts pods by shape, with decay. Deterministic in the order of calls: decay is by placed pods, not by time."""
 
     def __init__(self, given: Typical | None, seen: Callable[[], Iterable[PodShape]]) -> None:
-        """`given`: fixed typical pods; None: they are learned. `seen`: shapes of the pods that run; asked once, at the first pod."""
+        """`given`: fixed typical pods; None: they are learned. `seen`: shapes of the pods that run; called once, at the first pod."""
         self.typical: Typical = given or ()
         self.version = 0
         """Rises with each new mix."""
@@ -33,7 +33,7 @@ class PodMix:
         self._seen = seen
         self._weights: dict[PodShape, float] = {}
         self._unit = 1.0
-        """What a pod placed now counts."""
+        """Weight of a pod that is placed now."""
         self._review_every = 0
         self._placed = 0
 
@@ -54,7 +54,7 @@ class PodMix:
             self._review(waiting())
 
     def shown(self, waiting: Callable[[], Iterable[PodShape]]) -> Typical:
-        """Returns the typical pods; as long as there are none, those that the pods that run and wait would give."""
+        """Returns the typical pods; before the first mix, those of the running and waiting pods."""
         return self.typical or typical_of(Counter(islice(chain(self._seen(), waiting()), WAITING_MAX)))
 
     def adopt(self, typical: Typical) -> None:

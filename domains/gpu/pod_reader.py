@@ -1,6 +1,6 @@
 """PodReader: what pods request and hold of cards. Owned by the ledger.
 
-Pods of a workload share spec, annotations and labels as objects, so what was read of one pod is kept for the others.
+Pods of a workload share spec, annotations and labels as objects, so what was read of one pod is cached for the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from domains.gpu.hold import Hold
 from multisched.model.objects import Pod
 
 DEMANDS_MAX: Final = 1024
-"""Different demands, kinds of pods, and answers to them that are kept: one attempt reads them several times."""
+"""Maximum number of cached demands, kinds of pods, and their holds: one attempt reads them several times."""
 
 
 class PodReader:
@@ -33,7 +33,7 @@ class PodReader:
         self._demands: dict[tuple[int, int, int], tuple[Pod, PodDemands]] = {}
         """Ids of spec, annotations and labels -> a pod with these, and its demands."""
         self._latest: tuple[Pod | None, PodDemands] = None, NO_DEMANDS
-        """The latest pod and its demands: the steps of a decision ask one after the other, also about another pod of the class."""
+        """The latest pod and its demands: the steps of a decision read them repeatedly, also for other pods of the class."""
         self._numbers: dict[Hashable, int] = {}
         self._given = 0
         self._answered: dict[Hashable, tuple[Pod, Hold | None]] = {}

@@ -25,7 +25,7 @@ SHARED_POINTS, TIGHT_POINTS, FULL_POINTS = 50, 40, 10
 """Parts of a fraction's score by `packing`: cards that are already shared, little left on them, utilization of the node."""
 BEST_FIT_CPU_MILLI: Final = 128_000
 BEST_FIT_GPU_MILLI: Final = 8_000
-"""`best-fit` weighs idle CPU and idle GPU against these amounts of one large node; more counts as so much."""
+"""`best-fit` weighs idle CPU and idle GPU against these amounts of one large node; more counts as this much."""
 FILTERED_FEW: Final = 4
 """Rows that are filtered in Python numbers, at most: a renewal is mostly about the nodes of a few placed pods."""
 SCORED_FEW: Final = 8

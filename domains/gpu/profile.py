@@ -51,14 +51,14 @@ POLICY: Mapping[str, object] = {
 """The domain's policy, in the form of the configuration file."""
 
 PLUGINS: Mapping[str, Factory] = {GpuShare.name: GpuShare, GpuTopology.name: GpuTopology, GpuTide.name: GpuTide}
-"""GpuTide is not in PROFILE: a configuration enables it with its args, and without it no pod costs anything."""
+"""GpuTide is not in PROFILE: a configuration enables it with its args, and otherwise it costs nothing."""
 
 ARGS_READERS: Mapping[str, ArgsReader] = {GpuShare.name: gpu_settings, GpuTide.name: tide_settings}
 
 PROFILE = default_with(
     # CPU and memory only filter: on the openb trace their scores cost five of the points that GpuShare's policy gains.
     PluginUse("NodeResourcesFit", weight=0),
-    # One clique for a gang outweighs all that GpuShare can say, one link group nearly all, one NUMA node less than half.
+    # For a gang, one clique outweighs the highest score of GpuShare; one link group weighs nearly as much, one NUMA node less than half.
     before={
         "DynamicResources": PluginUse("GpuShare", weight=10),
         "ElasticQuota": PluginUse("GpuTopology", weight=20),

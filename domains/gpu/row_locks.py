@@ -36,7 +36,7 @@ class RowLocks:
         self._on_unmatched[domain] = on_unmatched
 
     def read(self, row: int, node: Node | None, mode: Mode) -> bool:
-        """Reads the lock of the row's node, and reports whether it is another than before."""
+        """Reads the lock of the row's node, and reports whether it has changed."""
         before, key = self.of.pop(row, None), self.keys.get(mode)
         text = "" if node is None or key is None else node.annotations.get(key.annotation, "")
         if text:

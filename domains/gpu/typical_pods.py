@@ -16,7 +16,7 @@ TYPICAL_MAX: Final = 128
 
 
 class PodShape(msgspec.Struct, frozen=True, order=True):
-    """What matters of a pod for fragments."""
+    """The properties of a pod that matter for fragments."""
 
     cpu_milli: int
     milli: int

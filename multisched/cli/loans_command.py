@@ -9,7 +9,9 @@ import typer
 from multisched.cli.options import Format, Output
 from multisched.cli.query_commands import SourceOptions, query_command
 
-loans_app = typer.Typer(name="loans", help="Show what domains lend to one another, who holds it, and what comes back.")
+loans_app = typer.Typer(
+    name="loans", help="Show what domains lend to each other, what borrowers hold of it, and what they must give back."
+)
 
 VIEW: Final = "loans"
 DOCUMENT: Final = "now"
@@ -23,7 +25,7 @@ def loans(
     options: SourceOptions,
     domain: Annotated[str | None, typer.Option(help="The domain that borrows, if several do.")] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Show at most so many nodes and pods; 200 without it.")
+        int | None, typer.Option(min=1, help="Show at most this many nodes and pods; 200 without it.")
     ] = None,
     output: Format = Output.TABLE,
 ) -> str:
@@ -34,7 +36,7 @@ def loans(
 
     given = {"domain": domain, "limit": limit}
     query = ViewQuery(DOCUMENT, {name: str(one) for name, one in given.items() if one is not None})
-    found = document_of(options.source(), VIEW, query, fields=("loans", "nodes", "told", "recalls"))
+    found = document_of(options.source(), VIEW, query, fields=("loans", "nodes", "notices", "recalls"))
     return as_document(found, output.value) if output in (Output.JSON, Output.YAML) else _tables(found, output)
 
 
@@ -49,9 +51,9 @@ def _tables(found: dict[str, Any], output: Output) -> str:
     if found["nodes"]:
         head = ["node", "from", "pods", "cpu held", "memory held", "recalled since", "why"]
         parts.append(as_table(head, [_node(one) for one in found["nodes"]], is_wide=is_wide))
-    if found["told"]:
+    if found["notices"]:
         head = ["pod", "from", "evicted at", "state", "why"]
-        parts.append(as_table(head, [_told(one) for one in found["told"]], is_wide=is_wide))
+        parts.append(as_table(head, [_notice(one) for one in found["notices"]], is_wide=is_wide))
     if found.get("slices"):
         head = ["lender", "borrower", "cpu offered", "cpu held", "memory offered", "memory held", "problems"]
         parts.append(as_table(head, [_slices(one) for one in found["slices"]], is_wide=is_wide))
@@ -96,6 +98,6 @@ def _slices(one: dict[str, Any]) -> list[object]:
     return [one["lender"], one["borrower"], *amounts, "; ".join(filter(None, [state, *problems])) or "-"]
 
 
-def _told(one: dict[str, Any]) -> list[object]:
-    state = "evicted" if one["isEvicted"] else "told"
+def _notice(one: dict[str, Any]) -> list[object]:
+    state = "evicted" if one["isEvicted"] else "has a notice"
     return [one["pod"], one["from"], one["evictedAt"], state, one["why"]]

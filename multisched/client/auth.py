@@ -263,7 +263,9 @@ class Credentials:
             self._read_at = -math.inf
 
     async def reread(self) -> None:
-        """The read once a minute. If it fails, the current credentials are kept: they may still be valid, and a 401 shows if not."""
+        """Reads the credentials again, once a minute. If that fails, the current ones are kept: they may still be valid, else a 401 shows
+        it.
+        """
         async with self._renewal:
             await self._read(is_forced=False)
 

@@ -55,7 +55,7 @@ class HttpExtenderClient:
         """See `ExtenderClient`."""
         now_s = asyncio.get_running_loop().time
         if now_s() < self._left_alone_until_s:
-            text = f"has stopped answering; it is asked again every {LEFT_ALONE_S:g} s"
+            text = f"does not respond; it is called only every {LEFT_ALONE_S:g} s"
             raise ExtenderError(self._named(verb, text), was_sent=False)
         if self._silences >= SILENCES_MAX:  # this request is the test; the others fail at once until it has ended
             self._left_alone_until_s = now_s() + max(LEFT_ALONE_S, self.settings.timeout_s)

@@ -18,7 +18,7 @@ from multisched.framework.ports import Clock
 WRITES_PER_S: Final = 5_000.0
 """High on purpose: the API server's own fairness (429 + Retry-After) is the real limit; this one stops runaway loops."""
 CALM_BINDS_MAX: Final = 2
-"""Up to so many binds in flight do not delay background writes: a few single pods must not delay their own events."""
+"""Up to this many binds in flight do not delay background writes: a few single pods must not delay their own events."""
 TRICKLE_INTERVAL_S: Final = 0.05
 """With more binds in flight one background write is sent per interval: 20/s next to about 1,000 binds/s."""
 PAUSE_MIN_S: Final = 0.02

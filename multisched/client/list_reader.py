@@ -19,8 +19,8 @@ from multisched.client.object_feed import BATCH_ITEMS, ObjectFeed, ObjectMetadat
 from multisched.model.wire import UNREADABLE, Transport
 
 STALE_LISTS_MAX: Final = 5
-"""Number of consecutive lists older than what was seen after which the server's history itself counts as gone back
-(restored backup).
+"""After this number of consecutive lists that are older than what was seen, the server's history itself counts as older, because a
+backup was restored.
 """
 
 
@@ -87,8 +87,8 @@ class ListReader:
         return first.version
 
     def _may_use(self, version: str) -> bool:
-        """Refuses a list that is older than what was seen (a lagging API server, #59848), unless so many in a row were
-        that the history must have gone back.
+        """Refuses a list that is older than what was seen (a lagging API server, #59848), unless STALE_LISTS_MAX in a row were, so that
+        a backup must have been restored.
         """
         if not is_older(version, self._feed.newest):
             self._stale_in_a_row = 0

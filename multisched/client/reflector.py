@@ -36,7 +36,7 @@ RESUMES_MAX: Final = 3
 STALE_LIST_PAUSE_S: Final = 4.0
 """Between lists that are older than what was seen. Scheduling stops meanwhile, so the long backoff for outages would be too much."""
 REFUSALS_MAX: Final = 3
-"""After so many lists in a row with 403 or 404 the kind is unavailable. A starting server briefly returns them, too."""
+"""After this many lists in a row with 403 or 404 the kind is unavailable. A starting server briefly returns them, too."""
 ABSENT_PAUSE_S: Final = 5.0
 """Between lists of an optional kind that is not installed, plus up to a quarter at random. Each costs the server one
 404 for each version of the kind: nine in five seconds if neither quotas nor gangs are installed.

@@ -1,7 +1,7 @@
 """Writes the status of objects other than pods (gangs, quotas) in the background.
 
 Owns which objects are due and what was last written to each. `mark` never blocks. The status is computed just before it
-is written, so many marks lead to one write of the latest state. An unchanged status is not written. An object is
+is written, this many marks lead to one write of the latest state. An unchanged status is not written. An object is
 written at most once per PAUSE_S, a large one less often. Binds go first. Nothing is sent after the lease's deadline,
 and the server drops writes that it processes too late (I9).
 
@@ -84,7 +84,7 @@ class OfferedStatus(msgspec.Struct, frozen=True):
 
 
 class StatusOffer(Protocol):
-    """Provides the statuses to write. Border: the shell has the plugins and the leases."""
+    """Provides the statuses to write. Implemented by the shell, which has the plugins and the leases."""
 
     def lease_of(self, kind: ObjectKind) -> LeaseHolder | None:
         """Returns the lease that allows writes of the kind; None: this process does not write it now."""
@@ -376,7 +376,7 @@ class ApiStatusWriter:
         record.wanted, record.part = plan.wanted, plan.part
         record.left = plan.part.of(current.document(), current.annotations())
 
-    # -- what goes wrong -------------------------------------------------------------------------------------------
+    # -- failures -------------------------------------------------------------------------------------------------
 
     async def _missing(self, plan: _Plan) -> None:
         """Handles a 404: the object was deleted, or its kind has no such subresource."""

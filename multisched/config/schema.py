@@ -93,7 +93,7 @@ class Selector(Section, frozen=True):
 
 
 class NodeRule(Enum):
-    """The home nodes, among unlabelled ones, of a domain without a selector."""
+    """Selects the home nodes of a domain without a selector, among nodes without the label of a domain."""
 
     GPU = "gpu"
     """Nodes with allocatable GPUs."""
@@ -148,14 +148,14 @@ class LoanReturn(Section, frozen=True):
     """How the lender gets capacity back that pods of the borrower hold."""
 
     notice_s: Seconds
-    """A pod of the borrower is evicted this long after it was told, if it has not ended by itself."""
+    """A pod of the borrower is evicted this long after it got a notice, if it has not ended by itself."""
     grace_s: Seconds = 30.0
-    """What such a pod may take to end, at most: its deletion has no longer grace period."""
+    """Time that an evicted pod has to terminate; then it is deleted with a grace period of 1s."""
     deadline_s: Seconds | None = None
-    """The capacity is back this long after the recall: from deadline - grace on, pods are deleted also against their
-    PodDisruptionBudgets. Default: notice + grace + 2m."""
+    """Time after the notice in which the capacity is given back: from deadline - grace on, pods are deleted even if
+    PodDisruptionBudgets protect them. Default: notice + grace + 2m."""
     evictions_per_owner: Annotated[int, Meta(ge=1, le=1_000)] = 6
-    """Pods of one owner, for instance of a Job, that are evicted in an hour before pods of other owners are taken instead."""
+    """Evictions per hour of pods of one owner, for instance a Job. Once it is reached, pods of other owners are evicted first."""
 
     def __post_init__(self) -> None:
         if self.deadline_s is not None and self.deadline_s < self.notice_s + self.grace_s:
@@ -166,35 +166,35 @@ class LoanKind(Enum):
     """The capacity that is lent."""
 
     FREE = "free"
-    """What no pod requests."""
+    """Capacity that no pod requests."""
     IDLE = "idle"
-    """What pods of the lender request and do not use."""
+    """Capacity that pods of the lender request and do not use."""
 
 
 class Loan(Section, frozen=True):
-    """Nodes of another domain that this one may use, too. Without further settings all that is free there, as long as it is configured."""
+    """Nodes of another domain that this one may use, too. Without further settings, it may use all free capacity of these nodes."""
 
     lender: str = field(name="from")
     """The home domain of the nodes."""
     selector: Selector | None = None
     """Selects some of its nodes. Default: all."""
     kind: LoanKind = LoanKind.FREE
-    """free: what no pod requests. idle: what is requested but not used, for pods that request kubernetes.io/batch-cpu or have the
-    annotation multisched.io/idle-request."""
+    """free: capacity that no pod requests. idle: capacity that is requested and not used, for pods that request kubernetes.io/batch-cpu
+    or have the annotation multisched.io/idle-request."""
     resources: Annotated[tuple[ResourceName, ...], Meta(max_length=16)] = ()
     """The only resources that pods on loan may request. Default: cpu, memory and ephemeral-storage; cpu for the kind idle; without
     any of the following settings, all."""
     share_percent: Annotated[int, Meta(ge=1, le=100)] = 100
-    """Share that is lent of what no pod requests."""
+    """Percentage that is lent of the capacity that no pod requests."""
     threshold_percent: Annotated[int, Meta(ge=1, le=100)] = 75
-    """Of the kind idle: up to this percentage of allocatable may be used together."""
+    """For the kind idle: percentage of allocatable that lender and borrower may use together."""
     headroom: Mapping[ResourceName, str] = {}
-    """What is kept free on each node for the lender: resource -> quantity."""
+    """Amounts kept free on each node for the lender: resource -> quantity."""
     foreign_reserve_percent: Annotated[int, Meta(ge=0, le=99)] = 0
     """Percentage of allocatable that is never lent, because schedulers outside this program use it. Default: there are none on these
     nodes; their pods are reported, and what they use is not lent."""
     hours: Annotated[tuple[LoanHours, ...], Meta(max_length=64)] = ()
-    """When it is open. Outside of these hours nothing is lent; with `return`, all is back when they end. Default: always."""
+    """Hours in which it is open. Outside them nothing is lent; with `return`, all capacity is given back by their end. Default: always."""
     time_zone: Annotated[str, Meta(max_length=64)] = "UTC"
     """IANA name of the time zone of `hours`."""
     returns: LoanReturn | None = field(default=None, name="return")
@@ -222,12 +222,12 @@ class Loan(Section, frozen=True):
 
     @property
     def is_limited(self) -> bool:
-        """Reports whether it has any setting besides its nodes. Others are no more than the right to use these."""
+        """Reports whether it has settings other than its nodes. A loan without others is only the right to use the nodes."""
         return self != Loan(lender=self.lender, selector=self.selector)
 
     @property
     def is_separable(self) -> bool:
-        """Reports whether lender and borrower need no common Lease: amounts that no pod requests are lent, which slices can have."""
+        """Reports whether lender and borrower can have separate Leases: what it lends can be divided into slices."""
         return self.is_limited and self.kind is LoanKind.FREE
 
 
@@ -306,7 +306,7 @@ class ProfileConfig(Section, frozen=True):
     plugins: Plugins = Plugins()
     """Changes to the base."""
     points: Points = Points()
-    """The plugins per extension point, for points that do not run all plugins that implement them."""
+    """The plugins at each extension point; needed only if not all plugins that implement the point run there."""
 
 
 _NUMBER_TOO: Final = Meta(extra_json_schema={SHORT_FORM: {"type": "integer", "minimum": 1}})
@@ -473,12 +473,12 @@ class LeaseConfig(Section, frozen=True):
     """A Lease is named PREFIX-DOMAIN, after the first of the domains that share it."""
     per_domain: bool = False
     """
-    True: domains have separate Leases, which replicas divide among them; those with loans without limits or of idle capacity
-    between them share one. Affinity across nodes then applies only within the domains of one replica; quotas need
+    True: each domain has its own Lease, and different replicas can hold them. Domains between which there are loans without
+    limits, or of idle capacity, share one. Affinity across nodes then applies only within the domains of one replica; quotas need
     deploy/crds/slicesets.yaml.
     """
     spread: bool = False
-    """With `perDomain`: a process that holds a Lease leaves others that are free to other processes for `duration`."""
+    """With `perDomain`: a process that holds a Lease acquires another free one only after `duration`, so that other processes can."""
     duration_s: Seconds = 15.0
     """Another process may acquire the Lease this long after its last renewal."""
     renew_deadline_s: Seconds = 10.0
@@ -532,7 +532,7 @@ class ServerConfig(Section, frozen=True):
     port: Annotated[int, Meta(ge=0, le=65535)] = 10260
     """0: any free port."""
     advertised_url: Annotated[str, Meta(max_length=256), After(_base_url)] | None = None
-    """URL of this process in its Lease, to which standbys refer commands. Default: the pod's IP (POD_IP), or the bound address."""
+    """URL of this process, published in its Lease for commands. Default: the pod's IP (POD_IP), or the bound address."""
     probe_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
     """A second port, with plain HTTP, only for /livez and /readyz; it responds even if the first one is overloaded. Default: none."""
     tls: Tls = Tls()

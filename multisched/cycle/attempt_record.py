@@ -1,9 +1,9 @@
 """The record of each attempt: compact when written, rendered only when `observe` or `shell` reads it.
 
-Owns the records of one domain. A placed pod costs a microsecond: its node, its scores by plugin, and a reference to the
-latest snapshot of its class. A `ScoreSnapshot` is a copy of the class's columns. Each refused attempt has one; pods of a
+Owns the records of one domain. The record of a placed pod takes a microsecond: its node, its scores by plugin, and a reference to
+the latest snapshot of its class. A `ScoreSnapshot` is a copy of the class's columns. Each refused attempt has one; pods of a
 class share it while none of its rows change. Of the placed pods of a class, one in SAMPLED_EVERY takes one. So the runners-up
-of a plain pod are shown as of a few decisions earlier. The number of pods, attempts per pod and bytes of snapshots are
+of a placed pod are those of up to SAMPLED_EVERY decisions earlier. The number of pods, attempts per pod and bytes of snapshots are
 bounded. A dropped record is reported as dropped; `explain` can then evaluate the present cluster. Only the cycle writes,
 and never waits here; any code on the event loop may call `read`.
 """
@@ -30,8 +30,8 @@ from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 
 REFUSED_PODS_KEPT = 8_192
-"""The latest pods of one domain with other attempts than plain placements; about 500 bytes per attempt. An upper bound: the
-older half is dropped as a whole."""
+"""Maximum number of pods of one domain with attempts other than plain placements; about 500 bytes per attempt. At the limit,
+the older half is dropped."""
 ATTEMPTS_KEPT = 4
 """The latest attempts that are kept of one pod."""
 SAMPLED_EVERY = 256
@@ -112,7 +112,7 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     is_own_snapshot: bool = False
     """True if the snapshot is of this attempt; false if it is of an earlier attempt of its class."""
     passed_over: tuple[str, ...] = ()
-    """Nodes with better scores that no longer took the pod at commit."""
+    """Nodes with better scores that the pod no longer fitted at commit."""
     found: Diagnosis | None = None
     blocked: Mapping[int, Status] = msgspec.field(default_factory=dict)
     """Position in the snapshot's rows -> why pods nominated there block the row."""
@@ -132,7 +132,7 @@ class AttemptRecord(msgspec.Struct, frozen=True):
 
 
 class _Generations:
-    """uid -> attempts, of the latest `most` pods. The older half is dropped at once, without a cost per pod."""
+    """uid -> attempts, of at most `most` pods. At the limit, the older half is dropped in one step, without a cost per pod."""
 
     def __init__(self, most: int) -> None:
         self._half = most // 2
@@ -241,7 +241,7 @@ class AttemptRecords:
     def take_back(self, pod_class: EquivalenceClass, count: int) -> None:
         """Removes the records of the latest placements, which were all of this class and took no snapshot.
 
-        The class may have been rebuilt since: its snapshots have ended with its identity.
+        If the class was rebuilt since, its snapshots were already dropped.
         """
         if count:
             self._placed.take_back(count)
@@ -293,7 +293,7 @@ class AttemptRecords:
         preemption: Preemption | None,
         message: str,
     ) -> None:
-        """Records that no row took the pod."""
+        """Records that the pod fitted no row."""
         now_s = self._stopwatch()
         snapshots = self._by_class.get(pod_class.identity) or self._new_snapshots(pod_class)
         snapshot = snapshots.refused
@@ -347,7 +347,7 @@ class AttemptRecords:
         self._rare.put(pod.uid, (*kept[:-1], record))
 
     def conflicted(self, pod: Pod, attempt: int, passed_over: tuple[str, ...], refusal: str) -> None:
-        """Records that no candidate took the pod any more. `refusal`: why a ledger refused it; may be empty."""
+        """Records that the pod no longer fitted any candidate. `refusal`: why a ledger refused it; may be empty."""
         now_s = self._stopwatch()
         self._add(pod, AttemptRecord(attempt, now_s, Outcome.CONFLICT, message=refusal, passed_over=passed_over))
 
@@ -357,7 +357,7 @@ class AttemptRecords:
         self._add(pod, AttemptRecord(attempt, now_s, Outcome.ERROR, message=status.message, status=status))
 
     def given_up(self, pod: Pod, attempt: int, node: str, status: Status) -> None:
-        """Records that the pod was placed and rejected after that."""
+        """Records that the pod was placed and later rejected."""
         now_s = self._stopwatch()
         self._add(pod, AttemptRecord(attempt, now_s, Outcome.GIVEN_UP, node, message=status.message, status=status))
 
@@ -371,7 +371,7 @@ class AttemptRecords:
         found: dict[int, AttemptRecord] = {}
         for record in (*self._placed_of(uid), *self._rare.get(uid)):
             before = found.get(record.attempt)
-            # A pod whose attempt was cut short is attempted again under the same number: the later record counts.
+            # An interrupted attempt is repeated under the same number: the later record counts.
             if before is None or record.at_s >= before.at_s:
                 found[record.attempt] = record if before is None else _joined(before, record)
         return tuple(sorted(found.values(), key=lambda record: (record.at_s, record.attempt))[-ATTEMPTS_KEPT:])

@@ -31,7 +31,7 @@ from multisched.state.ledgers import PodLedgers
 from multisched.state.nominator import Nominator
 from multisched.state.transaction import Choose, NotTaken, Transaction, assume
 
-_OUTSIDE = Status.unresolvable("node(s) are not among those that PreFilter left")
+_OUTSIDE = Status.unresolvable("node(s) were excluded by PreFilter")
 
 
 class CommitStep:

@@ -33,7 +33,7 @@ LATER_MAX: Final = 32
 
 Late = Sequence[tuple[str, Status]]
 """Nodes refused after the remote plugins were asked, and why."""
-NOT_ASKED: Final = Status.unschedulable("node(s) became feasible while remote plugins were asked about others").by(
+NOT_ASKED: Final = Status.unschedulable("node(s) became feasible while remote requests about others were in flight").by(
     GANG_PLUGIN
 )
 Answers = Mapping[str, object | PluginFailure]

@@ -25,7 +25,7 @@ S = TypeVar("S")
 class WaitingPods(Protocol):
     """Pods held by Permit, for plugins that decide about several pods at once (coscheduling).
 
-    Border: the cycle has them (`WaitingPodTable`), and no plugin imports the cycle.
+    A Protocol because no plugin imports the cycle; implemented by the cycle (`WaitingPodTable`).
     """
 
     def waiting(self) -> Sequence[Pod]:
@@ -44,7 +44,7 @@ class WaitingPods(Protocol):
 class Placed(Protocol):
     """A pod, and the node it is assumed on or bound to.
 
-    Border: the state keeps them (`PlacedPod`), and no plugin imports the state.
+    A Protocol because no plugin imports the state; implemented by the state (`PlacedPod`).
     """
 
     pod: Pod
@@ -54,7 +54,7 @@ class Placed(Protocol):
 class Ledgers(Protocol):
     """The ledgers of the process, shared by all domains.
 
-    Border: the state keeps them (`LedgerRegistry`), and no plugin imports the state.
+    A Protocol because no plugin imports the state; implemented by the state (`LedgerRegistry`).
     """
 
     demands: DeviceDemands
@@ -76,7 +76,7 @@ class Ledgers(Protocol):
 class OwnQueue(Protocol):
     """The queue of the plugin's domain, for a QueueSort whose keys depend on more than the pod.
 
-    Border: the shell passes calls on to the queue, and no plugin imports either.
+    A Protocol because no plugin imports the shell, which forwards calls to the queue.
     """
 
     def pods(self) -> Sequence[Pod]:

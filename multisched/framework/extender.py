@@ -28,7 +28,7 @@ class Offer(msgspec.Struct, frozen=True):
 class NegotiablePostFilter(Plugin, Protocol):
     """A PostFilter plugin whose candidates can be passed to an external service before it chooses one.
 
-    Border: a plugin is one (`DefaultPreemption`), and the cycle imports no plugin.
+    A Protocol because the cycle imports no plugin; implemented by a plugin (`DefaultPreemption`).
     """
 
     def offers(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> Sequence[Offer] | PostFilterResult:
@@ -51,7 +51,7 @@ class ExtenderPlugin(RemotePlugin, Protocol):
     An extender refuses with any text and weighs its scores itself. Both methods run with `cycle.responses[self.name]`,
     for the rows that are feasible then; commit does not run them again, as upstream.
 
-    Border: a plugin is one (`HTTPExtenders`), and the cycle imports no plugin.
+    A Protocol because the cycle imports no plugin; implemented by a plugin (`HTTPExtenders`).
     """
 
     def verdicts(self, cycle: CycleView, pod: Pod, rows: Rows) -> Mapping[int, Status]:

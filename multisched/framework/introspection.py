@@ -1,4 +1,4 @@
-"""What plugins report about themselves, for explanations, sandboxes, metrics and health; and what they are told of pods."""
+"""What plugins report about themselves, for explanations, sandboxes, metrics and health; and how they learn of pods."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ExplainPlugin(Plugin, Protocol):
 class PendingNotePlugin(Plugin, Protocol):
     """A plugin that knows more about a waiting pod than why it was refused; `explain` shows it.
 
-    Border: a domain's plugin is one (`DeadlineSort`), and `explain` imports no domain.
+    A Protocol because `explain` imports no domain; implemented by a domain's plugin (`DeadlineSort`).
     """
 
     def note_on_pending(self, pod: Pod, now_s: float) -> str:
@@ -37,9 +37,9 @@ class PendingNotePlugin(Plugin, Protocol):
 
 @runtime_checkable
 class RoomPlugin(Plugin, Protocol):
-    """A plugin whose Filter counts capacity of its own: `explain --fix` asks it which demands would fit.
+    """A plugin whose Filter counts capacity that others do not count: `explain --fix` gets from it the demands that would fit.
 
-    Border: a domain's plugin is one (`GpuShare`), and fixes import no domain.
+    A Protocol because fixes import no domain; implemented by a domain's plugin (`GpuShare`).
     """
 
     def takes_at_most(self, pod: Pod, rows: Rows) -> Mapping[str, Int64]:
@@ -54,7 +54,7 @@ class RoomPlugin(Plugin, Protocol):
 class ManagingPlugin(Plugin, Protocol):
     """A plugin that checks extended resources in NodeResourcesFit's place, as an extender with `ignoredByScheduler` does.
 
-    Border: a domain's plugin is one (`GpuShare`), and the configuration imports nothing of a domain but its profile.
+    A Protocol because the configuration imports nothing of a domain but its profile; implemented by a domain's plugin (`GpuShare`).
     """
 
     managed_resources: frozenset[str]
@@ -65,7 +65,7 @@ class ManagingPlugin(Plugin, Protocol):
 class EarlyPlugin(Plugin, Protocol):
     """A plugin that must be called before another one. A profile to which it is added has it there, not at the end.
 
-    Border: a domain's plugin is one (`GpuTide`), and the configuration imports nothing of a domain but its profile.
+    A Protocol because the configuration imports nothing of a domain but its profile; implemented by a domain's plugin (`GpuTide`).
     """
 
     runs_before: str
@@ -76,7 +76,7 @@ class EarlyPlugin(Plugin, Protocol):
 class RemarkPlugin(Plugin, Protocol):
     """A plugin that reads more of pods and nodes than their requests, and says what of it has no effect or cannot be used.
 
-    Border: a domain's plugin is one (`GpuShare`), and ingest imports no domain.
+    A Protocol because ingest imports no domain; implemented by a domain's plugin (`GpuShare`).
     """
 
     def remarks_of_pod(self, pod: Pod) -> Sequence[str]:
@@ -95,7 +95,7 @@ class OutcomePlugin(Plugin, Protocol):
     def see_outcome(self, outcome: PodOutcome) -> None:
         """Handles a version of a bound pod, in order: while it has not started, once when it runs, and when it has ended.
 
-        Ended pods come again after a restart or a relist. A pod that is deleted without an end is not told. Cheap: called in the loop.
+        Ended pods come again after a restart or a relist. A pod that is deleted before it ended is not reported. Cheap: called in the loop.
         """
         ...
 
@@ -104,7 +104,7 @@ class OutcomePlugin(Plugin, Protocol):
 class StateExportPlugin(Plugin, Protocol):
     """A plugin with learned state beyond its configuration and the cluster: a sandbox imports it to give the same answers.
 
-    Border: a domain's plugin is one (`Forecast`), and the sandbox imports no domain.
+    A Protocol because the sandbox imports no domain; implemented by a domain's plugin (`Forecast`).
     """
 
     def export_state(self) -> object:
@@ -166,7 +166,7 @@ class MetricsPlugin(Plugin, Protocol):
 
 @runtime_checkable
 class HealthPlugin(Plugin, Protocol):
-    """A plugin that can go on in a degraded state: `/readyz?verbose` shows its report next to a check that passes."""
+    """A plugin that can continue in a degraded state: `/readyz?verbose` shows its report next to a check that passes."""
 
     def health(self, now_s: float) -> str:
         """Returns its state in one sentence; empty: nothing to report. Cheap."""

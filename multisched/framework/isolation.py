@@ -3,7 +3,7 @@
 So code that hangs costs its pod one attempt and never blocks the loop.
 
 An isolated plugin is wrapped as a `RemotePlugin`. The cycle yields a frozen `IsolatedRequest`: the pod, and what the
-plugin declares to read of the nodes. The loop goes on with other pods until the `IsolatedResponse` is there and
+plugin declares to read of the nodes. The loop continues with other pods until the `IsolatedResponse` is there and
 checked. PreFilter, Filter, PreScore, Score and NormalizeScore run in one call in the worker, with their own cycle
 state. Every other point of the plugin runs inline, in the instance the profile built. A plugin with `reads_objects`
 reads, in its thread, the live view it was built with. Each look-up is atomic, but a collection may change during
@@ -114,7 +114,7 @@ class Worker(Protocol):
 class WorkerFactory(Protocol):
     """Creates the workers of a program.
 
-    Border: the shell implements it (`PluginWorkers`); the simulation has its own.
+    A Protocol with two implementations: `PluginWorkers` of the shell, and one for simulations.
     """
 
     def worker(self, plugin: Plugin, use: PluginUse) -> Worker: ...

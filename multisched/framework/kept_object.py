@@ -17,7 +17,7 @@ from multisched.model.object_kinds import ObjectKind
 class KeptObjectPlugin(Plugin, Protocol):
     """A plugin with an object that stays in effect after its deletion.
 
-    Border: the shell calls it and imports no plugin.
+    A Protocol because the shell calls it and imports no plugin.
     """
 
     kept_kind: ObjectKind

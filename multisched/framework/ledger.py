@@ -1,4 +1,4 @@
-"""Ledger: accounts for anything besides plain resources, per row (GPU devices, volumes, loans) or per cluster (quota).
+"""Ledger: accounts for anything other than plain resources, per row (GPU devices, volumes, loans) or per cluster (quota).
 
 A plugin owns its ledger; commit checks and takes, the cache releases, the audit rebuilds and compares. If a row offers
 alternatives, a plugin chooses one (`ChoosingPlugin`), and the ledger takes the choice or refuses it.
@@ -26,14 +26,14 @@ class LedgerSettingsError(ValueError):
 
 @runtime_checkable
 class Ledger(Protocol):
-    """What pods hold per row. Versioned like rows: `version(row)` rises at each change that could alter `fits` there."""
+    """What pods hold per row. `version(row)` is raised by each change that could alter `fits` for the row."""
 
     name: str
 
     def is_used_by(self, pod: Pod) -> bool:
         """Reports whether this pod takes anything from the ledger; no other method is called for other pods.
 
-        The same in one step for all pods that are alike (`model.objects.are_alike`).
+        Within one step, the result is the same for all pods that are alike (`model.objects.are_alike`).
         """
         ...
 
@@ -59,7 +59,7 @@ class Ledger(Protocol):
         ...
 
     def set_node(self, row: int, node: Node | None) -> None:
-        """Sets the node of the row; None: the node was removed. What pods hold there stays held."""
+        """Sets the node of the row; None: the node was removed. Pods keep what they hold there."""
         ...
 
     def held(self) -> Mapping[str, object]:
@@ -77,7 +77,7 @@ class Ledger(Protocol):
 class ClusterLedger(Protocol):
     """A ledger of the cluster instead of rows, for instance the capacity of a quota.
 
-    A pod holds from it from its assumption until its removal, even while its node is unknown. What it holds follows
+    A pod holds its amount from its assumption until its removal, even while its node is unknown. What it holds follows
     from the pod alone, so `restore` has the same effect as `take`. If the ledger refuses a pod, no row is tried.
     """
 
@@ -131,11 +131,11 @@ class ClusterLedger(Protocol):
 class ChoiceLedger(Ledger, Protocol):
     """A ledger whose rows offer alternatives, for instance several devices. Exactly the chosen one is taken.
 
-    Border: a domain has one (`GpuLedger`), and the state imports no domain.
+    A Protocol because the state imports no domain; implemented by a domain (`GpuLedger`).
     """
 
     def fits(self, pod: Pod, row: int, choice: object = None) -> str:
-        """Like `Ledger.fits`, for this choice. None: no plugin of the pod's profile chooses, so the ledger picks."""
+        """Like `Ledger.fits`, for this choice. None: no plugin of the pod's profile chooses, so the ledger does."""
         ...
 
     def take(self, pod: Pod, row: int, choice: object = None) -> Mapping[str, str]:
@@ -145,11 +145,11 @@ class ChoiceLedger(Ledger, Protocol):
 
 @runtime_checkable
 class ChoosingPlugin(Plugin, Protocol):
-    """Chooses what a pod gets from a ledger, by the rule of its Score. A profile has at most one per ledger.
+    """Chooses what a pod gets from a ledger, by the same rule as its Score. A profile has at most one per ledger.
 
     Called once for each placement, in the step that takes the choice; the earlier pods of a transaction are already
-    placed. A row that has changed since it was scored has passed Filter again. So a choice never waits and is never
-    made twice.
+    placed. A row that has changed since it was scored has passed Filter again. So a choice is never kept for later and is
+    made only once.
     """
 
     chooses_from: ChoiceLedger
@@ -167,7 +167,7 @@ class ChoosingPlugin(Plugin, Protocol):
 class LabelledLedger(Protocol):
     """A cluster ledger that depends on labels of pods. They are fixed at the bind like the annotations of an `AnnotatedLedger`.
 
-    Border: a plugin has one (`QuotaLedger`), and the state imports no plugin.
+    A Protocol because the state imports no plugin; implemented by a plugin (`QuotaLedger`).
     """
 
     fixed_labels: frozenset[str]
@@ -178,10 +178,10 @@ class LabelledLedger(Protocol):
 class AnnotatedLedger(Ledger, Protocol):
     """A ledger that depends on annotations of pods: what they request, and what their bindings carry.
 
-    These are read of every pod, however many other annotations it has. They are fixed once a pod is placed: the cache
-    keeps the values it was bound with, and no later version of the pod changes what it holds.
+    The decoder keeps these annotations even if a pod has more than it may keep. They are fixed once a pod is placed: the
+    cache keeps the values that it was bound with, and no later version of the pod changes what it holds.
 
-    Border: a domain has one (`GpuLedger`), and the state imports no domain.
+    A Protocol because the state imports no domain; implemented by a domain (`GpuLedger`).
     """
 
     annotations: frozenset[str]
@@ -194,7 +194,7 @@ class AnnotatedLedger(Ledger, Protocol):
 class TimedAnnotationLedger(Ledger, Protocol):
     """A ledger whose bindings carry labels, and annotations that depend on the time at which they are sent.
 
-    Border: a domain has one (`GpuLedger`), and the state imports no domain.
+    A Protocol because the state imports no domain; implemented by a domain (`GpuLedger`).
     """
 
     def timed_annotations(self, annotations: Mapping[str, str], now: datetime) -> Mapping[str, str]:
@@ -210,7 +210,7 @@ class TimedAnnotationLedger(Ledger, Protocol):
 class ObservingLedger(Ledger, Protocol):
     """A ledger that reads what other programs write: about a node's devices, and to bound pods.
 
-    Border: a domain has one (`GpuLedger`), and the state imports no domain.
+    A Protocol because the state imports no domain; implemented by a domain (`GpuLedger`).
     """
 
     reads_objects: tuple[ObjectKind, ...]
@@ -218,7 +218,7 @@ class ObservingLedger(Ledger, Protocol):
     node_annotations: frozenset[str]
     """Keys of annotations of nodes that describe devices, read up to `model.decode.DESCRIPTION_BYTES_MAX` bytes each."""
     lock_annotations: frozenset[str]
-    """Those of them by which a scheduler locks a node before a bind. No answer of a filter in another process depends on them."""
+    """The node annotations with which a scheduler locks a node before a bind. Results of remote filters do not depend on them."""
     reported: frozenset[str]
     """Keys of annotations that other programs write to a bound pod, for instance a device plugin that has allocated its devices.
 
@@ -226,7 +226,7 @@ class ObservingLedger(Ledger, Protocol):
     each new value."""
 
     def object_changed(self, kind: ObjectKind, changed: ClusterObject) -> Collection[int]:
-        """Reads an added, updated or deleted object of these kinds again. Returns the rows whose answers may have changed.
+        """Reads an added, updated or deleted object of these kinds again. Returns the rows for which `fits` may have changed.
 
         `changed`: its last version.
         """
@@ -237,7 +237,7 @@ class ObservingLedger(Ledger, Protocol):
 class BoundPodLedger(Ledger, Protocol):
     """A ledger that counts some pods only once they have a node: `is_used_by` may differ before and after.
 
-    Border: a domain has one (`UnitLedger`), and the state imports no domain.
+    A Protocol because the state imports no domain; implemented by a domain (`UnitLedger`).
     """
 
     counts_bound_pods: bool
@@ -248,7 +248,7 @@ class BoundPodLedger(Ledger, Protocol):
 class ElasticLedger(Ledger, Protocol):
     """A ledger that knows nodes whose allocatable does not limit what their pods request.
 
-    Border: a domain has one (`SandboxLedger`), and the state imports no domain.
+    A Protocol because the state imports no domain; implemented by a domain (`SandboxLedger`).
     """
 
     def elastic(self, node: Node) -> frozenset[str]:
@@ -260,11 +260,11 @@ class ElasticLedger(Ledger, Protocol):
 class DeviceLedger(Ledger, Protocol):
     """A ledger of countable devices that pods request by other means than resource requests: an entry of `DeviceDemands`.
 
-    Border: a domain has one (`GpuLedger`), and plugins that count devices (quotas) import no domain.
+    A Protocol because plugins that count devices (quotas) import no domain; implemented by a domain (`GpuLedger`).
     """
 
     def device_demand(self, pod: Pod) -> Mapping[str, int]:
-        """Returns resource -> thousandths of one device that the pod demands besides its requests; if it has a node, that it holds.
+        """Returns resource -> thousandths of one device that the pod demands in addition to its requests, or holds if it has a node.
 
         It follows from the pod alone, and is the same before and after its bind: a caller that counts it must release
         the same amount.

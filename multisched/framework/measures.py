@@ -118,7 +118,7 @@ class RangeReport(msgspec.Struct):
 class Meter(Protocol):
     """Range queries to one server.
 
-    Border: the client implements it (`PrometheusMeter`), and no plugin imports the client.
+    A Protocol because no plugin imports the client; implemented by the client (`PrometheusMeter`).
     """
 
     async def ranges(self, query: str, grid: Grid, take: Take) -> RangeReport:
@@ -138,7 +138,7 @@ class PodUse(msgspec.Struct, frozen=True):
 class LoadReader(Protocol):
     """The metrics API (metrics.k8s.io): current usage.
 
-    Border: the client implements it (`client.pod_metrics`), and no plugin imports the client.
+    A Protocol because no plugin imports the client; implemented by the client (`client.pod_metrics`).
     """
 
     async def pods(self) -> tuple[PodUse, ...]:
@@ -157,7 +157,7 @@ class Meters(Protocol):
 class Measures(Meters, Protocol):
     """The measured values that plugins can read.
 
-    Border: the shell implements them (`NetworkMeasures`), and no plugin imports the shell.
+    A Protocol because no plugin imports the shell; implemented by the shell (`NetworkMeasures`).
     """
 
     def load(self) -> LoadReader: ...

@@ -99,7 +99,7 @@ async def replace_document(store: DocumentStore, document: bytes) -> DocumentRep
 class Mover(DocumentStore, Evictor, Protocol):
     """Moves the pods of one domain. Everything except the writes is synchronous; it reserves one place at a time.
 
-    Border: the shell implements it (`DomainMover`), and no plugin imports the shell.
+    A Protocol because no plugin imports the shell; implemented by the shell (`DomainMover`).
     """
 
     write_timeout_s: float
@@ -219,7 +219,7 @@ class RepairStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class RepairExecutor(Plugin, Protocol):
     """A plugin that moves pods. Both methods are called on the loop.
 
-    Border: a domain's plugin is one (`PeakForecast`), and callers import no domain.
+    A Protocol because callers import no domain; implemented by a domain's plugin (`PeakForecast`).
     """
 
     def repair_status(self) -> RepairStatus:

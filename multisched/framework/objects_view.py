@@ -41,7 +41,7 @@ from multisched.model.object_kinds import ObjectKind
 class ObjectsView(Protocol):
     """Read access to the object store. `namespace` is empty for cluster-wide kinds.
 
-    Border: the state keeps the objects (`ObjectStore`), and no plugin imports the state.
+    A Protocol because no plugin imports the state; implemented by the state (`ObjectStore`).
     """
 
     def get(self, kind: ObjectKind, namespace: str, name: str) -> ClusterObject | None:

@@ -13,7 +13,7 @@ from typing import Protocol
 class PlacedGangMembers(Protocol):
     """The gangs of the cluster and their placed members. A key is namespace/name.
 
-    Border: the state keeps them; neither plugins nor cycles know which labels or objects define a gang.
+    A Protocol because only the state (`GangRoster`), which implements it, knows which labels or objects define a gang.
     """
 
     @property

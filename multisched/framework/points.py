@@ -181,7 +181,7 @@ class PostFilterResult(msgspec.Struct, frozen=True):
 class Refusals(Protocol):
     """Why no row was feasible, for PostFilter: node name -> the status of the first plugin that refused it.
 
-    Border: the cycle has them (`cycle.preemption.post_filter`), and no plugin imports the cycle.
+    A Protocol because no plugin imports the cycle; implemented by the cycle (`cycle.preemption.post_filter`).
     """
 
     def status_of(self, node: str) -> Status:

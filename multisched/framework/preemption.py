@@ -80,7 +80,7 @@ class PlacedPods(Protocol):
     A pod with higher priority is more important, then the one that started earlier (source: kube-scheduler 1.36,
     util.MoreImportantPod).
 
-    Border: the state keeps them (`PodColumns`), and no plugin imports the state.
+    A Protocol because no plugin imports the state; implemented by the state (`PodColumns`).
     """
 
     rows: Rows
@@ -117,7 +117,7 @@ class DisplacementRule(Protocol):
     Answers are cached by plugin, by the rule's type and by the class of the pod. Whatever else the rule reads of the
     pod must be part of `mark`.
 
-    Border: a plugin implements it (`LowerPriority`), and the cycle imports no plugin.
+    A Protocol because the cycle imports no plugin; implemented by a plugin (`LowerPriority`).
     """
 
     mark: Hashable
@@ -185,7 +185,7 @@ class DryRun(Protocol):
     called again with a new dry run, which knows the results of the rows that have not changed since. So PostFilter must change
     nothing before the dry run has answered. The candidate with the lowest costs has been tested in the last step.
 
-    Border: the cycle implements it (`AttemptDryRun`), and no plugin imports the cycle.
+    A Protocol because no plugin imports the cycle; implemented by the cycle (`AttemptDryRun`).
     """
 
     node_count: int
@@ -244,7 +244,7 @@ class GroupVictims(msgspec.Struct, frozen=True):
 class MemberVictims(Protocol):
     """Chooses the victims for pods that start together, one pod after the other. Belongs to one search.
 
-    Border: a plugin implements it, which knows which pods may be evicted together.
+    A Protocol because the plugin that implements it knows which pods may be evicted together.
     """
 
     @property
@@ -270,7 +270,7 @@ class GroupDryRun(Protocol):
 
     A search yields at pauses, during which other pods may be placed. Its result was checked after the last pause.
 
-    Border: the cycle implements it (`GroupAttemptDryRun`), and no plugin imports the cycle.
+    A Protocol because no plugin imports the cycle; implemented by the cycle (`GroupAttemptDryRun`).
     """
 
     name: str
@@ -310,7 +310,7 @@ class NoPreemptions:
 class Victims(Protocol):
     """Pods that this process decided to evict and whose deletion the watch has not shown yet (`Pod.is_victim`).
 
-    Border: the shell decides when an eviction has ended (`Removals`), and no plugin imports the shell.
+    A Protocol because no plugin imports the shell; implemented by the shell (`Removals`), which decides when an eviction has ended.
     """
 
     version: int

@@ -95,7 +95,7 @@ class RepairBudget(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RepairMove(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One pod leaves one node, and its replacement goes to another."""
+    """Moves one pod: it is evicted from one node, and its replacement is placed on another."""
 
     pod: str
     """`namespace/name`"""
@@ -161,7 +161,7 @@ class RepairPlan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class RepairingPlugin(Plugin, Protocol):
     """A plugin that can plan which pods should move.
 
-    Border: a domain's plugin is one (`PeakForecast`), and callers import no domain.
+    A Protocol because callers import no domain; implemented by a domain's plugin (`PeakForecast`).
     """
 
     def plan_repair(self, cluster: RepairInput, request: RepairRequest) -> RepairPlan:

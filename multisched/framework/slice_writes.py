@@ -65,7 +65,7 @@ class SliceReply(msgspec.Struct, frozen=True):
 
 
 class SlicePorts(Protocol):
-    """What a domain needs to lend to, and to borrow from, domains of other processes. Border: the shell implements it."""
+    """What a domain needs to lend to, and to borrow from, domains of other processes. Implemented by the shell."""
 
     namespace: str
     """Of all SliceSets."""

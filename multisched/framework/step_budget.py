@@ -12,7 +12,7 @@ from typing import Protocol
 class StepBudget(Protocol):
     """The budget of the current step. There is one step at a time.
 
-    Border: the shell has the clock (`shell/step_clock.py`); simulations count the calls.
+    A Protocol because the shell reads the clock (`shell/step_clock.py`), and simulations count the calls.
     """
 
     def begin(self) -> None:

@@ -21,7 +21,7 @@ class PredictedUse(NamedTuple):
 class ForecastsUse(Protocol):
     """Predicts what pods use on rows.
 
-    Border: a domain's plugin does it (`PeakForecast`), and the plugin Loans imports no domain.
+    A Protocol because the plugin Loans imports no domain; implemented by a domain's plugin (`PeakForecast`).
     """
 
     def predicted_use(

@@ -21,7 +21,7 @@ class NotReviewedError(Exception):
 class AdmissionSource(Protocol):
     """Reviews quotas off the loop.
 
-    Border: the composition root has it, above `observe`.
+    A Protocol because `observe` does not import the composition root; implemented there.
     """
 
     async def review(self, body: bytes) -> bytes:

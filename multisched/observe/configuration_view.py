@@ -42,7 +42,7 @@ class ConfigurationView(msgspec.Struct, frozen=True):
 class ConfigurationSource(Protocol):
     """Returns the configuration.
 
-    Border: the shell has it (`ConfigurationWatch`), above `observe`.
+    A Protocol because `observe` does not import the shell; implemented there (`ConfigurationWatch`).
     """
 
     def configuration(self) -> ConfigurationView: ...

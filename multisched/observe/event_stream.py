@@ -29,7 +29,7 @@ STREAMS_PER_USER_MAX: Final = 12
 INTERVAL_S: Final = 1.0
 """Between two samples."""
 HEARTBEAT_S: Final = 15.0
-"""A comment is sent after so much silence, which keeps proxies from closing the connection."""
+"""A comment is sent after this much silence, which keeps proxies from closing the connection."""
 SLOW_S: Final = 10.0
 STREAM_S: Final = 240.0
 RETRY_MS: Final = 2_000
@@ -92,7 +92,7 @@ class EventStreams:
             await response.prepare(request)
             await response.write(f"retry: {RETRY_MS}\n\n".encode())
             await self._send(request, response)
-        except ConnectionError:  # the client is gone
+        except ConnectionError:  # the client has disconnected
             pass
         finally:
             self._users[user] -= 1

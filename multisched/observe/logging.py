@@ -101,7 +101,7 @@ class LineWriter:
             try:
                 self._drain()
             except (OSError, ValueError):
-                # The reader is gone (EPIPE) or the stream is closed, so nothing more can be reported.
+                # The reader has closed the pipe (EPIPE) or the stream is closed, so nothing more can be reported.
                 self._is_broken = True
                 self.dropped += len(self._lines)
                 self._lines.clear()

@@ -99,7 +99,7 @@ class NoNodeError(Exception):
 class NodesSource(Protocol):
     """Reads the node table in steps of a few milliseconds, bounded by the limits above.
 
-    Border: the shell has it (`ProgramNodes`), above `observe`.
+    A Protocol because `observe` does not import the shell; implemented there (`ProgramNodes`).
     """
 
     async def nodes(self, query: NodesQuery) -> NodesView:

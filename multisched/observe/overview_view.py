@@ -112,7 +112,7 @@ class FoundNames(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class OverviewSource(Protocol):
     """Reads a running program in steps of a few milliseconds.
 
-    Border: the shell has it (`ProgramOverview`), above `observe`.
+    A Protocol because `observe` does not import the shell; implemented there (`ProgramOverview`).
     """
 
     async def overview(self) -> Overview: ...

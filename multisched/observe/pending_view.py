@@ -53,7 +53,7 @@ class PendingView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class PendingSource(Protocol):
     """Counts the queues in steps of a millisecond.
 
-    Border: the shell has it (`ProgramPending`), above `observe`.
+    A Protocol because `observe` does not import the shell; implemented there (`ProgramPending`).
     """
 
     async def pending(self, *, group: str) -> PendingView:

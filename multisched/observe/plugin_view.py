@@ -14,7 +14,7 @@ from multisched.framework.views import ViewQuery
 class ViewSource(Protocol):
     """Makes documents off the loop.
 
-    Border: the shell has it (`ProgramViews`), above `observe`.
+    A Protocol because `observe` does not import the shell; implemented there (`ProgramViews`).
     """
 
     async def document(self, view: str, query: ViewQuery) -> bytes:

@@ -16,7 +16,7 @@ class ShownVictim(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     pod: str
     node: str
     state: str
-    """gone, ending, or there."""
+    """deleted, terminating, or present."""
 
 
 class ShownPreemptor(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -54,7 +54,7 @@ class PreemptionList(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class PreemptionsSource(Protocol):
     """Reads the preemptions of a running program.
 
-    Border: the shell has it (`ProgramPreemptions`), above `observe`.
+    A Protocol because `observe` does not import the shell; implemented there (`ProgramPreemptions`).
     """
 
     async def preemptions(self, *, plugin: str, limit: int) -> PreemptionList:

@@ -83,7 +83,7 @@ class NoDomainError(Exception):
 class QueueSource(Protocol):
     """Reads the queues; synchronous and bounded by `limit`.
 
-    Border: the shell has it (`ProgramQueues`), above `observe`.
+    A Protocol because `observe` does not import the shell; implemented there (`ProgramQueues`).
     """
 
     def queue(self, *, domain: str | None, limit: int) -> QueueView:

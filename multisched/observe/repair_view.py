@@ -27,7 +27,7 @@ class RepairSource(Protocol):
 
     All methods raise RepairRefusedError, and NotLeadingError for a domain that another replica leads.
 
-    Border: `whatif` has it (`RepairPlans`), above `observe`.
+    A Protocol because `observe` does not import `whatif`; implemented there (`RepairPlans`).
     """
 
     async def plan(self, request: RepairRequest) -> RepairPlan: ...

@@ -2,8 +2,8 @@
 
 Many pages read the same documents, at the same moment when something has changed. A document is recent enough for a
 request if its computation began after the request arrived, or after the latest overview was read: a page knows of no
-later change. Requests of one document are answered one after the other, in different turns of the event loop, so that a
-crowd does not keep the loop busy. Rights are checked before; a document is the same for all who may read it.
+later change. Requests are answered one after the other, each in a turn of the event loop of its own, so that the steps of two
+computations are never in the same turn. Rights are checked before; a document is the same for all who may read it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from typing import Final
 DOCUMENTS_KEPT: Final = 16
 """Documents that are kept while no request waits for them."""
 KEPT_S: Final = 2.0
-"""Without a further overview for so long, pages no longer follow it, and every request gets a new document."""
+"""If no overview was sent for this time, no page follows it, and every request gets a new document."""
 
 
 class _Document:
-    """One document, and who waits for it."""
+    """One document, and the requests that wait for it."""
 
     def __init__(self) -> None:
-        self.lock = asyncio.Lock()
         self.readers = 0
         self.began = 0
         """Number of the event that began its computation; 0: never computed."""
@@ -55,9 +54,8 @@ class SharedDocuments:
         self._documents[key] = document  # the last one now
         document.readers += 1
         try:
-            async with self._turn:  # requests that arrived together go on one by one
+            async with self._turn:
                 await asyncio.sleep(0)
-            async with document.lock:
                 if document.began < needed:
                     began = self._event()
                     document.body = await make()

@@ -196,7 +196,7 @@ class Entry(msgspec.Struct, eq=False):
     transitions: list[tuple[float, str, QueueState]] = msgspec.field(default_factory=list)
 
     def rank_by_itself(self) -> None:
-        """It leads no gang any more: QueueSort sees it by its own pod, since it came itself."""
+        """Sorts the entry by its own pod and time again, because it no longer leads a gang."""
         self.ranks_as, self.is_recovering, self.sort_key = None, False, None
 
     @property

@@ -22,10 +22,10 @@ from multisched.queueing.transitions import POPPED, QueueState
 from multisched.state.gang_roster import Gang, GangRoster
 
 STARTED: Final = "started"
-"""In place of a reason why members wait: the gang has started."""
+"""Value of `_Waiting.why` for a gang that has started."""
 
 
-_Asked = tuple[str, GangSpec | None, int]
+_Requirements = tuple[str, GangSpec | None, int]
 """A gang, its requirements, and how many members it lacks."""
 
 
@@ -34,7 +34,7 @@ class _Waiting(msgspec.Struct):
 
     entries: dict[str, Entry] = msgspec.field(default_factory=dict)
     lead: Entry | None = None
-    tried: tuple[_Asked, ...] | None = None
+    tried: tuple[_Requirements, ...] | None = None
     """The gang's requirements when members of it were last popped."""
     why: str | None = None
     """The reason why its members waited when they were last sorted; None: they must be sorted again."""
@@ -47,7 +47,7 @@ class _Waiting(msgspec.Struct):
     turns: int = 0
     """Number of its turns to reserve capacity."""
     failed_while_holding: bool = False
-    """Its last attempt held capacity in pauses, and failed."""
+    """Its last attempt held capacity during pauses, and failed."""
 
 
 class Turns(msgspec.Struct):
@@ -96,7 +96,7 @@ class GangEntries:
         return bool(self._changed)
 
     def changed(self, key: str) -> None:
-        """Notes that the gang's requirements or members may have changed."""
+        """Records that the gang's requirements or members may have changed."""
         if key in self._gangs:
             self._changed[key] = None
 
@@ -113,38 +113,40 @@ class GangEntries:
         waiting = self._gangs.get(key)
         if waiting is None:
             return True
-        has_waited = why == STARTED and waiting.since_s is not None  # it lost a member and got another one meanwhile
+        has_waited = (
+            why == STARTED and waiting.since_s is not None
+        )  # meanwhile a member was deleted and another one was added
         if waiting.why == why and not has_waited:
             return True
         waiting.why = why
         return False
 
-    def tries(self, entries: Iterable[Entry]) -> None:
+    def note_attempt(self, entries: Iterable[Entry]) -> None:
         """Records the current requirements of these entries' gangs at the start of their attempt."""
         for key in {key for one in entries if (key := self._gang_of.get(one.uid))}:
-            self._gangs[key].tried = self._asked(key)
+            self._gangs[key].tried = self._requirements_of(key)
             self._gangs[key].failed_while_holding = False
 
-    def asks_otherwise(self, key: str) -> bool:
+    def have_requirements_changed(self, key: str) -> bool:
         """Reports whether the gang's requirements, or its number of missing members, changed since members were last popped."""
         waiting = self._gangs.get(key)
-        return waiting is not None and waiting.tried != self._asked(key)
+        return waiting is not None and waiting.tried != self._requirements_of(key)
 
-    def are_redefined(self, uids: Iterable[str]) -> bool:
+    def have_objects_changed(self, uids: Iterable[str]) -> bool:
         """Reports whether objects of these members' gangs, or of gangs that start with them, changed since members were last popped."""
         for key in {key for uid in uids if (key := self._gang_of.get(uid))}:
-            tried, asked = self._gangs[key].tried or (), self._asked(key)
-            if [gang[:2] for gang in tried] != [gang[:2] for gang in asked]:
+            tried, now = self._gangs[key].tried or (), self._requirements_of(key)
+            if [gang[:2] for gang in tried] != [gang[:2] for gang in now]:
                 return True
         return False
 
     def is_outdated(self, entry: Entry) -> bool:
         """Reports whether the member's attempt used requirements of its gang that have changed."""
-        return (self.must_start_together(entry.uid) or self.has_topology(entry)) and self.asks_otherwise(
+        return (self.must_start_together(entry.uid) or self.has_topology(entry)) and self.have_requirements_changed(
             self.key_of(entry)
         )
 
-    def _asked(self, key: str) -> tuple[_Asked, ...]:
+    def _requirements_of(self, key: str) -> tuple[_Requirements, ...]:
         """Returns the requirements of the gang and of those that start with it."""
         gangs = (self._roster.gang(one) for one in self._roster.together_with(key))
         return tuple((gang.key, gang.spec, gang.lacks) for gang in gangs if gang is not None)
@@ -215,7 +217,7 @@ class GangEntries:
     def why_not_yet(self, key: str) -> str:
         return STARTED if self._roster.has_started(key) else self._roster.why_not_yet(key)
 
-    def own(self, key: str) -> list[Entry]:
+    def entries_of(self, key: str) -> list[Entry]:
         """Returns the entries of this gang only."""
         waiting = self._gangs.get(key)
         return [] if waiting is None else list(waiting.entries.values())
@@ -265,7 +267,7 @@ class GangEntries:
         return entry.pod.spec.priority > (lead.ranks_as or lead.pod).spec.priority
 
     def step_back(self, entry: Entry) -> None:
-        """Ends the entry's lead, if it is the lead."""
+        """Makes the entry a normal member, if it is the lead."""
         key = self._gang_of.get(entry.uid, "")
         if key:
             self._step_back(self._gangs[key], entry, key)
@@ -277,7 +279,7 @@ class GangEntries:
             self.changed(key)
 
     def note_recovering(self, entry: Entry) -> bool:
-        """Reports whether this lead's gang is partly placed: such gangs go before gangs with no member placed."""
+        """Reports whether this lead's gang is partly placed: such gangs are tried before gangs without placed members."""
         key = self._gang_of.get(entry.uid, "")
         gang = self._roster.gang(key)
         if gang is None or not gang.placed_count:
@@ -286,7 +288,9 @@ class GangEntries:
         return True
 
     def note_failed_while_holding(self, uid: str) -> None:
-        """Records that an attempt of the pod's gang held capacity and failed. Partly placed gangs are exempt: they go before others."""
+        """Records that an attempt of the pod's gang held capacity and failed. Partly placed gangs are exempt, because they are tried
+        first.
+        """
         key = self._gang_of.get(uid, "")
         for one in self._roster.together_with(key) if key else ():
             gang, waiting = self._roster.gang(one), self._gangs.get(one)
@@ -294,7 +298,7 @@ class GangEntries:
                 waiting.failed_while_holding = True
 
     def has_failed_while_holding(self, uid: str) -> bool:
-        """Reports what `note_failed_while_holding` has recorded since the gang's last attempt."""
+        """Reports whether `note_failed_while_holding` was called since the gang's last attempt began."""
         waiting = self._gangs.get(self._gang_of.get(uid, ""))
         return waiting is not None and waiting.failed_while_holding
 
@@ -337,7 +341,7 @@ class GangEntries:
         self._wait(key, now_s)
 
     def start(self, key: str) -> None:
-        """Handles that the gang has started: it has no lead and does not wait."""
+        """Handles the start of the gang: from now on it has no lead and does not wait."""
         waiting = self._gangs[key]
         if waiting.lead is not None:
             waiting.lead.rank_by_itself()
@@ -423,7 +427,7 @@ def queued_gang(roster: GangRoster, members: Sequence[QueuedPod], gang_of: Mappi
 
 
 def _importance(entry: Entry) -> tuple[int, float, str]:
-    """Sorts members the same in every attempt, so that an unchanged gang gets the same message."""
+    """Returns the sort key of a member: the same in every attempt, so that an unchanged gang gets the same message."""
     return -entry.pod.spec.priority, entry.added_s, entry.pod.name
 
 

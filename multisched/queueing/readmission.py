@@ -145,15 +145,15 @@ class Readmission:
             if not self._gangs.is_sorted(key, why):
                 if why == STARTED:
                     self._gangs.start(key)
-                for entry in self._gangs.own(key):
+                for entry in self._gangs.entries_of(key):
                     if entry.state not in POPPED:
                         self._sort(entry, why, now_s, tally)
-            if self._gangs.asks_otherwise(key):
+            if self._gangs.have_requirements_changed(key):
                 self._try_anew(key, now_s, tally)
 
     def _try_anew(self, key: str, now_s: float, tally: MovedCounts) -> None:
         """Requeues the gang's unschedulable entries, because its requirements have changed since they were refused."""
-        for entry in self._gangs.own(key):
+        for entry in self._gangs.entries_of(key):
             if entry.state is QueueState.UNSCHEDULABLE:
                 self.requeue(entry, Requeue.AFTER_BACKOFF, SORTED, now_s, tally)
 
@@ -170,7 +170,7 @@ class Readmission:
         tried. Also begins or ends a gang's turn to reserve capacity, and then tries that gang.
         """
         for key in self._gangs.overdue(now_s):
-            for entry in self._gangs.own(key):
+            for entry in self._gangs.entries_of(key):
                 if entry.state in (QueueState.GATED, QueueState.UNSCHEDULABLE):
                     self.requeue(entry, Requeue.AT_ONCE, OVERDUE, now_s, tally)
         if key := self.reservations.change(now_s):
@@ -198,7 +198,7 @@ class Readmission:
                 return [entry]
             if not self._gangs.must_start_together(entry.uid):
                 self._states.pop(entry, now_s)
-                self._gangs.tries((entry,))
+                self._gangs.note_attempt((entry,))
                 return [entry]
             lead = self._gangs.lead_of(entry)
             if lead is None:
@@ -211,7 +211,7 @@ class Readmission:
             for one in entries:
                 one.was_flushed = entry.was_flushed
                 self._states.pop(one, now_s)
-            self._gangs.tries(entries)
+            self._gangs.note_attempt(entries)
             return entries
         return []
 

@@ -29,7 +29,7 @@ FULL: Final = 0.8
 """A round counts as load if so large a share of the width was in flight."""
 ROUND_ANSWERS_MIN: Final = 8
 PROBE_ROUNDS: Final = 20
-"""After so many rounds under load, one round at half the width measures the unloaded latency again."""
+"""After this many rounds under load, one round at half the width measures the unloaded latency again."""
 FIRST_PROBE_ROUNDS: Final = 3
 """The same before the first probe, if requests wait for each other: the unloaded latency was never measured."""
 LOWER: Final = 0.9
@@ -58,7 +58,7 @@ class AdaptiveWidth:
     """
 
     def __init__(self, bounds: Bounds, calm: int) -> None:
-        """`calm`: so many requests in flight are no load. Their latency is the unloaded one; only refusals lower the width further."""
+        """`calm`: this many requests in flight are no load. Their latency is the unloaded one; only refusals lower the width further."""
         self.width = GROWTH * calm
         self._calm = float(calm)
         self._unloaded_s = math.inf

@@ -21,7 +21,7 @@ from multisched.shell.workers.background_threads import in_worker_thread
 
 VIEWS_MAX: Final = 2
 """Documents built concurrently."""
-ASKERS_MAX: Final = 8
+QUERIES_MAX: Final = 8
 """Requests in progress or waiting; further ones are refused with 429."""
 
 
@@ -36,35 +36,35 @@ class ProgramViews:
         self._find_leader = find_leader
         self._in_thread = in_thread
         self._places = anyio.Semaphore(VIEWS_MAX)
-        self._askers = 0
+        self._queries = 0
 
     async def document(self, view: str, query: ViewQuery) -> bytes:
         """See `ViewSource`."""
         worker, plugin = self._plugin(view, query.options.get("domain", ""))
         require_led(self._find_leader, worker.name)
-        if self._askers >= ASKERS_MAX:
-            raise NoViewError("too many questions at once; ask again in a moment", status=429)
+        if self._queries >= QUERIES_MAX:
+            raise NoViewError("too many queries at once; retry in a moment", status=429)
 
-        self._askers += 1
+        self._queries += 1
         try:
             async with self._places:
                 ports = ViewPorts(self._program.clock, self._program.router.rows_of(worker).rows.copy())
                 make = await plugin.show(query, ports)
                 return await self._in_thread(lambda: orjson.dumps(make()))
         finally:
-            self._askers -= 1
+            self._queries -= 1
 
     def _plugin(self, view: str, domain: str) -> tuple[DomainWorker, ViewedPlugin]:
         """Raises NoViewError."""
         found = [(worker, plugin) for worker, plugin in self._viewed() if plugin.view == view]
         if not found:
-            raise NoViewError(f"no plugin here shows {view}")
+            raise NoViewError(f"no plugin serves the view {view}")
         chosen = [one for one in found if domain in ("", one[0].name)]
         names = ", ".join(worker.name for worker, _ in found)
         if not chosen:
-            raise NoViewError(f"domain {domain} shows no {view}; it is shown by {names}")
+            raise NoViewError(f"domain {domain} does not serve the view {view}; these domains do: {names}")
         if len(chosen) > 1:
-            raise NoViewError(f"several domains show this view; name one of them: {names}", status=422)
+            raise NoViewError(f"several domains serve this view; name one of them: {names}", status=422)
         return chosen[0]
 
     def _viewed(self) -> Iterator[tuple[DomainWorker, ViewedPlugin]]:

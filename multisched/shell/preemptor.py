@@ -66,7 +66,7 @@ class VictimDomain(Protocol):
     """The domain of a victim."""
 
     def preempt_placed(self, uid: str, plugin: str) -> bool:
-        """Turns back a pod of this domain whose bind has not been sent. Returns False for other pods."""
+        """Cancels the bind of a pod of this domain, if it was not sent yet. Returns False for other pods."""
         ...
 
 

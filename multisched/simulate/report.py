@@ -70,8 +70,8 @@ def verdict_of(figure: str, values: Mapping[str, float], unit: str = "", *, most
     best, last = order[0], order[-1]
     shown = {name: f"{value:.3g}{unit}" for name, value in values.items()}
     if shown[best] == shown[last]:
-        who = f"Policy {best} has" if len(order) == 1 else f"All {len(order)} policies have the same"
-        return f"{who} {figure}: {shown[best]}."
+        subject = f"Policy {best} has" if len(order) == 1 else f"All {len(order)} policies have the same"
+        return f"{subject} {figure}: {shown[best]}."
     return f"Policy {best} has the {'highest' if most else 'lowest'} {figure}: {shown[best]}; {last} has {shown[last]}."
 
 

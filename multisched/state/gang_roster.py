@@ -19,11 +19,11 @@ from multisched.model.gang import LEVELS_MAX, TIMEOUT_S, GangApi, GangSpec, Memb
 from multisched.model.objects import Pod
 
 FINISHED_MAX: Final = 100_000
-"""Finished members remembered over all gangs: the oldest are dropped."""
+"""Limit, over all gangs, of remembered finished members: the oldest are dropped."""
 DEPARTED_MAX: Final = 10_000
-"""Placed members remembered, over all gangs, that disappeared without having been deleted: they may have succeeded."""
+"""Limit, over all gangs, of remembered placed members that left the watch without being deleted: they may have succeeded."""
 NAMED_MAX: Final = 4
-"""Members, schedulers or minimums that a message names."""
+"""Maximum number of members, schedulers or minimums in a message."""
 NO_TERMS: Final = "no member says how many start together"
 DESCRIBED: Final = (GangApi.KUBERNETES, GangApi.SCHEDULER_PLUGINS, GangApi.SIGS)
 """APIs in which a PodGroup of this API group holds a gang's requirements."""
@@ -40,7 +40,7 @@ class GangMember(msgspec.Struct):
     node: str = ""
     """The node it is bound to or assumed on; empty for a pending one."""
     is_bound: bool = False
-    """The watch has shown it there."""
+    """The watch has shown the pod on the node."""
     is_tentative: bool = False
     """Assumed by an attempt in progress, which may forget it: it counts as placed, but not as started."""
     is_deleting: bool = False
@@ -155,7 +155,7 @@ class Gang:
 
     @property
     def problem(self) -> str:
-        """Why it cannot start, whichever members are added; empty for a valid gang."""
+        """Why it cannot start even if members are added; empty for a valid gang."""
         if self.object_problem:
             return self.object_problem
         if len(self.schedulers) > 1:
@@ -261,7 +261,7 @@ class GangRoster:
         self._finished_uids: dict[str, str] = {}
         """NAMESPACE/NAME -> uid of the finished pods that exist in the API server."""
         self._departed: dict[str, None] = {}
-        """uids of placed members of started gangs that disappeared without having been deleted, oldest first. The watch of
+        """uids of placed members of started gangs that left the watch without being deleted, oldest first. The watch of
         running pods does not show how they ended, and may be ahead of the watch of succeeded pods.
         """
         self.on_first: Callable[[], None] = _ignore
@@ -396,7 +396,7 @@ class GangRoster:
         self.remove(pod.uid)
         if pod.uid in self._departed:
             del self._departed[pod.uid]
-            # The gang ended with this member only because its success was not known yet.
+            # The gang counted as ended only because the success of this member was not known yet.
             gang.has_started |= not gang.owners or _owner_uid(pod) in gang.owners
         self._finished[pod.uid] = gang.key, pod.key
         self._finished_uids[pod.key] = pod.uid
@@ -545,7 +545,7 @@ class GangRoster:
         found = (self._objects.get((api, gang.key)) for api in gang.apis)
         gang.described, gang.object_problem = next((one for one in found if one is not None), (None, ""))
         if gang.spec != before:
-            gang.refusal = ""  # it was about the old requirements
+            gang.refusal = ""  # it applied to the old requirements
         if gang.bound:
             _note_start(gang, is_foreign=before is None)
 

@@ -1,4 +1,4 @@
-"""Judges reclaims by the rules of quotas alone: by whom, from whom, how much, and whether one undoes another.
+"""Judges reclaims by the rules of quotas alone: claims, victims, amounts, and whether one reclaim undoes another.
 
 A leaf under its min reclaims what others have borrowed. A pod counts as borrowed as a whole, and so does a gang that is evicted
 whole, so a leaf may end below its min after its last borrowed pod was evicted. `reclaim_faults` judges one reclaim by the state
@@ -57,20 +57,26 @@ def reclaim_faults(
     own = usage.tree.leaf_of(claim.namespace)
     others = [victim for victim in victims if usage.tree.leaf_of(victim.namespace) is not own]
     faults = [*_beyond_min(usage, claim, others), *_not_lent(usage, claim, others), *_undone(usage, claim, others)]
-    return faults or list(_in_vain(usage, claim, victims, suffices)) or list(_needless(usage, claim, victims, suffices))
+    return (
+        faults
+        or list(_insufficient(usage, claim, victims, suffices))
+        or list(_needless(usage, claim, victims, suffices))
+    )
 
 
 def may_be_reclaimed(usage: Usage, claim: QuotaClaim, pods: Sequence[Victim]) -> list[Victim]:
     """Returns as many of these pods as the rules allow the claim to reclaim, one after the other; none if it is not entitled."""
     left, now, going = list(pods), usage.copy(), list[Victim]()
-    while (victim := next((one for one in _small_first(left) if _may_go(usage, now, claim, one)), None)) is not None:
+    while (
+        victim := next((one for one in _small_first(left) if _may_be_evicted(usage, now, claim, one)), None)
+    ) is not None:
         left.remove(victim)
         going.append(victim)
         now.add(victim.namespace, victim.requests, -1)
     return going
 
 
-def _may_go(usage: Usage, now: Usage, claim: QuotaClaim, victim: Victim) -> bool:
+def _may_be_evicted(usage: Usage, now: Usage, claim: QuotaClaim, victim: Victim) -> bool:
     levels = _apart(usage, claim.namespace, victim.namespace)
     has_right = all(usage.stays_within_min(level, claim.requests) for level in levels)
     return bool(levels) and has_right and _is_lent(now, claim, victim)
@@ -142,16 +148,18 @@ def _names(level: Level, resource: str) -> bool:
 
 
 def _undone(usage: Usage, claim: QuotaClaim, others: Sequence[Victim]) -> Iterator[str]:
-    """Checks that no victim is entitled to come back while the claim's leaf is over its min; a gang comes back as one."""
+    """Checks that no victim could reclaim quota from the claim: it is not entitled to its requests while the claim's leaf is over its min.
+
+    The members of a gang are counted together."""
     own, after = usage.tree.leaf_of(claim.namespace), _after(usage, others)
     after.add(claim.namespace, claim.requests)
     for victim in map(_as_one, _units(others)):
         gives = own is not None and any(after.over_min(own, r) > 0 for r, n in victim.requests.items() if n > 0)
         if gives and after.is_entitled(victim.namespace, victim.requests):
-            yield f"{victim.key} is evicted for {claim.key}, but is entitled to come back for it"
+            yield f"{victim.key} is evicted for {claim.key}, but could then reclaim quota from it"
 
 
-def _in_vain(usage: Usage, claim: QuotaClaim, victims: Sequence[Victim], suffices: Suffices) -> Iterator[str]:
+def _insufficient(usage: Usage, claim: QuotaClaim, victims: Sequence[Victim], suffices: Suffices) -> Iterator[str]:
     """Checks that the evictions suffice: every level stays within max, and the claim has room."""
     excesses = _after(usage, victims).excesses_with(claim.namespace, claim.requests)
     if excesses or not suffices(victims):

@@ -5,8 +5,8 @@ refuses all requests and its clock is stopped. Trials use the real cycle, so tha
 do. `ClusterSnapshot.of` copies the state of a running program in one synchronous step on its loop. The sandbox is then
 built from it anywhere, for instance in a thread. Plugins that have learned something export it (`StateExportPlugin`).
 `DumpedCluster` reads the output of `kubectl get -o json` with the copy's own decoder, which knows the relevant
-annotations. A sandbox does not know the responses to plugins' requests; it names these plugins. Nor does it know the
-results of Permit and bind, or which devices a pod being bound was given.
+annotations. A sandbox does not know the responses to plugins' requests; it names these plugins. It also does
+not know the results of Permit and bind, or which devices were allocated to a pod whose bind is in flight.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ def trial(
 ) -> Iterator[SchedulerSandbox]:
     """Yields a sandbox for a thread of a running program, and frees it at the end, so that other threads never wait for long.
 
-    Its objects refer to one another: a garbage collection would find and free them all in one go, for half a second with 100,000 pods.
+    Its objects refer to one another. A garbage collection would free them all at once, which takes half a second with 100,000 pods.
     """
     with only_errors_of_trial(), no_collection():
         sandbox = SchedulerSandbox(configuration, snapshot, registry)
@@ -392,7 +392,7 @@ class SchedulerSandbox:
     def gang_of(self, pod: Pod) -> QueuedGang | None:
         """Returns the pod, as given, and those that are tried with it; None for a pod that is tried alone.
 
-        Pods that a trial has placed already, because they are in front of it, are not tried again.
+        Pods that a trial has already placed, because they are before it in the queue, are not tried again.
         """
         gangs = self.cache.gangs
         key = gangs.key_of(pod.uid)
@@ -443,7 +443,7 @@ class SchedulerSandbox:
         if pod.malformed or pod.spec.unsupported:
             return None
         placed = self.cache.placed(pod.uid)
-        if placed is not None:  # a member of its gang was in front, so it was placed with that one
+        if placed is not None:  # a member of its gang was before it in the queue, and both were placed together
             return placed.node
         with self._as_member(pod):
             if not self.gate(worker, pod).is_success:
@@ -506,7 +506,7 @@ class SchedulerSandbox:
         note_gang(self.cache.gangs, kind, None, item)
 
     def _catch_up(self, kind: ObjectKind) -> None:
-        """Lets the plugins that read the kind count everything, as a running program does in the background."""
+        """Makes the plugins that read the kind count everything; a running program does this in the background."""
         for worker in self.program.router.workers():
             for built in worker.plugins.built:
                 if implements(built.plugin, CatchUpPlugin) and kind in traits_of(built.plugin).reads_objects:
@@ -550,7 +550,7 @@ def _answered(running: Generator[Sequence[RemoteRequest] | Pause, Any, R]) -> tu
 
 
 class _CountedSteps:
-    """Steps that end after a number of evaluations, because the sandbox's clock stands still. So the same question gets the same answer.
+    """Ends steps after a number of evaluations, because the sandbox's clock is stopped. So equal trials have equal results.
 
     An attempt may take `cycle.effort.PAUSES_MAX` steps, and makes 10,000 evaluations in these.
     """
@@ -565,7 +565,7 @@ class _CountedSteps:
         self._evaluations += 1
         if self._evaluations <= EVALUATIONS_MAX:
             return False
-        self._evaluations = 0  # the caller goes on after the pause, without `begin`
+        self._evaluations = 0  # the caller continues after the pause, without `begin`
         return True
 
     async def rest(self) -> None:
@@ -573,7 +573,7 @@ class _CountedSteps:
 
 
 class _NoNetwork:
-    """Refuses all requests: a sandbox must not write, and need not read."""
+    """Refuses all requests: a sandbox must not write, and does not need to read."""
 
     async def request(self, method: str, path: str, **how: Any) -> Response:
         raise ConnectFailedError(f"{method} {path}: a sandbox has no network")

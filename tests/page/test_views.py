@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 ROOT: Final = Path(__file__).parents[2]
 FULL: Final = "forecast%2Funschedulable%2FNodeResourcesFit"
-RECLAIM: Final = r"The last reclaims.*root\.team-blue.*team-red/.*cores cpu.*done, \d+ of \d+ gone"
+RECLAIM: Final = r"The last reclaims.*root\.team-blue.*team-red/.*cores cpu.*done, \d+ of \d+ deleted"
 VIEWS: Final = {
     "overview": ("", (r"leading", r"pods/s", r"The latest decisions", r"1 unschedulable", r"API server: 0 throttled")),
     "pending": ("pending", (r"NodeResourcesFit", r"Insufficient cpu", r"ElasticQuota", r"max 8")),

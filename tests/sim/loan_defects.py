@@ -17,7 +17,7 @@ from multisched.plugins.loans.loan_ledger import LoanLedger
 from multisched.plugins.loans.loans import Loans
 from multisched.plugins.loans.on_loan import OnLoan
 from multisched.plugins.loans.pools import NO_TRIAL, Pool, Trial
-from multisched.plugins.loans.recalls import LOAN_NOTICE, Recalls, Told
+from multisched.plugins.loans.recalls import LOAN_NOTICE, Notice, Recalls
 from multisched.plugins.loans.terms import LoanTerms
 from multisched.plugins.loans.victims import Unit
 from tests.sim.defects import defect, put
@@ -49,9 +49,9 @@ def evicted_pods_hold_nothing() -> None:
     """Room on loan is added back when an eviction is sent."""
     genuine = Recalls.evicted
 
-    def evicted(self: Recalls, told: Told, now_s: float) -> None:
-        genuine(self, told, now_s)
-        self._ledger.release(told.pod.uid)
+    def evicted(self: Recalls, notice: Notice, now_s: float) -> None:
+        genuine(self, notice, now_s)
+        self._ledger.release(notice.pod.uid)
 
     put(Recalls, "evicted", evicted)
 
@@ -151,21 +151,21 @@ def retries_forget_the_need() -> None:
 
 @defect
 def evictions_do_not_wait_for_the_notice() -> None:
-    """A pod is due as soon as it was told."""
-    put(Told, "is_due", lambda self, now_s: self.is_written)
+    """A pod is due as soon as its notice is written."""
+    put(Notice, "is_due", lambda self, now_s: self.is_written)
 
 
 @defect
 def notices_run_from_the_recall() -> None:
-    """The notice counts from when its pod was chosen, not from when it was told."""
-    genuine = _Writes._tell
+    """The notice counts from when its pod was chosen, not from when the notice was written."""
+    genuine = _Writes._write
 
-    async def tell(self: _Writes, told: Told) -> None:
-        chosen_s = told.since_s
-        await genuine(self, told)
-        told.since_s = chosen_s
+    async def write(self: _Writes, notice: Notice) -> None:
+        chosen_s = notice.since_s
+        await genuine(self, notice)
+        notice.since_s = chosen_s
 
-    put(_Writes, "_tell", tell)
+    put(_Writes, "_write", write)
 
 
 @defect
@@ -175,7 +175,7 @@ def refused_notices_count_as_given() -> None:
 
 
 @defect
-def processes_that_do_not_lead_tell_pods() -> None:
+def processes_that_do_not_lead_choose_pods() -> None:
     """A standby process chooses pods in its memory, and goes on with them when it takes over."""
     genuine = Recalls.follow
     put(Recalls, "follow", lambda self, *, leads, now_s: genuine(self, leads=True, now_s=now_s))
@@ -183,38 +183,38 @@ def processes_that_do_not_lead_tell_pods() -> None:
 
 @defect
 def loan_notices_of_a_former_leader_are_lost() -> None:
-    """A process that takes over does not know which pods were told."""
+    """A process that takes over does not know which pods have a notice."""
     put(Recalls, "adopt", lambda self, pool, loan, row, now_s: None)
 
 
 @defect
 def forged_loan_notices_are_believed() -> None:
     """A notice that a user has written counts at any time."""
-    genuine = Recalls._tell
+    genuine = Recalls._give
 
-    def tell(self: Recalls, pod: Pod, row: int, loan: LoanTerms, why: str, now_s: float) -> None:
+    def give(self: Recalls, pod: Pod, row: int, loan: LoanTerms, why: str, now_s: float) -> None:
         genuine(self, pod, row, loan, why, now_s)
-        until_s, told = recalls._notice_s(pod), self.told[pod.uid]
-        if LOAN_NOTICE in pod.annotations and until_s is not None and not told.is_written:
-            told.since_s = min(now_s, until_s - told.returns.notice_s)
-            told.is_written = told.since_s < now_s
+        until_s, notice = recalls._notice_s(pod), self.notices[pod.uid]
+        if LOAN_NOTICE in pod.annotations and until_s is not None and not notice.is_written:
+            notice.since_s = min(now_s, until_s - notice.returns.notice_s)
+            notice.is_written = notice.since_s < now_s
 
-    put(Recalls, "_tell", tell)
+    put(Recalls, "_give", give)
 
 
 @defect
 def withdrawn_loan_notices_are_carried_out() -> None:
     """The annotation is removed, and the pod is evicted."""
-    genuine = Recalls.kept
+    genuine = Recalls.withdraw_unneeded
 
-    def kept(self: Recalls, now_s: float) -> list[Told]:
+    def withdraw_unneeded(self: Recalls, now_s: float) -> list[Notice]:
         found = genuine(self, now_s)
-        for told in found:
-            told.is_chosen = True
-            self.told[told.pod.uid] = told
+        for notice in found:
+            notice.is_chosen = True
+            self.notices[notice.pod.uid] = notice
         return found
 
-    put(Recalls, "kept", kept)
+    put(Recalls, "withdraw_unneeded", withdraw_unneeded)
 
 
 @defect
@@ -236,8 +236,8 @@ def new_leaders_leave_gangs_in_part() -> None:
 
     def adopt(self: Recalls, pool: Pool, loan: LoanTerms, row: int, now_s: float) -> None:
         genuine(self, pool, loan, row, now_s)
-        for told in self.told.values():
-            told.is_chosen = False
+        for notice in self.notices.values():
+            notice.is_chosen = False
 
     put(Recalls, "adopt", adopt)
 
@@ -261,7 +261,7 @@ def most_work_is_lost() -> None:
 @defect
 def budgets_of_pods_on_loan_are_ignored() -> None:
     """Pods are deleted against their budgets as soon as their notice ends."""
-    put(Told, "overdue_s", property(lambda self: self.due_s))
+    put(Notice, "overdue_s", property(lambda self: self.due_s))
 
 
 @defect

@@ -62,8 +62,8 @@ SLICED = {name for name, one in DEFECTS.items() if one.__module__ == slice_defec
 """Defects that `tests.sim.slices` plays: they need several processes."""
 SHARED = {name for name, one in DEFECTS.items() if one.__module__ == quota_room_defects.__name__}
 """Defects that `tests.sim.quota_room` plays."""
-SEEDS_MAX = 48
-"""Default number of seeds after which a defect counts as not caught."""
+SEEDS_MAX = 16
+"""Default number of seeds after which a defect counts as not caught. A hunt through 48 can take half an hour."""
 
 FIRST: dict[str, int] = {
     "active_deadlines_count_from_the_creation": 802,
@@ -75,7 +75,7 @@ FIRST: dict[str, int] = {
     "answers_of_plugins_are_not_read": 300,
     "arrivals_of_the_lender_recall_nothing": 1100,
     "assumed_pods_are_not_charged_to_leaves": 0,
-    "assumed_pods_keep_their_size": 1,
+    "assumed_pods_keep_their_size": 11,
     "assumed_pods_miss_the_next_tree": 1000,
     "attempts_await_no_events": 1,
     "attempts_end_with_one_spare_member": 300,
@@ -90,7 +90,7 @@ FIRST: dict[str, int] = {
     "breakers_never_close": 801,
     "breakers_never_open": 800,
     "broken_trees_lift_all_quotas": 120,
-    "budgets_ignored": 5,
+    "budgets_ignored": 2,
     "budgets_of_pods_on_loan_are_ignored": 1100,
     "cancelled_members_count_at_the_barrier": 1000,
     "cards_are_shared_by_any_number": 301,
@@ -102,7 +102,7 @@ FIRST: dict[str, int] = {
     "conflict_is_refusal": 102,
     "conflicted_pods_dropped": 21,
     "containers_share_the_same_room": 702,
-    "cordons_ignored": 2,
+    "cordons_ignored": 1,
     "corrected_annotations_are_no_change": 500,
     "counts_of_units_are_lost_after_a_restart": 800,
     "deleted_nodes_requeue_no_spread": 22,
@@ -150,7 +150,7 @@ FIRST: dict[str, int] = {
     "gangs_start_without_their_group": 106,
     "gangs_wait_for_ever": 100,
     "gated_members_of_started_gangs_stay": 1000,
-    "gates_open": 53,
+    "gates_open": 2,
     "half_written_notices_count_as_begun_evictions": 600,
     "headroom_is_ignored": 1101,
     "holds_are_lost_after_a_restart": 1100,
@@ -159,10 +159,9 @@ FIRST: dict[str, int] = {
     "labels_left_out_of_parked_classes": 4,
     "labels_of_units_are_not_written": 801,
     "last_retries_go_first": 1101,
-    "late_refusals_keep_their_victims": 2,
     "later_members_pass_the_barrier": 1000,
     "lease_not_checked_before_bind": 9,
-    "lease_released_too_early": 1,
+    "lease_released_too_early": 10,
     "leases_of_others_need_no_list": 0,
     "leaves_alone_have_a_max": 122,
     "leaving_pods_hold_nothing": 1101,
@@ -182,14 +181,14 @@ FIRST: dict[str, int] = {
     "models_of_cards_are_ignored": 600,
     "most_work_is_lost": 1101,
     "needs_of_deleted_pods_stay": 1101,
-    "new_leaders_leave_gangs_in_part": 1103,
+    "new_leaders_leave_gangs_in_part": 1101,
     "new_leaders_use_lists_from_before_their_lease": 103,
     "new_members_leave_the_lead_parked": 227,
     "new_message_counts_as_repeat": 3,
     "new_tolerations_reach_no_pending_pod": 504,
     "no_forget_after_failure": 1,
     "no_gang_gets_a_turn": 448,
-    "no_list_before_leading": 0,
+    "no_list_before_leading": 37,
     "no_pod_reclaims": 122,
     "no_recheck_at_commit": 1,
     "no_synthetic_delete": 14,
@@ -199,7 +198,7 @@ FIRST: dict[str, int] = {
     "nodes_are_seen_while_binds_are_in_flight": 220,
     "nominated_pods_count_nowhere": 122,
     "nominated_room_given_away": 2,
-    "not_found_is_bound": 1,
+    "not_found_is_bound": 2,
     "nothing_is_kept_for_borrowers": 107,
     "nothing_of_quotas_is_kept": 1,
     "notices_end_at_once": 600,
@@ -230,7 +229,7 @@ FIRST: dict[str, int] = {
     "pods_that_end_slowly_give_their_cards_at_once": 300,
     "pods_under_quotas_do_not_wait_for_claims": 3,
     "ports_ignored": 2,
-    "processes_that_do_not_lead_tell_pods": 1101,
+    "processes_that_do_not_lead_choose_pods": 1101,
     "protected_training_is_evicted": 600,
     "quarantine_ignores_namespaces": 9,
     "quarantine_never_ends": 9,
@@ -241,7 +240,7 @@ FIRST: dict[str, int] = {
     "quotas_of_cpu_alone": 180,
     "raised_offers_are_reserved_when_they_are_seen": 100,
     "rates_are_ignored": 800,
-    "read_once_after_unknown": 0,
+    "read_once_after_unknown": 1,
     "reclaim_beyond_the_min": 122,
     "reclaim_evicts_all_tried": 108,
     "reclaim_takes_one_too_few": 122,
@@ -265,7 +264,7 @@ FIRST: dict[str, int] = {
     "restarts_forget_unserved_pods": 300,
     "retries_forget_the_need": 1100,
     "returned_gangs_are_evicted_at_once": 601,
-    "roles_left_out_of_the_signature": 0,
+    "roles_left_out_of_the_signature": 4,
     "room_for_a_waiting_gang_is_lent_again": 1108,
     "room_for_one_member_more": 201,
     "rows_not_checked_at_commit": 24,
@@ -274,7 +273,6 @@ FIRST: dict[str, int] = {
     "seen_before_the_last_binds_end": 200,
     "selectors_ignored": 1,
     "shares_are_ignored": 1100,
-    "shorter_flushes_ignored_for_parked_pods": 222,
     "slots_of_a_card_are_whole_cards": 300,
     "some_of_a_gang_are_enough": 100,
     "spread_ignored": 1,
@@ -300,7 +298,6 @@ FIRST: dict[str, int] = {
     "undone_members_are_waited_for": 321,
     "undone_members_stay_missing": 303,
     "units_are_ordered_by_score": 800,
-    "unknown_binds_forgotten_when_refused": 57,
     "unknown_is_bound": 1,
     "unsent_binds_not_rechecked": 5,
     "unserved_pods_refuse_nothing": 306,
@@ -323,6 +320,9 @@ FIRST: dict[str, int] = {
 
 UNSHOWN = frozenset(
     {
+        "unknown_binds_forgotten_when_refused",  # tests/unit/cycle/test_bind_outcome.py catches it
+        "shorter_flushes_ignored_for_parked_pods",  # tests/unit/queueing/test_pod_queue.py catches it
+        "late_refusals_keep_their_victims",  # tests/unit/cycle/preemption/test_dry_run.py catches it
         "claims_are_taken_from_the_watch",  # tests/unit/plugins/loans/slices/test_slice_protocol.py catches it
         # Seed 2 did before offers rose at regular looks only.
         "only_bound_pods_are_charged",

@@ -25,7 +25,7 @@ def notices_end_at_once() -> None:
 
 @defect
 def evictions_need_no_notice_on_all_members() -> None:
-    """The deadline counts although a member was not told."""
+    """The deadline counts although a member has no notice."""
     put(Given, "ready_s", lambda self, pods, now_s, notice_s: self.notice.deadline_s)
 
 
@@ -45,9 +45,9 @@ def half_written_notices_count_as_begun_evictions() -> None:
 
     def adopt(self: GangNotices, gang: str, found: GangNotice, pods: Iterable[Pod], now_s: float) -> Given:
         assert found.notice is not None
-        told = {pod.uid: found.notice.issued_s for pod in pods if pod.uid not in found.lacking}
-        has_begun = now_s >= found.notice.deadline_s and len(told) < found.notice.pods
-        self.given[gang] = given = Given(found.notice, told, is_evicting=has_begun)
+        written_s = {pod.uid: found.notice.issued_s for pod in pods if pod.uid not in found.lacking}
+        has_begun = now_s >= found.notice.deadline_s and len(written_s) < found.notice.pods
+        self.given[gang] = given = Given(found.notice, written_s, is_evicting=has_begun)
         return given
 
     put(GangNotices, "_adopt", adopt)

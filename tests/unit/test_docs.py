@@ -436,7 +436,7 @@ def test_command_of_the_guide_runs_and_reports_a_missing_plugin(example: Path) -
 
     assert "List the nodes of a team." in called("teams", "--help")
     result = CliRunner().invoke(app, ["teams", "nodes", "red", "--snapshot", str(dump)])
-    assert (result.exit_code, result.stderr) == (2, f"multisched: {dump}: no plugin here shows teams\n")
+    assert (result.exit_code, result.stderr) == (2, f"multisched: {dump}: no plugin serves the view teams\n")
 
 
 def test_configurations_in_the_guides_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,12 +203,12 @@
       shares[node] = fullest(node, -1, sign > 0 ? own : null).share;
     }
     const verb = sign > 0 ? "more" : "fewer", name = doc.services[service].service;
-    const text = `${done} ${verb} of ${name}${done < Math.abs(asked) ? ` (no more ${sign > 0 ? "nodes take it" : "are there"})` : ""}. ` +
-      `Fullest node before: ${was}; then: ${topNode()}. Each replica ${sign > 0 ? "goes where the fullest moment stays lowest" :
-        "leaves the fullest node that has one"}; the scheduler heeds more than that: multisched explain --what-if asks it.`;
+    const text = `${done} ${verb} of ${name}${done < Math.abs(asked) ? ` (${sign > 0 ? "no node can take another" : "no replica is left"})` : ""}. ` +
+      `Fullest node before: ${was}; after: ${topNode()}. Each replica is ${sign > 0 ? "placed where the highest predicted use stays lowest" :
+        "removed from the fullest node that has one"}. The scheduler considers more than that: use multisched explain --what-if.`;
     const rows = [...changed].map(([node, count]) =>
       [fleet.nodes[node].node, `${count > 0 ? "+" : ""}${count}`, worstText(before.get(node)), worstText(fullest(node))]);
-    replace(byId("outcome"), el("p", {}, text), table("Changed nodes", ["node", number("replicas"), "fullest before", "then"], rows));
+    replace(byId("outcome"), el("p", {}, text), table("Changed nodes", ["node", number("replicas"), "fullest before", "after"], rows));
     heat();
   };
   byId("whatif").addEventListener("submit", (event) => { event.preventDefault(); tryOut(); });

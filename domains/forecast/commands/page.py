@@ -102,9 +102,9 @@ def _node_sections(document: Document) -> Iterator[str]:
     yield f' <label>in <select id="dimension"><option value="-1">the fullest dimension</option>{dimensions}</select></label></form>'
     yield '<div id="heat" class="scripted"></div>'
     yield '<h3 class="scripted">What if</h3><form class="scripted" id="whatif">'
-    yield '<label>this many replicas <input id="count" type="number" min="-200" max="200" value="1"></label>'
-    yield ' <label>of <select id="which"></select></label> <button>come (or leave, below zero)</button>'
-    yield ' <button type="button" id="back">take it back</button></form><div id="outcome" class="scripted" role="status"></div>'
+    yield '<label>Add <input id="count" type="number" min="-200" max="200" value="1"></label>'
+    yield ' <label>replicas (negative: remove) of <select id="which"></select></label> <button>Apply</button>'
+    yield ' <button type="button" id="back">Reset</button></form><div id="outcome" class="scripted" role="status"></div>'
     yield f"<details><summary>Table of nodes</summary>{_nodes_table(document)}</details>"
 
 

@@ -23,7 +23,7 @@ class CapacityError(ValueError):
 
 
 class Source(Enum):
-    """Where a capacity comes from; the values are the keys in the configuration."""
+    """The source of a capacity; the values are the keys in the configuration."""
 
     ALLOCATABLE = "allocatable"
     LABEL = "label"

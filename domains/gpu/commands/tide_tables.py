@@ -69,7 +69,7 @@ def _bar(expected: int, upper: int, total: int) -> str:
 def _state(one: Document) -> str:
     if one["isEvicting"]:
         return "being evicted"
-    return "hook called" if one["isHookDone"] else "noticed"
+    return "hook called" if one["isHookDone"] else "has a notice"
 
 
 def _footer(found: Document) -> str:

@@ -22,7 +22,7 @@ GPU_ALLOCATED_MIB: Final = "multisched.io/gpu-allocated-mib"
 """In place of `GPU_ALLOCATED` for a pod that requests MiB (dialect kai)."""
 TIDE_NOTICE: Final = "multisched.io/tide-notice"
 TIDE_HOOK: Final = "multisched.io/tide-hook"
-"""Written to bound pods by the tide (`tide/notices.py`), and by nobody else: ignored on a pending pod, like an answer."""
+"""Only the tide writes these two, to bound pods (`tide/notices.py`). On a pending pod they are ignored."""
 
 
 class OwnDialect(NoTimedAnnotations):

@@ -1,8 +1,8 @@
-"""The background task of the tide: takes a snapshot, asks the planner, and carries out what it decides.
+"""The background task of the tide: takes a snapshot, calls the planner, and carries out its plan.
 
-Every process plans, so that the limit of training is known when it takes over; only the leader writes. A gang is evicted after its notice
-was written on all of its members for the configured time, and then whole: a member whose eviction is refused is tried again until it
-is gone. All that must be remembered is on the pods (`notices.py`), so another leader continues. The hook runs beside: it delays nothing.
+Every process plans, so that the limit of training is known when it takes over; only the leader writes. A gang is evicted when all of its
+members have had the notice for the configured time. It is evicted whole: refused evictions of members are retried until all members are
+deleted. The state is stored on the pods (`notices.py`), so the next leader continues. The hook runs concurrently and delays nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from domains.gpu.tide.gang_notices import GangNotices, Given
 from domains.gpu.tide.hold_back import OPEN, HoldBack, Limits, limits_of
 from domains.gpu.tide.hook import CALLS_MAX, Hook, HookOutcome, HookReply
 from domains.gpu.tide.losses import Losses
-from domains.gpu.tide.notices import FOR_WHOM_CHARS_MAX, Notice
+from domains.gpu.tide.notices import FOR_CHARS_MAX, Notice
 from domains.gpu.tide.planner import plan
 from domains.gpu.tide.settings import TideSettings
 from domains.gpu.tide.snapshot import RunningGang, Snapshot, TideSnapshots
@@ -38,11 +38,11 @@ PERIOD_S: Final = 1.0
 """Interval of plans."""
 PAUSE_MIN_S: Final = 0.02
 LOOP_SHARE: Final = 50.0
-"""A snapshot that takes long is followed by a pause that is so many times longer, because the event loop is shared."""
+"""The pause after a slow snapshot is this many times as long as the snapshot took, because the event loop is shared."""
 UNWRITABLE_S: Final = 600.0
-"""A gang whose annotation the API server refuses gets no notice for so long."""
+"""A gang whose annotation the API server refuses gets no notice for this time."""
 REPORT_S: Final = 60.0
-"""Interval at which an eviction that is stuck is reported."""
+"""Interval at which an eviction that keeps failing is reported."""
 WRITES_MAX: Final = 16
 """Annotations of one gang that are written at once."""
 EVENTS_MAX: Final = 32
@@ -72,15 +72,15 @@ class TideControl:
         self.losses = losses
         self.notices = GangNotices(settings.notice_s)
         self.last: tuple[TideState, TidePlan] | None = None
-        """The last plan, and what it was made of; for views and metrics."""
+        """The last plan and its input, for views and metrics."""
         self.snapshot: Snapshot | None = None
         self._unwritable: dict[str, float] = {}
-        """Gang -> until when its annotation is not tried again."""
+        """Gang -> time until which its annotation is not written again."""
         self._calls = asyncio.Semaphore(CALLS_MAX)
         self._looked_in_s = self._planned_in_s = 0.0
 
     async def run(self, ports: BackgroundPorts) -> None:
-        """Plans and acts until cancelled. If it ends, training is not held back any more."""
+        """Plans and carries out plans until cancelled. When it ends, training is no longer held back."""
         hook = None
         try:
             if self._settings.hook is not None and ports.open_extender is not None:
@@ -138,7 +138,7 @@ class TideControl:
         return snapshot, decided
 
     def _look(self, now_s: float) -> tuple[Snapshot, TideState]:
-        """Returns what is to be planned with; one step, so that no pod is counted twice or not at all."""
+        """Returns the input of the planner, in one step, so that each pod is counted exactly once."""
         snapshot = self._snapshots.take(now_s)
         inference = self._demand.state(snapshot, now_s)
         gangs = []
@@ -182,13 +182,13 @@ class TideControl:
         return is_withdrawn or self._unwritable.get(gang, 0.0) > now_s
 
     def refuse(self, gang: str, now_s: float) -> None:
-        """Notes that the API server refuses the annotation of a member."""
+        """Records that the API server refuses the annotation of a member."""
         self._unwritable = {key: until_s for key, until_s in self._unwritable.items() if until_s > now_s}
         self._unwritable[gang] = now_s + UNWRITABLE_S
         self.losses.counts.notices_refused += 1
 
     def protection(self, pods: Sequence[Pod]) -> str:
-        """Returns why the gang of these pods must not be evicted now; empty: it may be."""
+        """Returns why the gang of these pods must not be evicted now; empty if it may be."""
         return self._snapshots.protection(pods)
 
     @property
@@ -231,7 +231,7 @@ class _Turn:
         return list(await asyncio.gather(*map(one, pods)))
 
     async def remove_forged(self) -> None:
-        """Removes annotations that are no notices, or that this process did not write."""
+        """Removes annotations that are not notices, or that this process did not write."""
         for uid, ref in list(self._notices.forged.items()):
             reply = await self._mover.annotate(ref, NO_NOTICE, timeout_s=self._mover.write_timeout_s)
             if reply.answer in (WriteAnswer.THROTTLED, WriteAnswer.UNKNOWN):
@@ -242,7 +242,7 @@ class _Turn:
             self._record("Warning", ref, "TideNoticeIgnored", note)
 
     async def withdraw(self, withdrawals: Sequence[Withdrawal]) -> None:
-        """Removes the notices of these gangs, and of those of which the removal is not complete."""
+        """Removes the notices of these gangs, and of gangs whose removal is not complete."""
         for one in withdrawals:
             given = self._notices.given.get(one.gang)
             running = self._snapshot.gangs.get(one.gang)
@@ -271,33 +271,33 @@ class _Turn:
                 gang=new.gang,
                 issued_s=self._now_s(),
                 deadline_s=self._now_s() + self._control.settings.notice_s,
-                for_whom=new.for_whom[:FOR_WHOM_CHARS_MAX],
+                for_demand=new.for_demand[:FOR_CHARS_MAX],
                 pods=len(running.pods),
                 overrides_min_run_time=new.overrides_min_run_time,
             )
             given = self._notices.give(notice)
             self._losses.counts.notices += 1
             self._losses.counts.overridden += new.overrides_min_run_time
-            logger.info("tide: notice", extra={"gang": new.gang, "cards": new.cards, "for": new.for_whom})
-            if await self._tell(running, given):
+            logger.info("tide: notice", extra={"gang": new.gang, "cards": new.cards, "for": new.for_demand})
+            if await self._write(running, given):
                 until = timestamp(datetime.fromtimestamp(notice.deadline_s, UTC))
-                note = f"gang {new.gang} will be evicted at {until} for {new.for_whom}; {new.reason}"
+                note = f"gang {new.gang} will be evicted at {until} for {new.for_demand}; {new.reason}"
                 self._record_all("Normal", running.pods, "TideNotice", note)
 
     async def complete(self) -> None:
-        """Tells members that have not been told: a write failed, the former leader died, or they are new."""
+        """Writes notices on members without one: an earlier write failed, the former leader died, or the member is new."""
         for gang, given in list(self._notices.given.items()):
             running = self._snapshot.gangs.get(gang)
             if running is not None and not given.is_withdrawn and not given.is_evicting and given.lacking(running.pods):
                 self._notices.for_late_members(given, running.pods, self._now_s())
-                await self._tell(running, given)
+                await self._write(running, given)
 
-    async def _tell(self, running: RunningGang, given: Given) -> bool:
-        """Writes the notice on the members without it. Returns False if the API server refuses it, after taking it back."""
+    async def _write(self, running: RunningGang, given: Given) -> bool:
+        """Writes the notice on the members without it. Returns False if the API server refuses it; the notice is then withdrawn."""
         text = given.notice.text
         for pod, answer, message in await self._annotate(given.lacking(running.pods), {TIDE_NOTICE: text}):
             if answer is WriteAnswer.DONE:
-                given.told[pod.uid] = self._now_s()
+                given.written_s[pod.uid] = self._now_s()
             elif answer is WriteAnswer.REFUSED:
                 given.refused = f"{pod.key}: {message}"
         if not given.refused:
@@ -321,7 +321,7 @@ class _Turn:
                 tasks.create_task(self._call(hook, running, given, gate))
 
     async def _call(self, hook: Hook, running: RunningGang, given: Given, gate: asyncio.Semaphore) -> None:
-        """Calls the hook until it got the request, at most until the deadline, and notes on a pod that it was called."""
+        """Calls the hook until it has received the request, at most until the deadline, and records the call in an annotation of a pod."""
         reply = HookReply(HookOutcome.NOT_SENT, "no answer before the deadline")
         try:
             async with asyncio.timeout(max(0.0, given.notice.deadline_s - self._now_s())), gate:
@@ -330,11 +330,11 @@ class _Turn:
                     if reply.outcome is HookOutcome.NOT_SENT:
                         await asyncio.sleep(PERIOD_S)
         except TimeoutError:
-            logger.info("tide: the hook had no time left", extra={"gang": given.notice.gang})
+            logger.info("tide: the deadline passed before the hook answered", extra={"gang": given.notice.gang})
         given.is_hook_done, given.is_hook_running = True, False
         self._losses.counts.hook_calls[reply.outcome.value] += 1
         if reply.outcome is not HookOutcome.ANSWERED:
-            note = f"the checkpoint hook was called without success; the deadline stays: {reply.message}"
+            note = f"the checkpoint hook was called without success; the deadline does not change: {reply.message}"
             self._record("Warning", pod_ref(running.pods[0]), "TideHookFailed", note)
             logger.warning("tide: hook failed", extra={"gang": given.notice.gang, "error": reply.message})
         await self._annotate(running.pods[:1], {TIDE_HOOK: given.notice.id})
@@ -357,9 +357,10 @@ class _Turn:
                 logger.info("tide: evicted", extra={"gang": due.gang, "cards": due.cards})
 
     async def finish(self, *, is_frozen: bool) -> None:
-        """Evicts the other members of gangs of which some were evicted: a gang never stays in part.
+        """Evicts the remaining members of gangs of which some members were evicted: no gang stays in part.
 
-        A process that takes over in between knows it by the notice that has ended. A frozen tide only finishes what it began itself.
+        A new leader recognizes such a gang by its expired notice. While the tide is frozen, only evictions that this process began are
+        finished.
         """
         for gang, pods in self._snapshot.leaving.items():
             given = self._notices.see(gang, pods, self._now_s())
@@ -371,14 +372,16 @@ class _Turn:
                 continue
             running = self._snapshot.gangs.get(gang)
             pods = self._snapshot.leaving.get(gang, () if running is None else running.pods)
-            left = [pod for pod in pods if pod.uid in given.told]
+            left = [pod for pod in pods if pod.uid in given.written_s]
             if left:
                 await self._evict_all(left, given)
             elif gang not in self._snapshot.leaving:
-                self._notices.withdrawn(given, self._now_s())  # its members with the notice are gone
+                self._notices.withdrawn(given, self._now_s())  # its members with the notice are deleted
 
     async def _evict_all(self, pods: Sequence[Pod], given: Given) -> bool:
-        """Evicts the pods one after the other. Stops at a refusal before the first; returns True if one was evicted now."""
+        """Evicts the pods one after the other. Stops if an eviction is refused before any succeeded; returns True if one was evicted
+        now.
+        """
         began = False
         for pod in pods:
             ref = pod_ref(pod)
@@ -390,7 +393,7 @@ class _Turn:
                     began = began or not given.is_evicting
                     given.is_evicting = True
                     if reply.answer is EvictAnswer.EVICTED:
-                        self._record("Normal", ref, "TideEvicted", f"evicted for {given.notice.for_whom}")
+                        self._record("Normal", ref, "TideEvicted", f"evicted for {given.notice.for_demand}")
                     else:
                         await self._resolve(ref)
                 case _:
@@ -401,7 +404,7 @@ class _Turn:
         return began
 
     async def _resolve(self, ref: ObjectRef) -> None:
-        """Finds the outcome of an eviction without an answer. A pod that still exists is tried again in the next turn."""
+        """Finds the outcome of an eviction without an answer. A pod that still exists is evicted again in the next turn."""
         try:
             await self._mover.still_exists(ref)
         except UnreachableError:

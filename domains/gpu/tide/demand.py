@@ -1,4 +1,4 @@
-"""The demand of inference in cards: what it was recently, what evictions for it were needed, and what is expected.
+"""The demand of inference in cards: what it was recently, how many evictions for it were needed, and what is expected.
 
 `RecentDemand` and `NeedTally` are mutable; the background task and the simulation own one of each. The forecasts are pure.
 """
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from multisched.forecasting.series_forecast import SeriesForecast
 
 SAMPLE_S: Final = 10.0
-"""Samples of one such interval are kept as their maximum."""
+"""Interval of which one sample is kept: the maximum."""
 SAMPLES_MAX: Final = 10_000
 AHEAD_S: Final = 86_400.0
-"""How far forecasts reach."""
+"""Length of forecasts."""
 HISTORY_STEP_S: Final = 300.0
-"""Samples of the history are averaged over such steps."""
+"""Step over which samples of the history are averaged."""
 SLOT_S: Final = 900
-"""The forecast has a value for each such part of the week; between their centres it is interpolated."""
+"""The forecast has one value per slot of the week; between the centres of slots it is interpolated."""
 HISTORY_MIN_DAYS: Final = 2.0
-"""With less history there is no day to learn from."""
+"""With less history, no day remains to learn from."""
 HELD_OUT_DAYS: Final = 1.0
 """Last days of the history on which the error is measured, with a forecast from the days before."""
 ERROR_QUANTILE: Final = 0.99
 _TOTAL: Final = "total"
 
 History = Mapping[str, Iterable[tuple[float, float]]]
-"""Inference service -> (epoch seconds, cards of all its replicas). A service is sampled at the same moments as the others; a
-moment without a sample counts as 0."""
+"""Inference service -> (epoch seconds, cards of all its replicas). All services are sampled at the same times; a
+missing sample counts as 0."""
 
 
 class RecentDemand:
@@ -65,11 +65,11 @@ class RecentDemand:
 
 
 class NeedTally:
-    """Cards evicted, and how many of them inference needed, as if gangs could be evicted card by card.
+    """Counts evicted cards, and how many of them inference needed, as if gangs could be evicted card by card.
 
-    Cards evicted beyond the need are a surplus. Inference uses the surplus up when fewer cards are free than it has; cards of
-    the surplus that training takes instead were evicted in vain. So a gang of 8 that is evicted for one card counts 8 evicted
-    and 1 needed, until inference grows by the other 7.
+    Cards evicted beyond the need are a surplus. When fewer cards are free than the surplus, the difference was taken: by
+    inference, then these cards were needed after all; or by training, then they were evicted unnecessarily. So a gang of 8 that
+    is evicted for one card counts 8 evicted and 1 needed, until inference grows by the other 7.
     """
 
     def __init__(self) -> None:
@@ -82,18 +82,18 @@ class NeedTally:
         self._surplus += cards
 
     def inference_has(self, free_cards: int) -> None:
-        """Notes how many cards are free, leaving ones included, after inference took or waits for some (then below 0)."""
+        """Records how many cards are free, including leaving ones, after inference took some; below 0 if inference waits for cards."""
         used = min(self._surplus, max(0, self._surplus - max(0, free_cards)))
         self.needed_cards += used
         self._surplus -= used
 
     def training_has(self, free_cards: int) -> None:
-        """Notes how many cards are free, leaving ones included, after training took some."""
+        """Records how many cards are free, including leaving ones, after training took some."""
         self._surplus = min(self._surplus, max(0, free_cards))
 
     @property
     def ratio(self) -> float:
-        """Evicted over needed: 1 if nothing was evicted, infinite if nothing of it was needed so far."""
+        """Evicted over needed cards: 1 if none were evicted, infinite if none of these were needed so far."""
         if not self.evicted_cards:
             return 1.0
         return self.evicted_cards / self.needed_cards if self.needed_cards else float("inf")
@@ -103,9 +103,9 @@ class LearnedDemand(msgspec.Struct, frozen=True):
     """What was learned from the history of inference. Immutable; learned in a thread, since it takes a second."""
 
     total: SeriesForecast
-    """Of the sum of all services, since upper bands of several do not add up."""
+    """Forecast of the sum of all services, because upper bands of several series do not add up."""
     error_cards: float
-    """The ERROR_QUANTILE of what demand rose above the forecast within the horizon, on the days held out."""
+    """The ERROR_QUANTILE of the rise of demand above the forecast's rise within the horizon, on the days held out."""
 
     def forecast(self, now_s: float) -> DemandForecast:
         """Returns the forecast of the next 24 h, which also covers the slot of `now_s`."""
@@ -146,7 +146,7 @@ def _learned(total: list[tuple[float, float]], now_s: float, zone: str) -> Serie
 
 
 def rise_error(samples: Iterable[tuple[float, float]], forecast: DemandForecast, horizon_s: float) -> float:
-    """Returns the ERROR_QUANTILE of what demand rose above the forecast's rise within the horizon; at least 0.
+    """Returns the ERROR_QUANTILE of the rise of demand above the forecast's rise within the horizon; at least 0.
 
     `samples`: (epoch seconds, cards) in order. A distance of two samples that exceeds the horizon counts as the horizon.
     """
@@ -164,12 +164,12 @@ def rise_error(samples: Iterable[tuple[float, float]], forecast: DemandForecast,
 def expected_demand(
     learned: LearnedDemand | None, settings: TideSettings, now_s: float, demand_cards: int
 ) -> DemandForecast:
-    """Returns the forecast to plan with: from history, else from the configured windows, else that the demand now lasts."""
+    """Returns the forecast to plan with: from history, else from the configured windows, else the demand now."""
     if learned is not None:
         return learned.forecast(now_s)
     return settings.windows.forecast(now_s) if settings.windows is not None else flat_forecast(now_s, demand_cards)
 
 
 def flat_forecast(now_s: float, cards: int) -> DemandForecast:
-    """Returns the forecast without history and windows: the demand now lasts, and all demand above it is unexpected."""
+    """Returns the forecast without history and windows: constant demand as now, and all demand above it is unexpected."""
     return DemandForecast(now_s, AHEAD_S, (float(cards),), (float(cards),), 0.0, ForecastOrigin.NONE)

@@ -100,9 +100,9 @@ def _notices(control: TideControl, state: TideState) -> list[Document]:
             "gang": gang,
             "cards": cards.get(gang, 0),
             "deadline": _time(given.notice.deadline_s),
-            "for": given.notice.for_whom,
+            "for": given.notice.for_demand,
             "id": given.notice.id,
-            "toldPods": len(given.told),
+            "podsWithNotice": len(given.written_s),
             "isHookDone": given.is_hook_done,
             "isEvicting": given.is_evicting,
         }
@@ -127,7 +127,7 @@ def _losses(control: TideControl) -> Document:
                 "gang": one.gang,
                 "cards": one.cards,
                 "lostCardHours": round(one.lost_card_s / HOUR_S, 2),
-                "for": one.for_whom,
+                "for": one.for_demand,
             }
             for one in reversed(losses.shown)
         ],
@@ -181,7 +181,7 @@ def _in_part(control: TideControl) -> float:
         if given.is_evicting and snapshot is not None:
             running = snapshot.gangs.get(gang)
             pods = snapshot.leaving.get(gang, () if running is None else running.pods)
-            found += any(pod.uid in given.told for pod in pods)
+            found += any(pod.uid in given.written_s for pod in pods)
     return float(found)
 
 

@@ -1,8 +1,8 @@
-"""GangNotices: the notices that were given and not yet carried out, in memory; the API server has them on the pods.
+"""GangNotices: notices that were given and whose gangs are not evicted yet, in memory; the API server has them on the pods.
 
-Owned by the background task. While a process leads, what it wrote itself counts, whatever others write over it later. A process that
-takes over adopts what it finds on pods, for ADOPT_S; a notice that appears later without having been written here is forged.
-No clock, no I/O.
+Owned by the background task. A process that leads believes its own notices, even if another client overwrites the annotations. For
+ADOPT_S after it took over, it adopts the notices that it finds on pods; a notice that appears later and that this process did not write
+is forged. No clock, no I/O.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from multisched.framework.ports import ObjectRef, pod_ref
 from multisched.model.objects import Pod
 
 ADOPT_S: Final = 30.0
-"""After a takeover, the watch may show writes of the former leader for so long."""
+"""After a takeover, the watch may show writes of the former leader for this time."""
 FLAGGED_MAX: Final = 4096
 WITHDRAWN_KEPT_S: Final = 600.0
 LATE_S: Final = 1.0
-"""A member that is told of a notice later than so long after the others moves the deadline."""
+"""If a member gets the notice later than this after the other members, the deadline moves."""
 
 
 class Given(msgspec.Struct):
     """A notice that was given to a gang."""
 
     notice: Notice
-    told: dict[str, float] = msgspec.field(default_factory=dict)
+    written_s: dict[str, float] = msgspec.field(default_factory=dict)
     """uid of a member -> when its annotation was written by this process; or was issued, if it was adopted."""
     is_hook_done: bool = False
     is_hook_running: bool = False
@@ -40,31 +40,33 @@ class Given(msgspec.Struct):
     is_withdrawn: bool = False
     """Its annotations are being removed."""
     refused: str = ""
-    """Why the API server refuses its annotation on a member; empty: it does not."""
+    """Why the API server refuses the annotation on a member; empty if it does not."""
     reported_s: float = 0.0
     """When it was last reported that its eviction is stuck."""
 
     def lacking(self, pods: Iterable[Pod]) -> list[Pod]:
-        """Returns the members that have not been told."""
-        return [pod for pod in pods if pod.uid not in self.told]
+        """Returns the members without the notice."""
+        return [pod for pod in pods if pod.uid not in self.written_s]
 
     def has_joined(self, pod: Pod) -> bool:
-        """Reports whether the pod was created after its gang got the notice. Such a pod does not move the deadline: else a gang could
-        keep its cards by new members for ever."""
+        """Reports whether the pod was created after its gang got the notice. Such a pod does not move the deadline: otherwise a gang
+        could keep its cards forever by adding members."""
         return pod.created_s > self.notice.issued_s
 
     def ready_s(self, pods: Iterable[Pod], now_s: float, notice_s: float) -> float:
         """Returns the earliest time at which the gang may be evicted: no member that had it gets a shorter notice than configured."""
         members = [pod for pod in pods if not self.has_joined(pod)]
-        return max([self.notice.deadline_s, *(self.told.get(pod.uid, now_s) + notice_s for pod in members)])
+        return max([self.notice.deadline_s, *(self.written_s.get(pod.uid, now_s) + notice_s for pod in members)])
 
     def may_be_ready_s(self, notice_s: float) -> float:
-        """Returns `ready_s` if no member is still to be told."""
-        return max([self.notice.deadline_s, *(at_s + notice_s for at_s in self.told.values())])
+        """Returns `ready_s` for the case that all members have the notice."""
+        return max([self.notice.deadline_s, *(at_s + notice_s for at_s in self.written_s.values())])
 
     def shown(self, pods: Iterable[Pod], now_s: float, notice_s: float) -> GangNotice:
         """Returns the notice as the planner sees it."""
-        return GangNotice(self.ready_s(pods, now_s, notice_s), self.notice.for_whom, self.notice.overrides_min_run_time)
+        return GangNotice(
+            self.ready_s(pods, now_s, notice_s), self.notice.for_demand, self.notice.overrides_min_run_time
+        )
 
 
 class GangNotices:
@@ -79,9 +81,9 @@ class GangNotices:
         self._withdrawn: dict[str, float] = {}
         """Id of a notice that was removed from all members -> when; the watch may still show it."""
         self.forged: dict[str, ObjectRef] = {}
-        """uid -> pod with an annotation that is no notice, or that this process did not write; until it is removed."""
+        """uid -> pod with an annotation that cannot be read as a notice, or that this process did not write; until it is removed."""
         self._flagged: dict[str, str] = {}
-        """uid -> text that was found forged; it may be impossible to remove."""
+        """uid -> forged text that was already noted; kept because its removal may fail."""
 
     def see(self, gang: str, pods: Iterable[Pod], now_s: float) -> Given | None:
         """Returns the notice of the gang, after reading what is written on its pods."""
@@ -100,7 +102,7 @@ class GangNotices:
         return self._adopt(gang, found, pods, now_s)
 
     def _flag(self, pods: Iterable[Pod]) -> None:
-        """Notes forged annotations, each text once."""
+        """Adds pods with forged annotations to `forged`, each text once."""
         for pod in pods:
             text = pod.annotations.get(TIDE_NOTICE, "")
             if self._flagged.pop(pod.uid, None) != text:
@@ -110,33 +112,35 @@ class GangNotices:
                 del self._flagged[next(iter(self._flagged))]
 
     def _adopt(self, gang: str, found: FoundNotice, pods: Iterable[Pod], now_s: float) -> Given:
-        """If members with the notice are missing after the deadline, a former leader has begun to evict the gang. It has not if a member
-        lacks the notice: an eviction begins when all have it.
+        """Takes over the notice that a former leader wrote.
+
+        If members are missing after the deadline, and all members that are left have the notice, the former leader has begun to evict the
+        gang: an eviction begins only when all members have the notice.
         """
         assert found.notice is not None, "the caller has checked it"
         notice = found.notice
-        told = {pod.uid: notice.issued_s for pod in pods if pod.uid not in found.lacking}
-        given = self.given[gang] = Given(notice, told, is_hook_done=found.is_hook_called)
+        written_s = {pod.uid: notice.issued_s for pod in pods if pod.uid not in found.lacking}
+        given = self.given[gang] = Given(notice, written_s, is_hook_done=found.is_hook_called)
         is_complete = all(given.has_joined(pod) for pod in given.lacking(pods))
-        if now_s >= notice.deadline_s and len(told) < notice.pods and is_complete:
+        if now_s >= notice.deadline_s and len(written_s) < notice.pods and is_complete:
             given.is_hook_done = given.is_evicting = True
         return given
 
     def give(self, notice: Notice) -> Given:
-        """Adds a new notice, of which no member has been told yet."""
+        """Adds a new notice, which is not written on any member yet."""
         given = self.given[notice.gang] = Given(notice)
         return given
 
     def for_late_members(self, given: Given, pods: Sequence[Pod], now_s: float) -> None:
-        """Moves the deadline if members are told so late that it would leave them less than the configured notice."""
+        """Moves the deadline if members get the notice so late that less than the configured notice would be left for them."""
         deadline_s = now_s + self._notice_s
         is_late = deadline_s > given.notice.deadline_s + LATE_S
         if is_late and not all(given.has_joined(pod) for pod in given.lacking(pods)):
             given.notice = msgspec.structs.replace(given.notice, deadline_s=deadline_s, pods=len(pods))
-            given.told.clear()
+            given.written_s.clear()
 
     def withdrawn(self, given: Given, now_s: float) -> None:
-        """Notes that the notice was removed from all members."""
+        """Records that the notice was removed from all members."""
         self.given.pop(given.notice.gang, None)
         self._withdrawn = {id_: at_s for id_, at_s in self._withdrawn.items() if at_s > now_s - WITHDRAWN_KEPT_S}
         self._withdrawn[given.notice.id] = now_s

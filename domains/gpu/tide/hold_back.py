@@ -1,7 +1,8 @@
-"""HoldBack: how many more cards training may take until the next plan, and what a pod that is held back is told.
+"""HoldBack: how many more cards training may take until the next plan, and the message for pods that are held back.
 
 Owned by GpuTide. Set by each plan; between two plans, cards that pods of training take are subtracted when they are reserved. A gang is
-held back as a whole: all cards that its members still need must fit, beside those that are kept for the first gang in the queue. No clock.
+held back as a whole: all cards that its members still need must fit in addition to those that are kept for the first gang in the queue.
+No clock.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Limits(msgspec.Struct, frozen=True):
     growth_cards: float = math.inf
     """Cards that training may take in addition; below 0 if it holds more than it may."""
     text: str = ""
-    """What a pod that is held back is told."""
+    """The message for a pod that is held back."""
     waiting_cards: Mapping[str, int] = {}
     """Gang -> cards that its pods without a node need."""
     models: tuple[str, ...] = ()
@@ -44,7 +45,7 @@ class Limits(msgspec.Struct, frozen=True):
         return 0 if gang == self.first else self.kept_cards
 
     def refusal(self, gang: str, cards: int, reserved_cards: int = 0) -> str:
-        """Returns why a gang that needs so many cards is held back; empty: it is not. `reserved_cards`: taken since the plan."""
+        """Returns why a gang that needs this many cards is held back; empty: it is not. `reserved_cards`: taken since the plan."""
         left, kept = self.growth_cards - reserved_cards, self.kept_from(gang)
         if cards <= left - kept:
             return ""
@@ -74,7 +75,7 @@ def limits_of(
 
 
 def held_text(plan: TidePlan) -> str:
-    """Returns what a pod that is held back is told, for example `held back until 11:40 UTC: inference is expected to need 38 cards`."""
+    """Returns the message for a pod that is held back, such as `held back until 11:40 UTC: inference is expected to need 38 cards`."""
     until = "" if plan.held_until_s is None else f" until {datetime.fromtimestamp(plan.held_until_s, UTC):%H:%M} UTC"
     reserved = plan.held_for_cards
     if plan.is_frozen:
@@ -93,7 +94,7 @@ class HoldBack:
         """uid -> gang and cards, of pods that were reserved since the limits were set."""
         self._reserved_cards = 0
         self._refused_cards = math.inf
-        """The fewest cards that had to be left for a refused pod, since pods were last told that more is allowed."""
+        """The smallest growth of training with which one of the pods that were refused since the last requeue would fit."""
 
     @property
     def reserved(self) -> frozenset[str]:
@@ -115,7 +116,7 @@ class HoldBack:
         return helps
 
     def refusal(self, gang: str, cards: int) -> str:
-        """Returns why a pod of the gang with so many cards is held back; empty: it is not."""
+        """Returns why a pod of the gang with this many cards is held back; empty: it is not."""
         taken = sum(cards for key, cards in self._reserved.values() if key == gang) if self._reserved else 0
         needed = max(cards, self.limits.waiting_cards.get(gang, 0) - taken)
         wanted = needed + self.limits.kept_from(gang)

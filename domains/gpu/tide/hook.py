@@ -83,5 +83,5 @@ def _split(url: str) -> tuple[str, str]:
 def _body(notice: Notice, pods: Iterable[Pod]) -> bytes:
     shown = orjson.loads(notice.text)
     named = [{"namespace": p.namespace, "name": p.name, "uid": p.uid, "node": p.node} for p in pods]
-    found = {"notice": notice.id, "gang": notice.gang, "deadline": shown["deadline"], "for": notice.for_whom}
+    found = {"notice": notice.id, "gang": notice.gang, "deadline": shown["deadline"], "for": notice.for_demand}
     return orjson.dumps({**found, "pods": named})

@@ -1,4 +1,4 @@
-"""What the tide cost: evictions, the work they lost and for whom, and counters since the process started. Mutable; one per domain."""
+"""The cost of the tide: evictions, the work that they lost, and counters since the process started. Mutable; one per domain."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from domains.gpu.tide.state import DueEviction
 from multisched.forecasting.time_units import HOUR_S
 
 SHOWN_MAX: Final = 256
-"""Evictions kept for people."""
+"""Limit of evictions kept for views."""
 RECENT_MAX: Final = 65_536
 GANGS_MAX: Final = 4096
-"""Evicted gangs of which it is known when."""
+"""Limit of gangs whose last eviction is remembered."""
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class Loss(msgspec.Struct, frozen=True):
     cards: int
     lost_card_s: float
     """Card-seconds of work that it repeats."""
-    for_whom: str
+    for_demand: str
 
 
 class TideCounts(msgspec.Struct):
@@ -38,7 +38,7 @@ class TideCounts(msgspec.Struct):
     notices: int = 0
     notices_withdrawn: int = 0
     notices_refused: int = 0
-    """Notices that the API server did not let be written."""
+    """Notices that the API server refused to store."""
     notices_forged: int = 0
     overridden: int = 0
     """Notices to gangs within their minimum run time, because demand exceeded the upper band."""
@@ -73,7 +73,7 @@ class Losses:
         counts.cards += due.cards
         counts.lost_card_s += due.work_lost_card_s
         self.need.evicted(due.cards)
-        self.shown.append(Loss(now_s, due.gang, due.cards, due.work_lost_card_s, notice.for_whom))
+        self.shown.append(Loss(now_s, due.gang, due.cards, due.work_lost_card_s, notice.for_demand))
         self._recent.append((now_s, due.cards))
         self._evicted_s.pop(due.gang, None)
         if len(self._evicted_s) >= GANGS_MAX:
@@ -90,7 +90,7 @@ class Losses:
         return started_s if started_s > self._evicted_s.get(gang, started_s) else None
 
     def see(self, snapshot: Snapshot) -> None:
-        """Judges which evicted cards inference needed, by which use has grown since the last snapshot."""
+        """Determines which evicted cards inference needed, from the growth of each use since the last snapshot."""
         waits = sum(pod.cards for pod in snapshot.waiting_inference)
         inference, training = snapshot.inference_cards, sum(one.gang.cards for one in snapshot.gangs.values())
         free = sum(node.free + node.leaving for node in snapshot.nodes)

@@ -1,10 +1,10 @@
-"""The notice of an eviction, as an annotation on each pod of the gang: its text, and what is believed of texts on pods.
+"""The notice of an eviction, as an annotation on each pod of the gang: its text, and which texts on pods are accepted.
 
 All members carry the same text, a JSON object: `deadline` (the gang is not evicted earlier), `issued`, `for` (what gets the cards),
 `pods` (number of members) and `id`. So the notice survives restarts and failovers, and a job can read it. Texts are untrusted:
-anything that is not a notice for this gang counts as none and is reported. The id is a digest of the gang and the rest, so a text
-that was copied with a pod's manifest to another gang is none either. It proves nothing against a person who may patch pods; the
-ValidatingAdmissionPolicy in `deploy/base` denies that. Pure.
+a text that is not a notice for this gang is ignored and reported. The id is a digest of the gang and the other fields, so a text
+that was copied to another gang with a pod's manifest is ignored, too. It is no protection against users who may patch pods; the
+ValidatingAdmissionPolicy in `deploy/base` denies these writes. Pure.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from multisched.model.job_progress import zoned_seconds
 from multisched.model.visible_text import escaped
 
 TEXT_BYTES_MAX: Final = 1024
-FOR_WHOM_CHARS_MAX: Final = 200
+FOR_CHARS_MAX: Final = 200
 NOTICE_MAX_S: Final = 86_400.0
-"""Longest time from issue to deadline that is believed, so that a wrong deadline does not keep a gang forever."""
+"""Longest accepted time from issue to deadline, so that a wrong deadline does not protect a gang forever."""
 SKEW_MAX_S: Final = 60.0
-"""How far in the future a notice may have been issued: the clocks of two replicas differ."""
+"""How far in the future the time of issue may be: the clocks of two replicas differ."""
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,15 +36,15 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     gang: str
     issued_s: float
     deadline_s: float
-    for_whom: str
+    for_demand: str
     pods: int = 1
     """Members of the gang when it was issued. With fewer after the deadline, the eviction has begun."""
     overrides_min_run_time: bool = False
 
     @property
     def id(self) -> str:
-        """Names the notice in the hook's requests; a later deadline does not change it."""
-        text = f"{self.gang}\n{micro_timestamp(_moment(self.issued_s))}\n{self.for_whom}"
+        """Identifies the notice in requests to the hook; a later deadline does not change it."""
+        text = f"{self.gang}\n{micro_timestamp(_moment(self.issued_s))}\n{self.for_demand}"
         return sha256(text.encode()).hexdigest()[:16]
 
     @property
@@ -52,7 +52,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
         """The value of the annotation."""
         fields: dict[str, object] = {
             "deadline": micro_timestamp(_moment(self.deadline_s)),
-            "for": self.for_whom,
+            "for": self.for_demand,
             "id": self.id,
             "issued": micro_timestamp(_moment(self.issued_s)),
             "pods": self.pods,
@@ -63,14 +63,14 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoticeError(ValueError):
-    """The text is no notice for the gang; the message says why."""
+    """The text is not a notice for the gang; the message says why."""
 
 
 class _Text(msgspec.Struct):
     deadline: str
     issued: str
     id: str
-    for_whom: str = msgspec.field(name="for", default="")
+    for_demand: str = msgspec.field(name="for", default="")
     pods: int = 1
     overrides: bool = msgspec.field(name="overridesMinRunTime", default=False)
 
@@ -88,14 +88,14 @@ def read_notice(text: str, gang: str, now_s: float) -> Notice:
             gang=gang,
             issued_s=zoned_seconds(found.issued),
             deadline_s=zoned_seconds(found.deadline),
-            for_whom=found.for_whom,
+            for_demand=found.for_demand,
             pods=found.pods,
             overrides_min_run_time=found.overrides,
         )
     except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
         raise NoticeError("is not the text of a notice") from error
-    if len(found.for_whom) > FOR_WHOM_CHARS_MAX or found.for_whom != escaped(found.for_whom):
-        raise NoticeError(f"`for` is longer than {FOR_WHOM_CHARS_MAX} characters, or has hidden ones")
+    if len(found.for_demand) > FOR_CHARS_MAX or found.for_demand != escaped(found.for_demand):
+        raise NoticeError(f"`for` is longer than {FOR_CHARS_MAX} characters, or has hidden ones")
     if not 0 < notice.deadline_s - notice.issued_s <= NOTICE_MAX_S or notice.issued_s > now_s + SKEW_MAX_S:
         raise NoticeError("its times are not those of a notice")
     if notice.id != found.id:
@@ -104,16 +104,16 @@ def read_notice(text: str, gang: str, now_s: float) -> Notice:
 
 
 class GangNotice(msgspec.Struct, frozen=True):
-    """What the annotations of a gang's members say together."""
+    """The notice that the annotations of a gang's members give together."""
 
     notice: Notice | None
-    """The one with the latest deadline; None: no member has a valid one."""
+    """The notice with the latest deadline; None if no member has a valid one."""
     lacking: frozenset[str]
     """uids of the members without exactly this text; empty without a notice."""
     is_hook_called: bool
     """A member says that the hook was called for this notice."""
     problems: Mapping[str, str]
-    """uid -> why its text is no notice."""
+    """uid -> why its text is not a notice."""
 
 
 def notice_of(gang: str, annotations: Mapping[str, Mapping[str, str]], now_s: float) -> GangNotice:

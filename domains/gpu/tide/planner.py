@@ -2,11 +2,11 @@
 
 Pure: no clock, no I/O, no random numbers, no memory between calls; what must be remembered is part of the state.
 
-- **Demand** is what inference pods hold and wait for. Cards for the demand and the headroom above it are free, leaving, or under
-  notice; if not, the fewest gangs get a notice (`victims`).
-- **Headroom** is the rise of inference within notice + grace, as forecast or as seen in the last minutes, plus the error.
+- **Demand** is the cards that inference pods hold or wait for. Demand and headroom must be covered by cards that inference holds
+  or that are free, leaving or under notice; if they are not, the fewest gangs get a notice (`victims`).
+- **Headroom** is the rise of inference within notice + grace, by the forecast or by the trend of the last minutes, plus the error.
 - **Training grows** only into cards that inference did not need for a while (`quiet_s`) and is not expected to need for a while
-  (`ahead_s`). So a demand that goes up and down evicts once, and a gang that starts is not evicted soon.
+  (`ahead_s`). So a demand that rises and falls repeatedly causes evictions once, and a gang that starts is not evicted soon.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ from domains.gpu.tide.victims import (
 )
 
 TREND_S: Final = 300.0
-"""A rise counts as a trend if demand exceeds all it was until so long ago."""
+"""Demand has a trend if it exceeds all samples that are older than this."""
 KEPT_SHARE: Final = 50
-"""At most one of so many cards of the tide is kept for the first waiting gang."""
+"""At most one in this many cards of the tide is kept for the first waiting gang."""
 
 
 class _Case(msgspec.Struct, frozen=True):
-    """What all parts of one plan need."""
+    """Values that all parts of one plan need."""
 
     state: TideState
     settings: TideSettings
     nodes: tuple[NodeCards, ...]
-    """Those of the tide."""
+    """Nodes of the tide."""
     served: tuple[WaitingInference, ...]
     """Waiting pods that the nodes of the tide can serve within the ceiling."""
     unmet: tuple[UnmetPod, ...]
-    """The other ones."""
+    """Waiting pods that they cannot serve."""
     headroom: Headroom
     demand: int
     """Cards of running inference and of the served waiting pods."""
@@ -68,7 +68,7 @@ class _Case(msgspec.Struct, frozen=True):
         return shapes_of(self.served)
 
     def room(self, gangs: Sequence[TrainingGang]) -> CardRoom:
-        """Returns the cards that inference can have, with those of these gangs."""
+        """Returns the cards that inference can have if these gangs end."""
         inference = self.state.inference
         room = CardRoom(self.nodes, inference.pod_cards, self.headroom.trend_cards, inference.new_models)
         for gang in gangs:
@@ -81,7 +81,7 @@ def plan(state: TideState, settings: TideSettings) -> TidePlan:
     case = _case(state, settings)
     noticed = sorted((gang for gang in state.gangs if gang.notice is not None), key=_deadline)
     available = state.inference.running_cards + sum(node.free + node.leaving for node in case.nodes)
-    promised = [gang for gang in noticed if not gang.is_protected]  # the notices of others are withdrawn
+    promised = [gang for gang in noticed if not gang.is_protected]  # the notices of protected gangs are withdrawn
     available += _cards_on(promised, case.nodes)
     training = _cards_on(state.gangs, case.nodes)
     need = case.room(promised).need(case.pods, case.headroom.cards)
@@ -168,9 +168,9 @@ def _headroom_for(state: TideState, settings: TideSettings, demand: int, rise: f
 
 
 def _recent_rise(state: TideState, demand: int, horizon_s: float) -> float:
-    """Returns by how much demand rises within the horizon if it goes on as in the last TREND_S.
+    """Returns by how much demand rises within the horizon if the trend of the last TREND_S continues.
 
-    Only what exceeds all demand seen before counts. So a demand that goes up and down has no trend.
+    Only the part above all earlier demand counts. So a demand that rises and falls repeatedly has no trend.
     """
     before = [sample.cards for sample in state.inference.recent if sample.at_s <= state.now_s - TREND_S]
     return max(0, demand - max(before)) * horizon_s / TREND_S if before else 0.0
@@ -214,9 +214,9 @@ def _over_cap(state: TideState, settings: TideSettings) -> int:
 
 
 def _reserved(case: _Case, level: float, *, is_now: bool) -> int:
-    """Returns the cards that training must leave to inference, now or at a moment in the future.
+    """Returns the cards that training must leave to inference, now or at a later time.
 
-    `level`: the highest expected demand from that moment on, as long as a gang that starts then must run.
+    `level`: the highest expected demand from that time on, over the time for which a gang that starts then must run.
     """
     state, settings, forecast = case.state, case.settings, case.state.inference.forecast
     if forecast.origin is ForecastOrigin.WINDOWS:
@@ -267,7 +267,7 @@ def _deadline(gang: TrainingGang) -> float:
 def _withdrawals(
     case: _Case, noticed: Sequence[TrainingGang]
 ) -> tuple[tuple[Withdrawal, ...], tuple[TrainingGang, ...]]:
-    """Returns the notices that are not needed any more, and the gangs whose notices stay.
+    """Returns the notices that are no longer needed, and the gangs whose notices stay.
 
     A notice is needed if without it the highest demand of the last notice + grace would lack cards. The latest is withdrawn first.
     """
@@ -281,7 +281,7 @@ def _withdrawals(
     for gang in sorted(kept, key=lambda gang: (-_deadline(gang), gang.key)):
         cards = _cards_on((gang,), case.nodes)
         if cards > surplus + lacking:
-            continue  # the other cards are too few, wherever they are
+            continue  # the other cards are too few on all nodes together
         others = [other for other in kept if other is not gang]
         if case.room(others).need(case.pods, wanted).cards <= lacking:
             kept = others
@@ -298,7 +298,7 @@ def _eviction(gang: TrainingGang, now_s: float) -> DueEviction:
 def _notices(
     case: _Case, noticed: Sequence[TrainingGang], *, exceeds: bool
 ) -> tuple[tuple[NewNotice, ...], Mapping[Shape, int]]:
-    """Returns the new notices, and the waiting pods that lack room nevertheless."""
+    """Returns the new notices, and the waiting pods that will still lack room."""
     state, settings = case.state, case.settings
     new = frozenset(gang.key for gang in state.gangs if state.now_s - _running_since_s(gang) < settings.min_run_s)
     candidates = [
@@ -324,10 +324,10 @@ def _notice(case: _Case, gang: TrainingGang, *, is_overriding: bool) -> NewNotic
     if is_overriding:
         reason += "; it ran for less than the minimum run time, and demand exceeds the upper band of the forecast"
     deadline_s = case.state.now_s + case.settings.notice_s
-    return NewNotice(gang.key, deadline_s, _for_whom(case), reason, gang.cards, is_overriding)
+    return NewNotice(gang.key, deadline_s, _for_demand(case), reason, gang.cards, is_overriding)
 
 
-def _for_whom(case: _Case) -> str:
+def _for_demand(case: _Case) -> str:
     if not case.served:
         return f"inference: {case.headroom.cards} cards of headroom above {case.demand}"
     cards = sum(pod.cards for pod in case.served)

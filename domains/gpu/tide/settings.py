@@ -6,7 +6,7 @@
         evictable: {selector: {matchLabels: {kind: training}}}   # which training pods may be evicted; default: all
         notice: 90s                 # from the notice to the eviction
         grace: 30s                  # from the eviction until its cards are free, at most
-        minRunTime: 30m             # a gang that started, also again, is not evicted for so long
+        minRunTime: 30m             # a gang is not evicted for this time after each start
         hook: {url: https://checkpoint.example/tide, timeout: 10s, caFile: /etc/tide/ca.crt}
         growth: {quiet: 10m, ahead: 30m}
         headroom: {min: 1, max: 64}
@@ -104,11 +104,11 @@ class TideSettings(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float = 30.0
     """From the eviction until the cards are free: what training pods take to end, at most."""
     min_run_s: float = 1_800.0
-    """A gang that started, also again, is not evicted for so long, unless demand exceeds the upper band."""
+    """A gang is not evicted for this time after each start, unless demand exceeds the upper band."""
     quiet_s: float = 600.0
-    """Training grows only into cards that inference has not needed for so long."""
+    """Training grows only into cards that inference has not needed for this long."""
     ahead_s: float = 1_800.0
-    """Training grows only into cards that inference is not expected to need for so long."""
+    """Training grows only into cards that inference is not expected to need for this long."""
     min_headroom_cards: int = 1
     """Least part of the headroom for errors of the forecast."""
     max_headroom_cards: int = CARDS_MAX

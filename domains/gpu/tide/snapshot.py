@@ -1,7 +1,7 @@
-"""What the planner sees, taken from the cluster as this process knows it: nodes with cards, inference pods and training gangs.
+"""Builds the input of the planner from this process's cluster state: nodes with cards, inference pods and training gangs.
 
 Owned by the background task; writes nothing and reads no clock. A pod is inference if the settings select it, else training; only pods
-with whole cards or fractions of cards count, and of a gang with such a pod all members. A fraction counts as whole cards, rounded up.
+with whole cards or fractions of cards count; if a gang has such a pod, all its members count. A fraction counts as whole cards, rounded up.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from multisched.model.objects import Node, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE
 
 NO_MODEL: Final = "a model that no node has"
-"""The only model of a pod that no node of the domain accepts."""
+"""In place of models for a pod that no model of the domain's nodes fits."""
 NODE_TAINTS: Final = "node.kubernetes.io/"
 """Taints by which Kubernetes marks nodes that are not ready, under pressure or cordoned."""
 SPECS_MAX: Final = 4096
-"""Kinds of pods whose models are kept."""
+"""Limit of cached entries of `_models_for`."""
 NOT_OURS: Final = "another scheduler placed it, or a pod of it"
 NO_OWNER: Final = "no controller would create its pod again"
 NOT_EVICTABLE: Final = "`evictable` does not select it"
@@ -41,11 +41,11 @@ class RunningGang(msgspec.Struct, frozen=True):
     """A training gang and its pods."""
 
     gang: TrainingGang
-    """Without a notice."""
+    """With `notice` not set: the notices are added later."""
     pods: tuple[Pod, ...]
     """All placed members that are not leaving, by name; also those without cards."""
     protection: str
-    """Why it is protected; empty: it is not."""
+    """Why it is protected; empty if it is not."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -87,7 +87,7 @@ class TideSnapshots:
         self._accepted: dict[tuple[int, int], tuple[Pod, tuple[str, ...]]] = {}
         """Ids of spec and annotations -> a pod with these, and the models that it accepts."""
         self._accepted_by: tuple[int, tuple[int, ...]] = -1, ()
-        """Version of the nodes, and rows of the domain, by which `_accepted` was computed. A domain gets rows without a change of nodes."""
+        """Version of the nodes and rows of the domain from which `_accepted` was computed: rows can change while nodes do not."""
         self._models: tuple[str, ...] = ()
         self._pod_cards = 1
 
@@ -103,12 +103,12 @@ class TideSnapshots:
         return 0 if not demands or demands.problem else demanded_cards(demands.first)
 
     def gang_of(self, pod: Pod) -> str:
-        """Returns the key of the pod's gang, that of the first one if several start together; of a single pod, its own."""
+        """Returns the key of the pod's gang, or of the first gang if several start together; for a single pod, its own key."""
         key = self._context.gangs.key_of(pod.uid)
         return pod.key if key is None else min(self._context.gangs.together_with(key))
 
     def take(self, now_s: float) -> Snapshot:
-        """Copies what the planner needs. `now_s`: epoch seconds, the start of members that have not started yet."""
+        """Copies what the planner needs. `now_s`: epoch seconds, used as the start of members that have not started yet."""
         rows = self._rows()
         nodes = [self._context.nodes.node(row) for row in rows]
         self._note_nodes(rows)
@@ -181,7 +181,7 @@ class TideSnapshots:
             self._accepted.clear()
 
     def _models_for(self, pod: Pod) -> tuple[str, ...]:
-        """Returns the models of cards that the pod accepts, by its demand and its node affinity; empty: any that there is."""
+        """Returns the models of cards that the pod accepts, by its demand and its node affinity; empty: any."""
         key = id(pod.spec), id(pod.annotations)
         known = self._accepted.get(key)
         if known is None:
@@ -206,7 +206,7 @@ class TideSnapshots:
         return tuple(sorted(accepted)) or (NO_MODEL,)
 
     def _models_of(self, inference: Iterable[Pod]) -> tuple[str, ...]:
-        """Returns the models of the tide: those that inference accepts. While there is no inference pod, they stay as they were."""
+        """Returns the models of the tide: those that inference accepts. While there is no inference pod, the last result is kept."""
         found = self._accepted_by_any(inference)
         if found is not None:
             self._models = found
@@ -225,9 +225,8 @@ class TideSnapshots:
         """Returns waiting inference pods with their cards, and waiting gangs in the order of the queue."""
         context, inference, gangs = self._context, list[tuple[Pod, int]](), dict[str, int]()
         served = context.scheduler_names
-        found = [
-            pod for pod in context.pending() if self._ledger.is_used_by(pod)
-        ]  # before they are sorted: most are not
+        # Before the sort, because few pods have cards.
+        found = [pod for pod in context.pending() if self._ledger.is_used_by(pod)]
         for pod in sorted(found, key=lambda one: (-one.spec.priority, one.created_s, one.key)):
             cards = self.cards_of(pod)
             is_ours = served is None or pod.spec.scheduler_name in served
@@ -279,7 +278,7 @@ class TideSnapshots:
         return RunningGang(gang, tuple(pods), protection)
 
     def protection(self, pods: Sequence[Pod]) -> str:
-        """Returns why the gang of these pods is not evicted; empty: it may be. Counts evictions that the watch has not shown."""
+        """Returns why the gang of these pods is not evicted; empty if it may be. Counts evictions that the watch has not shown yet."""
         served, evictable = self._context.scheduler_names, self._settings.evictable
         for pod in pods:
             if served is not None and pod.spec.scheduler_name not in served:
@@ -291,7 +290,7 @@ class TideSnapshots:
         return self._kept_by_budget(pods)
 
     def _kept_by_budget(self, pods: Sequence[Pod]) -> str:
-        """Returns which PodDisruptionBudget would stop the eviction of the gang before its last member; empty: none."""
+        """Returns which PodDisruptionBudget would stop the eviction before all members are evicted; empty if none does."""
         objects = self._context.objects
         if objects.unreadable(ObjectKind.POD_DISRUPTION_BUDGET):
             return HIDDEN_BUDGETS

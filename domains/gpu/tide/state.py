@@ -2,8 +2,8 @@
 
 The background task (`control.py`) and the simulation build a TideState and carry out a TidePlan; `planner.plan` maps one to
 the other. Cards are whole GPUs and counted as integers. Times with the suffix `_s` are seconds since the epoch, on the clock
-of the caller; durations in seconds have it too and say so. A gang is all pods that start and stop together; a single
-training pod is a gang of one. Only nodes, gangs and inference pods of the domain belong in a state.
+of the caller; durations in seconds have the same suffix, and their description says so. A gang is all pods that start and stop together;
+a single training pod is a gang of one. Only nodes, gangs and inference pods of the domain belong in a state.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class NodeCards(msgspec.Struct, frozen=True):
 
 
 class ForecastOrigin(Enum):
-    """Where the expected demand comes from; the values are texts of reports and metrics."""
+    """The source of the expected demand; the values are texts of reports and metrics."""
 
     HISTORY = "history"
     """Learned from the demand of each inference service."""
     WINDOWS = "windows"
     """The configured windows, since there is too little history."""
     NONE = "none"
-    """Neither: the demand now is expected to last."""
+    """Neither history nor windows: the demand now is expected to last."""
 
 
 class DemandForecast(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class DemandForecast(msgspec.Struct, frozen=True):
     """Distance of two samples in seconds, above 0."""
     expected_cards: tuple[float, ...]
     upper_cards: tuple[float, ...]
-    """Upper band; demand above it was not to be expected. At least `expected_cards`."""
+    """Upper band: higher demand is unexpected. At least `expected_cards`."""
     error_cards: float = 0.0
     """Backtest error: what the demand rose above the expected rise within notice + grace, at a high quantile. At least 0."""
     origin: ForecastOrigin = ForecastOrigin.HISTORY
@@ -111,9 +111,9 @@ class InferenceState(msgspec.Struct, frozen=True, kw_only=True):
     recent: tuple[DemandSample, ...] = ()
     """Demand at earlier plans, oldest first, of `demand.RECENT_S` seconds; `demand.RecentDemand` collects it."""
     models: tuple[str, ...] = ()
-    """Models of cards that inference runs on or asks for; empty: any. Nodes of other models are outside the tide."""
+    """Models of cards that inference uses or requests; empty: any. Nodes of other models are outside the tide."""
     new_models: tuple[str, ...] = ()
-    """Models that the pods accept that were created within `planner.TREND_S`: a rise as seen needs cards of these; empty: of any."""
+    """Models accepted by the pods that were created within `planner.TREND_S`: cards for the recent rise are of these; empty: any."""
     pod_cards: int = 1
     """Cards of the largest usual inference pod: free cards of a node count toward the headroom in multiples of it."""
 
@@ -132,7 +132,7 @@ class GangNotice(msgspec.Struct, frozen=True):
 
     deadline_s: float
     """Not evicted before this moment."""
-    for_whom: str = ""
+    for_demand: str = ""
     overrode_min_run_time: bool = False
 
 
@@ -144,13 +144,13 @@ class TrainingGang(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[GangMember, ...]
     """All bound members, at least one."""
     started_s: float
-    """When its last member started this time."""
+    """When the last of its present members started."""
     checkpoint_s: float | None = None
     """Its last checkpoint as published by an annotation; None if it published none. A moment in the future counts as now."""
     retries_left: int | None = None
-    """How often its controller will still replace it (Job `backoffLimit`); None: not limited."""
+    """How often its controller will replace it before the workload fails (Job `backoffLimit`); None: not limited."""
     is_protected: bool = False
-    """Never evicted: outside the selector of evictable pods, a PodDisruptionBudget allows no disruption, or a pod is not ours."""
+    """Never evicted: `evictable` does not select it, a PodDisruptionBudget allows no disruption, or another scheduler placed a pod."""
     notice: GangNotice | None = None
     returned_after_eviction_s: float | None = None
     """When it started again after the tide evicted it; None if the tide did not."""
@@ -188,17 +188,17 @@ class Headroom(msgspec.Struct, frozen=True):
 
     cards: int
     """
-    The larger rise + the error, rounded up to whole pods; at most what the ceiling leaves, at least what the floor or a window
-    asks for.
+    The larger of the two rises + the error, rounded up to whole pods; at most what the ceiling allows, at least what the floor or
+    a window requires.
     """
     forecast_rise_cards: float
-    """What the forecast expects within notice + grace from now."""
+    """Rise that the forecast expects within notice + grace from now."""
     recent_rise_cards: float
-    """What demand rises within as long a time if it goes on as in the last minutes; counts if it exceeds the forecast's rise."""
+    """Rise within the same time if the trend of the last minutes continues; used if it exceeds the rise of the forecast."""
     error_cards: float
-    """Of the forecast's backtest, or the configured minimum if that is larger."""
+    """Error of the forecast in its backtest, or the configured minimum if that is larger."""
     trend_cards: int = 0
-    """Those of `cards` that only the recent rise asks for: they must be of `InferenceState.new_models`."""
+    """The part of `cards` that only the recent rise requires: they must be of `InferenceState.new_models`."""
 
 
 class NewNotice(msgspec.Struct, frozen=True):
@@ -207,10 +207,10 @@ class NewNotice(msgspec.Struct, frozen=True):
     gang: str
     deadline_s: float
     """Now + the configured notice."""
-    for_whom: str
-    """Who gets the cards, for people: `inference: 3 pods wait for 4 cards`."""
+    for_demand: str
+    """What needs the cards, as text: `inference: 3 pods wait for 4 cards`."""
     reason: str
-    """Why this gang, for people: cards freed and work lost."""
+    """Why this gang was chosen, as text: cards freed and work lost."""
     cards: int
     overrides_min_run_time: bool = False
     """The gang ran for less than the minimum run time, and demand exceeds the upper band."""
@@ -251,15 +251,15 @@ class TidePlan(msgspec.Struct, frozen=True, kw_only=True):
     target_cards: int
     """Cards that inference has or could take at once after this plan: demand + headroom within floor and ceiling."""
     available_cards: int
-    """Cards that inference has, that are free for it, leaving, or under notice, before this plan's new notices."""
+    """Cards that inference has or can use: free, leaving or under notice, before this plan's new notices."""
     training_cards: int
-    """Cards that training holds on nodes of the tide, those under notice included, those leaving not."""
+    """Cards that training holds on nodes of the tide: with those under notice, without those of leaving pods."""
     training_limit_cards: int
-    """Cards that training may hold now on nodes of the tide; a gang starts only if all its cards fit below. At least 0."""
+    """Cards that training may hold now on nodes of the tide; a gang starts only if all its cards fit below the limit. At least 0."""
     kept_cards: int = 0
     """Cards below the limit that are kept for the first of `TideState.waiting_gangs`: other gangs start only below the rest."""
     held_until_s: float | None = None
-    """When the forecast lets the first waiting gang start; None: it may start now, no gang waits, or no such time is in sight."""
+    """Forecast time at which the first waiting gang may start; None: it may start now, no gang waits, or the forecast has no such time."""
     over_cap_cards: int = 0
     """Cards evicted in the last hour beyond the cap. The cap does not stop evictions for inference, only the growth of training."""
     held_for_cards: int = 0
@@ -275,4 +275,4 @@ class TidePlan(msgspec.Struct, frozen=True, kw_only=True):
     exceeds_upper: bool = False
     """Demand exceeds the upper band of the forecast."""
     notes: tuple[str, ...] = ()
-    """Remarks for people: no history, not enough gangs that may be evicted, frozen."""
+    """Remarks, as text: no history, not enough gangs that may be evicted, frozen."""

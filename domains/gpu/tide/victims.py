@@ -20,9 +20,9 @@ WORK_STEP_S: Final = 60.0
 RESTART_S: Final = 120.0
 """What each eviction costs in addition to the work lost: the time in which the gang's cards start it again."""
 CHOSEN_MAX: Final = 64
-"""After so many gangs, the choice is left to the next plan: each costs a look at all candidates."""
+"""After this many gangs, the choice is left to the next plan: each costs a look at all candidates."""
 RETRIES_SPARED: Final = 1
-"""A gang with at most so many retries left is taken after all others."""
+"""A gang with at most this many retries left is taken after all others."""
 
 Shape = tuple[int, tuple[str, ...]]
 """Cards and accepted models of a waiting inference pod."""
@@ -70,7 +70,7 @@ class CardRoom:
         return copied
 
     def place(self, shape: Shape, count: int) -> int:
-        """Takes the room of so many pods, each on the fullest node that has enough; returns for how many no node has."""
+        """Takes the room of this many pods, each on the fullest node that has enough; returns for how many no node has."""
         cards, models = shape
         fitting = sorted(
             (room, name)

@@ -20,7 +20,7 @@ def jobs(
     options: SourceOptions,
     domain: Annotated[str | None, typer.Option(help="The domain, if several have DeadlineSort.")] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Show at most so many waiting pods, and owners; 200 without it.")
+        int | None, typer.Option(min=1, help="Show at most this many waiting pods, and owners; 200 without it.")
     ] = None,
     output: Format = Output.TABLE,
 ) -> str:

@@ -1,7 +1,7 @@
 """The deadline of a pod: from its annotation, its Job, its CronJob's next run, or none. Pure.
 
-The first that exists counts. The Job's activeDeadlineSeconds begins at its startTime, while its pods are pending too (kubernetes 1.36,
-pkg/controller/job/job_controller.go, pastActiveDeadline).
+The first of these that exists counts. The Job's activeDeadlineSeconds begins at its startTime, and includes the time in which its pods
+are pending (kubernetes 1.36, pkg/controller/job/job_controller.go, pastActiveDeadline).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DeadlineOrigin(Enum):
     ACTIVE_DEADLINE = "activeDeadlineSeconds"
     NEXT_RUN = "next run"
     MAX_WAIT = "maxWait"
-    """It has no deadline."""
+    """There is no deadline."""
 
 
 class DeadlineRule(msgspec.Struct, frozen=True):

@@ -54,7 +54,7 @@ def _limit(text: str) -> int:
 
 
 def owners(kept: KeptHistory, now_s: float, limit: int = SHOWN) -> list[Document]:
-    """Returns up to so many workloads with run times, the latest first."""
+    """Returns up to this many workloads with run times, the latest first."""
     history = kept.history
     keys = sorted((key for key in history.runs if key.images), key=lambda key: -history.runs[key].ended_s)
     found = []
@@ -85,7 +85,7 @@ def _runs(kept: KeptHistory, now_s: float) -> Document:
 
 
 def _pods(waits: WaitTask, limit: int) -> list[Document]:
-    """Returns up to so many waiting pods: those at risk first, then by predicted start."""
+    """Returns up to this many waiting pods: those at risk first, then by predicted start."""
     pods = waits.predicted_pods()
     pods.sort(key=lambda one: (not one[0].is_at_risk, inf if one[0].start_s is None else one[0].start_s, one[1].key))
     return [_pod(pod.key, wait, waits.at_s, origin) for wait, pod, origin in pods[:limit]]

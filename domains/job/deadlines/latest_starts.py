@@ -1,7 +1,7 @@
 """LatestStarts: when pods must start at the latest, computed once for all equal pods of one owner.
 
 Owns the groups: pods of one namespace with the same owner, spec and annotations. A burst of 10,000 pods of one Job is one group,
-so that a pod costs one look-up. What a group depends on besides its pods (Job, CronJob, run times) is looked at again by `changed`.
+so that a pod costs one look-up. `changed` reads again what a group depends on in addition to its pods: Job, CronJob, run times.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from multisched.model.objects import Owner, Pod, PodSpec
 
 BUCKET_S: Final = 1.0
 MARGIN_SHARE: Final = 0.05
-"""A margin that changes by less is not used: each change sorts the pods of the group again."""
+"""Smaller changes of a margin are ignored, because each change sorts the pods of the group again."""
 GROUPS_MAX: Final = 20_000
 _OF_CRON_JOB: Final = re.compile(r"(.+)-\d{8,10}", re.ASCII)
 """Name of a CronJob's Job: the minute of its run is appended."""
@@ -100,7 +100,7 @@ class LatestStarts:
         )
 
     def has_changed(self) -> bool:
-        """Reports whether `changed` may find anything, and notes that it was asked."""
+        """Reports whether `changed` may find changes since the last call of this method."""
         objects, runs = self._objects.versions(ObjectKind.JOB, ObjectKind.CRON_JOB), self._kept.history.version
         self._have_objects_changed = objects != self._seen_objects
         have_runs_changed = runs != self._seen_runs

@@ -1,4 +1,4 @@
-"""The background task of DeadlineSort: sorts pods anew whose latest start moved, predicts waits, and keeps run times.
+"""The background task of DeadlineSort: sorts pods again if their latest start changed, predicts waits, and stores run times.
 
 Each turn copies what it needs on the loop, in batches, and predicts in a thread.
 """
@@ -26,9 +26,9 @@ from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE
 
 PERIOD_S: Final = 3.0
 BATCH: Final = 500
-"""Pods or groups that are looked at before the loop does something else."""
+"""Pods or groups checked before the task yields to others."""
 PREDICTED_MAX: Final = 20_000
-"""Waiting pods, and running pods, that a prediction looks at."""
+"""Maximum number of waiting pods, and of running pods, in a prediction."""
 
 
 class WaitTask:
@@ -73,7 +73,7 @@ class WaitTask:
         return [(wait, pod, self._starts.group_of(pod).rule.origin.value) for wait, pod in found]
 
     async def run(self, ports: BackgroundPorts) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._kept.run(ports))
             while True:
@@ -135,7 +135,7 @@ class WaitTask:
         )
 
     def _pools(self) -> Iterator[tuple[Rows, Pool]]:
-        """Yields the domain's rows that pods need not pay for: those of no serverless unit, then those of each unit."""
+        """Yields the domain's rows without a price: those outside serverless units, then those of each unit without a price."""
         if self._context.rows is None:
             return
         rows, unpriced = self._context.rows(), self._shared.unpriced

@@ -1,8 +1,8 @@
 """Predicts when waiting pods start: running pods end, and pods ahead in the queue use what becomes free. Pure.
 
 The domain's rows count as pools of CPU, memory and pods: one for each serverless unit, and one for all other rows. Waiting pods start in
-the order of the queue, each as soon as a pool has room for it and accepts a pod (a pod never overtakes another, so a large one delays
-those behind). Fragments of nodes, affinity and elastic quotas are ignored, so a start can be later.
+the order of the queue, each as soon as a pool has room for it and accepts a pod (no pod overtakes another, so a large pod delays
+all pods after it). Fragments of nodes, affinity and elastic quotas are ignored, so a start can be later.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 PUT_BACK_MAX: Final = 64
-"""If a pod waits for more ends than these, and leaves, pods behind it are predicted to wait as long: it bounds the time."""
+"""If a pod waits for more than this number of ends and then leaves the pool, the pods after it are predicted to wait for the same ends.
+This bounds the computing time."""
 
 
 class Room(NamedTuple):
@@ -57,7 +58,7 @@ class Pool(msgspec.Struct):
 class RunningPod(NamedTuple):
     room: Room
     left_s: float | None
-    """Median time until it ends; None: not known, so that its room is not counted on."""
+    """Median time until it ends; None: not known, and its room is not counted."""
     pool: int = 0
     """Index of its pool."""
 
@@ -72,7 +73,7 @@ class WaitingPod(NamedTuple):
     deadline_s: float | None
     """Seconds from now; None: it has none."""
     leaves_if_late: bool = False
-    """If it would miss its deadline, it goes to a unit that it pays for, and takes no room of the pool."""
+    """If it would miss its deadline, it is placed in a unit with a price, and uses no capacity of the pool."""
 
 
 class PredictedWait(msgspec.Struct, frozen=True):
@@ -90,7 +91,7 @@ class PredictedWait(msgspec.Struct, frozen=True):
 
 
 End = tuple[float, int, Room]
-"""Time, index of the pool, and what becomes free there."""
+"""Time, index of the pool, and the room that becomes free there."""
 
 
 def predict_waits(

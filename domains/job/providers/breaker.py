@@ -1,7 +1,7 @@
 """Breaker: stops binds to a serverless unit whose sandboxes fail, and admits single pods as probes until one starts.
 
 No I/O and no clock: times are arguments, in seconds of a monotonic clock. The caller classifies outcomes (`messages`):
-throttling, and permanent errors of one template, say nothing about the unit, so they are reported with `on_neutral`.
+throttling, and permanent errors of one template, give no information on the unit, so they are reported with `on_neutral`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 FAILURES_TO_OPEN: Final = 3
 SURVIVED_TO_FORGET: Final = 5
-"""So many creates that were sent after a failed one and survive (`CreateWindow`) end its row: sandboxes start too late to tell."""
+"""A row of failures ends after this number of later creates that survive (`CreateWindow`): the start of a sandbox is known too late."""
 PROBE_FIRST_S, PROBE_S = 5.0, 20.0
 """Time from the opening to the first probe, and from each probe to the next one."""
 
@@ -34,15 +34,17 @@ class Attempt:
     period: int
     """Number of changes between open and closed before it."""
     number: int = 0
-    """Rises with each attempt."""
+    """Increases with each attempt."""
 
 
 class Breaker:
     """The state of one unit. Report each attempt: `on_success`, `on_failure`, `on_neutral`, or `give_back` if there was no create.
 
     Outcomes of attempts from before the last change between open and closed are ignored: they describe the time before it. A success
-    also tells nothing of attempts that were sent after it, so only a later one ends a row of failures. A probe without an outcome is
-    replaced when the next one is due. So the breaker closes at most PROBE_S, and the time in which the provider answers, after a recovery.
+    gives no information on attempts that were sent after it, so it ends a row of failures only if it was sent after them. A probe without
+    an outcome is
+    replaced when the next one is due. So after a recovery, the breaker closes within PROBE_S and the time that the provider needs to
+    start a sandbox.
     """
 
     def __init__(self) -> None:
@@ -55,7 +57,7 @@ class Breaker:
         self._failed = 0
         """Number of the last attempt that failed."""
         self._probe_due_s: float | None = None
-        """Set while it is not closed."""
+        """Time of the next probe; set while the breaker is not closed."""
         self._probe: Attempt | None = None
 
     @property

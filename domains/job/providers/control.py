@@ -29,13 +29,13 @@ WANTED_S: Final = 0.05
 """Interval of turns while pods wait for a unit: one token at 20 per second."""
 IDLE_S: Final = 0.25
 WOKEN_MAX: Final = 256
-"""Pods woken in one turn."""
+"""Maximum number of pods requeued in one turn."""
 UNWANTED_TURNS: Final = 20
-"""A unit from which no pod has taken a token in so many turns after pods were woken is no longer waited for."""
+"""If no pod has taken a token of a unit in this many turns after pods were requeued for it, no pod is assumed to wait for it."""
 EVENTS_MAX: Final = 1_000
-"""Failures that wait for their event; more are counted only."""
+"""Maximum number of failures that wait for their event; further ones are only counted."""
 STUCK_S: Final = 1.0
-"""Interval of looking for stuck pods."""
+"""Interval of checks for stuck pods."""
 ACTION: Final = "Scheduling"
 LEAST: Final = Size(1, 1)
 
@@ -55,7 +55,7 @@ class SandboxControl:
         """uids of stuck pods without a controller that have their event."""
 
     async def run(self, ports: BackgroundPorts) -> None:
-        """Takes turns until cancelled. Writes wait in a task of their own: the time of the units goes on meanwhile."""
+        """Runs turns until cancelled. A separate task waits for writes, so that the time of the units advances meanwhile."""
         ledger = self._ledger
         async with asyncio.TaskGroup() as tasks:
             if ports.mover is not None:

@@ -15,13 +15,13 @@ class CostMeter:
         self._running = 0
 
     def start(self, per_hour: float, now_s: float) -> None:
-        """A sandbox of this price per hour starts."""
+        """Starts a sandbox with this price per hour."""
         self._settle(now_s)
         self._per_hour += per_hour
         self._running += 1
 
     def stop(self, per_hour: float, now_s: float) -> None:
-        """A sandbox that was started with this price ends."""
+        """Ends a sandbox that was started with this price per hour."""
         self._settle(now_s)
         self._running -= 1
         self._per_hour = self._per_hour - per_hour if self._running else 0.0  # no rounding error stays

@@ -18,7 +18,7 @@ START: Final = FAILURES_TO_OPEN
 SURVIVED_S: Final = 1.5
 """Providers report most failures of a create earlier than this after the bind."""
 TRUSTED_S: Final = 60.0
-"""The window begins at START again if no create has survived or failed for so long."""
+"""The window begins at START again if no create has survived or failed for this long."""
 
 
 class CreateWindow:

@@ -1,7 +1,8 @@
-"""PriceGate: decides which waiting pods may use units with `waitFirst`, whose price is paid only if waiting elsewhere is no good.
+"""PriceGate: decides which waiting pods may use units with `waitFirst`: pods for which waiting for other nodes takes too long.
 
-A pod with a deadline may if the wait that DeadlineSort predicts on other nodes would make it late; a pod without one, after `maxWait`
-since its creation. Decided every PERIOD_S, and taken back only when the pod has CLOSES_S to spare, so that a pod seldom changes its class.
+A pod with a deadline may use them if it would miss the deadline after the wait that DeadlineSort predicts for other nodes; a pod
+without one, `maxWait` after its creation. Decided every PERIOD_S. The permission ends only when the pod would be CLOSES_S early, so
+that a pod seldom changes its class.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from multisched.model.go_duration import go_duration
 from multisched.model.objects import Pod
 
 PERIOD_S: Final = 3.0
-"""As that of predictions."""
+"""Period of decisions, the same as that of predictions."""
 CLOSES_S: Final = 30.0
 BATCH: Final = 500
-"""Pods that are looked at before the loop does something else."""
+"""Pods checked before the task yields to others."""
 
 
 class PriceGate:
@@ -32,7 +33,7 @@ class PriceGate:
         self._ledger = ledger
         self._waits = context.shared.of(DomainWaits)
         self._decided = set[str]()
-        """uids that were decided last time; units may be shared with the plugin of another domain."""
+        """uids of the last decision; the plugin of another domain may share the units."""
 
     async def run(self, ports: BackgroundPorts) -> None:
         """Decides until cancelled; returns at once if no unit has `waitFirst`."""
@@ -51,7 +52,7 @@ class PriceGate:
             waits.unpriced, waits.accepts_late = None, never
 
     async def decide(self, now_s: float) -> None:
-        """Looks at all waiting pods once. `now_s`: seconds since the epoch."""
+        """Checks all waiting pods once. `now_s`: seconds since the epoch."""
         seen = set[str]()
         for number, pod in enumerate(self._context.queue.pods()):
             seen.add(pod.uid)
@@ -84,7 +85,7 @@ class PriceGate:
 
 
 def may_pay(unit: Unit, pod: Pod, outlook: Outlook, now_s: float) -> bool:
-    """Reports whether the pod need not wait for other nodes any longer."""
+    """Reports whether the pod may use the unit instead of waiting for other nodes."""
     assert unit.settings.max_wait_s is not None, "a unit with waitFirst"
     is_open = pod.uid in unit.payers
     if outlook.deadline_s is None:

@@ -3,8 +3,8 @@
 No I/O and no clock: times are arguments, in seconds of a monotonic clock. A token is taken before a bind, and returned if the bind is
 not sent; the outcome of the create changes the rate. Learning is AIMD (additive increase, multiplicative decrease) below the
 configured rate. Throttling shows that the provider's bucket is empty; the creates per second that it accepts from then until the next
-throttling are its rate. This remembered rate is approached slowly. The burst is learned as well: it is halved if a create is throttled
-that did not wait for its token.
+throttling are its rate. This remembered rate is approached slowly. The burst is learned, too: it is halved if a create
+that did not wait for its token is throttled.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 BURST_KEPT: Final = 0.05
 KEPT_S: Final = 0.25
-"""This share of the burst, and the tokens of so many seconds, are not used: creates arrive less evenly than they were sent."""
+"""Share of the burst, and seconds of the rate, whose tokens are not used: creates arrive less evenly than they were sent."""
 FAST_GAIN, SLOW_GAIN = 0.1, 0.01
 """Increase of the rate in one second, below and near the remembered rate, as a share of it; without one, of the configured rate."""
 NEAR: Final = 0.95
@@ -37,12 +37,12 @@ class Token:
 
     sent_s: float
     was_awaited: bool
-    """The rate was the limit: a token had been refused, and none was lost since because nothing needed it."""
+    """The rate was the limit: a token was refused before, and since then no token was lost in a full bucket."""
     decreases: int
     """Number of decreases before it."""
     window: int
     is_open: bool = True
-    """Neither given back nor reported."""
+    """It was neither given back nor reported."""
 
 
 class SandboxRate:
@@ -54,10 +54,10 @@ class SandboxRate:
             raise ValueError(f"burst must be >= 1 and per_second > 0, got {burst} and {per_second}")
         self._most = max(1, burst - math.floor(max(burst * BURST_KEPT, per_second * KEPT_S)))
         self.burst = float(self._most)
-        """Tokens at once, now."""
+        """Maximum number of tokens, as learned."""
         self.ceiling = per_second
         self.per_second = per_second
-        """The rate now."""
+        """The learned rate, in creates per second."""
         self.remembered: float | None = None
         """The rate at which the provider throttled."""
         self.throttled = self.decreases = 0
@@ -66,10 +66,10 @@ class SandboxRate:
         self._at_s = now_s
         self._is_awaited = False
         self._window = 0
-        """Number of the time span in which accepted creates are counted: since a decrease, or since tokens were last lost."""
+        """Number of the window in which accepted creates are counted: it begins with a decrease, or when tokens are lost."""
         self._window_s = now_s
         self._window_stock = float(self._most)
-        """Tokens that the provider may have had at its begin."""
+        """Tokens that the provider may have had at the begin of the window."""
         self._sent = self._accepted = 0
         """Creates of the window: not known to be throttled, and accepted."""
 
@@ -102,7 +102,7 @@ class SandboxRate:
         self._forget(token)
 
     def on_failed(self, token: Token) -> None:
-        """Records a create that failed for another reason than throttling, which says nothing about the rate."""
+        """Records a create that failed for another reason than throttling, which gives no information on the rate."""
         if self._closes(token):
             self._forget(token)
 

@@ -35,11 +35,11 @@ QUARANTINE_S: Final = 600.0
 """A template that a unit refused permanently is tried there again after this time, because what it refers to may have changed."""
 QUARANTINED_MAX: Final = 1_000
 SPARED_S: Final = 10.0
-"""So long, the pods of an owner that has just lost a pod to a failing unit are no probes of it: they may find other nodes."""
+"""If an owner has just lost a pod in a failing unit, its pods are not sent there as probes for this time: they may fit on other nodes."""
 SPARED_MAX: Final = 1_000
-"""Owners of each unit; beyond it, the one that was added first may be the next probe."""
+"""Limit of such owners per unit. Above it, the owner that was added first is dropped."""
 ELASTIC_RESOURCES: Final = frozenset({CPU, MEMORY})
-"""Those that a node's allocatable does not limit with `capacity: elastic`."""
+"""Resources that a node's allocatable does not limit if the unit has `capacity: elastic`."""
 OUTCOME_MAX_S: Final = 10.0
 """How long the outcome of a pod is awaited after the pod was deleted: the watch of ended pods may be slower."""
 NO_ANNOTATIONS: Final[Mapping[str, str]] = {}
@@ -47,7 +47,7 @@ NO_ANNOTATIONS: Final[Mapping[str, str]] = {}
 Template = tuple[str, tuple[str, ...]]
 """Namespace and images: pods that a provider refuses permanently have these in common."""
 NO_TEMPLATE: Final[Template] = ("", ())
-"""No pod's."""
+"""Template of no pod."""
 
 
 class Cause(Enum):
@@ -63,9 +63,9 @@ class Cause(Enum):
 
 
 PACED: Final = (Cause.RATE, Cause.START, Cause.BREAKER)
-"""The background task requeues pods for the unit when it accepts them."""
+"""Causes after which the background task requeues pods as soon as the unit accepts them."""
 TIMED: Final = (*PACED, Cause.PRICE)
-"""The unit has room for the pod, which waits on purpose."""
+"""Causes for which a pod waits although the unit has room for it."""
 
 
 def template_of(pod: Pod) -> Template:
@@ -83,15 +83,15 @@ def size_of(pod: Pod) -> tuple[int, int]:
 
 
 class Sandbox:
-    """What one pod holds."""
+    """What one pod holds of a unit."""
 
     __slots__ = (
         "attempt",
-        "gone_s",
         "is_bound",
         "is_metered",
         "is_started",
         "kept_from",
+        "left_s",
         "owner",
         "requests",
         "row",
@@ -108,16 +108,16 @@ class Sandbox:
         """Monotonic seconds at which it was taken, or first seen."""
         self.token: Token | None = None
         self.attempt: Attempt | None = None
-        """With `token`, until the outcome is reported; None also for pods that were bound before this process began."""
+        """Set with `token`, until the outcome is known. None also for pods that were bound before this process started."""
         self.is_bound = self.is_started = self.is_metered = False
         self.kept_from: Sequence[Unit] = ()
-        """Units that the pod was kept from by their price, before it was placed elsewhere."""
-        self.gone_s = 0.0
-        """Monotonic seconds at which the pod left."""
+        """Units that did not accept the pod because of their price, before it was placed elsewhere."""
+        self.left_s = 0.0
+        """Monotonic seconds at which the pod left its node."""
 
     @property
     def size(self) -> Size | None:
-        """Rounded; None: no unit, or no sandbox of the unit is as large."""
+        """The rounded size; None without a unit, or if no sandbox of the unit is large enough."""
         return None if self.unit is None else self.unit.settings.sizes.rounded(*self.requests)
 
 
@@ -130,11 +130,11 @@ class Unit:
         self.breaker = Breaker()
         self.window = CreateWindow()
         self.spared: dict[str, float] = {}
-        """uid of an owner that has lost a pod to this unit since a sandbox started -> until when its pods are no probes; infinite: until
-        SPARED_S after the first one is tried.
+        """uid of an owner that has lost a pod in this unit since a sandbox last started -> time until which its pods are not used as
+        probes. Infinite until one of its pods is tried, then SPARED_S later.
         """
         self.version = 0
-        """Rises when other pods than before may be accepted."""
+        """Raised when the set of pods that it accepts may have changed."""
         self.is_wanted = False
         """A pod was refused for a cause of PACED, and must be requeued when the unit accepts pods again."""
         self.used: Counter[str] = Counter()
@@ -144,20 +144,20 @@ class Unit:
         self.taken = self.created = self.failed = self.evicted = 0
         """Counts since the start."""
         self.payers: dict[str, Pod] = {}
-        """With `waitFirst`: uid -> the pods that need not wait for other nodes any longer, as the background task decided last."""
+        """With `waitFirst`: uid -> pod, of pending pods that may use the unit, as last decided by the background task."""
         self.kept: set[str] = set()
-        """uids of the other waiting pods."""
+        """With `waitFirst`: uids of the pending pods that must wait for other nodes."""
         self.spent, self.saved = CostMeter(), CostMeter()
-        """What its sandboxes cost; what pods would have cost here that were kept waiting, and run elsewhere. Since the start."""
+        """Since the start: cost of its sandboxes, and cost avoided by pods that waited because of the price and ran elsewhere."""
         self.imported: Cause | None = None
-        """Why it accepts no pod in the program that a sandbox copies."""
+        """In a what-if sandbox: why the unit accepts no pod in the program that was copied."""
 
     @property
     def name(self) -> str:
         return self.settings.name
 
     def cause(self, template: Template, size: Size | None, now_s: float, owner: str = "") -> Cause | None:
-        """Returns why it does not accept such a pod now; None if it does."""
+        """Returns why it does not accept a pod with this template, size and owner now; None if it does."""
         if self.refused and self.refused.get(template, (0.0, ""))[0] > now_s:
             return Cause.TEMPLATE
         if size is None:
@@ -171,14 +171,14 @@ class Unit:
         return None if self.breaker.state is not BreakerState.CLOSED or self.window.room(now_s) else Cause.START
 
     def accepts(self, now_s: float) -> int:
-        """Returns how many pods it accepts now, as far as rate, window and breaker are concerned."""
+        """Returns how many pods it accepts now by its rate, window and breaker alone."""
         if self.breaker.ready_in_s(now_s) > 0:
             return 0
         most = self.window.room(now_s) if self.breaker.state is BreakerState.CLOSED else 1
         return min(most, self.rate.available(now_s))
 
     def spare(self, owner: str, until_s: float) -> None:
-        """Makes pods of the owner no probes until then; infinite: until SPARED_S after the first one is tried. Empty: nothing."""
+        """Excludes pods of the owner from probing until this time; infinite: see `spared`. Does nothing for an empty owner."""
         if not owner:
             return
         if len(self.spared) >= SPARED_MAX:
@@ -187,7 +187,7 @@ class Unit:
         self.version += 1
 
     def spares(self, owner: str, now_s: float) -> bool:
-        """Reports whether the unit's sandboxes fail, and pods of this owner are no probes now."""
+        """Reports whether the unit's sandboxes fail and pods of this owner are excluded from probing now."""
         return self.breaker.state is not BreakerState.CLOSED and self.spared.get(owner, 0.0) > now_s
 
     @property
@@ -200,7 +200,7 @@ class Unit:
         return 0.0 if size is None else self.settings.price.of(size, SECONDS_PER_HOUR)
 
     def next_payers(self, count: int) -> Sequence[Pod]:
-        """Returns so many payers, each time the ones that were not returned for the longest time."""
+        """Returns at most `count` payers, in turn: first those that were not returned for the longest time."""
         found = list(islice(self.payers.items(), count))
         for uid, pod in found:
             del self.payers[uid]
@@ -230,7 +230,7 @@ class SandboxLedger:
     name = "sandboxes"
 
     def __init__(self, settings: ProviderSettings, scheduler_names: frozenset[str] | None) -> None:
-        """`scheduler_names`: whose pods count; None: all."""
+        """`scheduler_names`: schedulerNames of the pods that count; None: all."""
         self.settings = settings
         self._names = scheduler_names
         self._messages = Messages(settings.messages)
@@ -242,7 +242,7 @@ class SandboxLedger:
         self.sandboxes: dict[str, Sandbox] = {}
         """uid -> what the pod holds; pods on other rows hold nothing, and are kept in case their row joins a unit."""
         self.ended: dict[str, Sandbox] = {}
-        """The same for bound pods that left their node, and whose outcome is not known yet."""
+        """The same for bound pods that left their node and whose outcome is not known yet."""
         self.version_of_nodes = 0
 
     # -- Ledger ----------------------------------------------------------------------------------------------------
@@ -255,7 +255,9 @@ class SandboxLedger:
         return self.version_of_nodes + (0 if unit is None else unit.version)
 
     def fits(self, pod: Pod, row: int) -> str:
-        """Returns why the unit of the row accepts no such pod now, for users; empty if it does, or for a row without a unit."""
+        """Returns why the unit of the row does not accept the pod now, as a message for users; empty if it does, or if the row has no
+        unit.
+        """
         unit = self.unit_of(row)
         if unit is None or pod.uid in self.sandboxes:
             return ""
@@ -263,7 +265,7 @@ class SandboxLedger:
         return "" if cause is None else refusal_of(unit, cause)
 
     def take(self, pod: Pod, row: int) -> Mapping[str, str]:
-        """Takes a token and the permission of the breaker. Its binding needs no annotations."""
+        """Takes a token and the permission of the breaker. The binding needs no annotations."""
         if pod.uid not in self.sandboxes:
             unit = self.unit_of(row)
             taken = self._add(pod, row)
@@ -280,7 +282,7 @@ class SandboxLedger:
         return NO_ANNOTATIONS
 
     def restore(self, pod: Pod, row: int) -> None:
-        """Accounts for a bound pod. One that does not run yet, and that this process has not placed, has taken a token."""
+        """Accounts for a bound pod. If it does not run yet and another process has placed it, a token is taken for it."""
         known = self.sandboxes.get(pod.uid)
         if known is not None and known.row == row:
             return
@@ -295,22 +297,22 @@ class SandboxLedger:
             added.token = added.unit.rate.take(self.now_s)
 
     def release(self, uid: str) -> None:
-        gone = self.sandboxes.pop(uid, None)
-        if gone is None:
+        sandbox = self.sandboxes.pop(uid, None)
+        if sandbox is None:
             return
-        self._unmeter(gone)
-        if gone.unit is None:
+        self._unmeter(sandbox)
+        if sandbox.unit is None:
             return
-        gone.unit.count(gone.size, -1)
-        if gone.is_bound and gone.token is not None and gone.token.is_open:
-            gone.gone_s = self.now_s
-            self.ended[uid] = gone
+        sandbox.unit.count(sandbox.size, -1)
+        if sandbox.is_bound and sandbox.token is not None and sandbox.token.is_open:
+            sandbox.left_s = self.now_s
+            self.ended[uid] = sandbox
             return
-        if gone.token is not None:
-            gone.unit.rate.give_back(gone.token, self.now_s)
-        if gone.attempt is not None and not gone.is_bound:
-            gone.unit.window.settled(gone.attempt)
-            gone.unit.breaker.give_back(gone.attempt, self.now_s)
+        if sandbox.token is not None:
+            sandbox.unit.rate.give_back(sandbox.token, self.now_s)
+        if sandbox.attempt is not None and not sandbox.is_bound:
+            sandbox.unit.window.settled(sandbox.attempt)
+            sandbox.unit.breaker.give_back(sandbox.attempt, self.now_s)
 
     def set_node(self, row: int, node: Node | None) -> None:
         index = NO_UNIT if node is None else self._index_of(node)
@@ -379,9 +381,9 @@ class SandboxLedger:
         return np.array([self._unit_of_row.get(row, NO_UNIT) for row in rows.tolist()], np.int32)
 
     def cause_of(self, unit: Unit, pod: Pod) -> Cause | None:
-        """Returns why the unit does not accept the pod now; None if it does. Notes a pod that waits for time to pass.
+        """Returns why the unit does not accept the pod now; None if it does. Marks the unit as wanted if the pod waits for it.
 
-        Of no price: that is a rule of the domain whose plugin decides which pods pay, and pods of other domains take sandboxes, too.
+        Ignores prices: they are a rule of one domain (`cause_with_price`), and pods of other domains use the unit, too.
         """
         owner = owner_of(pod)
         if unit.spared.get(owner) == math.inf and unit.breaker.state is not BreakerState.CLOSED:
@@ -392,7 +394,7 @@ class SandboxLedger:
         return cause
 
     def cause_with_price(self, unit: Unit, pod: Pod) -> Cause | None:
-        """As `cause_of`; also refuses pods that may wait for other nodes."""
+        """As `cause_of`; also refuses pods that must wait for other nodes because of the price."""
         if not unit.waits_first or pod.uid in unit.payers:
             return self.cause_of(unit, pod)
         cause = unit.cause(template_of(pod), unit.settings.sizes.rounded(*size_of(pod)), self.now_s)
@@ -401,8 +403,8 @@ class SandboxLedger:
     def has_place(self, pod: Pod) -> bool:
         """Reports whether a unit with a quota accepts pods of this size now, whatever their images, owner and price.
 
-        A unit that only time keeps from accepting them is marked `is_wanted`, and does not count: the background task requeues the
-        pods that wait for it one after another, as it accepts them.
+        A unit with a cause of PACED is marked as wanted and counts as one that accepts no pods: the background task requeues the pods
+        that wait for it as the unit accepts them.
         """
         found = False
         for unit in self.units:
@@ -413,7 +415,7 @@ class SandboxLedger:
         return found
 
     def unpriced(self, rows: Rows) -> Rows:
-        """Returns those of the rows that are of no unit with `waitFirst`."""
+        """Returns the rows that do not belong to a unit with `waitFirst`."""
         if not self.priced:
             return rows
         waits = np.array([*(unit.waits_first for unit in self.units), False], np.bool_)
@@ -421,17 +423,17 @@ class SandboxLedger:
         return kept
 
     def paced(self, rows: Rows) -> tuple[Rows, Sequence[Pace]]:
-        """Returns those of the rows that are of no unit, and the paces of the units that have others. The window of creates is ignored:
-        it is a matter of seconds.
+        """Returns the rows without a unit, and the paces of the units of the other rows. Ignores the window of creates, which lasts
+        only seconds.
         """
         indices = self.indices(rows)
         found = [_pace(unit, rows[indices == number], self.now_s) for number, unit in enumerate(self.units)]
         return rows[indices == NO_UNIT], [pace for pace in found if len(pace.rows)]
 
-    # -- what becomes of sandboxes -----------------------------------------------------------------------------------
+    # -- outcomes of sandboxes ---------------------------------------------------------------------------------------
 
     def bound(self, uid: str) -> None:
-        """Notes that the API server has bound the pod: its virtual kubelet creates a sandbox."""
+        """Records that the API server has bound the pod: its virtual kubelet creates a sandbox."""
         found = self.sandboxes.get(uid)
         if found is not None:
             found.is_bound = True
@@ -439,7 +441,7 @@ class SandboxLedger:
                 found.unit.window.bound(found.attempt, self.now_s)
 
     def learn(self, outcome: PodOutcome) -> Failure | None:
-        """Reports what became of a bound pod to its unit. Returns the kind of a failure that is new; None for anything else."""
+        """Passes the outcome of a bound pod to its unit. Returns the kind of failure if it is a new failure, else None."""
         pod = outcome.pod
         found = self.sandboxes.get(pod.uid) or self.ended.pop(pod.uid, None)
         if found is None:
@@ -463,17 +465,17 @@ class SandboxLedger:
         return failure
 
     def expire(self) -> None:
-        """Notes what follows from the time alone: creates that survived, ends of quarantines, and pods that were deleted before their
-        sandbox started, whose outcomes are not awaited any longer.
+        """Applies what depends only on time: creates that survived, quarantines that ended, and pods that were deleted before their
+        sandbox started and whose outcomes are no longer awaited.
         """
-        for uid in [uid for uid, one in self.ended.items() if one.gone_s + OUTCOME_MAX_S <= self.now_s]:
-            gone = self.ended.pop(uid)
-            assert gone.unit is not None, "kept for its outcome"
-            assert gone.token is not None, "kept for its outcome"
-            gone.unit.rate.on_failed(gone.token)
-            if gone.attempt is not None:
-                gone.unit.window.settled(gone.attempt)
-                gone.unit.breaker.on_neutral(gone.attempt, self.now_s)
+        for uid in [uid for uid, one in self.ended.items() if one.left_s + OUTCOME_MAX_S <= self.now_s]:
+            sandbox = self.ended.pop(uid)
+            assert sandbox.unit is not None, "kept for its outcome"
+            assert sandbox.token is not None, "kept for its outcome"
+            sandbox.unit.rate.on_failed(sandbox.token)
+            if sandbox.attempt is not None:
+                sandbox.unit.window.settled(sandbox.attempt)
+                sandbox.unit.breaker.on_neutral(sandbox.attempt, self.now_s)
         for unit in self.units:
             for attempt in unit.window.settle(self.now_s):
                 unit.breaker.on_survived(attempt)
@@ -489,7 +491,7 @@ class SandboxLedger:
     # -- costs -----------------------------------------------------------------------------------------------------
 
     def _starts(self, found: Sandbox, outcome: PodOutcome) -> None:
-        """Notes that the pod runs, or has run: its first version that tells it may be its last."""
+        """Records that the pod has started. The first version of the pod that shows this may also show its end."""
         found.is_started = True
         if outcome.ended_s:
             hours = max(0.0, outcome.ended_s - outcome.began_s) / SECONDS_PER_HOUR

@@ -1,5 +1,5 @@
-"""ServerlessUnits: paces binds to serverless nodes by the rate of their provider, avoids units whose sandboxes fail, and may keep pods
-from priced units while they can wait for other nodes.
+"""ServerlessUnits: paces binds to serverless nodes by the rate of their provider, avoids units whose sandboxes fail, and may exclude
+priced units for pods that can still wait for other nodes.
 
 A virtual kubelet cannot return a pod: a sandbox that fails after the bind ends the pod or leaves it pending. So a unit is chosen only while
 it has a token of its rate, quota, and working sandboxes. Without units in its args the plugin does nothing.
@@ -50,14 +50,14 @@ from multisched.model.pod_outcome import PodOutcome
 
 SERVERLESS_UNITS: Final = "ServerlessUnits"
 UNIT_READY: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OTHER, "ServerlessUnitReady")
-"""A unit accepts one more pod. No other plugin requeues a pod for it: there is no pod in the event."""
+"""A unit accepts one more pod. The event has no pod, so no other plugin requeues pods for it."""
 PAYER_READY: Final = "ServerlessUnitReady"
 PENDING_DELETED: Final = ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "UnscheduledPodDelete")
 DAEMON: Final = "virtual nodes run no pods of DaemonSets"
 NO_ARGS: Final[Mapping[str, Any]] = {}
 DOCUMENT: Final = "now"
 LOOKED_AT_MAX: Final = 256
-"""Nodes that PostFilter looks at."""
+"""Maximum number of nodes that PostFilter checks."""
 
 
 class ServerlessUnits:
@@ -97,7 +97,7 @@ class ServerlessUnits:
             await self._control.run(ports)
 
     def _wake(self, unit: Unit, count: int) -> None:
-        """Requeues so many pods for the unit: those that may use it, if it has a price that others do not pay yet."""
+        """Requeues this many pods for the unit: those that may use it, if it has a price that others do not pay yet."""
         if unit.waits_first:
             self._context.queue.try_again(unit.next_payers(count), PAYER_READY)
             return
@@ -128,13 +128,15 @@ class ServerlessUnits:
         return tuple(0 if cause is None else codes[cause] for cause, codes in zip(causes, self._codes, strict=True))
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
-        """Returns int64[rows]: 0 for nodes of units with `waitFirst`, 100 for all others: a pod that may pay rather does not."""
+        """Returns int64[rows]: 0 for nodes of units with `waitFirst`, 100 for all others, because a pod that may use a priced unit
+        prefers other nodes.
+        """
         scores: Scores = np.zeros(len(rows), np.int64)
         scores[np.isin(rows, self._ledger.unpriced(rows))] = MAX_SCORE
         return scores
 
     def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
-        """Says if only time keeps the pod from a node of a unit, so that cluster autoscalers add no node for it."""
+        """Returns a wait if the pod only waits for a unit to accept it, so that cluster autoscalers add no node for it."""
         waits = [unit for unit in self._ledger.units if self._ledger.cause_with_price(unit, pod) in TIMED]
         nodes = self._context.nodes
         for row in islice(self._ledger.rows_of(waits), LOOKED_AT_MAX if waits else 0):

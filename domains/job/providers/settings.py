@@ -82,7 +82,9 @@ class UnitSettings(msgspec.Struct, frozen=True):
     sizes: Sizes = ExactSizes()
     price: Price = Price()
     max_wait_s: float | None = None
-    """`waitFirst`: pods wait for other nodes, those without a deadline so long since their creation; None: no pod waits for a price."""
+    """`waitFirst`: time after its creation for which a pod without a deadline waits for other nodes; None: no pod waits because of the
+    price.
+    """
     sandbox_timeout_s: float = SANDBOX_TIMEOUT_S
 
     def selects(self, labels: Mapping[str, str]) -> bool:

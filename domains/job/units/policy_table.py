@@ -31,7 +31,7 @@ class PolicyTable:
     def __init__(self, objects: ObjectsView) -> None:
         self.objects = objects
         self.generation = 0
-        """Rises when the policies change."""
+        """Raised when the policies change."""
         self.is_empty = True
         self.changed: frozenset[str] = frozenset()
         """Keys of the policies that the last `refresh` has added, replaced or removed."""
@@ -55,7 +55,7 @@ class PolicyTable:
         return found
 
     def refresh(self) -> bool:
-        """Reads objects that have changed. Returns True if the policies are others than before. Cheap if no object changed."""
+        """Reads objects that have changed. Returns True if the policies have changed. Cheap if no object changed."""
         if self.objects.sequence == self._sequence:
             return False
         self._sequence = self.objects.sequence

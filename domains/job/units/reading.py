@@ -62,7 +62,7 @@ _NEXT: Final = {one.value: one for one in Next} | _OTHER_SPELLINGS
 
 
 def object_policy(found: ResourcePolicy) -> Policy:
-    """Returns the policy of an object. What is wrong with it is in its `problem`, and its pods are refused with that."""
+    """Returns the policy of an object. If the object is invalid, `problem` has the reason, with which its pods are refused."""
     name = f"ResourcePolicy {found.key}"
     if found.malformed:
         problem = f"{name}: {found.malformed}"

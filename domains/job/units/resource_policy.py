@@ -1,5 +1,5 @@
-"""ResourcePolicy: places pods in units of nodes in the order of their policy (README.md). Its answers follow from `UnitLedger`,
-the rows' labels and taints, and two values of its own: the time, and for `BeforeNextUnit`, the last unit that each pod may use (its level).
+"""ResourcePolicy: places pods in units of nodes in the order of their policy (README.md). Its results depend on `UnitLedger`,
+the labels and taints of rows, the time and, for `BeforeNextUnit`, the last unit that each pod may use (its level).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from multisched.model.objects import Pod
 
 RESOURCE_POLICY: Final = "ResourcePolicy"
 UNIT_OPENED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OTHER, "ResourcePolicyGoesOn")
-"""Sent when a further unit may be open to pods. No other plugin requeues a pod for it: there is no pod in the event."""
+"""Sent when a further unit may be open to pods. The event has no pod, so no other plugin requeues pods for it."""
 COUNTED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OTHER, "ResourcePolicyCounted")
 """Sent when all pods of changed policies have been counted; without a pod, like `UNIT_OPENED`."""
 INVALID: Final = "ResourcePolicyInvalid"
@@ -118,7 +118,7 @@ class ResourcePolicy:
 
     @staticmethod
     def _timeouts(policy: Policy, pod: Pod, now_s: float) -> int:
-        """Returns how many timeouts have run out. Computed from the creation time, so a restart changes nothing."""
+        """Returns how many timeouts have passed. Computed from the creation time, so a restart changes nothing."""
         if not policy.is_timed or not pod.created_s:
             return 0
         return max(0, min(len(policy.units), int((now_s - pod.created_s) // policy.timeout_s)))

@@ -84,7 +84,7 @@ class UnitLedger:
     counts_bound_pods = True
 
     def __init__(self, table: PolicyTable, hold: Ledgers | None) -> None:
-        """`hold`: where pods are found that a new policy selects; None for a copy, which is filled by its owner."""
+        """`hold`: finds the pods that a new policy selects; None for a copy, which its owner fills."""
         self.table = table
         self._hold = hold
         self._version = 0
@@ -99,9 +99,9 @@ class UnitLedger:
         self._uncounted: deque[str] = deque()
         """uids of pods on nodes that are not yet counted by the current policies."""
         self._stale: dict[str, int] = {}
-        """Key of a policy that has changed, and whose pods are not all counted -> the generation of the table since which."""
+        """Key of a changed policy whose pods are not all counted yet -> generation of the table with the change."""
         self._counted_generation = 0
-        """The generation from which on the policies are counted when `_uncounted` is empty."""
+        """Generation of the table whose policies are counted once `_uncounted` is empty."""
         self.served: set[str] = set()
         """The schedulerNames whose pods are placed by units: those of profiles with the plugin. Others are only counted."""
 
@@ -154,7 +154,7 @@ class UnitLedger:
         return self._version
 
     def fits(self, pod: Pod, row: int) -> str:
-        """Returns why no unit of the row takes the pod; empty for a row of no unit."""
+        """Returns why no unit of the row takes the pod; empty if one does, or if the row has no unit."""
         match, held = self.match(pod), self._held.get(pod.uid)
         if match is None or (held is not None and held.row == row):
             return ""
@@ -167,7 +167,7 @@ class UnitLedger:
 
     def take(self, pod: Pod, row: int) -> Mapping[str, str]:
         """Takes a place in the first unit of the row that is not full. Returns what the binding writes: the unit, its annotations,
-        and for a pod of a ReplicaSet without a deletion cost of its own the cost of the unit.
+        and the deletion cost of the unit for a pod of a ReplicaSet that has none.
         """
         held = self._held.get(pod.uid)
         if held is not None and held.row == row:
@@ -259,7 +259,7 @@ class UnitLedger:
         )
 
     def fullness(self, match: Match, unit: Unit) -> str:
-        """Returns what the unit's group has of its max, as text for users."""
+        """Returns how much of the unit's max its group uses, as text for users."""
         count = self._counts.get(Place(match.policy.key, unit.index, match.group)) or Count()
         group = f" of group {'/'.join(match.group)}" if match.group else ""
         if unit.max_pods is not None and count.pods >= unit.max_pods:
@@ -284,7 +284,9 @@ class UnitLedger:
         return next((unit for unit in units if not self.is_full(match, unit, pod)), None)
 
     def _shares(self, pod: Pod, row: int) -> tuple[Share, ...]:
-        """Returns what the pod is in one unit of each policy that selects it: that of its binding, else the first whose labels it has."""
+        """Returns how the pod counts for each policy that selects it: in the unit of its binding, else in the first unit whose labels it
+        has.
+        """
         key, _, number = pod.annotations.get(UNIT, "").partition("#")
         found: list[Share] = []
         for policy in self.table.selecting(pod):
@@ -342,7 +344,7 @@ class UnitLedger:
 
 
 def _bound(pod: Pod, answer: Mapping[str, str]) -> Pod:
-    """Returns the pod as the cache will have it: with the unit of its binding, and none that others wrote."""
+    """Returns the pod as the cache will have it: with the unit of its binding, not with one that other clients wrote."""
     annotations = {key: text for key, text in pod.annotations.items() if key != UNIT}
     if UNIT in answer:
         annotations[UNIT] = answer[UNIT]

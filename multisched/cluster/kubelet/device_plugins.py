@@ -130,7 +130,7 @@ class DevicePlugins:
             allocation.ended_s = min(allocation.ended_s, asyncio.get_running_loop().time())
 
     def forget(self, uid: str, node: str) -> None:
-        """Handles a pod that no longer exists. The plugin does not learn of it: an admission in progress goes on."""
+        """Handles a pod that no longer exists. The plugin is not notified, so an admission in progress continues."""
         self.end(uid)
         self._served.pop(uid, None)
         plugin = self._plugins.get(node)

@@ -74,7 +74,7 @@ class GangCandidates:
     def added_to(self, found: Candidates, rule: DisplacementRule, rows: Rows) -> Candidates:
         """Adds such candidates to `found`. Raises PluginFailure."""
         tried = sorted(self.likely(rule, rows)[:ROWS_TRIED_MAX])
-        version, results = self._runs.table.version, self._results
+        version, results = partial(self._runs.version, self._failed.pod), self._results
         tests = ((row, partial(self._tried, rule, row)) for row in tried)
         found_on = [results.of(self.key(row), version(row), test) for row, test in tests]
         more = [one for one in found_on if isinstance(one, _Candidate)]
@@ -143,11 +143,11 @@ class GangCandidates:
         by_priority, cache = self._runs.pods_by_priority, self._runs.cache
         (pods,) = by_priority.blocks(np.array([row], np.intp))
 
-        def may_go(some: Sequence[Pod]) -> bool:
+        def may_evict(some: Sequence[Pod]) -> bool:
             return bool(rule.displaceable(by_priority.column_of(some)).all())
 
         here = [_placed(self._runs, pods, k) for k in np.flatnonzero(rule.displaceable(pods)[:, 0]).tolist()]
-        return units_of(here, cache.gangs, cache, may_go, own_gangs((self._failed.pod,), cache.gangs))
+        return units_of(here, cache.gangs, cache, may_evict, own_gangs((self._failed.pod,), cache.gangs))
 
 
 def _placed(runs: DryRuns, pods: PodColumns, k: int) -> PlacedPod:

@@ -111,8 +111,8 @@ class SparingGangs:
         self._columns = columns
 
     def displaceable(self, pods: PlacedPods) -> Bools:
-        may_go = self.rule.displaceable(pods)
-        return may_go & ~self._columns.beyond_surplus(cast(PodColumns, pods), may_go)
+        may_evict = self.rule.displaceable(pods)
+        return may_evict & ~self._columns.beyond_surplus(cast(PodColumns, pods), may_evict)
 
     def first(self, pods: PlacedPods, displaceable: Bools) -> Bools:
         return self.rule.first(pods, displaceable)

@@ -239,7 +239,7 @@ class GroupTrial:
         return found
 
     def _is_proof_enough(self) -> bool:
-        """True if one member that finds no row proves it for all: they are identical, and each row is judged on its own."""
+        """Reports whether one member without a row proves that no member has one: they are identical, and rows are judged separately."""
         return self._are_alike and not self.reaches_far
 
     def _unplace(self, uids: Sequence[str]) -> list[TrialPlacement]:

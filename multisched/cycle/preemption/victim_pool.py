@@ -101,14 +101,14 @@ class VictimPool:
     def _split(self, gang: Int32) -> Rows:
         """Returns positions of pods that may be evicted alone; the other members of each gang become a core."""
         gangs, columns = self._runs.cache.gangs, self._runs.gang_columns
-        may_go_alone = gang == NO_GANG
-        for number in np.unique(gang[~may_go_alone]).tolist():
+        is_alone = gang == NO_GANG
+        for number in np.unique(gang[~is_alone]).tolist():
             key, at = columns.key(number), np.flatnonzero(gang == number)
             surplus = gangs.surplus(key)
-            may_go_alone[at[len(at) - min(surplus, len(at)) :]] = True
+            is_alone[at[len(at) - min(surplus, len(at)) :]] = True
             if len(at) > surplus:
                 self._cores.append((key, at))
-        return np.flatnonzero(may_go_alone)
+        return np.flatnonzero(is_alone)
 
     def _ordered(self, alone: Rows, priority: Int64, started_s: Float64) -> list[int]:
         """Sorts as `Unit.importance` does."""
@@ -144,8 +144,8 @@ class VictimPool:
         if may_go_whole and self._rule.displaceable(by_priority.column_of(one.pod for one in members)).all():
             self._whole.append(unit)
             return self._taken(unit)
-        may_go = {self._pods[i].uid for i in at.tolist()}
-        here = tuple(one for one in members if one.pod.uid in may_go)
+        uids = {self._pods[i].uid for i in at.tolist()}
+        here = tuple(one for one in members if one.pod.uid in uids)
         if unit.surplus and here:
             self._limited.append(Unit(here, gang, unit.surplus, can_evict_whole=False, is_first=unit.is_first))
         return []

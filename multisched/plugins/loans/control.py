@@ -22,7 +22,7 @@ from multisched.framework.ports import Clock, UnreachableError, WriteAnswer, pod
 from multisched.model.objects import PODS
 from multisched.plugins.loans.loan_ledger import LoanLedger
 from multisched.plugins.loans.pools import Pool
-from multisched.plugins.loans.recalls import LOAN_NOTICE, Recalls, Told
+from multisched.plugins.loans.recalls import LOAN_NOTICE, Notice, Recalls
 from multisched.plugins.loans.terms import LoanTerms
 
 logger = logging.getLogger(__name__)
@@ -158,15 +158,15 @@ class _Writes:
 
     async def carry_out(self) -> None:
         """Withdraws notices, gives new ones, and evicts; each pod at most once."""
-        kept = self._recalls.kept(self._now_s())
-        fresh = [told for told in self._recalls.told.values() if not told.is_written]
+        unneeded = self._recalls.withdraw_unneeded(self._now_s())
+        fresh = [notice for notice in self._recalls.notices.values() if not notice.is_written]
         async with asyncio.TaskGroup() as tasks:
-            for told in kept:
-                tasks.create_task(self._withdraw(told))
-            for told in fresh:
-                tasks.create_task(self._tell(told))
+            for notice in unneeded:
+                tasks.create_task(self._withdraw(notice))
+            for notice in fresh:
+                tasks.create_task(self._write(notice))
         now_s = self._now_s()
-        every = self._recalls.told.values()
+        every = self._recalls.notices.values()
         due = [[one] for one in every if one.is_chosen or one.evicted_s is not None]
         started = {one.pod.uid for (one,) in due}
         for count, recall in enumerate(self._recalls.open.values(), 1):
@@ -180,31 +180,31 @@ class _Writes:
             for unit in due:
                 tasks.create_task(self._evict_all(unit))
 
-    async def _tell(self, told: Told) -> None:
+    async def _write(self, notice: Notice) -> None:
         """Writes the notice to the pod; the notice period begins now. If the API server does not accept it, the next turn tries again."""
         async with self._gate:
-            told.since_s = self._now_s()
-            until = told.notice
+            notice.since_s = self._now_s()
+            until = notice.text
             reply = await self._mover.annotate(
-                pod_ref(told.pod), {LOAN_NOTICE: until}, timeout_s=self._mover.write_timeout_s
+                pod_ref(notice.pod), {LOAN_NOTICE: until}, timeout_s=self._mover.write_timeout_s
             )
         if reply.answer in RETRIED:
             return
-        told.is_written = True
-        note = f"will be evicted at {until} unless it ends before: the capacity is on loan, and {told.why}"
-        self._record("Normal", told, "LoanRecalled", note)
+        notice.is_written = True
+        note = f"will be evicted at {until} unless it ends before: the capacity is on loan, and {notice.why}"
+        self._record("Normal", notice, "LoanRecalled", note)
 
-    async def _withdraw(self, told: Told) -> None:
+    async def _withdraw(self, notice: Notice) -> None:
         async with self._gate:
             reply = await self._mover.annotate(
-                pod_ref(told.pod), {LOAN_NOTICE: None}, timeout_s=self._mover.write_timeout_s
+                pod_ref(notice.pod), {LOAN_NOTICE: None}, timeout_s=self._mover.write_timeout_s
             )
         if reply.answer in RETRIED:
             return
-        self._recalls.withdrawn(told)
-        self._record("Normal", told, "LoanRecallWithdrawn", "not evicted: the capacity is not needed any more")
+        self._recalls.withdrawn(notice)
+        self._record("Normal", notice, "LoanRecallWithdrawn", "not evicted: the capacity is not needed any more")
 
-    async def _evict_all(self, unit: Sequence[Told]) -> None:
+    async def _evict_all(self, unit: Sequence[Notice]) -> None:
         """Evicts pods that must be evicted together: none if a budget protects one of them and it is not overdue."""
         now_s = self._now_s()
         if len(unit) > 1 and any(now_s < one.overdue_s for one in unit):
@@ -221,58 +221,60 @@ class _Writes:
                 for other in unit[1:]:
                     other.is_chosen = True
 
-    async def _evict(self, told: Told) -> None:
+    async def _evict(self, notice: Notice) -> None:
         """Evicts the pod, or deletes it if it is overdue."""
         async with self._gate:
             now_s = self._now_s()
-            if now_s >= told.overdue_s:
-                await self._remove(told, now_s)
+            if now_s >= notice.overdue_s:
+                await self._remove(notice, now_s)
                 return
-            if told.evicted_s is not None:
+            if notice.evicted_s is not None:
                 return
-            ref = pod_ref(told.pod)
+            ref = pod_ref(notice.pod)
             reply = await self._mover.evict_member(ref, timeout_s=self._mover.write_timeout_s)
             match reply.answer:
                 case EvictAnswer.EVICTED:
-                    self._recalls.evicted(told, now_s)
-                    self._record("Normal", told, "LoanReturned", f"evicted: the capacity is on loan, and {told.why}")
+                    self._recalls.evicted(notice, now_s)
+                    self._record(
+                        "Normal", notice, "LoanReturned", f"evicted: the capacity is on loan, and {notice.why}"
+                    )
                 case EvictAnswer.UNKNOWN:
                     try:
                         if not await self._mover.still_exists(ref):
-                            self._recalls.evicted(told, now_s)
+                            self._recalls.evicted(notice, now_s)
                     except UnreachableError:
                         return  # the next turn tries again
                 case EvictAnswer.GONE:
-                    told.evicted_s = now_s
+                    notice.evicted_s = now_s
                 case _:
                     self._recalls.counts.refused += 1
-                    self._report(told, reply.message, now_s)
+                    self._report(notice, reply.message, now_s)
 
-    async def _remove(self, told: Told, now_s: float) -> None:
-        if told.removed_s is not None and now_s < told.removed_s + REPEAT_S:
+    async def _remove(self, notice: Notice, now_s: float) -> None:
+        if notice.removed_s is not None and now_s < notice.removed_s + REPEAT_S:
             return
-        why = f"{told.loan.lender}: capacity on loan is overdue; {told.why}"
+        why = f"{notice.loan.lender}: capacity on loan is overdue; {notice.why}"
         reply = await self._mover.remove(
-            pod_ref(told.pod), why, grace_s=REMOVE_GRACE_S, timeout_s=self._mover.write_timeout_s
+            pod_ref(notice.pod), why, grace_s=REMOVE_GRACE_S, timeout_s=self._mover.write_timeout_s
         )
         if reply.answer is WriteAnswer.REFUSED:
-            self._report(told, reply.message, now_s)
+            self._report(notice, reply.message, now_s)
         if reply.answer is not WriteAnswer.DONE:
             return
-        is_first = told.removed_s is None
-        told.removed_s = now_s
+        is_first = notice.removed_s is None
+        notice.removed_s = now_s
         if is_first:
             self._recalls.counts.removed += 1
-            if told.evicted_s is None:
-                self._recalls.evicted(told, now_s)
-            self._record("Warning", told, "LoanOverdue", f"deleted: {why}")
+            if notice.evicted_s is None:
+                self._recalls.evicted(notice, now_s)
+            self._record("Warning", notice, "LoanOverdue", f"deleted: {why}")
 
-    def _report(self, told: Told, message: str, now_s: float) -> None:
-        if now_s < told.reported_s + REPORT_S:
+    def _report(self, notice: Notice, message: str, now_s: float) -> None:
+        if now_s < notice.reported_s + REPORT_S:
             return
-        told.reported_s = now_s
-        self._record("Warning", told, "LoanReturnRefused", f"could not be evicted yet, and is tried again: {message}")
-        logger.warning("loan: eviction refused", extra={"pod": told.pod.key, "error": message})
+        notice.reported_s = now_s
+        self._record("Warning", notice, "LoanReturnRefused", f"could not be evicted yet, and is tried again: {message}")
+        logger.warning("loan: eviction refused", extra={"pod": notice.pod.key, "error": message})
 
-    def _record(self, kind: str, told: Told, reason: str, note: str) -> None:
-        self._mover.record_event(kind, pod_ref(told.pod), reason, note, action=ACTION)
+    def _record(self, kind: str, notice: Notice, reason: str, note: str) -> None:
+        self._mover.record_event(kind, pod_ref(notice.pod), reason, note, action=ACTION)

@@ -16,7 +16,7 @@ from multisched.model.api_time import timestamp
 from multisched.model.objects import CPU, MEMORY, PODS, Pod
 from multisched.plugins.loans.loan_ledger import LoanLedger
 from multisched.plugins.loans.pools import Pool
-from multisched.plugins.loans.recalls import Recalls, Told
+from multisched.plugins.loans.recalls import Notice, Recalls
 from multisched.plugins.loans.terms import LoanTerms
 
 DOCUMENTS: Final = {"now": ("domain", "limit"), "node": ("domain", "name")}
@@ -47,7 +47,7 @@ def document_of(
         "loans": loans,
         "nodes": rows[:limit],
         "nodesOnLoan": len(rows),
-        "told": [_told(one) for one in list(recalls.told.values())[:limit]],
+        "notices": [_notice(one) for one in list(recalls.notices.values())[:limit]],
         "recalls": {
             "open": len(recalls.open),
             "total": recalls.counts.recalls,
@@ -131,7 +131,7 @@ def _rows(
         }
 
 
-def _told(one: Told) -> Document:
+def _notice(one: Notice) -> Document:
     return {
         "pod": one.pod.key,
         "from": one.loan.lender,
@@ -228,7 +228,7 @@ def note_on(ledger: LoanLedger, context: PluginContext, pod: Pod) -> str:
         and (loan := pool.loans[number]).returns is not None
     ]
     within = f"; notice {max(notices):g} s, since {_time(need.since_s)}" if notices else ""
-    return f"waits for capacity on loan to come back on node {node}{within}"
+    return f"waits until capacity on loan is given back on node {node}{within}"
 
 
 def _time(at_s: float) -> str:

@@ -1,4 +1,4 @@
-"""What a pod wants of capacity that is requested by others and not used: batch resources, or the annotation of a BestEffort pod."""
+"""What a pod requests of capacity that other pods request and do not use: batch resources, or the annotation of a BestEffort pod."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class IdleRequestError(ValueError):
 
 
 def idle_demand(pod: Pod) -> Mapping[str, int]:
-    """Returns resource -> amount of idle capacity that the pod wants; empty if it is an ordinary pod, or its annotation is wrong."""
+    """Returns resource -> amount of idle capacity that the pod requests; empty if it is an ordinary pod, or its annotation is wrong."""
     spec = pod.spec
     found = {own: spec.requests[name] for name, own in BATCH_RESOURCES.items() if spec.requests.get(name)}
     if found:

@@ -49,7 +49,7 @@ class RequestHistory:
         return len(self._sums) * STEP_S >= LEARNED_MIN_S
 
     def rise(self, within_s: float) -> float:
-        """Returns how much the sum is expected to rise within so many seconds: the larger one of the 99th percentile of all rises and the
+        """Returns how much the sum is expected to rise within this many seconds: the larger one of the 99th percentile of all rises and the
         largest rise within half an hour of this time yesterday. 0 without enough history.
         """
         if not self.is_known:

@@ -1,4 +1,4 @@
-"""OnLoan: which pods a pod of the lender displaces: those of borrowers whose loan can be recalled, whatever their priority."""
+"""OnLoan: which pods a pod of the lender can evict: pods of borrowers whose loan can be recalled, whatever their priority."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from multisched.plugins.loans.loan_ledger import LoanLedger
 from multisched.plugins.loans.recalls import saved_until_s
 
 ROWS_AT_ONCE: Final = 16
-"""Rows whose pods are looked up between two pauses."""
+"""Number of rows whose pods are read between two pauses."""
 
 
 class RowAnswer(NamedTuple):
     """About the pods of a row, most important first."""
 
     versions: Hashable
-    may_go: Bools
+    may_evict: Bools
     saved_until_s: Float64
-    """Since when work would be lost, of those that may go; else 0."""
+    """Time from which on work would be lost, for pods that may be evicted; else 0."""
     cores: Float64
-    """The CPU that they take, of those that may go; else 0."""
+    """CPU that they hold, for pods that may be evicted; else 0."""
 
 
 Answers = dict[int, RowAnswer]
@@ -39,7 +39,7 @@ class OnLoan:
     below = int(ABOVE_EVERY_PRIORITY)
 
     def __init__(self, ledger: LoanLedger, lender: str, budgets: DisruptionBudgets, answers: Answers) -> None:
-        """`answers`: kept by the caller from one search to the next, since a search begins anew after a pause."""
+        """`answers`: kept by the caller for the next search, because a search starts again after a pause."""
         self._ledger = ledger
         self._answers = answers
         self._lender = lender
@@ -58,7 +58,7 @@ class OnLoan:
                     pods.pause()
                 computed += 1
                 known = self._read(pods, at, row)
-            found[: len(known.may_go), at] = known.may_go
+            found[: len(known.may_evict), at] = known.may_evict
         return found
 
     def _known(self, pods: PlacedPods, at: int, row: int) -> RowAnswer | None:
@@ -72,18 +72,18 @@ class OnLoan:
 
     def _read(self, pods: PlacedPods, at: int, row: int) -> RowAnswer:
         placed = [pods.pod(k, at) for k in np.flatnonzero(pods.priority[:, at] < self.below).tolist()]
-        may_go = np.array([self._may_go(pod.uid) for pod in placed], np.bool_)
+        may_evict = np.array([self._may_be_evicted(pod.uid) for pod in placed], np.bool_)
         saved_s, cores = np.zeros(len(placed)), np.zeros(len(placed))
-        for k in may_go.nonzero()[0].tolist():
+        for k in may_evict.nonzero()[0].tolist():
             saved_s[k] = saved_until_s(placed[k])
             cores[k] = self._ledger.demand(placed[k]).get(CPU, 0) / 1000.0
-        answer = RowAnswer(self._versions(pods, at, row), may_go, saved_s, cores)
+        answer = RowAnswer(self._versions(pods, at, row), may_evict, saved_s, cores)
         if row >= 0:
             self._answers[row] = answer
         return answer
 
-    def _may_go(self, uid: str) -> bool:
-        """Asks about the pod's own row: the pods of a gang are on several."""
+    def _may_be_evicted(self, uid: str) -> bool:
+        """Reports whether the pod may be evicted, by its own row: the pods of a gang are on several rows."""
         held = self._ledger.hold(uid)
         loan = None if held is None else self._ledger.loan_at(held.pool, held.row)
         return loan is not None and loan.returns is not None and loan.lender == self._lender and not loan.is_sliced

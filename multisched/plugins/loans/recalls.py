@@ -39,8 +39,8 @@ HOUR_S: Final = 3_600.0
 OWNERS_MAX: Final = 10_000
 
 
-class Told(msgspec.Struct):
-    """A pod that has a notice to give capacity back. Times are epoch seconds."""
+class Notice(msgspec.Struct):
+    """A notice to a pod that its capacity must be given back. Times are epoch seconds."""
 
     pod: Pod
     row: int
@@ -50,11 +50,11 @@ class Told(msgspec.Struct):
     is_written: bool = False
     """The annotation was written, or cannot be written: the notice period has begun."""
     is_chosen: bool = False
-    """A pod that must be evicted together with this one was evicted; so this one is evicted in any case."""
+    """A pod that must be evicted together with this one was evicted, so this one is evicted in any case."""
     evicted_s: float | None = None
-    """When its eviction was sent."""
+    """When the eviction of the pod was sent."""
     removed_s: float | None = None
-    """When its deletion was sent last."""
+    """When the deletion of the pod was sent last."""
     reported_s: float = 0.0
 
     @property
@@ -64,23 +64,23 @@ class Told(msgspec.Struct):
 
     @property
     def due_s(self) -> float:
-        """The earliest time of its eviction."""
+        """The earliest time of the eviction."""
         return self.since_s + self.returns.notice_s
 
     def is_due(self, now_s: float) -> bool:
-        """Reports whether its notice period has ended."""
+        """Reports whether the notice period has ended."""
         return self.is_written and now_s >= self.due_s
 
     @property
     def overdue_s(self) -> float:
-        """From this time on, it is deleted even if budgets protect it, or with a shorter grace period."""
+        """From this time on, the pod is deleted even if budgets protect it, or with a shorter grace period."""
         if self.evicted_s is not None:
             return self.evicted_s + self.returns.grace_s
         return self.since_s + self.returns.deadline_s - self.returns.grace_s
 
     @property
-    def notice(self) -> str:
-        """The value of its annotation."""
+    def text(self) -> str:
+        """The value of the pod's annotation."""
         return timestamp(datetime.fromtimestamp(self.due_s, UTC))
 
 
@@ -121,7 +121,7 @@ class RecallCounts(msgspec.Struct):
     recalls: int = 0
     late: int = 0
     """Recalls that were not complete at their deadline."""
-    told: int = 0
+    notices: int = 0
     withdrawn: int = 0
     """Notices withdrawn because other pods returned the capacity, or it was no longer needed."""
     evicted: int = 0
@@ -139,12 +139,12 @@ class Recalls:
         self._ledger = ledger
         self._context = context
         self._run_times = context.shared.of(RunTimes)
-        self.told: dict[str, Told] = {}
+        self.notices: dict[str, Notice] = {}
         self.open: dict[tuple[int, int], Recall] = {}
         """(number of the pool, row) -> the recall."""
         self.counts = RecallCounts()
-        self._unwithdrawn: dict[str, Told] = {}
-        """Pods whose annotation still has to be removed."""
+        self._unremoved: dict[str, Notice] = {}
+        """uid -> withdrawn notice whose annotation still has to be removed."""
         self._evictions: dict[str, deque[float]] = {}
         """uid of an owner -> when its pods were evicted within the last hour."""
         self._leads_since_s: float | None = None
@@ -154,8 +154,8 @@ class Recalls:
     def follow(self, *, leads: bool, now_s: float) -> bool:
         """Records whether the process leads; only a leader gives notices. Returns True if it has just taken over: call `adopt` next."""
         if not leads:
-            self.told.clear()
-            self._unwithdrawn.clear()
+            self.notices.clear()
+            self._unremoved.clear()
             self._leads_since_s = None
         elif self._leads_since_s is None:
             self._leads_since_s = now_s
@@ -169,13 +169,13 @@ class Recalls:
         assert loan.returns is not None, "pods on a loan without a return get no notice"
         for pod in self._pods(pool, row):
             until_s = _notice_s(pod)
-            if until_s is None or pod.uid in self.told:
+            if until_s is None or pod.uid in self.notices:
                 continue
             since_s = min(now_s, until_s - loan.returns.notice_s)
-            told = Told(pod, row, loan, since_s, "a former leader gave the notice", is_written=since_s < now_s)
+            notice = Notice(pod, row, loan, since_s, "a former leader gave the notice", is_written=since_s < now_s)
             key = self._context.gangs.key_of(pod.uid)
-            told.is_chosen = key is not None and now_s >= told.due_s and self._context.gangs.needs(key) > 0
-            self.told[pod.uid] = told
+            notice.is_chosen = key is not None and now_s >= notice.due_s and self._context.gangs.needs(key) > 0
+            self.notices[pod.uid] = notice
 
     # -- one row -----------------------------------------------------------------------------------------------------
 
@@ -198,16 +198,16 @@ class Recalls:
             units = self.units(pool, row, pods, left, now_s, whole=whole)
             if covers(units, left):
                 break
-        for unit in self._to_tell(units, left, loan.returns.notice_s, now_s):
+        for unit in self._needing_notice(units, left, loan.returns.notice_s, now_s):
             for pod in unit.pods:
-                self._tell(pod, row, loan, why, now_s)
+                self._give(pod, row, loan, why, now_s)
 
     def ended(self, keys: Iterable[tuple[int, int]]) -> None:
         """Ends the recalls of rows on which pods no longer hold more than the loan."""
         for key in keys:
             del self.open[key]
 
-    def due(self, recall: Recall, now_s: float) -> list[list[Told]]:
+    def due(self, recall: Recall, now_s: float) -> list[list[Notice]]:
         """Returns the pods to evict now, with the least work lost, among those whose notice has ended. Each entry is evicted together."""
         pods = self._pods(recall.pool, recall.row)
         left = self._left(recall.excess, pods)
@@ -217,14 +217,14 @@ class Recalls:
             units = [
                 unit
                 for unit in self.units(recall.pool, recall.row, pods, left, now_s, whole=whole)
-                if all((told := self.told.get(pod.uid)) and told.is_due(now_s) for pod in unit.pods)
+                if all((notice := self.notices.get(pod.uid)) and notice.is_due(now_s) for pod in unit.pods)
             ]
             if covers(units, left):
                 break
-        return [[self.told[pod.uid] for pod in unit.pods] for unit in least_loss(units, left)]
+        return [[self.notices[pod.uid] for pod in unit.pods] for unit in least_loss(units, left)]
 
-    def kept(self, now_s: float) -> list[Told]:
-        """Returns the pods whose notice must be removed, because their capacity is no longer needed.
+    def withdraw_unneeded(self, now_s: float) -> list[Notice]:
+        """Withdraws the notices of pods whose capacity is no longer needed. Returns the withdrawn notices whose annotation must be removed.
 
         Also forgets the notices of pods that are no longer on a node.
         """
@@ -233,29 +233,29 @@ class Recalls:
         needed = {uid for recall in self.open.values() for uid in self._ledger.holders(recall.pool, recall.row)}
         gangs = self._context.gangs
         if len(gangs):
-            keys = {gangs.key_of(uid) for uid in needed if uid in self.told} - {None}
-            needed |= {uid for uid in self.told if gangs.key_of(uid) in keys}
-        for uid, told in list(self.told.items()):
+            keys = {gangs.key_of(uid) for uid in needed if uid in self.notices} - {None}
+            needed |= {uid for uid in self.notices if gangs.key_of(uid) in keys}
+        for uid, notice in list(self.notices.items()):
             if self._context.hold.placed(uid) is None:
-                del self.told[uid]
-            elif is_sure and uid not in needed and told.evicted_s is None and not told.is_chosen:
-                del self.told[uid]
+                del self.notices[uid]
+            elif is_sure and uid not in needed and notice.evicted_s is None and not notice.is_chosen:
+                del self.notices[uid]
                 self.counts.withdrawn += 1
-                self._unwithdrawn[uid] = told
-        for uid in [uid for uid in self._unwithdrawn if uid in self.told or self._context.hold.placed(uid) is None]:
-            del self._unwithdrawn[uid]
-        return list(self._unwithdrawn.values())
+                self._unremoved[uid] = notice
+        for uid in [uid for uid in self._unremoved if uid in self.notices or self._context.hold.placed(uid) is None]:
+            del self._unremoved[uid]
+        return list(self._unremoved.values())
 
-    def withdrawn(self, told: Told) -> None:
+    def withdrawn(self, notice: Notice) -> None:
         """Records that the pod's annotation was removed, or cannot be removed."""
-        self._unwithdrawn.pop(told.pod.uid, None)
+        self._unremoved.pop(notice.pod.uid, None)
 
-    def evicted(self, told: Told, now_s: float) -> None:
+    def evicted(self, notice: Notice, now_s: float) -> None:
         """Counts an eviction that was sent."""
-        told.evicted_s = now_s
+        notice.evicted_s = now_s
         self.counts.evicted += 1
-        self.counts.lost_core_s += self._lost(told.pod, now_s)
-        owner = told.pod.owner
+        self.counts.lost_core_s += self._lost(notice.pod, now_s)
+        owner = notice.pod.owner
         if owner is not None:
             if len(self._evictions) >= OWNERS_MAX:
                 del self._evictions[next(iter(self._evictions))]
@@ -309,8 +309,8 @@ class Recalls:
         return int(owner is not None and self._evicted_last_hour(owner.uid, now_s) >= self._cap_of(pod))
 
     def _cap_of(self, pod: Pod) -> int:
-        told = self.told.get(pod.uid)
-        loans = [told.loan] if told is not None else [one.loan for one in self.open.values()]
+        notice = self.notices.get(pod.uid)
+        loans = [notice.loan] if notice is not None else [one.loan for one in self.open.values()]
         return min((loan.returns.evictions_per_owner for loan in loans if loan.returns is not None), default=1)
 
     def _evicted_last_hour(self, owner: str, now_s: float) -> int:
@@ -323,31 +323,33 @@ class Recalls:
             del self._evictions[owner]
         return len(times)
 
-    def _to_tell(self, units: Sequence[Unit], left: Mapping[str, int], notice_s: float, now_s: float) -> list[Unit]:
+    def _needing_notice(
+        self, units: Sequence[Unit], left: Mapping[str, int], notice_s: float, now_s: float
+    ) -> list[Unit]:
         """Returns the units that need a new notice: those that will probably end in time, then those with the least loss."""
-        rest = _without(left, [unit for unit in units if self._is_told(unit)])
+        rest = _without(left, [unit for unit in units if self._has_notice(unit)])
         if not rest:
             return []
         found, others = list[Unit](), list[Unit]()
         for unit in units:
-            if not self._is_told(unit):
+            if not self._has_notice(unit):
                 (found if self._ends(unit, notice_s, now_s) else others).append(unit)
         rest = _without(rest, found)
         return found + (least_loss(others, rest) if rest else [])
 
-    def _is_told(self, unit: Unit) -> bool:
-        return all(pod.uid in self.told for pod in unit.pods)
+    def _has_notice(self, unit: Unit) -> bool:
+        return all(pod.uid in self.notices for pod in unit.pods)
 
     def _ends(self, unit: Unit, within_s: float, now_s: float) -> bool:
         """Reports whether all pods of the unit will probably end by themselves, and free something."""
         times = [self._run_times.residual_s(pod, now_s) for pod in unit.pods]
         return any(unit.frees.values()) and all(left_s is not None and left_s <= within_s for left_s in times)
 
-    def _tell(self, pod: Pod, row: int, loan: LoanTerms, why: str, now_s: float) -> None:
-        if pod.uid in self.told:
+    def _give(self, pod: Pod, row: int, loan: LoanTerms, why: str, now_s: float) -> None:
+        if pod.uid in self.notices:
             return
-        self.told[pod.uid] = Told(pod, row, loan, now_s, why)
-        self.counts.told += 1
+        self.notices[pod.uid] = Notice(pod, row, loan, now_s, why)
+        self.counts.notices += 1
 
     def _pods(self, pool: Pool, row: int) -> list[Pod]:
         placed = map(self._context.hold.placed, self._ledger.holders(pool, row))

@@ -25,7 +25,7 @@ IDLE_RESOURCES: Final = ("cpu",)
 SLICED: Final = frozenset({CPU, MEMORY, PODS})
 """What can be lent between processes."""
 MERGED_MAX: Final = 16
-"""Hours that follow one another without a gap are one opening, as far as so many of them reach."""
+"""Hours that follow one another without a gap are one opening, as far as this many of them reach."""
 
 
 class OpenHours(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ import msgspec
 from multisched.model.objects import Pod
 
 EXACT_MAX: Final = 10
-"""With so many units, every set is compared; with more, the best of a few orders is taken."""
+"""With this many units, every set is compared; with more, the best of a few orders is taken."""
 
 Cost = tuple[int, float, int]
 """How much the pods should be spared, core-seconds lost, pods: less is better, the first counts most."""

@@ -320,9 +320,9 @@ class ElasticQuota:
         """Returns the rank for a pod under a quota: only this plugin nominates nodes for it."""
         return RANK if self._ledger.levels_of(pod) else None
 
-    def _reclaim(self, claim: Claim, gone: Collection[str] = (), floors: Floors = NO_FLOORS) -> Reclaim:
+    def _reclaim(self, claim: Claim, evicted: Collection[str] = (), floors: Floors = NO_FLOORS) -> Reclaim:
         own = {key for pod in claim.pods if (key := self._gangs.key_of(pod.uid)) is not None}
-        gangs = GangUnits(self._gangs, self._ledger, self._find, gone, own)
+        gangs = GangUnits(self._gangs, self._ledger, self._find, evicted, own)
         return Reclaim(self._ledger, claim, self._find, self._budgets, gangs, floors)
 
     def _find(self, uid: str) -> Pod | None:

@@ -30,7 +30,7 @@ from multisched.model.quotas.scheduler_plugins import FlatQuotas, read_flat
 from multisched.model.version import NO_VERSION
 
 READS_MAX: Final = 100
-"""After so many readings of one set of objects, contradicting changes that have not been tried stay out until the next call."""
+"""After this many readings of one set of objects, contradicting changes that have not been tried stay out until the next call."""
 
 
 class Chosen(NamedTuple):
@@ -91,7 +91,7 @@ class _Age(NamedTuple):
     is_new: bool = False
     """Nothing says that the object was in force."""
     is_leaf: bool = False
-    """A parent goes first: if it were left out, nothing would limit its children together."""
+    """A parent is tried first: if it were left out, nothing would limit its children together."""
     created: str = ""
     number: int = 0
     """resourceVersion."""

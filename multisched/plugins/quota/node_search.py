@@ -113,15 +113,15 @@ class NodeFit:
         self._row = row
         self._dry_run = dry_run
 
-    def lacking(self, gone: Sequence[Pod]) -> frozenset[str]:
+    def lacking(self, victims: Sequence[Pod]) -> frozenset[str]:
         return frozenset(
             resource
             for resource, short in self._short.items()
-            if short > 0 and sum(1 if resource == PODS else pod.requests.get(resource, 0) for pod in gone) < short
+            if short > 0 and sum(1 if resource == PODS else pod.requests.get(resource, 0) for pod in victims) < short
         )
 
-    def fits(self, gone: Sequence[Pod]) -> bool:
-        return self._dry_run.fits_without(self._row, gone)
+    def fits(self, victims: Sequence[Pod]) -> bool:
+        return self._dry_run.fits_without(self._row, victims)
 
 
 class NodeSearch:
@@ -180,10 +180,10 @@ class NodeSearch:
         found = self._dry_run.displace_sparing(self._rule)
         by_cost: list[int] = found.rows[np.lexsort(found.costs[::-1])].tolist() if len(found.rows) else []
         plan = self._best(by_cost, whole=False)
-        if plan is None and reclaim.gangs.are_any:
+        if plan is None and reclaim.gangs.has_gangs:
             rows = self._dry_run.rows_of_gangs(self._rule)
             # To the dry run, a gang whose surplus other members of the claim evict can still spare members.
-            plan = self._best([*rows, *by_cost] if reclaim.gangs.are_some_gone else rows, whole=True)
+            plan = self._best([*rows, *by_cost] if reclaim.gangs.has_evicted else rows, whole=True)
         return plan
 
     def _best(self, by_cost: Sequence[int], *, whole: bool) -> ReclaimPlan | None:

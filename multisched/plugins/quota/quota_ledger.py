@@ -215,7 +215,7 @@ class Room(Protocol):
     def removed(self, uid: str) -> None: ...
 
     def counts(self) -> Counts:
-        """Returns the counts of a ledger that is to follow, without any pod."""
+        """Returns empty counts for the tree that comes into force next."""
         ...
 
     def adopt(self, counts: Counts) -> None:
@@ -224,7 +224,7 @@ class Room(Protocol):
 
 
 class Counts(Protocol):
-    """What domains of other processes use, of a tree that is not in force yet."""
+    """Usage by domains of other processes in a tree that is not in force yet."""
 
     def added(self, pod: Pod, levels: tuple[Level, ...], items: Items) -> None: ...
 
@@ -234,7 +234,7 @@ class Counts(Protocol):
 
 
 class _LeftPods:
-    """The pods removed last."""
+    """The most recently removed pods."""
 
     def __init__(self) -> None:
         self._left: OrderedDict[str, tuple[tuple[Level, ...], Items]] = OrderedDict()
@@ -283,7 +283,7 @@ class _NextTree:
     def __init__(self, in_force: InForce | None, ledger: QuotaLedger, left: list[str]) -> None:
         self.in_force = in_force
         self.ledger = ledger
-        """The pods that are counted so far. It follows each change of a pod, whether the count has reached that pod or not."""
+        """Ledger of the pods counted so far. It gets each change of a pod, even of pods that are not counted yet."""
         self.left = left
         """uids of the other pods that were placed when the count began; some may be counted already, or deleted."""
 
@@ -311,7 +311,7 @@ class QuotaLedger:
         """
         self.amounts = PodAmounts(demands or DeviceDemands())
         self._seen = (-1, -1)
-        """Sequence of the objects, and of the demands, at the last look. Most looks find nothing new."""
+        """Sequence of the objects, and of the demands, at the last check. Most checks find no change."""
         self._counted_by = (0, 0)
         """Generation of the source, and sequence of the demands, at the last count."""
         self._source = source
@@ -532,7 +532,7 @@ class QuotaLedger:
         if holding is not None and not (holding.levels is levels and holding.items == items):
             self._release(pod.uid)
             holding = None
-        if not levels:  # it has a quota only in the tree that is to follow
+        if not levels:  # it has a quota only in the next tree
             return
         if holding is None:
             self._take(pod, levels, items)
@@ -573,7 +573,7 @@ class QuotaLedger:
         return {uid: (holding.levels[0].path, holding.items) for uid, holding in self._held.items()}
 
     def changed(self) -> None:
-        """Notes that the answers of `fits` may have changed."""
+        """Records that the results of `fits` may have changed."""
         self._version += 1
 
     def held_by(self, uid: str) -> tuple[tuple[Level, ...], Items]:

@@ -1,10 +1,9 @@
-"""Choice of the quota tree in force: the last valid one.
+"""Chooses the quota tree in force: the last valid one.
 
-Has no state of the cluster. A tree with problems, or a second tree, has no effect: the previous one stays in force, and
-`trouble` has the reason. If many objects form the tree, only invalid changes are left out (`many_quotas`).
-One of three APIs is read at a time: an ElasticQuotaTree if there is one, else Koordinator's quotas, else those of
-scheduler-plugins. If a tree is deleted without consent (`LIFT_ANNOTATION`), it stays in force until other quotas exist.
-If the last of many objects is deleted, there are no quotas.
+An invalid tree, or a second tree, has no effect: the previous one stays in force, and `trouble` has the reason. If many objects
+form the tree, only their invalid changes are ignored (`many_quotas`). One of three APIs is read at a time: an ElasticQuotaTree
+if there is one, else Koordinator's quotas, else those of scheduler-plugins. If a tree without `LIFT_ANNOTATION` is deleted, it
+stays in force until other quotas exist. If many objects form the tree and all of them are deleted, there are no quotas.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from multisched.plugins.quota.many_quotas import ManyQuotas
 logger = logging.getLogger(__name__)
 
 SHOWN_MAX: Final = 3
-"""Number of objects without effect listed by health; `quota tree` lists all."""
+"""Number of objects without effect that health lists; `quota tree` lists all."""
 QUOTA_KINDS: Final = (ObjectKind.ELASTIC_QUOTA_TREE, ObjectKind.KOORDINATOR_QUOTA, ObjectKind.ELASTIC_QUOTA)
 """In order of precedence: the first kind that has objects is read."""
 
@@ -52,10 +51,10 @@ class QuotaSource:
         self.generation = 0
         """Increases whenever another tree is chosen."""
         self.trouble: dict[str, str] = {}
-        """Key of an object without effect -> why. Logged when it is new and when the reason changes."""
+        """Key of an object without effect -> the reason. Logged when the object is new and when the reason changes."""
         self._logged: Mapping[str, str] = {}
         self._ended: str | None = None
-        """uid of the deleted tree that other quotas have replaced."""
+        """uid of the deleted tree that other quotas have replaced: it is not in force again if these are deleted."""
         self.on_choice: Callable[[], None] = lambda: None
         """Called after changed objects were read."""
 
@@ -107,9 +106,9 @@ class QuotaSource:
         self.on_choice()
 
     def _deleted_tree(self, one: ClusterObject | None) -> InForce | None:
-        """Returns the tree that was deleted last, unless its annotation allows lifting its limits, or other quotas have replaced it.
+        """Returns the tree that was deleted last, unless it has `LIFT_ANNOTATION`, or other quotas have replaced it.
 
-        So `kubectl replace --force`, which deletes and recreates the object, never lifts them.
+        So `kubectl replace --force`, which deletes and recreates the object, never lifts its limits.
         """
         kind = ObjectKind.ELASTIC_QUOTA_TREE
         if not isinstance(one, ElasticQuotaTree) or one.namespace != TREE_NAMESPACE or one.is_lifted:
@@ -133,7 +132,7 @@ class QuotaSource:
 
     @property
     def is_lifted(self) -> bool:
-        """Whether the limits of the tree in force end with its deletion: its annotation says so."""
+        """Whether the tree in force has `LIFT_ANNOTATION`: its limits end with its deletion."""
         found = self.in_force
         if found is None or found.kind is not ObjectKind.ELASTIC_QUOTA_TREE or self.is_deleted:
             return False
@@ -157,13 +156,15 @@ class QuotaSource:
     def trouble_text(self) -> str:
         """Returns which objects have no effect, and why; empty if all have."""
         self.renew()
-        said = [f"{place} has no effect: {why}" for place, why in sorted(self.trouble.items())]
+        lines = [f"{place} has no effect: {why}" for place, why in sorted(self.trouble.items())]
         if self.is_deleted:
-            said.insert(0, f"{self.name} was deleted, but stays in force until other quotas exist")
-        return ", ".join([*said[:SHOWN_MAX], *([f"and {len(said) - SHOWN_MAX} more"] if len(said) > SHOWN_MAX else [])])
+            lines.insert(0, f"{self.name} was deleted, but stays in force until other quotas exist")
+        return ", ".join(
+            [*lines[:SHOWN_MAX], *([f"and {len(lines) - SHOWN_MAX} more"] if len(lines) > SHOWN_MAX else [])]
+        )
 
     def version_in_force(self, kind: ObjectKind, key: str) -> ClusterObject | None:
-        """Returns the version that is in force of one of many objects; None if it has no effect."""
+        """Returns the version in force of one of the many objects that form a tree; None if the object has no effect."""
         return self._many[kind].version_in_force(key)
 
     def _may_have_effect(self, kind: ObjectKind, one: ClusterObject) -> bool:
@@ -180,9 +181,9 @@ class QuotaSource:
             logger.warning("quota has no effect", extra={"object": place, "error": why})
 
     def _chosen_tree(self, trees: Sequence[ClusterObject]) -> InForce | None:
-        """Returns the tree in force, else the oldest that is or was valid, else the oldest; None if none has ever been valid.
+        """Returns the last valid version of one of these trees; None if it has none.
 
-        When a process starts, the status of an invalid tree tells it which version was in force, or else the kept version of it.
+        The chosen tree is the one in force, else the oldest with a valid version, else the oldest.
         """
         kind, before = ObjectKind.ELASTIC_QUOTA_TREE, self.in_force
         known = [one for one in trees if before is not None and before.kind is kind and before.uid == one.uid]
@@ -201,9 +202,9 @@ class QuotaSource:
         return InForce(kind, last_good, chosen.key, chosen.uid)
 
     def _last_good(self, one: ClusterObject) -> QuotaTree | None:
-        """Returns the last valid version of an invalid tree.
+        """Returns the last valid version of an invalid tree: from its status, else from the kept object.
 
-        Its status may lack it: the process that had it in force ended before it wrote that status.
+        The status lacks it if the process ended before it wrote the status.
         """
         kept = self.objects.last_removed(ObjectKind.ELASTIC_QUOTA_TREE)
         assert isinstance(one, ElasticQuotaTree)
@@ -217,7 +218,7 @@ class QuotaSource:
         return not _is_good(one) and self._last_good(one) is None, one.created, one.key
 
     def _made_of(self, kind: ObjectKind, quotas: Sequence[ClusterObject]) -> InForce | None:
-        """Returns the tree of many objects, without invalid changes; the previous one if there is none."""
+        """Returns the tree that these objects form, without invalid changes; if they form none, the previous one."""
         found = self._many[kind].choose(quotas)
         for key, why in found.left_out.items():
             self._trouble(kind, key, f"its latest change is not in force: {why}")

@@ -30,7 +30,7 @@ class Reclaim(ReclaimOrder):
     @property
     def _whole_options(self) -> tuple[bool, ...]:
         """The values of `whole` (gangs may be evicted whole) to try, in this order."""
-        return (False, True) if self.gangs.are_any else (False,)
+        return (False, True) if self.gangs.has_gangs else (False,)
 
     # -- queries ---------------------------------------------------------------------------------------------------
 

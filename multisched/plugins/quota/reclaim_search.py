@@ -26,20 +26,20 @@ Missing = Sequence[tuple[Level, str, int]]
 class NodeRoom(Protocol):
     """A check of whether the pod fits on a node without some of its pods."""
 
-    def lacking(self, gone: Sequence[Pod]) -> frozenset[str]:
+    def lacking(self, victims: Sequence[Pod]) -> frozenset[str]:
         """Returns resources of which the node lacks some for the pod."""
         ...
 
-    def fits(self, gone: Sequence[Pod]) -> bool: ...
+    def fits(self, victims: Sequence[Pod]) -> bool: ...
 
 
 class Anywhere:
     """`NodeRoom` for a pod that fits on some node without evictions."""
 
-    def lacking(self, gone: Sequence[Pod]) -> frozenset[str]:
+    def lacking(self, victims: Sequence[Pod]) -> frozenset[str]:
         return frozenset()
 
-    def fits(self, gone: Sequence[Pod]) -> bool:
+    def fits(self, victims: Sequence[Pod]) -> bool:
         return True
 
 
@@ -220,9 +220,9 @@ class Search:
 
     def _reprieve(self, unit: Unit) -> bool:
         units, here = self._units, self._here
-        gone = {pod.uid for pod in unit.pods}
+        evicted = {pod.uid for pod in unit.pods}
         self._units = [one for one in units if one is not unit]
-        self._here = [one for one in here if one.uid not in gone]
+        self._here = [one for one in here if one.uid not in evicted]
         for pod in unit.pods:
             self._removal.restore(pod)
         if not self._removal.missing() and (len(self._here) == len(here) or self._fits()):

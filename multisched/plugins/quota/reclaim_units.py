@@ -1,7 +1,7 @@
 """Units of eviction in a reclaim: one pod, or all placed members of a gang.
 
-Members beyond a gang's minimum may be evicted one by one. More than that is evicted only as the whole gang, since a gang
-below its minimum is useless. Has no state.
+Members beyond a gang's minimum can be evicted one by one. Beyond that, only the whole gang is evicted, because a gang below its
+minimum is useless. Keeps no state between reclaims.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Unit(msgspec.Struct, frozen=True):
     held: Mapping[str, int]
     """Resource -> total amount that they hold, including `pods`."""
     least: Mapping[str, int]
-    """Resource -> minimal amount with which they can return: that of the pod, or of a gang's smallest members up to its minimum."""
+    """Resource -> smallest amount with which they can start again: that of the pod, or of a gang's smallest members up to its minimum."""
     gang: str = ""
     """The gang, if the unit is all its placed members; empty for a single pod."""
 
@@ -49,63 +49,63 @@ def unit_of_one(pod: Pod, amounts: PodAmounts) -> Unit:
 
 
 class GangUnits:
-    """Gangs as units, in the current state."""
+    """The gangs of the current state as units. Created for one reclaim."""
 
     def __init__(
         self,
         gangs: PlacedGangMembers,
         ledger: QuotaLedger,
         find: Callable[[str], Pod | None],
-        gone: Collection[str] = (),
+        evicted: Collection[str] = (),
         own: Collection[str] = (),
     ) -> None:
-        """`find`: returns a placed pod by its uid. `gone`: uids of pods that count as evicted.
+        """`find`: returns a placed pod by its uid. `evicted`: uids of pods that count as evicted.
 
-        `own`: gangs of the pods that claim. Evicting one whole for a member of it would only restart it.
+        `own`: gangs of the pods for which quota is reclaimed. These are not evicted whole: that would only restart them.
         """
         self._gangs = gangs
         self._ledger = ledger
         self._find = find
-        self._gone = gone
+        self._evicted = evicted
         self._own = own
         self._whole: dict[str, Unit | None] = {}
         self._surplus: dict[str, int] = {}
-        self.are_any = bool(len(gangs))
-        """Whether there is any gang; if not, lookups are skipped."""
-        self.are_some_gone = bool(gone)
+        self.has_gangs = bool(len(gangs))
+        """Whether there are gangs; if not, lookups are skipped."""
+        self.has_evicted = bool(evicted)
 
     def key_of(self, pod: Pod) -> str:
         """Returns the gang of a pod; empty for a pod without a gang or a terminating one."""
-        return "" if not self.are_any or pod.is_leaving else self._gangs.key_of(pod.uid) or ""
+        return "" if not self.has_gangs or pod.is_leaving else self._gangs.key_of(pod.uid) or ""
 
     def surplus(self, gang: str) -> int:
-        """Returns how many of its members may be evicted individually."""
+        """Returns how many members of the gang can be evicted one by one."""
         found = self._surplus.get(gang)
         if found is None:
-            gone = sum(uid in self._gone for uid in self._gangs.placed_members(gang)) if self._gone else 0
-            found = self._surplus[gang] = max(self._gangs.surplus(gang) - gone, 0)
+            evicted = sum(uid in self._evicted for uid in self._gangs.placed_members(gang)) if self._evicted else 0
+            found = self._surplus[gang] = max(self._gangs.surplus(gang) - evicted, 0)
         return found
 
     def whole(self, gang: str) -> Unit | None:
         """Returns the whole gang as a unit.
 
-        None if its members are in several leaves, if all may be evicted individually, or for a gang that claims.
+        None if its members are in several leaves, if all can be evicted one by one, or if it is in `own`.
         """
         if gang not in self._whole:
-            self._whole[gang] = None if gang in self._own else self._made(gang)
+            self._whole[gang] = None if gang in self._own else self._unit_of(gang)
         return self._whole[gang]
 
     def wholes(self, pods: Iterable[Pod]) -> list[Unit]:
         """Returns the whole gangs of these pods, sorted by gang."""
-        keys = {key for pod in pods if (key := self.key_of(pod))} if self.are_any else ()
+        keys = {key for pod in pods if (key := self.key_of(pod))} if self.has_gangs else ()
         return [unit for key in sorted(keys) if (unit := self.whole(key)) is not None]
 
-    def _made(self, gang: str) -> Unit | None:
+    def _unit_of(self, gang: str) -> Unit | None:
         members = [self._find(uid) for uid in sorted(self._gangs.placed_members(gang))]
         found = [pod for pod in members if pod is not None]
         leaves = {levels[0].at if (levels := self._ledger.levels_of(pod)) else -1 for pod in found}
         least = len(found) - self._gangs.surplus(gang)
-        pods = tuple(pod for pod in found if pod.uid not in self._gone)
+        pods = tuple(pod for pod in found if pod.uid not in self._evicted)
         if least <= 0 or len(leaves) != 1 or len(found) < len(members) or not pods:
             return None
         columns = _columns(found, self._ledger.amounts)
@@ -118,7 +118,7 @@ class GangUnits:
 
 
 def _columns(pods: Sequence[Pod], of: PodAmounts) -> dict[str, list[int]]:
-    """Returns resource -> amount that each pod holds."""
+    """Returns resource -> amounts, one per pod."""
     amounts = [of.of(pod) for pod in pods]
     resources = sorted({resource for one in amounts for resource in one})
     return {resource: [one.get(resource, 0) for one in amounts] for resource in resources}

@@ -25,7 +25,7 @@ CLAIMS_PER_STEP: Final = 200
 ADOPT_EVERY_S: Final = 5.0
 """Pause between two looks whether a borrower that does not return slices is dead."""
 LINGER_S: Final = 15.0
-"""What no pod has used for so long is released, at latest after twice the time."""
+"""What no pod has used for this time is released, at the latest after twice the time."""
 BLOCK_PERCENT: Final = 10
 """What a claim takes in addition to the pods that wait for it. Each further one takes twice as much more as the one before."""
 DOUBLED_MAX: Final = 4
@@ -381,7 +381,7 @@ class BorrowingSide(ABC):
 
 
 class _Charged(Mapping[str, SliceAmount]):
-    """Key -> what is charged, read when it is asked for: of most slices nobody asks."""
+    """Key -> what is charged, computed when it is first read: most slices are never read."""
 
     def __init__(self, side: BorrowingSide) -> None:
         self._side = side

@@ -374,12 +374,12 @@ class Audit:
                 continue
             if truth is None or truth.uid != pod.uid:
                 # Its deletion event may be in flight. If it was lost, no list shows it, because ingest no longer tracks the pod.
-                what = f"its bind to {entry.node!r} was answered with success, deleted in the API"
+                what = f"its bind to {entry.node!r} succeeded, but the API has no such pod"
                 if self._counts(now, Difference("pod", pod.key, what, ("pod left", pod.uid, 0)), is_proven=False):
                     self._counters.lost += 1
                     self._pods.drop(pod.uid)
             elif not truth.node:
-                what = f"its bind to {entry.node!r} was answered with success, on no node in the API"
+                what = f"its bind to {entry.node!r} succeeded, but in the API the pod is on no node"
                 now.found.append(Difference("pod", pod.key, what))
                 self._counters.unbound += 1
                 self._repair.unbind(pod.uid)

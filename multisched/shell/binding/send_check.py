@@ -120,7 +120,7 @@ class SendCheck:
             return Status.error(f"the allocatable resources of node {node.name} changed before the pod was bound")
         asking = seen.cycle.plugins.remote_filter
         if asking and not (node is before or differ_in_version_only(self._unlocked(before), self._unlocked(node))):
-            return Status.error(f"node {node.name} changed after {asking[0].name} was asked about it")
+            return Status.error(f"node {node.name} changed after {asking[0].name} had responded for it")
         refusal = seen.cycle.refusal_of_move(pod, pod, node.name)
         return (
             Status.error(f"the pod no longer fits node {node.name}, as the cluster changed before the bind: {refusal}")

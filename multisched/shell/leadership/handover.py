@@ -157,7 +157,7 @@ class Handover:
     # -- leading ---------------------------------------------------------------------------------------------------
 
     def held_before_list(self, groups: Iterable[str]) -> None:
-        """Marks leases as settled that were held before the first list began: it contains their former holders' binds."""
+        """Marks leases as settled that were held before the first list began: the list contains the binds of their former holders."""
         self._settled.update(groups)
 
     async def judge_new_leases(self, domain: str) -> None:
@@ -358,7 +358,7 @@ class Handover:
     # -- other leaders ---------------------------------------------------------------------------------------------
 
     async def _read(self, but: set[str]) -> Mapping[str, Holding | None]:
-        """Reads every lease that is not settled, including leases that only another configuration names. `but`: not these."""
+        """Reads every lease that is not settled, including leases that only another configuration names. `but`: leases to leave out."""
         found: dict[str, Holding | None] = {}
         while True:
             missing = self._leases - self._settled - but - found.keys()
@@ -416,7 +416,7 @@ class Handover:
         return ""
 
     def _ahead(self, others: Mapping[str, Holding | None]) -> list[_Ahead]:
-        """Returns the leaders that have seen newer node versions than this process, so that any node may be theirs again."""
+        """Returns the leaders that have seen newer node versions than this process, so that they may claim any node again."""
         position = version_of(self._nodes.position)
         return [
             _Ahead(

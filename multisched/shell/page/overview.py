@@ -147,7 +147,7 @@ class ProgramOverview:
             await asyncio.sleep(0)
 
     def _decided(self, worker: DomainWorker, placement: Placement, *, with_reason: bool = False) -> Decided | None:
-        """Returns None for a pod that is gone."""
+        """Returns None for a pod that was deleted."""
         program = self._program
         placed = program.cache.placed(placement.uid)
         if placed is None:

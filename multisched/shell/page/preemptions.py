@@ -1,4 +1,4 @@
-"""ProgramPreemptions: the latest preemptions of a running program for its page, with what has become of each."""
+"""ProgramPreemptions: the latest preemptions of a running program for its page, with the result of each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from multisched.observe.preemptions_view import PreemptionList, ShownPreemption,
 from multisched.shell.program import Program
 from multisched.shell.recent_preemptions import StartedPreemption, Victim
 
-GONE, ENDING, THERE = "gone", "ending", "there"
+DELETED, TERMINATING, PRESENT = "deleted", "terminating", "present"
 
 
 class ProgramPreemptions:
@@ -39,11 +39,11 @@ class ProgramPreemptions:
         )
 
     def _state(self, one: StartedPreemption, victims: tuple[ShownVictim, ...]) -> str:
-        if self._program.preemptor.is_preempting(one.first) or any(victim.state == ENDING for victim in victims):
+        if self._program.preemptor.is_preempting(one.first) or any(victim.state == TERMINATING for victim in victims):
             return "in progress"
-        return "not carried out" if any(victim.state == THERE for victim in victims) else "done"
+        return "not carried out" if any(victim.state == PRESENT for victim in victims) else "done"
 
     def _victim(self, victim: Victim) -> ShownVictim:
         placed = self._program.cache.placed(victim.uid)
-        state = GONE if placed is None else ENDING if placed.pod.is_leaving else THERE
+        state = DELETED if placed is None else TERMINATING if placed.pod.is_leaving else PRESENT
         return ShownVictim(pod=victim.pod, node=victim.node, state=state)

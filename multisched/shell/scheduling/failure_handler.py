@@ -103,7 +103,7 @@ class FailureHandler:
             self.report(entry.pod, "SchedulingGated", entry.message, CLEARED)
 
     def report_held(self, pod: Pod, plugin: str, why: str) -> None:
-        """Writes the condition of a gated pod. For a member that waits for other members it is delayed, and comes with an event.
+        """Writes the condition of a gated pod. For a member that waits for other members it is delayed, and an event is written, too.
 
         As upstream, a scheduling gate is no failure and has no event. Missing members have one, because it is the only place
         where the owner can see them.

@@ -2,9 +2,10 @@
 
 An attempt yields a `Pause` once a step has lasted long enough. The members placed so far stay assumed during the pause. After
 the pause the attempt continues only if its inputs are unchanged: its members are still in flight and unchanged, as are the objects
-that define its gang, the profile is the same, the domain still takes pods, and (for a gang with a topology) the domain has the same
-nodes in the same topology domains. Otherwise the attempt is closed, which undoes it, and its members are requeued. Before the result
-is applied, members that were assumed during a pause are checked like a bind before it is sent (`binding/send_check.py`).
+that define its gang, other members of the gang keep their nodes, the profile is the same, the domain still takes pods, and (for a
+gang with a topology) the domain has the same nodes in the same topology domains. Otherwise the attempt is closed, which undoes it,
+and its members are requeued. Before the result is applied, members that were assumed during a pause are checked like a bind before
+it is sent (`binding/send_check.py`).
 
 Only one paused attempt per domain holds capacity. Further ones are undone and wait in line: two attempts that hold half of the
 capacity each would both fail. When an attempt is undone, pods that were parked since it began to hold capacity are requeued.
@@ -261,8 +262,12 @@ class LongAttempts:
             attempt.changes = self._queue.changes_in_flight
             if any(map(self._has_changed, attempt.entries)):
                 return "a member changed"
-        if self._queue.gangs.are_redefined(entry.pod.uid for entry in attempt.entries):
+        if self._queue.gangs.have_objects_changed(entry.pod.uid for entry in attempt.entries):
             return "the requirements of the gang changed"
+        if isinstance(attempt.queued, QueuedGang) and any(
+            self._cache.gangs.needs(key) > need for key, need in attempt.queued.needs.items()
+        ):
+            return "other members of the gang lost their nodes"
         return ""
 
     def _has_changed(self, entry: QueuedPod) -> bool:

@@ -186,7 +186,9 @@ class SchedulingLoop:
             if any(map(self._has_changed, entries)):
                 attempt.close()
                 seconds = self._ports.clock.monotonic() - started
-                self._results.requeue_stale(entries, "the pod changed while a plugin was asked about it", seconds)
+                self._results.requeue_stale(
+                    entries, "the pod changed while a remote request of a plugin was in flight", seconds
+                )
                 return
         self._results.apply(queued, result, self._ports.clock.monotonic() - started, cycle)
 

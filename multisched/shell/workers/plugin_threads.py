@@ -41,7 +41,7 @@ class ThreadWorker:
         async with self._places:
             if self.abandoned >= ABANDONED_THREADS_MAX:
                 raise IsolatedError(
-                    self._point, f"{self.abandoned} of its threads hang; it is not asked until one of them ends"
+                    self._point, f"{self.abandoned} of its threads hang; it is not called until one of them ends"
                 )
             thread = self._idle.pop() if self._idle else _Thread(self._plugin)
             try:

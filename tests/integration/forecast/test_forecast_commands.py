@@ -19,7 +19,7 @@ from multisched.framework.views import NoViewError, ViewQuery
 from multisched.observe.health import Health
 from multisched.observe.metrics import Metrics
 from multisched.observe.server import ServerSettings, Sources, serve
-from multisched.shell.plugin_views import ASKERS_MAX, ProgramViews
+from multisched.shell.plugin_views import QUERIES_MAX, ProgramViews
 from multisched.shell.telemetry import ProgramQueues
 from multisched.whatif.explain_source import ProgramExplanations
 from multisched.whatif.repair_source import RepairPlans
@@ -122,7 +122,7 @@ async def test_report_is_a_page_with_the_history_of_a_file(tmp_path: Path) -> No
 async def test_invalid_forecast_query_is_reported() -> None:
     async with served() as (_, url):
         assert "domain tests has no node n9" in await said(url, "node", "n9", code=2)
-        assert "domain job shows no forecast; it is shown by tests" in await said(
+        assert "domain job does not serve the view forecast; these domains do: tests" in await said(
             url, "nodes", "--domain", "job", code=2
         )
         assert "'noon' is not a time of the week" in await said(url, "at", "noon", code=2)
@@ -138,11 +138,11 @@ async def test_forecasts_of_two_domains_are_selected_by_name() -> None:
     ]
     async with open_cluster(HEAD + "domains: " + orjson.dumps(domains).decode()) as cluster:
         views = ProgramViews(cluster.program)
-        with pytest.raises(NoViewError, match="several domains show this view; name one of them: a, b"):
+        with pytest.raises(NoViewError, match="several domains serve this view; name one of them: a, b"):
             await views.document("forecast", ViewQuery("nodes"))
         with pytest.raises(NoViewError, match="no profiles are active yet"):
             await views.document("forecast", ViewQuery("nodes", {"domain": "b"}))
-        with pytest.raises(NoViewError, match="no plugin here shows weather"):
+        with pytest.raises(NoViewError, match="no plugin serves the view weather"):
             await views.document("weather", ViewQuery("nodes"))
 
 
@@ -157,6 +157,6 @@ async def test_too_many_queries_are_refused_and_others_answered() -> None:
                 refused.append(error.status)
 
         async with anyio.create_task_group() as tasks:
-            for _ in range(ASKERS_MAX + 3):
+            for _ in range(QUERIES_MAX + 3):
                 tasks.start_soon(ask)
-        assert (len(answered), refused) == (ASKERS_MAX, [429] * 3)
+        assert (len(answered), refused) == (QUERIES_MAX, [429] * 3)

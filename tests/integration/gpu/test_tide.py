@@ -306,7 +306,7 @@ def test_view_and_metrics_show_notices_and_what_evictions_cost() -> None:
         await cluster.inner.until(is_called)
         await asyncio.sleep(0.5)
         [notice] = (await cluster.view())["notices"]
-        assert (notice["gang"], notice["cards"], notice["toldPods"], notice["isHookDone"]) == (
+        assert (notice["gang"], notice["cards"], notice["podsWithNotice"], notice["isHookDone"]) == (
             "default/train",
             16,
             2,

@@ -22,7 +22,7 @@ def on_loan_until(pod: Document) -> str | None:
     return found
 
 
-async def told(cluster: GpuCluster) -> list[str]:
+async def with_notice(cluster: GpuCluster) -> list[str]:
     """Returns the pods on nodes that have a notice."""
     return [
         name
@@ -54,7 +54,7 @@ def test_notice_that_the_server_refuses_for_a_while_runs_from_when_it_is_written
         assert len(await on_node(cluster, "job-")) == 16
         cluster.answer = lambda path: None
         await settled(cluster)
-        assert len(await told(cluster)) == 5
+        assert len(await with_notice(cluster)) == 5
         await asyncio.sleep(NOTICE_S - 2 * SLACK_S)
         assert len(await on_node(cluster, "job-")) == 16
         await asyncio.sleep(3 * SLACK_S)
@@ -74,7 +74,7 @@ def test_standby_process_gives_no_notice_by_itself() -> None:
         await kill_leader(cluster)
         cluster.answer = lambda path: None
         await asyncio.sleep(NOTICE_S - SLACK_S)
-        assert (len(await on_node(cluster, "job-")), len(await told(cluster))) == (8, 4)
+        assert (len(await on_node(cluster, "job-")), len(await with_notice(cluster))) == (8, 4)
 
     play(story, node(), loan={"sharePercent": 50, "return": {"notice": f"{NOTICE_S:g}s", "grace": "10s"}}, replicas=2)
 
@@ -85,7 +85,7 @@ def test_notices_of_a_killed_leader_are_withdrawn_when_the_need_has_ended(is_wit
         await fill(cluster)
         await create(cluster, "own", "gpu", cpu="5")
         await settled(cluster)
-        assert len(await told(cluster)) == 5
+        assert len(await with_notice(cluster)) == 5
         await kill_leader(cluster)
         await cluster.delete_pod("own")
         if is_withdrawal_refused:
@@ -93,7 +93,7 @@ def test_notices_of_a_killed_leader_are_withdrawn_when_the_need_has_ended(is_wit
         await asyncio.sleep(2 * NOTICE_S)
         cluster.answer = lambda path: None
         await settled(cluster)
-        assert await told(cluster) == []
+        assert await with_notice(cluster) == []
         await create(cluster, "later", "gpu", cpu="5")
         await asyncio.sleep(NOTICE_S - SLACK_S)
         assert len(await on_node(cluster, "job-")) == 16

@@ -162,12 +162,12 @@ def test_pod_of_the_lender_gets_lent_capacity_back_after_the_notice() -> None:
         await settled(cluster)
         pod = (await cluster.pods())["own"]
         assert pod["status"].get("nominatedNodeName") == "n"
-        told = [
+        with_notice = [
             one
             for one in (await cluster.pods()).values()
             if "multisched.io/loan-notice" in (one["metadata"].get("annotations") or {})
         ]
-        assert len(told) == 5
+        assert len(with_notice) == 5
         assert len(await on_node(cluster, "job-")) == 16  # none before its notice
 
         async def bound() -> bool:

@@ -310,7 +310,7 @@ def test_burst_of_preemptors_frees_only_the_needed_room() -> None:
     play(main)
 
 
-def test_page_tells_what_became_of_each_preemption() -> None:
+def test_page_shows_the_result_of_each_preemption() -> None:
     async def main() -> None:
         async with undeletable_pods() as (cluster, transport):
             page = ProgramPreemptions(cluster.program)
@@ -326,14 +326,14 @@ def test_page_tells_what_became_of_each_preemption() -> None:
             await cluster.until(
                 lambda: transport.refused == 1 and len(cluster.program.preemptor) == 0, look_max_s=0.005
             )
-            assert await told() == ("not carried out", [("default/low", "there")])
+            assert await told() == ("not carried out", [("default/low", "present")])
             transport.is_on = False
             await asyncio.sleep(20.0)
-            assert await told() == ("in progress", [("default/low", "ending")])
+            assert await told() == ("in progress", [("default/low", "terminating")])
             await end(cluster, "low")
             await cluster.bound("high")
             found = (await page.preemptions(plugin="DefaultPreemption", limit=9)).preemptions
-            assert await told() == ("done", [("default/low", "gone")])
+            assert await told() == ("done", [("default/low", "deleted")])
             assert [(one.pod, one.node) for one in found[0].pods] == [("default/high", "n")]
             assert (found[0].domain, found[0].freed["cpu"], found[0].plugin) == ("tests", 4_000, "DefaultPreemption")
             assert sorted(one.at_seconds for one in found) == [one.at_seconds for one in reversed(found)]

@@ -216,7 +216,7 @@ async def test_foreign_kubeconfig_is_never_overwritten(tmp_path: Path, command: 
     path.write_text("apiVersion: v1\nkind: Config\n")
     ended = await call(command, "--nodes", "3", "--kubeconfig", str(path))
     assert ended.code == 2
-    assert ended.err == f"multisched: {path} is somebody's kubeconfig; name a file that does not exist\n"
+    assert ended.err == f"multisched: {path} was not written by multisched; name a file that does not exist\n"
     assert path.read_text() == "apiVersion: v1\nkind: Config\n"
 
 

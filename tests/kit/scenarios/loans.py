@@ -35,7 +35,7 @@ RUNS_S: Final = 16.0
 """Time until new pods run that nothing holds back."""
 RETURNS_S: Final = 24.0
 """Time until pods run after what held them back has ended: a backoff, and a bind."""
-TOLD_S: Final = 6.0
+NOTICED_S: Final = 6.0
 """Time from a need until pods have a notice."""
 WITHDRAWN_S: Final = 15.0
 """Time from the end of a need until its notices are removed: a process that has taken over keeps those that it finds for ten seconds."""
@@ -83,11 +83,11 @@ class LoanScenario(PooledScenario[LoanWorkload, LoanHistory]):
         """Adds pods of the lender; each needs so much of what is lent."""
         return self.loans.own(self.pool, CORES_MILLI - self.limit() + milli, replicas, is_gang=is_gang)
 
-    async def told(self, jobs: LoanWorkload, milli: int = 2 * STEP_MILLI) -> LoanWorkload | None:
+    async def noticed(self, jobs: LoanWorkload, milli: int = 2 * STEP_MILLI) -> LoanWorkload | None:
         """Adds a pod of the lender that needs what is lent. Returns it when pods have a notice; None if none gets one."""
         own = self.needing(milli)
-        is_told = await self.until(lambda: self.history.told(jobs.name) > 0, TOLD_S)
-        return own if is_told else None
+        has_notice = await self.until(lambda: self.history.with_notice(jobs.name) > 0, NOTICED_S)
+        return own if has_notice else None
 
     async def must_be_back(self, why: str, within_s: float) -> None:
         """Reports a violation if borrowers hold too much after this time."""
@@ -99,7 +99,7 @@ class LoanScenario(PooledScenario[LoanWorkload, LoanHistory]):
     async def must_be_withdrawn(self, jobs: LoanWorkload, why: str) -> None:
         """Reports a violation if pods keep their notices."""
         before = self.leader()
-        if not await self.until(lambda: not self.history.told(jobs.name), WITHDRAWN_S):
+        if not await self.until(lambda: not self.history.with_notice(jobs.name), WITHDRAWN_S):
             self.report(before, f"I17: pods of {jobs.name} keep their notices: {why}", WITHDRAWN_S)
 
 
@@ -255,7 +255,7 @@ async def _withdraw(scenario: LoanScenario) -> bool:
     await scenario.node()
     jobs = scenario.borrowing(STEP_MILLI, scenario.limit() // STEP_MILLI - 1)
     await scenario.must_run(jobs, "there is room on loan", RUNS_S)
-    own = await scenario.told(jobs)
+    own = await scenario.noticed(jobs)
     if own is None:
         return False
     late = scenario.borrowing(STEP_MILLI, 1)
@@ -277,7 +277,7 @@ async def _wait_for_budgets(scenario: LoanScenario) -> bool:
     await scenario.loans.protect(jobs)
     await scenario.context.pause(1.0, 3.0)
     own = scenario.needing(2 * STEP_MILLI)
-    await scenario.until(lambda: scenario.history.told(jobs.name) > 0, TOLD_S)
+    await scenario.until(lambda: scenario.history.with_notice(jobs.name) > 0, NOTICED_S)
     await scenario.context.pause(LOAN_NOTICE_S + 1.0, LOAN_NOTICE_S + 2.0)
     is_kept = not scenario.history.evicted(jobs.name)
     await scenario.must_run(own, "the deadline of the loan has passed", LOAN_DEADLINE_S + GIVES_S)
@@ -306,7 +306,7 @@ async def _forge(scenario: LoanScenario) -> bool:
 async def _kill_under_notice(scenario: LoanScenario) -> bool:
     """The leader is killed between notices and evictions."""
     jobs = await scenario.lent()
-    own = None if jobs is None else await scenario.told(jobs)
+    own = None if jobs is None else await scenario.noticed(jobs)
     if jobs is None or own is None:
         return False
     await scenario.context.pause(0.0, LOAN_NOTICE_S - 1.0)
@@ -320,7 +320,7 @@ async def _kill_under_notice(scenario: LoanScenario) -> bool:
 async def _kill_and_withdraw(scenario: LoanScenario) -> bool:
     """The leader is killed under notices, and the need ends before another one leads. Later the lender needs capacity again."""
     jobs = await scenario.lent()
-    own = None if jobs is None else await scenario.told(jobs)
+    own = None if jobs is None else await scenario.noticed(jobs)
     if jobs is None or own is None or not await scenario.kill_leader():
         return False
     own.replicas = 0
@@ -342,7 +342,7 @@ async def _kill_in_part(scenario: LoanScenario) -> bool:
         return False
     member = scenario.rng.randrange(2)
     key = scenario.answer(gang, "eviction", scenario.rng.choice((THROTTLED, FAILED)), member=member)
-    own = await scenario.told(gang)
+    own = await scenario.noticed(gang)
     if own is None or not await scenario.until(lambda: scenario.history.evicted(gang.name) == 1, GIVES_S):
         return False
     is_killed = bool(scenario.history.in_part()) and await scenario.kill_leader()
@@ -360,7 +360,7 @@ async def _kill_while_it_writes(scenario: LoanScenario) -> bool:
         return False
     key = scenario.answer(jobs, "status", scenario.rng.choice((THROTTLED, FAILED)), member=scenario.rng.randrange(2))
     own = scenario.needing(scenario.limit() // 2 + STEP_MILLI)
-    if not await scenario.until(lambda: scenario.history.told(jobs.name) == 1, TOLD_S):
+    if not await scenario.until(lambda: scenario.history.with_notice(jobs.name) == 1, NOTICED_S):
         return False
     await scenario.context.pause(0.0, 3.0)
     is_killed = await scenario.kill_leader()

@@ -68,8 +68,8 @@ class TideScenario(PooledScenario[TideWorkload, TideHistory]):
     async def noticed(self, gang: TideWorkload, service: int = 2) -> TideWorkload | None:
         """Creates a service. Returns it when all members of the gang have a notice; None if they do not get it."""
         found = self.tides.service(self.pool, service)
-        is_told = await self.until(lambda: self.history.told(gang.name) >= gang.replicas, 6.0)
-        return found if is_told else None
+        has_notice = await self.until(lambda: self.history.with_notice(gang.name) >= gang.replicas, 6.0)
+        return found if has_notice else None
 
     async def must_run_alone(self, gang: TideWorkload, what: str, for_s: float = STAYS_S) -> None:
         """Reports a violation if the gang gets a notice within this time."""
@@ -189,7 +189,7 @@ async def _kill_while_it_writes(scenario: TideScenario) -> bool:
         return False
     key = scenario.answer(gang, "status", scenario.rng.choice((THROTTLED, FAILED)), member=1)
     service = scenario.tides.service(scenario.pool, 2)
-    if not await scenario.until(lambda: scenario.history.told(gang.name) == 1, 6.0):
+    if not await scenario.until(lambda: scenario.history.with_notice(gang.name) == 1, 6.0):
         return False
     await scenario.context.pause(0.0, 3.0)
     is_killed = await scenario.kill_leader()
@@ -246,7 +246,7 @@ async def _freeze(scenario: TideScenario) -> bool:
     if is_under_notice := scenario.rng.random() < 0.5:
         scenario.answer(gang, "eviction", THROTTLED, member=0)
         service.replicas = 2
-        if not await scenario.until(lambda: scenario.history.told(gang.name) >= 2, 6.0):
+        if not await scenario.until(lambda: scenario.history.with_notice(gang.name) >= 2, 6.0):
             return False
     await scenario.freeze(is_frozen=True)
     scenario.context.faults.answers.clear()

@@ -40,7 +40,7 @@ def test_kubeconfig_in_a_missing_folder_is_refused_before_the_start(arguments: t
     target = tmp_path / "no" / "kubeconfig"
     code, out, err = call(*arguments, "--kubeconfig", str(target))
     assert (code, out) == (2, "")
-    assert err == f"multisched: {target} cannot be written: No such file or directory; make the folder first\n"
+    assert err == f"multisched: {target} cannot be written: No such file or directory; create the folder first\n"
 
 
 def test_kubeconfig_below_a_file_is_refused(tmp_path: Path) -> None:

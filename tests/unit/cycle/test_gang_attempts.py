@@ -453,7 +453,7 @@ def test_gang_is_requeued_by_an_event_of_a_node_full_at_the_request() -> None:
     answers: dict[str, object] = {one.key: one.request for one in requests_of(running)}
     domain.cache.remove("uid-other")
     first = ended(running, answers).unplaced[0]
-    assert "1 node(s) became feasible while remote plugins were asked about others" in first.message
+    assert "1 node(s) became feasible while remote requests about others were in flight" in first.message
     assert "NodeResourcesFit" in first.rejectors
 
 

@@ -148,6 +148,27 @@ def test_member_deleted_in_a_pause_leaves_nothing_held() -> None:
     play(scene, "a", "b")
 
 
+def test_members_are_not_kept_when_others_of_the_gang_lose_their_nodes_in_a_pause() -> None:
+    """One more must start beside two that are bound; without those, three must."""
+
+    async def scene(harness: WorkerHarness) -> None:
+        labels = {f"{ACK}/name": "gang", f"{ACK}/min-available": "3"}
+        for number in range(2):
+            harness.see_pod(f"gang-{number}", nodeName="a", phase="Running", metadata={"labels": labels})
+        for number in range(2, 6):
+            harness.see_pod(f"gang-{number}", metadata={"labels": labels})
+        await first_pause(harness)
+        harness.lose_pod("gang-0")
+        harness.lose_pod("gang-1")
+        harness.see_pod("stranger", cpu="2", nodeName="a", phase="Running", scheduler="another")
+        await asyncio.sleep(20 * REST_S)
+        assert harness.worker.long_attempts.undone == 1
+        assert not bound(harness)
+        assert {entry.pod.name for entry in harness.cache} == {"stranger"}
+
+    play(scene, "a", "b")
+
+
 @pytest.mark.parametrize("pause", [1, 2])
 @pytest.mark.parametrize("changed", [GangSpec(7), GangSpec(6, topology=(TopologyLevel("nowhere", is_required=True),))])
 def test_gang_whose_object_changes_in_a_pause_does_not_start_as_it_was(changed: GangSpec, pause: int) -> None:

@@ -18,7 +18,7 @@ from multisched.framework.registry import Registry
 from multisched.framework.repair import RepairRefusedError, RepairRequest
 from multisched.framework.views import NoViewError, ViewQuery
 from multisched.plugins.scheduling_gates import SchedulingGates
-from multisched.shell.plugin_views import ASKERS_MAX, ProgramViews
+from multisched.shell.plugin_views import QUERIES_MAX, ProgramViews
 from multisched.whatif.repair_source import QUESTIONS_MAX, RepairPlans
 from tests.unit.domains.forecast.profiles import make_profiles
 from tests.unit.shell.program_kit import Cluster, at_once, play
@@ -78,10 +78,10 @@ def test_view_is_read_from_the_named_domain_only() -> None:
                 await views.document(view, ViewQuery("nodes", options))
             return str(refused.value), refused.value.status
 
-        assert await refusal("weather") == ("no plugin here shows weather", 404)
-        shown = "domain gpu shows no forecast; it is shown by forecast, second"
+        assert await refusal("weather") == ("no plugin serves the view weather", 404)
+        shown = "domain gpu does not serve the view forecast; these domains do: forecast, second"
         assert await refusal("forecast", domain="gpu") == (shown, 404)
-        assert await refusal("forecast") == ("several domains show this view; name one of them: forecast, second", 422)
+        assert await refusal("forecast") == ("several domains serve this view; name one of them: forecast, second", 422)
         text, status = await refusal("forecast", domain="second")
         assert (text.startswith("no profiles are active yet"), status) == (True, 503)
 
@@ -100,15 +100,15 @@ def test_number_of_concurrent_views_is_limited_with_a_retry_hint() -> None:
         give_profiles(cluster)
         gate = Gate()
         views, asked = ProgramViews(cluster.program, gate), ViewQuery("nodes", {"domain": "forecast"})
-        waiting = [asyncio.ensure_future(views.document("forecast", asked)) for _ in range(ASKERS_MAX)]
+        waiting = [asyncio.ensure_future(views.document("forecast", asked)) for _ in range(QUERIES_MAX)]
         await asyncio.sleep(1.0)
         with pytest.raises(NoViewError) as refused:
             await views.document("forecast", asked)
-        assert (str(refused.value), refused.value.status) == ("too many questions at once; ask again in a moment", 429)
+        assert (str(refused.value), refused.value.status) == ("too many queries at once; retry in a moment", 429)
         assert gate.most_at_work == 2
         gate.opened.set()
         first, *others = await asyncio.gather(*waiting)
-        assert [orjson.loads(one)["nodes"] for one in others] == [orjson.loads(first)["nodes"]] * (ASKERS_MAX - 1)
+        assert [orjson.loads(one)["nodes"] for one in others] == [orjson.loads(first)["nodes"]] * (QUERIES_MAX - 1)
         assert await views.document("forecast", asked), "there is room for the next"
         assert gate.most_at_work == 2
 

@@ -93,7 +93,7 @@ def test_victim_must_not_be_entitled_to_return() -> None:
     )
 
     assert "b/v is evicted for a/c, but root.b has borrowed none of its resources" in found
-    assert "b/v is evicted for a/c, but is entitled to come back for it" in found
+    assert "b/v is evicted for a/c, but could then reclaim quota from it" in found
 
 
 def test_victim_may_return_if_the_reclaiming_leaf_stays_within_min() -> None:
@@ -103,7 +103,7 @@ def test_victim_may_return_if_the_reclaiming_leaf_stays_within_min() -> None:
 
     for size, is_said in ((2, False), (3, True)):
         found = reclaim_faults(state, QuotaClaim("a/c", "a", cpus(size)), [Victim("b/v", "b", cpus(4))])
-        assert ("b/v is evicted for a/c, but is entitled to come back for it" in found) is is_said
+        assert ("b/v is evicted for a/c, but could then reclaim quota from it" in found) is is_said
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ class CardTable:
     """The nodes and the pods on them. Cards of a pod that is being deleted are leaving until `free`."""
 
     def __init__(self, policy: Policy, seed: int, nodes: int, cards_per_node: int, inference_nodes: int | None) -> None:
-        """`inference_nodes`: the first so many nodes are for inference only, the others for training only; None: all for both."""
+        """`inference_nodes`: the first this many nodes are for inference only, the others for training only; None: all for both."""
         self._core = BareCore(policy, seed)
         self._scheduler = policy.scheduler_name
         self._total = cards_per_node
@@ -83,11 +83,11 @@ class CardTable:
         return seats
 
     def leave(self, seat: Seat) -> None:
-        """The pod is being deleted; it still holds its cards."""
+        """Marks the cards of a pod that is being deleted, and still holds them."""
         self._leaving[seat.node] += seat.cards
 
     def free(self, seat: Seat) -> None:
-        """The pod has ended after `leave`."""
+        """Frees the cards of a pod that has ended after `leave`."""
         self._leaving[seat.node] -= seat.cards
         self._free[seat.node] += seat.cards
         self._core.remove(seat.pod)

@@ -10,7 +10,7 @@ from domains.gpu.simulation.tide.jobs import Job
 from domains.gpu.tide.state import GangMember, GangNotice, TrainingGang
 
 MEMBER_CARDS_MAX: Final = 8
-"""Larger gangs have members of so many cards."""
+"""Larger gangs have members of this many cards."""
 
 
 class SimulatedGang:
@@ -81,7 +81,7 @@ class SimulatedGang:
         )
 
     def _write_due(self, now_s: float) -> None:
-        """Writes the regular checkpoints until now: each so long after the last one."""
+        """Writes the regular checkpoints until now: each this long after the last one."""
         count = int(max(0.0, now_s - self._saved_at_s) // self._every_s)
         self._saved_s += count * self._every_s
         self._saved_at_s += count * self._every_s

@@ -25,9 +25,9 @@ from multisched.forecasting.time_units import HOUR_S
 
 PLAN_EVERY_S: Final = 60.0
 LEAD_S: Final = 3_600.0
-"""The run begins so long before the judged time: else all gangs would be within their minimum run time at its begin."""
+"""The run begins this long before the judged time: else all gangs would be within their minimum run time at its begin."""
 WAITING_GANGS_SEEN: Final = 20
-"""Of the queue of training; the planner only tells how long the first one is held back."""
+"""Of the queue of training; the planner only reports how long the first gang is held back."""
 
 
 class TideRun:
@@ -230,7 +230,7 @@ class TideRun:
             self._log.write(self._now_s, "withdrawn", gang=withdrawal.gang)
         for notice in decided.notices:
             gang = self._running[notice.gang]
-            gang.notice = GangNotice(notice.deadline_s, notice.for_whom, notice.overrides_min_run_time)
+            gang.notice = GangNotice(notice.deadline_s, notice.for_demand, notice.overrides_min_run_time)
             overrides = {"overridesMinRunTime": True} if notice.overrides_min_run_time else {}
             self._log.write(
                 self._now_s, "noticed", gang=gang.key, cards=gang.cards, deadline=notice.deadline_s, **overrides
@@ -256,7 +256,7 @@ class TideRun:
             self._enqueue(gang)
 
     def _answer(self, gang: SimulatedGang, run: int) -> None:
-        """The gang answers the hook with a checkpoint."""
+        """Writes a checkpoint of the gang, as its answer to the hook."""
         if gang.key in self._running and gang.runs == run:
             gang.checkpoint(self._now_s)
             self._log.write(self._now_s, "checkpoint", gang=gang.key, cards=gang.cards)

@@ -66,9 +66,9 @@ class ForecastError(Section, frozen=True):
     """How wrong the forecast is that the tide gets."""
 
     scale: Annotated[float, Meta(gt=0.0, le=10.0)] = 1.0
-    """The forecast is so many times what it should be."""
+    """The forecast is this many times what it should be."""
     late_minutes: Annotated[float, Meta(ge=-720.0, le=720.0)] = 0.0
-    """The forecast expects everything so much later; negative: earlier."""
+    """The forecast expects everything this much later; negative: earlier."""
 
 
 class GpuTideSection(Section, frozen=True):
@@ -77,7 +77,7 @@ class GpuTideSection(Section, frozen=True):
     nodes: Annotated[int, Meta(ge=1, le=5_000)] = 125
     cards_per_node: Annotated[int, Meta(ge=1, le=64)] = 8
     days: Annotated[int, Meta(ge=1, le=60)] = 2
-    """Of a curve, the last so many days are played, or all of it if it is shorter."""
+    """Of a curve, the last this many days are played, or all of it if it is shorter."""
     history_days: Annotated[int, Meta(ge=0, le=60)] = 14
     """Days of the shape before the played ones, from which the forecast is learned."""
     inference: Inference = Inference()

@@ -67,7 +67,7 @@ class JobSource:
         return OfflineJob(name, owner, number, run_s, round(1000 * cores), section.backoff_limit)
 
     def after_eviction(self, job: OfflineJob, gone_s: float) -> None:
-        """Lets the job wait for the back-off of the Job controller, from the moment at which its pod is gone."""
+        """Lets the job wait for the back-off of the Job controller, from the time at which its pod is deleted."""
         backoff_s = min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** (job.pods - 1))
         heappush(self._evicted, (gone_s + backoff_s, job.name, job))
 

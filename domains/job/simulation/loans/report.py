@@ -68,7 +68,7 @@ class LoanOutcome(msgspec.Struct, frozen=True):
     over_share: float
     recalls: int
     late: int
-    told: int
+    notices: int
     withdrawn: int
     evicted: int
     finished: int
@@ -171,7 +171,7 @@ def play(
         found.over_s / found.node_s,
         counts.recalls,
         counts.late,
-        counts.told,
+        counts.notices,
         counts.withdrawn,
         counts.evicted,
         found.finished,
@@ -202,7 +202,7 @@ def _of_run(run: LoanOutcome, daily: LoanOutcome | None) -> dict[str, Any]:
         "overPercent": rounded(100.0 * run.over_share),
         "recalls": run.recalls,
         "late": run.late,
-        "told": run.told,
+        "notices": run.notices,
         "withdrawn": run.withdrawn,
         "evicted": run.evicted,
         "finishedJobs": run.finished,

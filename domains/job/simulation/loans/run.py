@@ -180,7 +180,7 @@ class LoanRun:
             self._sort.see_outcome(PodOutcome(ended, scheduled_s=began_s, began_s=began_s, ended_s=at_s))
 
     def _recall(self, now_s: float) -> None:
-        """One turn of the borrower's background task. All its writes succeed at once."""
+        """Runs one turn of the borrower's background task. All its writes succeed at once."""
         self.recalls.follow(leads=True, now_s=now_s)
         rows = self._rows[self._ledger.has_pods(self._pool, self._rows)]
         excess = self._ledger.excess(self._pool, self._loan, CPU, rows)
@@ -189,25 +189,25 @@ class LoanRun:
             amounts = {CPU: int(excess[at])}
             self.recalls.see(self._pool, self._loan, int(rows[at]), amounts, "it is used", now_s)
         self.recalls.ended(set(self.recalls.open) - seen)
-        for told in self.recalls.kept(now_s):
-            self.recalls.withdrawn(told)
-        for told in self.recalls.told.values():
-            told.is_written = True
+        for notice in self.recalls.withdraw_unneeded(now_s):
+            self.recalls.withdrawn(notice)
+        for notice in self.recalls.notices.values():
+            notice.is_written = True
         for recall in list(self.recalls.open.values()):
-            due = [told for unit in self.recalls.due(recall, now_s) for told in unit]
+            due = [notice for unit in self.recalls.due(recall, now_s) for notice in unit]
             if due:
                 on_row = [one for one in self._running.values() if one.row == recall.row]
                 left = recall.excess[CPU] - sum(one.job.milli for one in on_row if one.is_leaving)
                 self.figures.best_lost_core_s += best_lost_core_s(
                     [(one.job.milli, now_s - one.pod.started_s) for one in on_row if not one.is_leaving],
-                    min(left, sum(self._running[told.pod.uid].job.milli for told in due)),
+                    min(left, sum(self._running[notice.pod.uid].job.milli for notice in due)),
                 )
-            for told in due:
-                self.recalls.evicted(told, now_s)
-                self._evict(self._running[told.pod.uid], now_s)
+            for notice in due:
+                self.recalls.evicted(notice, now_s)
+                self._evict(self._running[notice.pod.uid], now_s)
 
     def _evict(self, one: _Running, now_s: float) -> None:
-        """The pod needs its whole grace period. Its job starts again, unless it has no retry left."""
+        """Evicts the pod, which uses its whole grace period. Its job starts again, unless it has no retry left."""
         one.is_leaving = True
         one.pod = msgspec.structs.replace(one.pod, is_deleting=True)
         self._core.show(one.pod)
@@ -234,7 +234,7 @@ class LoanRun:
 
 
 def best_lost_core_s(pods: Sequence[tuple[int, float]], free_milli: int) -> float:
-    """Returns the core-seconds lost by the set of pods that frees at least so much and loses least.
+    """Returns the core-seconds lost by the set of pods that frees at least this much and loses least.
 
     `pods`: thousandths of cores, and seconds since the start. Amounts are counted in steps of MILLI_PER_STEP.
     """

@@ -67,9 +67,9 @@ function reclaimTable(doc, quotas) {
   const teams = teamsOf(quotas);
   const some = (pods, more) => [pods.slice(0, 5).map((one, at) => [at ? ", " : "", keyLink(one.pod)]),
     pods.length + more > 5 && ` and ${plural(pods.length + more - 5, "other")}`];
-  const gone = (one) => one.victims.filter((victim) => victim.state === "gone").length;
+  const deleted = (one) => one.victims.filter((victim) => victim.state === "deleted").length;
   const rows = doc.preemptions.map((one) => [clock(one.atSeconds), teams(one.pods), some(one.pods, one.podsLeftOut), teams(one.victims), some(one.victims, one.victimsLeftOut),
-    amounts(one.freed), el("span", { class: one.state === "not carried out" ? "bad" : null }, `${one.state}, ${count(gone(one))} of ${count(one.victims.length)} gone`)]);
+    amounts(one.freed), el("span", { class: one.state === "not carried out" ? "bad" : null }, `${one.state}, ${count(deleted(one))} of ${count(one.victims.length)} deleted`)]);
   return table("The last reclaims", [number("at"), "reclaimed by", "for pods", "from", "evicted pods", "they requested", "state"], rows, "none since this process started");
 }
 

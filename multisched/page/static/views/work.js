@@ -56,7 +56,7 @@ function tide(doc) {
       lines: [["predicted", "expected", hours.map((one) => one.expectedCards)], ["upper", "upper bound", hours.map((one) => one.upperCards)]], mark: cards.total }),
     figures([["free", count(cards.free)], ["leaving", count(cards.leaving)], ["headroom", count(doc.headroom.cards)], ["waiting inference", count(cards.waitingInference)],
       ["gangs evicted", count(doc.losses.gangs)], ["card hours lost", plain(doc.losses.lostCardHours)], ["evicted / needed", doc.losses.evictedOverNeeded ?? "-"]]),
-    table("Notices to training gangs", ["gang", number("cards"), "evicted at", "for", "state"], doc.notices.map((one) => [one.gang, count(one.cards), moment(one.deadline), one.for, one.isEvicting ? "evicting" : "told"]), "no notice is in progress"),
+    table("Notices to training gangs", ["gang", number("cards"), "evicted at", "for", "state"], doc.notices.map((one) => [one.gang, count(one.cards), moment(one.deadline), one.for, one.isEvicting ? "evicting" : "has a notice"]), "no notice is in progress"),
     table("Training that waits", ["gang", number("cards"), "why"], doc.training.waiting.map((one) => [one.gang, count(one.cards), one.why || "-"]), "no training waits"));
 }
 
@@ -79,11 +79,11 @@ function units(doc) {
 function loans(doc) {
   const rows = doc.loans.map((one) => [one.from, one.kind, one.why || (one.closes ? `open until ${moment(one.closes)}` : "open"), count(one.nodes), count(one.pods), amounts(one.held), amounts(one.room), one.noticeSeconds === null ? "-" : duration(one.noticeSeconds)]);
   const nodes = doc.nodes.map((one) => [nodeLink(one.node), one.from, count(one.pods), amounts(one.held), one.recalledSince ? moment(one.recalledSince) : "-", one.why || "-"]);
-  const told = doc.told.map((one) => [keyLink(one.pod), one.from, moment(one.evictedAt), one.isEvicted ? "evicted" : "has a notice", one.why]);
+  const notices = doc.notices.map((one) => [keyLink(one.pod), one.from, moment(one.evictedAt), one.isEvicted ? "evicted" : "has a notice", one.why]);
   return el("section", {},
     el("h3", {}, `Loans to domain ${doc.domain}`),
     el("p", {}, `${plural(doc.recalls.open, "recall")} open of ${count(doc.recalls.total)}, ${count(doc.recalls.late)} late, ${plural(doc.recalls.evicted, "pod")} evicted.`),
     table("Loans", ["from", "kind", "state", number("nodes"), number("pods"), "held", "can still be lent", number("notice")], rows, "there are no loans"),
     table("Nodes with pods on loan", ["node", "from", number("pods"), "held", "recalled since", "why"], nodes, "no pod is on loan"),
-    told.length > 0 && table("Pods with a notice to give capacity back", ["pod", "from", "evicted at", "state", "why"], told));
+    notices.length > 0 && table("Pods with a notice to give capacity back", ["pod", "from", "evicted at", "state", "why"], notices));
 }

@@ -1,6 +1,6 @@
 """The lender's decisions about one borrower: how much of which node it offers.
 
-All of it is computed in one step with what `reserved` becomes, so that no pod is placed in between (S1). No I/O.
+Offers and `reserved` are computed in one step, so that no pod is placed in between (S1). No I/O.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LenderSide(LendingSide):
         self._pool = ledger.slices.pool_of[key]
         self._numbers = [number for number, loan in enumerate(self._pool.loans) if loan.lender == key[0]]
         self._columns: dict[str, Int64] = {}
-        """Resource -> int64[rows]: what was offered last; only other amounts are looked at again."""
+        """Resource -> int64[rows]: what was offered last; only rows with other amounts are checked again."""
         self._noted: Int64 = np.zeros(0, np.int64)
         """int64[rows]: the number of the node of these amounts."""
         self._checked_at = (-1, -1)
@@ -73,7 +73,8 @@ class LenderSide(LendingSide):
     async def offer(self, now_s: float, may_write: Callable[[], bool], *, raises: bool) -> None:
         """Offers of each row on loan what the loan's terms leave now, and nothing of other rows. Pauses between rows.
 
-        Without `raises` it only offers less: while many pods of the lender come, what the first ones freed is left to the next ones.
+        Without `raises` it only lowers offers: while many pods of the lender are created, capacity freed for the first ones is kept for
+        the next.
         """
         machine = self.machine
         assert machine is not None, "a term has begun"
@@ -92,7 +93,7 @@ class LenderSide(LendingSide):
         await self._withdraw_others(machine, now_s, may_write)
 
     async def _withdraw_others(self, machine: LenderSlices, now_s: float, may_write: Callable[[], bool]) -> None:
-        """Offers nothing of nodes that are not on loan any more. Pauses between nodes."""
+        """Withdraws the offers of nodes that are no longer on loan. Pauses between nodes."""
         slices = self._ledger.slices
         versions = self._ledger.loans_version, slices.node_number
         if versions == self._checked_at:
@@ -128,14 +129,14 @@ class LenderSide(LendingSide):
         self._note(machine, changed)
 
     def _is_other(self, rows: Rows) -> Bools:
-        """Returns bool[rows]: rows to look at even if the terms leave what was offered last."""
+        """Returns bool[rows]: rows to check even if the terms leave what was offered last."""
         if self.is_unled:
             return np.ones(len(rows), np.bool_)
         is_other: Bools = at_rows(self._noted, rows, -1) != self._ledger.slices.numbers_at(rows)
         return is_other
 
     def _note(self, machine: LenderSlices, uids: Iterable[str]) -> None:
-        """Notes what was offered last of these nodes."""
+        """Records what was offered last of these nodes."""
         for uid in uids:
             row = self._ledger.slices.row_of(uid)
             if row is None:

@@ -27,9 +27,9 @@ PENDING_PER_S: Final = 20_000
 """Pending pods that are counted per second at most."""
 LEAVES_PER_STEP: Final = 50
 MORE_PERCENT: Final = 10
-"""What is offered beyond the requests of pending pods: the next ones need no further write."""
+"""Percentage offered in addition to the requests of pending pods, so that the next pods need no further write."""
 TRIM_EVERY_S: Final = 15.0
-"""Pause between two looks at which an offer falls that nobody else needs."""
+"""Interval of the checks that lower offers which no other process needs."""
 WANT_BY_S: Final = 30
 """When a recalled part should be returned."""
 

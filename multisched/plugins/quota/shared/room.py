@@ -157,7 +157,9 @@ class QuotaRoom(Machines):
     # -- refusals --------------------------------------------------------------------------------------------------
 
     def refusal(self, pod: Pod, levels: tuple[Level, ...], items: Items) -> str:
-        """Of a borrower: why too little is offered. Of another pod: whether it is known what borrowers hold."""
+        """Returns why the pod is refused: for a pod of a borrower, because too little is offered; for other pods, because it is not known
+        what borrowers hold. Empty if neither applies.
+        """
         domain = self._domain_of.get(pod.spec.scheduler_name)
         if not self.is_live:
             return ""

@@ -35,7 +35,7 @@ CLAIM_WAIT_S: Final = 10.0
 """How long a pod waits at Permit for a claim."""
 OFFERED: Final = ClusterEvent(ObjectKind.ELASTIC_QUOTA_TREE, Action.UPDATE, "QuotaRoomOffered")
 """More of a quota is offered, or has been returned."""
-COMING_BACK: Final = "room of the quota comes back from other processes"
+GIVEN_BACK: Final = "waits until other processes give back room of the quota"
 NOT_OFFERED: Final = "room of the quota is not offered by the process that leads {}"
 
 
@@ -50,7 +50,7 @@ class SharedQuota(ElasticQuota):
         room = ledger.room if isinstance(ledger.room, QuotaRoom) else QuotaRoom(ledger, sharing)
         self._room, self._sharing = room, sharing
         self._is_borrower = context.domain in sharing.borrowers
-        if context.domain not in room.drivers:  # else a reloaded profile, which goes on with what is known
+        if context.domain not in room.drivers:  # else a reloaded profile, which continues with the known state
             room.drivers[context.domain] = self._made_driver(context)
         self.driver = room.drivers[context.domain]
 
@@ -108,7 +108,7 @@ class SharedQuota(ElasticQuota):
         return found
 
     def _waits_for_room(self, pods: Sequence[Pod], nominated: Nominated) -> str:
-        """Returns for what pods wait that no max would refuse if other processes used only what their pods hold; empty if not so."""
+        """Returns what the pods wait for, if no max would refuse them once other processes use only what their pods hold; else empty."""
         ledger, levels = self._ledger, self._ledger.levels_of(pods[0])
         if not levels or any(ledger.levels_of(pod) is not levels or ledger.label_problem(pod) for pod in pods):
             return ""
@@ -125,7 +125,7 @@ class SharedQuota(ElasticQuota):
         for pod in pods:
             self._room.needs.add(pod.uid, levels, ledger.amounts.items(pod))
         self.driver.wake()
-        return COMING_BACK
+        return GIVEN_BACK
 
     def _is_served(self) -> bool:
         """Reports whether the lender has published an object. Otherwise pods would be evicted for room that is not offered."""

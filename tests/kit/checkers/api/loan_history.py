@@ -49,7 +49,7 @@ COMPARED_MAX: Final = 10
 
 
 @dataclass(slots=True)
-class _Told:
+class _Notice:
     """The notice on one pod."""
 
     due_s: float
@@ -63,13 +63,13 @@ class _Workload:
 
     evicted_s: dict[str, float] = field(default_factory=dict)
     """uid -> time of its eviction."""
-    noticed: int = 0
+    notices: int = 0
     withdrawn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The pods of a node when the first of them was told."""
+    """The pods of a node when the first of them got a notice."""
 
     now_s: float
     pods: tuple[Pod, ...]
@@ -91,7 +91,7 @@ class LoanHistory:
         self._schedulers = list(dict.fromkeys(f"{one.borrower}-scheduler" for one in terms))
         self._terms = {(f"{one.borrower}-scheduler", one.lent): one for one in terms}
         """(schedulerName, value of the label LOAN of the node) -> terms."""
-        self._told: dict[str, _Told] = {}
+        self._notices: dict[str, _Notice] = {}
         """uid -> the notice that the program wrote, and that is on the pod now."""
         self._workloads: dict[str, _Workload] = defaultdict(_Workload)
         self._removals: dict[str, Pod] = {}
@@ -106,7 +106,7 @@ class LoanHistory:
         self.judged = 0
         """Number of judged binds of borrowers."""
 
-    # -- what a scenario tells and asks ------------------------------------------------------------------------------------
+    # -- for scenarios -----------------------------------------------------------------------------------------------------
 
     def evicted(self, workload: str) -> int:
         """Returns how many of its pods were evicted."""
@@ -114,14 +114,14 @@ class LoanHistory:
 
     def notices(self, workload: str) -> int:
         """Returns how many notices its pods got."""
-        return self._workloads[workload].noticed
+        return self._workloads[workload].notices
 
     def withdrawn(self, workload: str) -> int:
         return self._workloads[workload].withdrawn
 
-    def told(self, workload: str) -> int:
+    def with_notice(self, workload: str) -> int:
         """Returns how many of its pods that are not being deleted have a notice now."""
-        return sum(pod.uid in self._told for pod in self._members(workload))
+        return sum(pod.uid in self._notices for pod in self._members(workload))
 
     def in_part(self) -> list[str]:
         """Returns gangs below their minimum of which members run that ran when another one was evicted."""
@@ -165,7 +165,7 @@ class LoanHistory:
         """
         found = self._choices.get(node)
         if found is None:
-            return "no pod was told"
+            return "no pod got a notice"
         evicted = {uid for one in self._workloads.values() for uid in one.evicted_s}
         chosen = [pod for pod in found.pods if pod.uid in evicted]
         assert len(found.pods) <= COMPARED_MAX, "too many pods to compare"
@@ -214,20 +214,20 @@ class LoanHistory:
         if labels.get(LOAN) != ON_LOAN:
             self._report(f"I17: a notice was written on {metadata['name']}, which is not on loan")
             return
-        workload, before = self._workloads[labels["workload"]], self._told.get(uid)
+        workload, before = self._workloads[labels["workload"]], self._notices.get(uid)
         text = (metadata.get("annotations") or {}).get(NOTICE)
         if text is None:
             if before is not None:
                 workload.withdrawn += 1
-                del self._told[uid]
+                del self._notices[uid]
             return
         due_s, now_s = datetime.fromisoformat(text).timestamp(), self._now_s()
         if before is None:
-            workload.noticed += 1
+            workload.notices += 1
             if due_s < now_s + LOAN_NOTICE_S - LATE_MAX_S - WHOLE_SECOND_S:
                 self._report(f"I17: {metadata['name']} gets a notice that ends in {due_s - now_s:.1f} s")
             self._see_choice(pod["spec"].get("nodeName", ""))
-        self._told[uid] = _Told(due_s, now_s if before is None else before.since_s)
+        self._notices[uid] = _Notice(due_s, now_s if before is None else before.since_s)
 
     def _see_choice(self, node: str) -> None:
         if node in self._watched and node not in self._choices:
@@ -240,19 +240,19 @@ class LoanHistory:
 
     def _judge(self, pod: Pod, *, is_done: bool, is_deletion: bool) -> None:
         """Checks an eviction, or a deletion by the program, also one that the server refuses."""
-        workload, told, now_s = self._workloads[pod.labels["workload"]], self._told.get(pod.uid), self._now_s()
+        workload, notice, now_s = self._workloads[pod.labels["workload"]], self._notices.get(pod.uid), self._now_s()
         how = "deleted" if is_deletion else "evicted"
         if pod.labels[LOAN] != ON_LOAN:
             self._report(f"I17: {pod.name} of the lender is {how}")
             return
-        if told is None:
+        if notice is None:
             self._report(f"I17: {pod.name} is {how} without a notice")
             return
-        given_s = now_s - told.since_s
+        given_s = now_s - notice.since_s
         if given_s < LOAN_NOTICE_S - LATE_MAX_S - WHOLE_SECOND_S:
             self._report(f"I17: {pod.name} is {how} {given_s:.1f} s after its notice")
-        if now_s < told.due_s - 0.01:
-            self._report(f"I17: {pod.name} is {how} {told.due_s - now_s:.1f} s before the end of its notice")
+        if now_s < notice.due_s - 0.01:
+            self._report(f"I17: {pod.name} is {how} {notice.due_s - now_s:.1f} s before the end of its notice")
         evicted_s = workload.evicted_s.get(pod.uid)
         if is_deletion:
             from_s = LOAN_DEADLINE_S - LOAN_GRACE_S - LATE_MAX_S - WHOLE_SECOND_S

@@ -31,7 +31,7 @@ WHOLE_SECOND_S: Final = 1.0
 
 
 @dataclass(slots=True)
-class _Told:
+class _Notice:
     """The notice on one pod."""
 
     id: str
@@ -50,7 +50,7 @@ class _Gang:
     """uid -> time of its eviction."""
     withdrawn: set[str] = field(default_factory=set)
     """Ids of notices that the program removed from a member."""
-    noticed: int = 0
+    notices: int = 0
     """Notices that the program wrote on a first member."""
 
 
@@ -70,7 +70,7 @@ class TideHistory:
         """`now_s`: epoch seconds."""
         self._pods, self._nodes, self._now_s, self._report = pods, nodes, now_s, report_violation
         self._notice_s, self._min_run_s = notice_s, min_run_s
-        self._told: dict[str, _Told] = {}
+        self._notices: dict[str, _Notice] = {}
         """uid -> the notice that the program wrote, and that is on the pod now."""
         self._gangs: dict[str, _Gang] = defaultdict(_Gang)
         self._protected: set[str] = set()
@@ -79,7 +79,7 @@ class TideHistory:
         self._victims: dict[str, Pod] = {}
         """Path of an eviction in progress -> its pod."""
 
-    # -- what a scenario tells and asks ------------------------------------------------------------------------------------
+    # -- for scenarios -----------------------------------------------------------------------------------------------------
 
     def protect(self, workload: str) -> None:
         """Notes that no pod of the workload may be evicted."""
@@ -91,14 +91,14 @@ class TideHistory:
 
     def notices(self, workload: str) -> int:
         """Returns how many notices the workload got."""
-        return self._gangs[workload].noticed
+        return self._gangs[workload].notices
 
     def was_withdrawn(self, workload: str) -> bool:
         return bool(self._gangs[workload].withdrawn)
 
-    def told(self, workload: str) -> int:
+    def with_notice(self, workload: str) -> int:
         """Returns how many of its pods that are not being deleted have a notice now."""
-        return sum(pod.uid in self._told for pod in self._members(workload))
+        return sum(pod.uid in self._notices for pod in self._members(workload))
 
     def in_part(self) -> list[str]:
         """Returns gangs of which members are there that ran when another one was evicted."""
@@ -145,24 +145,24 @@ class TideHistory:
         if TIDE not in labels:
             self._report(f"I15: a notice was written on {metadata['name']}, which is no training of the tide")
             return
-        gang, before = self._gangs[labels["workload"]], self._told.get(uid)
+        gang, before = self._gangs[labels["workload"]], self._notices.get(uid)
         text = (metadata.get("annotations") or {}).get(NOTICE)
         if not by_program:
             return
         if text is None:
             if before is not None:
                 gang.withdrawn.add(before.id)
-                del self._told[uid]
+                del self._notices[uid]
             return
         found = orjson.loads(text)
         issued_s, deadline_s = _seconds(found["issued"]), _seconds(found["deadline"])
         is_same = before is not None and before.id == found["id"]
         since_s = before.since_s if is_same and before is not None else self._now_s()
-        others = [self._told.get(one.uid) for one in self._members(labels["workload"])]
+        others = [self._notices.get(one.uid) for one in self._members(labels["workload"])]
         if not any(one is not None and one.id == found["id"] for one in others):
-            gang.noticed += 1
+            gang.notices += 1
             self._judge_notice(labels["workload"], issued_s, overrides=bool(found.get("overridesMinRunTime")))
-        self._told[uid] = _Told(found["id"], issued_s, deadline_s, bool(found.get("overridesMinRunTime")), since_s)
+        self._notices[uid] = _Notice(found["id"], issued_s, deadline_s, bool(found.get("overridesMinRunTime")), since_s)
 
     # -- judging -----------------------------------------------------------------------------------------------------------
 
@@ -186,25 +186,25 @@ class TideHistory:
     def _judge(self, pod: Pod, *, is_done: bool) -> None:
         """Checks an eviction, also one that the server refuses."""
         workload = pod.labels.get("workload", "")
-        gang, told, now_s = self._gangs[workload], self._told.get(pod.uid), self._now_s()
+        gang, notice, now_s = self._gangs[workload], self._notices.get(pod.uid), self._now_s()
         members = self._members(workload)
         began = any(at_s > (pod.started_s or now_s) for at_s in gang.evicted_s.values())
         if pod.labels.get(TIDE) != TRAINING or workload in self._protected:
             self._report(f"I15: {pod.name} is evicted, which may not be")
-        if told is None:
+        if notice is None:
             self._report(f"I15: {pod.name} is evicted without a notice")
             return
-        if told.id in gang.withdrawn:
+        if notice.id in gang.withdrawn:
             self._report(f"I15: {pod.name} is evicted after its notice was withdrawn")
         for one in [] if began else members:
-            known = self._told.get(one.uid)
-            had_it = one.created_s <= told.issued_s
+            known = self._notices.get(one.uid)
+            had_it = one.created_s <= notice.issued_s
             if known is None and had_it and one.node:
                 self._report(f"I15: {pod.name} is evicted before {one.name} of its gang has a notice")
             elif known is not None and had_it and now_s - known.since_s < self._notice_s - LATE_MAX_S:
                 self._report(f"I15: {pod.name} is evicted {now_s - known.since_s:.1f} s after the notice on {one.name}")
-        if now_s < told.deadline_s - 0.01:
-            self._report(f"I15: {pod.name} is evicted {told.deadline_s - now_s:.1f} s before its deadline")
+        if now_s < notice.deadline_s - 0.01:
+            self._report(f"I15: {pod.name} is evicted {notice.deadline_s - now_s:.1f} s before its deadline")
         if self.is_frozen and not began:
             self._report(f"I15: {pod.name} is evicted by a frozen tide")
         if is_done:

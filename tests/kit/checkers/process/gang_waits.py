@@ -139,7 +139,7 @@ class GangWaits:
     def _kept_of(self, keys: Sequence[str]) -> list[Entry]:
         """Returns the queue entries of these gangs."""
         gangs = self._worker.queue.gangs
-        return [entry for key in keys for entry in gangs.own(key)]
+        return [entry for key in keys for entry in gangs.entries_of(key)]
 
     def _asked(self, key: str) -> GangDemand:
         """Returns the demands of the gang and of those that start with it."""

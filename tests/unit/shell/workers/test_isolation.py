@@ -179,7 +179,7 @@ async def test_too_many_hung_threads_stop_requests_until_one_returns(make: Make,
     hung = [asked(plugin, cache, make_pod(f"hang-{number}")) for number in range(ABANDONED_THREADS_MAX)]
     found = await leaping_until_done(asyncio.gather(*hung, return_exceptions=True))
     assert all(isinstance(one, IsolatedError) and "no answer within" in one.text for one in found)
-    with pytest.raises(IsolatedError, match="4 of its threads hang; it is not asked until one of them ends"):
+    with pytest.raises(IsolatedError, match="4 of its threads hang; it is not called until one of them ends"):
         await asked(plugin, cache, make_pod("p"))
 
     Roomy.released.set()

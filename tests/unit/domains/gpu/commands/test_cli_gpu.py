@@ -180,7 +180,7 @@ def test_truncated_cards_are_a_problem_with_field(tmp_path: Path) -> None:
     [
         (("node", "hami-00"), "domain gpu has no node hami-00; did you mean hami-000?"),
         (("node", "zzz"), "domain gpu has no node zzz; multisched gpu nodes lists its nodes with GPUs"),
-        (("nodes", "--domain", "gpus"), "domain gpus shows no gpu; it is shown by gpu"),
+        (("nodes", "--domain", "gpus"), "domain gpus does not serve the view gpu; these domains do: gpu"),
         (("nodes", "--fit", "/none.yaml"), "/none.yaml cannot be read"),
     ],
 )

@@ -123,4 +123,4 @@ def test_domain_without_a_tide_has_no_document(tmp_path: Path) -> None:
     command = ["gpu", "tide", "--snapshot", str(tmp_path / "dump.json"), "--config", str(config)]
     result = CliRunner().invoke(app, command)
     assert result.exit_code != 0
-    assert "no plugin here shows tide" in result.output
+    assert "no plugin serves the view tide" in result.output

@@ -19,7 +19,7 @@ from multisched.framework.ports import ExtenderError
 from multisched.testing.builders import make_pod
 from tests.unit.client.servers import raw_serving, serving
 
-NOTICE = Notice(gang="ml/train", issued_s=1_800_000_000.0, deadline_s=1_800_000_060.0, for_whom="inference")
+NOTICE = Notice(gang="ml/train", issued_s=1_800_000_000.0, deadline_s=1_800_000_060.0, for_demand="inference")
 POD = make_pod("train-0", uid="u", node="a", namespace="ml")
 PATIENCE_S = 60.0
 """No machine takes that long to answer."""

@@ -11,7 +11,7 @@ import pytest
 from domains.gpu.dialects.own import TIDE_HOOK, TIDE_NOTICE
 from domains.gpu.tide.gang_notices import ADOPT_S, LATE_S, GangNotices
 from domains.gpu.tide.notices import (
-    FOR_WHOM_CHARS_MAX,
+    FOR_CHARS_MAX,
     NOTICE_MAX_S,
     SKEW_MAX_S,
     Notice,
@@ -25,7 +25,7 @@ from multisched.testing.builders import make_pod
 
 NOW_S = 1_800_000_000.0
 NOTICE_S = 60.0
-NOTICE = Notice(gang="ml/train", issued_s=NOW_S, deadline_s=NOW_S + NOTICE_S, for_whom="inference: 4 cards", pods=2)
+NOTICE = Notice(gang="ml/train", issued_s=NOW_S, deadline_s=NOW_S + NOTICE_S, for_demand="inference: 4 cards", pods=2)
 
 
 def member(name: str, notice: Notice | None = None, **annotations: str) -> Pod:
@@ -59,7 +59,7 @@ def test_notice_is_read_as_it_was_written() -> None:
         changed(id="0" * 16),
         changed(**{"for": "another"}),
         changed(**{"for": "x\u202ey"}),
-        changed(**{"for": "x" * (FOR_WHOM_CHARS_MAX + 1)}),
+        changed(**{"for": "x" * (FOR_CHARS_MAX + 1)}),
         changed(padding="x" * 2000),
         "\udc80",
         msgspec.structs.replace(NOTICE, deadline_s=NOW_S + NOTICE_MAX_S + 1).text,
@@ -125,8 +125,8 @@ def test_partly_written_notice_moves_its_deadline_when_it_is_completed_late() ->
     assert given.lacking(pods) == [pods[1]]
     assert given.ready_s(pods, NOW_S + 40, NOTICE_S) == NOW_S + 40 + NOTICE_S
     notices.for_late_members(given, pods, NOW_S + 40)
-    assert (given.notice.deadline_s, given.notice.id, given.told) == (NOW_S + 40 + NOTICE_S, NOTICE.id, {})
-    given.told = {"a": NOW_S + 40}
+    assert (given.notice.deadline_s, given.notice.id, given.written_s) == (NOW_S + 40 + NOTICE_S, NOTICE.id, {})
+    given.written_s = {"a": NOW_S + 40}
     notices.for_late_members(given, pods, NOW_S + 40 + LATE_S)
     assert given.notice.deadline_s == NOW_S + 40 + NOTICE_S, "a moment later is not late"
 
@@ -178,7 +178,7 @@ def test_notice_that_appears_later_is_forged() -> None:
 def test_leader_believes_its_own_notice_whatever_is_written_over_it() -> None:
     notices = leading()
     given = notices.give(NOTICE)
-    given.told = {"a": NOW_S}
+    given.written_s = {"a": NOW_S}
     forged = msgspec.structs.replace(NOTICE, deadline_s=NOW_S + NOTICE_MAX_S)
     assert notices.see("ml/train", (member("a", forged),), NOW_S + ADOPT_S + 1) is given
     assert notices.see("ml/train", (member("a"),), NOW_S + ADOPT_S + 1) is given

@@ -81,7 +81,7 @@ def test_parked_gang_must_be_tried_when_a_member_comes(monkeypatch: pytest.Monke
 
 
 def test_parked_gang_must_be_tried_when_it_lacks_fewer_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GangEntries, "asks_otherwise", lambda self, key: False)
+    monkeypatch.setattr(GangEntries, "have_requirements_changed", lambda self, key: False)
     domain = Domain()
     domain.refuse()
     domain.roster.set_member_node("uid-b", "n1", is_bound=True)

@@ -77,7 +77,7 @@ def test_report_has_the_figures_of_each_policy(tmp_path: Path) -> None:
         assert run["gainOfBound"] == pytest.approx(run["gain"] / run["boundGain"], rel=1e-4)
         assert run["gainOverDailyPeak"] == pytest.approx(run["gain"] / runs["daily-peak"]["gain"], rel=1e-4)
         assert run["late"] == 0
-        assert run["evicted"] + run["withdrawn"] <= run["told"]
+        assert run["evicted"] + run["withdrawn"] <= run["notices"]
         assert run["lostCoreHours"] < run["lentCoreHours"]
         assert run["lostOverBest"] is None or run["lostOverBest"] >= 1.0
         assert run["finishedJobs"] > 0
