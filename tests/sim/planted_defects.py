@@ -60,7 +60,7 @@ PLANTED: dict[str, tuple[object, str, str, str]] = {
     "changed_pod_groups_regroup_no_members": (GangRoster, "set_object", "self._changed(key)", "pass"),
     "members_of_earlier_runs_count": (Gang, "succeeded", "if not self.owners:", "if True:"),
     "attempts_end_with_one_spare_member": (GangAttempts, "_place_all", "spare[key] < 0", "spare[key] <= 0"),
-    "members_bound_elsewhere_retry_nothing": (GangEntries, "_asked", "gang.lacks", "0"),
+    "members_bound_elsewhere_retry_nothing": (GangEntries, "_requirements_of", "gang.lacks", "0"),
     # binding
     "undone_members_stay_missing": (GangBarriers, "leave", "barrier.missing[key] -= 1", "pass"),
     "later_members_pass_the_barrier": (GangBarriers, "begin", "self._add(barrier, {uid: key})", "return None"),
