@@ -5,7 +5,7 @@ Shares no code with multisched. Amounts are (thousandths of cores, bytes, pods) 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -35,6 +35,7 @@ class _Half:
     amounts: dict[str, Amount] = field(default_factory=dict)
     writes: int = 0
     exists: bool = False
+    epoch: int = 0
 
 
 class SliceHistory:
@@ -54,6 +55,8 @@ class SliceHistory:
         """Offers of a node that fell and did not concern what was held."""
         self.spec_writes = 0
         self.status_writes = 0
+        self.kinds: Counter[str] = Counter()
+        """Writes by what they changed; one that changes several things counts by the first of them that `_kinds` names."""
         self.borrower_epoch = 0
         """The highest of all objects."""
         self.above_offer: list[str] = []
@@ -64,11 +67,21 @@ class SliceHistory:
         name = found["metadata"]["name"]
         spec, status = found.get("spec") or {}, found.get("status") or {}
         before, held_before = self._offers[name], self._held[name]
-        offers = _Half(_amounts(spec.get("offers")) if is_there else {}, spec.get("writes", 0), is_there)
-        held = _Half(_amounts(status.get("held")) if is_there else {}, status.get("writes", 0))
+        offers = _Half(
+            _amounts(spec.get("offers")) if is_there else {},
+            spec.get("writes", 0),
+            is_there,
+            spec.get("lenderEpoch", 0),
+        )
+        held = _Half(
+            _amounts(status.get("held")) if is_there else {},
+            status.get("writes", 0),
+            epoch=status.get("borrowerEpoch", 0),
+        )
         self._offers[name], self._held[name] = offers, held
         self.spec_writes += offers.writes != before.writes or not is_there
         self.status_writes += held.writes != held_before.writes
+        self._count_kind(before, offers, held_before, held)
         self.borrower_epoch = max(self.borrower_epoch, status.get("borrowerEpoch", 0))
         self._compare_held(name, held_before.amounts, held.amounts, before.amounts)
         self._compare_offers(before.amounts, offers.amounts, held.amounts, now_s)
@@ -93,6 +106,39 @@ class SliceHistory:
     def held(self) -> dict[str, Amount]:
         """Returns what is held, by node."""
         return _sums(self._held)
+
+    def _count_kind(self, offers_before: _Half, offers: _Half, held_before: _Half, held: _Half) -> None:
+        if held.writes != held_before.writes:
+            changes = [
+                (not is_within(held.amounts.get(uid, NOTHING), held_before.amounts.get(uid, NOTHING)))
+                for uid in held.amounts.keys() | held_before.amounts.keys()
+                if held.amounts.get(uid) != held_before.amounts.get(uid)
+            ]
+            recalled = any(
+                not is_within(held_before.amounts.get(uid, NOTHING), offers.amounts.get(uid, NOTHING))
+                and held.amounts.get(uid) != amount
+                for uid, amount in held_before.amounts.items()
+            )
+            kind = "claim" if any(changes) else "return of recalled" if recalled else "release" if changes else "same"
+            if any(changes) and recalled:
+                kind = "claim and return"
+            self.kinds["borrower's epoch" if held.epoch != held_before.epoch else kind] += 1
+        elif offers.writes != offers_before.writes:
+            pairs = [
+                (
+                    offers_before.amounts.get(uid, NOTHING),
+                    offers.amounts.get(uid, NOTHING),
+                    held.amounts.get(uid, NOTHING),
+                )
+                for uid in offers.amounts.keys() | offers_before.amounts.keys()
+            ]
+            is_raise = any(not is_within(new, old) for old, new, _ in pairs)
+            is_recall = any(not is_within(smaller(hold, old), new) for old, new, hold in pairs)
+            is_less = any(old != new for old, new, _ in pairs)
+            kind = "recall" * is_recall or "raise" * is_raise or ("withdrawal" if is_less else "same offers")
+            if is_raise and is_recall:
+                kind = "raise and recall"
+            self.kinds["lender's epoch" if offers.epoch != offers_before.epoch else kind] += 1
 
     def _compare_held(
         self, name: str, before: Mapping[str, Amount], after: Mapping[str, Amount], offers: Mapping[str, Amount]
