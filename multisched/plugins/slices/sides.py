@@ -28,6 +28,8 @@ LINGER_S: Final = 15.0
 """What no pod has used for so long is released, at latest after twice the time."""
 BLOCK_PERCENT: Final = 10
 """What a claim takes in addition to the pods that wait for it. Each further one takes twice as much more as the one before."""
+RETURN_EVERY_S: Final = 10.0
+"""What is recalled and not in use any more is returned at latest after so long, and sooner if it is a large part of what is recalled."""
 DOUBLED_MAX: Final = 4
 """How often that is doubled."""
 
@@ -182,6 +184,8 @@ class BorrowingSide(ABC):
     role = "borrower"
     withdrawn: str
     """Why a waiting pod is rejected: less is offered than before."""
+    claims_ahead = False
+    """The next pods may use other slices than those for which pods wait."""
 
     def __init__(self, key: LoanKey, machines: Machines) -> None:
         self.key = key
@@ -191,6 +195,7 @@ class BorrowingSide(ABC):
         """How often the block of a claim was doubled: it grows while pods keep coming."""
         self._counts_until_s = 0.0
         """When what was needed before is forgotten."""
+        self._returns_from_s = 0.0
 
     @property
     def machine(self) -> BorrowerSlices | None:
@@ -317,13 +322,46 @@ class BorrowingSide(ABC):
             if not need.is_within(wanted.amount):
                 self._set(machine, key, wanted, claim_block(need, machine.offered_of(key), percent) | wanted.amount)
                 is_more = True
+        if is_more and self._doubled and self.claims_ahead:  # pods keep coming
+            await self._want_ahead(machine, percent)
         self._doubled = min(self._doubled + is_more, DOUBLED_MAX)
+
+    async def _want_ahead(self, machine: BorrowerSlices, percent: int) -> None:
+        """Claims `percent` of what all pods need in addition, for the next pods: of each slice the same share of what is not claimed
+        yet. It is in the same write as the claims of the pods that wait. Pauses between the slices."""
+        need = left = NOTHING
+        left_of: dict[str, SliceAmount] = {}
+        for count, key in enumerate(list(machine.slice_keys()), 1):
+            if count % CLAIMS_PER_STEP == 0:
+                await asyncio.sleep(0)
+            if not self.is_lent(key):
+                continue
+            need += sum_of((self.charged(key), *self.waiting_for(key).values()))
+            offered, wanted = machine.offered_of(key), self._wanted.get(key)
+            unclaimed = (offered - (NOTHING if wanted is None else wanted.amount)) | NOTHING
+            amounts = unclaimed.amounts()
+            if offered and all(amounts.get(name, 0) for name, amount in offered.amounts().items() if amount):
+                left_of[key] = unclaimed
+                left += unclaimed
+        needs = need.amounts()
+        share = max(
+            (percent * needs.get(name, 0) / (100 * amount) for name, amount in left.amounts().items() if amount),
+            default=0.0,
+        )
+        for count, (key, unclaimed) in enumerate(left_of.items(), 1):
+            if count % CLAIMS_PER_STEP == 0:
+                await asyncio.sleep(0)
+            wanted = self._wanted.get(key) or _Wanted()
+            more = {name: int(min(1.0, share) * amount) for name, amount in unclaimed.amounts().items()}
+            self._set(machine, key, wanted, wanted.amount + SliceAmount.of(more))
 
     async def release(self, now_s: float) -> None:
         """Releases what no pod has used for a while, and slices that are not lent any more. Pauses between the slices."""
         machine = self.machine
         assert machine is not None, "a term has begun"
-        machine.return_parts()
+        if now_s >= self._returns_from_s:
+            self._returns_from_s = now_s + RETURN_EVERY_S
+            machine.return_kept()
         is_over = now_s >= self._counts_until_s
         if is_over:
             self._counts_until_s, self._doubled = now_s + LINGER_S, self._doubled // 2

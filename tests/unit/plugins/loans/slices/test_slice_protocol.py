@@ -155,7 +155,7 @@ def test_borrower_returns_a_recalled_node_as_a_whole_or_when_asked_for_parts() -
     lender.recall("n", SliceAmount(4, 4, 4), 60)
     assert use(7) == 9, "a part"
     assert use(6) == 9
-    borrower.return_parts()
+    borrower.return_kept()
     assert use(6) == 6
     assert use(5) == 6, "a part again"
     assert use(3) == 4, "the whole"
