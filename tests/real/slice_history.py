@@ -56,7 +56,7 @@ class SliceHistory:
         self.spec_writes = 0
         self.status_writes = 0
         self.kinds: Counter[str] = Counter()
-        """Writes by what they changed; one that changes several things counts by the first of them that `_kinds` names."""
+        """Writes by what they change."""
         self.borrower_epoch = 0
         """The highest of all objects."""
         self.above_offer: list[str] = []
@@ -81,7 +81,10 @@ class SliceHistory:
         self._offers[name], self._held[name] = offers, held
         self.spec_writes += offers.writes != before.writes or not is_there
         self.status_writes += held.writes != held_before.writes
-        self._count_kind(before, offers, held_before, held)
+        if held.writes != held_before.writes:
+            self.kinds[_kind_of_status(held_before, held, offers.amounts)] += 1
+        elif offers.writes != before.writes:
+            self.kinds[_kind_of_spec(before, offers, held.amounts)] += 1
         self.borrower_epoch = max(self.borrower_epoch, status.get("borrowerEpoch", 0))
         self._compare_held(name, held_before.amounts, held.amounts, before.amounts)
         self._compare_offers(before.amounts, offers.amounts, held.amounts, now_s)
@@ -106,39 +109,6 @@ class SliceHistory:
     def held(self) -> dict[str, Amount]:
         """Returns what is held, by node."""
         return _sums(self._held)
-
-    def _count_kind(self, offers_before: _Half, offers: _Half, held_before: _Half, held: _Half) -> None:
-        if held.writes != held_before.writes:
-            changes = [
-                (not is_within(held.amounts.get(uid, NOTHING), held_before.amounts.get(uid, NOTHING)))
-                for uid in held.amounts.keys() | held_before.amounts.keys()
-                if held.amounts.get(uid) != held_before.amounts.get(uid)
-            ]
-            recalled = any(
-                not is_within(held_before.amounts.get(uid, NOTHING), offers.amounts.get(uid, NOTHING))
-                and held.amounts.get(uid) != amount
-                for uid, amount in held_before.amounts.items()
-            )
-            kind = "claim" if any(changes) else "return of recalled" if recalled else "release" if changes else "same"
-            if any(changes) and recalled:
-                kind = "claim and return"
-            self.kinds["borrower's epoch" if held.epoch != held_before.epoch else kind] += 1
-        elif offers.writes != offers_before.writes:
-            pairs = [
-                (
-                    offers_before.amounts.get(uid, NOTHING),
-                    offers.amounts.get(uid, NOTHING),
-                    held.amounts.get(uid, NOTHING),
-                )
-                for uid in offers.amounts.keys() | offers_before.amounts.keys()
-            ]
-            is_raise = any(not is_within(new, old) for old, new, _ in pairs)
-            is_recall = any(not is_within(smaller(hold, old), new) for old, new, hold in pairs)
-            is_less = any(old != new for old, new, _ in pairs)
-            kind = "recall" * is_recall or "raise" * is_raise or ("withdrawal" if is_less else "same offers")
-            if is_raise and is_recall:
-                kind = "raise and recall"
-            self.kinds["lender's epoch" if offers.epoch != offers_before.epoch else kind] += 1
 
     def _compare_held(
         self, name: str, before: Mapping[str, Amount], after: Mapping[str, Amount], offers: Mapping[str, Amount]
@@ -175,6 +145,31 @@ class SliceHistory:
             if is_returned or is_withdrawn:
                 one.until_s, one.is_withdrawn = now_s, not is_returned
                 self._open.remove(one)
+
+
+def _kind_of_status(before: _Half, after: _Half, offers: Mapping[str, Amount]) -> str:
+    if after.epoch != before.epoch:
+        return "epoch of the borrower"
+    pairs = [
+        (before.amounts.get(uid, NOTHING), after.amounts.get(uid, NOTHING), offers.get(uid, NOTHING))
+        for uid in before.amounts.keys() | after.amounts.keys()
+    ]
+    changed = [(old, new, offered) for old, new, offered in pairs if old != new]
+    is_claim = any(not is_within(new, old) for old, new, _ in changed)
+    is_return = any(not is_within(old, offered) for old, _, offered in changed)
+    return " and ".join(["claim"] * is_claim + ["return"] * is_return) or "release"
+
+
+def _kind_of_spec(before: _Half, after: _Half, held: Mapping[str, Amount]) -> str:
+    if after.epoch != before.epoch:
+        return "epoch of the lender"
+    pairs = [
+        (before.amounts.get(uid, NOTHING), after.amounts.get(uid, NOTHING), held.get(uid, NOTHING))
+        for uid in before.amounts.keys() | after.amounts.keys()
+    ]
+    is_raise = any(not is_within(new, old) for old, new, _ in pairs)
+    is_recall = any(not is_within(smaller(old, amount), new) for old, new, amount in pairs)
+    return " and ".join(["raise"] * is_raise + ["recall"] * is_recall) or "withdrawal"
 
 
 def _amounts(entries: Mapping[str, Mapping[str, int]] | None) -> dict[str, Amount]:

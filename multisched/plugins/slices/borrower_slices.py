@@ -29,8 +29,8 @@ from multisched.model.slice_parts import (
 from multisched.model.version import NO_VERSION, Version
 from multisched.plugins.slices.tracked_slices import SliceMachine, TrackedSlices
 
-RETURNED_AT_ONCE: Final = 4
-"""Of so many recalled slices of an object one is returned with the next write, if pods do not use what is recalled of it any more."""
+RETURNED_AT_ONCE: Final = 2
+"""If one of so many recalled slices of an object is not in use any more, all such slices are returned with the next write."""
 
 Charged = Mapping[str, SliceAmount]
 """By key of each slice that is not the borrower's own: what its pods there request; see S2."""
@@ -44,8 +44,8 @@ class _Claimed(TrackedSlices):
         self.confirmed: Mapping[str, SliceAmount] = {}
         self.keeps_returns = False
         """Some of what is recalled is not in use any more, and is returned with a later write."""
-        self.returns_all = False
-        """It is returned now."""
+        self.returns_slices = self.returns_parts = False
+        """It is returned now: whole slices; parts of slices that are in use yet."""
 
     def slice_keys(self) -> set[str]:
         spec, status = (None, None) if self.seen is None else (self.seen.spec, self.seen.status)
@@ -176,11 +176,12 @@ class BorrowerSlices(SliceMachine[_Claimed]):
             self._wanted.pop(key, None)
         self.touch((key,))
 
-    def return_kept(self) -> None:
-        """Returns what is not in use any more of what is recalled, however little that is. The caller calls it regularly."""
+    def return_kept(self, *, parts: bool = True) -> None:
+        """Returns what is not in use any more of what is recalled, however few slices that are. `parts`: also of slices that are in use
+        yet. The caller calls it regularly."""
         for tracked in self._objects.values():
             if tracked.keeps_returns:
-                tracked.keeps_returns, tracked.returns_all = False, True
+                tracked.returns_slices, tracked.returns_parts = True, parts
                 self._due[tracked.blank.name] = tracked
 
     def problems(self) -> dict[str, str]:
@@ -257,14 +258,14 @@ class BorrowerSlices(SliceMachine[_Claimed]):
         if tracked.unresolved or before is None or not before.is_complete:
             return tracked.write_request(status)
         if dict(before.held) != held:
-            tracked.keeps_returns = not tracked.returns_all and self._returns_little(tracked, before.held, held)
-            tracked.returns_all = False
+            tracked.keeps_returns = self._returns_little(tracked, before.held, held)
+            tracked.returns_slices = tracked.returns_parts = False
             return None if tracked.keeps_returns else tracked.write_request(status)
         return None if dict(tracked.confirmed) == held else tracked.read_request()
 
     @staticmethod
     def _returns_little(tracked: _Claimed, before: Charged, after: Charged) -> bool:
-        """Reports whether a write would only return what is recalled, and all of it for less than a quarter of the recalled slices.
+        """Reports whether a write would only return what is recalled, and of few slices all of it.
 
         The pods of a node end one by one, and those of many nodes at different times; each would be a write.
         """
@@ -277,6 +278,8 @@ class BorrowerSlices(SliceMachine[_Claimed]):
                 if not is_recalled or not new.is_within(old):
                     return False
                 whole += new.is_within(offered)
+        if tracked.returns_parts or (tracked.returns_slices and whole):
+            return False
         return whole * RETURNED_AT_ONCE < recalled
 
     def _raised(self, tracked: _Claimed, seen: SliceSet, held: dict[str, SliceAmount] | None) -> SliceStatus:

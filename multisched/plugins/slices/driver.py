@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -117,6 +118,8 @@ class SliceDriver:
         self._shown_at = -1
         self._offered: dict[int, tuple[float, int]] = {}
         """id() of the side -> when it is looked at again, monotonic, and the version of the needs that were considered."""
+        self._needed_from_s: dict[int, float] = {}
+        """id() of the side -> when it is looked at because its needs have changed, monotonic."""
         self._raises_from_s: dict[int, float] = {}
         """id() of the side -> when more may be offered again, monotonic."""
         self._releases_from_s = 0.0
@@ -268,10 +271,16 @@ class SliceDriver:
         for side in self.lent:
             from_s, needs_at = self._offered.get(id(side), (0.0, -1))
             is_regular = monotonic_s >= from_s
-            if self._is_paused(side, monotonic_s) or (not is_regular and needs == needs_at):
+            if needs != needs_at:
+                self._needed_from_s.setdefault(id(side), monotonic_s + side.gather_s())
+            is_needed = monotonic_s >= self._needed_from_s.get(id(side), math.inf)
+            if self._is_paused(side, monotonic_s) or not (is_regular or is_needed):
                 continue
+            self._needed_from_s.pop(id(side), None)
             self._offered[id(side)] = monotonic_s + side.offer_every_s if is_regular else from_s, needs
             raises_from_s = self._raises_from_s.setdefault(id(side), monotonic_s + side.offer_every_s)
+            if is_regular and side.is_short():
+                raises_from_s += side.raise_every_s
             raises = not side.raise_every_s or (is_regular and monotonic_s >= raises_from_s)
             if raises:
                 self._raises_from_s[id(side)] = monotonic_s + side.raise_every_s

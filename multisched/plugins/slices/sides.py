@@ -27,9 +27,12 @@ ADOPT_EVERY_S: Final = 5.0
 LINGER_S: Final = 15.0
 """What no pod has used for so long is released, at latest after twice the time."""
 BLOCK_PERCENT: Final = 10
-"""What a claim takes in addition to the pods that wait for it. Each further one takes twice as much more as the one before."""
+"""What a claim takes in addition to the pods that wait for it. Each further one takes twice as much more as the one before, until
+something that was claimed is not used."""
 RETURN_EVERY_S: Final = 10.0
-"""What is recalled and not in use any more is returned at latest after so long, and sooner if it is a large part of what is recalled."""
+"""A recalled slice that is not in use any more is returned at latest after so long, and sooner if it is not one of many."""
+PARTS_EVERY: Final = 3
+"""So much longer it takes until a part is returned of a slice that is in use yet."""
 DOUBLED_MAX: Final = 4
 """How often that is doubled."""
 
@@ -56,7 +59,8 @@ class LendingSide(ABC):
     offer_every_s = 5.0
     """Pause between two regular looks at what is offered."""
     raise_every_s = 15.0
-    """Pause between two looks at which more is offered than before: what pods of the lender free in this time is one write. 0: none."""
+    """Pause between two looks at which more is offered than before: what pods of the lender free in this time is one write. It is twice
+    as long while pods of the lender wait for what is lent. 0: none."""
 
     def __init__(self, key: LoanKey, machines: Machines) -> None:
         self.key = key
@@ -106,6 +110,14 @@ class LendingSide(ABC):
             return False
         is_less = self._refresh_some(machine, before | machine.keys_in(name))
         return self.refresh() if machine.is_blind != was_blind else is_less
+
+    def gather_s(self) -> float:
+        """Returns how long waiting pods of the lender are gathered before it takes back what they need."""
+        return 0.0
+
+    def is_short(self) -> bool:
+        """Reports whether pods of the lender wait for what is lent."""
+        return False
 
     @abstractmethod
     async def offer(self, now_s: float, may_write: Callable[[], bool], *, raises: bool) -> None:
@@ -195,7 +207,7 @@ class BorrowingSide(ABC):
         """How often the block of a claim was doubled: it grows while pods keep coming."""
         self._counts_until_s = 0.0
         """When what was needed before is forgotten."""
-        self._returns_from_s = 0.0
+        self._returns_from_s, self._returns = 0.0, 0
 
     @property
     def machine(self) -> BorrowerSlices | None:
@@ -361,10 +373,11 @@ class BorrowingSide(ABC):
         assert machine is not None, "a term has begun"
         if now_s >= self._returns_from_s:
             self._returns_from_s = now_s + RETURN_EVERY_S
-            machine.return_kept()
-        is_over = now_s >= self._counts_until_s
+            self._returns = (self._returns + 1) % PARTS_EVERY
+            machine.return_kept(parts=not self._returns)
+        is_over, is_unused = now_s >= self._counts_until_s, False
         if is_over:
-            self._counts_until_s, self._doubled = now_s + LINGER_S, self._doubled // 2
+            self._counts_until_s = now_s + LINGER_S
         for count, key in enumerate(list(self._wanted), 1):
             if count % CLAIMS_PER_STEP == 0:
                 await asyncio.sleep(0)
@@ -382,7 +395,10 @@ class BorrowingSide(ABC):
                 offered = machine.offered_of(key)
                 kept = claim_block(most, offered, 0)
                 if kept != wanted.amount and claim_block(most, offered, BLOCK_PERCENT).is_within(wanted.amount):
+                    is_unused |= not (wanted.amount & offered).is_within(kept)
                     self._set(machine, key, wanted, kept)
+        if is_unused:
+            self._doubled //= 2
 
     def _set(self, machine: BorrowerSlices, key: str, wanted: _Wanted, amount: SliceAmount) -> None:
         machine.want(key, amount)
