@@ -54,7 +54,7 @@ NO_SLICE_SET_FIX: Final = (
 )
 
 
-class _Pause(msgspec.Struct, frozen=True):
+class WritePause(msgspec.Struct, frozen=True):
     """How long one side sends nothing."""
 
     length_s: float = 0.0
@@ -63,23 +63,23 @@ class _Pause(msgspec.Struct, frozen=True):
     is_failure: bool = False
     """The last request was refused, or not answered."""
 
-    def after(self, request: SliceRequest, reply: SliceReply, sent_s: float, now_s: float) -> _Pause:
+    def after(self, request: SliceRequest, reply: SliceReply, sent_s: float, now_s: float) -> WritePause:
         """Returns the pause after a request of this one's side. `sent_s`, `now_s`: when it was sent and answered, monotonic."""
         if reply.answer in (SliceAnswer.REFUSED, SliceAnswer.UNKNOWN) or (
             reply.answer is SliceAnswer.NOT_FOUND and reply.message
         ):
             before_s = self.length_s if self.is_failure else 0.0
             length_s = min(PAUSE_MAX_S, max(RETRY_S, 2 * before_s, reply.retry_after_s))
-            return _Pause(length_s, now_s + length_s, is_failure=True)
+            return WritePause(length_s, now_s + length_s, is_failure=True)
         length_s = 0.0 if self.is_failure or sent_s >= self.until_s + WRITE_EVERY_MAX_S else self.length_s
         if reply.answer is not SliceAnswer.DONE or request.call is SliceCall.READ:
-            return _Pause(length_s, now_s)
+            return WritePause(length_s, now_s)
         is_next = sent_s >= self.until_s  # else it was sent together with the write before
         length_s = min(WRITE_EVERY_MAX_S, max(WRITE_EVERY_S, 2 * length_s if is_next else length_s))
-        return _Pause(length_s, now_s + length_s)
+        return WritePause(length_s, now_s + length_s)
 
 
-NO_PAUSE: Final = _Pause()
+NO_PAUSE: Final = WritePause()
 
 
 class SliceDriver:
@@ -124,7 +124,7 @@ class SliceDriver:
         """id() of the side -> when more may be offered again, monotonic."""
         self._releases_from_s = 0.0
         self._adopting: asyncio.Task[None] | None = None
-        self._pauses: dict[int, _Pause] = {}
+        self._pauses: dict[int, WritePause] = {}
         """By id() of the side."""
         self.trouble = ""
         """Why SliceSets cannot be read, or a write was not answered."""

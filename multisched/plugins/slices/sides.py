@@ -321,7 +321,7 @@ class BorrowingSide(ABC):
         """Claims what pods wait for. Pauses between the slices."""
         machine = self.machine
         assert machine is not None, "a term has begun"
-        is_more, percent = False, BLOCK_PERCENT << self._doubled
+        claimed, percent = list[str](), BLOCK_PERCENT << self._doubled
         for count, key in enumerate(list(self.waiting()), 1):
             if count % CLAIMS_PER_STEP == 0:
                 await asyncio.sleep(0)
@@ -333,17 +333,17 @@ class BorrowingSide(ABC):
             wanted.most |= need
             if not need.is_within(wanted.amount):
                 self._set(machine, key, wanted, claim_block(need, machine.offered_of(key), percent) | wanted.amount)
-                is_more = True
-        if is_more and self._doubled and self.claims_ahead:  # pods keep coming
-            await self._want_ahead(machine, percent)
-        self._doubled = min(self._doubled + is_more, DOUBLED_MAX)
+                claimed.append(key)
+        if claimed and self._doubled and self.claims_ahead:  # pods keep coming
+            await self._want_ahead(machine, machine.keys_with(claimed), percent)
+        self._doubled = min(self._doubled + bool(claimed), DOUBLED_MAX)
 
-    async def _want_ahead(self, machine: BorrowerSlices, percent: int) -> None:
-        """Claims `percent` of what all pods need in addition, for the next pods: of each slice the same share of what is not claimed
-        yet. It is in the same write as the claims of the pods that wait. Pauses between the slices."""
+    async def _want_ahead(self, machine: BorrowerSlices, keys: Iterable[str], percent: int) -> None:
+        """Claims `percent` of what all pods on these slices need in addition, for the next pods: of each slice the same share of what is
+        not claimed yet. Pauses between the slices."""
         need = left = NOTHING
         left_of: dict[str, SliceAmount] = {}
-        for count, key in enumerate(list(machine.slice_keys()), 1):
+        for count, key in enumerate(keys, 1):
             if count % CLAIMS_PER_STEP == 0:
                 await asyncio.sleep(0)
             if not self.is_lent(key):
@@ -356,15 +356,13 @@ class BorrowingSide(ABC):
                 left_of[key] = unclaimed
                 left += unclaimed
         needs = need.amounts()
-        share = max(
-            (percent * needs.get(name, 0) / (100 * amount) for name, amount in left.amounts().items() if amount),
-            default=0.0,
-        )
+        shares = (percent * needs.get(name, 0) / (100 * amount) for name, amount in left.amounts().items() if amount)
+        share = min(1.0, max(shares, default=0.0))
         for count, (key, unclaimed) in enumerate(left_of.items(), 1):
             if count % CLAIMS_PER_STEP == 0:
                 await asyncio.sleep(0)
             wanted = self._wanted.get(key) or _Wanted()
-            more = {name: int(min(1.0, share) * amount) for name, amount in unclaimed.amounts().items()}
+            more = {name: int(share * amount) for name, amount in unclaimed.amounts().items()}
             self._set(machine, key, wanted, wanted.amount + SliceAmount.of(more))
 
     async def release(self, now_s: float) -> None:
@@ -402,6 +400,8 @@ class BorrowingSide(ABC):
 
     def _set(self, machine: BorrowerSlices, key: str, wanted: _Wanted, amount: SliceAmount) -> None:
         machine.want(key, amount)
+        if not amount.is_within(wanted.amount):
+            wanted.most_before |= amount  # it has time until it must have been used
         wanted.amount = amount
         if amount:
             self._wanted[key] = wanted

@@ -33,6 +33,20 @@ def test_borrower_in_another_process_uses_what_it_claimed() -> None:
     play(story)
 
 
+def test_stream_of_pods_is_claimed_with_few_writes() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        await asyncio.sleep(20.0)
+        for _ in range(60):
+            await sliced.add("job", 1)
+            await asyncio.sleep(0.5)
+        await asyncio.sleep(10.0)
+        assert len(sliced.bound("job")) == 60
+        (found,) = await sliced.slices()
+        assert found["status"]["writes"] <= 8
+
+    play(story, nodes=8)
+
+
 def test_pod_of_the_lender_gets_back_what_is_held_after_the_notice() -> None:
     async def story(sliced: SlicedCluster) -> None:
         await asyncio.sleep(20.0)
