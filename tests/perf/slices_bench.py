@@ -494,7 +494,7 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=64)
     parser.add_argument("--backlog", type=int, default=300, help="pods of the borrower that wait")
     parser.add_argument("--pod-seconds", type=float, default=75.0, help="mean time that its pods run")
-    parser.add_argument("--wave", type=float, default=25.0, help="mean seconds between waves of pods of the lender")
+    parser.add_argument("--wave", type=float, default=35.0, help="mean seconds between waves of pods of the lender")
     parser.add_argument("--keep", type=Path, help="folder for logs and data, which is kept")
     parser.add_argument("--check", action="store_true", help="exit 1 if a bar is missed")
     parser.add_argument("--one-process", action="store_true", help="compare one process with two")
