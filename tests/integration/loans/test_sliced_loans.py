@@ -63,6 +63,24 @@ def test_pod_of_the_lender_gets_back_what_is_held_after_the_notice() -> None:
     play(story, nodes=2)
 
 
+def test_pods_of_the_lender_that_come_together_are_one_recall() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        await asyncio.sleep(20.0)
+        await sliced.add("job", 40)
+        await asyncio.sleep(30.0)
+        assert len(sliced.bound("job")) == 32
+        (before,) = await sliced.slices()
+        for _ in range(4):
+            await sliced.add("gpu", 1, "3")
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(5.0)
+        (after,) = await sliced.slices()
+        assert after["spec"]["writes"] == before["spec"]["writes"] + 1
+        assert await sliced.amounts() == (20_000, 32_000)
+
+    play(story, nodes=4)
+
+
 def test_offers_that_no_pod_uses_return_without_a_notice() -> None:
     async def story(sliced: SlicedCluster) -> None:
         await asyncio.sleep(20.0)
