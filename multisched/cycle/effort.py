@@ -81,7 +81,7 @@ class RowResults:
         self._searches = 0
         self._again: set[Hashable] = set()
         """Tests that are run again, whatever time has passed before."""
-        self._known: dict[Hashable, tuple[int, int, Any]] = {}
+        self._known: dict[Hashable, tuple[Hashable, int, Any]] = {}
         """Key of the test -> version of the row, number of pauses before the test, and the result."""
 
     def begin_search(self) -> int:
@@ -89,7 +89,7 @@ class RowResults:
         self._searches += 1
         return self._searches
 
-    def of(self, key: Hashable, version: int, test: Callable[[], T]) -> T | Status:
+    def of(self, key: Hashable, version: Hashable, test: Callable[[], T]) -> T | Status:
         """Returns the known result, or runs the test; NOT_TESTED if the search has used up its pauses. Raises PauseDue."""
         known = self._known.get(key)
         if known is not None and known[0] == version:

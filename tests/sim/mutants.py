@@ -62,8 +62,8 @@ SLICED = {name for name, one in DEFECTS.items() if one.__module__ == slice_defec
 """Defects that `tests.sim.slices` plays: they need several processes."""
 SHARED = {name for name, one in DEFECTS.items() if one.__module__ == quota_room_defects.__name__}
 """Defects that `tests.sim.quota_room` plays."""
-SEEDS_MAX = 48
-"""Default number of seeds after which a defect counts as not caught."""
+SEEDS_MAX = 16
+"""Default number of seeds after which a defect counts as not caught. A hunt through 48 can take half an hour."""
 
 FIRST: dict[str, int] = {
     "active_deadlines_count_from_the_creation": 802,
@@ -159,7 +159,6 @@ FIRST: dict[str, int] = {
     "labels_left_out_of_parked_classes": 4,
     "labels_of_units_are_not_written": 801,
     "last_retries_go_first": 1101,
-    "late_refusals_keep_their_victims": 2,
     "later_members_pass_the_barrier": 1000,
     "lease_not_checked_before_bind": 9,
     "lease_released_too_early": 1,
@@ -274,7 +273,6 @@ FIRST: dict[str, int] = {
     "seen_before_the_last_binds_end": 200,
     "selectors_ignored": 1,
     "shares_are_ignored": 1100,
-    "shorter_flushes_ignored_for_parked_pods": 222,
     "slots_of_a_card_are_whole_cards": 300,
     "some_of_a_gang_are_enough": 100,
     "spread_ignored": 1,
@@ -323,6 +321,8 @@ FIRST: dict[str, int] = {
 
 UNSHOWN = frozenset(
     {
+        "shorter_flushes_ignored_for_parked_pods",  # tests/unit/queueing/test_pod_queue.py catches it
+        "late_refusals_keep_their_victims",  # tests/unit/cycle/preemption/test_dry_run.py catches it
         "claims_are_taken_from_the_watch",  # tests/unit/plugins/loans/slices/test_slice_protocol.py catches it
         # Seed 2 did before offers rose at regular looks only.
         "only_bound_pods_are_charged",

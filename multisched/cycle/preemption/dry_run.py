@@ -337,7 +337,7 @@ class AttemptDryRun:
         victims = np.zeros_like(lower)
         for i in np.flatnonzero((refusal < 0) & has_any(lower)).tolist():
             row, test = int(pods.rows[i]), partial(self._tested, pods, i, lower[:, i], first[:, i])
-            tested = self._results.of(self._key(row), self._runs.table.version(row), test)
+            tested = self._results.of(self._key(row), self._runs.version(self._failed.pod, row), test)
             if isinstance(tested, Status):
                 refusal[i] = len(statuses)
                 statuses.append(tested)

@@ -68,6 +68,11 @@ class DryRuns:
         """Returns the PreFilter plugins that read pods and must run again without victims; not those the attempt skipped."""
         return [p for p in self._pre_filters if p.name not in skipped]
 
+    def version(self, pod: Pod, row: int) -> Hashable:
+        """Returns a value that changes with anything on the row that a test of the pod there reads."""
+        nominated = tuple(one.uid for one in self.nominator.on(self.table.node(row).name))
+        return self.table.version(row), self.cache.ledgers.versions(pod, row), nominated
+
     def victim_cache(self, key: Hashable | None) -> VictimCache:
         """Returns the victim cache of a class of pods, with outdated rows dropped; an empty one for a new class."""
         depth, capacity = self.pods_by_priority.shape()

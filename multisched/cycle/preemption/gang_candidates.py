@@ -74,7 +74,7 @@ class GangCandidates:
     def added_to(self, found: Candidates, rule: DisplacementRule, rows: Rows) -> Candidates:
         """Adds such candidates to `found`. Raises PluginFailure."""
         tried = sorted(self.likely(rule, rows)[:ROWS_TRIED_MAX])
-        version, results = self._runs.table.version, self._results
+        version, results = partial(self._runs.version, self._failed.pod), self._results
         tests = ((row, partial(self._tried, rule, row)) for row in tried)
         found_on = [results.of(self.key(row), version(row), test) for row, test in tests]
         more = [one for one in found_on if isinstance(one, _Candidate)]

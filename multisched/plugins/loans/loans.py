@@ -139,10 +139,11 @@ class Loans:
             self.ledger.needs.drop(pod.uid)
         if found is None or not found.victims:
             return PostFilterResult(Status.unschedulable())
+        gang = self._context.gangs.key_of(pods[0].uid) or ""
         for pod, node in found.nominations:
             row = cycle.nodes.row_of(node)
             if row is not None:  # also where nothing has to end: it must not be lent again meanwhile
-                self.ledger.needs.add(pod, row, self.ledger.now_s, is_nominated=False)
+                self.ledger.needs.add(pod, row, self.ledger.now_s, gang)
         return PostFilterResult(Status.unschedulable(WAITS_FOR_LOAN))
 
     def _are_met(self, pods: Sequence[Pod]) -> bool:
@@ -161,7 +162,7 @@ class Loans:
 
     def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
         if self.ledger.needs:
-            self.ledger.needs.drop(pod.uid)
+            self.ledger.needs.placed(pod.uid, cycle.nodes.row_of(node))
         return SUCCESS
 
     def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:

@@ -18,8 +18,13 @@ class Need(msgspec.Struct, frozen=True):
     row: int
     since_s: float
     """Epoch seconds."""
-    is_nominated: bool = True
-    """False: a member of a gang, which is not nominated before the whole gang can start."""
+    gang: str = ""
+    """Key of its gang, or of the first of several gangs that start together; empty for a single pod."""
+
+    @property
+    def is_nominated(self) -> bool:
+        """False for members of gangs, which are not nominated before the whole gang can start."""
+        return not self.gang
 
 
 class Needs:
@@ -51,16 +56,31 @@ class Needs:
             found[:] = [self._sums[row][resource] if row in self._sums else 0 for row in rows.tolist()]
         return found
 
-    def add(self, pod: Pod, row: int, now_s: float, *, is_nominated: bool = True) -> None:
+    def add(self, pod: Pod, row: int, now_s: float, gang: str = "") -> None:
         """Notes that the pod needs its requests on the row; replaces what it needed elsewhere."""
         known = self._by_uid.get(pod.uid)
         if known is not None and known.row == row:
             return
         self.drop(pod.uid)
-        need = Need(pod, row, now_s, is_nominated)
+        need = Need(pod, row, now_s, gang)
         self._by_uid[pod.uid] = self._on_row.setdefault(row, {})[pod.uid] = need
         self._sums.setdefault(row, Counter()).update({**pod.requests, PODS: 1})
         self.version += 1
+
+    def placed(self, uid: str, row: int | None) -> None:
+        """Ends the need of a pod that was placed on the row; None if its node was deleted.
+
+        If another member of its gang needed that row, this member now needs the row on which the placed pod needed room: it must not be
+        lent again before the gang has started.
+        """
+        known = self._by_uid.get(uid)
+        self.drop(uid)
+        if known is None or row is None or known.row == row or not known.gang:
+            return
+        members = [need for need in self.on(row) if need.gang == known.gang]
+        if members:
+            other = min(members, key=lambda need: need.pod.requests != known.pod.requests)
+            self.add(other.pod, known.row, other.since_s, other.gang)
 
     def drop(self, uid: str) -> None:
         """Forgets the need of a pod; ignores pods without one."""

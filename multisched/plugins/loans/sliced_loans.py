@@ -28,11 +28,10 @@ from multisched.framework.views import Document, ViewPorts, ViewQuery
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.plugins.loans.loans import NO_ARGS, OPENED, BorrowingLoans
-from multisched.plugins.loans.pools import NO_TRIAL, Trial
 from multisched.plugins.loans.slices.borrower_side import BorrowerSide
 from multisched.plugins.loans.slices.foreign_reports import ForeignReports
 from multisched.plugins.loans.slices.lender_side import LenderSide
-from multisched.plugins.loans.slices.slice_rows import kept_for_borrowers, requests_of
+from multisched.plugins.loans.slices.slice_rows import NO_SLICE_TRIAL, SliceTrial, kept_for_borrowers, requests_of
 from multisched.plugins.loans.slices.unsliced_needs import unsliced_need
 from multisched.plugins.slices.driver import SliceDriver
 
@@ -41,7 +40,7 @@ CLAIM_WAIT_S: Final = 10.0
 ROWS_TRIED_MAX: Final = 8
 """Rows that PostFilter tries for one pod of the lender."""
 
-_TRIAL: Final[StateKey[Trial]] = StateKey("Loans/pods of borrowers of other processes added or removed in a trial")
+_TRIAL: Final[StateKey[SliceTrial]] = StateKey("Loans/pods of borrowers of other processes added or removed in a trial")
 
 
 class SlicedLoans(BorrowingLoans):
@@ -92,7 +91,7 @@ class SlicedLoans(BorrowingLoans):
         codes = super().filter(cycle, pod, rows)
         if not self._keys or self._is_returned:
             return codes
-        trial = cycle.state.find(_TRIAL) or NO_TRIAL
+        trial = cycle.state.find(_TRIAL) or NO_SLICE_TRIAL
         for resource, amount in requests_of(pod).items():
             kept = self.ledger.slices.kept(self._keys, resource, rows, trial)
             if not kept.any():
@@ -112,12 +111,14 @@ class SlicedLoans(BorrowingLoans):
         return super().remove_pod(cycle, pod, other, row)
 
     def _note_in_trial(self, cycle: CycleView, other: Pod, row: int, sign: int) -> None:
-        if self._keys and self.ledger.pool_of(other) is not None:
-            before = cycle.state.find(_TRIAL) or NO_TRIAL
-            amounts = Counter(before.get((row, False), {}))
-            for resource, amount in requests_of(other).items():
-                amounts[resource] += sign * amount
-            cycle.state.write(_TRIAL, {**before, (row, False): amounts})
+        pool = self.ledger.pool_of(other) if self._keys else None
+        for key in self._keys if pool is not None else ():
+            if self.ledger.slices.pool_of[key] is pool:
+                before = cycle.state.find(_TRIAL) or NO_SLICE_TRIAL
+                amounts = Counter(before.get((row, key), {}))
+                for resource, amount in requests_of(other).items():
+                    amounts[resource] += sign * amount
+                cycle.state.write(_TRIAL, {**before, (row, key): amounts})
 
     def sign(self, pod: Pod) -> Hashable:
         return super().sign(pod), tuple(requests_of(pod).values()), bool(unsliced_need(pod))

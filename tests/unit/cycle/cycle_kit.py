@@ -13,7 +13,7 @@ import numpy as np
 
 from multisched.config.plugins import base_profile, plugin_registry
 from multisched.cycle.classes.cache import ClassCache
-from multisched.cycle.results import Pause, RemoteRequest, Result
+from multisched.cycle.results import NO_PAUSE, Attempt, Pause, RemoteRequest, Result
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.context import PluginContext
@@ -246,6 +246,16 @@ class Domain:
             result: Result = ended.value
             return result
         raise AssertionError(f"the cycle asks {asked}")
+
+
+def finished(running: Attempt) -> Result:
+    """Continues an attempt after each of its pauses; returns its result."""
+    while True:
+        try:
+            running.send(NO_PAUSE)
+        except StopIteration as ended:
+            result: Result = ended.value
+            return result
 
 
 @dataclass

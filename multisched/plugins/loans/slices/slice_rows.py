@@ -7,6 +7,7 @@ state machine changes, so that Filter and commit always see what `reserved` and 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -14,8 +15,12 @@ import numpy as np
 from multisched.framework.node_view import Int64, NodeView, Rows
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod
 from multisched.model.slice_parts import NOTHING, RESOURCES, SliceAmount
-from multisched.plugins.loans.pools import NO_TRIAL, OWN, Held, Pool, Trial, at_rows, grown_to
+from multisched.plugins.loans.pools import OWN, Held, Pool, at_rows, grown_to
 from multisched.plugins.slices.sides import LoanKey, Machines, sum_of
+
+SliceTrial = Mapping[tuple[int, LoanKey], Mapping[str, int]]
+"""(row, loan) -> resource -> amount that the borrower's pods hold there in an overlay, beyond the ledger."""
+NO_SLICE_TRIAL: Final[SliceTrial] = {}
 
 
 class WaitingPod(msgspec.Struct, frozen=True):
@@ -154,16 +159,17 @@ class SliceRows(Machines):
         """Returns the loans for whose borrowers pods of the domain must leave room."""
         return tuple(self._keys_of_user.get(domain, ()))
 
-    def kept(self, keys: Iterable[LoanKey], resource: str, rows: Rows, trial: Trial = NO_TRIAL) -> Int64:
+    def kept(self, keys: Iterable[LoanKey], resource: str, rows: Rows, trial: SliceTrial = NO_SLICE_TRIAL) -> Int64:
         """Returns int64[rows]: what borrowers may hold beyond what their pods on the row request. Not available to other pods.
 
-        `trial`: see `LoanLedger.room`; what an overlay lacks of pods of borrowers is kept nevertheless.
+        What an overlay lacks of pods of a borrower is kept nevertheless.
         """
         total: Int64 = np.zeros(len(rows), np.int64)
         for key in keys:
             held = self.pool_of[key].held_at(resource, rows)
-            for (row, _), amounts in trial.items():
-                held[rows == row] += amounts.get(resource, 0)
+            for (row, loan), amounts in trial.items():
+                if loan == key:
+                    held[rows == row] += amounts.get(resource, 0)
             total += np.maximum(0, self.reserved(key, resource, rows) - held)
         return total
 

@@ -17,7 +17,7 @@ from multisched.config.schema import Configuration
 from multisched.model.objects import Pod
 from multisched.model.wire import Response
 from tests.kit.checkers.api.api_checker import ApiChecker, decision_of, pod_of, smaller, target_of
-from tests.kit.checkers.api.bind_judge import ORDER_DEPENDENT, UNSEEN_MAX_S, BindJudge
+from tests.kit.checkers.api.bind_judge import AT_ASSUMPTION, UNSEEN_MAX_S, BindJudge
 from tests.kit.checkers.api.binds_in_flight import BindsInFlight
 from tests.kit.checkers.api.card_checker import CardChecker
 from tests.kit.checkers.api.decisions import Decisions
@@ -268,7 +268,7 @@ class BindChecker(ApiChecker):
         elif node is not None and basis.predates(node):
             self.misreported_nodes.add(name)
         # After a restored backup the judge does not undo our own earlier binds; the checks above use what was observed.
-        for finding in self._judge.findings(pod.uid, ORDER_DEPENDENT) if not self.was_restored else ():
+        for finding in self._judge.findings(pod.uid, AT_ASSUMPTION) if not self.was_restored else ():
             if finding.node not in self.misreported_nodes:
                 self.report_violation(
                     f"I1: {finding.pod} on {finding.node} stands against {finding.rule}: {finding.message}"

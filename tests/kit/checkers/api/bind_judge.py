@@ -6,9 +6,9 @@ one. Changes of pods are handled apart from other changes, since a watch of pods
 same process, or of the process that led its domain before, are never reverted. A pod may have changed while it was still pending,
 for instance by a resize in flight; that change is reverted unless it was observed when either of the two pods was decided on.
 
-If a watch has lost an event of a pod, the changes of that pod are reverted first. Affinity and spreading are checked in the order
-of decisions: pods that were assumed before the judged pod count, even if their binds have failed; pods that were assumed after it
-do not.
+If a watch has lost an event of a pod, the changes of that pod are reverted first. Affinity, spreading and the amounts of loans are
+checked in the order of decisions: pods that were assumed before the judged pod count, even if their binds have failed; pods that were
+assumed after it do not.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ KINDS: Final = {
 """Key of the store -> kind."""
 
 
-ORDER_DEPENDENT: Final = ("podAffinity", "topologySpread")
+AT_ASSUMPTION: Final = ("podAffinity", "topologySpread")
+"""Rules that `AssumptionChecker` checks by what was observed."""
+ORDER_DEPENDENT: Final = (*AT_ASSUMPTION, "loans")
 """Rules whose result depends on the order in which our pods were placed."""
 
 
@@ -159,11 +161,10 @@ class BindJudge:
                 undo += change(uid)
                 lasting = self._still_found(found, uid, missed_pods)
                 found = [finding for finding in found if finding in lasting or finding.rule not in ORDER_DEPENDENT]
-        # The order of decisions has excused findings of its own rules or not; the order of watch events excuses the others.
-        # the others.
-        others = [finding for finding in found if finding.rule not in ORDER_DEPENDENT]
+        # The order of decisions decides alone on affinity and spreading; the order of watch events may excuse the others.
+        others = [finding for finding in found if finding.rule not in AT_ASSUMPTION]
         lasting = self._at_every_pair_of_moments(uid, others, self._unseen(missed_pods))
-        found = [finding for finding in found if finding.rule in ORDER_DEPENDENT or finding in lasting]
+        found = [finding for finding in found if finding.rule in AT_ASSUMPTION or finding in lasting]
         for before, after in reversed(undo):
             self._update("Pod", after, before)
         return found

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from multisched.cycle.preemption import dry_run_parts
 from multisched.cycle.preemption.dry_run import AttemptDryRun
-from multisched.cycle.results import Placed, Unplaced
+from multisched.cycle.results import NO_PAUSE, Placed, Unplaced
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Bools, Codes, Rows
-from multisched.framework.points import CycleView, Plugin, PostFilterResult, PreFilterResult, Refusals
+from multisched.framework.points import CycleView, Plugin, PostFilterResult, PreFilterResult, QueuedPod, Refusals
 from multisched.framework.preemption import PlacedPods
 from multisched.framework.sensitivity import PodSensitivity
 from multisched.framework.status import Code, Status
@@ -24,7 +24,8 @@ from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
 from multisched.state import pods_by_priority
 from multisched.testing.builders import make_node, make_pod
-from tests.unit.cycle.cycle_kit import Domain, FilterBy, Waiting
+from tests.kit.counted_steps import CountedSteps
+from tests.unit.cycle.cycle_kit import Domain, FilterBy, Waiting, finished
 from tests.unit.cycle.preemption.test_several_post_filters import OfTeams
 from tests.unit.cycle.test_scheduling_cycle import Service
 
@@ -376,3 +377,21 @@ def test_own_nomination_counts_only_for_other_pods_of_the_class() -> None:
     for name in "pqppqqp":
         expected = ("a", ["low"]) if name == "p" else ("", [])
         assert found(domain, name, nominated_node="a" if name == "p" else "")[:2] == expected
+
+
+@pytest.mark.parametrize("pauses", range(4))
+def test_node_is_tested_again_when_a_nomination_to_it_ends_in_a_pause_of_the_search(pauses: int) -> None:
+    """Each node is refused because of a more important pod that is nominated to it. When that ends, no pod on the node changes."""
+    domain = Domain(in_tree=IN_TREE, plugins=[Shy()], steps=CountedSteps(0))
+    for name in ("n0", "n1", "n2"):
+        domain.cache.set_node(make_node(name, cpu_milli=2000))
+        domain.cache.place(make_pod(f"low-{name}", cpu_milli=2000, node=name, labels={"shy": ""}))
+        domain.nominator.nominate(make_pod(f"next-{name}", cpu_milli=1000, priority=99, labels={"shy": ""}), name)
+    running = domain.cycle.attempt(QueuedPod(make_pod("urgent", cpu_milli=1000, priority=9), 0.0, 1))
+    next(running)
+    for _ in range(pauses):
+        running.send(NO_PAUSE)
+    domain.nominator.nominate(make_pod("next-n0"), "")
+    result = finished(running)
+    assert isinstance(result, Unplaced)
+    assert result.nominated_node == "n0"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,15 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from multisched.cycle.results import Placed, Result, Unplaced
+from multisched.cycle.results import NO_PAUSE, Placed, Result, Unplaced
 from multisched.framework.ledger import rebuild
+from multisched.framework.points import QueuedPod
 from multisched.model.objects import Node, Pod
 from multisched.plugins.loans.idle_demand import IDLE_REQUEST
 from multisched.plugins.loans.loan_ledger import LoanLedger
 from multisched.plugins.loans.loans import BorrowingLoans
 from multisched.plugins.loans.terms import BORROWERS_ARG, DOMAIN_ARG, LOANS, Borrower, LoanTerms, ReturnTerms
 from multisched.testing.builders import make_node, make_pod
-from tests.unit.cycle.cycle_kit import Domain
+from tests.kit.counted_steps import CountedSteps
+from tests.unit.cycle.cycle_kit import Domain, finished
 
 LENT: dict[str, str] = {"lent": "yes"}
 CPU_MILLI = 8_000
@@ -35,12 +38,12 @@ def terms(borrower: str, **fields: object) -> LoanTerms:
     return LoanTerms("lender", borrower, lends, "nodes of lender", **fields)  # type: ignore[arg-type]
 
 
-def domain_of(*borrowers: Borrower, nodes: int = 2) -> Domain:
-    """A domain that borrows the nodes n0, n1, …, besides a node of its own."""
+def domain_of(*borrowers: Borrower, nodes: int = 2, **options: Any) -> Domain:
+    """A domain that borrows the nodes n0, n1, …, besides a node of its own. `options`: of Domain."""
     args = {LOANS: {BORROWERS_ARG: borrowers, DOMAIN_ARG: "test"}}
     own = make_node("own", cpu_milli=1_000)
     lent = [make_node(f"n{number}", cpu_milli=CPU_MILLI, labels=LENT) for number in range(nodes)]
-    return Domain(own, *lent, in_tree=("NodeResourcesFit", LOANS, "DefaultPreemption"), args=args)
+    return Domain(own, *lent, in_tree=("NodeResourcesFit", LOANS, "DefaultPreemption"), args=args, **options)
 
 
 def plugin_of(domain: Domain) -> BorrowingLoans:
@@ -165,6 +168,29 @@ def test_borrower_preempts_its_own_pods_within_the_loan() -> None:
     assert more.preemption is None, "half of what the lender leaves is 3,750m"
 
 
+def test_victims_of_one_borrower_free_no_room_that_is_kept_for_another() -> None:
+    """A slice reserves 3,000m for one borrower, of which its pod holds 1,000m. Only what another borrower's pods give back counts."""
+    lender = LoanTerms("test", "job", lends, "all", is_sliced=True, users={"test": frozenset({"test-scheduler"})})
+    loans = (Borrower("job", frozenset({"job-scheduler"}), (lender,)), borrower("other", "second"))
+    domain = Domain(
+        make_node("n0", cpu_milli=CPU_MILLI, labels=LENT),
+        in_tree=("NodeResourcesFit", LOANS, "DefaultPreemption"),
+        args={LOANS: {BORROWERS_ARG: loans, DOMAIN_ARG: "test"}},
+    )
+    slices = plugin_of(domain).ledger.slices
+    slices.set_reserved(("test", "job"), domain.row("n0"), "cpu", 3_000)
+    place(domain, "sliced", "n0", 1_000)
+    place(domain, "theirs", "n0", 5_000, scheduler="other")
+    found = domain.schedule(make_pod("high", cpu_milli=5_000, priority=10, scheduler="test-scheduler"))
+    assert isinstance(found, Unplaced)
+    assert found.preemption is not None
+    assert [one.name for one in found.preemption.every_victim] == ["theirs"]
+    more = domain.schedule(make_pod("higher", cpu_milli=5_500, priority=20, scheduler="test-scheduler"))
+    assert isinstance(more, Unplaced)
+    assert more.preemption is None
+    assert "it is lent to another domain" in more.message
+
+
 def test_borrower_preempts_no_pods_of_the_lender() -> None:
     """Whatever the priorities: what they leave is what is lent."""
     domain = domain_of(borrower("job", "test", share_percent=50), nodes=1)
@@ -173,6 +199,25 @@ def test_borrower_preempts_no_pods_of_the_lender() -> None:
     assert isinstance(found, Unplaced)
     assert found.preemption is None
     assert "Insufficient cpu" in found.message
+
+
+@pytest.mark.parametrize("pauses", range(4))
+def test_need_of_the_lender_that_ends_in_a_pause_of_the_search_refuses_its_node_no_longer(pauses: int) -> None:
+    """What waiting pods of the lender need belongs to no pod on the node."""
+    domain = domain_of(borrower("job", "test"), nodes=3, steps=CountedSteps(0))
+    needs = plugin_of(domain).ledger.needs
+    for name in ("n0", "n1", "n2"):
+        place(domain, f"low-{name}", name, CPU_MILLI)
+        needs.add(make_pod(f"next-{name}", cpu_milli=CPU_MILLI), domain.row(name), 0.0)
+    urgent = make_pod("urgent", cpu_milli=2_000, priority=10, scheduler="job-scheduler")
+    running = domain.cycle.attempt(QueuedPod(urgent, 0.0, 1))
+    next(running)
+    for _ in range(pauses):
+        running.send(NO_PAUSE)
+    needs.drop("uid-next-n0")
+    result = finished(running)
+    assert isinstance(result, Unplaced)
+    assert result.nominated_node == "n0"
 
 
 def shut(domain: Domain) -> None:

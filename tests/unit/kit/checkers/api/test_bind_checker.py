@@ -25,6 +25,13 @@ PODS = "/api/v1/namespaces/default/pods"
 JUDGED = "stands against"
 """Part of the findings of `multisched verify`'s judge about the same binding."""
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+CONFIGURATION = f"""{ASKING}
+  - from: forecast
+    selector:
+      matchLabels: {{lend: half}}
+    sharePercent: 50
+    return: {{notice: 20s, grace: 10s}}
+"""
 
 
 class CheckedCluster:
@@ -36,7 +43,9 @@ class CheckedCluster:
         self.server = ApiServer(self.clock, rbac=False)
         self.api = DirectTransport(self.server)
         policies = Policies(self.server, seed=0)
-        self.bind_checker = BindChecker(self.server, loading.parse(ASKING, "test"), loop.time, self.broken, policies)
+        self.bind_checker = BindChecker(
+            self.server, loading.parse(CONFIGURATION, "test"), loop.time, self.broken, policies
+        )
 
     async def post(self, path: str, document: Mapping[str, Any]) -> Response:
         return await self.api.request("POST", path, body=orjson.dumps(document))
@@ -397,6 +406,27 @@ def test_late_bind_is_judged_without_pods_decided_after_it(is_last: bool) -> Non
     broken = violations(main)
 
     assert any(sentence.startswith("I1: a holds 1200 of 1000 cpu") for sentence in broken) is is_last
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_late_bind_on_loan_is_judged_without_pods_of_the_lender_decided_after_it(is_last: bool) -> None:
+    """The loan is half of what the lender leaves: enough for the borrower's pod, but not beside the lender's."""
+
+    async def main(cluster: CheckedCluster) -> None:
+        await cluster.write_lease("me", name="multisched-job")
+        await cluster.add_node("lent", labels={"lend": "half"})
+        await cluster.add_pod("late", scheduler="job-scheduler", cpu="400m")
+        await cluster.add_pod("other", cpu="400m")
+        late = cluster.decide("late", "lent") if not is_last else None
+        other = cluster.decide("other", "lent")
+        late = late or cluster.decide("late", "lent")
+        await cluster.apply(*other)
+        await cluster.apply(*late)
+
+    broken = violations(main)
+
+    assert len(broken) == is_last, broken
+    assert all("stands against loans: with it, pods of job request 400 of cpu" in sentence for sentence in broken)
 
 
 @pytest.mark.parametrize("is_last", [False, True])
