@@ -38,8 +38,6 @@ GATHER_S: Final = 0.05
 """What changes within this time is one write."""
 WRITE_EVERY_S: Final = 1.0
 """Pause after a write. The first of several changes is written at once, and the others together."""
-WRITE_EVERY_MAX_S: Final = 4.0
-"""While changes go on, pauses double up to this. After so long without a change they begin anew."""
 RELEASE_EVERY_S: Final = 5.0
 OBJECTS_PER_STEP: Final = 1
 """SliceSets that are looked at before other tasks run: each has up to 256 nodes."""
@@ -63,19 +61,22 @@ class WritePause(msgspec.Struct, frozen=True):
     is_failure: bool = False
     """The last request was refused, or not answered."""
 
-    def after(self, request: SliceRequest, reply: SliceReply, sent_s: float, now_s: float) -> WritePause:
-        """Returns the pause after a request of this one's side. `sent_s`, `now_s`: when it was sent and answered, monotonic."""
+    def after(self, request: SliceRequest, reply: SliceReply, sent_s: float, now_s: float, most_s: float) -> WritePause:
+        """Returns the pause after a request of this one's side. `sent_s`, `now_s`: when it was sent and answered, monotonic.
+
+        `most_s`: while changes go on, pauses double up to this. After so long without a change they begin anew.
+        """
         if reply.answer in (SliceAnswer.REFUSED, SliceAnswer.UNKNOWN) or (
             reply.answer is SliceAnswer.NOT_FOUND and reply.message
         ):
             before_s = self.length_s if self.is_failure else 0.0
             length_s = min(PAUSE_MAX_S, max(RETRY_S, 2 * before_s, reply.retry_after_s))
             return WritePause(length_s, now_s + length_s, is_failure=True)
-        length_s = 0.0 if self.is_failure or sent_s >= self.until_s + WRITE_EVERY_MAX_S else self.length_s
+        length_s = 0.0 if self.is_failure or sent_s >= self.until_s + most_s else self.length_s
         if reply.answer is not SliceAnswer.DONE or request.call is SliceCall.READ:
             return WritePause(length_s, now_s)
         is_next = sent_s >= self.until_s  # else it was sent together with the write before
-        length_s = min(WRITE_EVERY_MAX_S, max(WRITE_EVERY_S, 2 * length_s if is_next else length_s))
+        length_s = min(most_s, max(WRITE_EVERY_S, 2 * length_s if is_next else length_s))
         return WritePause(length_s, now_s + length_s)
 
 
@@ -181,7 +182,7 @@ class SliceDriver:
             side.settle()
             side.refresh()
         self._is_settled = True
-        self._raises_from_s.clear()  # waiting pods of the lender come first
+        self._raises_from_s.clear()  # pods of the lender come first that waited for what the former leader recalled
         self.wake()
 
     # -- leading ---------------------------------------------------------------------------------------------------
@@ -278,7 +279,10 @@ class SliceDriver:
                 continue
             self._needed_from_s.pop(id(side), None)
             self._offered[id(side)] = monotonic_s + side.offer_every_s if is_regular else from_s, needs
-            raises_from_s = self._raises_from_s.setdefault(id(side), monotonic_s + side.offer_every_s)
+            if id(side) not in self._raises_from_s:
+                first_s = side.raise_every_s if side.has_offers() else side.offer_every_s
+                self._raises_from_s[id(side)] = monotonic_s + first_s
+            raises_from_s = self._raises_from_s[id(side)]
             if is_regular and side.is_short():
                 raises_from_s += side.raise_every_s
             raises = not side.raise_every_s or (is_regular and monotonic_s >= raises_from_s)
@@ -308,7 +312,8 @@ class SliceDriver:
         else:
             reply = await slices.send(request)
         self._answered(side, request, reply)
-        pause = self._pauses.get(id(side), NO_PAUSE).after(request, reply, sent_s, ports.clock.monotonic())
+        before, answered_s = self._pauses.get(id(side), NO_PAUSE), ports.clock.monotonic()
+        pause = before.after(request, reply, sent_s, answered_s, side.write_pause_max_s)
         self._pauses[id(side)] = pause
         if not pause.is_failure:
             self.wake()

@@ -29,6 +29,8 @@ LINGER_S: Final = 15.0
 BLOCK_PERCENT: Final = 10
 """What a claim takes in addition to the pods that wait for it. Each further one takes twice as much more as the one before, until
 something that was claimed is not used."""
+WRITE_PAUSE_MAX_S: Final = 4.0
+"""Longest pause after a write, while changes go on."""
 RETURN_EVERY_S: Final = 10.0
 """A recalled slice that is not in use any more is returned at latest after so long, and sooner if it is not one of many."""
 PARTS_EVERY: Final = 3
@@ -56,6 +58,7 @@ class LendingSide(ABC):
     """The slices that one domain lends to another one."""
 
     role = "lender"
+    write_pause_max_s = WRITE_PAUSE_MAX_S
     offer_every_s = 5.0
     """Pause between two regular looks at what is offered."""
     raise_every_s = 15.0
@@ -110,6 +113,11 @@ class LendingSide(ABC):
             return False
         is_less = self._refresh_some(machine, before | machine.keys_in(name))
         return self.refresh() if machine.is_blind != was_blind else is_less
+
+    def has_offers(self) -> bool:
+        """Reports whether something is offered now."""
+        machine = self.machine
+        return machine is not None and any(machine.offer_of(key).amount for key in machine.slice_keys())
 
     def gather_s(self) -> float:
         """Returns how long waiting pods of the lender are gathered before it takes back what they need."""
@@ -194,6 +202,7 @@ class BorrowingSide(ABC):
     """The slices that one domain borrows from another one."""
 
     role = "borrower"
+    write_pause_max_s = WRITE_PAUSE_MAX_S
     withdrawn: str
     """Why a waiting pod is rejected: less is offered than before."""
     claims_ahead = False

@@ -163,9 +163,9 @@ def test_new_leader_of_the_lender_tries_waiting_pods_before_it_lends_more() -> N
             if found["spec"]["lenderEpoch"] != before["spec"]["lenderEpoch"]:
                 break
             await asyncio.sleep(0.1)
-        await asyncio.sleep(4.0)
+        await asyncio.sleep(12.0)
         assert await sliced.amounts() == (8_000, 0), "a pod that waits would have to take it back"
-        await asyncio.sleep(6.0)
+        await asyncio.sleep(8.0)
         assert await sliced.amounts() == (16_000, 0)
 
     play(story)

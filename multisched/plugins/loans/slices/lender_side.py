@@ -33,6 +33,8 @@ TYPICAL: Final = SliceAmount(500, 1 << 29, 4)
 class LenderSide(LendingSide):
     """The slices that one domain lends to another one."""
 
+    write_pause_max_s = 8.0
+
     def __init__(self, key: LoanKey, ledger: LoanLedger) -> None:
         super().__init__(key, ledger.slices)
         self._ledger = ledger

@@ -43,6 +43,6 @@ def test_pauses_double_while_changes_go_on(
 ) -> None:
     pause, found = NO_PAUSE, list[float]()
     for request, reply, at_s in exchanges:
-        pause = pause.after(request, reply, at_s, at_s)
+        pause = pause.after(request, reply, at_s, at_s, 4.0)
         found.append(pause.until_s - at_s)
     assert found == lengths_s
