@@ -1,9 +1,10 @@
 """A loan between two processes on the real control plane, while processes are killed and stopped and the network is slow.
 
-    python -m tests.perf.slices_bench [--kills 30] [--stops 10] [--latency 2.0] [--minutes 23] [--seed 1] [--nodes 24] [--check]
+    python -m tests.perf.slices_bench [--kills 30] [--stops 10] [--latency 2.0] [--minutes 40] [--seed 1] [--nodes 64] [--check]
     python -m tests.perf.slices_bench --one-process [--rounds 3] [--pods 4000]
 
-Each process may lead the lender `gpu` and the borrower `job`; they share the work by `lease.spread`, with the rights of `deploy/`.
+Three replicas run, as in `deploy/overlays/scale-out`: by `lease.spread` one leads the lender `gpu`, one the borrower `job`, and one is
+a standby. Kills and stops of leaders are spread evenly over `--minutes`; a process that has ended is started again.
 Short pods of the borrower fill what is lent, waves of pods of the lender take it back. `SliceJudge` reads every version of pods,
 nodes, SliceSets and Leases. Prints one JSON document; `--check` exits 1 if a bar is missed.
 
@@ -63,17 +64,16 @@ SETTINGS: Final = {
 LEASE_OF: Final = {name: f"multisched-{name}" for name in (LENDER, BORROWER)}
 SLOW_FOR_S: Final = (4.0, 12.0)
 FAST_FOR_S: Final = (8.0, 24.0)
+REPLICAS: Final = ("first", "second", "third")
 LED_MAX_S: Final = 75.0
 """A fault is not delayed longer than this, although a domain has no leader."""
-CALM_S: Final = (4.0, 9.0)
+SPREAD: Final = (0.2, 0.8)
+"""When a fault happens, as a share of its part of the run."""
 RESTARTS_S: Final = (0.0, 0.0, 0.0, 2.0, 25.0)
+"""After which a killed process starts again: a kubelet does it at once the first time, and waits after that."""
 BOTH: Final = 0.25
-"""Share of kills that concern both processes."""
+"""Share of kills that concern the leaders of both domains."""
 STOP_S: Final = (20.0, 40.0)
-BORROWERS: Final = 0.5
-"""Share of stops that concern the leader of the borrower, whichever that is."""
-REPLACED: Final = 0.5
-"""Share of stops in which another process starts in place of the stopped one, as if a third replica stood by."""
 ENDS_MAX_S: Final = 20.0
 LOOK_S: Final = 0.25
 QUIET_S: Final = 20.0
@@ -95,7 +95,7 @@ class Options:
 
 
 class Replica:
-    """One of the two processes; after its end, another one takes its place."""
+    """One of the replicas; after the end of its process, another one takes its place."""
 
     def __init__(self, name: str, deployed: Deployed, network: SlowNetwork) -> None:
         self.name = name
@@ -122,38 +122,27 @@ class Faults:
         self._judge = judge
         self._options = options
         self._rng = random.Random(options.seed)
-        self._ends_s = time.monotonic() + 60 * options.minutes
         self.counts: Counter[str] = Counter()
         self.slow_s = 0.0
         """Time in which the network of a process was slow."""
         self._stopped: set[str] = set()
 
     async def run(self) -> None:
-        """Returns when all faults have happened, or the time is over."""
-        options = self._options
-        planned = ["kill"] * options.kills + ["stop"] * options.stops
-        self._rng.shuffle(planned)
+        """Returns after `--minutes`, when all faults have happened and both domains have a leader."""
+        began_s = time.monotonic()
         slowing = [asyncio.create_task(self._slow(replica)) for replica in self._replicas]
         watching = asyncio.create_task(self._restart_ended())
         try:
-            while planned and time.monotonic() < self._ends_s:
+            for at_s, is_stop, domains in schedule(self._options, self._rng):
+                await asyncio.sleep(began_s + at_s - time.monotonic())
                 await self._wait_led()
-                await asyncio.sleep(self._rng.uniform(*CALM_S))
-                kind = planned.pop()
-                if kind == "stop":
-                    led = [one for one in self._replicas if self._leads(one.scheduler, LEASE_OF[BORROWER])]
-                    await self._stop(
-                        led[0] if led and self._rng.random() < BORROWERS else self._rng.choice(self._replicas)
-                    )
-                    continue
-                victims = [self._rng.choice(self._replicas)]
-                if "kill" in planned and self._rng.random() < BOTH:
-                    planned.remove("kill")
-                    victims = self._replicas
-                await self._kill(victims)
+                victims = [self._leader(domain) for domain in domains]
+                if is_stop:
+                    await self._stop(victims[0])
+                else:
+                    await self._kill(list(dict.fromkeys(victims)))
+            await asyncio.sleep(began_s + 60 * self._options.minutes - time.monotonic())
             await self._wait_led()
-            if not options.kills + options.stops:
-                await asyncio.sleep(self._ends_s - time.monotonic())
         finally:
             for task in (*slowing, watching):
                 task.cancel()
@@ -181,15 +170,22 @@ class Faults:
         domains = [domain] if domain else [LENDER, BORROWER]
         return all(self._judge.holder(LEASE_OF[one]).rpartition("-")[0] in running for one in domains)
 
+    def _leader(self, domain: str) -> Replica:
+        led = [one for one in self._replicas if self._leads(one.scheduler, LEASE_OF[domain])]
+        return led[0] if led else self._rng.choice(self._replicas)
+
     async def _kill(self, victims: list[Replica]) -> None:
         waits_s = [self._rng.choice(RESTARTS_S) for _ in victims]
         for replica in victims:
             if replica.is_running and replica.scheduler is not None:
+                leads_borrower = self._leads(replica.scheduler, LEASE_OF[BORROWER])
                 scheduler, replica.scheduler = replica.scheduler, None
                 await scheduler.program.kill()
                 self.counts["kills"] += 1
+                self.counts["kills of a borrower"] += leads_borrower
+        began_s = time.monotonic()
         for wait_s, replica in sorted(zip(waits_s, victims, strict=True), key=lambda one: one[0]):
-            await asyncio.sleep(wait_s)
+            await asyncio.sleep(began_s + wait_s - time.monotonic())
             await replica.start()
 
     async def _stop(self, replica: Replica) -> None:
@@ -199,10 +195,7 @@ class Faults:
         led = [domain for domain, lease in LEASE_OF.items() if self._leads(scheduler, lease)]
         scheduler.program.signal(signal.SIGSTOP)
         self.counts["stops"] += 1
-        if is_replaced := self._rng.random() < REPLACED:
-            await replica.start()  # a standby that holds no lease takes a free one at once
-        else:
-            self._stopped.add(replica.name)
+        self._stopped.add(replica.name)
         await asyncio.sleep(self._rng.uniform(*STOP_S))
         lost = [domain for domain in led if not self._leads(scheduler, LEASE_OF[domain])]
         self.counts["stops of a borrower"] += BORROWER in led
@@ -213,8 +206,6 @@ class Faults:
                 break
             await asyncio.sleep(LOOK_S)
         self._stopped.discard(replica.name)
-        if is_replaced:
-            await scheduler.program.kill()
 
     def _leads(self, scheduler: Scheduler | None, lease: str) -> bool:
         return scheduler is not None and self._judge.holder(lease).rpartition("-")[0] == scheduler.identity
@@ -238,6 +229,19 @@ class Faults:
             self.slow_s += slow_for_s
             await asyncio.sleep(slow_for_s)
             replica.network.delay_s = 0.0
+
+
+def schedule(options: Options, rng: random.Random) -> list[tuple[float, bool, list[str]]]:
+    """Returns when each fault happens in seconds, whether it is a stop, and the domains whose leaders it concerns."""
+    faults: list[tuple[bool, list[str]]] = [(True, [rng.choice([LENDER, BORROWER])]) for _ in range(options.stops)]
+    kills = options.kills
+    while kills:
+        domains = [LENDER, BORROWER] if kills > 1 and rng.random() < BOTH else [rng.choice([LENDER, BORROWER])]
+        faults.append((False, domains))
+        kills -= len(domains)
+    rng.shuffle(faults)
+    part_s = 60 * options.minutes / max(1, len(faults))
+    return [((index + rng.uniform(*SPREAD)) * part_s, *fault) for index, fault in enumerate(faults)]
 
 
 class Samples:
@@ -274,6 +278,16 @@ class Samples:
     def used_share(self, name: str) -> float:
         return self._sums[f"{name} used"] / max(1, self._sums[f"{name} offered"])
 
+    def outages_s(self) -> list[float]:
+        """Returns how long each time without a leader of the borrower lasted, in order of length."""
+        found: list[list[float]] = []
+        for begin_s, end_s in self.unled:
+            if found and begin_s - found[-1][1] < LOOK_S:
+                found[-1][1] = end_s
+            else:
+                found.append([begin_s, end_s])
+        return sorted(end_s - begin_s for begin_s, end_s in found)
+
     def unled_s(self, since_s: float, until_s: float) -> float:
         """Returns how long the borrower had no leader in this time."""
         return sum(max(0.0, min(until_s, end_s) - max(since_s, begin_s)) for begin_s, end_s in self.unled)
@@ -289,7 +303,7 @@ async def play(options: Options) -> dict[str, Any]:
         deployed = await Deployed.install(plane)
         await plane.kubectl("apply", "--server-side", "-f", str(DEFINITION))
         await plane.kubectl("wait", "crd/slicesets.multisched.io", "--for=condition=Established", "--timeout=30s")
-        async with SliceJudge.watching(admin) as judge, two_replicas(plane, deployed) as replicas:
+        async with SliceJudge.watching(admin) as judge, running_replicas(plane, deployed) as replicas:
             load = Load(
                 admin,
                 judge,
@@ -322,10 +336,10 @@ async def play(options: Options) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def two_replicas(plane: ControlPlane, deployed: Deployed) -> AsyncIterator[list[Replica]]:
+async def running_replicas(plane: ControlPlane, deployed: Deployed) -> AsyncIterator[list[Replica]]:
     async with AsyncExitStack() as stack:
         replicas = []
-        for name in ("first", "second"):
+        for name in REPLICAS:
             network = await stack.enter_async_context(SlowNetwork.serving(plane.ports.api_server))
             replicas.append(Replica(name, deployed, network))
             await replicas[-1].start()
@@ -404,9 +418,11 @@ def document(
         "lentUsedOfOffered": round(samples.used_share("all"), 3),
         "lentUsedOfOfferedWhileLed": round(samples.used_share("led"), 3),
         "unledS": round(sum(until_s - since_s for since_s, until_s in samples.unled)),
+        "unledForS": {f"p{share}": quantile(samples.outages_s(), share) for share in (50, 90, 100)},
         "sliceWrites": {
             "spec": slices.spec_writes,
             "status": slices.status_writes,
+            "kinds": dict(slices.kinds.most_common()),
             "requests": dict(Counter(str(call.code) for call in requests)),
         },
         "sliceWritesPerBind": round(slices.writes / max(1, binds), 4),
@@ -471,12 +487,14 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=30, help="SIGKILLs of either process")
     parser.add_argument("--stops", type=int, default=10, help="SIGSTOPs of 20 to 40 s")
     parser.add_argument("--latency", type=float, default=2.0, help="longest latency of the API server, seconds")
-    parser.add_argument("--minutes", type=float, default=23.0, help="no further fault after this time")
+    parser.add_argument(
+        "--minutes", type=float, default=40.0, help="length of the run, over which the faults are spread"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--nodes", type=int, default=64)
     parser.add_argument("--backlog", type=int, default=300, help="pods of the borrower that wait")
     parser.add_argument("--pod-seconds", type=float, default=75.0, help="mean time that its pods run")
-    parser.add_argument("--wave", type=float, default=25.0, help="mean seconds between waves of pods of the lender")
+    parser.add_argument("--wave", type=float, default=35.0, help="mean seconds between waves of pods of the lender")
     parser.add_argument("--keep", type=Path, help="folder for logs and data, which is kept")
     parser.add_argument("--check", action="store_true", help="exit 1 if a bar is missed")
     parser.add_argument("--one-process", action="store_true", help="compare one process with two")

@@ -73,6 +73,8 @@ CONTROLLERS: Final = (
     "ttl-after-finished-controller",
 )
 
+AUDIT_LOG_MAX_MB: Final = 10_000
+"""The API server begins another file after this much, by default after 100 MB; only the last one is read."""
 # Requests that were begun and never ended left no trace of their outcome: only ends are written.
 AUDIT_POLICY: Final = {
     "apiVersion": "audit.k8s.io/v1",
@@ -321,7 +323,11 @@ class ControlPlane:
             return []
         policy = self.folder / "audit-policy.json"
         policy.write_text(json.dumps(AUDIT_POLICY))
-        return [f"--audit-policy-file={policy}", f"--audit-log-path={self.audit_log}"]
+        return [
+            f"--audit-policy-file={policy}",
+            f"--audit-log-path={self.audit_log}",
+            f"--audit-log-maxsize={AUDIT_LOG_MAX_MB}",
+        ]
 
     def _controller_manager_flags(self) -> list[str]:
         controllers = [*CONTROLLERS, *(["podgroup-protection-controller"] if self._gangs else [])]

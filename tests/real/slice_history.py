@@ -5,7 +5,7 @@ Shares no code with multisched. Amounts are (thousandths of cores, bytes, pods) 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -35,6 +35,7 @@ class _Half:
     amounts: dict[str, Amount] = field(default_factory=dict)
     writes: int = 0
     exists: bool = False
+    epoch: int = 0
 
 
 class SliceHistory:
@@ -54,6 +55,8 @@ class SliceHistory:
         """Offers of a node that fell and did not concern what was held."""
         self.spec_writes = 0
         self.status_writes = 0
+        self.kinds: Counter[str] = Counter()
+        """Writes by what they change."""
         self.borrower_epoch = 0
         """The highest of all objects."""
         self.above_offer: list[str] = []
@@ -64,11 +67,24 @@ class SliceHistory:
         name = found["metadata"]["name"]
         spec, status = found.get("spec") or {}, found.get("status") or {}
         before, held_before = self._offers[name], self._held[name]
-        offers = _Half(_amounts(spec.get("offers")) if is_there else {}, spec.get("writes", 0), is_there)
-        held = _Half(_amounts(status.get("held")) if is_there else {}, status.get("writes", 0))
+        offers = _Half(
+            _amounts(spec.get("offers")) if is_there else {},
+            spec.get("writes", 0),
+            is_there,
+            spec.get("lenderEpoch", 0),
+        )
+        held = _Half(
+            _amounts(status.get("held")) if is_there else {},
+            status.get("writes", 0),
+            epoch=status.get("borrowerEpoch", 0),
+        )
         self._offers[name], self._held[name] = offers, held
         self.spec_writes += offers.writes != before.writes or not is_there
         self.status_writes += held.writes != held_before.writes
+        if held.writes != held_before.writes:
+            self.kinds[_kind_of_status(held_before, held, offers.amounts)] += 1
+        elif offers.writes != before.writes:
+            self.kinds[_kind_of_spec(before, offers, held.amounts)] += 1
         self.borrower_epoch = max(self.borrower_epoch, status.get("borrowerEpoch", 0))
         self._compare_held(name, held_before.amounts, held.amounts, before.amounts)
         self._compare_offers(before.amounts, offers.amounts, held.amounts, now_s)
@@ -129,6 +145,31 @@ class SliceHistory:
             if is_returned or is_withdrawn:
                 one.until_s, one.is_withdrawn = now_s, not is_returned
                 self._open.remove(one)
+
+
+def _kind_of_status(before: _Half, after: _Half, offers: Mapping[str, Amount]) -> str:
+    if after.epoch != before.epoch:
+        return "epoch of the borrower"
+    pairs = [
+        (before.amounts.get(uid, NOTHING), after.amounts.get(uid, NOTHING), offers.get(uid, NOTHING))
+        for uid in before.amounts.keys() | after.amounts.keys()
+    ]
+    changed = [(old, new, offered) for old, new, offered in pairs if old != new]
+    is_claim = any(not is_within(new, old) for old, new, _ in changed)
+    is_return = any(not is_within(old, offered) for old, _, offered in changed)
+    return " and ".join(["claim"] * is_claim + ["return"] * is_return) or "release"
+
+
+def _kind_of_spec(before: _Half, after: _Half, held: Mapping[str, Amount]) -> str:
+    if after.epoch != before.epoch:
+        return "epoch of the lender"
+    pairs = [
+        (before.amounts.get(uid, NOTHING), after.amounts.get(uid, NOTHING), held.get(uid, NOTHING))
+        for uid in before.amounts.keys() | after.amounts.keys()
+    ]
+    is_raise = any(not is_within(new, old) for old, new, _ in pairs)
+    is_recall = any(not is_within(smaller(old, amount), new) for old, new, amount in pairs)
+    return " and ".join(["raise"] * is_raise + ["recall"] * is_recall) or "withdrawal"
 
 
 def _amounts(entries: Mapping[str, Mapping[str, int]] | None) -> dict[str, Amount]:

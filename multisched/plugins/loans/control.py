@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 PERIOD_S: Final = 1.0
 ROWS_PER_STEP: Final = 20
-WRITES_AT_ONCE: Final = 16
+WRITES_AT_ONCE: Final = 32
 REMOVE_GRACE_S: Final = 1
 """Grace period of an overdue deletion: the shortest with which the kubelet still stops the containers."""
 REPEAT_S: Final = 10.0

@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import Final
 
 from multisched.framework.slice_writes import SliceAnswer, SliceCall, SliceReply, SliceRequest
 from multisched.model.cluster_objects import SliceSet
@@ -28,6 +29,9 @@ from multisched.model.slice_parts import (
 from multisched.model.version import NO_VERSION, Version
 from multisched.plugins.slices.tracked_slices import SliceMachine, TrackedSlices
 
+RETURNED_AT_ONCE: Final = 2
+"""If one of so many recalled slices of an object is not in use any more, all such slices are returned with the next write."""
+
 Charged = Mapping[str, SliceAmount]
 """By key of each slice that is not the borrower's own: what its pods there request; see S2."""
 
@@ -38,10 +42,10 @@ class _Claimed(TrackedSlices):
     def __init__(self, blank: SliceSet) -> None:
         super().__init__(blank)
         self.confirmed: Mapping[str, SliceAmount] = {}
-        self.keeps_parts = False
-        """Parts of recalled amounts are not in use any more, and are returned with the next write."""
-        self.returns_parts = False
-        """They are returned now."""
+        self.keeps_returns = False
+        """Some of what is recalled is not in use any more, and is returned with a later write."""
+        self.returns_slices = self.returns_parts = False
+        """It is returned now: whole slices; parts of slices that are in use yet."""
 
     def slice_keys(self) -> set[str]:
         spec, status = (None, None) if self.seen is None else (self.seen.spec, self.seen.status)
@@ -172,11 +176,12 @@ class BorrowerSlices(SliceMachine[_Claimed]):
             self._wanted.pop(key, None)
         self.touch((key,))
 
-    def return_parts(self) -> None:
-        """Returns what is not in use any more of recalled amounts that are in use yet. The caller calls it regularly."""
+    def return_kept(self, *, parts: bool = True) -> None:
+        """Returns what is not in use any more of what is recalled, however few slices that are. `parts`: also of slices that are in use
+        yet. The caller calls it regularly."""
         for tracked in self._objects.values():
-            if tracked.keeps_parts:
-                tracked.keeps_parts, tracked.returns_parts = False, True
+            if tracked.keeps_returns:
+                tracked.returns_slices, tracked.returns_parts = True, parts
                 self._due[tracked.blank.name] = tracked
 
     def problems(self) -> dict[str, str]:
@@ -253,22 +258,29 @@ class BorrowerSlices(SliceMachine[_Claimed]):
         if tracked.unresolved or before is None or not before.is_complete:
             return tracked.write_request(status)
         if dict(before.held) != held:
-            tracked.keeps_parts = not tracked.returns_parts and self._are_parts(tracked, before.held, held)
-            tracked.returns_parts = False
-            return None if tracked.keeps_parts else tracked.write_request(status)
+            tracked.keeps_returns = self._returns_little(tracked, before.held, held)
+            tracked.returns_slices = tracked.returns_parts = False
+            return None if tracked.keeps_returns else tracked.write_request(status)
         return None if dict(tracked.confirmed) == held else tracked.read_request()
 
     @staticmethod
-    def _are_parts(tracked: _Claimed, before: Charged, after: Charged) -> bool:
-        """Reports whether a write would only return parts of recalls: of each slice that changes, more than is offered is in use yet.
+    def _returns_little(tracked: _Claimed, before: Charged, after: Charged) -> bool:
+        """Reports whether a write would only return what is recalled, and of few slices all of it.
 
-        The pods of a node end one by one, and the lender needs all that it recalls.
+        The pods of a node end one by one, and those of many nodes at different times; each would be a write.
         """
+        recalled = whole = 0
         for key in before.keys() | after.keys():
-            old, new = before.get(key, NOTHING), after.get(key, NOTHING)
-            if old != new and (not new.is_within(old) or new.is_within(tracked.offer(key).amount)):
-                return False
-        return True
+            old, new, offered = before.get(key, NOTHING), after.get(key, NOTHING), tracked.offer(key).amount
+            is_recalled = not old.is_within(offered)
+            recalled += is_recalled
+            if old != new:
+                if not is_recalled or not new.is_within(old):
+                    return False
+                whole += new.is_within(offered)
+        if tracked.returns_parts or (tracked.returns_slices and whole):
+            return False
+        return whole * RETURNED_AT_ONCE < recalled
 
     def _raised(self, tracked: _Claimed, seen: SliceSet, held: dict[str, SliceAmount] | None) -> SliceStatus:
         """Returns the first half under a new epoch: that of the former leader, unless the pods are already known."""

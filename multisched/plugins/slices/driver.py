@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from multisched.framework.background import BackgroundPorts
 from multisched.framework.context import PluginContext
@@ -35,8 +38,6 @@ GATHER_S: Final = 0.05
 """What changes within this time is one write."""
 WRITE_EVERY_S: Final = 1.0
 """Pause after a write. The first of several changes is written at once, and the others together."""
-BUSY_EVERY_S: Final = 2.0
-"""Pause after a write that follows another one without a longer pause."""
 RELEASE_EVERY_S: Final = 5.0
 OBJECTS_PER_STEP: Final = 1
 """SliceSets that are looked at before other tasks run: each has up to 256 nodes."""
@@ -49,6 +50,37 @@ KIND: Final = ObjectKind.SLICE_SET
 NO_SLICE_SET_FIX: Final = (
     "apply deploy/crds/slicesets.yaml if it is missing, and see what the leader of the lender reports"
 )
+
+
+class WritePause(msgspec.Struct, frozen=True):
+    """How long one side sends nothing."""
+
+    length_s: float = 0.0
+    until_s: float = 0.0
+    """Monotonic."""
+    is_failure: bool = False
+    """The last request was refused, or not answered."""
+
+    def after(self, request: SliceRequest, reply: SliceReply, sent_s: float, now_s: float, most_s: float) -> WritePause:
+        """Returns the pause after a request of this one's side. `sent_s`, `now_s`: when it was sent and answered, monotonic.
+
+        `most_s`: while changes go on, pauses double up to this. After so long without a change they begin anew.
+        """
+        if reply.answer in (SliceAnswer.REFUSED, SliceAnswer.UNKNOWN) or (
+            reply.answer is SliceAnswer.NOT_FOUND and reply.message
+        ):
+            before_s = self.length_s if self.is_failure else 0.0
+            length_s = min(PAUSE_MAX_S, max(RETRY_S, 2 * before_s, reply.retry_after_s))
+            return WritePause(length_s, now_s + length_s, is_failure=True)
+        length_s = 0.0 if self.is_failure or sent_s >= self.until_s + most_s else self.length_s
+        if reply.answer is not SliceAnswer.DONE or request.call is SliceCall.READ:
+            return WritePause(length_s, now_s)
+        is_next = sent_s >= self.until_s  # else it was sent together with the write before
+        length_s = min(most_s, max(WRITE_EVERY_S, 2 * length_s if is_next else length_s))
+        return WritePause(length_s, now_s + length_s)
+
+
+NO_PAUSE: Final = WritePause()
 
 
 class SliceDriver:
@@ -87,12 +119,14 @@ class SliceDriver:
         self._shown_at = -1
         self._offered: dict[int, tuple[float, int]] = {}
         """id() of the side -> when it is looked at again, monotonic, and the version of the needs that were considered."""
+        self._needed_from_s: dict[int, float] = {}
+        """id() of the side -> when it is looked at because its needs have changed, monotonic."""
         self._raises_from_s: dict[int, float] = {}
         """id() of the side -> when more may be offered again, monotonic."""
         self._releases_from_s = 0.0
         self._adopting: asyncio.Task[None] | None = None
-        self._pauses: dict[int, tuple[float, float]] = {}
-        """id() of the side -> length of its pause, and its end, monotonic."""
+        self._pauses: dict[int, WritePause] = {}
+        """By id() of the side."""
         self.trouble = ""
         """Why SliceSets cannot be read, or a write was not answered."""
         self._reports = reports
@@ -148,7 +182,7 @@ class SliceDriver:
             side.settle()
             side.refresh()
         self._is_settled = True
-        self._raises_from_s.clear()  # waiting pods of the lender come first
+        self._raises_from_s.clear()  # pods of the lender come first that waited for what the former leader recalled
         self.wake()
 
     # -- leading ---------------------------------------------------------------------------------------------------
@@ -238,10 +272,19 @@ class SliceDriver:
         for side in self.lent:
             from_s, needs_at = self._offered.get(id(side), (0.0, -1))
             is_regular = monotonic_s >= from_s
-            if self._is_paused(side, monotonic_s) or (not is_regular and needs == needs_at):
+            if needs != needs_at:
+                self._needed_from_s.setdefault(id(side), monotonic_s + side.gather_s())
+            is_needed = monotonic_s >= self._needed_from_s.get(id(side), math.inf)
+            if self._is_paused(side, monotonic_s) or not (is_regular or is_needed):
                 continue
+            self._needed_from_s.pop(id(side), None)
             self._offered[id(side)] = monotonic_s + side.offer_every_s if is_regular else from_s, needs
-            raises_from_s = self._raises_from_s.setdefault(id(side), monotonic_s + side.offer_every_s)
+            if id(side) not in self._raises_from_s:
+                first_s = side.raise_every_s if side.has_offers() else side.offer_every_s
+                self._raises_from_s[id(side)] = monotonic_s + first_s
+            raises_from_s = self._raises_from_s[id(side)]
+            if is_regular and side.is_short():
+                raises_from_s += side.raise_every_s
             raises = not side.raise_every_s or (is_regular and monotonic_s >= raises_from_s)
             if raises:
                 self._raises_from_s[id(side)] = monotonic_s + side.raise_every_s
@@ -252,7 +295,7 @@ class SliceDriver:
 
     def _is_paused(self, side: Side, monotonic_s: float) -> bool:
         """Reports whether the next request waits, because the last one was refused or not answered, or to be one for many pods."""
-        return monotonic_s < self._pauses.get(id(side), (0.0, 0.0))[1]
+        return monotonic_s < self._pauses.get(id(side), NO_PAUSE).until_s
 
     async def _send_all(self, sides: Iterable[Side], ports: SlicePorts) -> bool:
         """Sends the requests of a takeover; returns False if one of them was not done."""
@@ -263,24 +306,16 @@ class SliceDriver:
         return bool(asked) and all(reply.answer is SliceAnswer.DONE for reply in replies)
 
     async def _send(self, side: Side, request: SliceRequest, slices: SlicePorts, ports: BackgroundPorts) -> None:
+        sent_s = ports.clock.monotonic()
         if not slices.may_write():
             reply = SliceReply(SliceAnswer.REFUSED, message="this process does not lead the domain")
         else:
             reply = await slices.send(request)
         self._answered(side, request, reply)
-        now_s = ports.clock.monotonic()
-        if reply.answer in (SliceAnswer.REFUSED, SliceAnswer.UNKNOWN) or (
-            reply.answer is SliceAnswer.NOT_FOUND and reply.message
-        ):
-            before_s = self._pauses.get(id(side), (0.0, 0.0))[0]
-            pause_s = min(PAUSE_MAX_S, max(RETRY_S, 2 * before_s, reply.retry_after_s))
-            self._pauses[id(side)] = pause_s, now_s + pause_s
-        else:
-            pause_s = 0.0
-            if reply.answer is SliceAnswer.DONE and request.call is not SliceCall.READ:
-                is_busy = now_s < self._pauses.get(id(side), (0.0, 0.0))[1] + WRITE_EVERY_S
-                pause_s = BUSY_EVERY_S if is_busy else WRITE_EVERY_S
-            self._pauses[id(side)] = 0.0, now_s + pause_s
+        before, answered_s = self._pauses.get(id(side), NO_PAUSE), ports.clock.monotonic()
+        pause = before.after(request, reply, sent_s, answered_s, side.write_pause_max_s)
+        self._pauses[id(side)] = pause
+        if not pause.is_failure:
             self.wake()
         if isinstance(side, BorrowingSide) and side.machine is not None:
             self._release_waiting(side, side.machine.keys_in(request.name), ports.clock.now().timestamp())

@@ -27,7 +27,14 @@ ADOPT_EVERY_S: Final = 5.0
 LINGER_S: Final = 15.0
 """What no pod has used for this time is released, at the latest after twice the time."""
 BLOCK_PERCENT: Final = 10
-"""What a claim takes in addition to the pods that wait for it. Each further one takes twice as much more as the one before."""
+"""What a claim takes in addition to the pods that wait for it. Each further one takes twice as much more as the one before, until
+something that was claimed is not used."""
+WRITE_PAUSE_MAX_S: Final = 4.0
+"""Longest pause after a write, while changes go on."""
+RETURN_EVERY_S: Final = 10.0
+"""A recalled slice that is not in use any more is returned at latest after so long, and sooner if it is not one of many."""
+PARTS_EVERY: Final = 3
+"""So much longer it takes until a part is returned of a slice that is in use yet."""
 DOUBLED_MAX: Final = 4
 """How often that is doubled."""
 
@@ -51,10 +58,12 @@ class LendingSide(ABC):
     """The slices that one domain lends to another one."""
 
     role = "lender"
+    write_pause_max_s = WRITE_PAUSE_MAX_S
     offer_every_s = 5.0
     """Pause between two regular looks at what is offered."""
     raise_every_s = 15.0
-    """Pause between two looks at which more is offered than before: what pods of the lender free in this time is one write. 0: none."""
+    """Pause between two looks at which more is offered than before: what pods of the lender free in this time is one write. It is twice
+    as long while pods of the lender wait for what is lent. 0: none."""
 
     def __init__(self, key: LoanKey, machines: Machines) -> None:
         self.key = key
@@ -104,6 +113,19 @@ class LendingSide(ABC):
             return False
         is_less = self._refresh_some(machine, before | machine.keys_in(name))
         return self.refresh() if machine.is_blind != was_blind else is_less
+
+    def has_offers(self) -> bool:
+        """Reports whether something is offered now."""
+        machine = self.machine
+        return machine is not None and any(machine.offer_of(key).amount for key in machine.slice_keys())
+
+    def gather_s(self) -> float:
+        """Returns how long waiting pods of the lender are gathered before it takes back what they need."""
+        return 0.0
+
+    def is_short(self) -> bool:
+        """Reports whether pods of the lender wait for what is lent."""
+        return False
 
     @abstractmethod
     async def offer(self, now_s: float, may_write: Callable[[], bool], *, raises: bool) -> None:
@@ -180,8 +202,11 @@ class BorrowingSide(ABC):
     """The slices that one domain borrows from another one."""
 
     role = "borrower"
+    write_pause_max_s = WRITE_PAUSE_MAX_S
     withdrawn: str
     """Why a waiting pod is rejected: less is offered than before."""
+    claims_ahead = False
+    """The next pods may use other slices than those for which pods wait."""
 
     def __init__(self, key: LoanKey, machines: Machines) -> None:
         self.key = key
@@ -191,6 +216,7 @@ class BorrowingSide(ABC):
         """How often the block of a claim was doubled: it grows while pods keep coming."""
         self._counts_until_s = 0.0
         """When what was needed before is forgotten."""
+        self._returns_from_s, self._returns = 0.0, 0
 
     @property
     def machine(self) -> BorrowerSlices | None:
@@ -304,7 +330,7 @@ class BorrowingSide(ABC):
         """Claims what pods wait for. Pauses between the slices."""
         machine = self.machine
         assert machine is not None, "a term has begun"
-        is_more, percent = False, BLOCK_PERCENT << self._doubled
+        claimed, percent = list[str](), BLOCK_PERCENT << self._doubled
         for count, key in enumerate(list(self.waiting()), 1):
             if count % CLAIMS_PER_STEP == 0:
                 await asyncio.sleep(0)
@@ -316,17 +342,49 @@ class BorrowingSide(ABC):
             wanted.most |= need
             if not need.is_within(wanted.amount):
                 self._set(machine, key, wanted, claim_block(need, machine.offered_of(key), percent) | wanted.amount)
-                is_more = True
-        self._doubled = min(self._doubled + is_more, DOUBLED_MAX)
+                claimed.append(key)
+        if claimed and self._doubled and self.claims_ahead:  # pods keep coming
+            await self._want_ahead(machine, machine.keys_with(claimed), percent)
+        self._doubled = min(self._doubled + bool(claimed), DOUBLED_MAX)
+
+    async def _want_ahead(self, machine: BorrowerSlices, keys: Iterable[str], percent: int) -> None:
+        """Claims `percent` of what all pods on these slices need in addition, for the next pods: of each slice the same share of what is
+        not claimed yet. Pauses between the slices."""
+        need = left = NOTHING
+        left_of: dict[str, SliceAmount] = {}
+        for count, key in enumerate(keys, 1):
+            if count % CLAIMS_PER_STEP == 0:
+                await asyncio.sleep(0)
+            if not self.is_lent(key):
+                continue
+            need += sum_of((self.charged(key), *self.waiting_for(key).values()))
+            offered, wanted = machine.offered_of(key), self._wanted.get(key)
+            unclaimed = (offered - (NOTHING if wanted is None else wanted.amount)) | NOTHING
+            amounts = unclaimed.amounts()
+            if offered and all(amounts.get(name, 0) for name, amount in offered.amounts().items() if amount):
+                left_of[key] = unclaimed
+                left += unclaimed
+        needs = need.amounts()
+        shares = (percent * needs.get(name, 0) / (100 * amount) for name, amount in left.amounts().items() if amount)
+        share = min(1.0, max(shares, default=0.0))
+        for count, (key, unclaimed) in enumerate(left_of.items(), 1):
+            if count % CLAIMS_PER_STEP == 0:
+                await asyncio.sleep(0)
+            wanted = self._wanted.get(key) or _Wanted()
+            more = {name: int(share * amount) for name, amount in unclaimed.amounts().items()}
+            self._set(machine, key, wanted, wanted.amount + SliceAmount.of(more))
 
     async def release(self, now_s: float) -> None:
         """Releases what no pod has used for a while, and slices that are not lent any more. Pauses between the slices."""
         machine = self.machine
         assert machine is not None, "a term has begun"
-        machine.return_parts()
-        is_over = now_s >= self._counts_until_s
+        if now_s >= self._returns_from_s:
+            self._returns_from_s = now_s + RETURN_EVERY_S
+            self._returns = (self._returns + 1) % PARTS_EVERY
+            machine.return_kept(parts=not self._returns)
+        is_over, is_unused = now_s >= self._counts_until_s, False
         if is_over:
-            self._counts_until_s, self._doubled = now_s + LINGER_S, self._doubled // 2
+            self._counts_until_s = now_s + LINGER_S
         for count, key in enumerate(list(self._wanted), 1):
             if count % CLAIMS_PER_STEP == 0:
                 await asyncio.sleep(0)
@@ -344,10 +402,15 @@ class BorrowingSide(ABC):
                 offered = machine.offered_of(key)
                 kept = claim_block(most, offered, 0)
                 if kept != wanted.amount and claim_block(most, offered, BLOCK_PERCENT).is_within(wanted.amount):
+                    is_unused |= not (wanted.amount & offered).is_within(kept)
                     self._set(machine, key, wanted, kept)
+        if is_unused:
+            self._doubled //= 2
 
     def _set(self, machine: BorrowerSlices, key: str, wanted: _Wanted, amount: SliceAmount) -> None:
         machine.want(key, amount)
+        if not amount.is_within(wanted.amount):
+            wanted.most_before |= amount  # it has time until it must have been used
         wanted.amount = amount
         if amount:
             self._wanted[key] = wanted

@@ -295,6 +295,11 @@ class SliceMachine(ABC, Generic[T]):
         tracked = self._objects.get(name)
         return set() if tracked is None else tracked.indexed
 
+    def keys_with(self, keys: Iterable[str]) -> set[str]:
+        """Returns the keys of all slices that are in the same objects as these: a write of one may change all of them."""
+        objects = {tracked.blank.name: tracked for key in keys for tracked in self._of(key)}
+        return {key for tracked in objects.values() for key in tracked.indexed}
+
     def _is_concerned(self, found: SliceSet) -> bool:
         if found.namespace != self._namespace or not found.name.startswith(self._prefix):
             return False

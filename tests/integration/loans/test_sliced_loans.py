@@ -33,6 +33,20 @@ def test_borrower_in_another_process_uses_what_it_claimed() -> None:
     play(story)
 
 
+def test_stream_of_pods_is_claimed_with_few_writes() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        await asyncio.sleep(20.0)
+        for _ in range(60):
+            await sliced.add("job", 1)
+            await asyncio.sleep(0.5)
+        await asyncio.sleep(10.0)
+        assert len(sliced.bound("job")) == 60
+        (found,) = await sliced.slices()
+        assert found["status"]["writes"] <= 8
+
+    play(story, nodes=8)
+
+
 def test_pod_of_the_lender_gets_back_what_is_held_after_the_notice() -> None:
     async def story(sliced: SlicedCluster) -> None:
         await asyncio.sleep(20.0)
@@ -47,6 +61,24 @@ def test_pod_of_the_lender_gets_back_what_is_held_after_the_notice() -> None:
         assert sliced.requested("job") >= 9_000, "no more was taken than needed"
 
     play(story, nodes=2)
+
+
+def test_pods_of_the_lender_that_come_together_are_one_recall() -> None:
+    async def story(sliced: SlicedCluster) -> None:
+        await asyncio.sleep(20.0)
+        await sliced.add("job", 40)
+        await asyncio.sleep(30.0)
+        assert len(sliced.bound("job")) == 32
+        (before,) = await sliced.slices()
+        for _ in range(4):
+            await sliced.add("gpu", 1, "3")
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(5.0)
+        (after,) = await sliced.slices()
+        assert after["spec"]["writes"] == before["spec"]["writes"] + 1
+        assert await sliced.amounts() == (20_000, 32_000)
+
+    play(story, nodes=4)
 
 
 def test_offers_that_no_pod_uses_return_without_a_notice() -> None:
@@ -131,9 +163,9 @@ def test_new_leader_of_the_lender_tries_waiting_pods_before_it_lends_more() -> N
             if found["spec"]["lenderEpoch"] != before["spec"]["lenderEpoch"]:
                 break
             await asyncio.sleep(0.1)
-        await asyncio.sleep(4.0)
+        await asyncio.sleep(12.0)
         assert await sliced.amounts() == (8_000, 0), "a pod that waits would have to take it back"
-        await asyncio.sleep(6.0)
+        await asyncio.sleep(8.0)
         assert await sliced.amounts() == (16_000, 0)
 
     play(story)

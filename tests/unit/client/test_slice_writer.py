@@ -154,7 +154,7 @@ async def test_loan_is_offered_claimed_recalled_and_returned() -> None:
     lender.recall("uid-1", NOTHING, 1_700_000_000)
     await exchange()
     assert lender.reserved("uid-1") == AMOUNT
-    borrower.return_parts()
+    borrower.return_kept()
     await exchange()
     (known,) = lender.known()
     assert known.spec is not None

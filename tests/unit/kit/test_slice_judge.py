@@ -49,14 +49,16 @@ def test_capacity_returns_when_pods_end_and_claims_fall() -> None:
     assert broken(slices(1, 4_000, 4_000), pod(2, 4_000, is_borrower=True), ended, slices(4, 0, 0)) == []
 
 
-def version(offered: int, held: int, writes: int) -> dict[str, object]:
+def version(offered: int, held: int, writes: int, claims: int | None = None) -> dict[str, object]:
+    """`claims`: writes of the borrower, unless they are as many as the lender's."""
+
     def entries(cpu: int) -> dict[str, object]:
         return {"uid-a": {"cpuMilli": cpu, "memoryBytes": 0, "pods": 0}}
 
     return {
         "metadata": {"name": "gpu.job.0"},
         "spec": {"offers": entries(offered), "writes": writes},
-        "status": {"held": entries(held), "writes": writes},
+        "status": {"held": entries(held), "writes": writes if claims is None else claims},
     }
 
 
@@ -68,6 +70,13 @@ def test_raises_and_recalls_are_counted_until_they_are_returned() -> None:
     assert (recall.since_s, recall.until_s, recall.is_withdrawn) == (2.0, 4.0, False)
     assert (history.raises, history.recalling_versions, history.withdrawn_nodes) == (2, 1, 1)
     assert history.above_offer == []
+
+
+def test_writes_are_counted_by_what_they_change() -> None:
+    history = SliceHistory()
+    for found in [(4, 0, 1, 0), (4, 4, 1, 1), (2, 4, 2, 1), (2, 2, 2, 2), (3, 2, 3, 2), (3, 1, 3, 3), (2, 1, 4, 3)]:
+        history.take(version(*found), 0.0, is_there=True)
+    assert history.kinds == {"raise": 2, "claim": 1, "recall": 1, "return": 1, "release": 1, "withdrawal": 1}
 
 
 def test_claim_above_the_offer_is_told() -> None:

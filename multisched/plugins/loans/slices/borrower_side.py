@@ -24,6 +24,7 @@ class BorrowerSide(BorrowingSide):
     """The nodes that one domain borrows from another one."""
 
     withdrawn = "the lender offers less of the node than before"
+    claims_ahead = True
 
     def __init__(self, key: LoanKey, ledger: LoanLedger) -> None:
         super().__init__(key, ledger.slices)

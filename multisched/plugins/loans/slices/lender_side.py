@@ -15,6 +15,7 @@ from multisched.framework.node_view import Bools, Int64, Rows
 from multisched.model.objects import PODS
 from multisched.model.slice_parts import NOTHING, RESOURCES, SliceAmount, SliceOffer, buckets_for
 from multisched.plugins.loans.loan_ledger import LoanLedger
+from multisched.plugins.loans.needs import Need
 from multisched.plugins.loans.pools import Pool, at_rows, grown_to
 from multisched.plugins.loans.slices.slice_rows import grown_columns
 from multisched.plugins.loans.terms import LoanTerms
@@ -23,12 +24,16 @@ from multisched.plugins.slices.sides import KEYS_PER_STEP, LendingSide, LoanKey
 
 ROWS_PER_STEP: Final = 25
 """Rows whose offers change before other tasks run."""
+GATHER_S: Final = 1.0
+"""How long waiting pods are gathered before pods of the borrower are asked to end for them: one write for many."""
 TYPICAL: Final = SliceAmount(500, 1 << 29, 4)
 """An offer that changes by less than this and by less than a tenth is not written."""
 
 
 class LenderSide(LendingSide):
     """The slices that one domain lends to another one."""
+
+    write_pause_max_s = 8.0
 
     def __init__(self, key: LoanKey, ledger: LoanLedger) -> None:
         super().__init__(key, ledger.slices)
@@ -69,6 +74,31 @@ class LenderSide(LendingSide):
         return rows
 
     # -- offers ----------------------------------------------------------------------------------------------------
+
+    def gather_s(self) -> float:
+        """0 if what the borrower does not hold is enough for one of the pods: it can start after the write."""
+        return 0.0 if any(self._is_unheld(row) for row in {need.row for need in self._needs()}) else GATHER_S
+
+    def _is_unheld(self, row: int) -> bool:
+        """Reports whether the pods of the lender that wait for the row fit as soon as nothing more is offered than is held."""
+        machine, rows = self.machine, np.array([row], np.intp)
+        held = NOTHING if machine is None else machine.held(self._ledger.slices.uid_of(row))
+        return all(
+            self._room(name, rows)[0]
+            + self._ledger.slices.reserved(self.key, name, rows)[0]
+            - max(amount, self._pool.held_at(name, rows)[0])
+            >= self._ledger.needs.at(name, rows)[0]
+            for name, amount in held.amounts().items()
+        )
+
+    def is_short(self) -> bool:
+        return bool(self._needs())
+
+    def _needs(self) -> list[Need]:
+        """Returns what pods of the lender need on nodes of this loan."""
+        every = self._ledger.needs.all()
+        numbers = self._pool.loans_at(np.array([need.row for need in every], np.intp)).tolist()
+        return [need for need, number in zip(every, numbers, strict=True) if number in self._numbers]
 
     async def offer(self, now_s: float, may_write: Callable[[], bool], *, raises: bool) -> None:
         """Offers of each row on loan what the loan's terms leave now, and nothing of other rows. Pauses between rows.

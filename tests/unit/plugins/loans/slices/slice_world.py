@@ -171,7 +171,7 @@ class Replica:
             self.machine.touch(uid for uid in ALLOCATABLE if charged.get(uid) != self.sent_with.get(uid))
             self.sent_with = charged
             if self.world.now_s % PARTS_EVERY_S == 0:
-                self.machine.return_parts()
+                self.machine.return_kept()
             requests = self.machine.next_requests(charged)
         for request in requests:
             if not self.delay_s and self.world.random.random() < self.world.speed:

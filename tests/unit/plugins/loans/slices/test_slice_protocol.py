@@ -155,11 +155,50 @@ def test_borrower_returns_a_recalled_node_as_a_whole_or_when_asked_for_parts() -
     lender.recall("n", SliceAmount(4, 4, 4), 60)
     assert use(7) == 9, "a part"
     assert use(6) == 9
-    borrower.return_parts()
+    borrower.return_kept()
     assert use(6) == 6
     assert use(5) == 6, "a part again"
     assert use(3) == 4, "the whole"
     assert [after - before for before, after in pairwise(writes)] == [0, 0, 1, 0, 1]
+
+
+def test_borrower_returns_half_of_many_recalled_nodes_with_one_write() -> None:
+    api, nodes = SliceApi(SliceJudge({})), [f"n{number}" for number in range(6)]
+    lender, borrower = LenderSlices(LENDER, BORROWER, NAMESPACE, 1), BorrowerSlices(LENDER, BORROWER, NAMESPACE)
+    whole, part = SliceAmount(9, 9, 9), SliceAmount(5, 5, 5)
+    charged = dict.fromkeys(nodes, whole)
+
+    def held() -> int:
+        borrower.touch(nodes)
+        while sent := [(lender, one) for one in lender.next_requests()] + [
+            (borrower, one) for one in borrower.next_requests(charged)
+        ]:
+            for machine, request in sent:
+                machine.answered(request, api.handle(request))
+            for found in api.listed():
+                lender.observe(found)
+                borrower.observe(found)
+        return sum(borrower.held(node).cpu_milli for node in nodes)
+
+    lender.begin_term([])
+    borrower.begin_term([])
+    borrower.settle()
+    for node in nodes:
+        lender.offer(node, node, SliceOffer(whole), room=whole)
+        borrower.want(node, whole)
+    assert held() == 54
+    for node in nodes:
+        lender.recall(node, NOTHING, 60)
+    charged["n0"] = part
+    borrower.return_kept(parts=False)
+    assert held() == 54, "no node as a whole"
+    charged["n1"] = charged["n2"] = NOTHING
+    borrower.return_kept(parts=False)
+    assert held() == 32
+    charged["n3"] = NOTHING
+    assert held() == 32, "one of four"
+    charged["n4"] = NOTHING
+    assert held() == 14, "half of them"
 
 
 def test_judge_accepts_a_full_node_and_reports_one_more_pod() -> None:
