@@ -6,6 +6,7 @@ Nodes have room for more than the quotas allow, so that only the quotas limit wh
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -43,23 +44,26 @@ def configuration(*domains: str) -> str:
 
 
 def tree(root: int, x: int, **leaves: tuple[int, int]) -> dict[str, Any]:
-    """Returns the root of a tree of whole CPUs. `x`: max of the level above a and b. `leaves`: min and max of a, b and c."""
+    """Returns the root of a tree of whole CPUs. `x`: max of the level above a and b. `leaves`: min and max of a and b, and of c if the
+    tree has it.
+    """
 
     def node(name: str, least: int, most: int, **more: Any) -> dict[str, Any]:
         return {"name": name, "min": {"cpu": least}, "max": {"cpu": most}, **more}
 
-    made = {name: node(name, *leaves[name], namespaces=[name]) for name in LEAVES}
+    made = {name: node(name, *amounts, namespaces=[name]) for name, amounts in leaves.items()}
     least = made["a"]["min"]["cpu"] + made["b"]["min"]["cpu"]
-    return node("root", root, root, children=[node("x", least, x, children=[made["a"], made["b"]]), made["c"]])
+    below_root = [node("x", least, x, children=[made["a"], made["b"]]), *(made[name] for name in leaves if name == "c")]
+    return node("root", root, root, children=below_root)
 
 
 @dataclass
 class QuotaCluster(SliceCluster):
     """The cluster, its tree, and what its pods use."""
 
-    limits: dict[str, int] = field(default_factory=dict)
+    limits: dict[str, float] = field(default_factory=dict)
     """Level -> the largest max that a replica may still know, in thousandths of CPUs."""
-    _trees: list[dict[str, int]] = field(default_factory=list)
+    _trees: list[dict[str, float]] = field(default_factory=list)
     """The maxima of trees that a replica may still know, the newest last."""
     used: Counter[str] = field(default_factory=Counter)
     most: Counter[str] = field(default_factory=Counter)
@@ -96,7 +100,10 @@ class QuotaCluster(SliceCluster):
         self._limit()
 
     def _limit(self) -> None:
-        self.limits = {level: max(one[level] for one in self._trees) for level in self._trees[0]}
+        levels = {level for one in self._trees for level in one}
+        self.limits = {level: max(one.get(level, math.inf) for one in self._trees) for level in levels}
+        if self.limits["root.c"] == math.inf:
+            self.limits["root"] = math.inf  # pods in the namespace of c count nowhere for some replica
 
     async def add(self, domain: str, leaf: str, cpu: str = "1", **rest: Any) -> str:
         """Creates a pod of the domain in the leaf's namespace."""
@@ -163,15 +170,15 @@ def levels_of(leaf: str) -> tuple[str, ...]:
     return (f"{above}.{leaf}", above, "root") if above != "root" else (f"root.{leaf}", "root")
 
 
-def limits_of(root: dict[str, Any]) -> dict[str, int]:
-    """Returns level -> its max in thousandths of CPUs."""
-    found = {"root": 1000 * root["max"]["cpu"]}
+def limits_of(root: dict[str, Any]) -> dict[str, float]:
+    """Returns level -> its max in thousandths of CPUs; without a leaf c, none counts for it."""
+    found: dict[str, float] = {"root": 1000 * root["max"]["cpu"]}
     for one in root["children"]:
         found[f"root.{one['name']}"] = 1000 * one["max"]["cpu"]
         found |= {
             f"root.{one['name']}.{child['name']}": 1000 * child["max"]["cpu"] for child in one.get("children", ())
         }
-    return found
+    return found if "root.c" in found else found | {"root.c": math.inf}
 
 
 def _milli(cpu: str) -> int:

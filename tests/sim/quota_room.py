@@ -20,7 +20,13 @@ from tests.sim.slices import SliceReport, SliceSchedule, faults_of
 FAULTS_S: Final = 150.0
 QUIET_S: Final = 90.0
 TREE: Final = tree(12, 8, a=(4, 8), b=(2, 6), c=(4, 8))
-TREES: Final = (TREE, tree(10, 6, a=(2, 4), b=(2, 6), c=(2, 6)), tree(12, 8, a=(0, 8), b=(0, 8), c=(0, 12)))
+TREES: Final = (
+    TREE,
+    tree(10, 6, a=(2, 4), b=(2, 6), c=(2, 6)),
+    tree(12, 8, a=(0, 8), b=(0, 8), c=(0, 12)),
+    tree(12, 8, a=(4, 8), b=(2, 6)),
+)
+"""The last one has no leaf c."""
 
 
 class QuotaSchedule(SliceSchedule):
