@@ -16,7 +16,7 @@ from tests.integration.program.command import multisched
 from tests.integration.program.test_refusals import configuration, refusing_port, unreachable
 
 END_TIMEOUT_S = 240
-WAITS = b"API server does not answer"
+WAITS = b"API server does not respond"
 
 
 def on_a_terminal(*arguments: str) -> str:
@@ -71,7 +71,7 @@ async def test_other_outputs_get_json_logs_with_level_and_port_of_flags(tmp_path
     assert all(json.loads(line)["message"] for line in ended.err.splitlines())
 
     async with multisched("run", *arguments, "--log-level", "warning", "--log-format", "text") as command:
-        await command.has_printed("API server does not answer")
+        await command.has_printed("API server does not respond")
         ended = await command.end()
     assert "{" not in ended.err
     assert "serving" not in ended.err

@@ -107,8 +107,8 @@ async def test_run_without_an_api_server_retries_and_ends_on_request(tmp_path: P
     kubeconfig = unreachable(tmp_path, port)
     async with multisched("run", "--kubeconfig", str(kubeconfig), "--config", configuration(tmp_path)) as command:
         url = await url_of(command)
-        complaint = json.loads(await command.has_printed("API server does not answer"))
-        await command.has_printed("API server does not answer", after=len(command.err))
+        complaint = json.loads(await command.has_printed("API server does not respond"))
+        await command.has_printed("API server does not respond", after=len(command.err))
         statuses = [await anyio.to_thread.run_sync(status_of, url + path) for path in ("/livez", "/readyz")]
         ended = await command.end()
 
@@ -129,7 +129,7 @@ async def test_late_api_server_is_found(tmp_path: Path) -> None:
         await api.create("/api/v1/namespaces/default/pods", forecast_pod("a"))
         async with multisched("run", "--kubeconfig", str(kubeconfig), "--config", configuration(tmp_path)) as command:
             url = await url_of(command)
-            await command.has_printed("API server does not answer")
+            await command.has_printed("API server does not respond")
             await api.listen()
             await all_bound(api, 1)
             assert await anyio.to_thread.run_sync(status_of, f"{url}/readyz") == 200
