@@ -272,8 +272,8 @@ class SliceDriver:
         for side in self.lent:
             from_s, needs_at = self._offered.get(id(side), (0.0, -1))
             is_regular = monotonic_s >= from_s
-            if needs != needs_at:
-                self._needed_from_s.setdefault(id(side), monotonic_s + side.gather_s())
+            if needs != needs_at and id(side) not in self._needed_from_s:
+                self._needed_from_s[id(side)] = monotonic_s + side.gather_s()
             is_needed = monotonic_s >= self._needed_from_s.get(id(side), math.inf)
             if self._is_paused(side, monotonic_s) or not (is_regular or is_needed):
                 continue

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from multisched.framework.node_view import Bools, Int64, Rows
+from multisched.framework.node_view import Bools, Int64, Rows, any_true
 from multisched.model.objects import PODS
 from multisched.model.slice_parts import NOTHING, RESOURCES, SliceAmount, SliceOffer, buckets_for
 from multisched.plugins.loans.loan_ledger import LoanLedger
@@ -76,20 +76,18 @@ class LenderSide(LendingSide):
     # -- offers ----------------------------------------------------------------------------------------------------
 
     def gather_s(self) -> float:
-        """0 if what the borrower does not hold is enough for one of the pods: it can start after the write."""
-        return 0.0 if any(self._is_unheld(row) for row in {need.row for need in self._needs()}) else GATHER_S
-
-    def _is_unheld(self, row: int) -> bool:
-        """Reports whether the pods of the lender that wait for the row fit as soon as nothing more is offered than is held."""
-        machine, rows = self.machine, np.array([row], np.intp)
-        held = NOTHING if machine is None else machine.held(self._ledger.slices.uid_of(row))
-        return all(
-            self._room(name, rows)[0]
-            + self._ledger.slices.reserved(self.key, name, rows)[0]
-            - max(amount, self._pool.held_at(name, rows)[0])
-            >= self._ledger.needs.at(name, rows)[0]
-            for name, amount in held.amounts().items()
-        )
+        """0 if what the borrower does not hold is enough for the pods that wait for one of the nodes: they can start after the write."""
+        machine, slices = self.machine, self._ledger.slices
+        rows = np.unique(np.array([need.row for need in self._needs()], np.intp))
+        uids = map(slices.uid_of, rows.tolist())
+        held = [(NOTHING if machine is None else machine.held(uid)).of_nodes() for uid in uids]
+        columns = np.array(held, np.int64).reshape(-1, len(RESOURCES)).T
+        is_enough = np.ones(len(rows), np.bool_)
+        for name, amounts in zip(RESOURCES, columns, strict=True):
+            kept = np.maximum(amounts, self._pool.held_at(name, rows))
+            unheld = self._room(name, rows) + slices.reserved(self.key, name, rows) - kept
+            is_enough &= unheld >= self._ledger.needs.at(name, rows)
+        return 0.0 if any_true(is_enough) else GATHER_S
 
     def is_short(self) -> bool:
         return bool(self._needs())
