@@ -70,8 +70,8 @@ class Needs:
     def placed(self, uid: str, row: int | None) -> None:
         """Ends the need of a pod that was placed on the row; None if its node was deleted.
 
-        If another member of its gang needed that row, this member now needs the row on which the placed pod needed room: it must not be
-        lent again before the gang has started.
+        If another member of its gang needed that row, the need of that member moves to the row that the placed pod does not use: the row
+        must not be lent again before the gang has started.
         """
         known = self._by_uid.get(uid)
         self.drop(uid)

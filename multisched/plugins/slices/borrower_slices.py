@@ -30,7 +30,7 @@ from multisched.model.version import NO_VERSION, Version
 from multisched.plugins.slices.tracked_slices import SliceMachine, TrackedSlices
 
 RETURNED_AT_ONCE: Final = 2
-"""If one of so many recalled slices of an object is not in use any more, all such slices are returned with the next write."""
+"""If at least one in this many recalled slices of an object is no longer in use, all such slices are returned with the next write."""
 
 Charged = Mapping[str, SliceAmount]
 """By key of each slice that is not the borrower's own: what its pods there request; see S2."""
@@ -177,8 +177,10 @@ class BorrowerSlices(SliceMachine[_Claimed]):
         self.touch((key,))
 
     def return_kept(self, *, parts: bool = True) -> None:
-        """Returns what is not in use any more of what is recalled, however few slices that are. `parts`: also of slices that are in use
-        yet. The caller calls it regularly."""
+        """Returns recalled amounts that are no longer in use, however few slices that concerns. The caller calls it regularly.
+
+        `parts`: also of slices that are partly in use.
+        """
         for tracked in self._objects.values():
             if tracked.keeps_returns:
                 tracked.returns_slices, tracked.returns_parts = True, parts

@@ -120,7 +120,7 @@ class SliceDriver:
         self._offered: dict[int, tuple[float, int]] = {}
         """id() of the side -> when it is looked at again, monotonic, and the version of the needs that were considered."""
         self._needed_from_s: dict[int, float] = {}
-        """id() of the side -> when it is looked at because its needs have changed, monotonic."""
+        """id() of the side -> when its offers are decided because its needs have changed, monotonic."""
         self._raises_from_s: dict[int, float] = {}
         """id() of the side -> when more may be offered again, monotonic."""
         self._releases_from_s = 0.0
@@ -182,7 +182,7 @@ class SliceDriver:
             side.settle()
             side.refresh()
         self._is_settled = True
-        self._raises_from_s.clear()  # pods of the lender come first that waited for what the former leader recalled
+        self._raises_from_s.clear()  # pods of the lender that waited under the former leader come first
         self.wake()
 
     # -- leading ---------------------------------------------------------------------------------------------------

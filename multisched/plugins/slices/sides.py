@@ -32,9 +32,9 @@ something that was claimed is not used."""
 WRITE_PAUSE_MAX_S: Final = 4.0
 """Longest pause after a write, while changes go on."""
 RETURN_EVERY_S: Final = 10.0
-"""A recalled slice that is not in use any more is returned at latest after so long, and sooner if it is not one of many."""
+"""A recalled slice that is no longer in use is returned after this time at the latest; sooner if few others are still in use."""
 PARTS_EVERY: Final = 3
-"""So much longer it takes until a part is returned of a slice that is in use yet."""
+"""Parts of slices that are still in use are returned with every third such return."""
 DOUBLED_MAX: Final = 4
 """How often that is doubled."""
 
