@@ -78,7 +78,7 @@ class LenderSide(LendingSide):
     def gather_s(self) -> float:
         """0 if what the borrower does not hold is enough for the pods that wait for one of the nodes: they can start after the write."""
         machine, slices = self.machine, self._ledger.slices
-        rows = np.unique(np.array([need.row for need in self._needs()], np.intp))
+        rows = np.array(sorted({need.row for need in self._needs()}), np.intp)
         uids = map(slices.uid_of, rows.tolist())
         held = [(NOTHING if machine is None else machine.held(uid)).of_nodes() for uid in uids]
         columns = np.array(held, np.int64).reshape(-1, len(RESOURCES)).T
