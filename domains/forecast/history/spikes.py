@@ -1,7 +1,8 @@
 """Removal of spikes: single implausible samples, caused for example by counter jumps or faulty collectors. Pure.
 
-A spike is more than RATIO times as high as the series' usual level and as both neighbouring samples. High samples that
-recur are kept: those with a similar sample at the same time on many other days, or a week before or after.
+A spike is more than RATIO times as high as both neighbouring samples, and more than USUAL_RATIO times as high as the
+series' usual level. High samples that recur are kept: those with a similar sample at the same time on many other days,
+or a week before or after.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from multisched.forecasting.time_units import DAY_S
 from multisched.forecasting.usage import Samples, Usage
 
 RATIO: Final = 20.0
+USUAL_RATIO: Final = 10.0
+"""Lower than RATIO, because a spike at the quietest hour multiplies a sample that is far below the usual level."""
 USUAL: Final = 0.9
 """Quantile that defines the usual level of a series. If it is zero, no sample counts as a spike."""
 LOOKED_AT: Final = 512
@@ -44,7 +47,7 @@ def without_spikes(usage: Usage) -> tuple[Usage, int]:
 
 def _spikes(values: Samples, step_s: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Returns (rows, steps) of the spikes."""
-    limit = (RATIO * _usual(values)).astype(np.float32)
+    limit = (USUAL_RATIO * _usual(values)).astype(np.float32)
     highest = np.fmax.reduce(values, axis=1, initial=0)
     suspects = np.flatnonzero((highest > limit) & (limit > 0))
     if not len(suspects):

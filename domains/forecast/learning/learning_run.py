@@ -15,7 +15,7 @@ import numpy as np
 from domains.forecast.curves.node_usage import LoadRequest, MeasuredLoads
 from domains.forecast.history.coverage import profile_notes, reading_notes, weight_notes
 from domains.forecast.history.source import LoadMeasuringSource, Reading, Source, SourceError, merged
-from domains.forecast.history.spikes import RATIO, without_spikes
+from domains.forecast.history.spikes import USUAL_RATIO, without_spikes
 from domains.forecast.service_names import PodName
 from multisched.forecasting.profiles import Profiles
 from multisched.framework.background import InThread
@@ -139,7 +139,7 @@ def _cleaned(readings: list[Reading], steps: int) -> Reading:
     samples = f"{counted(count, 'single sample')} {verb(count, 'is', 'are')}"
     series = f"{verb(count, 'its', 'their')} series usually is"
     gaps = verb(count, "it counts as a gap", "they count as gaps")
-    note = f"{samples} over {RATIO:g} times as high as {series}; {gaps}"
+    note = f"{samples} over {USUAL_RATIO:g} times as high as {series}; {gaps}"
     return msgspec.structs.replace(reading, usage=usage, notes=(*reading.notes, note))
 
 

@@ -63,6 +63,16 @@ def test_only_recurring_peaks_are_kept() -> None:
     assert without_spikes(usage_of(bursts(0, 700, 1_500, STEPS - 1)))[1] == 4
 
 
+def test_hundredfold_spike_is_found_at_every_hour_of_the_day() -> None:
+    """Of a service of two pods, one of which reports it."""
+    hours = np.arange(14 * 24)
+    true = 0.6 + 0.4 * np.cos(2 * np.pi * hours / 24)[None]
+    for hour in range(1, 25):
+        values = true.copy()
+        values[0, 100 + hour] *= 50.5
+        assert without_spikes(usage_of(values.astype(np.float32), 3_600))[1] == 1, hour
+
+
 def test_idle_or_unknown_series_has_no_spikes() -> None:
     idle = np.zeros((1, STEPS), np.float32)
     idle[0, 17] = 5.0
