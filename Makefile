@@ -57,8 +57,9 @@ dist: venv # wheel, sdist, bill of materials and checksums of what is committed,
 demo: $(RUNTIME) # the embedded cluster, three domains, a mixed workload; ARGS="--once -o json" ends by itself
 	@$(BIN)/multisched demo $(ARGS)
 
+# A tenth of the time is waiting, which a third worker uses; in CI, the stages beside do.
 test: venv # everything that needs nothing but Python; WHOLE=1: the slow tests, too, and twice as many examples of properties
-	$(PYTEST) $(SPREAD) $(if $(WHOLE),--slow --hypothesis-profile=ci --durations=100) $(ARGS)
+	$(PYTEST) $(SPREAD) $(if $(WHOLE),--slow --hypothesis-profile=ci --durations=100,-n 3) $(ARGS)
 
 CHECKS := check-types check-layers check-style
 check: venv # style, types, layers, the Dockerfile; all are run, two at a time, also when one fails

@@ -1,4 +1,8 @@
-"""Forecast: common base of PeakForecast's score and filter: settings, active profiles, the ledger, the last outlook."""
+"""Forecast: the common base class of PeakForecast's Score plugin and Filter plugin.
+
+Owns the settings, the learner, the refit and the repair control, registers the ledger of predicted peaks, and caches the last outlook.
+Profiles are the predicted use of each service per slot of the week; an outlook is the predicted load of rows with a pod added.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +52,7 @@ if TYPE_CHECKING:
     from domains.forecast.views.figures import Figures
 
 _PREDICTED: StateKey[tuple[Prediction, float]] = StateKey("PeakForecast.predicted")
-"""(prediction of the pod, anchor of its scores). Valid as long as the pod's equivalence class: its signature covers both."""
+"""(prediction of the pod, anchor of its scores). The signature changes with both, so they are equal for all pods of a class."""
 
 READ_FOR_REPAIR: Final = (
     ObjectKind.POD_DISRUPTION_BUDGET,
@@ -59,7 +63,7 @@ logger = logging.getLogger(__name__)
 
 
 QUOTAS_UNREAD: Final = (
-    "ResourceQuotas are not read: the args of PeakForecast have no repair section; set `repair: {}` to read them"
+    "ResourceQuotas were not considered: the args of PeakForecast have no repair section; set `repair: {}` to read them"
 )
 
 
@@ -71,54 +75,59 @@ class PeakStatistics(msgspec.Struct, frozen=True):
     ignored_lines: int
     fallbacks: Mapping[str, int]
     version: int = 0
-    """Version of the active profiles; 0: profiles from files, or none."""
+    """Version of the active profiles; 0 if they come from files, or if there are none."""
     curve_bytes: int = 0
+    """Memory of the curves of all rows."""
     capacity_gaps: tuple[Gap, ...] = ()
-    """Nodes without a usable capacity of some dimension."""
+    """Nodes whose capacity in some dimension is missing or unusable."""
 
 
 class Worst(NamedTuple):
-    """The dimension and slot in which a row has the highest load with a pod added."""
+    """The dimension and slot in which a row with a pod added has its highest load."""
 
     dimension: str
     slot: str
-    """For display: `Tue 20:00`."""
+    """Name for display, such as `Tue 20:00`."""
     percent: float
+    """Load in percent of the capacity."""
 
 
 class Learned(NamedTuple):
-    """State of the running forecast beyond its args, exported to a sandbox. Immutable."""
+    """State that a sandbox needs in addition to the args, exported from the running forecast. Immutable."""
 
     profiles: Profiles | None
     fleet_level: tuple[int, Amounts]
-    """`FleetLevel.number` and `FleetLevel.row`; both have hysteresis, so a sandbox cannot recompute them."""
+    """`FleetLevel.number` and `FleetLevel.row`. Both depend on earlier values (hysteresis), so a sandbox cannot recompute them."""
     capacities: Mapping[str, Mapping[str, int]]
-    """Dimension -> node -> milli-units, for capacities measured by a query."""
+    """Dimension -> node -> milli-units, for dimensions whose capacity is measured by a query."""
 
 
-class _Seen(NamedTuple):
-    """The last computed outlook, cached because filter and score request the same rows one after the other."""
+class _CachedOutlook(NamedTuple):
+    """The last outlook with the inputs for which it is valid. Filter and Score request the same rows one after the other."""
 
     mark: Hashable
+    """`Curve.mark`: the identity of the pod's curve."""
     rows: Rows
     sequence: int
+    """`PeakLedger.sequence`: changes with each change of the sums."""
     outlook: Outlook
     factors: Amounts
 
 
 class Forecast:
-    """Common base of score and filter. PostBind counts pods that were bound without a profile of their own service."""
+    """The common base class. Its PostBind counts pods that were bound without a profile of their own service."""
 
     name = "PeakForecast"
     view = "forecast"
     depends_on = Dependency.ROW
     traits = Traits(reads_objects=READ_FOR_REPAIR)
     run: Callable[[BackgroundPorts], Awaitable[None]] | None = None
-    """Runs refits (if history sources are configured) and repairs (if configured); see `framework.background.BackgroundPlugin`."""
+    """Runs refits and repairs, if they are configured; None if neither is. See `framework.background.BackgroundPlugin`."""
 
     def __init__(self, args: Mapping[str, Any], context: PluginContext) -> None:
         self._settings = settings = PeakSettings.from_config(args)
-        if settings.repair is not None:  # without the RBAC rule for quotas the program would never become ready
+        if settings.repair is not None:
+            # Otherwise ResourceQuotas are not read: without the RBAC rule for them, the program would never become ready.
             self.traits = Traits(reads_objects=(*READ_FOR_REPAIR, ObjectKind.RESOURCE_QUOTA))
         self._history = _load(settings)
         self._learner = _learner(settings)
@@ -133,21 +142,25 @@ class Forecast:
             settings.dimensions,
         )
         ledger = context.hold.register(fresh)
-        if not (isinstance(ledger, PeakLedger) and ledger.sums_like(fresh)):
+        if not (isinstance(ledger, PeakLedger) and ledger.has_settings_of(fresh)):
             raise LedgerSettingsError(f"ledger {fresh.name} already exists with other capacities or dimensions")
         if ledger is not fresh and ledger.pods is None and self._learner is not None:
-            raise LedgerSettingsError(f"ledger {fresh.name} has not recorded the pods, which learning needs")
+            raise LedgerSettingsError(
+                f"ledger {fresh.name} was created without a record of its pods, which learning needs; "
+                "give all PeakForecast plugins of the domain the same args"
+            )
         self._ledger = ledger
         self._fleet_level = FleetLevel()
-        self._looked_at: tuple[int, int] = (0, 0)
-        self._seen: _Seen | None = None
+        self._fleet_level_of: tuple[int, int] = (0, 0)
+        """`adopted` and `sequence` of the ledger when the fleet level was last updated."""
+        self._cached: _CachedOutlook | None = None
         self._gaps = CapacityGaps()
         self._weights = np.ones(0)
         if profiles is not None and ledger is not fresh and ledger.predictor.version == 0:
             ledger.adopt(fresh.predictor)
-        self._begin()
+        self._reset_caches()
         self.fallbacks: dict[str, int] = dict.fromkeys(FALLBACK_REASONS, 0)
-        """Reason -> pods bound without a profile of their own service since the start: metric forecast_fallback_total."""
+        """Reason -> number of pods bound since the start without a profile of their own service (metric forecast_fallback_total)."""
         self._rows = ledger.rows if context.rows is None else context.rows
         self._figures: Figures | None = None
         self._refit = None if self._learner is None else self._learner.refit(context, ledger, self.adopt)
@@ -161,12 +174,15 @@ class Forecast:
     # -- profiles --------------------------------------------------------------------------------------------------
 
     def adopt(self, profiles: Profiles) -> None:
-        """Activates new profiles; called between cycles. Sums of a row are recomputed when it is read, or by `catch_up`."""
+        """Activates new profiles; called between cycles. The sums of a row are recomputed when the row is read, or by `catch_up`."""
         self._ledger.adopt(self._predictor(profiles))
-        self._begin()
+        self._reset_caches()
 
     def catch_up(self) -> bool:
-        """Recomputes the next slice of rows after `adopt`; returns True if rows remain. At the end logs nodes without capacity."""
+        """Recomputes the sums of the next rows after `adopt`. Returns True if rows remain.
+
+        When all rows are recomputed, notes and logs nodes whose capacity is missing or unusable.
+        """
         has_more = self._ledger.catch_up()
         if not has_more:
             self._gaps.look(self._ledger)
@@ -184,10 +200,12 @@ class Forecast:
 
     def import_state(self, handed: object) -> None:
         """See `framework.introspection.StateExportPlugin`."""
-        assert isinstance(handed, Learned), "handed over by another plugin"
+        assert isinstance(handed, Learned), "the state must be exported by PeakForecast"
         for name, one in self._measured():
-            one.repeat(handed.capacities.get(name, {}))
-        self._ledger.restate(self._settings.capacities)
+            one.import_answers(handed.capacities.get(name, {}))
+        self._ledger.replace_capacities(
+            self._settings.capacities
+        )  # the ledger may have those of the domain's other plugin
         if handed.profiles is not None:
             self.adopt(handed.profiles)
             self._fleet_level.number, self._fleet_level.row = handed.fleet_level
@@ -217,7 +235,7 @@ class Forecast:
     def worst(self, pod: Pod, row: int) -> Worst | None:
         """Returns the slot and dimension with the highest load on the row with the pod added.
 
-        Considers the dimensions in which the node states a capacity; returns None if there are none, or no profiles.
+        Ignores dimensions in which the node has no capacity. Returns None if none is left, or if there are no profiles.
         """
         curve, quantized = self._ledger.predictor.predict(pod).curve, self._ledger.predictor.quantized
         if curve is None or quantized is None:
@@ -237,8 +255,9 @@ class Forecast:
     def predicted_use(
         self, resource: str, rows: Rows, begin_s: float, end_s: float, without: Mapping[int, Sequence[Pod]]
     ) -> PredictedUse | None:
-        """See `framework.use_peaks.ForecastsUse`: the highest of the sum of the pods' peaks, which changes linearly between the middles
-        of slots.
+        """Returns the highest predicted use of each row in a period; see `framework.use_peaks.ForecastsUse`.
+
+        The use of a row is the sum of its pods' peaks per slot, interpolated linearly between the middles of slots.
         """
         quantized = self._ledger.predictor.quantized
         if quantized is None or resource not in quantized.dimensions:
@@ -255,11 +274,11 @@ class Forecast:
         return PredictedUse(found.max(axis=1, initial=0.0) * unit, profiles.newest_s)
 
     def refit_state(self) -> RefitState | None:
-        """Returns the state of the refit; None if no refit is configured."""
+        """Returns the state of the refit; None if refits are not configured."""
         return None if self._refit is None else self._refit.state()
 
     def metrics(self, now_s: float) -> Sequence[PluginMetric]:
-        """Returns the metrics (see `figures`, imported here to keep it out of program start)."""
+        """Returns the metrics. Imports `figures` here, so that the program starts faster."""
         if self._figures is None:
             from domains.forecast.views.figures import Figures
 
@@ -267,11 +286,11 @@ class Forecast:
         return self._figures.all(now_s, self.refit_state(), self.node_loads())
 
     def node_loads(self) -> Mapping[str, NodeLoad]:
-        """Returns the measured load of the domain's nodes by dimension, for the dimensions that a source measures."""
+        """Returns dimension -> measured load of the domain's nodes, for dimensions that have a source of measurements."""
         return {} if self._refit is None or self._refit.loads is None else self._refit.loads.latest()
 
     def health(self, now_s: float) -> str:
-        """Returns the age of the profiles and recent failures as text; empty without profiles and without a refit."""
+        """Returns a text with the age of the profiles and recent failures; empty if there are neither profiles nor refits."""
         state, quantized = self.refit_state(), self._ledger.predictor.quantized
         if state is not None:
             return state.detail(now_s)
@@ -280,16 +299,14 @@ class Forecast:
         )
 
     def describe(self, pod: Pod, row: int) -> str:
-        """Returns a text that names the dimension and slot with the highest load on the row with the pod; see `worst`."""
+        """Returns a sentence about the highest predicted load of the row with the pod added; see `worst`."""
         found = self.worst(pod, row)
         if found is None:
             return ""
-        at = self.dimensions.index(found.dimension)
+        at, peak = self.dimensions.index(found.dimension), f"{found.dimension} at {found.slot}"
         if self._ledger.capacity(np.array([row], np.intp))[at, 0] <= 0:
-            return f"with this pod its fullest moment is {found.dimension} at {found.slot}, of which the node has none"
-        return (
-            f"with this pod its fullest moment is {found.dimension} at {found.slot}: {found.percent:.0f} % of capacity"
-        )
+            return f"with this pod, the highest predicted load of the node is {peak}; the node has no {found.dimension} capacity"
+        return f"with this pod, the highest predicted load of the node is {peak}: {found.percent:.0f} % of capacity"
 
     async def show(self, query: ViewQuery, ports: ViewPorts) -> Callable[[], Document]:
         """See `framework.views.ViewedPlugin`."""
@@ -313,13 +330,13 @@ class Forecast:
         if self._refit is not None:
             return "the first refit has not finished; wait for it, /readyz?verbose shows its progress"
         if self._learner is not None:
-            return "only a running multisched reads this history; ask one with --server, or its profilesFile with --profiles"
+            return "only a running multisched reads this history; ask it with --server, or read its profilesFile with --profiles"
         return "there is no history; name historyDir, files, history or profilesFile in the args of PeakForecast"
 
     # -- repair (`framework.repair.RepairingPlugin`) -------------------------------------------------------------------
 
     def plan_repair(self, cluster: RepairInput, request: RepairRequest) -> RepairPlan:
-        """See `repair_answer`. Raises RepairRefusedError."""
+        """See `repair.answer`. Raises RepairRefusedError."""
         from domains.forecast.repair.answer import answer
         from domains.forecast.settings.repair import RepairSettings
 
@@ -343,7 +360,10 @@ class Forecast:
         )
 
     def peaks(self, node: str) -> Mapping[str, float]:
-        """Returns dimension -> predicted peak of the pods now on the node / its capacity, where it states a capacity."""
+        """Returns dimension -> predicted peak of the node's current pods as a share of its capacity.
+
+        Contains only dimensions in which the node has a capacity.
+        """
         row, quantized = self._node_row(node), self._ledger.predictor.quantized
         if row is None or quantized is None:
             return {}
@@ -374,8 +394,9 @@ class Forecast:
     # -- signature and PostBind --------------------------------------------------------------------------------------
 
     def sign(self, pod: Pod) -> Hashable:
-        """Returns the pod's signature. It contains the number of the active profiles and `FleetLevel.version`, so cached scores
-        of all classes become invalid when either changes."""
+        """Returns the pod's signature. It contains the number of the active profiles and `FleetLevel.version`, so that a change of
+        either invalidates the cached scores of all classes.
+        """
         mark = self._ledger.predictor.predict(pod).mark
         return mark if self._ledger.curves is None else (mark, self._fleet_level_version())
 
@@ -384,25 +405,26 @@ class Forecast:
         if fallback:
             self.fallbacks[fallback] += 1
 
-    # -- what score and filter share ---------------------------------------------------------------------------------
+    # -- shared by Score and Filter ----------------------------------------------------------------------------------
 
     def _predictor(self, profiles: Profiles | None) -> Predictor:
         known = set() if profiles is None else set(profiles.dimensions)
         dimensions = self._settings.dimensions or tuple(sorted({CPU, MEMORY} | known))
         return Predictor(dimensions, None if profiles is None else QuantizedProfiles(profiles, dimensions))
 
-    def _begin(self) -> None:
+    def _reset_caches(self) -> None:
         self._weights = np.array([self._settings.weights.get(name, 1.0) for name in self.dimensions])
-        self._looked_at = (-1, 0)
-        self._seen = None
+        self._fleet_level_of = (-1, 0)
+        self._cached = None
 
     def _fleet_level_version(self) -> int:
-        """Returns `FleetLevel.version`. First updates the fleet level if profiles changed, or if pods were added or removed: more
-        than one for each PODS_PER_UPDATE pods."""
+        """Returns `FleetLevel.version`. First updates the fleet level if profiles changed, or if since the last update more than one
+        pod per PODS_PER_UPDATE pods was added or removed.
+        """
         ledger = self._ledger
-        adopted, sequence = self._looked_at
+        adopted, sequence = self._fleet_level_of
         if adopted != ledger.adopted or (ledger.sequence - sequence) * PODS_PER_UPDATE > len(ledger):
-            self._looked_at = (ledger.adopted, ledger.sequence)
+            self._fleet_level_of = (ledger.adopted, ledger.sequence)
             self._fleet_level.update(fleet_square(ledger.fleet_load(), self._weights), ledger.mean_row())
         return self._fleet_level.version
 
@@ -418,16 +440,21 @@ class Forecast:
             cycle.state.write(_PREDICTED, found)
         return found
 
-    def _look(self, rows: Rows, curve: Curve) -> tuple[Outlook, Amounts]:
-        """Returns the outlook of the rows with the pod added, and the factors that convert its amounts to shares of capacity."""
-        ledger, seen = self._ledger, self._seen
-        if seen is not None and seen.rows is rows and seen.mark == curve.mark and seen.sequence == ledger.sequence:
-            return seen.outlook, seen.factors
+    def _outlook_of(self, rows: Rows, curve: Curve) -> tuple[Outlook, Amounts]:
+        """Returns the outlook of the rows with a pod of this curve added, and the factors from its amounts to shares of capacity."""
+        ledger, cached = self._ledger, self._cached
+        if (
+            cached is not None
+            and cached.rows is rows
+            and cached.mark == curve.mark
+            and cached.sequence == ledger.sequence
+        ):
+            return cached.outlook, cached.factors
         quantized = ledger.predictor.quantized
         assert quantized is not None, "curves are made of profiles"
         outlook = ledger.outlook(rows, curve)
         factors = load_factor(ledger.capacity(rows), quantized.quantum_milli, quantized.stand_in_milli)
-        self._seen = _Seen(curve.mark, rows, ledger.sequence, outlook, factors)
+        self._cached = _CachedOutlook(curve.mark, rows, ledger.sequence, outlook, factors)
         return outlook, factors
 
 
@@ -452,15 +479,15 @@ def _load(settings: PeakSettings) -> History:
     if not settings.files:
         if settings.history_dir and settings.learning is None:
             logger.warning(
-                "no history; pods count as what they request",
+                "no history; the predicted use of a pod is its requests",
                 extra={"note": f"historyDir {settings.history_dir} contains no *.csv file"},
             )
         return History()
     history = load_history(settings.files, fit=settings.fit_of_files(), window_days=settings.window_days)
     if history.problem_count:
         logger.warning(
-            "history lines left out", extra={"lines": history.problem_count, "first": str(history.problems[0])}
+            "history lines ignored", extra={"lines": history.problem_count, "first": str(history.problems[0])}
         )
     for note in history.notes:
-        logger.warning("history is not whole", extra={"note": note})
+        logger.warning("history is incomplete", extra={"note": note})
     return history

@@ -65,7 +65,7 @@ class PeakFilter(Forecast):
         curve, quantized = self._predict(cycle, pod)[0].curve, self._ledger.predictor.quantized
         if curve is None or quantized is None or not len(rows):
             return codes
-        outlook, factors = self._look(rows, curve)
+        outlook, factors = self._outlook_of(rows, curve)
         peak, deltas = outlook.peak, cycle.state.find(_TRIAL_DELTAS) or {}
         changed = [at for at, row in enumerate(rows.tolist()) if row in deltas] if deltas else []
         if changed:

@@ -42,7 +42,7 @@ class PeakForecast(Forecast):
         own, anchor = self._predict(cycle, pod)
         if own.curve is None:
             return _by_requests(self._ledger, rows, own)
-        outlook, factors = self._look(rows, own.curve)
+        outlook, factors = self._outlook_of(rows, own.curve)
         return scores_of(level_squares(outlook, own.curve, factors, self._weights), anchor)
 
 

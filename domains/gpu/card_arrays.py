@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from domains.gpu.card_row import CardRow
 from domains.gpu.cards import CARD_MILLI, CARD_PERCENT, NOTHING, SHARERS_MAX, WHOLE, Mode
-from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part, counts_milli_only
+from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part
 from multisched.framework.node_view import NO_ROWS, Bools, Int64, Rows
 from multisched.model.objects import Pod
 
@@ -44,6 +44,8 @@ FILTERS_MAX = 256
 MODES = tuple(Mode)
 MODE_NUMBER: Mapping[Mode, int] = {mode: number for number, mode in enumerate(MODES)}
 """Numbers of modes in the arrays."""
+_NO_CARDS: Int64 = np.array([[MODE_NUMBER[Mode.NONE]], [1], *[[0]] * 7])
+"""int64[9, 1]: the layers of the array over rows for a row without cards."""
 
 
 class CardArrays:
@@ -56,10 +58,9 @@ class CardArrays:
         self._models_max = MODELS_MAX
         self._accepted_by: dict[CardFilter, tuple[tuple[str, ...], Bools]] = {}
         """Filter -> `models`, and which of them it accepts."""
-        self._cards: Int64 = np.full((10, CARDS_FIRST, 0), ABSENT, np.int64)
-        self._sums: Int64 = np.zeros((9, 0), np.int64)
+        self._cards: Int64 = np.full((10, CARDS_FIRST, ROWS_FIRST), ABSENT, np.int64)
+        self._sums: Int64 = np.tile(_NO_CARDS, ROWS_FIRST)
         self._versions: dict[int, int] = {}
-        self._grow(ROWS_FIRST, 0)
         self._groups_max = {LINK: 0, NUMA: 0}
         """The most link groups and NUMA nodes that a node has had."""
         self.has_groups = False
@@ -183,8 +184,7 @@ class CardArrays:
             more_rows = max(rows, 2 * rows_now) - rows_now if rows > rows_now else 0
             more_cards = max(cards, 2 * cards_now) - cards_now if cards > cards_now else 0
             self._cards = np.pad(self._cards, ((0, 0), (0, more_cards), (0, more_rows)), constant_values=ABSENT)
-            self._sums = np.pad(self._sums, ((0, 0), (0, more_rows)))
-            self._sums[MODE, rows_now:], self._sums[SCALE, rows_now:] = MODE_NUMBER[Mode.NONE], 1
+            self._sums = np.hstack([self._sums, np.tile(_NO_CARDS, more_rows)])
 
     # -- one row ---------------------------------------------------------------------------------------------------
 
@@ -196,7 +196,8 @@ class CardArrays:
 
         Models are numbered as they are first seen, so another ledger may have other numbers.
         """
-        self._grow(row + 1, 0)
+        if row >= self._sums.shape[1]:
+            return [[]] * MODEL, [], _NO_CARDS[:, 0].tolist()
         cards = self._cards[:, self._cards[SIZE, :, row] >= 0, row]
         models = [self.models[number] for number in cards[MODEL].tolist()]
         return cards[:MODEL].tolist(), models, self._sums[:, row].tolist()
@@ -233,7 +234,7 @@ class CardArrays:
 
     def _sum(self, which: int, rows: Rows) -> Int64:
         run = self._run(rows)
-        return self._sums[which].take(rows) if run is None else self._sums[which, run]
+        return self._sums[which][rows] if run is None else self._sums[which, run]
 
     def modes(self, rows: Rows) -> Int64:
         """Returns int64[len(rows)]: the number of each row's mode, see `MODE_NUMBER`."""
@@ -285,7 +286,7 @@ class CardArrays:
 
     def has_room(self, demand: GpuDemand, part: Part, rows: Rows) -> Bools:
         """Returns bool[len(rows)]: whether enough cards have room for the part, if it is the pod's first."""
-        amount, is_plain = part.amount, counts_milli_only(demand, part)
+        amount, is_plain = part.amount, demand.filter is ANY_CARD and part.counts_milli_only
         if is_plain and amount.milli == CARD_MILLI:
             return self._sum(UNUSED if part.needs_unused else IDLE, rows) >= np.array(part.count)
         if is_plain and part.count == 1 and not part.needs_unused:

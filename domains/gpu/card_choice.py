@@ -36,7 +36,7 @@ def described(
     demand, modes = demands.on(cards.node.mode) if demands else (None, frozenset())
     if held is not None:
         before, after, hold = cards.copy(), cards, held
-        before.give(pod.uid)
+        before.release(pod.uid)
         idle = idle_milli + pod.requests.get(CPU, 0), idle_milli
     elif demand is None or demand.is_counted:
         return ""

@@ -7,10 +7,11 @@ they cannot become inconsistent. Only if a fraction is added to a node without w
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from domains.gpu.cards import CARD_MILLI, NO_CARDS, NOTHING, WHOLE, Amount, Card, Mode, NodeCards, Use
-from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part, counts_milli_only
+from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part
 from domains.gpu.dialect import Choice
 from domains.gpu.hold import CONFIRMED, CardName, Hold
 from domains.gpu.node_lock import LOCKED
@@ -36,6 +37,7 @@ def most_free_first(fitting: Fitting) -> list[int]:
     return [-free for _, free in fitting]
 
 
+@lru_cache(maxsize=256)  # most decisions read the refusals of rows that were full before
 def too_little(resource: str) -> str:
     """Returns the refusal of a node whose cards have too little of the resource free."""
     return f"Insufficient {resource}"
@@ -150,7 +152,7 @@ class CardRow:
         else:
             self.renew()
 
-    def give(self, uid: str) -> None:
+    def release(self, uid: str) -> None:
         self.holds.pop(uid, None)
         self._uses.pop(uid, None)
         self.renew()
@@ -263,7 +265,7 @@ class CardRow:
         known = self._fitted
         if known is not None and known[0] is demand and known[1] is part and not taken:
             return known[2]
-        if taken or not counts_milli_only(demand, part):
+        if taken or demand.filter is not ANY_CARD or not part.counts_milli_only:
             found = self._fitting_by_card(demand, part, taken)
         else:
             milli, free = part.amount.milli, self.free
@@ -476,5 +478,5 @@ def _minus(total: Use, used: tuple[int, int, int]) -> Use:
     """Returns what is left, at least nothing: what pods hold can exceed a card that was replaced by a smaller one."""
     if used == NOTHING:
         return total
-    memory, cores, sharers = used
-    return Use(max(0, total.memory - memory), max(0, total.cores - cores), max(0, total.sharers - sharers))
+    memory, cores, sharers = total.memory - used[0], total.cores - used[1], total.sharers - used[2]
+    return Use(memory if memory > 0 else 0, cores if cores > 0 else 0, sharers if sharers > 0 else 0)

@@ -6,6 +6,7 @@ Pure values. An invalid demand is a value with a `problem`, with which pending p
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -63,7 +64,7 @@ def card_filter(
     return ANY_CARD
 
 
-class Part(msgspec.Struct, frozen=True):
+class Part(msgspec.Struct, frozen=True, dict=True):
     """What one container requests: the amount of each of `count` distinct cards."""
 
     count: int
@@ -76,6 +77,14 @@ class Part(msgspec.Struct, frozen=True):
     """Only cards that no pod uses."""
     needs_cores: bool = False
     """Only cards with some cores left, although it requests none."""
+
+    @cached_property
+    def counts_milli_only(self) -> bool:
+        """Whether any card that the demand accepts has room for the part, as the pod's first, where so many thousandths fit
+        (`Amount.of`). Whether a card must be unused, too, is not considered.
+        """
+        amount = self.amount
+        return amount.milli > 0 and amount.sharers <= 1 and not amount.cores and not self.needs_cores
 
 
 class GpuDemand(msgspec.Struct, frozen=True):
@@ -118,16 +127,6 @@ class GpuDemand(msgspec.Struct, frozen=True):
     def amount(self) -> Amount:
         """The amount of the first part."""
         return self.parts[0].amount
-
-
-def counts_milli_only(demand: GpuDemand, part: Part) -> bool:
-    """Reports whether cards have room for the part, as the pod's first, where so many thousandths fit (`Amount.of`).
-
-    Whether a card must be unused, too, is not considered.
-    """
-    amount = part.amount
-    is_plain = amount.milli and amount.sharers <= 1 and demand.filter is ANY_CARD
-    return bool(is_plain and not (amount.cores or part.needs_cores))
 
 
 def whole_cards(dialect: str, resource: str, count: int, problem: str = "") -> GpuDemand:

@@ -162,7 +162,7 @@ class GpuLedger:
         if row is not None:
             self._answers.pop(uid, None)
             self.locks.pod_keys.pop(uid, None)
-            self._rows[row].give(uid)
+            self._rows[row].release(uid)
             self._write(row)
 
     def set_node(self, row: int, node: Node | None) -> None:
@@ -304,8 +304,8 @@ class GpuLedger:
         answer = self.dialect(demand).answer(pod, demand, "", cards.node, chosen)
         return self.dialect(demand).hold(self._pods.bound(pod, answer), is_ours=True)
 
-    def confirmed_by(self, before: Pod, after: Pod) -> frozenset[str]:
-        """Returns the confusions that the newer version of a placed pod ends; none while its node is locked: that end is an event, too."""
+    def confusions_ended_by(self, before: Pod, after: Pod) -> frozenset[str]:
+        """Returns the confusions that end since the device plugin has allocated the pod's cards; none if the node is locked until later."""
         if self.reported.isdisjoint(after.annotations) and self.written.isdisjoint(after.annotations):
             return frozenset()
         old, new = self._pods.hold_of(before), self._pods.hold_of(after)

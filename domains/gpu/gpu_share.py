@@ -1,6 +1,7 @@
-"""GpuShare: Filter, Score and choice of GPU cards, by the node's sharing system and the policy of the profile.
+"""GpuShare: Filter and Score by GPU cards, and the choice of a pod's cards by the placement policy of the profile.
 
-What pods hold is in `GpuLedger`; this plugin reads its arrays, whole rows at a time.
+The mode of a node says which GPU sharing system it uses. `GpuLedger` has what pods hold; this plugin reads the ledger's arrays for
+many rows at a time, and single rows for a few.
 """
 
 from __future__ import annotations
@@ -69,31 +70,31 @@ GPUS_CONFIRMED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OT
 _UNSCHEDULABLE: Final = Code.UNSCHEDULABLE
 
 LOCK_MAX_S: Final = 60.0
-"""Timeout of PreBind: the writes of a lock, with their retries."""
+"""Timeout of PreBind, which writes the lock of a node, with retries."""
 NO_ARGS: Final[Mapping[str, Any]] = {}
 DESCRIBING_KINDS: Final = tuple({kind: None for dialect in DIALECTS for kind in dialect.reads_objects})
 """Kinds whose objects describe the cards of nodes."""
 
 _SHARED: Final = attrgetter("spec", "annotations", "labels", "held")
-"""What pods of a workload share, and all that a shape depends on."""
+"""The parts of a pod on which its shape depends. Pods of one workload share them."""
 NO_TRIAL: Final[Mapping[int, CardRow]] = {}
 _TRIAL_ROWS: StateKey[Mapping[int, CardRow]] = StateKey("GpuShare/rows with pods added or removed in a trial")
 
 
 class GpuShare:
-    """Filter and Score by the cards of a row; PreFilter refuses invalid demands."""
+    """Filters and scores nodes by their cards; PreFilter refuses pods with an invalid demand."""
 
     name = "GpuShare"
     view = "gpu"
     depends_on = Dependency.ROW
-    managed_resources = NOT_LISTED_BY_NODES
+    resources_ignored_by_fit = NOT_LISTED_BY_NODES
 
     def __init__(self, context: PluginContext, args: Mapping[str, Any] = NO_ARGS) -> None:
         """Raises PluginArgsError."""
         settings = gpu_settings(args)
         ledger = context.hold.register(GpuLedger(context.scheduler_names, context.objects))
         assert isinstance(ledger, GpuLedger), f"ledger {ledger.name} belongs to another plugin"
-        self._ledger = self.chooses_from = ledger
+        self._ledger = self.choice_ledger = ledger
         self._context = context
         self._locks: LockKeeper | None = None
         if context.node_locks is not None:
@@ -106,7 +107,7 @@ class GpuShare:
             else SIMPLE_POLICIES[settings.policy]()
         )
         self._scores_nodes = self.policy if isinstance(self.policy, Fragmentation) else None
-        """The policy, if it can score single nodes without arrays."""
+        """The policy if it can score single nodes without arrays, else None."""
         self._is_learning = settings.policy == Fragmentation.name and settings.typical is None
         self.traits = Traits(
             reads_objects=DESCRIBING_KINDS,
@@ -126,7 +127,9 @@ class GpuShare:
         return PreFilterResult(SUCCESS)
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """Returns uint8[rows]: refuses rows of other modes, with too little free, or whose plugin could confuse pods (I1)."""
+        """Returns uint8[rows]: 0, or the code of the refusal. Refuses rows of a mode that the pod cannot use, with too little free, or
+        where another pod waits for a device plugin that could give the cards of one pod to the other (I1).
+        """
         demands = self._ledger.demands(pod)
         if not demands:
             return np.zeros(len(rows), np.uint8)
@@ -143,11 +146,11 @@ class GpuShare:
         return codes
 
     def _code_on(self, cards: CardRow, demands: PodDemands) -> int:
-        """Returns the code of one node's cards, in Python numbers."""
+        """Returns the code of one node. Uses no arrays, which is faster if there are few nodes."""
         return self._code(cards.refusal(*demands.on(cards.node.mode)))
 
     def _codes(self, mode: Mode, rows: Rows, demands: PodDemands) -> Codes | int:
-        """Returns the code of each row of the mode, or one for all."""
+        """Returns the codes of rows that have this mode; a single code if it is the same for all."""
         demand = demands.by_mode.get(mode)
         if demand is None:
             return self._code(wrong_mode(mode, demands.on(mode)[0]))
@@ -174,11 +177,11 @@ class GpuShare:
         return self.reasons.code(_UNSCHEDULABLE, refusal) if refusal else 0
 
     def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
-        """Returns sensitivity to pods with GPUs; on rows without such pods, preemption cannot change this plugin's result."""
+        """Declares that removing a pod changes this plugin's result only if the pod holds GPUs: preemption tests no other rows."""
         return PodSensitivity((), self._ledger.is_used_by, self._ledger.arrays.is_held)
 
     def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
-        """Adds `other` to the overlay's row, on the cards that it holds or would get."""
+        """Adds `other` to the row of the trial, on the cards that it holds or would get."""
         if self._ledger.is_used_by(other):
             cards = _trial_row(cycle.state, self._ledger, row)
             hold = self._ledger.hold(other.uid, row) or self._expected_hold(other, cards, cycle.nodes, row)
@@ -188,11 +191,11 @@ class GpuShare:
 
     def remove_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
         if self._ledger.is_used_by(other):
-            _trial_row(cycle.state, self._ledger, row).give(other.uid)
+            _trial_row(cycle.state, self._ledger, row).release(other.uid)
         return SUCCESS
 
     def _expected_hold(self, other: Pod, cards: CardRow, nodes: NodeView, row: int) -> Hold | None:
-        """Returns the future hold of an unbound pod; None for a pod on a node, whose hold is only in the ledger."""
+        """Returns the cards that an unbound pod would get; None for a bound pod, because only the ledger knows its cards."""
         demands = self._ledger.demands(other)
         if other.node or not demands:
             return None
@@ -200,7 +203,7 @@ class GpuShare:
         return self._ledger.expected_hold(other, demand, cards, self._order(other, demand, cards, nodes, row))
 
     def _order(self, pod: Pod, demand: GpuDemand, cards: CardRow, nodes: NodeView, row: int) -> CardOrder:
-        """Returns the order in which the policy takes the row's cards, which may be those of an overlay."""
+        """Returns the order in which the policy takes cards of the row. `cards`: the row's cards, or their copy in a trial."""
         return self.policy.order(ChosenNode(self._ledger.arrays, cards, nodes, row), demand, pod)
 
     # -- scoring ---------------------------------------------------------------------------------------------------
@@ -210,7 +213,7 @@ class GpuShare:
         return SUCCESS if is_scored else SKIP
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
-        """Returns int64[rows], 0..100, by the policy; 0 where the demand does not fit."""
+        """Returns int64[rows], 0..100, computed by the policy; 0 for rows where the demand does not fit."""
         demands, cpu_milli = self._ledger.demands(pod), pod.requests.get(CPU, 0)
         if not demands:
             if not self.policy.scores_all_pods:
@@ -227,7 +230,7 @@ class GpuShare:
         return scores
 
     def _score_on(self, policy: Fragmentation, nodes: NodeView, row: int, demands: PodDemands, cpu_milli: int) -> int:
-        """Returns the score of one row, in Python numbers."""
+        """Returns the score of one row. Uses no arrays, which is faster if there are few rows."""
         cards = self._ledger.cards(row)
         demand = demands.by_mode.get(cards.node.mode)
         if demand is None or demand.is_counted:
@@ -235,7 +238,7 @@ class GpuShare:
         return policy.score_on(ChosenNode(self._ledger.arrays, cards, nodes, row), demand, cpu_milli)
 
     def fragments(self, nodes: NodeView, rows: Rows, typical: Typical | None = None) -> Float64:
-        """Returns float64[rows]: idle thousandths that typical pods could not use, by default `typical()`."""
+        """Returns float64[rows]: idle thousandths of cards that typical pods could not use. `typical`: None for those of `typical()`."""
         candidates = self._candidates(nodes, rows)
         found = Fragments(self.typical() if typical is None else typical, self._ledger.arrays.models)
         return found.of(candidates.left, candidates.cpu_milli, candidates.models)
@@ -244,12 +247,15 @@ class GpuShare:
         return Candidates(self._ledger.arrays, rows, nodes)
 
     def choose(self, cycle: CycleView, pod: Pod, row: int) -> tuple[int, ...] | None:
-        """Returns the cards that the policy takes, for which `score` was computed; None if the demand does not fit. Counts the pod
-        for the typical pods."""
+        """Returns the positions of the cards for the pod, chosen as `score` assumed; None if it does not fit or takes no cards.
+
+        Also counts the pod in the mix from which typical pods are learned.
+        """
         found = self._ledger.choose(pod, row, lambda demand, cards: self._order(pod, demand, cards, cycle.nodes, row))
-        if self._is_learning:  # last: the choice is by the typical pods of the score
+        if self._is_learning:  # after the choice, which must use the same typical pods as the score
             demands, cards = self._ledger.demands(pod), self._ledger.cards(row).node
             demand = demands.on(cards.mode)[0] if demands else None
+            # A demand of GPU memory is converted to a share of the node's largest card.
             is_memory = demand is not None and demand.amount.memory
             memory = max((card.memory for card in cards.cards), default=0) if is_memory else 0
             self.mix.placed(shape_of(demand, pod.requests.get(CPU, 0), memory), self._waiting)
@@ -258,11 +264,11 @@ class GpuShare:
     # -- typical pods ----------------------------------------------------------------------------------------------
 
     def _running(self) -> Iterator[PodShape]:
-        """Yields the shapes of the pods that hold GPUs. Amounts of memory are left out: the card is not known here."""
+        """Yields the shapes of the pods that hold GPUs. Skips requests of GPU memory: their share of a card is not known here."""
         return self._shapes(self._context.hold.pods())
 
     def typical(self) -> Typical:
-        """Returns the typical pods against which fragments are shown: those of the policy's scores, if it has any."""
+        """Returns the typical pods for which views show fragments. If the policy scores by typical pods, they are the same ones."""
         return self.mix.shown(self._waiting)
 
     def _waiting(self) -> Iterator[PodShape]:
@@ -270,7 +276,7 @@ class GpuShare:
         return self._shapes(self._context.pending())
 
     def _shapes(self, pods: Iterable[Pod]) -> Iterator[PodShape]:
-        """Reads only one of the pods that share all that a shape depends on, as those of a workload do: thousands may wait."""
+        """Yields the shapes of these pods. Each shape is computed once per workload, since thousands of its pods may be pending."""
         known: dict[tuple[int, ...], PodShape | None] = {}
         for pod in pods:
             key = tuple(map(id, _SHARED(pod)))
@@ -285,15 +291,15 @@ class GpuShare:
         return shape_of(demands.first, pod.requests.get(CPU, 0)) if demands else None
 
     def export_state(self) -> object:
-        """See `framework.introspection.StateExportPlugin`: the learned typical pods."""
+        """Exports the learned typical pods; see `framework.introspection.StateExportPlugin`."""
         return self.mix.typical
 
     def import_state(self, handed: object) -> None:
-        assert isinstance(handed, tuple), "the export of another GpuShare"
+        assert isinstance(handed, tuple), "the state must be exported by GpuShare"
         self.mix.adopt(handed)
 
     def takes_at_most(self, pod: Pod, rows: Rows) -> Mapping[str, Int64]:
-        """See `framework.introspection.RoomPlugin`: the largest amounts that would fit, by the name that the pod requests."""
+        """Returns resource that the pod requests -> int64[rows]: the largest amount that fits; see `introspection.RoomPlugin`."""
         demands = self._ledger.demands(pod)
         if not demands or demands.problem:
             return {}
@@ -319,7 +325,7 @@ class GpuShare:
         return lambda: make(snapshot)
 
     def describe(self, pod: Pod, row: int) -> str:
-        """See `framework.introspection.ExplainPlugin`: why these cards, and what is free before and after."""
+        """Returns why the pod gets these cards, and what is free before and after; see `framework.introspection.ExplainPlugin`."""
         from domains.gpu.card_choice import described
 
         nodes = self._context.nodes
@@ -330,13 +336,13 @@ class GpuShare:
         )
 
     def remarks_of_pod(self, pod: Pod) -> Sequence[str]:
-        """See `framework.introspection.RemarkPlugin`: annotations that only a binding may carry are ignored on a pending pod."""
-        forged = sorted(self._ledger.written.intersection(pod.annotations)) if pod.annotations else ()
-        if not forged:
+        """Returns a remark about GPU annotations of a pending pod that are ignored; see `framework.introspection.RemarkPlugin`."""
+        ignored = sorted(self._ledger.written.intersection(pod.annotations)) if pod.annotations else ()
+        if not ignored:
             return ()
-        names, those = ("annotation", "it") if len(forged) == 1 else ("annotations", "them")
+        names, those = ("annotation", "it") if len(ignored) == 1 else ("annotations", "them")
         return (
-            f"{names} {', '.join(forged)}: ignored, because only a scheduler may write {those}, when it binds the pod; remove {those}",
+            f"{names} {', '.join(ignored)}: ignored, because only a scheduler may write {those}, when it binds the pod; remove {those}",
         )
 
     def remarks_of_node(self, node: Node) -> Sequence[str]:
@@ -346,9 +352,9 @@ class GpuShare:
     # -- locks of nodes ------------------------------------------------------------------------------------------------
 
     def pre_bind_pre_flight(self, cycle: CycleView, pod: Pod, node: str) -> Status:
-        """Returns Skip unless the node's device plugin finds the pod by the node's lock."""
+        """Returns Skip unless the pod needs the node's lock. Some device plugins use the lock to find the pod that they allocate for."""
         key = self._ledger.lock_key(node) if self._locks is not None else None
-        return SUCCESS if key is not None and key.is_taken and self._ledger.demands(pod) else SKIP
+        return SUCCESS if key is not None and key.is_written_before_bind and self._ledger.demands(pod) else SKIP
 
     async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
         """Takes the node's lock for the pod."""
@@ -358,7 +364,7 @@ class GpuShare:
         return await self._locks.take(pod, node, key.annotation)
 
     async def run(self, ports: BackgroundPorts) -> None:
-        """Removes abandoned node locks, until cancelled."""
+        """Removes abandoned node locks until it is cancelled."""
         if self._locks is None:
             await asyncio.Event().wait()
         else:
@@ -367,7 +373,7 @@ class GpuShare:
     # -- signature and queueing hints --------------------------------------------------------------------------------
 
     def sign(self, pod: Pod) -> Hashable:
-        """Signs the demands; the CPU and the version of the typical pods, too, if scores depend on them."""
+        """Returns the identifier of the pod's demands. If all pods are scored, also returns its CPU and the version of the typical pods."""
         number = self._ledger.demands(pod).number
         return (number, pod.requests.get(CPU, 0), self.mix.version) if self.policy.scores_all_pods else number
 
@@ -388,22 +394,22 @@ class GpuShare:
         return Hint.QUEUE if isinstance(old, Pod) and self._ledger.is_used_by(old) else Hint.SKIP
 
     def _after_confirmation(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """Queues the pod if another pod's hold was confirmed that a device plugin could confuse with this one."""
+        """Queues one pod if another pod's cards were confirmed, and the device plugin could have confused that pod with this one."""
         if not isinstance(old, Pod) or not isinstance(new, Pod):
             return Hint.SKIP
-        ended = self._ledger.confirmed_by(old, new)
+        ended = self._ledger.confusions_ended_by(old, new)
         demands = self._ledger.demands(pod).by_mode.values() if ended else ()
         return Hint.QUEUE_ONE if any(not ended.isdisjoint(demand.confusions) for demand in demands) else Hint.SKIP
 
     def _after_pending_pod_delete(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """Queues one pod if the deleted one may have been queued for a node whose device plugin serves one pod at a time."""
+        """Queues one pod in place of the deleted one, which may have been queued for a node that serves one pod at a time."""
         has_waited = isinstance(old, Pod) and any(
             demand.confusions for demand in self._ledger.demands(old).by_mode.values()
         )
         return Hint.QUEUE_ONE if has_waited else Hint.SKIP
 
     def _after_node_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """Queues the pod if a node with GPUs is new, publishes other cards or another mode, or has no lock any more."""
+        """Queues the pod if a node with GPUs was added, publishes other cards or another mode, or was unlocked."""
         if not isinstance(new, Node):
             return Hint.SKIP
         before = old if isinstance(old, Node) else None
@@ -412,7 +418,7 @@ class GpuShare:
         return Hint.QUEUE_ONE if before is not None and self._is_unlocked(pod, before, new) else Hint.SKIP
 
     def _is_unlocked(self, pod: Pod, before: Node, after: Node) -> bool:
-        """Reports whether the lock of a node ended."""
+        """Reports whether the node's lock was removed and the pod could wait for that."""
         if not self._ledger.locks.text(before) or self._ledger.locks.text(after):
             return False
         return any(demand.confusions for demand in self._ledger.demands(pod).by_mode.values())
@@ -425,7 +431,7 @@ class GpuShare:
 
 
 def _trial_row(state: CycleState, ledger: GpuLedger, row: int) -> CardRow:
-    """Returns a copy of a row's cards for the overlay. Always copies, since the cycle state is copied shallowly."""
+    """Returns a copy of a row's cards, to be changed in a trial. Copies at each call, because copies of the cycle state are shallow."""
     before = state.find(_TRIAL_ROWS) or {}
     cards = (before.get(row) or ledger.cards(row)).copy()
     state.write(_TRIAL_ROWS, {**before, row: cards})

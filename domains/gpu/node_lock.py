@@ -23,7 +23,7 @@ class NodeLockKey(msgspec.Struct, frozen=True):
     """The lock of the nodes of one mode."""
 
     annotation: str
-    is_taken: bool
+    is_written_before_bind: bool
     """This program takes it before it binds a pod. False: only other schedulers do."""
     held_while: frozenset[str] = frozenset()
     """Texts of `Hold.awaits`: a pod with one of these uses the lock that names it."""

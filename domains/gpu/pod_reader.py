@@ -15,6 +15,7 @@ from domains.gpu.dialect import Dialect
 from domains.gpu.dialects import NO_DEMANDS, PodDemands, all_keys, demands_of, gpu_keys
 from domains.gpu.hold import Hold
 from multisched.model.objects import Pod
+from multisched.model.version import NO_VERSION
 
 DEMANDS_MAX: Final = 1024
 """Maximum number of cached demands, kinds of pods, and their holds: one attempt reads them several times."""
@@ -32,8 +33,9 @@ class PodReader:
         self._by_name = {one.name: one for one in dialects}
         self._demands: dict[tuple[int, int, int], tuple[Pod, PodDemands]] = {}
         """Ids of spec, annotations and labels -> a pod with these, and its demands."""
-        self._latest: tuple[Pod | None, PodDemands] = None, NO_DEMANDS
-        """The latest pod and its demands: the steps of a decision read them repeatedly, also for other pods of the class."""
+        self._latest, self._latest_demands = Pod("", "", "", NO_VERSION), NO_DEMANDS
+        """The latest pod and its demands: the steps of a decision read them repeatedly, also for other pods of the class, which have
+        the same objects of all that a demand is read from."""
         self._numbers: dict[Hashable, int] = {}
         self._given = 0
         self._answered: dict[Hashable, tuple[Pod, Hold | None]] = {}
@@ -41,11 +43,15 @@ class PodReader:
 
     def demands(self, pod: Pod) -> PodDemands:
         """Returns the pod's demand in each mode of nodes; false if it requests no GPU."""
-        latest, found = self._latest
-        if pod is latest or (latest is not None and _have_all_in_common(pod, latest)):
-            return found
-        self._latest = pod, self._demands_of(pod)
-        return self._latest[1]
+        latest = self._latest
+        if not (
+            pod.spec is latest.spec
+            and pod.annotations is latest.annotations
+            and pod.labels is latest.labels
+            and pod.held is latest.held
+        ):
+            self._latest, self._latest_demands = pod, self._demands_of(pod)
+        return self._latest_demands
 
     def _demands_of(self, pod: Pod) -> PodDemands:
         key = id(pod.spec), id(pod.annotations), id(pod.labels)
@@ -113,13 +119,3 @@ class PodReader:
         """Returns the pod as it will be once it is bound with these annotations."""
         own = {key: text for key, text in pod.annotations.items() if key not in self._written}
         return msgspec.structs.replace(pod, annotations={**own, **answer})
-
-
-def _have_all_in_common(one: Pod, other: Pod) -> bool:
-    """Reports whether the pods share all that a demand is read from."""
-    return (
-        one.spec is other.spec
-        and one.annotations is other.annotations
-        and one.labels is other.labels
-        and one.held is other.held is None
-    )

@@ -1,7 +1,7 @@
 """The command line: reads arguments and configuration, then calls the composition root or prints.
 
-Uses the exit codes of `options.ExitCode`. A subcommand imports only what it needs: `version` and completion respond at
-once, `run` never loads the embedded cluster. Errors that a user can cause are sentences, not tracebacks.
+The exit codes are those of `options.ExitCode`. A subcommand imports only what it needs, so that `version` and completion respond
+quickly, and `run` does not load the embedded cluster. Errors that a user can cause are printed as sentences, without a traceback.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ app = typer.Typer(
 )
 config_app = typer.Typer(name="config", help="Check and print configuration.", no_args_is_help=True)
 plugins_app = typer.Typer(name="plugins", help="Show which plugins a profile can enable.", no_args_is_help=True)
-repair_app = typer.Typer(name="repair", help="Move pods off nodes that will be too full.", no_args_is_help=True)
+repair_app = typer.Typer(
+    name="repair", help="Move pods away from nodes with too high predicted peaks.", no_args_is_help=True
+)
 explain_app = typer.Typer(name="explain", invoke_without_command=True)
 on_demand.add_typer(config_app)
 on_demand.add_typer(explain_app)
@@ -73,7 +75,9 @@ on_demand.add_typer(repair_app)
 
 Identity = Annotated[
     str | None,
-    typer.Option(help="Unique name of this process. Default: POD_NAME, else host, process ID and random digits."),
+    typer.Option(
+        help="Unique name of this process. Default: $POD_NAME; if unset, host name, process ID and random digits."
+    ),
 ]
 ConvertOutput = Annotated[
     str,
@@ -96,7 +100,9 @@ def _print_version(is_asked: bool) -> None:
 @app.callback()
 def _of_all(
     ctx: typer.Context,
-    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig, as after the command.")] = None,
+    context: Annotated[
+        str | None, typer.Option(help="Context of the kubeconfig. Can also be given after the command.")
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
@@ -118,16 +124,19 @@ def run(
     context: Context = None,
     config: ConfigFile = None,
     identity: Identity = None,
-    log_level: Annotated[LogLevel | None, typer.Option(help="Default: as configured, else info.")] = None,
+    log_level: Annotated[
+        LogLevel | None, typer.Option(help="Lowest level that is logged. Default: as configured, else info.")
+    ] = None,
     log_format: Annotated[
-        LogFormat | None, typer.Option(help="Default: as configured, else text on a terminal, json elsewhere.")
+        LogFormat | None,
+        typer.Option(help="Format of log lines. Default: as configured, else text on a terminal and json elsewhere."),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="Port of the HTTP server; 0: any free one. Default: as configured."),
+        typer.Option(min=0, max=65535, help="Port of the HTTP server; 0: any free port. Default: as configured."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Decide and log what would be bound; write nothing, not even a Lease.")
+        bool, typer.Option("--dry-run", help="Log which pods would be bound; write nothing, not even a Lease.")
     ] = False,
 ) -> None:
     """Schedule pods on a cluster until SIGTERM."""
@@ -147,23 +156,26 @@ def run(
 
 @on_demand.command()
 def demo(
-    once: Annotated[bool, typer.Option("--once", help="End when every feasible pod is bound.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Exit as soon as every feasible pod is bound.")] = False,
     output: Annotated[DemoOutput, typer.Option("--output", "-o", help="Format of the result.")] = DemoOutput.TABLE,
-    nodes: Annotated[int, typer.Option(min=3, max=NODES_MAX, help="Work, GPU and virtual nodes together.")] = 300,
+    nodes: Annotated[
+        int, typer.Option(min=3, max=NODES_MAX, help="Number of nodes, including GPU and virtual nodes.")
+    ] = 300,
     job_pods: Annotated[
-        int | None, typer.Option(min=0, max=100_000, help="Pods of the burst of jobs. Default: 10 for 3 nodes.")
+        int | None,
+        typer.Option(min=0, max=100_000, help="Number of job pods created at once. Default: 10 for every 3 nodes."),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="Port of the HTTP server. Default: 10260 if free; 0: any free one."),
+        typer.Option(min=0, max=65535, help="Port of the HTTP server; 0: any free port. Default: 10260 if it is free."),
     ] = None,
     kubeconfig: Annotated[
-        Path | None, typer.Option(help="Where to write the kubeconfig. Default: a temporary folder.", dir_okay=False)
+        Path | None, typer.Option(help="File for the kubeconfig. Default: one in a temporary folder.", dir_okay=False)
     ] = None,
     config: ConfigFile = None,
     seed: Annotated[int, typer.Option(help="Seed of all random decisions.")] = 0,
 ) -> None:
-    """Try it without a cluster: embedded API server, fake nodes, three domains, a mixed workload."""
+    """Try multisched without a cluster: with an embedded API server, fake nodes, three domains and a mixed workload."""
 
     def start() -> Awaitable[int]:
         from multisched import app as root
@@ -191,27 +203,29 @@ def demo(
 
 @on_demand.command()
 def cluster(
-    kubeconfig: Annotated[Path, typer.Option(help="Where to write the file for kubectl.", dir_okay=False)],
+    kubeconfig: Annotated[Path, typer.Option(help="File for the kubeconfig.", dir_okay=False)],
     nodes: Annotated[int, typer.Option(min=0, max=NODES_MAX, help="Fake nodes to start with.")] = 0,
     gpu_nodes: Annotated[
         list[str] | None,
         typer.Option(
             metavar="MODE=N",
-            help="N more nodes with eight GPUs shared by this system, for instance hami=2. Repeatable.",
+            help="Add N nodes with eight GPUs that this sharing system manages, for instance hami=2. Repeatable.",
         ),
     ] = None,
     gpu_plugin_delay: Annotated[
-        float, typer.Option(metavar="S", min=0, max=600, help="Seconds in which a GPU device plugin answers.")
+        float, typer.Option(metavar="S", min=0, max=600, help="Seconds that a GPU device plugin takes to answer.")
     ] = 0.0,
     virtual: Annotated[
         int,
-        typer.Option(metavar="N", min=0, max=NODES_MAX, help="N more virtual nodes, with sandboxes of one provider."),
+        typer.Option(
+            metavar="N", min=0, max=NODES_MAX, help="Add N virtual nodes, on which one provider runs sandboxes."
+        ),
     ] = 0,
     provider: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Setting of that provider, for instance perSecond=20. Repeatable."),
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the API server; 0: any free port.")] = 0,
     until_input_ends: Annotated[bool, typer.Option("--until-input-ends", hidden=True)] = False,
 ) -> None:
     """Run the embedded Kubernetes API server with fake nodes, for kubectl and for tests."""
@@ -243,12 +257,14 @@ def cluster(
 def kubelets(
     kubeconfig: Annotated[Path, typer.Option(help="Cluster whose nodes are simulated.", exists=True, dir_okay=False)],
     context: Context = None,
-    stages: Annotated[Path | None, typer.Option(help="Stage documents. Default: built in.", dir_okay=False)] = None,
+    stages: Annotated[
+        Path | None, typer.Option(help="File of Stage documents. Default: built-in stages.", dir_okay=False)
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of all random decisions.")] = 0,
 ) -> None:
     """Act as the kubelets of a cluster's nodes, so that pods run and Jobs finish, and as a provisioner of volumes.
 
-    Claims of storage classes with the provisioner disk.multisched.io get volumes, which store no data.
+    PersistentVolumeClaims whose StorageClass has the provisioner disk.multisched.io get volumes, which store no data.
     """
 
     def start() -> Awaitable[int]:
@@ -265,10 +281,12 @@ def simulate(
     output: Annotated[
         SimulateOutput, typer.Option("--output", "-o", help="Format of the result.")
     ] = SimulateOutput.TABLE,
-    jobs: Annotated[int | None, typer.Option(min=1, max=64, help="Processes. Default: one per CPU.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, max=64, help="Number of processes. Default: one per CPU.")] = None,
     events: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="File for the log of events, one JSON object a line (gpuTide, jobDay)."),
+        typer.Option(
+            dir_okay=False, help="File for the event log, one JSON object per line (kinds gpuTide and jobDay)."
+        ),
     ] = None,
 ) -> None:
     """Place recorded services with the real scheduler, in virtual time, and compare policies."""
@@ -296,7 +314,9 @@ def queue(
     domain: Annotated[str | None, typer.Option(help="Only this domain.")] = None,
     limit: Annotated[
         int | None,
-        typer.Option(min=0, max=5000, help="Pods, the longest waiting first. Default: 20 on a terminal, else 100."),
+        typer.Option(
+            min=0, max=5000, help="Number of pods, the longest waiting first. Default: 20 on a terminal, else 100."
+        ),
     ] = None,
     output: Format = Output.TABLE,
 ) -> Iterator[str]:
@@ -313,8 +333,12 @@ def explain(
     options: SourceOptions,
     ctx: typer.Context,
     what_if: Annotated[bool, typer.Option("--what-if", help="Show where the pods of -f would be placed now.")] = False,
-    file: Annotated[Path | None, typer.Option("--file", "-f", help="Pods and workloads; - for standard input.")] = None,
-    replicas: Annotated[int, typer.Option(min=1, max=1000, help="Number of each, placed one after the other.")] = 1,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="File of pods and workloads; - for standard input.")
+    ] = None,
+    replicas: Annotated[
+        int, typer.Option(min=1, max=1000, help="Number of copies of each pod, placed one after the other.")
+    ] = 1,
     output: Format = Output.TABLE,
 ) -> str | None:
     """Show what happened to a pod and why, or where pods would be placed. Nothing is written."""
@@ -333,7 +357,9 @@ def explain(
 @query_command(SourceOptions)
 def explain_pod(
     options: SourceOptions,
-    name: Annotated[str, typer.Argument(metavar="NAMESPACE/NAME", help="The pod; without a namespace, in default.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAMESPACE/NAME", help="The pod; without a namespace, it is in default.")
+    ],
     node: Annotated[str | None, typer.Option(help="Show why this node was not chosen.")] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Show which single change would make it fit.")] = False,
     output: Format = Output.TABLE,
@@ -353,20 +379,22 @@ def verify(
     context: Context = None,
     snapshot: Annotated[
         Path | None,
-        typer.Option(help=f"Judge this output of {DUMP_COMMAND}; - for standard input."),
+        typer.Option(help=f"Check this output of {DUMP_COMMAND} instead of a cluster; - for standard input."),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", help="multisched's configuration: judges domains too.", dir_okay=False)
+        Path | None,
+        typer.Option("--config", help="multisched's configuration; adds the rules about domains.", dir_okay=False),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Also fail for pods that may have been right when they were placed.")
+        bool,
+        typer.Option("--strict", help="Exit with an error also for pods that may have complied when they were placed."),
     ] = False,
     names_all: Annotated[
-        bool, typer.Option("--all", help="One row per pod, also for the same rule and reason.")
+        bool, typer.Option("--all", help="Print one row per pod, even for pods with the same rule and reason.")
     ] = False,
     output: Format = Output.TABLE,
 ) -> None:
-    """List every running pod that violates a required rule, whichever scheduler placed it. Nothing is written."""
+    """List all running pods that violate a required rule, including pods of other schedulers. Nothing is written."""
     from multisched.cli import verify as cli_verify
     from multisched.config.domains import judged_domains
 
@@ -391,7 +419,7 @@ def verify(
 
 @config_app.command()
 def validate(file: Annotated[Path, typer.Argument(help="The configuration file.")]) -> None:
-    """Report everything that is wrong in a file, and which settings in it have no effect."""
+    """Report all errors in a configuration file, and settings that have no effect."""
     from multisched.config.profile import notes_on
 
     configuration = _configuration(file)
@@ -399,18 +427,19 @@ def validate(file: Annotated[Path, typer.Argument(help="The configuration file."
     for note in (*configuration.server.tls.notes(), *of_domains):
         _show(f"{file}: {note}")
     names = ", ".join(f"{d.name} ({', '.join(d.scheduler_names)})" for d in configuration.domains)
-    typer.echo(f"{file}: good; domains: {names}")
+    typer.echo(f"{file}: valid; domains: {names}")
 
 
 @config_app.command("diff")
 @query_command(ServerOptions)
 def config_diff(
     options: ServerOptions,
-    file: Annotated[Path | None, typer.Argument(help="Default: the file that the program follows.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="The file to compare. Default: the file that the running program uses.")
+    ] = None,
     output: Format = Output.TABLE,
 ) -> str:
-    """Compare a file with the configuration in force in a running multisched: what would apply at once, and what needs
-    a restart.
+    """Compare a file with the configuration of a running multisched: which changes would apply at once, and which need a restart.
 
     Exits with 1 if they differ.
     """
@@ -441,10 +470,10 @@ def convert(
     file: Annotated[Path, typer.Argument(help="A KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1).")],
     output: ConvertOutput = "yaml",
     strict: Annotated[
-        bool, typer.Option("--strict", help="Fail, and write nothing, if anything of the file is not carried over.")
+        bool, typer.Option("--strict", help="Fail, and write nothing, if any setting cannot be converted.")
     ] = False,
 ) -> None:
-    """Convert kube-scheduler's configuration into ours, and list what cannot be carried over."""
+    """Convert a configuration of kube-scheduler to one of multisched, and list the settings that cannot be converted."""
     from multisched.cli import convert as cli_convert
     from multisched.config.document import ConfigError
 
@@ -470,7 +499,7 @@ def repair_plan(
     threshold: Annotated[
         list[str] | None,
         typer.Option(
-            help="Percent of capacity that no predicted peak may exceed: DIMENSION=PERCENT, or PERCENT for all. "
+            help="Highest allowed predicted peak in percent of capacity: DIMENSION=PERCENT, or PERCENT for all dimensions. "
             "Default: as configured, else 100.",
             metavar="log=90",
         ),
@@ -478,15 +507,20 @@ def repair_plan(
     moves: Annotated[
         int | None, typer.Option(min=0, max=10_000, help="Maximum number of moves. Default: as configured.")
     ] = None,
-    moves_per_node: Annotated[int | None, typer.Option(min=0, max=10_000, help="Maximum from or to one node.")] = None,
-    moves_per_service: Annotated[int | None, typer.Option(min=0, max=10_000, help="Maximum of one service.")] = None,
-    domain: Annotated[str, typer.Option(help="Needed where several domains can be repaired.")] = "",
+    moves_per_node: Annotated[
+        int | None, typer.Option(min=0, max=10_000, help="Maximum number of moves from or to one node.")
+    ] = None,
+    moves_per_service: Annotated[
+        int | None, typer.Option(min=0, max=10_000, help="Maximum number of moved pods of one service.")
+    ] = None,
+    domain: Annotated[str, typer.Option(help="The domain; required if several domains can be repaired.")] = "",
     apply: Annotated[
-        bool, typer.Option("--apply", help="Let the running process execute exactly this plan, inside its window.")
+        bool,
+        typer.Option("--apply", help="Let the running process execute exactly this plan, within its repair window."),
     ] = False,
     output: Format = Output.TABLE,
 ) -> str | Iterator[str]:
-    """Show the fewest moves that bring every node's predicted peak below its threshold; --apply executes them."""
+    """Show the fewest moves after which no node's predicted peak exceeds the threshold; --apply executes them."""
     from multisched.cli import repair
 
     question = repair.request_of(
@@ -499,10 +533,10 @@ def repair_plan(
 @query_command(ServerOptions)
 def repair_status(
     options: ServerOptions,
-    domain: Annotated[str, typer.Option(help="Needed where several domains can be repaired.")] = "",
+    domain: Annotated[str, typer.Option(help="The domain; required if several domains can be repaired.")] = "",
     output: Format = Output.TABLE,
 ) -> str:
-    """Show the window, the run in progress, and what is left of the budget."""
+    """Show the repair window, the repair in progress, and the remaining budget of moves."""
     from multisched.cli import repair
 
     return repair.status(options.running(), domain, output.value)
@@ -510,7 +544,7 @@ def repair_status(
 
 @plugins_app.command("list")
 def list_plugins(config: ConfigFile = None, output: Format = Output.TABLE) -> None:
-    """List the plugins that a profile can name, and those that the configuration adds."""
+    """List the built-in plugins that a profile can name, and the plugins that the configuration adds."""
     from multisched.cli import plugins
 
     _show(plugins.show(_configuration(config), output.value))

@@ -1,4 +1,4 @@
-"""`multisched config convert`: reads a KubeSchedulerConfiguration, prints or writes ours, and lists what was not carried over."""
+"""`multisched config convert`: converts a KubeSchedulerConfiguration, and lists what could not be converted."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ WIDTH: Final = 118
 
 
 class Dumper(yaml.SafeDumper):
-    """Writes every value in full, because a configuration with aliases is refused."""
+    """Writes repeated values in full instead of YAML aliases, because multisched refuses a configuration with aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        """Indents list items under their key, as in all our files."""
+        """Indents list items under their key, as in the other files of this project."""
         super().increase_indent(flow, False)
 
 
@@ -35,13 +35,13 @@ def load(file: Path) -> Conversion:
 
 
 def as_yaml(conversion: Conversion, source: str) -> str:
-    """Returns our configuration as a file that begins with a list of what was not carried over."""
+    """Returns the MultischedConfiguration as YAML. It begins with comments that list what differs or could not be converted."""
     body = yaml.dump(conversion.data, Dumper=Dumper, sort_keys=False, default_flow_style=None, width=WIDTH)
     return "\n".join([*_header(conversion, source), body])
 
 
 def as_json(conversion: Conversion) -> str:
-    """Returns one document with the configuration and the findings."""
+    """Returns a JSON document with the MultischedConfiguration and the findings."""
     found = [finding.as_data() for finding in conversion.findings]
     return as_document({"configuration": conversion.data, "findings": found}, "json") + "\n"
 
@@ -50,7 +50,7 @@ def _header(conversion: Conversion, source: str) -> Iterator[str]:
     yield from comment(f"Converted from {source} by `multisched config convert`.", "# ")
     findings = list(conversion.findings)
     if findings:
-        yield "# What is different, or could not be carried over:"
+        yield "# What differs, or could not be converted:"
     for finding in findings:
         yield from comment(_line(finding), "#   ")
 
@@ -60,6 +60,6 @@ def _line(finding: Finding) -> str:
 
 
 def comment(text: str, lead: str) -> list[str]:
-    """Returns wrapped comment lines; whatever the text contains stays within the comment."""
+    """Returns the text as wrapped comment lines. Line breaks and control characters in it cannot end the comment."""
     plain = " ".join(escaped(text).split())
     return textwrap.wrap(plain, WIDTH, initial_indent=lead, subsequent_indent=lead + "  ", break_on_hyphens=False)

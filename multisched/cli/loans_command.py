@@ -10,7 +10,7 @@ from multisched.cli.options import Format, Output
 from multisched.cli.query_commands import SourceOptions, query_command
 
 loans_app = typer.Typer(
-    name="loans", help="Show what domains lend to each other, what borrowers hold of it, and what they must give back."
+    name="loans", help="Show what domains lend to each other, what borrowers use of it, and what they must return."
 )
 
 VIEW: Final = "loans"
@@ -23,13 +23,15 @@ UNITS: Final = {"cpuMilli": 1_000, "memoryBytes": 2**30}
 @query_command(SourceOptions)
 def loans(
     options: SourceOptions,
-    domain: Annotated[str | None, typer.Option(help="The domain that borrows, if several do.")] = None,
+    domain: Annotated[
+        str | None, typer.Option(help="The borrowing domain; required if several domains borrow.")
+    ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Show at most this many nodes and pods; 200 without it.")
+        int | None, typer.Option(min=1, help="Maximum number of nodes, and of pods. Default: 200.")
     ] = None,
     output: Format = Output.TABLE,
 ) -> str:
-    """Show each loan of a borrowing domain, the nodes where its pods are on loan, and pods that have a notice to give capacity back."""
+    """Show each loan of a borrowing domain, the nodes on which its pods use lent capacity, and pods that have a notice of eviction."""
     from multisched.cli.views import document_of
     from multisched.framework.views import ViewQuery
     from multisched.observe.tables import as_document

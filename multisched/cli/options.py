@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SERVER_VARIABLE: Final = "MULTISCHED_SERVER"
 """Environment variable that names a server if no option does."""
-NOT_STRICT = "nothing is written: the lines above list what is not carried over; without --strict the rest is written"
+NOT_STRICT = "nothing is written: the lines above list what is not converted; without --strict the rest is written"
 
 
 class Output(Enum):
@@ -35,36 +35,41 @@ class Output(Enum):
 
 Kubeconfig = Annotated[
     Path | None,
-    typer.Option(help="Kubeconfig file. Default: the pod's service account, else the user's own.", dir_okay=False),
+    typer.Option(
+        help="Kubeconfig file. Default: the service account of the pod; outside a pod, the kubeconfig of the user.",
+        dir_okay=False,
+    ),
 ]
-Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig. Default: its current one.")]
+Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig. Default: its current context.")]
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="Configuration file. Default: three domains with the defaults.")
+    Path | None, typer.Option("--config", help="Configuration file. Default: the three built-in domains.")
 ]
 Format = Annotated[Output, typer.Option("--output", "-o", help="Output format.")]
 ServerUrl = Annotated[
     str | None,
     typer.Option(
-        help=f"Base URL of a running multisched. Default: in the cluster that --context or --kubeconfig names, else"
-        f" {SERVER_VARIABLE}, else {DEFAULT_SERVER}.",
+        help=f"Base URL of a running multisched. Default: the multisched in the cluster of --context or --kubeconfig; without"
+        f" them, {SERVER_VARIABLE}; if that is unset, {DEFAULT_SERVER}.",
     ),
 ]
 TokenKubeconfig = Annotated[
     Path | None,
     typer.Option(
-        help="Query the multisched in its cluster with its token; with --server only its token is used.",
+        help="Ask the multisched in the cluster of this kubeconfig, with its token. With --server, only its token is used.",
         exists=True,
         dir_okay=False,
     ),
 ]
 TokenContext = Annotated[
-    str | None, typer.Option(help="Context of the kubeconfig; alone: of the user's own. Default: its current one.")
+    str | None, typer.Option(help="Context of --kubeconfig, or of the user's kubeconfig. Default: its current context.")
 ]
 DEPLOYED_IN: Final = "multisched-system"
 DeployedIn = Annotated[str, typer.Option("--namespace", help="Namespace in which multisched is deployed.")]
 TlsServerName = Annotated[
     str | None,
-    typer.Option(help="Name for which the certificate must be valid. Default: the queried host, or its Service."),
+    typer.Option(
+        help="Name for which the certificate must be valid. Default: the host of the URL, or the name of the Service."
+    ),
 ]
 TokenFile = Annotated[Path | None, typer.Option(help="File with a bearer token.", exists=True, dir_okay=False)]
 CaFile = Annotated[

@@ -48,7 +48,7 @@ ConvertOutput = Annotated[
 @quota_app.command("tree")
 @with_options(ClusterOptions)
 def tree(options: ClusterOptions, config: ConfigFile = None, output: Format = Output.TABLE) -> None:
-    """Show the quotas in force: what each level is guaranteed, holds, borrows and lends."""
+    """Show the quotas in force: what each level is guaranteed, uses, borrows and lends."""
     configuration = configuration_of(config)
 
     async def look() -> int:
@@ -74,7 +74,9 @@ def tree(options: ClusterOptions, config: ConfigFile = None, output: Format = Ou
 def lint(
     options: ClusterOptions,
     files: Files,
-    offline: Annotated[bool, typer.Option("--offline", help="Check the files alone, without a cluster.")] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Check only the files, without reading a cluster.")
+    ] = False,
     config: ConfigFile = None,
     output: Format = Output.TABLE,
 ) -> None:
@@ -100,13 +102,13 @@ def convert(
     output: ConvertOutput = "yaml",
     total: Annotated[
         list[str] | None,
-        typer.Option(help="Capacity of the root, if the API has no root.", metavar="cpu=40,memory=40Gi"),
+        typer.Option(help="Capacity of the root, for APIs without a root quota.", metavar="cpu=40,memory=40Gi"),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Fail, and write nothing, if anything is not carried over.")
+        bool, typer.Option("--strict", help="Fail, and write nothing, if any setting cannot be converted.")
     ] = False,
 ) -> None:
-    """Convert quotas of ACK, Koordinator, scheduler-plugins, Kueue or Volcano into an ElasticQuotaTree."""
+    """Convert quotas of ACK, Koordinator, scheduler-plugins, Kueue or Volcano to an ElasticQuotaTree."""
     from multisched.cli import quota_convert
 
     source = _read(files)

@@ -1,4 +1,4 @@
-"""`multisched quota convert`: writes quota objects of any supported API as an ElasticQuotaTree, completely or not at all."""
+"""`multisched quota convert`: converts quota objects of any supported API to an ElasticQuotaTree. Writes nothing if one has a problem."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from multisched.model.objects import Requests
 from multisched.model.quota_tree import read_amounts
 from multisched.model.quotas.drafts import Loss, key_of
 from multisched.model.quotas.reading import Problems
-from multisched.model.quotas.translation import KNOWN, QuotaApi, api_of, checked, is_beside, translate, tree_name
+from multisched.model.quotas.translation import KNOWN, QuotaApi, api_of, checked, is_namespace, translate, tree_name
 from multisched.observe.tables import as_document
 
 TREE: Final = "the tree"
@@ -33,7 +33,7 @@ class QuotaFiles(msgspec.Struct, frozen=True):
     """Key of an object -> the object in its file."""
 
     def location_of(self, key: str, path: str = "") -> str:
-        """Returns FILE:LINE of a field as problems name it, else of the object; empty for an object that is in no file."""
+        """Returns FILE:LINE of an object, or of its field if `path` is given; empty for an object that is in no file."""
         one = self.manifests.get(key)
         return "" if one is None else one.location_of(field_of(one.data, path)) if path else one.location
 
@@ -63,8 +63,9 @@ class Conversion(msgspec.Struct, frozen=True):
 
 
 def read(files: Sequence[Path]) -> QuotaFiles:
-    """Returns objects of one API. Raises QueryError, and ConfigError, also for objects that are not quotas and for a mix
-    of two APIs.
+    """Reads the quota objects of one API.
+
+    Raises QueryError, and ConfigError, which also reports objects that are not quotas and objects of different APIs.
     """
     manifests = load(files)
     problems = [
@@ -77,7 +78,10 @@ def read(files: Sequence[Path]) -> QuotaFiles:
     first, api = of_api[0]
     others = [one for one, other in of_api if other is not api]
     if others:
-        what = f"this is of {api_name(others[0])}, and {first.location} of {api.value}; give one API at a time"
+        what = (
+            f"the API of this object is {api_name(others[0])}, but that of {first.location} is {api.value}; "
+            "give objects of one API at a time"
+        )
         raise ConfigError([_problem(others[0], what)])
     by_key = {key_of(one.data): one for one in reversed(manifests)}
     return QuotaFiles(tuple(files), api, [one.data for one in manifests], by_key)
@@ -89,7 +93,7 @@ def api_name(manifest: Manifest) -> str:
 
 
 def _is_known(manifest: Manifest) -> bool:
-    return api_of(manifest.data) is not None or is_beside(manifest.data)
+    return api_of(manifest.data) is not None or is_namespace(manifest.data)
 
 
 def _problem(manifest: Manifest, message: str) -> Problem:
@@ -117,16 +121,16 @@ def total_of(texts: Sequence[str]) -> Requests:
 
 
 def as_json(conversion: Conversion) -> str:
-    """Returns only the object, as kubectl accepts it."""
+    """Returns the object as JSON, without a list of losses, so that kubectl accepts it."""
     return as_document(conversion.document, "json") + "\n"
 
 
 def as_yaml(conversion: Conversion) -> str:
-    """Returns the object as a file that begins with a list of what was lost."""
+    """Returns the object as YAML. It begins with comments that list what differs or could not be converted."""
     names = ", ".join(str(one) for one in conversion.source.files)
     lines = comment(f"Converted from {names} by `multisched quota convert`.", "# ")
     if conversion.losses:
-        lines.append("# What is different, or could not be carried over:")
+        lines.append("# What differs, or could not be converted:")
     for line in conversion.loss_lines():
         lines += comment(line, "#   ")
     return "\n".join([*lines, as_document(conversion.document, "yaml"), ""])

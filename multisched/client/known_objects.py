@@ -66,7 +66,7 @@ class KnownObjects:
         """Records that an object was listed, added or modified. After REPLACE, `replace` must follow."""
         known = self._known.get(key)
         if known is None:
-            if self._is_gone(uid, version):
+            if self._was_deleted(uid, version):
                 return Observation.STALE
             self._known[key] = _Known(uid, version, self._pass_number)
             return Observation.UPSERT
@@ -78,7 +78,7 @@ class KnownObjects:
                 return Observation.STALE
             known.version = version
             return Observation.UPSERT
-        if is_older(version, known.version) or self._is_gone(uid, version):
+        if is_older(version, known.version) or self._was_deleted(uid, version):
             return Observation.STALE
         return Observation.REPLACE
 
@@ -147,7 +147,7 @@ class KnownObjects:
             known.version = ""
         self._tombstones.clear()
 
-    def _is_gone(self, uid: str, version: str) -> bool:
+    def _was_deleted(self, uid: str, version: str) -> bool:
         tombstone = self._tombstones.get(uid)
         if tombstone is None:
             return False

@@ -1,4 +1,4 @@
-"""Keeps a handler in sync with one kind of object: list, watch, resume, relist (reference: reliability 4, classes 1-7).
+"""Keeps a handler in sync with one kind of object: list, watch, resume, relist.
 
 Owns the alternation of lists and watches, and the retries. The handler is called synchronously and in order, from one
 task. It gets each object version at most once, never an older one after a newer one, and a delete for each object that
@@ -30,16 +30,18 @@ from multisched.model.wire import Transport, TransportError
 logger = logging.getLogger(__name__)
 
 SHORT_WATCH_S: Final = 1.0
+"""After a shorter watch without progress, the reflector waits for its backoff."""
 HEALTHY_S: Final = 120.0
+"""A watch that was open this long resets the backoff."""
 RESUMES_MAX: Final = 3
-"""Failed resumes in a row without progress (garbage, in-stream 5xx) before the reflector lists again."""
+"""Failed resumes in a row without progress (malformed lines, in-stream 5xx) before the reflector lists again."""
 STALE_LIST_PAUSE_S: Final = 4.0
-"""Between lists that are older than what was seen. Scheduling stops meanwhile, so the long backoff for outages would be too much."""
+"""Pause after a list that is older than what was seen. Scheduling stops meanwhile, so the backoff for outages would be too long."""
 REFUSALS_MAX: Final = 3
 """After this many lists in a row with 403 or 404 the kind is unavailable. A starting server briefly returns them, too."""
 ABSENT_PAUSE_S: Final = 5.0
-"""Between lists of an optional kind that is not installed, plus up to a quarter at random. Each costs the server one
-404 for each version of the kind: nine in five seconds if neither quotas nor gangs are installed.
+"""Pause between lists of an optional kind that is not installed, plus up to a quarter at random. Each list costs the server
+one 404 for each version of the kind: nine in five seconds if neither quotas nor gangs are installed.
 """
 
 
@@ -65,7 +67,7 @@ class ReflectorStatistics(msgspec.Struct, frozen=True):
     short_watches: int
 
 
-class _TurnCounters(msgspec.Struct):
+class _LoopCounters(msgspec.Struct):
     lists: int = 0
     list_failures: int = 0
     malformed_lists: int = 0
@@ -97,10 +99,11 @@ class Reflector:
         """`on_refused` is called with the reason if the server keeps returning 403 or 404 for lists; the reflector
         keeps retrying.
 
-        `is_optional`: the kind need not be installed. A first 404 then counts as an empty list, as does a persistent
-        one, and `on_refused` is called for 403 only. The kind is listed again every 5 to 6.25 s. `or_paths`: paths of
-        other versions of the kind; the first one that the server serves is used. `name`: identifies the reflector in the
-        history and in logs if another one has the same path; empty: the path.
+        `is_optional`: the kind need not be installed. A 404 then counts as an empty list; once a list was complete, it
+        takes REFUSALS_MAX 404s in a row. `on_refused` is called for 403 only. While the kind is not installed, it is
+        listed again every 5 to 6.25 s. `or_paths`: paths of other versions of the kind; the first one that the server
+        serves is used. `name`: identifies the reflector in the history and in logs if another one has the same path;
+        empty: the path.
 
         `history` and `troubles`: shared with the other reflectors of this server; None: separate ones.
         """
@@ -117,12 +120,13 @@ class Reflector:
         self._clock = clock
         self._rng = rng
         self._page_items = page_items
-        self._counters = _TurnCounters()
+        self._counters = _LoopCounters()
         self._backoff = Backoff(rng)
         self._synced = asyncio.Event()
         self._suspects = 0
+        """Number of failed resumes in a row, for RESUMES_MAX."""
         self._is_relist_requested = False
-        self._hurry = asyncio.Event()
+        self._pause_end = asyncio.Event()
         self._begun = 0
         """Number of lists begun so far; it is also the number of the latest list."""
         self._finished = 0
@@ -156,19 +160,19 @@ class Reflector:
         return self._refusals >= REFUSALS_MAX
 
     def staleness_s(self) -> float:
-        """Returns the seconds since the last open watch ended or list failed; 0 while a watch is open, or if the kind
-        is not installed.
+        """Returns the seconds since the last open watch ended, or since the start if none was open yet; 0 while one is open, or if the
+        kind is not installed.
         """
         return 0.0 if self._is_absent else self._watch.staleness_s()
 
     def request_relist(self) -> None:
-        """Starts a new list at once: the audit found a difference."""
+        """Starts a new list at once, for instance because the audit found a difference."""
         self._is_relist_requested = True
-        self._hurry.set()
+        self._pause_end.set()
         self._watch.end()
 
     def distrust(self, key: str, uid: str) -> None:
-        """Makes the next list pass this object on even if its version is known: the audit found that the store lacks it."""
+        """Makes the next list pass this object on even if its version is known, because the audit found that the store lacks it."""
         self._feed.known.distrust(key, uid)
 
     def uid_of(self, key: str) -> str:
@@ -197,12 +201,12 @@ class Reflector:
             await self._list_finished.wait()
 
     def statistics(self) -> ReflectorStatistics:
-        turns, watch, feed = self._counters, self._watch.counters, self._feed.counters
+        loop, watch, feed = self._counters, self._watch.counters, self._feed.counters
         return ReflectorStatistics(
             version=self._feed.position,
             objects=len(self._feed.known),
-            lists=turns.lists,
-            list_failures=turns.list_failures,
+            lists=loop.lists,
+            list_failures=loop.list_failures,
             stale_lists=self._lists.stale,
             watches=watch.watches,
             watch_failures=watch.failures,
@@ -213,9 +217,9 @@ class Reflector:
             synthetic_deletes=feed.synthetic_deletes,
             duplicates=feed.duplicates,
             stale=feed.stale,
-            malformed=turns.malformed_lists + watch.malformed,
-            expired=turns.expired_lists + watch.expired,
-            short_watches=turns.short_watches,
+            malformed=loop.malformed_lists + watch.malformed,
+            expired=loop.expired_lists + watch.expired,
+            short_watches=loop.short_watches,
         )
 
     async def run(self) -> None:
@@ -241,13 +245,13 @@ class Reflector:
                 await self._pause(STALE_LIST_PAUSE_S * (1 + self._rng.random() / 4))
                 continue
             except (Gone, TornListError) as error:
-                # The continue token expired: the rest of that list is lost. The next list is requested as one page.
+                # The pages do not form one complete list. The next list is requested as one page.
                 self._counters.expired_lists += isinstance(error, Gone)
                 page_items = 0
             except TooManyRequests as error:
                 at_least_s = error.retry_after_s
             except (ApiError, TransportError, MalformedAnswerError, ContradictoryListError) as error:
-                if isinstance(error, NotFound) and self._asks_elsewhere():
+                if isinstance(error, NotFound) and self._switch_path():
                     continue
                 if self._is_not_installed(error):
                     self._take_as_empty()
@@ -261,8 +265,8 @@ class Reflector:
             await self._pause(self._backoff.next_s(at_least_s))
 
     def _count_refusal(self, error: Exception) -> None:
-        """Counts a 403 or 404. A persistent one is passed once to `on_refused` and no longer logged; without
-        `on_refused` it is logged.
+        """Counts a 403 or 404. From REFUSALS_MAX in a row on, each is passed to `on_refused`, and the caller does not log it.
+        Without `on_refused`, nothing is counted and all are logged.
         """
         if self._on_refused is None:
             return
@@ -274,8 +278,8 @@ class Reflector:
             self._settled.set()
             self._history.leave(self.name)
 
-    def _asks_elsewhere(self) -> bool:
-        """Switches to the next version of the kind; returns False once all have been tried."""
+    def _switch_path(self) -> bool:
+        """Switches to the path of the next version of the kind. Returns False once all were tried."""
         self._missing = (self._missing + 1) % len(self._paths)
         self._paths.rotate(-1)
         self._lists.url = self._watch.url = self._paths[0]
@@ -297,7 +301,7 @@ class Reflector:
             self._feed.begin_list()
             self._feed.end_list("")
         self._history.leave(self.name)
-        self._end_turn()
+        self._set_synced()
 
     def _finish_list(self) -> None:
         self._suspects = 0
@@ -306,9 +310,9 @@ class Reflector:
         self._troubles.lists.fine(self.name)
         self._counters.lists += 1
         self._history.listed(self.name)
-        self._end_turn()
+        self._set_synced()
 
-    def _end_turn(self) -> None:
+    def _set_synced(self) -> None:
         self._finished = self._begun
         self._list_finished.set()
         self._synced.set()
@@ -318,10 +322,10 @@ class Reflector:
         """Waits for a backoff. A requested relist ends the wait; one requested before skips it."""
         if self._is_relist_requested:
             return
-        self._hurry.clear()
+        self._pause_end.clear()
         try:
             async with asyncio.timeout(delay_s):
-                await self._hurry.wait()
+                await self._pause_end.wait()
         except TimeoutError:
             return
 
@@ -331,9 +335,9 @@ class Reflector:
         """Watches and resumes until a new list is needed."""
         watch = self._watch
         while not self._is_relist_requested:
-            started = self._clock.monotonic()
+            started_s = self._clock.monotonic()
             ending = await watch.once()
-            lived_s = self._clock.monotonic() - started
+            lived_s = self._clock.monotonic() - started_s
             if self._is_relist_requested or ending is Ending.RELIST:
                 # If a server expires every version at once, lists must not be requested in a tight loop.
                 if lived_s < SHORT_WATCH_S and not watch.progress and not self._is_relist_requested:

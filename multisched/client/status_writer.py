@@ -1,13 +1,13 @@
 """Writes the status of objects other than pods (gangs, quotas) in the background.
 
-Owns which objects are due and what was last written to each. `mark` never blocks. The status is computed just before it
-is written, this many marks lead to one write of the latest state. An unchanged status is not written. An object is
-written at most once per PAUSE_S, a large one less often. Binds go first. Nothing is sent after the lease's deadline,
-and the server drops writes that it processes too late (I9).
+Owns the set of objects that are due, and what was last written to each. `mark` never blocks. The status is computed just before it is
+written, so that many marks lead to one write of the latest state. An unchanged status is not written. An object is written at most once
+per PAUSE_S; if its status is large, less often. Bind requests have precedence. Nothing is sent after the lease's deadline, and the server
+drops writes that it processes too late (I9).
 
-Each write is a merge patch with the last seen version as precondition, so it overwrites nothing newer. After a conflict
-the object is read. If another writer keeps changing the same fields, the pauses grow up to RIVAL_PAUSE_MAX_S. Failed
-writes are retried with backoff as long as the status is wanted. The shell runs `run()`.
+Each write is a merge patch with the last seen resourceVersion as precondition, so that it overwrites nothing newer. After a conflict, the
+object is read again. If another program keeps changing the same fields, the pauses grow up to RIVAL_PAUSE_MAX_S. Failed writes are
+retried with backoff while the status is wanted. The shell runs `run()`.
 """
 
 from __future__ import annotations
@@ -47,47 +47,41 @@ from multisched.model.wire import MERGE_PATCH, Response, Transport, TransportErr
 logger = logging.getLogger(__name__)
 
 DUE_MAX: Final = 65_536
-"""Limit of objects that wait to be written; further marks are dropped and counted."""
+"""Maximum number of objects that wait to be written; further marks are dropped and counted."""
 WORKERS: Final = 2
 SETTLE_S: Final = 1.0
-"""From a mark to the write: later changes within this time are part of the same write."""
+"""Time from a mark to the write; changes within this time need one write only."""
 PAUSE_S: Final = 5.0
-"""Between two writes of one object."""
+"""Minimum time between two writes of one object."""
 BYTES_PER_S: Final = 16 * 1024
-"""Limit for the statuses of one object: a larger one pauses for longer, because the server stores all of it each time."""
+"""Limit of bytes written to one object per second, because each write makes the server store the whole object."""
 WRITES_PER_S: Final = 50.0
 """Limit for all objects together."""
 RIVAL_PAUSE_MAX_S: Final = 300.0
-"""Longest pause between two writes of an object that another writer changes, too."""
+"""Longest pause between two writes of an object whose status another program writes, too."""
 RIVALS_LOGGED_AT: Final = 3
+"""Value of `_Record.rival_writes` at which a warning is logged."""
 FAILURES_LOGGED_AT: Final = 5
-"""Number of failures in a row after which one line is logged."""
+"""Number of consecutive failures after which a warning is logged."""
 CONFLICTS_MAX: Final = 3
-"""Number of conflicts, each followed by a read, after which a write waits for its next turn."""
+"""After this many consecutive conflicts, each followed by a read, a write is retried with backoff."""
 RETRY_MIN_S: Final = 2.0
 RETRY_MAX_S: Final = 60.0
-"""Pause before a failed write is retried; doubles from the one to the other."""
+"""Limits of the pause before a retry; it doubles with each consecutive failure."""
 KIND_PAUSE_S: Final = 60.0
-"""Pause for a kind whose status may not be written or does not exist."""
+"""Time for which a kind is skipped if it has no status subresource, or RBAC does not allow writes."""
 REFUSALS_LOGGED_S: Final = 60.0
 """Interval between log lines about refused statuses of one kind."""
 IDLE_S: Final = 30.0
 HELD_S: Final = 1.0
-"""Time after which an object is checked again if its lease does not allow a write now."""
-
-
-class OfferedStatus(msgspec.Struct, frozen=True):
-    """The status to write, and the lease that allows it."""
-
-    status: ObjectStatus
-    lease: LeaseHolder
+"""If the lease does not allow a write, the object is checked again after this time."""
 
 
 class StatusOffer(Protocol):
     """Provides the statuses to write. Implemented by the shell, which has the plugins and the leases."""
 
     def lease_of(self, kind: ObjectKind) -> LeaseHolder | None:
-        """Returns the lease that allows writes of the kind; None: this process does not write it now."""
+        """Returns the lease that allows writes of the kind; None if this process must not write the kind now."""
         ...
 
     def path_of(self, kind: ObjectKind) -> str:
@@ -100,7 +94,7 @@ class StatusOffer(Protocol):
 
 
 class StatusStatistics(msgspec.Struct):
-    """Counters since start, and the current backlog."""
+    """Counters since the start of the process, and the current backlog."""
 
     results: Mapping[tuple[ObjectKind, str], int]
     """(kind, result) -> count; results are `written`, `unchanged`, `conflict`, `gone`, `forbidden`, `refused`,
@@ -110,45 +104,47 @@ class StatusStatistics(msgspec.Struct):
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    """One write, computed at one moment."""
+    """One write, as computed from the wanted and the current status."""
 
     key: ObjectKey
     current: ServerStatus
     part: OwnPart
     wanted: bytes
-    """Digest of everything wanted."""
+    """Digest of the whole wanted status."""
     body: bytes
     """Body of the request."""
 
 
 class _Record(msgspec.Struct, gc=False):
-    """State of one object that was written, or whose write was tried."""
+    """State of one object for which at least one write was tried."""
 
     not_before_s: float = 0.0
     wanted: bytes = b""
-    """Digest of the status last wanted, and written or refused definitely; empty: not known."""
+    """Digest of the last wanted status that the server accepted, or refused for good; empty if unknown."""
     part: OwnPart = OwnPart()
-    left: bytes = b""
-    """Digest of our part after that."""
+    """The fields of the status that this program writes."""
+    stored_digest: bytes = b""
+    """Digest of these fields as the API server stored them at the last write."""
     failures: int = 0
-    """Failures in a row."""
-    rivals: int = 0
-    """Number of our consecutive writes before which another writer had changed our part."""
+    """Number of consecutive failures."""
+    rival_writes: int = 0
+    """Number of consecutive writes that replaced changes of another program: it had changed these fields since the write before."""
 
-    def is_as_left(self, current: ServerStatus) -> bool:
-        return bool(self.wanted) and self.part.of(current.document(), current.annotations()) == self.left
+    def is_unchanged(self, current: ServerStatus) -> bool:
+        """Reports whether the fields that this program writes are unchanged since its last write."""
+        return bool(self.wanted) and self.part.of(current.document(), current.annotations()) == self.stored_digest
 
 
 class ApiStatusWriter:
-    """Keeps statuses at the API server as wanted, over any Transport."""
+    """Keeps the statuses at the API server equal to the wanted ones."""
 
     def __init__(
         self, transport: Transport, limiter: WriteLimiter, clock: Clock, offer: StatusOffer, *, timeout_s: float
     ) -> None:
-        """`timeout_s`: after which the server drops a write; at most the time for which a new leader waits."""
+        """`timeout_s`: time after which the server drops a write. It must be at most the time that a new leader waits before it writes."""
         self.server_statuses = ServerStatuses()
-        self.is_short = False
-        """True if marks were dropped since this was last set to False."""
+        self.has_dropped_marks = False
+        """True after marks were dropped, until the caller sets it to False."""
         self._transport = transport
         self._limiter = limiter
         self._clock = clock
@@ -157,10 +153,11 @@ class ApiStatusWriter:
         self._due: dict[ObjectKey, float] = {}
         self._heap: list[tuple[float, int, ObjectKey]] = []
         self._number = 0
+        """Number of schedulings; the tie-break in the heap."""
         self._writing: set[ObjectKey] = set()
         self._records: dict[ObjectKey, _Record] = {}
         self._kinds: dict[ObjectKind, float] = {}
-        """Kinds that may not be written -> time until which they are skipped."""
+        """Kind that may not be written -> time until which it is skipped."""
         self._refusals_logged: dict[ObjectKind, float] = {}
         self._next_send_s = 0.0
         self._wakeup = asyncio.Event()
@@ -169,11 +166,13 @@ class ApiStatusWriter:
     # -- marks -----------------------------------------------------------------------------------------------------
 
     def mark(self, key: ObjectKey) -> None:
-        """Notes that the object's status may have changed. Never blocks; drops and counts if too many are waiting."""
+        """Schedules a write, because the object's status may have changed. Never blocks; if DUE_MAX objects wait, drops and counts the
+        mark.
+        """
         if key in self._due:
             return
         if len(self._due) >= DUE_MAX:
-            self.is_short = True
+            self.has_dropped_marks = True
             self._results[key[0], "dropped"] += 1
             return
         self._schedule(key, self._clock.monotonic() + SETTLE_S)
@@ -184,12 +183,12 @@ class ApiStatusWriter:
         self._records.pop(key, None)
 
     def forget_written(self) -> None:
-        """Forgets what was written: after a restored backup the API server may not have it."""
+        """Forgets what was written, because after the restore of a backup the API server may not have it."""
         self._records.clear()
 
     @property
     def backlog(self) -> int:
-        """Number of objects that wait or are being written."""
+        """Number of objects that are due or being written."""
         return len(self._due) + len(self._writing)
 
     def statistics(self) -> StatusStatistics:
@@ -209,7 +208,7 @@ class ApiStatusWriter:
     # -- tasks -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Writes statuses until cancelled."""
+        """Writes statuses until it is cancelled."""
         async with anyio.create_task_group() as workers:
             for _ in range(WORKERS):
                 workers.start_soon(self._work)
@@ -227,16 +226,17 @@ class ApiStatusWriter:
                 self._writing.discard(key)
 
     def _next(self) -> ObjectKey | None:
-        """Returns the object that is due longest, or None. Two writes of one object must not run in parallel."""
+        """Returns the object that has been due for the longest time, or None. Skips objects that are being written."""
         now_s = self._clock.monotonic()
         while self._heap and self._heap[0][0] <= now_s:
             at_s, _, key = heapq.heappop(self._heap)
             if self._due.get(key) != at_s:
-                continue  # it was forgotten or rescheduled
+                continue  # the object was forgotten or rescheduled
             if key not in self._writing and self._not_before_s(key) <= now_s:
                 del self._due[key]
                 return key
-            self._schedule(key, now_s + SETTLE_S)  # after it was marked, it was written or its kind refused
+            # The object is being written, or its next write was put off after it was scheduled.
+            self._schedule(key, now_s + SETTLE_S)
         return None
 
     async def _idle(self) -> None:
@@ -260,7 +260,7 @@ class ApiStatusWriter:
         self._retry(key)
 
     async def _admit(self) -> None:
-        """Waits until a write may be sent: binds go first, and the rate is limited."""
+        """Waits until a write may be sent: the rate is limited, and bind requests have precedence."""
         now_s = self._clock.monotonic()
         self._next_send_s = max(self._next_send_s, now_s) + 1 / WRITES_PER_S
         await asyncio.sleep(self._next_send_s - now_s)
@@ -270,7 +270,7 @@ class ApiStatusWriter:
         """Returns the wanted status; None if there is none, or this process may not write it now."""
         lease = self._offer.lease_of(key[0])
         if lease is None:
-            return None  # the next leader starts with all objects
+            return None  # the next leader writes all objects
         if not lease.may_bind():
             self._schedule(key, self._clock.monotonic() + HELD_S)
             return None
@@ -280,7 +280,7 @@ class ApiStatusWriter:
         return wanted
 
     def _plan(self, key: ObjectKey, *, count: bool = False) -> _Plan | None:
-        """Returns the write to send now; None if there is none."""
+        """Returns the write to send now; None if none is needed or possible. `count`: counts a write that is not needed."""
         wanted, current = self._wanted(key), self.server_statuses.get(key)
         if wanted is None or current is None or wanted.uid != current.uid:
             return None
@@ -293,22 +293,21 @@ class ApiStatusWriter:
         now = timestamp(self._clock.now())
         fields |= {name: document.get(name) or now for name in wanted.since}
         patch = patch_between(document, fields, merged_conditions(document, wanted.conditions, current.generation, now))
-        noted = {} if key[0].definition.has_status_path else _new_annotations(wanted, current)
+        new_annotations = {} if key[0].definition.has_status_path else _new_annotations(wanted, current)
         record = self._records.get(key)
-        is_kept_otherwise = record is not None and record.wanted == of_wanted and record.is_as_left(current)
-        if not (patch or noted) or is_kept_otherwise:
+        # The API server has already processed this status, and stored other values or refused it. The same write would change nothing.
+        was_stored_differently = record is not None and record.wanted == of_wanted and record.is_unchanged(current)
+        if not (patch or new_annotations) or was_stored_differently:
             self._results[key[0], "unchanged"] += count
             return None
         metadata: Document = {"uid": current.uid, "resourceVersion": current.version}
-        if noted:
-            metadata["annotations"] = noted
+        if new_annotations:
+            metadata["annotations"] = new_annotations
         body = orjson.dumps({"metadata": metadata, "status": patch} if patch else {"metadata": metadata})
         return _Plan(key, current, own_part(wanted), of_wanted, body)
 
     async def _send(self, key: ObjectKey) -> bool:
-        """Sends one request; returns False if it is to be repeated at once. Does not await between the check of the
-        lease and the request.
-        """
+        """Sends one request. Returns False if it must be repeated at once. No await between the check of the lease and the request."""
         plan = self._plan(key)
         if plan is None:
             return True
@@ -321,12 +320,12 @@ class ApiStatusWriter:
                 "PATCH", path, body=plan.body, content_type=MERGE_PATCH, timeout_s=self._timeout_s + ANSWER_GRACE_S
             )
         except TransportError as error:
-            self._lost(key, str(error))
+            self._response_lost(key, str(error))
             return True
         return await self._answered(plan, response)
 
     async def _answered(self, plan: _Plan, response: Response) -> bool:
-        """Handles the response; returns False if the write is to be repeated at once."""
+        """Handles the response. Returns False if the write must be repeated at once."""
         key, status = plan.key, response.status
         if status == 200:
             self._wrote(plan, response)
@@ -341,7 +340,7 @@ class ApiStatusWriter:
         elif status == 401 or status == 429:
             self._fail(key, sentence_of(response), wait_after_s(response, self._limiter))
         elif status >= 500:
-            self._lost(key, sentence_of(response), wait_after_s(response, self._limiter))
+            self._response_lost(key, sentence_of(response), wait_after_s(response, self._limiter))
         else:
             record = self._records.get(key)
             if record is not None:
@@ -357,11 +356,11 @@ class ApiStatusWriter:
         if record is None:
             return  # the object was deleted during the write
         if record.wanted:
-            record.rivals = 0 if record.is_as_left(plan.current) else record.rivals + 1
-        if record.rivals:
+            record.rival_writes = 0 if record.is_unchanged(plan.current) else record.rival_writes + 1
+        if record.rival_writes:
             size = len(plan.current.raw)
             record.not_before_s = max(record.not_before_s, self._clock.monotonic() + _pause_s(record, size))
-        if record.rivals == RIVALS_LOGGED_AT:
+        if record.rival_writes == RIVALS_LOGGED_AT:
             logger.warning(
                 "another program also writes the status of this object; writing it less often from now on",
                 extra=_named(key),
@@ -374,12 +373,12 @@ class ApiStatusWriter:
     @staticmethod
     def _note(record: _Record, plan: _Plan, current: ServerStatus) -> None:
         record.wanted, record.part = plan.wanted, plan.part
-        record.left = plan.part.of(current.document(), current.annotations())
+        record.stored_digest = plan.part.of(current.document(), current.annotations())
 
     # -- failures -------------------------------------------------------------------------------------------------
 
     async def _missing(self, plan: _Plan) -> None:
-        """Handles a 404: the object was deleted, or its kind has no such subresource."""
+        """Handles a 404: the object was deleted, or its kind has no status subresource."""
         key, definition = plan.key, plan.key[0].definition
         if not await self._read(key):
             return
@@ -388,18 +387,20 @@ class ApiStatusWriter:
             self._schedule(key, self._clock.monotonic() + SETTLE_S)
             return
         title = f"{definition.plural}.{definition.group}"
-        self._leave(key, f"{title} has no subresource status; apply its definition again (deploy/crds)", "")
+        self._skip_kind(
+            key, f"{title} has no status subresource; apply its CustomResourceDefinition again (deploy/crds)", ""
+        )
 
     def _forbidden(self, key: ObjectKey, response: Response) -> None:
         definition = key[0].definition
         resource = f"{definition.plural}/status" if definition.has_status_path else definition.plural
         rule = f'"patch" on "{resource}" of API group "{definition.group}"'
-        self._leave(
+        self._skip_kind(
             key, f"statuses may not be written; grant the verb {rule} (deploy/base/rbac.yaml)", sentence_of(response)
         )
 
-    def _leave(self, key: ObjectKey, what: str, error: str) -> None:
-        """Skips the kind for KIND_PAUSE_S; logged once, until it can be written again."""
+    def _skip_kind(self, key: ObjectKey, what: str, error: str) -> None:
+        """Skips the kind for KIND_PAUSE_S. Logs an error the first time, and again only after the kind could be written."""
         kind = key[0]
         self._results[kind, "forbidden"] += 1
         if kind not in self._kinds:
@@ -425,8 +426,8 @@ class ApiStatusWriter:
             self._fail(key, sentence_of(response), wait_after_s(response, self._limiter))
         return False
 
-    def _lost(self, key: ObjectKey, error: str, at_least_s: float = 0.0) -> None:
-        """Handles a lost response: the status may have been written."""
+    def _response_lost(self, key: ObjectKey, error: str, at_least_s: float = 0.0) -> None:
+        """Handles a lost response, after which it is unknown whether the status was written."""
         self.server_statuses.forget(key)
         record = self._records.get(key)
         if record is not None:
@@ -439,7 +440,7 @@ class ApiStatusWriter:
             logger.warning("status of an object cannot be written; retrying", extra={**_named(key), "error": error})
 
     def _retry(self, key: ObjectKey, at_least_s: float = 0.0) -> int:
-        """Schedules a retry by the number of failures in a row, and returns that number."""
+        """Schedules a retry with backoff, and returns the number of consecutive failures."""
         record = self._records.setdefault(key, _Record())
         wait_s = max(min(RETRY_MIN_S * (1 << min(record.failures, 8)), RETRY_MAX_S), at_least_s)
         record.failures += 1
@@ -448,7 +449,7 @@ class ApiStatusWriter:
         return record.failures
 
     def _refuse(self, key: ObjectKey, why: str) -> None:
-        """Gives up until the wanted status, or the one at the API server, changes."""
+        """Counts and logs a refused status. It is not retried until the wanted status or the one at the API server changes."""
         self._results[key[0], "refused"] += 1
         now_s = self._clock.monotonic()
         if now_s >= self._refusals_logged.get(key[0], now_s):
@@ -457,9 +458,9 @@ class ApiStatusWriter:
 
 
 def _pause_s(record: _Record, status_bytes: int) -> float:
-    """Returns the seconds until the next write of this object."""
+    """Returns the minimum pause before the next write of this object, in seconds."""
     pause_s = max(PAUSE_S, status_bytes / BYTES_PER_S)
-    return max(pause_s, min(pause_s * (1 << min(record.rivals, 8)), RIVAL_PAUSE_MAX_S))
+    return max(pause_s, min(pause_s * (1 << min(record.rival_writes, 8)), RIVAL_PAUSE_MAX_S))
 
 
 def _new_annotations(wanted: ObjectStatus, current: ServerStatus) -> dict[str, str]:

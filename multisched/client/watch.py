@@ -95,7 +95,7 @@ class Watch:
         self._scope: anyio.CancelScope | None = None
 
     def staleness_s(self) -> float:
-        """Returns the seconds since the last open watch ended or list failed; 0 while a watch is open."""
+        """Returns the seconds since the last open watch ended, or since the start if none was open yet; 0 while one is open."""
         return 0.0 if self._disconnected_since is None else self._clock.monotonic() - self._disconnected_since
 
     def end(self) -> None:

@@ -75,11 +75,11 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]
     """Returns the differences between two flat configurations, in the order of the second; settings it lacks come last."""
     paths = [*after, *(path for path in before if path not in after)]
     added = {name for name in _domains(after) if name not in _domains(before)}
-    gone = {name for name in _domains(before) if name not in _domains(after)}
+    removed = {name for name in _domains(before) if name not in _domains(after)}
     found = []
     for path in paths:
         was, now = before.get(path, ""), after.get(path, "")
-        if was != now and _domain_of(path) not in added | gone:
+        if was != now and _domain_of(path) not in added | removed:
             found.append(Change(path, was, now, restart_reason(path)))
     return found
 

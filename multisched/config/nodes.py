@@ -29,9 +29,9 @@ GPU_RESOURCES: Final = re.compile(
     r"|aliyun\.com/gpu-mem|alibabacloud\.com/gpu-count|volcano\.sh/vgpu-number|koordinator\.sh/gpu.*"
 )
 """Allocatable resources of GPU nodes, of any vendor and sharing system."""
-GPU_ANNOTATIONS: Final = ("hami.io/node-nvidia-register", "volcano.sh/node-vgpu-register")
+GPU_ANNOTATIONS: Final = frozenset({"hami.io/node-nvidia-register", "volcano.sh/node-vgpu-register"})
 """Annotations in which the device plugins of HAMi and Volcano describe a node's cards."""
-GPU_LABELS: Final = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "gpu.intel.com/product")
+GPU_LABELS: Final = frozenset({"nvidia.com/gpu.product", "amd.com/gpu.product-name", "gpu.intel.com/product"})
 """Labels by which the vendors' feature discovery describes a node's GPUs, for instance if a DRA driver serves them."""
 RESOURCE_NAMES_MAX: Final = 1_024
 """Names of resources for which it is remembered whether they are a GPU's: all nodes have the same few."""
@@ -44,7 +44,7 @@ def has_gpus(node: Node) -> bool:
     for name, count in node.allocatable.items():
         if count > 0 and _is_gpu_resource(name):
             return True
-    return any(key in node.annotations for key in GPU_ANNOTATIONS) or any(key in node.labels for key in GPU_LABELS)
+    return not (GPU_ANNOTATIONS.isdisjoint(node.annotations) and GPU_LABELS.isdisjoint(node.labels))
 
 
 @lru_cache(maxsize=RESOURCE_NAMES_MAX)

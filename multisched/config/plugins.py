@@ -104,7 +104,7 @@ def resolve_profile(domain: DomainConfig, registry: Registry, added: PluginUse |
         listed = {point: names for point, names in points.items() if point in points_with(added, registry)}
         points = points | {point: (added.name, *names) for point, names in listed.items()}
     ignored = [name for extender in domain.extenders for name in extender.ignored_resources]
-    ignored += [name for use in uses for name in _managed_resources(use, registry) if name not in ignored]
+    ignored += [name for use in uses for name in _resources_ignored_by_fit(use, registry) if name not in ignored]
     if ignored and RESOURCES_FIT in uses:
         uses[RESOURCES_FIT] = _ignoring(uses[RESOURCES_FIT], ignored)
     return Profile(tuple(uses.values()), points)
@@ -149,9 +149,9 @@ def _runs_before(plugin: str, registry: Registry) -> str:
     return str(getattr(made_by(registry.factory(plugin)), "runs_before", ""))
 
 
-def _managed_resources(plugin: str, registry: Registry) -> Sequence[str]:
-    """Returns the resources of a `framework.introspection.ManagingPlugin`, by its class; those of a wrong type fail its build."""
-    found = getattr(made_by(registry.factory(plugin)), "managed_resources", ())
+def _resources_ignored_by_fit(plugin: str, registry: Registry) -> Sequence[str]:
+    """Reads the class attribute of a `framework.introspection.ExtendedResourcePlugin`. Building the plugin rejects a wrong type."""
+    found = getattr(made_by(registry.factory(plugin)), "resources_ignored_by_fit", ())
     return sorted(found) if isinstance(found, frozenset) else ()
 
 

@@ -13,16 +13,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
 from multisched.cycle.classes.columns import ScoreColumn
-from multisched.cycle.classes.equivalence_class import ClassIdentity, EquivalenceClass
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.classes.placement_log import Placement, PlacementLog
-from multisched.cycle.classes.score_snapshot import Mark, Score, ScoreSnapshot
+from multisched.cycle.classes.score_snapshot import ClassSnapshots, Mark, Score, ScoreSnapshot
 from multisched.cycle.diagnosis import Diagnosis
 from multisched.framework.node_view import Scores
 from multisched.framework.preemption import Preemption
@@ -116,8 +115,8 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     found: Diagnosis | None = None
     blocked: Mapping[int, Status] = msgspec.field(default_factory=dict)
     """Position in the snapshot's rows -> why pods nominated there block the row."""
-    late: Sequence[tuple[str, Status]] = ()
-    """Nodes refused by plugins with remote requests, after all other filters."""
+    remote_refusals: Sequence[tuple[str, Status]] = ()
+    """(node name, why it is refused) of nodes that plugins with remote requests refused, after all other filters passed them."""
     post_filter: str = ""
     nominated_node: str = ""
     victims: tuple[str, ...] = ()
@@ -176,22 +175,6 @@ class _Snapshots:
         self.nbytes += nbytes
 
 
-class _ClassSnapshots:
-    """The snapshots that attempts of one class share."""
-
-    __slots__ = ("fixed_changes", "left", "placed", "refused")
-
-    def __init__(self) -> None:
-        self.placed: ScoreSnapshot | None = None
-        """The snapshot for the pods placed since it was taken."""
-        self.left = 0
-        """Placed pods until the next snapshot."""
-        self.fixed_changes = 0
-        """`EquivalenceClass.fixed_changes` when the snapshot was taken. Once it differs, the snapshot's fixed scores are outdated."""
-        self.refused: ScoreSnapshot | None = None
-        """The snapshot for refused pods."""
-
-
 class AttemptRecords:
     """The records of one domain."""
 
@@ -199,7 +182,6 @@ class AttemptRecords:
         self._stopwatch = stopwatch
         self._sampled_every = SAMPLED_EVERY
         self._keeps_raw = False
-        self._by_class: WeakKeyDictionary[ClassIdentity, _ClassSnapshots] = WeakKeyDictionary()
         self._placed = PlacementLog()
         self._rare = _Generations(REFUSED_PODS_KEPT)
         self._samples = _Snapshots(SAMPLED_BYTES_MAX)
@@ -215,7 +197,7 @@ class AttemptRecords:
     def placed(self, pod: Pod, attempt: int, pod_class: EquivalenceClass, at: int, node: str) -> None:
         """Records that the pod is assumed on row number `at` of the class. Called before the class is renewed."""
         now_s = self._stopwatch()
-        snapshots = self._by_class.get(pod_class.identity) or self._new_snapshots(pod_class)
+        snapshots = pod_class.snapshots
         snapshot = snapshots.placed
         if snapshot is None or snapshots.left <= 0 or snapshots.fixed_changes != pod_class.fixed_changes:
             snapshot = self._sample(pod, attempt, pod_class, snapshots, now_s)
@@ -226,35 +208,32 @@ class AttemptRecords:
         # snapshot, which is retaken when they change; the last moving score is the remainder of the total.
         moving = pod_class.moving_scores
         # Two moving scores: kube-scheduler's profile, unless pods have affinity to each other.
-        is_two = len(moving) == 2
-        finals = _BYTES[moving[0].final.item(at)] if is_two else bytes([one.final.item(at) for one in moving[:-1]])
+        if len(moving) == 2:
+            finals = _BYTES[moving[0].final.item(at)]
+        else:
+            finals = bytes([one.final.item(at) for one in moving[:-1]]) if moving else b""
         log = self._placed.room()
         log += (pod.uid, attempt, now_s, node, at, finals, total, snapshot)
 
     def placements_per_snapshot(self, pod_class: EquivalenceClass) -> int:
         """Returns how many pods may be placed before the class must be renewed, so that a snapshot shows it up to date."""
-        snapshots = self._by_class.get(pod_class.identity)
-        if snapshots is None or snapshots.left <= 0 or snapshots.fixed_changes != pod_class.fixed_changes:
+        snapshots = pod_class.snapshots
+        if snapshots.placed is None or snapshots.left <= 0 or snapshots.fixed_changes != pod_class.fixed_changes:
             return self._sampled_every
         return snapshots.left
 
-    def take_back(self, pod_class: EquivalenceClass, count: int) -> None:
+    def remove_latest(self, pod_class: EquivalenceClass, count: int) -> None:
         """Removes the records of the latest placements, which were all of this class and took no snapshot.
 
         If the class was rebuilt since, its snapshots were already dropped.
         """
         if count:
-            self._placed.take_back(count)
-            snapshots = self._by_class.get(pod_class.identity)
-            if snapshots is not None:
-                snapshots.left += count
-
-    def _new_snapshots(self, pod_class: EquivalenceClass) -> _ClassSnapshots:
-        kept = self._by_class[pod_class.identity] = _ClassSnapshots()
-        return kept
+            self._placed.remove_latest(count)
+            snapshots = pod_class.snapshots
+            snapshots.left += count
 
     def _sample(
-        self, pod: Pod, attempt: int, pod_class: EquivalenceClass, snapshots: _ClassSnapshots, now_s: float
+        self, pod: Pod, attempt: int, pod_class: EquivalenceClass, snapshots: ClassSnapshots, now_s: float
     ) -> ScoreSnapshot:
         snapshot = snapshots.placed = _snapshot_of(pod_class, now_s, with_raw=self._keeps_raw)
         snapshot.of = (pod.uid, attempt)
@@ -287,7 +266,7 @@ class AttemptRecords:
         found: Diagnosis,
         *,
         blocked: Mapping[int, Status],
-        late: Sequence[tuple[str, Status]],
+        remote_refusals: Sequence[tuple[str, Status]],
         post_filter: str,
         nominated_node: str,
         preemption: Preemption | None,
@@ -295,13 +274,13 @@ class AttemptRecords:
     ) -> None:
         """Records that the pod fitted no row."""
         now_s = self._stopwatch()
-        snapshots = self._by_class.get(pod_class.identity) or self._new_snapshots(pod_class)
+        snapshots = pod_class.snapshots
         snapshot = snapshots.refused
         if snapshot is None or not snapshot.shows(mark_of(pod_class), pod_class.refusal, pod_class.filters):
             snapshot = snapshots.refused = _snapshot_of(pod_class, now_s, with_scores=False)
             self._refusals.keep(snapshot)
-        if late or blocked:
-            self._refusals.weigh(STATUS_BYTES * (len(late) + len(blocked)))
+        if remote_refusals or blocked:
+            self._refusals.weigh(STATUS_BYTES * (len(remote_refusals) + len(blocked)))
         victims, victim_nodes = _victims(preemption)
         record = AttemptRecord(
             attempt,
@@ -311,7 +290,7 @@ class AttemptRecords:
             is_own_snapshot=True,
             found=found,
             blocked=blocked,
-            late=late,
+            remote_refusals=remote_refusals,
             post_filter=post_filter,
             nominated_node=nominated_node,
             victims=victims,
@@ -415,8 +394,8 @@ def _placed_record(one: Placement) -> AttemptRecord:
 def _victims(preemption: Preemption | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns the keys of the victims, and the node of each."""
     by_node = {} if preemption is None else preemption.victims
-    gone = [(node, victim) for node, victims in by_node.items() for victim in victims]
-    return tuple(victim.key for _, victim in gone), tuple(node for node, _ in gone)
+    victims_on_nodes = [(node, victim) for node, victims in by_node.items() for victim in victims]
+    return tuple(victim.key for _, victim in victims_on_nodes), tuple(node for node, _ in victims_on_nodes)
 
 
 def _joined(placed: AttemptRecord, later: AttemptRecord) -> AttemptRecord:

@@ -127,7 +127,7 @@ class CommitStep:
             for plugin in self._plugins.choosing:
                 choice = self._runner.call(plugin, "Choose", plugin.choose, view, pod, row)
                 if choice is not None:
-                    choices[plugin.chooses_from.name] = choice
+                    choices[plugin.choice_ledger.name] = choice
             return choices
 
         return choose if self._plugins.choosing else _nothing_to_choose

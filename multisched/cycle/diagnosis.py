@@ -7,27 +7,57 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Final
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from multisched.cycle.classes.columns import FilterColumn
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.framework.node_view import PASSES, Int32, NodeView, Rows
 from multisched.framework.status import Code, Status
 
+_PENDING: Final = Code.PENDING
+"""Module constants, because in Python 3.11 looking up an enum member takes as long as three calls."""
+_UNSCHEDULABLE: Final = Code.UNSCHEDULABLE
 CODES = 256
 """More than the largest code of a filter."""
 NO_NODES = "no nodes available to schedule pods"
 
 
-class Verdicts(msgspec.Struct, frozen=True):
-    """The plugin that refused each row first; read by PostFilter. A copy, as the class may be renewed during a wait."""
+class Verdicts:
+    """The plugin that refused each row first; read by PostFilter, which mostly needs only `curable_count`.
 
-    rows: Rows
-    which: Int32
-    """int32[rows]: index into `statuses`; -1 where no plugin asked so far refused the row."""
-    statuses: tuple[Status, ...]
+    A copy, as the class may be renewed during a wait.
+    """
+
+    def __init__(
+        self, rows: Rows, generation: int, first: Int32, numbers: Sequence[int], counts: Sequence[tuple[Status, int]]
+    ) -> None:
+        """`first`: as `_first_refusals` returns it; `numbers`: those in it, one for each of `counts`."""
+        self.rows = rows
+        self.generation = generation
+        """Generation of the domain's rows: while it is the same, all rows belong to the domain."""
+        self.statuses = tuple([status for status, _ in counts])
+        self.curable_count = sum([count for status, count in counts if status.code is _UNSCHEDULABLE])
+        """Number of rows with the code Unschedulable: evictions could make room there."""
+        self._first = first
+        self._numbers = numbers
+
+    @cached_property
+    def which(self) -> Int32:
+        """int32[rows]: index into `statuses`; -1 where no plugin asked so far refused the row."""
+        place = np.full(self._first.max(initial=0) + 1, -1, np.int32)
+        place[self._numbers] = range(len(self._numbers))
+        return place.take(self._first)
+
+    @cached_property
+    def curable_rows(self) -> Rows:
+        """The rows counted by `curable_count`, ascending."""
+        curable = np.array([status.code is _UNSCHEDULABLE for status in self.statuses] + [False], np.bool_)
+        return self.rows.take(curable.take(self.which).nonzero()[0])
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -52,8 +82,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
         return replace(
             self,
             counts=(*self.counts, *Counter(statuses).items()),
-            rejectors=self.rejectors | {s.plugin for s in statuses if s.code is not Code.PENDING},
-            pending=self.pending | {s.plugin for s in statuses if s.code is Code.PENDING},
+            rejectors=self.rejectors | {s.plugin for s in statuses if s.code is not _PENDING},
+            pending=self.pending | {s.plugin for s in statuses if s.code is _PENDING},
             nodes=(*self.nodes, *refused),
         )
 
@@ -74,37 +104,37 @@ def diagnose(
     node_count = entry.domain_size
     if entry.refusal is not None:
         one = frozenset({*entry.narrowed_by, entry.refusal.plugin} - {""})
-        is_pending = entry.refusal.code is Code.PENDING
+        is_pending = entry.refusal.code is _PENDING
         return Diagnosis(
             node_count,
             entry.refusal,
             rejectors=frozenset() if is_pending else one,
             pending=one if is_pending else frozenset(),
         )
-    passes = CODES * len(entry.filters)
-    first = _first_refusals(entry, passes)
+    refusing = [column for column in entry.filters if np.count_nonzero(column.codes)]
+    passes = CODES * len(refusing)
+    first = _first_refusals(refusing, len(entry.rows))
     if blocked:
         first[list(blocked)] = passes
-    tally = np.bincount(first, minlength=passes + 1)
-    place = np.full(passes + 1, -1, np.int32)
+    tally = np.bincount(first, minlength=passes)
+    numbers: list[int] = tally[:passes].nonzero()[0].tolist()
     counts: list[tuple[Status, int]] = []
     names: list[tuple[str, Status]] = []
-    for number in tally[:passes].nonzero()[0].tolist():
+    for number in numbers:
         filter_at, code = divmod(number, CODES)
-        status = entry.filters[filter_at].plugin.reasons.status(code)
-        place[number] = len(counts)
+        status = refusing[filter_at].plugin.reasons.status(code)
         counts.append((status, tally.item(number)))
         if with_names:
             names.extend((nodes.node(int(row)).name, status) for row in entry.rows[first == number])
-    which: Int32 = place.take(first)
     for status, count in Counter(blocked.values()).items() if blocked else ():
-        which[[at for at, one in blocked.items() if one is status or one == status]] = len(counts)
+        numbers.append(passes + len(numbers) + 1)
+        first[[at for at, one in blocked.items() if one is status or one == status]] = numbers[-1]
         counts.append((status, count))
-    verdicts = Verdicts(entry.rows, which, tuple(status for status, _ in counts)) if with_verdicts else None
+    verdicts = Verdicts(entry.rows, entry.generation, first, numbers, counts) if with_verdicts else None
     if with_names:
         names.extend((nodes.node(int(entry.rows[at])).name, status) for at, status in blocked.items())
-    rejectors = {s.plugin for s, _ in counts if s.code is not Code.PENDING and s.plugin}
-    pending = {s.plugin for s, _ in counts if s.code is Code.PENDING}
+    rejectors = {s.plugin for s, _ in counts if s.code is not _PENDING and s.plugin}
+    pending = {s.plugin for s, _ in counts if s.code is _PENDING}
     if entry.narrowed is not None:
         rejectors |= set(entry.narrowed_by)
         outside = f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(entry.narrowed_by))}]"
@@ -116,16 +146,14 @@ def diagnose(
     )
 
 
-def _first_refusals(entry: EquivalenceClass, passes: int) -> Int32:
-    """Returns int32[rows]: CODES times the position of the first filter that refuses the row, plus its code; `passes` if none does.
+def _first_refusals(refusing: Sequence[FilterColumn], rows: int) -> Int32:
+    """Returns int32[rows]: CODES times the position of the first filter that refuses the row, plus its code.
 
-    `passes`: larger than any of these numbers.
+    CODES times the number of filters if none does.
     """
-    first: Int32 = np.full(len(entry.rows), passes, np.int32)
-    for at, column in enumerate(entry.filters):
-        codes = column.codes
-        if len(codes) and codes.item(codes.argmax()):
-            first = np.minimum(first, (codes == PASSES) * np.int32(passes) + codes + np.int32(CODES * at))
+    first: Int32 = np.full(rows, CODES * len(refusing), np.int32)
+    for at, column in reversed(list(enumerate(refusing))):  # an earlier filter overwrites what later ones wrote
+        np.putmask(first, column.codes != PASSES, column.codes + np.int32(CODES * at))
     return first
 
 
@@ -134,7 +162,7 @@ def refused_node(status: Status) -> Diagnosis:
     names = frozenset({status.plugin} - {""})
     if not status.code.is_rejection:
         return Diagnosis(1)
-    is_pending = status.code is Code.PENDING
+    is_pending = status.code is _PENDING
     return Diagnosis(
         1,
         counts=((status, 1),),

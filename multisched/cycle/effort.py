@@ -15,20 +15,20 @@ from multisched.framework.step_budget import StepBudget
 T = TypeVar("T")
 
 PAUSES_MAX: Final = 500
-"""Pauses after which one search is given up for now. With steps of 20 ms that is ten seconds of work. A gang of 5,000
+"""Pauses after which one search is stopped and left to the next attempt. With steps of 20 ms that is ten seconds of work. A gang of 5,000
 plain pods takes one pause, and a reclaim for a gang of 1,000 about five."""
 NOT_TESTED: Final = Status.unschedulable(f"node(s) were not tested, as the search for victims took {PAUSES_MAX} steps")
 
 GIVEN_UP: Final = Status.unschedulable(
-    f"preemption: the search for victims was given up for now after {PAUSES_MAX} steps; it is shorter if pods share their"
+    f"preemption: the search for victims was stopped after {PAUSES_MAX} steps and will be retried; it is shorter if pods share their"
     " labels, or PodDisruptionBudgets select pods by the value of a label"
 )
 
 
 class PauseDue(BaseException):
-    """Ends a search that can be repeated: its attempt pauses, and begins the search again with the results of `RowResults`.
+    """Interrupts a search. The attempt pauses, and then repeats the search, which reuses the results kept in `RowResults`.
 
-    It is no Exception, so that no plugin handles it on the way.
+    It is no subclass of Exception, so that no plugin catches it.
     """
 
 
@@ -39,7 +39,7 @@ class Effort:
         self._budget = budget
         self._pauses_max = pauses_max
         self.pauses = 0
-        """How often the search has paused."""
+        """How many times the search has paused."""
 
     def is_pause_due(self) -> bool:
         """Reports whether the search must pause now, and counts the pause if so."""
@@ -49,48 +49,51 @@ class Effort:
         return True
 
     def begin_step(self) -> None:
-        """Restarts the step's budget after a pause. Called once the changes that the pause undid are made again, which is not counted."""
+        """Begins a new step after a pause.
+
+        Called after changes that were undone for the pause are made again, so that the time for this is not part of the step.
+        """
         self._budget.begin()
 
     @property
     def is_step_spent(self) -> bool:
-        """True if the step has lasted long enough."""
+        """True if the step has used up its time."""
         return self._budget.is_spent()
 
     @property
     def is_exhausted(self) -> bool:
-        """True if the search has used up its pauses. It then ends with what it has found."""
+        """True if the search has used up its pauses. It then ends with the results so far."""
         return self.pauses >= self._pauses_max
 
 
 class RowResults:
     """Results of tests of single rows by one attempt, kept while the attempt pauses.
 
-    A result is valid as long as the row is unchanged. Pods on other rows may matter to it too, so whatever is chosen is tested once
-    more if it was tested before the latest pause (`is_old`).
+    A result is valid while its row is unchanged. Since pods on other rows may also matter, the row that is finally chosen is tested again
+    if its result is from before the latest pause (`is_old`).
     """
 
     def __init__(self, effort: Effort | None = None) -> None:
-        """`effort`: of the attempt; None: it must not pause."""
+        """`effort`: the attempt's pauses; None if the attempt must not pause."""
         self._effort = effort
         self._step = self._part_step = -1
-        """Numbers of pauses before the latest test and the latest part: each step does at least one of each it needs, whatever
-        time has passed before."""
+        """Number of pauses at the latest test, and at the latest part of a computation. The first test and the first part after a pause
+        run even if the step has no time left, so that each step makes progress."""
         self.kept: dict[str, Any] = {}
-        """Other results that the attempt keeps while it pauses, by a name that their owner chooses."""
+        """Other results to keep during pauses. Their owner chooses the key."""
         self._searches = 0
         self._again: set[Hashable] = set()
-        """Tests that are run again, whatever time has passed before."""
+        """Keys of tests that must run again in this step, even if it has no time left."""
         self._known: dict[Hashable, tuple[Hashable, int, Any]] = {}
-        """Key of the test -> version of the row, number of pauses before the test, and the result."""
+        """Key of a test -> version of the row, number of pauses before the test, and the result."""
 
     def begin_search(self) -> int:
-        """Returns the number of a search since the attempt began or paused: two searches may follow different rules."""
+        """Returns a number for a search, counted from the last pause. Test keys contain it, because searches may have different rules."""
         self._searches += 1
         return self._searches
 
     def of(self, key: Hashable, version: Hashable, test: Callable[[], T]) -> T | Status:
-        """Returns the known result, or runs the test; NOT_TESTED if the search has used up its pauses. Raises PauseDue."""
+        """Returns the known result, or else runs the test. Returns NOT_TESTED if the search has used up its pauses. Raises PauseDue."""
         known = self._known.get(key)
         if known is not None and known[0] == version:
             result: T = known[2]
@@ -107,9 +110,9 @@ class RowResults:
         return result
 
     def pause(self) -> None:
-        """Called before each part of a computation that keeps the results of earlier parts. Raises PauseDue.
+        """Must be called before each part of a computation that keeps the results of earlier parts. Raises PauseDue.
 
-        Raises PluginFailure in the last step, once that has lasted long enough, too.
+        Raises PluginFailure if the last step has used up its time.
         """
         effort = self._effort
         if effort is None:
@@ -132,12 +135,12 @@ class RowResults:
         return self._pauses > 0
 
     def is_old(self, key: Hashable) -> bool:
-        """Reports whether the result stems from before the latest pause."""
+        """Reports whether the result is from before the latest pause."""
         known = self._known.get(key)
         return known is not None and known[1] < self._pauses
 
     def forget(self, key: Hashable) -> None:
-        """Has the test run again in this step."""
+        """Drops the result, so that the test runs again in this step."""
         self._known.pop(key, None)
         self._again.add(key)
 

@@ -1,13 +1,14 @@
-"""Gang attempts: decides the pending members of a gang one after the other, on the node table itself.
+"""Gang attempts: schedules the pending members of a gang one after the other, on the node table itself.
 
-Each member is decided as a single pod is, after the members before it were assumed. If enough members of every gang find a
-node, they are kept; members beyond the minimum without a node stay pending. Otherwise all assumptions are undone in reverse
-order: a gang that waits holds nothing.
+Each member is decided like a single pod, with the members before it already assumed. If every gang reaches its minimum, the
+assumptions are kept, and members beyond the minimum without a node stay pending. Otherwise all assumptions are undone in
+reverse order, so that a waiting gang holds no capacity.
 
-An attempt pauses when a step has lasted long enough (`Pause`). The members placed so far stay assumed meanwhile, so no other
-pod takes their room. Closing the attempt during a pause undoes it.
+An attempt pauses when a step has lasted long enough (`Pause`). The members placed so far stay assumed during the pause, so
+that no other pod takes their capacity. Closing the attempt during a pause undoes it.
 
-If plugins have remote requests about members, no member is assumed before these have been answered (`gang_requests.py`).
+Remote requests of plugins are sent before the first member is assumed. If a member gets a feasible node only after other members
+have been assumed, its requests are sent then (`gang_requests.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from multisched.cycle.classes.scores import NOWHERE
 from multisched.cycle.commit_step import CommitStep
 from multisched.cycle.diagnosis import diagnose, fit_error
 from multisched.cycle.effort import PAUSES_MAX, Effort
-from multisched.cycle.gang_requests import NOT_ASKED, Asked, GangRequests, Late
+from multisched.cycle.gang_requests import NOT_ASKED, Asked, GangRequests, RemoteRefusals
 from multisched.cycle.gang_topology import GangTopology, Need, lacking
 from multisched.cycle.preemption.group_trial import GroupOfPods
 from multisched.cycle.preemption.nominated_pods import NominatedPodsFilter
@@ -54,27 +55,27 @@ from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.transaction import Transaction
 
-ROOM_FROM: Final = 16
+CAPACITY_CHECK_MIN_MEMBERS: Final = 16
 """If at least this many members must start together, free resources are checked before the first one is placed."""
 
-PLACEMENTS_MAX: Final = 20_000
-"""Placements that one attempt may undo before it tries no further topology domain or order."""
+UNDONE_PLACEMENTS_MAX: Final = 20_000
+"""After this many undone placements, an attempt tries no further topology domain."""
 
 TOO_LONG: Final = (
-    f"the search for nodes was given up for now after {PAUSES_MAX} steps; it is shorter if members are identical, or have fewer"
-    " affinity terms, or the gang has fewer topology levels"
+    f"the search for nodes was stopped after {PAUSES_MAX} steps and will be retried; identical members, fewer affinity terms or"
+    " fewer topology levels make it shorter"
 )
 
 R = TypeVar("R")
 
 Best = Callable[[Choice, Pod, int, int], list[int]]
-"""Returns positions of the best rows of a choice (`SchedulingCycle`)."""
-Paused = Generator[Sequence[RemoteRequest] | Pause, Any, R]
-"""Yields pauses and remote requests, and returns a result."""
+"""(choice, pod, number of its attempt, count) -> positions of the `count` best rows of the choice (`SchedulingCycle`)."""
+Pausable = Generator[Sequence[RemoteRequest] | Pause, Any, R]
+"""A search that yields pauses and remote requests, and returns a result."""
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Why a member of the gang found no node."""
+    """A member without a feasible node, and the reason."""
 
     entry: QueuedPod
     message: str
@@ -85,20 +86,21 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class _Try:
-    """Placed and refused members of one try: within one topology domain and in one order."""
+    """The placed and refused members of one try, which uses one topology domain and one order of the members."""
 
     def __init__(self, members: Sequence[QueuedPod], allowed: Bools | None, transaction: Transaction) -> None:
         self.members = members
         self.allowed = allowed
+        """bool[rows of the table]: the rows of the topology domain; None: all rows."""
         self.transaction = transaction
         self.placed: list[Placed] = []
         self.refused: dict[str, Refused] = {}
-        self.hopeless: dict[Hashable, bool] = {}
-        """Signature of a class that no node takes in this round -> whether a node may once other members are placed."""
-        self.curable: set[str] = set()
-        """uids of members without a node that may get one once other members are placed."""
+        self.infeasible_classes: dict[Hashable, bool] = {}
+        """Signature of a class without a feasible node in this round -> whether placing other members may make a node feasible."""
+        self.retriable: set[str] = set()
+        """uids of refused members for which placing other members may make a node feasible."""
         self.unasked: list[QueuedPod] = []
-        """Members that some node would take in this round, but remote plugins were not asked about them."""
+        """Members with a feasible node in this round, about which no remote request has been sent."""
         self.is_kept = False
 
     def forget_refusals(self, entries: Iterable[QueuedPod]) -> None:
@@ -121,12 +123,12 @@ class GangAttempts:
         records: AttemptRecords,
         best: Best,
         as_nominated: Callable[[Pod], Pod],
-        make_room: Callable[[GroupOfPods, Effort], Generator[None, None, PostFilterOutcome]],
+        run_post_filter: Callable[[GroupOfPods, Effort], Generator[None, None, PostFilterOutcome]],
         budget: StepBudget,
     ) -> None:
         """`as_nominated`: returns the pod with its nominated node.
 
-        `make_room`: runs PostFilter for the members that must start.
+        `run_post_filter`: runs PostFilter for all members that must start together.
         """
         self._budget = budget
         self._runner = runner
@@ -139,18 +141,18 @@ class GangAttempts:
         self._records = records
         self._best = best
         self._as_nominated = as_nominated
-        self._make_room = make_room
+        self._run_post_filter = run_post_filter
 
     def attempt(self, gang: QueuedGang) -> GangAttempt:
-        """Decides all members. Never raises for a plugin's failure."""
+        """Decides all members. A plugin failure becomes a refusal of the member, and is not raised."""
         self._runner.begin_attempt()
         effort = Effort(self._budget)
         why_not = _why_incomplete(gang)
         if why_not:
-            return _none_of(gang, None, why_not)
-        why_not = yield from self._why_no_room(gang, effort)
+            return _result_without_placements(gang, None, why_not)
+        why_not = yield from self._why_no_capacity(gang, effort)
         if why_not:
-            return (yield from self._with_room(gang, _none_of(gang, None, why_not)))
+            return (yield from self._with_post_filter(gang, _result_without_placements(gang, None, why_not)))
         requests = GangRequests(self._cache, self._rows, self._classes, self._nominated, self._remote)
         yield from requests.before_all(gang.members, effort.is_pause_due)
         topology = (yield from self._topology(gang, effort)) if gang.topology else None
@@ -160,55 +162,61 @@ class GangAttempts:
             for members in _orders(gang):
                 found = yield from self._try(gang, members, allowed, requests, effort)
                 if found.is_kept:
-                    return _some_of(gang, found)
+                    return _result_with_placements(gang, found)
                 undone += len(found.placed)
                 if furthest is None or len(found.placed) > len(furthest.placed):
                     furthest = found
                 if effort.is_exhausted:
-                    return _none_of(gang, furthest, TOO_LONG)
-            if undone > PLACEMENTS_MAX:
+                    return _result_without_placements(gang, furthest, TOO_LONG)
+            if undone > UNDONE_PLACEMENTS_MAX:
                 break
         if furthest is None and topology is not None:
-            return (yield from self._with_room(gang, _none_of(gang, None, topology.shortage())))
-        return (yield from self._with_room(gang, _none_of(gang, furthest, _why_stuck(gang, furthest))))
+            return (
+                yield from self._with_post_filter(gang, _result_without_placements(gang, None, topology.shortage()))
+            )
+        return (
+            yield from self._with_post_filter(
+                gang, _result_without_placements(gang, furthest, _why_stuck(gang, furthest))
+            )
+        )
 
-    def _with_room(self, gang: QueuedGang, result: GangResult) -> Paused[GangResult]:
-        """Runs PostFilter for the members that must start, and returns the refusal with its nominated nodes and victims.
+    def _with_post_filter(self, gang: QueuedGang, result: GangResult) -> Pausable[GangResult]:
+        """Runs PostFilter for the members that must start, and adds its nominated nodes and victims to their refusals.
 
-        If the gang must stay in one topology domain, room is made in one domain only.
+        If the gang must stay in one topology domain, all victims are in one domain.
         """
         effort = Effort(self._budget)
         domains: tuple[Bools, ...] = ()
         if any(level.is_required for level in gang.topology):
-            domains = (yield from self._topology(gang, effort, is_loose=True)).to_clear()
+            domains = (yield from self._topology(gang, effort, uses_all_rows=True)).to_clear()
             if not domains:
                 return result
         pods = tuple(self._as_nominated(entry.pod) for entry in _needed(gang))
         key = gang.gang_of[gang.members[0].pod.uid]
-        search = self._make_room(GroupOfPods(gang.name, pods, gang.members[0].attempts, domains=domains), effort)
+        search = self._run_post_filter(GroupOfPods(gang.name, pods, gang.members[0].attempts, domains=domains), effort)
         try:
             while True:
                 next(search)
                 yield Pause()
         except StopIteration as ended:
-            after: PostFilterOutcome = ended.value
+            outcome: PostFilterOutcome = ended.value
         finally:
             search.close()
-        if after.nominated_node is None and self._cache.gangs.reserving(key) is Reserving.ENDED:
-            after = replace(after, nominated_node=CLEARED)
-        refused = tuple(_with_aftermath(one, after) for one in result.unplaced)
-        self._complete_records(gang, refused, after)
+        if outcome.nominated_node is None and self._cache.gangs.reserving(key) is Reserving.ENDED:
+            outcome = replace(outcome, nominated_node=CLEARED)
+        refused = tuple(_with_outcome(one, outcome) for one in result.unplaced)
+        self._complete_records(gang, refused, outcome)
         return GangResult((), refused)
 
-    def _complete_records(self, gang: QueuedGang, refused: Iterable[Unplaced], after: PostFilterOutcome) -> None:
-        """Adds to the members' records that PostFilter ran for all of them together."""
+    def _complete_records(self, gang: QueuedGang, refused: Iterable[Unplaced], outcome: PostFilterOutcome) -> None:
+        """Adds the outcome of PostFilter, which ran once for the whole gang, to the record of each refused member."""
         attempts = {entry.pod.uid: entry.attempts for entry in gang.members}
         for one in refused:
             kept = self._as_nominated(one.pod).nominated_node
             self._records.gang_refused(
                 one.pod,
                 attempts[one.pod.uid],
-                post_filter=after.sentence,
+                post_filter=outcome.sentence,
                 nominated_node=kept if one.nominated_node is None else one.nominated_node,
                 preemption=one.preemption,
                 message=one.message,
@@ -221,14 +229,14 @@ class GangAttempts:
         allowed: Bools | None,
         requests: GangRequests,
         effort: Effort,
-    ) -> Paused[_Try]:
-        """Places all members that must start, or none: undoes everything if too few fit or the attempt is closed in a pause."""
+    ) -> Pausable[_Try]:
+        """Places the members, and undoes all placements if too few members fit or the attempt is closed during a pause."""
         requests.forget_later()
         with Transaction(self._cache) as transaction:
             found = _Try(members, allowed, transaction)
             try:
                 yield from self._place_all(gang, found, requests, effort)
-                if _lacking(gang, found) is None:
+                if _gang_below_minimum(gang, found) is None:
                     transaction.keep()
                     found.is_kept = True
             finally:
@@ -239,30 +247,33 @@ class GangAttempts:
                         self._commit.unreserve(placed, not_started)
         return found
 
-    # -- room and topology -----------------------------------------------------------------------------------------
+    # -- capacity and topology --------------------------------------------------------------------------------------
 
-    def _why_no_room(self, gang: QueuedGang, effort: Effort) -> Paused[str]:
-        """Returns why the nodes have too little room for the gang in any distribution, without placing a member; else ""."""
-        if sum(gang.needs.values()) < ROOM_FROM:
+    def _why_no_capacity(self, gang: QueuedGang, effort: Effort) -> Pausable[str]:
+        """Returns why the free resources are too few however the members are distributed; "" if they may suffice. Places no member."""
+        if sum(gang.needs.values()) < CAPACITY_CHECK_MIN_MEMBERS:
             return ""
-        needs = yield from self._needs(_needed(gang), effort, is_loose=True)
+        needs = yield from self._needs(_needed(gang), effort, uses_all_rows=True)
         short = lacking(self._cache.nodes, self._rows.rows, needs)
         if short is None:
             return ""
         need, room = short
         return f"the nodes have room for {room} of the {need.count} identical members that must start together"
 
-    def _topology(self, gang: QueuedGang, effort: Effort, *, is_loose: bool = False) -> Paused[GangTopology]:
-        """Builds the topology of the gang. `is_loose`: see `_needs`."""
-        needs = yield from self._needs(_needed(gang), effort, is_loose=is_loose)
+    def _topology(self, gang: QueuedGang, effort: Effort, *, uses_all_rows: bool = False) -> Pausable[GangTopology]:
+        """Builds the topology of the gang. `uses_all_rows`: see `_needs`."""
+        needs = yield from self._needs(_needed(gang), effort, uses_all_rows=uses_all_rows)
         is_elastic = len(gang.members) > sum(gang.needs.values())
-        waiting = (yield from self._needs(gang.members, effort, is_loose=is_loose)) if is_elastic else ()
+        waiting = (yield from self._needs(gang.members, effort, uses_all_rows=uses_all_rows)) if is_elastic else ()
         nodes = self._cache.nodes
         placed_rows = np.array([row for row in map(nodes.row_of, gang.member_nodes) if row is not None], np.intp)
         return GangTopology(nodes, self._rows.rows, gang.topology, needs, placed_rows, waiting)
 
-    def _needs(self, members: Iterable[QueuedPod], effort: Effort, *, is_loose: bool) -> Paused[list[Need]]:
-        """Groups identical members, with the rows feasible for one now; `is_loose`: all rows, as other pods may change that."""
+    def _needs(self, members: Iterable[QueuedPod], effort: Effort, *, uses_all_rows: bool) -> Pausable[list[Need]]:
+        """Groups identical members. Each group has the rows that are feasible for one member now.
+
+        `uses_all_rows`: each group has all rows of the domain instead, because evictions or other members may make them feasible.
+        """
         by_signature: dict[Hashable, list[QueuedPod]] = {}
         for entry in members:
             if effort.is_pause_due():
@@ -281,23 +292,24 @@ class GangAttempts:
                 pod_class = self._classes.find(entry.pod, entry.attempts)
             except PluginFailure:
                 continue
-            is_anywhere = is_loose or pod_class.relates or pod_class.refusal is not None
-            rows = self._rows.rows if is_anywhere else pod_class.rows[pod_class.feasible]
+            has_all_rows = uses_all_rows or pod_class.relates or pod_class.refusal is not None
+            rows = self._rows.rows if has_all_rows else pod_class.rows[pod_class.feasible]
             needs.append(Need(len(entries), entry.pod.requests, rows))
         return needs
 
     # -- placing ---------------------------------------------------------------------------------------------------
 
-    def _place_all(self, gang: QueuedGang, found: _Try, requests: GangRequests, effort: Effort) -> Paused[None]:
-        """Places all members. Members with affinity to other members are retried after others were placed; no others are.
+    def _place_all(self, gang: QueuedGang, found: _Try, requests: GangRequests, effort: Effort) -> Pausable[None]:
+        """Places the members in rounds, until a round places none or too few members remain.
 
-        Members that no node took when the remote plugins were asked are asked about after the round.
+        A refused member is retried in the next round only if its filters depend on other pods, or if it had no feasible node when
+        the remote requests of the attempt were sent but has one now. Its remote requests are sent at the end of the round.
         """
         left: Sequence[QueuedPod] = found.members
         spare = Counter(_keys(gang, left))
         spare.subtract(gang.needs)
         while left:
-            found.hopeless = {}
+            found.infeasible_classes = {}
             found.unasked = []
             before, again = len(found.placed), list[QueuedPod]()
             for entry in left:
@@ -307,13 +319,13 @@ class GangAttempts:
                     yield Pause(found.placed)
                 if self._place(entry, found, requests):
                     continue
-                if entry.pod.uid in found.curable:
+                if entry.pod.uid in found.retriable:
                     again.append(entry)
                     continue
                 key = gang.gang_of[entry.pod.uid]
                 spare[key] -= 1
                 if spare[key] < 0:
-                    return  # too few are left
+                    return  # too few members remain for the gang's minimum
             has_answers = bool(found.unasked) and (yield from requests.later(found.unasked, found.placed))
             if has_answers:
                 found.forget_refusals(found.unasked)
@@ -322,17 +334,17 @@ class GangAttempts:
             left = again
 
     def _place(self, entry: QueuedPod, found: _Try, requests: GangRequests) -> bool:
-        """Decides one member, with those placed before it assumed. Skips the search if its class was refused in this round."""
+        """Decides one member on top of the assumed ones. Skips the search if its class was already refused in this round."""
         self._runner.begin_attempt()
         pod, attempt = self._as_nominated(entry.pod), entry.attempts
-        found.curable.discard(pod.uid)
+        found.retriable.discard(pod.uid)
         try:
             pod_class = self._classes.find(pod, attempt)
-            is_curable = found.hopeless.get(pod_class.signature)
-            if is_curable is None or pod_class.signature is None:
+            is_retriable = found.infeasible_classes.get(pod_class.signature)
+            if is_retriable is None or pod_class.signature is None:
                 result = self._decide(entry, pod, pod_class, found, requests)
                 is_unasked = bool(found.unasked) and found.unasked[-1] is entry
-                is_curable = isinstance(result, Unplaced) and (pod_class.relates or is_unasked)
+                is_retriable = isinstance(result, Unplaced) and (pod_class.relates or is_unasked)
             else:
                 result = None
         except PluginFailure as failure:
@@ -346,8 +358,8 @@ class GangAttempts:
             found.placed.append(result)
             found.refused.pop(pod.uid, None)
             return True
-        if is_curable:
-            found.curable.add(pod.uid)
+        if is_retriable:
+            found.retriable.add(pod.uid)
         if result is not None:
             found.refused.setdefault(pod.uid, _refusal(entry, result, requests.of(pod.uid)))
         return False
@@ -360,7 +372,7 @@ class GangAttempts:
         found: _Try,
         requests: GangRequests,
     ) -> Result:
-        """Decides a member of a class. `pod`: with its nominated node. Raises PluginFailure."""
+        """Decides one member. `pod`: the member's pod with its nominated node. `pod_class`: its class. Raises PluginFailure."""
         attempt = entry.attempts
         if pod_class.refusal is not None:
             return self._refused(pod, attempt, pod_class, found)
@@ -380,7 +392,8 @@ class GangAttempts:
             found.unasked.append(entry)
             names = map(self._cache.nodes.node, pod_class.rows[feasible].tolist())
             refused = self._refused(pod, attempt, pod_class, found, [(node.name, NOT_ASKED) for node in names])
-            found.hopeless.pop(pod_class.signature, None)  # other members of the class are asked about, too
+            # `_refused` has noted the class as infeasible. Other members of the class are not skipped: they need requests, too.
+            found.infeasible_classes.pop(pod_class.signature, None)
             return refused
         at = self._chosen(pod, attempt, pod_class, feasible, requests)
         if not isinstance(at, int):
@@ -394,10 +407,10 @@ class GangAttempts:
         pod_class: EquivalenceClass,
         feasible: Bools,
         requests: GangRequests,
-    ) -> int | Late:
-        """Returns the position of the best remaining row; the late refusals if the remote responses leave none.
+    ) -> int | RemoteRefusals:
+        """Returns the position of the best feasible row; if the remote plugins refused all of them, these refusals.
 
-        Scores are normalised over all feasible rows of the class, whatever the topology leaves of them.
+        Scores are normalised over all feasible rows of the class, also those outside the topology domain.
         """
         asked = requests.of(pod.uid)
         if asked is None or not asked.requests:
@@ -408,15 +421,22 @@ class GangAttempts:
             if feasible is not pod_class.feasible:
                 total = np.where(feasible, total, NOWHERE).astype(total.dtype)
             return self._best(Choice(pod_class.rows, feasible, total), pod, attempt, 1)[0]
-        choice, late = requests.choice(pod, pod_class, feasible, asked)
-        return self._best(choice, pod, attempt, 1)[0] if any_true(choice.feasible) else late
+        choice, remote_refusals = requests.choice(pod, pod_class, feasible, asked)
+        return self._best(choice, pod, attempt, 1)[0] if any_true(choice.feasible) else remote_refusals
 
-    def _refused(self, pod: Pod, attempt: int, pod_class: EquivalenceClass, found: _Try, late: Late = ()) -> Unplaced:
-        """Records and returns the refusal as of this moment, with the members before it placed. `late`: refused after asking."""
+    def _refused(
+        self,
+        pod: Pod,
+        attempt: int,
+        pod_class: EquivalenceClass,
+        found: _Try,
+        remote_refusals: RemoteRefusals = (),
+    ) -> Unplaced:
+        """Records and returns the refusal. The placed members stay assumed."""
         if pod_class.signature is not None:
-            found.hopeless[pod_class.signature] = pod_class.relates
+            found.infeasible_classes[pod_class.signature] = pod_class.relates
         blocked = self._nominated.blocked(pod_class, pod, attempt, everywhere=True)
-        why = diagnose(pod_class, self._cache.nodes, blocked=blocked).with_more(late)
+        why = diagnose(pod_class, self._cache.nodes, blocked=blocked).with_more(remote_refusals)
         message = fit_error(why)
         if found.allowed is not None and why.pre_filter is None:
             message = f"{message.rstrip('.')}, in the topology domain that was tried."
@@ -426,7 +446,7 @@ class GangAttempts:
             pod_class,
             replace(why, nodes=(), verdicts=None, blocked={}),
             blocked=why.blocked,
-            late=[one for one in late if one[1] is not NOT_ASKED],
+            remote_refusals=[one for one in remote_refusals if one[1] is not NOT_ASKED],
             post_filter="",
             nominated_node="",
             preemption=None,
@@ -453,14 +473,14 @@ def _needed(gang: QueuedGang) -> Iterator[QueuedPod]:
             yield entry
 
 
-def _is_alike(gang: QueuedGang) -> bool:
+def _are_identical(gang: QueuedGang) -> bool:
     return len({id(entry.pod.spec) for entry in gang.members}) == 1
 
 
 def _orders(gang: QueuedGang) -> Iterator[Sequence[QueuedPod]]:
-    """Yields the members by priority; then, if that differs and the first order failed, by priority and size, largest first."""
+    """Yields the members by priority; then, if the result is another order, by priority and size, the largest first."""
     yield gang.members
-    if not _is_alike(gang):
+    if not _are_identical(gang):
         by_size = sorted(gang.members, key=_importance_and_size)
         if by_size != list(gang.members):
             yield by_size
@@ -474,14 +494,14 @@ def _importance_and_size(entry: QueuedPod) -> tuple[int, ...]:
 # -- results ---------------------------------------------------------------------------------------------------------------
 
 
-def _lacking(gang: QueuedGang, found: _Try) -> tuple[str, int] | None:
-    """Returns a gang of which too few members are placed, and how many are; None if there is none."""
+def _gang_below_minimum(gang: QueuedGang, found: _Try) -> tuple[str, int] | None:
+    """Returns (key of the first gang with fewer placed members than it needs, number of its placed members); None if all have enough."""
     counts = Counter(gang.gang_of[placed.pod.uid] for placed in found.placed)
     return next(((key, counts[key]) for key, need in gang.needs.items() if counts[key] < need), None)
 
 
 def _why_incomplete(gang: QueuedGang) -> str:
-    """Returns why the gang is incomplete: a plugin holds members in the queue, so fewer are pending than must start; else ""."""
+    """Returns why too few members can be tried, because plugins hold some of them in the queue; "" if there are enough."""
     counts = Counter(_keys(gang, gang.members))
     for key, need in gang.needs.items():
         if counts[key] < need:
@@ -491,7 +511,7 @@ def _why_incomplete(gang: QueuedGang) -> str:
 
 
 def _why_stuck(gang: QueuedGang, found: _Try | None) -> str:
-    short = None if found is None else _lacking(gang, found)
+    short = None if found is None else _gang_below_minimum(gang, found)
     if found is None or short is None:
         return "no member could be tried"
     key, count = short
@@ -505,20 +525,20 @@ def _why_stuck(gang: QueuedGang, found: _Try | None) -> str:
     return f"{text}; {first.entry.pod.name}: {first.message}"
 
 
-def _none_of(gang: QueuedGang, found: _Try | None, why: str) -> GangResult:
-    """Returns the result with no member placed. All get the text with the progress and the first refusal; that member is first."""
-    late = f" {gang.overdue}" if gang.overdue else ""
-    text = f"gang {gang.name}{late}: {why}"
+def _result_without_placements(gang: QueuedGang, found: _Try | None, why: str) -> GangResult:
+    """Returns the result without placed members. All members get the same text; the member whose refusal it quotes is first."""
+    overdue = f" {gang.overdue}" if gang.overdue else ""
+    text = f"gang {gang.name}{overdue}: {why}"
     first = None if found is None else _first_refused(gang, found)
-    rejectors = frozenset({GANG_PLUGIN}) if first is None or not _is_alike(gang) else frozenset[str]()
+    rejectors = frozenset({GANG_PLUGIN}) if first is None or not _are_identical(gang) else frozenset[str]()
     order = list(gang.members)
     if first is not None:
         order.sort(key=lambda entry: entry is not first.entry)
     return GangResult((), tuple(_unplaced(entry, first, text, rejectors) for entry in order))
 
 
-def _some_of(gang: QueuedGang, found: _Try) -> GangResult:
-    """Returns the result with the placed members; the others, beyond the minimum, stay pending."""
+def _result_with_placements(gang: QueuedGang, found: _Try) -> GangResult:
+    """Returns the result with the placed members. Members beyond the minimum that found no node stay pending."""
     placed_uids = {placed.pod.uid for placed in found.placed}
     some = next(iter(found.refused.values()), None)
     rest = [
@@ -529,7 +549,7 @@ def _some_of(gang: QueuedGang, found: _Try) -> GangResult:
 
 
 def _first_refused(gang: QueuedGang, found: _Try) -> Refused | None:
-    short = _lacking(gang, found)
+    short = _gang_below_minimum(gang, found)
     own = [one for uid, one in found.refused.items() if short is None or gang.gang_of[uid] == short[0]]
     return own[0] if own else next(iter(found.refused.values()), None)
 
@@ -542,21 +562,21 @@ def _refusal(entry: QueuedPod, result: Unplaced | Conflicted, asked: Asked | Non
     return Refused(entry, result.message, rejectors, result.pending, result.is_error, result.condition_reason)
 
 
-def _with_aftermath(refused: Unplaced, after: PostFilterOutcome) -> Unplaced:
-    message = f"{refused.message.rstrip('.')}. {after.sentence}" if after.sentence else refused.message
-    if after.preemption is None:
+def _with_outcome(refused: Unplaced, outcome: PostFilterOutcome) -> Unplaced:
+    message = f"{refused.message.rstrip('.')}. {outcome.sentence}" if outcome.sentence else refused.message
+    if outcome.preemption is None:
         return replace(
             refused,
             message=message,
-            rejectors=refused.rejectors | after.rejectors,
-            nominated_node=after.nominated_node,
+            rejectors=refused.rejectors | outcome.rejectors,
+            nominated_node=outcome.nominated_node,
         )
-    node = after.preemption.node_of(refused.pod.uid)
-    return replace(refused, message=message, nominated_node=node, preemption=after.preemption if node else None)
+    node = outcome.preemption.node_of(refused.pod.uid)
+    return replace(refused, message=message, nominated_node=node, preemption=outcome.preemption if node else None)
 
 
 def _unplaced(entry: QueuedPod, refused: Refused | None, text: str, rejectors: frozenset[str]) -> Unplaced:
-    """Builds the refusal of one member. `rejectors`: further ones, in addition to those of `refused`."""
+    """Builds the refusal of one member. `rejectors`: added to those of `refused`."""
     if refused is None:
         return Unplaced(entry.pod, text, rejectors)
     return Unplaced(

@@ -1,7 +1,8 @@
-"""The remote requests about the members of a gang in one attempt, and the verdict of their responses.
+"""GangRequests: the remote requests of plugins (such as extenders) about the members of a gang in one attempt, and their responses.
 
-Requests about all members that some node takes are sent before the first member is assumed. A member that no node takes until
-others are placed is asked about later, while those are held as during a pause. Nodes that were not part of a request are left out.
+All members with a feasible node have their requests sent together, before the first member is assumed. If a member gets its first
+feasible node only when others are placed, its requests are sent at that time, and the placed members stay assumed meanwhile, as during a
+pause. A node that became feasible after the requests about a member were sent was not part of them, so it is refused (`NOT_ASKED`).
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 
 LATER_MAX: Final = 32
-"""Rounds of later requests in one attempt: each needs a member that was placed since the round before."""
+"""Maximum number of calls of `later` in one attempt that send requests. Further calls return False."""
 
-Late = Sequence[tuple[str, Status]]
-"""Nodes refused after the remote plugins were asked, and why."""
+RemoteRefusals = Sequence[tuple[str, Status]]
+"""(node name, why it is refused) of nodes that pass all other filters: a remote plugin refused the node, or was not asked about it
+(`NOT_ASKED`)."""
 NOT_ASKED: Final = Status.unschedulable("node(s) became feasible while remote requests about others were in flight").by(
     GANG_PLUGIN
 )
@@ -52,7 +54,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class GangRequests:
-    """The requests of one attempt."""
+    """The requests of one attempt, with the responses."""
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class GangRequests:
         return self._asked.get(uid)
 
     def before_all(self, members: Iterable[QueuedPod], is_pause_due: Callable[[], bool]) -> Asking:
-        """Asks about all members that some node takes. Returns whether there is a response."""
+        """Sends the requests about all members with a feasible node. Returns whether any were sent."""
         if not self.are_any:
             return False
         requests = list[RemoteRequest]()
@@ -91,7 +93,7 @@ class GangRequests:
         return (yield from self._ask(requests))
 
     def later(self, members: Iterable[QueuedPod], placed: Sequence[Placed]) -> Asking:
-        """Asks about members that some node takes now that others are placed. Returns whether any can be decided now."""
+        """Sends the requests about members that have a feasible node now that others are placed. Returns whether any can be decided now."""
         self._rounds += 1
         if self._rounds > LATER_MAX:
             return False
@@ -104,7 +106,7 @@ class GangRequests:
         return any(entry.pod.uid in self._asked for entry in members)
 
     def forget_later(self) -> None:
-        """Called before each try: members that were asked about while others were placed are asked about again."""
+        """Forgets the requests sent by `later`, because they depended on placed members. Called before each try."""
         for uid in self._later:
             self._asked.pop(uid, None)
         self._later.clear()
@@ -116,7 +118,7 @@ class GangRequests:
         return bool(requests)
 
     def _note(self, entry: QueuedPod) -> Sequence[RemoteRequest]:
-        """Notes and returns the requests about a member. Notes nothing if no node takes it now."""
+        """Records and returns the requests about a member. Records nothing if no node is feasible now."""
         pod, attempt = entry.pod, entry.attempts
         try:
             pod_class = self._classes.find(pod, attempt)
@@ -132,10 +134,10 @@ class GangRequests:
     def choice(
         self, pod: Pod, pod_class: EquivalenceClass, feasible: Bools, asked: Asked
     ) -> tuple[Choice, list[tuple[str, Status]]]:
-        """Returns the rows that the responses leave, scored, and the refused nodes. Raises PluginFailure."""
+        """Returns the rows that remain feasible after the responses, with their scores, and the refused nodes. Raises PluginFailure."""
         is_asked = np.isin(pod_class.rows, asked.rows)
         nodes = map(self._cache.nodes.node, pod_class.rows[feasible & ~is_asked].tolist())
-        late = [(node.name, NOT_ASKED) for node in nodes]
+        remote_refusals = [(node.name, NOT_ASKED) for node in nodes]
         feasible = feasible & is_asked
         if asked.generation != self._rows.generation:
             feasible &= self._rows.stayed_since(pod_class.rows, asked.generation)
@@ -143,10 +145,10 @@ class GangRequests:
         choice = Choice(pod_class.rows, feasible, np.where(feasible, pod_class.total, NOWHERE).astype(np.int64))
         said = {one.plugin.name: self._answers[one.key] for one in asked.requests if one.key in self._answers}
         view = replace(pod_class.view, responses=self._remote.settled(asked.requests, said))
-        late += self._remote.refuse(choice, view, pod)
+        remote_refusals += self._remote.refuse(choice, view, pod)
         if any_true(choice.feasible):
             self._remote.add_scores(choice, view, pod)
-        return choice, late
+        return choice, remote_refusals
 
 
 def _asked(

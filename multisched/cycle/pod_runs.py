@@ -49,15 +49,15 @@ class PodRuns:
         nominator: Nominator,
         commit: CommitStep,
         records: AttemptRecords,
-        turn: Callable[[Pod, int], int],
+        tie_break: Callable[[Pod, int], int],
     ) -> None:
-        """`turn`: returns the number that selects one of equally good rows."""
+        """`tie_break`: returns the number that selects one of equally good rows."""
         self._cache = cache
         self._classes = classes
         self._nominator = nominator
         self._commit = commit
         self._records = records
-        self._turn = turn
+        self._tie_break = tie_break
         acting = plugins.remote or plugins.extenders or plugins.reserve or plugins.permit or plugins.choosing
         self._are_possible = not acting and not classes.has_attempt_results
         self._spec: PodSpec | None = None
@@ -99,7 +99,7 @@ class PodRuns:
         kept = self._count_right(first, pod_class, before, largest, chosen) if len(chosen) > 1 else len(chosen)
         for one in reversed(placed[kept:]):
             self._cache.forget(one.pod.uid)
-        self._records.take_back(pod_class, len(chosen) - kept)
+        self._records.remove_latest(pod_class, len(chosen) - kept)
         self._classes.hits += max(0, kept - 2)  # this run looked the class up twice
         self._adapt(len(chosen), kept)
         return placed[:kept]
@@ -120,7 +120,7 @@ class PodRuns:
             is_alike = are_alike(pod, known)
             if pod.gates or pod.nominated_node or (placed and not self._classes.has(pod_class, pod, is_alike=is_alike)):
                 break
-            at = self._draw(ties, drawn, self._turn(pod, entry.attempts))
+            at = self._draw(ties, drawn, self._tie_break(pod, entry.attempts))
             if at is None:
                 break
             try:
@@ -135,20 +135,20 @@ class PodRuns:
             chosen.append(at)
         return placed, chosen
 
-    def _draw(self, ties: Rows, drawn: list[int], turn: int) -> int | None:
+    def _draw(self, ties: Rows, drawn: list[int], tie_break: int) -> int | None:
         """Returns one of the best rows that are left; None if there is none, or if it was drawn before.
 
         `drawn`: ascending indices into `ties`; the new one is added.
         """
         if self._keeps_total:
-            index = turn % len(ties)
+            index = tie_break % len(ties)
             if index in drawn:
                 return None
         else:
             left = len(ties) - len(drawn)
             if not left:
                 return None
-            index = turn % left
+            index = tie_break % left
             for one in drawn:
                 if one > index:
                     break
@@ -165,12 +165,12 @@ class PodRuns:
         chosen: Sequence[int],
     ) -> int:
         """Renews the class, and returns how many of the first pods would have been placed on the same rows one by one."""
-        identity = pod_class.identity
+        snapshots = pod_class.snapshots
         try:
             after = self._classes.find(first.pod, first.attempts)
         except PluginFailure:
             return 1  # the next pod's attempt reports it
-        if after is not pod_class or after.identity is not identity or not after.is_scored:
+        if after is not pod_class or after.snapshots is not snapshots or not after.is_scored:
             return 1
         total, best = after.total, before.item(chosen[0])
         totals: list[int] = total.take(chosen).tolist()

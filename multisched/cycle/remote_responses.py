@@ -94,7 +94,7 @@ class RemoteResponses:
                 raise answer
         return answers
 
-    def drop_left(self, choice: Choice, generation: int) -> bool:
+    def drop_removed_rows(self, choice: Choice, generation: int) -> bool:
         """Clears rows whose node was removed or replaced by another during the wait. Returns False if no row is left."""
         if generation != self._rows.generation:
             choice.feasible &= self._rows.stayed_since(choice.rows, generation)

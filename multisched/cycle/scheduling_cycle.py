@@ -1,7 +1,7 @@
 """The scheduling cycle: one pod, from the head of the queue to an assumption, a refusal or a conflict.
 
-`SchedulingCycle.attempt` is a generator: it yields the remote requests of plugins, and is sent the
-responses. If no plugin asks, the pod is decided and committed without yielding, and no conflict is possible.
+`SchedulingCycle.attempt` is a generator: it yields the remote requests of plugins and resumes with their responses. It also
+yields to pause a search for victims. Without remote requests, a row is chosen and committed in one step.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Generator, Mapping, Sequence
 from copy import copy
-from typing import overload
+from typing import Final, overload
 
 import msgspec
 import numpy as np
@@ -44,9 +44,12 @@ from multisched.state.commit import CANDIDATES_MAX, FITS_NOW, MOVED, TAKEN, TRIE
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
 
+LEDGER_ROWS_MAX: Final = 64
+"""Best rows whose ledger versions are noted before a wait. A candidate outside them is checked again if the pod uses a ledger."""
+
 
 class SchedulingCycle:
-    """The scheduling cycles of one domain. All their state is in the cache, the class cache and the plugins."""
+    """The scheduling cycles of one domain."""
 
     def __init__(
         self,
@@ -60,7 +63,7 @@ class SchedulingCycle:
         before: SchedulingCycle | None = None,
         budget: StepBudget = UNLIMITED,
     ) -> None:
-        """`before`: the cycle of the profile in force until now; its records and counters are continued.
+        """`before`: the cycle of the previous profile, whose records and counters this one continues.
 
         `budget`: decides when a long attempt pauses.
         """
@@ -74,19 +77,19 @@ class SchedulingCycle:
         self._seed = seed
         self._budget = budget
         self._prefers_first_row = any(traits_of(plugin).prefers_first_row for plugin in plugins.score)
-        self._may_refuse_late = bool(plugins.remote_filter or plugins.extenders)
-        """Remote responses may leave no row. The refusal then shows what the cycle saw before it waited."""
+        self._may_refuse_remotely = bool(plugins.remote_filter or plugins.extenders)
+        """Whether remote responses may leave no feasible row. The pod is then refused with the diagnosis made before the wait."""
         self._keyed_filters = [p for p in plugins.filter if p.depends_on.reads_cache_key]
         self._nominated = NominatedPodsFilter(plugins, runner, cache.nodes, nominator)
-        runs = DryRuns(plugins, runner, cache, nominator, self._nominated)
-        self._post_filters = PostFilterRuns(runs, rows)
+        dry_runs = DryRuns(plugins, runner, cache, nominator, self._nominated)
+        self._post_filters = PostFilterRuns(dry_runs, rows)
         self._remote = RemoteResponses(plugins, runner, cache, rows, self.classes, self.records, self._post_filters)
         self._commit = CommitStep(plugins, runner, cache, rows, nominator, self.classes, self.records, self._nominated)
         if before is not None:
-            self.classes.count_on(before.classes)
+            self.classes.continue_counters(before.classes)
             self._commit.conflicts = before.conflicts
-        places = MemberPlacer(self.classes, self._nominated, self._best_row, self._commit.chooser)
-        self.group_post_filters = GroupPostFilters(runs, rows, places)
+        member_placer = MemberPlacer(self.classes, self._nominated, self._best_row, self._commit.chooser)
+        self.group_post_filters = GroupPostFilters(dry_runs, rows, member_placer)
         """PostFilter for pods that must start together."""
         self._gangs = GangAttempts(
             runner,
@@ -103,23 +106,23 @@ class SchedulingCycle:
             budget,
         )
         self.conflicts: Conflicts = self._commit.conflicts
-        self._runs = PodRuns(plugins, cache, self.classes, nominator, self._commit, self.records, self._turn)
+        self._pod_runs = PodRuns(plugins, cache, self.classes, nominator, self._commit, self.records, self._tie_break)
 
     # -- runs ------------------------------------------------------------------------------------------------------
 
     def run_length(self, pod: Pod) -> int:
-        """Returns how many pods with this pod's spec `attempt_run` may be given now; 1: `attempt` it alone."""
-        return self._runs.length(pod)
+        """Returns how many pods with this pod's spec `attempt_run` accepts now; 1: the pod must be attempted alone."""
+        return self._pod_runs.length(pod)
 
     def attempt_run(self, entries: Sequence[QueuedPod]) -> Sequence[Result]:
-        """Schedules the first of these pods together, with the same results as `attempt` for one after the other.
+        """Schedules the first of these pods together, with the same results as if each were passed to `attempt` in turn.
 
-        `entries`: not more than `run_length` of the first. The pods behind the results are as before; if there are no results, the
-        first pod is to be attempted alone.
+        `entries`: at most as many as `run_length` returns for the first pod. Returns results for a prefix of them; the other pods
+        are unchanged. If there are no results, the caller must attempt the first pod alone.
         """
         self._runner.begin_attempt()
         try:
-            return self._runs.decide(entries)
+            return self._pod_runs.decide(entries)
         except PluginFailure as failure:
             return [self._failed(entries[0].pod, entries[0].attempts, failure)]
 
@@ -148,9 +151,9 @@ class SchedulingCycle:
 
     def _attempt(self, pod: Pod, attempt: int) -> Attempt:
         pod = self._as_nominated(pod)
-        known = pod.nominated_node or pod.spec.affinity.named_node
-        if known and not self.plugins.remote:
-            result = self._place_on(known, pod, attempt)
+        node = pod.nominated_node or pod.spec.affinity.named_node
+        if node and not self.plugins.remote:
+            result = self._place_on(node, pod, attempt)
             if result is not None:
                 return result
         pod_class = self.classes.find(pod, attempt)
@@ -159,12 +162,12 @@ class SchedulingCycle:
             return (yield from self._refused(pod_class, pod_class.view, pod, attempt, found, ()))
         blocked = self._nominated.blocked(pod_class, pod, attempt)
         feasible = _without(pod_class.feasible, blocked)
-        is_somewhere = any_true(feasible)
-        if blocked and is_somewhere:
+        has_feasible = any_true(feasible)
+        if blocked and has_feasible:
             pod_class = self.classes.reduced(pod_class, feasible)  # scores are normalised among the rows that are left
-        asked = self._remote.requests(pod_class, pod) if is_somewhere else ()
+        asked = self._remote.requests(pod_class, pod) if has_feasible else ()
         if not asked:
-            if not is_somewhere:
+            if not has_feasible:
                 found = self._diagnose(pod_class, pod, attempt)
                 return (yield from self._refused(pod_class, pod_class.view, pod, attempt, found, ()))
             if pod_class.is_of_one_row:  # as upstream, which does not score a single feasible node
@@ -174,21 +177,22 @@ class SchedulingCycle:
             (at,) = self._best(choice, pod, attempt, 1)
             return self._commit.commit_now(pod_class, pod, attempt, at)
         self.classes.score(pod_class)
-        total = np.where(feasible, pod_class.total, NOWHERE).astype(
-            np.int64
-        )  # answers may weigh more than all plugins do
+        # int64, because scores of extenders may exceed the type of the class's totals
+        total = np.where(feasible, pod_class.total, NOWHERE).astype(np.int64)
         choice = Choice(pod_class.rows, feasible.copy(), total, self._versions(pod_class.rows))
-        ledgers = {r: self._cache.ledgers.versions(pod, r) for r in self._top(choice, pod, attempt, 64).tolist()}
-        # While this cycle waits, other cycles may renew the class, so what this one saw is kept here. A refusal that names
-        # plugins of a later state would miss the events that arrived meanwhile and leave the pod parked. Filters that skipped
-        # this pod would run with a cycle state that they have not written.
+        ledgers = {
+            r: self._cache.ledgers.versions(pod, r) for r in self._top(choice, pod, attempt, LEDGER_ROWS_MAX).tolist()
+        }
+        # Other cycles may renew the class during the wait, so this attempt keeps what it saw. If its refusal named rejectors of
+        # the renewed class, events for the actual rejectors would be missed, and the pod would stay parked. And if PreFilter
+        # skipped a filter in this attempt, but not for the renewed class, that filter would run without its cycle state.
         view, generation, seen = pod_class.view, self._rows.generation, copy(pod_class)
-        as_seen = self._diagnose(pod_class, pod, attempt) if self._may_refuse_late else None
+        as_seen = self._diagnose(pod_class, pod, attempt) if self._may_refuse_remotely else None
         snapshot = self.records.snapshot(pod_class)
         dependency_versions, nominations = self.classes.dependency_versions(pod_class, pod), self.nominator.sequence
         answers = yield asked
         view = replace(view, responses=self._remote.settled(asked, answers))
-        if not self._remote.drop_left(choice, generation):
+        if not self._remote.drop_removed_rows(choice, generation):
             self._commit.conflicts.true += 1
             return self._commit.conflicted(pod, attempt, TAKEN, ())
         refused = self._remote.refuse(choice, view, pod)
@@ -198,7 +202,7 @@ class SchedulingCycle:
             snapshot = self._remote.rescore(choice, pod_class) or snapshot
         self._remote.add_scores(choice, view, pod)
         snapshot.add_answers(choice.total, choice.answered)
-        # Pods on other rows and nominations may matter to every row: if they changed, all candidates are checked again.
+        # A change of pods on other rows, or of nominations, may matter to every row: all candidates are then checked again.
         is_same = (
             self.classes.dependency_versions(pod_class, pod) == dependency_versions
             and self.nominator.sequence == nominations
@@ -219,10 +223,10 @@ class SchedulingCycle:
         return msgspec.structs.replace(pod, nominated_node=node) if node and node != pod.nominated_node else pod
 
     def _place_on(self, node: str, pod: Pod, attempt: int) -> Result | None:
-        """Places the pod on its nominated node, or on the only node that PreFilter leaves; None if that node does not take it.
+        """Places the pod on its nominated node, or on the only node that PreFilter leaves; None if the pod does not fit there.
 
-        Filters no other node, scores none, and builds no equivalence class, which would contain only this pod. If a ledger refuses
-        the node at commit, the attempt ends: a search over all nodes would choose the same node again.
+        Filters no other node, scores none, and caches no equivalence class: it would contain only this pod. If a ledger refuses
+        the pod at commit, the attempt ends: a search over all nodes would choose the same node again.
         """
         row = self._cache.nodes.row_of(node)
         if row is None or not self._rows.has(row):
@@ -235,17 +239,17 @@ class SchedulingCycle:
     def refusal_of_move(self, leaving: Pod | None, replacement: Pod, node: str) -> str:
         """Returns why the node would refuse `replacement` once `leaving` has left its node; empty if it would take it.
 
-        Runs every Filter without remote requests, with the pods nominated to the node counted.
+        Runs every Filter that sends no remote requests, with the pods nominated to the node counted.
         """
         row = self._cache.nodes.row_of(node)
         if row is None or not self._rows.has(row):
-            return f"node {node} is not there for this domain"
+            return f"node {node} does not exist in this domain"
         leaving_entry = None if leaving is None else self._cache.placed(leaving.uid)
         self._runner.begin_attempt()
         try:
-            pod_class = self.classes.alone(replacement, 1, row)
+            pod_class = self.classes.unfiltered(replacement, 1, row)
             if pod_class is None:
-                return f"PreFilter leaves out node {node}"
+                return f"PreFilter excludes node {node}"
             left = None if leaving_entry is None or leaving_entry.row < 0 else (leaving_entry.pod, leaving_entry.row)
             refusal = self._nominated.refusal_of_move(pod_class, replacement, row, left)
         except PluginFailure as failure:
@@ -253,7 +257,7 @@ class SchedulingCycle:
         return "" if refusal is None else f"{refusal.plugin}: {refusal.message}"
 
     def is_affected(self, placed: Placed, pod: Pod, others: Sequence[Pod]) -> bool:
-        """Reports whether pods that came to or left other nodes may change a filter's verdict on the placed pod's node."""
+        """Reports whether `others`, which were added to or removed from other nodes, may change a filter's result for the placed pod."""
         try:
             sensitivities = self._nominated.sensitivities(self._keyed_filters, placed.view, pod)
         except PluginFailure:
@@ -278,20 +282,19 @@ class SchedulingCycle:
         total = choice.total
         first = int(total.argmax())
         # Upstream breaks ties at random; a hash is used here, so that the same seed gives the same placement (I12).
-        turn = self._turn(pod, attempt)
-        if count == 1 and not turn:
+        tie_break = self._tie_break(pod, attempt)
+        if count == 1 and not tie_break:
             return [first]
         best = total.item(first)
         ties = (total == np.array(best, total.dtype)).nonzero()[0]
-        turn %= len(ties)
+        tie_break %= len(ties)
         if count == 1:
-            return [ties.item(turn)]
-        ordered = np.concatenate((ties[turn:], ties[:turn]))
+            return [ties.item(tie_break)]
+        ordered = np.concatenate((ties[tie_break:], ties[:tie_break]))
         if len(ordered) < count:
             others = choice.feasible & (total < best)
-            if (
-                self.plugins.outranking is not None
-            ):  # a worse row is no substitute: a pod that loses these rows is tried again
+            if self.plugins.outranking is not None:
+                # Rows to which this plugin gives a lower score are not candidates. A pod that loses all its candidates is attempted again.
                 unit = choice.outranking_weight or self.plugins.outranking_weight
                 others &= total // unit == best // unit
             rest = others.nonzero()[0]
@@ -300,13 +303,13 @@ class SchedulingCycle:
         return best_first
 
     def _best_row(self, rows: Rows, feasible: Bools, total: Totals, pod: Pod, attempt: int) -> int:
-        """Returns the position of the best of some rows, as `_best`."""
+        """Returns the position of the best of these rows, as `_best`."""
         return self._best(Choice(rows, feasible, total), pod, attempt, 1)[0]
 
-    def _turn(self, pod: Pod, attempt: int) -> int:
+    def _tie_break(self, pod: Pod, attempt: int) -> int:
         """Returns the number that selects one of equally good rows for this attempt."""
         if self._prefers_first_row:
-            return attempt - 1  # an attempt that follows a failed bind takes another row
+            return attempt - 1  # a later attempt takes another row, for example after a failed bind
         return zlib.crc32(f"{self._seed}/{pod.uid}/{attempt}".encode())
 
     def _own_nominated(self, choice: Choice, pod: Pod) -> int | None:
@@ -320,7 +323,7 @@ class SchedulingCycle:
     # -- ending ----------------------------------------------------------------------------------------------------
 
     def _failed(self, pod: Pod, attempt: int, failure: PluginFailure) -> Unplaced:
-        """Returns the result of an attempt whose plugin failed, or refused by raising."""
+        """Returns the result of an attempt that a PluginFailure ended: an error or a rejection."""
         status = failure.status
         self.records.failed(pod, attempt, status)
         is_error = status.code is Code.ERROR
@@ -348,47 +351,47 @@ class SchedulingCycle:
         pod: Pod,
         attempt: int,
         found: Diagnosis,
-        late: Sequence[tuple[str, Status]],
+        remote_refusals: Sequence[tuple[str, Status]],
     ) -> Generator[Sequence[RemoteRequest] | Pause, Mapping[str, object | PluginFailure], Unplaced | Conflicted]:
-        """Runs PostFilter and records the refusal. `late`: nodes refused by plugins with remote requests.
+        """Runs PostFilter and records the refusal. `remote_refusals`: nodes refused by plugins with remote requests.
 
-        PostFilter begins again after a pause, in the state of that moment; what refused the pod is still what was found before, and
-        extenders are not asked twice about the candidates of one plugin.
+        After a pause, PostFilter runs again on the current state. The refusal still reports the diagnosis `found` from before the
+        pause, and the preemption candidates of a plugin are not sent to extenders again.
         """
-        results, now, settled = RowResults(Effort(self._budget)), pod_class, dict[str, PostFilterResult]()
+        results, current, settled = RowResults(Effort(self._budget)), pod_class, dict[str, PostFilterResult]()
         while True:
             try:
                 if self.plugins.extenders:
-                    yield from self._remote.negotiate(now, view, pod, found, results, settled)
-                after = self._post_filters.run(pod, view, now, found, settled, results)
+                    yield from self._remote.negotiate(current, view, pod, found, results, settled)
+                outcome = self._post_filters.run(pod, view, current, found, settled, results)
                 break
             except PauseDue:
                 pod_class = copy(pod_class)  # other cycles may renew the class during the pause
                 yield Pause()
-            now = self.classes.find(pod, attempt)
-            view = replace(now.view, responses=view.responses)
+            current = self.classes.find(pod, attempt)
+            view = replace(current.view, responses=view.responses)
             if (
-                not late
-                and now.refusal is None
-                and any_true(_without(now.feasible, self._nominated.blocked(now, pod, attempt)))
+                not remote_refusals
+                and current.refusal is None
+                and any_true(_without(current.feasible, self._nominated.blocked(current, pod, attempt)))
             ):
                 return self._commit.conflicted(pod, attempt, FITS_NOW, ())
-        if after.is_tried_again:
+        if outcome.is_tried_again:
             return self._commit.conflicted(pod, attempt, TRIED_AGAIN, ())
-        message = fit_error(found, after.sentence)
+        message = fit_error(found, outcome.sentence)
         self.records.refused(
             pod,
             attempt,
             pod_class,
             replace(found, nodes=(), verdicts=None, blocked={}),
             blocked=found.blocked,
-            late=late,
-            post_filter=after.sentence,
-            nominated_node=after.nominated_node or "",
-            preemption=after.preemption,
+            remote_refusals=remote_refusals,
+            post_filter=outcome.sentence,
+            nominated_node=outcome.nominated_node or "",
+            preemption=outcome.preemption,
             message=message,
         )
-        return _unplaced(pod, message, found, after)
+        return _unplaced(pod, message, found, outcome)
 
 
 def _without(feasible: Bools, blocked: Blocked) -> Bools:
@@ -399,13 +402,15 @@ def _without(feasible: Bools, blocked: Blocked) -> Bools:
     return left
 
 
-def _unplaced(pod: Pod, message: str, found: Diagnosis, after: PostFilterOutcome) -> Unplaced:
+def _unplaced(pod: Pod, message: str, found: Diagnosis, outcome: PostFilterOutcome) -> Unplaced:
     return Unplaced(
         pod,
         message,
-        found.rejectors | after.rejectors,
+        found.rejectors | outcome.rejectors,
         found.pending,
-        nominated_node=after.nominated_node,
-        preemption=after.preemption,
-        condition_reason=found.pre_filter.condition_reason if found.pre_filter is not None else after.condition_reason,
+        nominated_node=outcome.nominated_node,
+        preemption=outcome.preemption,
+        condition_reason=found.pre_filter.condition_reason
+        if found.pre_filter is not None
+        else outcome.condition_reason,
     )

@@ -125,10 +125,10 @@ class FactReader:
         ever, now = self.placements.ever, self.placements.now
         borrowers = sum(pods for (namespace, _), pods in now.items() if namespace == BORROWER)
         owners = sum(pods for (namespace, _), pods in now.items() if namespace == OWNER)
-        gone = sum(pods for (namespace, _), pods in ever.items() if namespace == BORROWER) - borrowers
+        evicted = sum(pods for (namespace, _), pods in ever.items() if namespace == BORROWER) - borrowers
         world = self._world
         cpu = (borrowers * POD_CPU, owners * POD_CPU)
-        return Quota(BORROWER, OWNER, world.total_cpu, world.min_cpu, *cpu, gone)
+        return Quota(BORROWER, OWNER, world.total_cpu, world.min_cpu, *cpu, evicted)
 
     def _loan(self) -> Loan | None:
         group = NAMESPACE, IMAGES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -32,14 +32,16 @@ class CycleState:
 
     def read(self, key: StateKey[T]) -> T:
         """Returns the value. Raises KeyError if nothing was written, which the runner turns into the plugin's error."""
-        return cast(T, self._values[key])
+        found: T = self._values[key]
+        return found
 
     def find(self, key: StateKey[T]) -> T | None:
         """Returns the value, or None if nothing was written."""
-        return cast("T | None", self._values.get(key))
+        found: T | None = self._values.get(key)
+        return found
 
     def copy(self) -> CycleState:
         """Returns a shallow copy for an overlay: plugins copy what AddPod and RemovePod change."""
         copied = CycleState()
-        copied._values = dict(self._values)
+        copied._values = self._values.copy()
         return copied

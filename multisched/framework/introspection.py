@@ -51,14 +51,15 @@ class RoomPlugin(Plugin, Protocol):
 
 
 @runtime_checkable
-class ManagingPlugin(Plugin, Protocol):
-    """A plugin that checks extended resources in NodeResourcesFit's place, as an extender with `ignoredByScheduler` does.
+class ExtendedResourcePlugin(Plugin, Protocol):
+    """A plugin that checks extended resources instead of NodeResourcesFit, as an extender with `ignoredByScheduler` does.
 
     A Protocol because the configuration imports nothing of a domain but its profile; implemented by a domain's plugin (`GpuShare`).
     """
 
-    managed_resources: frozenset[str]
-    """Names that NodeResourcesFit ignores in profiles with this plugin. Of the class: profiles are resolved before plugins are built."""
+    resources_ignored_by_fit: frozenset[str]
+    """Resource names that NodeResourcesFit ignores in profiles with this plugin. A class attribute, because profiles are resolved before
+    plugins are built."""
 
 
 @runtime_checkable

@@ -152,7 +152,8 @@ class ChoosingPlugin(Plugin, Protocol):
     made only once.
     """
 
-    chooses_from: ChoiceLedger
+    choice_ledger: ChoiceLedger
+    """The ledger from which it chooses."""
 
     def choose(self, cycle: CycleView, pod: Pod, row: int) -> object | None:
         """Returns what the pod gets on the row; None if it requests nothing or nothing fits. The row may not have been scored.

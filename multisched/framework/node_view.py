@@ -192,9 +192,9 @@ def columns_at(matrix: M, rows: Rows) -> M:
 
 def any_true(mask: Bools) -> bool:
     """Returns `mask.any()` by a search in its bytes: a tenth of the time for a few rows, no slower for many."""
-    return b"\x01" in mask.tobytes()
+    return 1 in mask.tobytes()
 
 
 def all_true(mask: Bools) -> bool:
     """Returns `mask.all()`, like `any_true`."""
-    return b"\x00" not in mask.tobytes()
+    return 0 not in mask.tobytes()

@@ -43,17 +43,19 @@ class OverlaidCounts:
     def affinity_entry(
         self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
     ) -> AffinityIndexEntry:
-        asker = IncomingPod(namespace, labels, namespace_labels)
+        incoming = IncomingPod(namespace, labels, namespace_labels)
         demanding = [
             (row, pod.spec.pod_affinity, pod.namespace, sign)
             for row, pod, sign in self._changes
             if pod.spec.pod_affinity is not None
         ]
-        effects = [(row, self._base.effect(asker, affinity, space), sign) for row, affinity, space, sign in demanding]
-        return self._base.affinity_entry(*asker).with_changes(effects)
+        effects = [
+            (row, self._base.effect(incoming, affinity, space), sign) for row, affinity, space, sign in demanding
+        ]
+        return self._base.affinity_entry(*incoming).with_changes(effects)
 
-    def effect(self, asker: IncomingPod, affinity: PodAffinity, namespace: str) -> Effect:
-        return self._base.effect(asker, affinity, namespace)
+    def effect(self, incoming: IncomingPod, affinity: PodAffinity, namespace: str) -> Effect:
+        return self._base.effect(incoming, affinity, namespace)
 
 
 def _changed(base: AnySum, changes: Sequence[tuple[int, int]]) -> AnySum:

@@ -78,7 +78,7 @@ class PodCountsView(Protocol):
         """Returns what placed pods currently demand of pods with these labels in that namespace."""
         ...
 
-    def effect(self, asker: IncomingPod, affinity: PodAffinity, namespace: str) -> Effect:
+    def effect(self, incoming: IncomingPod, affinity: PodAffinity, namespace: str) -> Effect:
         """Returns what one placed pod with this affinity in that namespace demands of the incoming pod."""
         ...
 
@@ -204,8 +204,8 @@ class PodCounts:
     ) -> AffinityIndexEntry:
         return self.demands.affinity_entry(namespace, labels, namespace_labels)
 
-    def effect(self, asker: IncomingPod, affinity: PodAffinity, namespace: str) -> Effect:
-        return self.demands.effect(asker, affinity, namespace)
+    def effect(self, incoming: IncomingPod, affinity: PodAffinity, namespace: str) -> Effect:
+        return self.demands.effect(incoming, affinity, namespace)
 
     @property
     def demands_sequence(self) -> int:

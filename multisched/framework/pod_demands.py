@@ -1,11 +1,11 @@
-"""PodDemands: what placed pods' affinity terms demand of incoming pods, summed by row for each kind of incoming pod.
+"""PodDemands: the demands that affinity terms of placed pods make on incoming pods, summed by row for each kind of incoming pod.
 
-A *group* is one affinity in one namespace, with the rows of its placed pods. An *index entry* (`AffinityIndexEntry`) is the sum
-of what all groups demand of pods with certain labels in a namespace. It is built by one pass over all terms (`term_columns`),
-and updated from the log of pods added and removed. So a pod's attempt costs what changed, not what others demand. Only
-a pod whose labels are new here costs a pass over all terms. Groups whose terms require a label value are indexed by
-it (`tags_of`). If few groups can match a pod, only those are tested. So a thousand services with anti-affinity among
-their own replicas do not slow each other down.
+A *group* is one affinity in one namespace, with the rows of its placed pods. An *index entry* (`AffinityIndexEntry`) has the sum of the
+demands of all groups on incoming pods with certain labels in a namespace. It is built in one pass over all terms (`term_columns`), and
+updated from a log of added and removed pods. So the cost of an attempt depends on what changed since the last one, and not on the number
+of terms. Only a pod with new labels costs a pass over all terms. Groups whose terms require a label value are indexed by that value
+(`tags_of`); if few groups can match a pod, only those are tested. So a thousand services, each with anti-affinity among its own
+replicas, do not slow each other down.
 
 Owned by `PodCounts`. Read through `PodCountsView.affinity_entry`.
 """
@@ -25,63 +25,68 @@ from multisched.framework.term_columns import Column, IncomingPod, Int32, TermCo
 from multisched.model.placement import DemandKind, PodAffinity, PodDemand, demands_of
 
 LOG_KEPT: Final = 4_096
-"""Changes that an entry can catch up on; with more, it is rebuilt."""
+"""Maximum number of changes that are applied to an entry; with more, it is rebuilt."""
 
+WEIGHED_EVERY: Final = 64
+"""Changes after which the size of an entry is computed again: most change it by a row."""
 UNKNOWN_MAX: Final = 32
-"""Groups not yet evaluated for an entry that are evaluated one by one; with more, all are evaluated together."""
+"""Maximum number of unevaluated groups that are evaluated for an entry one by one; with more, all groups are evaluated together."""
 
 ENTRY_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Memory for entries; the least recently used are dropped."""
+"""Memory limit of all entries; beyond it, the least recently used ones are dropped."""
 
 ENTRIES_MIN: Final = 8
-"""Entries kept whatever their size."""
+"""Number of entries that are kept even beyond ENTRY_BYTES_MAX."""
 
-ASKERS_MAX: Final = 16_384
-"""Label mappings (by identity) whose entry is cached; beyond this, the cache is cleared."""
+MAPPINGS_MAX: Final = 16_384
+"""Maximum number of label mappings (by identity) whose entry is cached; beyond it, this cache is cleared."""
 
-ASKERS_LABELS_MAX: Final = 262_144
-"""Labels in all of these together, possibly of deleted pods; some 200 bytes each."""
+MAPPINGS_LABELS_MAX: Final = 262_144
+"""Maximum number of labels in all these mappings, some 200 bytes each. The mappings may be of deleted pods."""
 
 EFFECTS_MAX: Final = 1_024
-"""Distinct effects of groups that one entry caches."""
+"""Maximum number of distinct effects that one entry caches."""
 
 DEAD_MIN: Final = 1 << 16
-"""Size of the groups without pods, with terms and values, at which the columns are rebuilt without them."""
+"""Total size (terms and values) of groups without pods at which the columns are rebuilt without these groups."""
 
 PLACES_MAX: Final = 256
-"""Rows of groups that are summed one by one; with more, all are summed together."""
+"""Maximum number of (group, row) pairs that are summed one by one; with more, all are summed together."""
 
 UNKNOWN: Final = -1
-"""The effect of a group that was not evaluated yet."""
+"""Stands for the effect of a group that was not evaluated yet."""
 
 _ENTRY_BYTES: Final = 1_000
 _LABEL_BYTES: Final = 500
-"""Per label of an asker: it is in two mappings, with its own strings."""
+"""Per label of the incoming pod, which is in two mappings with their own strings."""
 _KNOWN_BYTES: Final = 100
 _EFFECT_BYTES: Final = 300
 
 
 class TermKind(NamedTuple):
-    """What is summed: demands of one kind with one topology key. Preferred anti-affinity is preferred affinity with negative weights."""
+    """A kind of demand with a topology key; demands are summed per term kind.
+
+    Preferred anti-affinity counts as preferred affinity with negative weights.
+    """
 
     kind: DemandKind
     key: str
 
 
 Effect = tuple[tuple[TermKind, int, int], ...]
-"""What one pod of a group demands: (term kind, number of terms, their total weight) per term kind."""
+"""The demands of one pod of a group on an incoming pod: (term kind, number of terms, their total weight) per term kind."""
 _Key = tuple[PodAffinity, str]
 _Seen = tuple[str, frozenset[tuple[str, str]], frozenset[tuple[str, str]]]
-"""Namespace, the pod labels that terms refer to, and the namespace's labels."""
+"""Namespace, those pod labels to which terms refer, and the labels of the namespace."""
 
 
 class AffinityIndexEntry:
-    """What all groups demand of pods like the asker."""
+    """The demands of all groups on one kind of incoming pod."""
 
     __slots__ = (
         "_kinds_at",
-        "asker",
         "effects",
+        "incoming",
         "is_kept",
         "is_used",
         "kinds",
@@ -89,29 +94,37 @@ class AffinityIndexEntry:
         "number",
         "seen",
         "sums",
+        "tags",
+        "weighed_at",
         "weighed_bytes",
     )
 
-    def __init__(self, asker: IncomingPod, number: int) -> None:
-        self.asker = asker
+    def __init__(self, incoming: IncomingPod, number: int) -> None:
+        self.incoming = incoming
+        self.tags: tuple[Tag, ...] = (ANY_LABELS, *incoming.labels.items())
+        """Those of the groups whose terms can select such pods."""
         self.number = number
-        """Unique: identifies the entry in signatures."""
+        """A unique number, which identifies the entry in signatures."""
         self.sums: dict[TermKind, AnySum] = {}
-        """Read only. A term kind is never removed, even if its sum becomes empty."""
+        """Callers must not change it. A term kind is never removed, even if its sum becomes empty."""
         self.is_kept = True
+        """False once the entry is no longer updated."""
         self.is_used = True
-        self.weighed_bytes = 0
-        """Size in bytes that its owner last counted for it."""
+        """The entry was requested since `PodDemands` last tried to drop it."""
+        self.weighed_bytes = self.weighed_at = 0
+        """The size that `PodDemands` has counted for the entry, and the value of `seen` then."""
         self.seen = 0
+        """Position in the log up to which changes are included."""
         self.known_below = 0
-        """Groups with lower numbers that are missing in `effects` have no effect; those with higher ones were not evaluated."""
+        """Groups missing in `effects` have no effect if their number is lower; otherwise they were not evaluated yet."""
         self.effects: dict[int, int] = {}
-        """AffinityGroup -> index into `kinds` of the effect of one of its pods; 0: no effect, UNKNOWN: not evaluated yet."""
+        """Number of a group -> index into `kinds` of the effect of one of its pods; 0: no effect, UNKNOWN: not evaluated yet."""
         self.kinds: list[Effect] = [()]
+        """Distinct effects; the first one is empty."""
         self._kinds_at: dict[Effect, int] = {(): 0}
 
     def effect_at(self, group: int) -> int:
-        """Returns the index into `kinds`, 0 or UNKNOWN."""
+        """Returns the group's index into `kinds`, or UNKNOWN."""
         return self.effects.get(group, 0 if group < self.known_below else UNKNOWN)
 
     def add_kind(self, effect: Effect) -> int:
@@ -122,32 +135,32 @@ class AffinityIndexEntry:
         return found
 
     def forget_kinds(self) -> None:
-        """Clears the cached effects: groups with an effect are evaluated again on demand."""
+        """Clears the cached effects. Groups with an effect are evaluated again when they are needed."""
         self.kinds, self._kinds_at = [()], {(): 0}
         self.effects = {group: UNKNOWN if kind else 0 for group, kind in self.effects.items()}
 
     @property
     def is_silent(self) -> bool:
-        """Reports whether no placed pod demands anything of such pods now."""
+        """True if no placed pod makes a demand on such incoming pods now."""
         return not any(one.total for one in self.sums.values())
 
     @property
     def size_bytes(self) -> int:
-        """Approximate."""
+        """The approximate size in bytes."""
         sums = sum(one.size_bytes for one in self.sums.values())
         effects = _KNOWN_BYTES * len(self.effects) + _EFFECT_BYTES * len(self.kinds)
-        return _ENTRY_BYTES + _LABEL_BYTES * len(self.asker.labels) + sums + effects
+        return _ENTRY_BYTES + _LABEL_BYTES * len(self.incoming.labels) + sums + effects
 
     def drop(self) -> None:
-        """Marks the entry as no longer updated and empties it: callers must request it again."""
+        """Empties the entry and marks it as no longer updated. Callers must request it again."""
         for one in self.sums.values():
             one.clear()
         self.sums, self.effects, self.known_below, self.is_kept = {}, {}, 0, False
         self.forget_kinds()
 
     def with_changes(self, changes: Iterable[tuple[int, Effect, int]]) -> AffinityIndexEntry:
-        """Returns a copy with pods of these effects added to rows (1) or removed from them (-1)."""
-        found = AffinityIndexEntry(self.asker, self.number)
+        """Returns a copy with changes: (row, effect of a pod, 1 if the pod is added to the row or -1 if it is removed)."""
+        found = AffinityIndexEntry(self.incoming, self.number)
         found.sums, found.is_kept = dict(self.sums), False
         for row, effect, sign in changes:
             for term_kind, terms, weight in effect:
@@ -161,38 +174,38 @@ class AffinityIndexEntry:
 
 
 class PodDemands:
-    """Sums, per row, what the affinity terms of placed pods demand of an incoming pod."""
+    """The index entries, and the groups and terms from which they are built."""
 
     def __init__(self, is_topology: Callable[[str], bool] | None = None) -> None:
-        """`is_topology`: whether any node has this label; None: assume yes. Terms with other keys are ignored."""
+        """`is_topology`: reports whether any node has this label. Terms with other topology keys are ignored. None: all are used."""
         self._is_topology = is_topology
         self._columns = TermColumns()
         self._term_kinds: dict[TermKind, int] = {}
         self._kind_of, self._weights, self._group_of = Column(np.int32), Column(np.int32), Column(np.int32)
-        """By term."""
+        """Columns with one value per term."""
         self._groups: dict[_Key, AffinityGroup] = {}
-        """Including groups without pods, until the columns are rebuilt: their pods may come back."""
+        """Includes groups without pods until the columns are rebuilt, because such pods may be placed again."""
         self._numbered: list[AffinityGroup] = []
         self._by_identity: dict[tuple[int, str], AffinityGroup] = {}
         self._places = DemandRows()
         self._living = self._size = self._dead = 0
-        """Groups with pods and terms; size of all groups; size of those without pods."""
+        """Number of groups with both pods and terms; size of all groups; size of the groups without pods."""
         self._by_tag: dict[Tag, list[AffinityGroup]] = {}
         self._log: IndexedLog[tuple[int, int, int]] = IndexedLog(LOG_KEPT)
-        """AffinityGroup, row, and whether a pod was added (1) or removed (-1)."""
+        """(number of the group, row, 1 if a pod was added or -1 if it was removed)."""
         self._entries: dict[_Seen, AffinityIndexEntry] = {}
         self._by_labels: dict[tuple[int, str], tuple[object, object, AffinityIndexEntry]] = {}
         self._labels_known = self._bytes = self._numbers_given = self._sequence = 0
         self.terms_looked_at = 0
-        """Number of terms evaluated so far: what other pods' demands have cost."""
+        """Number of terms evaluated so far, as a measure of the work."""
 
     def __bool__(self) -> bool:
-        """False: no placed pod demands anything."""
+        """Reports whether any placed pod makes a demand."""
         return bool(self._living)
 
     @property
     def sequence(self) -> int:
-        """Raised when a pod with demands is added or removed."""
+        """Increases when a pod with demands is added or removed."""
         return self._log.end
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -211,18 +224,18 @@ class PodDemands:
             self._compact()
 
     def _note_life(self, group: AffinityGroup, change: int) -> None:
-        """Updates the counters when the group got its first pod (1), lost its last (-1), or neither (0)."""
+        """Updates the counters of groups. `change`: 1 if the group got its first pod, -1 if it lost its last one, else 0."""
         self._dead -= change * group.size
         self._living += change * bool(group.terms)
 
     def forget_row(self, row: int) -> None:
-        """Drops a row that is to be recounted."""
+        """Removes all pods of the row, before the caller counts them again."""
         for group in [one for one in self._numbered if row in one.places]:
             for _ in range(self._places.pods(group.places[row])):
                 self.account(row, group.affinity, group.namespace, -1)
 
     def topology_added(self) -> None:
-        """Includes the terms with topology keys that a node now has for the first time."""
+        """Adds terms that were ignored until now, because no node had their topology key."""
         is_topology = self._is_topology
         moved = [d for d in self._groups.values() if is_topology is not None and any(map(is_topology, d.left_out))]
         for before in moved:
@@ -242,14 +255,14 @@ class PodDemands:
     def affinity_entry(
         self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
     ) -> AffinityIndexEntry:
-        """Returns the current entry of such pods. `labels`: as interned by the decoder, compared by identity."""
+        """Returns the current entry for incoming pods with these labels. `labels`: interned by the decoder, and compared by identity."""
         key = (id(labels), namespace)
         known = self._by_labels.get(key)
         if known is not None and known[1] is namespace_labels and known[2].is_kept:
             entry = known[2]
         else:
             entry = self._looked_up(namespace, labels, namespace_labels)
-            if len(self._by_labels) >= ASKERS_MAX or self._labels_known > ASKERS_LABELS_MAX:
+            if len(self._by_labels) >= MAPPINGS_MAX or self._labels_known > MAPPINGS_LABELS_MAX:
                 self._by_labels.clear()
                 self._labels_known = 0
             self._labels_known += len(labels)
@@ -260,12 +273,12 @@ class PodDemands:
             self._make_room(entry)
         return entry
 
-    def effect(self, asker: IncomingPod, affinity: PodAffinity, namespace: str) -> Effect:
-        """Returns what one placed pod with this affinity demands of the asker's pods."""
+    def effect(self, incoming: IncomingPod, affinity: PodAffinity, namespace: str) -> Effect:
+        """Returns the demands of one placed pod with this affinity on the incoming pod `incoming`."""
         group = self._known(affinity, namespace)
         if group is None:
-            return effect_on(asker, affinity, namespace)
-        entry = self.affinity_entry(*asker)
+            return effect_on(incoming, affinity, namespace)
+        entry = self.affinity_entry(*incoming)
         kind = self._kind(entry, group)  # before `entry.kinds` is read: it may rebuild that list
         self._weigh(entry)
         return entry.kinds[kind]
@@ -273,26 +286,26 @@ class PodDemands:
     # -- checking --------------------------------------------------------------------------------------------------
 
     def rows(self) -> Iterator[tuple[Hashable, dict[int, int]]]:
-        """Yields each group that has pods, identified as by `key_of`, and its pods by row."""
+        """Yields, for each group with pods, its key (see `key_of`) and row -> number of its pods there."""
         for group in self._numbered:
             if group.places:
                 yield id(group), {row: self._places.pods(place) for row, place in group.places.items()}
 
     def key_of(self, affinity: PodAffinity, namespace: str) -> Hashable:
-        """Returns the key of the group of such pods; for an unknown group, a key that matches none."""
+        """Returns the key of the group of pods with this affinity; if there is no such group, a key that no group has."""
         return id(self._known(affinity, namespace))
 
     def faults(self) -> list[str]:
-        """Returns what is wrong with the entries, after rebuilding and comparing each."""
+        """Returns the differences between each entry and a newly built one."""
         found = []
         for entry in self._entries.values():
             if entry.seen != self._log.end:
                 self._catch_up(entry)
-            fresh = AffinityIndexEntry(entry.asker, 0)
+            fresh = AffinityIndexEntry(entry.incoming, 0)
             self._make(fresh)
             said, wanted = effects_by_kind(entry), effects_by_kind(fresh)
             if said != wanted:
-                found.append(f"demands on {entry.asker}: counted {said}, expected {wanted}")
+                found.append(f"demands on {entry.incoming}: counted {said}, expected {wanted}")
         return found
 
     # -- entries --------------------------------------------------------------------------------------------------
@@ -317,9 +330,10 @@ class PodDemands:
     def _weigh(self, entry: AffinityIndexEntry) -> None:
         before, entry.weighed_bytes = entry.weighed_bytes, entry.size_bytes
         self._bytes += entry.weighed_bytes - before
+        entry.weighed_at = entry.seen
 
     def _make_room(self, asked: AffinityIndexEntry) -> None:
-        """Drops entries that were not used since this function last passed them, but not the one being requested."""
+        """Drops entries until they fit the limit: those not used since this function last examined them. Keeps the entry `asked`."""
         while self._bytes >= ENTRY_BYTES_MAX and len(self._entries) > ENTRIES_MIN:
             at, entry = next(iter(self._entries.items()))
             del self._entries[at]
@@ -338,26 +352,26 @@ class PodDemands:
         self._bytes = 0
 
     def _make(self, entry: AffinityIndexEntry) -> None:
-        """Evaluates the terms for the asker: group by group if few can match, else all at once."""
+        """Builds the entry: group by group if few groups can match the incoming pod, else from all terms at once."""
         entry.sums, entry.effects, entry.known_below = {}, {}, 0
         entry.forget_kinds()
-        named = self._named(entry.asker)
+        named = self._named(entry.tags)
         if named is None:
             self._make_by_columns(entry)
         else:
             for group in named:
                 if group.places:
                     self._add_group(entry, group)
-                else:  # its pods may come back
+                else:  # pods of the group may be placed again
                     entry.effects[group.number] = UNKNOWN
         entry.known_below = len(self._numbered)
         entry.seen = self._log.end
 
-    def _named(self, asker: IncomingPod) -> list[AffinityGroup] | None:
-        """Returns the groups that can match such pods; None if they, or their rows, are too many."""
+    def _named(self, tags: Iterable[Tag]) -> list[AffinityGroup] | None:
+        """Returns the groups with one of the tags; None if these groups, or their rows, are too many."""
         found: dict[int, AffinityGroup] = {}
         places = 0
-        for tag in (ANY_LABELS, *asker.labels.items()):
+        for tag in tags:
             known = self._by_tag.get(tag, ())
             if len(known) > UNKNOWN_MAX:
                 return None
@@ -371,7 +385,7 @@ class PodDemands:
 
     def _make_by_columns(self, entry: AffinityIndexEntry) -> None:
         self.terms_looked_at += self._columns.terms
-        terms = self._columns.about(entry.asker, self._columns.all()).nonzero()[0]
+        terms = self._columns.about(entry.incoming, self._columns.all()).nonzero()[0]
         kinds, of, weights = (column.view().take(terms) for column in (self._kind_of, self._group_of, self._weights))
         by_number = list(self._term_kinds)
         for number in np.bincount(kinds).nonzero()[0].tolist():
@@ -406,17 +420,17 @@ class PodDemands:
         """Applies the changes since the entry was last requested."""
         if not self._caught_up(entry):
             self._make(entry)
-        self._weigh(entry)
+            self._weigh(entry)
+        elif entry.seen - entry.weighed_at >= WEIGHED_EVERY:
+            self._weigh(entry)
 
     def _caught_up(self, entry: AffinityIndexEntry) -> bool:
-        """Returns False if the changes are too many."""
-        happened = self._log.since(entry.seen, (ANY_LABELS, *entry.asker.labels.items()))
+        """Applies the changes one by one. Returns False if they are too many."""
+        happened = self._log.since(entry.seen, entry.tags)
         if happened is None:
             return False
-        effects, below = entry.effects, entry.known_below
-        unknown = {
-            number for number, _, _ in happened if effects.get(number, 0 if number < below else UNKNOWN) == UNKNOWN
-        }
+        entry.seen = self._log.end
+        unknown = {number for number, _, _ in happened if entry.effect_at(number) == UNKNOWN}
         if unknown:
             if len(unknown) > UNKNOWN_MAX or len(entry.kinds) + len(unknown) > EFFECTS_MAX:
                 return False
@@ -426,7 +440,6 @@ class PodDemands:
             kind = entry.effects.get(number)  # a group that is missing has no effect
             if kind:
                 self._add(entry, entry.kinds[kind], row, sign)
-        entry.seen = self._log.end
         return True
 
     def _kind(self, entry: AffinityIndexEntry, group: AffinityGroup) -> int:
@@ -438,7 +451,7 @@ class PodDemands:
             entry.forget_kinds()
         block = group.block
         self.terms_looked_at += group.terms
-        terms = self._columns.about(entry.asker, block).nonzero()[0] + block.start
+        terms = self._columns.about(entry.incoming, block).nonzero()[0] + block.start
         kinds = self._kind_of.array.take(terms).tolist()
         weights = self._weights.array.take(terms).tolist()
         by_number = list(self._term_kinds)
@@ -522,12 +535,12 @@ def effects_by_kind(entry: AffinityIndexEntry) -> dict[TermKind, dict[int, tuple
     return found
 
 
-def effect_on(asker: IncomingPod, affinity: PodAffinity, namespace: str) -> Effect:
-    """Returns what one pod of this namespace demands of the asker's pods, computed term by term."""
+def effect_on(incoming: IncomingPod, affinity: PodAffinity, namespace: str) -> Effect:
+    """Returns the demands of a pod with this affinity in this namespace on the incoming pod `incoming`, computed term by term."""
     return _joined(
         (_term_kind(demand), _weight(demand))
         for demand in demands_of(affinity, namespace)
-        if demand.matches(asker.namespace, asker.labels, asker.namespace_labels)
+        if demand.matches(incoming.namespace, incoming.labels, incoming.namespace_labels)
     )
 
 

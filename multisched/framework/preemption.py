@@ -190,6 +190,8 @@ class DryRun(Protocol):
 
     node_count: int
     """Rows of the domain, for the message."""
+    candidate_count: int
+    """Number of `candidates`, which costs less than the rows."""
 
     def candidates(self) -> Rows:
         """Returns the rows whose refusal evictions could resolve: Unschedulable, not UnschedulableAndUnresolvable."""
@@ -199,7 +201,7 @@ class DryRun(Protocol):
         """Returns the candidate rows that pass every Filter unchanged, with the pods nominated there. Used if PreFilter refused the pod."""
         ...
 
-    def fits_without(self, row: int, gone: Sequence[Pod]) -> bool:
+    def fits_without(self, row: int, removed: Sequence[Pod]) -> bool:
         """Reports whether the row passes every Filter without these of its pods, both with the pods nominated there and without.
 
         Raises PluginFailure.

@@ -170,10 +170,12 @@ def _parameters(factory: Factory) -> frozenset[str]:
 
 def _refuse_halves(plugin: Plugin, use: PluginUse) -> None:
     """Rejects a plugin without the attributes that its Protocols require: a part of it would be ignored silently."""
-    managed: object = getattr(plugin, "managed_resources", frozenset())
-    if not isinstance(managed, frozenset):
-        wrong = type(managed).__name__
-        raise PluginSetupError(f"plugin {use.name}: managed_resources is {wrong}; write a frozenset of resource names")
+    ignored: object = getattr(plugin, "resources_ignored_by_fit", frozenset())
+    if not isinstance(ignored, frozenset):
+        wrong = type(ignored).__name__
+        raise PluginSetupError(
+            f"plugin {use.name}: resources_ignored_by_fit is {wrong}; write a frozenset of resource names"
+        )
     for method, protocol in (("filter", FilterPlugin), ("score", ScorePlugin)):
         if not callable(getattr(plugin, method, None)):
             continue
@@ -376,7 +378,7 @@ def _refuse_rivals(choosing: Sequence[ChoosingPlugin]) -> None:
     """Rejects two plugins that choose from the same ledger."""
     chooser: dict[str, str] = {}
     for plugin in choosing:
-        ledger = plugin.chooses_from.name
+        ledger = plugin.choice_ledger.name
         if ledger in chooser:
             raise PluginSetupError(
                 f"profile: plugins {chooser[ledger]} and {plugin.name} both choose from ledger {ledger}; remove one"

@@ -86,7 +86,7 @@ class SlicePorts(Protocol):
         """See `SliceWriter.send`."""
         ...
 
-    async def is_unled(self, domain: str) -> bool:
+    async def has_no_leader(self, domain: str) -> bool:
         """Reports whether no process may bind by the domain's lease, and no bind of a former holder is in flight."""
         ...
 

@@ -205,14 +205,14 @@ class TermColumns:
         spans = [_Span(0, part.keys.size, 0, part.values.size) for part in self._parts]
         return Block(0, self.terms, (spans[0], spans[1], spans[2]))
 
-    def about(self, asker: IncomingPod, block: Block) -> Bools:
+    def about(self, incoming: IncomingPod, block: Block) -> Bools:
         """Returns bool[terms of the block]: the terms that match the pod."""
         labels, of_namespace, names = (
             part.failing(self._numbers(seen), span, block.start, block.end - block.start)
             for part, span, seen in zip(
                 self._parts,
                 block.spans,
-                (asker.labels, asker.namespace_labels, {_NAME: asker.namespace}),
+                (incoming.labels, incoming.namespace_labels, {_NAME: incoming.namespace}),
                 strict=True,
             )
         )

@@ -96,7 +96,7 @@ OTHERS_KEYS: Final = tuple(
 def remarks_of_pod(pod: Pod, domain: str, plugins: Collection[str]) -> list[str]:
     """Returns remarks on the pod's keys without effect, at most REMARKS_MAX. `plugins`: names of its domain's plugins."""
     found = _remarks(Holder.POD, pod.labels, pod.annotations)
-    for known in OWN_KEYS:
+    for known in OWN_KEYS if pod.annotations else ():
         if known.plugin and known.plugin not in plugins and known.key in pod.annotations:
             found.append(
                 f"annotation {known.key} has no effect: domain {domain} has no plugin {known.plugin}; use the schedulerName"
@@ -123,7 +123,8 @@ def _remarks(holder: Holder, labels: Mapping[str, str], annotations: Mapping[str
         for key, value in pairs.items()
         if key.startswith(PREFIX)
     ]
-    return [text for one in sorted(written, key=lambda one: one[1]) for text in _of_one(holder, *one)]
+    written.sort(key=lambda one: one[1])
+    return [text for one in written for text in _of_one(holder, *one)]
 
 
 def _of_one(holder: Holder, form: Form, key: str, value: str) -> Iterator[str]:

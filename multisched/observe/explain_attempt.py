@@ -131,7 +131,7 @@ class AttemptReader:
                 return column.plugin.reasons.status(int(column.codes[at])), False
         if record.is_own_snapshot and at in record.blocked:
             return record.blocked[at], True
-        return next((status for name, status in record.late if name == node), None), False
+        return next((status for name, status in record.remote_refusals if name == node), None), False
 
     def _verdicts(self, record: AttemptRecord, snapshot: ScoreSnapshot) -> Iterator[PluginRefusal]:
         unsettled = np.ones(len(snapshot.rows), np.bool_)
@@ -149,8 +149,8 @@ class AttemptReader:
         for status in dict.fromkeys(held.values()):
             at = np.array([at for at, one in held.items() if one == status], np.intp)
             yield _verdict(status, len(at), self._named(snapshot, at), is_for_nominated=True)
-        for status in dict.fromkeys(status for _, status in record.late):
-            names = [name for name, one in record.late if one == status]
+        for status in dict.fromkeys(status for _, status in record.remote_refusals):
+            names = [name for name, one in record.remote_refusals if one == status]
             yield _verdict(status, len(names), tuple(sorted(names)[: self._names]))
 
     def _stayed(self, snapshot: ScoreSnapshot, rows: Rows) -> Sequence[bool]:
@@ -209,8 +209,8 @@ class AttemptReader:
                 refused = int(np.count_nonzero(column.codes))
                 said = f"refuses {refused} of {len(column.codes)} nodes" if refused else "passes every node"
                 yield PointResult(point="Filter", plugin=column.plugin.name, said=said)
-        for name in dict.fromkeys(status.plugin for _, status in record.late):
-            count = sum(status.plugin == name for _, status in record.late)
+        for name in dict.fromkeys(status.plugin for _, status in record.remote_refusals):
+            count = sum(status.plugin == name for _, status in record.remote_refusals)
             yield PointResult(point="Filter", plugin=name, said=f"refuses {counted(count, 'node')}, by a request")
         post_filter = plugins.post_filter_group if record.is_of_gang else plugins.post_filter
         if record.outcome is Outcome.REFUSED and post_filter:

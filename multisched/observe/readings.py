@@ -1,7 +1,7 @@
-"""Metrics read at a scrape from the statistics that parts of the program keep.
+"""Metrics whose values are read at each scrape from statistics of other parts of the program.
 
-A Readings is a value: filled on the event loop at a scrape, rendered in a thread. Counting again here would cost time
-for every pod; reading costs time for every scrape.
+A Readings is an immutable value: it is filled on the event loop and rendered in a thread. So these metrics cost time per scrape, and
+none per pod.
 """
 
 from __future__ import annotations
@@ -28,46 +28,47 @@ class DomainReading(msgspec.Struct, frozen=True, kw_only=True):
     """Values of one domain. Counters count from the start of the process."""
 
     pending: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """Queue (QUEUES) -> waiting pods."""
+    """Queue (one of QUEUES) -> number of pods in it."""
     unschedulable_by_plugin: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """Plugin -> parked pods that it refused."""
+    """Plugin -> number of unschedulable pods that it refused."""
     incoming: Mapping[tuple[str, str], int] = msgspec.field(default_factory=dict)
     """(queue, event) -> pods added to the queue."""
     in_flight: int = 0
-    """Pods popped whose attempt has not ended."""
+    """Popped pods whose attempt has not ended."""
     events_in_flight: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """Event -> number kept for attempts in progress; PodPopped: the attempts."""
+    """Event -> number in the log of events in flight, which is kept for attempts in progress. `PodPopped` counts the attempts."""
     event_overflows: int = 0
-    """Times that this log was full and dropped: attempts in progress then count as affected."""
+    """How many times the log of events in flight was full and was dropped. Attempts in progress then count as affected by an event."""
     hint_calls: int = 0
     bound_after_flush: int = 0
-    """Pods bound in an attempt after the flush of unschedulable pods."""
+    """Pods bound in the attempt that followed a flush of unschedulable pods."""
     quarantined: int = 0
-    """Pods in quarantine because the API server keeps refusing them."""
+    """Pods in quarantine at present, because the API server repeatedly refused their bind."""
     quarantines: int = 0
-    """Times that a pod was set aside."""
+    """How many times a pod was put in quarantine."""
     gangs_reserving: int = 0
     """Gangs for which freed resources are reserved."""
     reservations: int = 0
-    """Times that such a reservation began."""
+    """How many times such a reservation began."""
     reservations_expired: int = 0
     """Reservations that ended before the gang started."""
     passed_over: int = 0
-    """Attempts given to others while retries waited for their namespace's share."""
+    """Attempts given to other pods while retries waited, because their namespace had used its share."""
     namespaces_retrying: int = 0
+    """Namespaces with active pods that were tried before."""
     namespaces_ahead: int = 0
-    """Number of those that have had more than their share."""
+    """Number of these namespaces that have used more than their share of attempts."""
     attempt_pauses: int = 0
     """Pauses of attempts that took several steps."""
     attempts_undone: int = 0
-    """Number of those attempts that were undone because the state they were based on had changed."""
+    """Attempts of several steps that were undone because their inputs had changed."""
     permit_waiting: int = 0
     binds_in_flight: int = 0
     bind_limit: int = 0
     bind_unloaded_s: float = 0.0
     """Latency of a bind while few others are in flight, in seconds."""
     cycle_limit: int = 0
-    """Cycles that may wait for external responses."""
+    """Maximum number of cycles that wait for external responses."""
     unknown_binds: int = 0
     """Binds whose outcome is being read."""
     conflicts_true: int = 0
@@ -75,11 +76,11 @@ class DomainReading(msgspec.Struct, frozen=True, kw_only=True):
     class_hits: int = 0
     class_misses: int = 0
     unsigned: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """Plugin -> pods that it could not sign."""
+    """Plugin -> number of pods for which it had no signature."""
     preemption_attempts: int = 0
-    """Times that a PostFilter plugin was called for a pod."""
+    """How many times a PostFilter plugin was called for a pod."""
     records: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """Kind of attempt record kept for explanations -> count or bytes."""
+    """Kind of figure about the attempt records that are kept for `explain` -> count or bytes."""
     is_lease_held: bool = False
     hints: Mapping[tuple[str, str, str], Durations] = msgspec.field(default_factory=dict)
     """(plugin, event, result) -> durations of the sampled queueing hints."""
@@ -91,12 +92,12 @@ class BackgroundReading(msgspec.Struct, frozen=True):
     """One plugin's background task."""
 
     failures: int
-    """Times that it ended, which is always a failure."""
+    """How many times it ended. It ends only by an error."""
     is_running: bool
 
 
 class ReflectorReading(msgspec.Struct, frozen=True, kw_only=True):
-    """List and watch of one kind."""
+    """Lists and watches of one kind."""
 
     lists: int = 0
     events: int = 0
@@ -107,15 +108,16 @@ class ReflectorReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JudgeReading(msgspec.Struct, frozen=True):
-    """Runs of the judge (`verify` in the configuration)."""
+    """Runs of the judge, which checks placed pods (`verify` in the configuration)."""
 
     runs: int
     failures: int
     ended_at_s: float
-    """Unix time; 0 before the first."""
+    """End of the last run, Unix time; 0 before the first run."""
     seconds: float
+    """Duration of the last run."""
     violations: Mapping[str, int]
-    """Rule -> pods."""
+    """Rule -> number of pods that violate it."""
 
 
 class ReloadReading(msgspec.Struct, frozen=True):
@@ -124,8 +126,11 @@ class ReloadReading(msgspec.Struct, frozen=True):
     applied: int
     rejected: int
     is_last_good: bool
+    """The file is valid now."""
     last_good_s: float
+    """When the file was last valid, Unix time."""
     waiting: int
+    """Changed settings that take effect only after a restart."""
 
 
 class RequestReading(msgspec.Struct, frozen=True):
@@ -133,7 +138,7 @@ class RequestReading(msgspec.Struct, frozen=True):
 
     host: str
     results: Mapping[tuple[str, int], int]
-    """(method, status; 0 without a response) -> requests, watches included."""
+    """(method, status code; 0 if there was no response) -> number of requests, including watches."""
     durations: Mapping[str, Durations]
     """Method -> durations of requests other than watches."""
 
@@ -144,46 +149,46 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
     domains: Mapping[str, DomainReading] = msgspec.field(default_factory=dict)
     reflectors: Mapping[str, ReflectorReading] = msgspec.field(default_factory=dict)
     cached: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """nodes, pods, assumed_pods -> count."""
+    """`nodes`, `pods` or `assumed_pods` -> number in the cache."""
     events: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """stored, aggregated, dropped -> events about pods."""
+    """`stored`, `aggregated` or `dropped` -> number of events about pods."""
     audits: int = 0
     audit_differences: int = 0
     throttled: int = 0
     """Responses with status 429."""
     event_durations: Mapping[str, Durations] = msgspec.field(default_factory=dict)
-    """Event -> durations of the sampled handling."""
+    """Watch event -> durations of its handling, sampled."""
     volume_writes: Mapping[tuple[str, str], Durations] = msgspec.field(default_factory=dict)
-    """(kind, result) -> durations of such writes."""
+    """(kind of volume object, result) -> durations of writes by PreBind."""
     calls_pending: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Kind of write to a pod (pod_binding, pod_status_patch) -> number in flight or waiting to be sent."""
     calls_ended: Mapping[tuple[str, str], int] = msgspec.field(default_factory=dict)
-    """(kind of write, success or error) -> count; for pod_binding `bind_outcomes_total` has more detail."""
+    """(kind of write, `success` or `error`) -> count. For pod_binding, `bind_outcomes_total` has more detail."""
     status_writes: Mapping[tuple[str, str], int] = msgspec.field(default_factory=dict)
     """(kind, result) -> count of status writes of objects other than pods."""
     statuses_pending: int = 0
-    """Objects whose status waits to be written."""
+    """Objects other than pods whose status waits to be written."""
     background_tasks: Mapping[tuple[str, str], BackgroundReading] = msgspec.field(default_factory=dict)
     """(plugin, domain) -> state of its background task."""
     judge: JudgeReading | None = None
-    """None if it does not run."""
+    """None if the judge is not configured."""
     reload: ReloadReading | None = None
-    """None without a configuration file."""
+    """None if there is no configuration file."""
     leases: Mapping[str, bool] = msgspec.field(default_factory=dict)
     """Lease -> whether this process holds it."""
     requests: RequestReading | None = None
     log_lines_dropped: int = 0
     certificate_expiry_s: float | None = None
-    """Unix time at which the server's certificate expires; None without one."""
+    """Unix time at which the certificate of the HTTPS server expires; None if it serves HTTP."""
 
 
 class ReadingsCollector(Collector):
-    """Exposes the latest Readings; `take` replaces them as a whole, so that a rendering thread sees one moment."""
+    """Exposes the latest Readings. `take` replaces them as a whole, so that all values that a thread renders are of one scrape."""
 
     def __init__(self) -> None:
         self._latest = Readings()
         self.taken: Collection[str] = ()
-        """Names without the prefix that plugins must not use."""
+        """Metric names, without the prefix, that plugins must not use because the program does."""
 
     def take(self, readings: Readings) -> None:
         self._latest = readings
@@ -211,12 +216,14 @@ def _process(now: Readings) -> Iterator[Metric]:
     events = {(result,): count for result, count in now.events.items()}
     yield counter("events", "Events about pods, by result.", ("result",), events)
     yield counter("audits", "Comparisons of the cache with the API.", (), {(): now.audits})
-    yield counter("audit_differences", "Differences an audit found.", (), {(): now.audit_differences})
+    yield counter("audit_differences", "Differences that audits found.", (), {(): now.audit_differences})
     yield counter("throttled_requests", "Responses of the API server with status 429.", (), {(): now.throttled})
-    yield counter("log_lines_dropped", "Log lines lost to a blocked output.", (), {(): now.log_lines_dropped})
+    yield counter(
+        "log_lines_dropped", "Log lines dropped because the output was blocked.", (), {(): now.log_lines_dropped}
+    )
     pending = {(call,): count for call, count in now.calls_pending.items()}
-    yield gauge("pending_async_api_calls", "Writes about pods that have not ended.", ("call_type",), pending)
-    text = "Writes about pods that have ended."
+    yield gauge("pending_async_api_calls", "Writes about pods that are queued or in flight.", ("call_type",), pending)
+    text = "Completed writes about pods, by result."
     yield counter("async_api_call_execution", text, ("call_type", "result"), now.calls_ended)
     text = "Status writes of objects other than pods, by result."
     yield counter("object_status_writes", text, ("kind", "result"), now.status_writes)
@@ -239,7 +246,7 @@ def _reload(now: ReloadReading) -> Iterator[Metric]:
 
 
 def _of_client_go(now: Readings) -> Iterator[Metric]:
-    """Yields the metrics that every Kubernetes component has under these names, whatever its own prefix."""
+    """Yields metrics that all Kubernetes components have under the same names, without a prefix."""
     text = "Whether this process holds the lease: 1 leader, 0 standby."
     leases = {(name,): int(is_held) for name, is_held in now.leases.items()}
     yield gauge("leader_election_master_status", text, ("name",), leases, namespace="")
@@ -271,16 +278,16 @@ def _reflectors(kinds: Mapping[str, ReflectorReading]) -> Iterator[Metric]:
 def _domain_gauges(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
     label = ("domain",)
     pending = {(queue, name): d.pending.get(queue, 0) for name, d in domains.items() for queue in QUEUES}
-    yield gauge("pending_pods", "Pods waiting.", ("queue", "domain"), pending)
+    yield gauge("pending_pods", "Pending pods, by queue.", ("queue", "domain"), pending)
     refused = {(plugin, name): n for name, d in domains.items() for plugin, n in d.unschedulable_by_plugin.items()}
-    yield gauge("unschedulable_pods", "Waiting pods a plugin refused.", ("plugin", "domain"), refused)
-    yield gauge("in_flight_pods", "Popped, not ended.", label, {(n,): d.in_flight for n, d in domains.items()})
+    yield gauge("unschedulable_pods", "Unschedulable pods that a plugin refused.", ("plugin", "domain"), refused)
+    in_flight = {(name,): d.in_flight for name, d in domains.items()}
+    yield gauge("in_flight_pods", "Popped pods whose attempt has not ended.", label, in_flight)
     kept = {(event, name): n for name, d in domains.items() for event, n in d.events_in_flight.items()}
     yield gauge("inflight_events", "Events kept for attempts in progress.", ("event", "domain"), kept)
     quarantined = {(name,): d.quarantined for name, d in domains.items()}
-    yield gauge(
-        "quarantined_pods", "Pods in quarantine because the API server keeps refusing them.", label, quarantined
-    )
+    text = "Pods in quarantine, because the API server repeatedly refused their bind."
+    yield gauge("quarantined_pods", text, label, quarantined)
     retrying = {(name,): d.namespaces_retrying for name, d in domains.items()}
     yield gauge("retrying_namespaces", "Namespaces with active retries.", label, retrying)
     ahead = {(name,): d.namespaces_ahead for name, d in domains.items()}
@@ -309,37 +316,38 @@ def _domain_counters(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
     yield counter("queue_incoming_pods", "Pods added to a queue.", ("queue", "event", "domain"), incoming)
     label = ("domain",)
     flushed = {(name,): d.bound_after_flush for name, d in domains.items()}
-    yield counter("pod_scheduled_after_flush", "Pods bound after the leftover flush: a missed event.", label, flushed)
+    text = "Pods bound after a flush of unschedulable pods; each may be a missing queueing hint."
+    yield counter("pod_scheduled_after_flush", text, label, flushed)
     overflows = {(name,): d.event_overflows for name, d in domains.items()}
-    yield counter("inflight_event_overflows", "Times the log of events in flight was full.", label, overflows)
+    yield counter("inflight_event_overflows", "Times that the log of events in flight was full.", label, overflows)
     tries = {(name,): d.preemption_attempts for name, d in domains.items()}
     yield counter("preemption_attempts", "Attempts to make room for a pod by preemption.", label, tries)
     hints = {(name,): d.hint_calls for name, d in domains.items()}
     yield counter("queueing_hints", "Queueing hints evaluated.", label, hints)
     begun = {(name,): d.reservations for name, d in domains.items()}
-    yield counter("gang_reservations", "Times a gang began to reserve freed resources.", label, begun)
+    yield counter("gang_reservations", "Times that a gang began to reserve freed resources.", label, begun)
     expired = {(name,): d.reservations_expired for name, d in domains.items()}
     text = "Reservations of gangs that ended before the gang started."
     yield counter("gang_reservations_expired", text, label, expired)
     quarantines = {(name,): d.quarantines for name, d in domains.items()}
-    yield counter("pods_set_aside", "Times a pod was quarantined.", label, quarantines)
+    yield counter("pods_set_aside", "Times that a pod was put in quarantine.", label, quarantines)
     passed = {(name,): d.passed_over for name, d in domains.items()}
-    text = "Attempts given to others while retries waited for their namespace's share."
+    text = "Attempts given to other pods while retries waited, because their namespace had used its share."
     yield counter("retries_passed_over", text, label, passed)
     pauses = {(name,): d.attempt_pauses for name, d in domains.items()}
     yield counter("attempt_pauses", "Pauses of attempts that took several steps.", label, pauses)
     undone = {(name,): d.attempts_undone for name, d in domains.items()}
-    text = "Attempts of several steps that were undone and repeated because their inputs had changed."
+    text = "Attempts of several steps that were undone and repeated, because their inputs had changed."
     yield counter("attempts_undone", text, label, undone)
     conflicts = {("true", name): d.conflicts_true for name, d in domains.items()}
     conflicts |= {("false", name): d.conflicts_false for name, d in domains.items()}
-    text = "Commits to a row that had changed: true, the pod no longer fitted; false, it still did."
+    text = "Commits to a node that had changed since the decision: true, the pod no longer fits; false, it still fits."
     yield counter("commit_conflicts", text, ("kind", "domain"), conflicts)
     lookups = {("hit", name): d.class_hits for name, d in domains.items()}
     lookups |= {("miss", name): d.class_misses for name, d in domains.items()}
     yield counter("class_cache", "Lookups of cached masks and raw scores.", ("result", "domain"), lookups)
     unsigned = {(plugin, name): n for name, d in domains.items() for plugin, n in d.unsigned.items()}
-    yield counter("unsigned_pods", "Pods a plugin could not sign.", ("plugin", "domain"), unsigned)
+    yield counter("unsigned_pods", "Pods for which a plugin had no signature.", ("plugin", "domain"), unsigned)
 
 
 def _durations(now: Readings) -> Iterator[Metric]:
@@ -351,14 +359,16 @@ def _durations(now: Readings) -> Iterator[Metric]:
     yield histogram(
         "queueing_hint_execution_duration_seconds", "Duration of one queueing hint (sampled).", label, hints
     )
-    text = "Duration of a write to a PersistentVolume or claim by PreBind, retries included, by result."
+    text = (
+        "Duration of a write to a PersistentVolume or PersistentVolumeClaim by PreBind, including retries, by result."
+    )
     yield histogram("volume_write_duration_seconds", text, ("kind", "result"), now.volume_writes)
 
 
 def _background_tasks(background_tasks: Mapping[tuple[str, str], BackgroundReading]) -> Iterator[Metric]:
     label = ("plugin", "domain")
     failures = {key: task.failures for key, task in background_tasks.items()}
-    yield counter("background_failures", "Times a plugin's background task ended with an error.", label, failures)
+    yield counter("background_failures", "Times that a plugin's background task ended with an error.", label, failures)
     running = {key: int(task.is_running) for key, task in background_tasks.items()}
     yield gauge("background_running", "1 while a plugin's background task runs.", label, running)
 
@@ -377,7 +387,9 @@ def _judge(judge: JudgeReading) -> Iterator[Metric]:
 
 
 def _of_plugins(domains: Mapping[str, DomainReading], taken: Collection[str]) -> Iterator[Metric]:
-    """Yields one family per name: if several plugins use it, the values of those with the same labels and type as the first."""
+    """Yields one family per metric name. If several plugins use a name, values of plugins with other labels or another type than the
+    first one's are left out.
+    """
     families: dict[str, tuple[PluginMetric, dict[tuple[str, ...], float]]] = {}
     for domain, reading in domains.items():
         for metric in reading.plugin_metrics:

@@ -235,7 +235,7 @@ def _refused(sentence: str) -> Status:
 
 def fit_error(dry_run: DryRun, found: Candidates) -> str:
     """Returns upstream's FitError message: reasons with their counts, sorted as texts."""
-    reasons = {NO_VICTIMS: found.undisplaceable, NOT_HELPFUL: dry_run.node_count - len(dry_run.candidates())}
+    reasons = {NO_VICTIMS: found.undisplaceable, NOT_HELPFUL: dry_run.node_count - dry_run.candidate_count}
     for status, count in found.refusals.items():
         for reason in status.reasons:
             reasons[reason] = reasons.get(reason, 0) + count

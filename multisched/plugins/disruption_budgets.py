@@ -293,23 +293,23 @@ class BudgetsInUse:
 
     def __init__(self, budgets: DisruptionBudgets) -> None:
         self._budgets = budgets
-        self._gone: Counter[str] = Counter()
-        """Key of a budget -> number of pods evicted from it in this search."""
+        self._removed: Counter[str] = Counter()
+        """Key of a budget -> number of its pods that are evicted in this search."""
 
     def copy(self) -> BudgetsInUse:
         """Returns an independent copy."""
         other = BudgetsInUse(self._budgets)
-        other._gone = self._gone.copy()
+        other._removed = self._removed.copy()
         return other
 
     def breaks(self, pod: Pod) -> bool:
         """Reports whether a budget would be violated if the pod were evicted, too."""
-        return any(self._gone[one.key] >= self._budgets.allowed(one) for one in self._budgets.of(pod))
+        return any(self._removed[one.key] >= self._budgets.allowed(one) for one in self._budgets.of(pod))
 
     def take(self, pod: Pod) -> bool:
         """Counts the pod as evicted. Reports whether that violates a budget."""
         is_broken = self.breaks(pod)
-        self._gone.update(one.key for one in self._budgets.of(pod))
+        self._removed.update(one.key for one in self._budgets.of(pod))
         return is_broken
 
 

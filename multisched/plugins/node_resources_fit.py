@@ -36,6 +36,9 @@ _ALLOCATABLE: Final = Amount.ALLOCATABLE
 """Module constants, because in Python 3.11 looking up an enum member takes as long as three calls."""
 _REQUESTED: Final = Amount.REQUESTED
 
+UNKNOWN = 255
+"""No code of a combination of resources, unless there are more reasons than codes."""
+
 _BITS = 1 << np.arange(8, dtype=np.uint8)
 
 
@@ -45,8 +48,8 @@ class Wanted(msgspec.Struct, frozen=True):
     resources: tuple[str, ...]
     amounts: Int64
     """int64[resources, 1]"""
-    codes: Codes = msgspec.field(default_factory=lambda: np.zeros(256, np.uint8))
-    """uint8[256]: the code of each combination of lacking resources that was found so far; 0: not found yet."""
+    codes: Codes = msgspec.field(default_factory=lambda: np.array([0] + [UNKNOWN] * 255, np.uint8))
+    """uint8[256]: the code of each combination of lacking resources that was found so far; UNKNOWN: not found yet."""
 
 
 _WANTED: StateKey[Wanted] = StateKey("NodeResourcesFit.wanted")
@@ -120,7 +123,7 @@ class NodeResourcesFit:
         if any_true(too_small):
             lacking |= np.logical_or.reduce(too_small, axis=0).view(np.uint8)
         codes = wanted.codes.take(lacking)
-        if codes.tobytes().count(0) != lacking.tobytes().count(0):
+        if UNKNOWN in codes.tobytes():
             for kind in np.flatnonzero(np.bincount(lacking)).tolist():
                 wanted.codes[kind] = self._code(kind, wanted.resources[1:])
             codes = wanted.codes.take(lacking)

@@ -21,9 +21,9 @@ class SchedulingGates:
         return Status.unresolvable(f"waiting for scheduling gates: [{' '.join(pod.gates)}]").by(self.name)
 
     def events_to_register(self) -> Sequence[EventRegistration]:
-        gates_gone = ClusterEvent(Resource.TARGET_POD, Action.UPDATE_POD_GATES, "TargetPodSchedulingGatesEliminated")
-        return (EventRegistration(gates_gone, _after_gates_gone),)
+        gates_removed = ClusterEvent(Resource.TARGET_POD, Action.UPDATE_POD_GATES, "TargetPodSchedulingGatesEliminated")
+        return (EventRegistration(gates_removed, _after_gates_removed),)
 
 
-def _after_gates_gone(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+def _after_gates_removed(pod: Pod, old: EventObject, new: EventObject) -> Hint:
     return Hint.QUEUE if new is None or new.uid == pod.uid else Hint.SKIP

@@ -14,7 +14,7 @@ import msgspec
 
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod, PodSpec
-from multisched.queueing.quarantine import API_SERVER, REFUSALS_ALIKE_MAX
+from multisched.queueing.quarantine import API_SERVER, EQUAL_REFUSALS_MAX
 from multisched.queueing.transitions import QueueState
 
 TRANSITIONS_KEPT = 8
@@ -176,7 +176,7 @@ class Entry(msgspec.Struct, eq=False):
     """Consecutive commit conflicts."""
     refusal: str = ""
     """The API server's last message."""
-    refusals_alike: int = 0
+    equal_refusals: int = 0
     """How many times in a row the API server refused with this message."""
     rejectors: frozenset[str] = NO_PLUGINS
     pending: frozenset[str] = NO_PLUGINS
@@ -225,9 +225,9 @@ class Entry(msgspec.Struct, eq=False):
 
     def note_refusal(self, words: str) -> bool:
         """Counts the API server's refusal; returns True if the pod must be quarantined."""
-        self.refusals_alike = self.refusals_alike + 1 if words == self.refusal else 1
+        self.equal_refusals = self.equal_refusals + 1 if words == self.refusal else 1
         self.refusal = words
-        return self.refusals_alike >= REFUSALS_ALIKE_MAX
+        return self.equal_refusals >= EQUAL_REFUSALS_MAX
 
     @property
     def is_retry(self) -> bool:

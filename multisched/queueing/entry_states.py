@@ -102,7 +102,7 @@ class EntryStates:
         """Parks an entry again that a gate refused as before, with a new deadline."""
         self._enter(entry, now_s)
 
-    def find_anew(self, entry: Entry, now_s: float) -> None:
+    def reindex(self, entry: Entry, now_s: float) -> None:
         """Updates the indices after a queued entry's pod was replaced: its order or its events may have changed."""
         before, entry.sort_key = entry.sort_key, None
         if entry.state in PARKED:
@@ -254,12 +254,12 @@ class EntryStates:
         state = entry.state
         if state is _ACTIVE:
             self._active.discard(entry.uid, entry.pod.namespace)
+        elif state in POPPED:
+            self._events.end(entry.uid)
         elif state is _BACKOFF:
             self._backoff.discard(entry.uid)
         elif state in PARKED:
             self._parked.discard(entry.uid)
-        elif state in POPPED:
-            self._events.end(entry.uid)
         elif state is _GANG:
             self._gangs.unfollow(entry)
 
@@ -270,13 +270,13 @@ class EntryStates:
                 entry.first_active_s = now_s
             push = self._active.push_retry if entry.is_retry else self._active.push_first
             push(entry.uid, entry.pod.namespace, self._sort_keys.of(entry), entry.order)
+        elif state is _IN_FLIGHT:
+            self._events.begin(entry.uid)
         elif state is _BACKOFF:
             until_s, is_error = entry.backoff_until_s, entry.failed_by_error or entry.waits_out_backoff
             self._backoff.add(entry.uid, until_s, self._sort_keys.of(entry), entry.order, is_error=is_error)
         elif state in PARKED:
             self._parked.add(entry, now_s + self.leftover_s)
-        elif state is _IN_FLIGHT:
-            self._events.begin(entry.uid)
         elif state is _GANG:
             if entry.first_active_s is None:
                 entry.first_active_s = now_s
@@ -307,4 +307,4 @@ class EntryOrder:
         for uid in uids:
             entry = self._states.entries.get(uid)
             if entry is not None and entry.state not in POPPED and entry.state not in PARKED:
-                self._states.find_anew(entry, now_s)
+                self._states.reindex(entry, now_s)

@@ -87,9 +87,9 @@ class EventsInFlight:
 
     def end(self, uid: str) -> None:
         """Ends the attempt; drops events that no other attempt needs."""
-        was_oldest = next(iter(self.attempts), None) == uid
+        may_be_last = bool(self._log) and next(iter(self.attempts), None) == uid
         del self.attempts[uid]
-        if was_oldest and self._log:
+        if may_be_last:
             self._trim()
 
     def record(self, event: ClusterEvent, old: Object, new: Object, *, is_of_interest: bool) -> None:

@@ -36,7 +36,7 @@ class GangReservations:
         if self.policy is None or now_s < self._next_s:
             return ""
         self._next_s = now_s + LOOK_S
-        key = gangs.longest_waiting(now_s - self.policy.after_s)
+        key = gangs.next_turn(now_s - self.policy.after_s)
         if key:
             turns.holder, self._until_s = key, now_s + self.policy.for_s
             turns.begun += 1

@@ -1,6 +1,6 @@
 """Quarantine: pods that the API server repeatedly refuses with the same message, and the events that may help them.
 
-Pure. Such a pod would be scheduled and fail its bind forever (KAI#2075). After REFUSALS_ALIKE_MAX refusals it is parked
+Pure. Such a pod would be scheduled and fail its bind forever (KAI#2075). After EQUAL_REFUSALS_MAX refusals it is parked
 as unschedulable, with the API server as its rejector. Refusals are compared without the node's name. A different
 message restarts the count; another kind of failure in between does not.
 
@@ -17,7 +17,7 @@ from multisched.framework.events import Action, ClusterEvent, EventObject, Event
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 
-REFUSALS_ALIKE_MAX = 5
+EQUAL_REFUSALS_MAX = 5
 """Equal refusals after which a pod is quarantined."""
 WORDS_CHARS_MAX = 512
 """Characters of a refusal that are kept and compared."""

@@ -115,8 +115,8 @@ class Readmission:
 
     def _hold(self, entry: Entry, gate: Status, event: str, now_s: float, tally: MovedCounts | None) -> None:
         """Gates an entry that a gate refused."""
-        self._gangs.step_back(entry)
-        self._gangs.wait(entry, now_s)
+        self._gangs.unset_lead(entry)
+        self._gangs.start_timeout(entry, now_s)
         is_news, entry.gate = gate != entry.gate, gate
         if is_news or entry.state is not QueueState.GATED:
             self._states.move(entry, QueueState.GATED, event, now_s)
@@ -128,23 +128,23 @@ class Readmission:
 
     # -- gangs -----------------------------------------------------------------------------------------------------
 
-    def follows(self, entry: Entry, now_s: float) -> bool:
+    def follows_lead(self, entry: Entry, now_s: float) -> bool:
         """Reports, after a failed attempt of its gang, whether another member leads. If not, this entry becomes the lead."""
         if not self._gangs.must_start_together(entry.uid):
             return False
         if self._gangs.other_lead_of(entry) is not None:
             return True
-        self._gangs.lead(entry, now_s)
+        self._gangs.set_lead(entry, now_s)
         return False
 
     def regroup(self, now_s: float, tally: MovedCounts) -> None:
         """Regroups the entries of changed gangs: separate entries if the gang has started, else one lead with followers."""
         while (key := self._gangs.next_changed()) is not None:
-            self._gangs.retime(key, now_s)
+            self._gangs.update_timeout(key, now_s)
             why = self._gangs.why_not_yet(key)
-            if not self._gangs.is_sorted(key, why):
+            if self._gangs.note_wait_reason(key, why):
                 if why == STARTED:
-                    self._gangs.start(key)
+                    self._gangs.on_gang_start(key)
                 for entry in self._gangs.entries_of(key):
                     if entry.state not in POPPED:
                         self._sort(entry, why, now_s, tally)
@@ -163,7 +163,7 @@ class Readmission:
         if lead is not None and lead.state is QueueState.UNSCHEDULABLE:
             self.requeue(lead, Requeue.AFTER_BACKOFF, JOINED, now_s, tally)
 
-    def overdue(self, now_s: float, tally: MovedCounts) -> None:
+    def flush_gangs(self, now_s: float, tally: MovedCounts) -> None:
         """Handles gangs that exceeded their timeout.
 
         Requeues their gated and unschedulable members: a gang that lacks members is gated again with the timeout message, any other is
@@ -177,7 +177,7 @@ class Readmission:
             self._reserve(key, now_s, tally)
 
     def next_due_s(self) -> float | None:
-        """Returns the next time at which `overdue` has work; None: never."""
+        """Returns the next time at which `flush_gangs` has work; None: never."""
         times = (self._gangs.next_due_s(), self.reservations.next_s())
         return min((at_s for at_s in times if at_s is not None), default=None)
 
@@ -202,7 +202,7 @@ class Readmission:
                 return [entry]
             lead = self._gangs.lead_of(entry)
             if lead is None:
-                self._gangs.lead(entry, now_s)
+                self._gangs.set_lead(entry, now_s)
             elif lead is not entry:
                 self._states.move(entry, QueueState.GANG, GATHERED, now_s)
                 continue
@@ -235,7 +235,7 @@ class Readmission:
         """
         gate = self._gates.ask(entry.pod, entry.gate.plugin)
         if not gate.is_success:
-            self._gangs.wait(entry, now_s)
+            self._gangs.start_timeout(entry, now_s)
             entry.gate = gate
             self._states.move(entry, QueueState.GATED, GATHERED, now_s)
             self.on_gated(entry.uid)
@@ -250,7 +250,7 @@ class Readmission:
             self._came(entry, lead, now_s, tally)
             return False
         if lead is None:
-            self._gangs.lead(entry, now_s)
+            self._gangs.set_lead(entry, now_s)
         entry.is_recovering, entry.sort_key = self._gangs.note_recovering(entry), None
         return True
 
@@ -258,8 +258,8 @@ class Readmission:
         """Handles a new follower: the gang may sort earlier now, and may fit now."""
         lead.has_new_follower = lead.state in POPPED
         self.wake_lead(entry, now_s, tally)
-        if lead.state in (QueueState.ACTIVE, QueueState.BACKOFF) and self._gangs.is_before(entry, lead):
-            self._gangs.lead(lead, now_s)
+        if lead.state in (QueueState.ACTIVE, QueueState.BACKOFF) and self._gangs.has_higher_priority(entry, lead):
+            self._gangs.set_lead(lead, now_s)
             self._states.sort_anew(lead, now_s)
 
     def _sort(self, entry: Entry, why: str, now_s: float, tally: MovedCounts) -> None:
@@ -275,7 +275,7 @@ class Readmission:
             if entry.state is QueueState.GANG:
                 self.requeue(entry, Requeue.AFTER_BACKOFF, SORTED, now_s, tally)
             else:
-                self._gangs.lead(entry, now_s)
+                self._gangs.set_lead(entry, now_s)
         elif lead is not entry and entry.state is not QueueState.GANG:
             self._states.move(entry, QueueState.GANG, GATHERED, now_s)
 

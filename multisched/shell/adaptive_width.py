@@ -16,24 +16,26 @@ import msgspec
 GAIN: Final = 1.5
 """In equilibrium, the latency under load is this multiple of the unloaded latency."""
 GROWTH: Final = 2.0
-"""Factor of the width after a round in which no requests wait for each other."""
+"""Factor of the width after a round, until requests wait for each other for the first time in a burst."""
 SLOW_S: Final = 0.1
 """From this unloaded latency on, the first width grows by SLOW_GROWTH, since doubling in rounds of that length takes too long.
 
 With a fast server it does not: each additional connection costs a millisecond of CPU on both sides.
 """
-SLOW_GROWTH: Final = 8.0
+SLOW_GROWTH: Final = 24.0
 QUEUEING: Final = 1.25
-"""A latency of this multiple of the unloaded one shows that requests wait for each other."""
+"""A latency of this multiple of the unloaded one shows that requests wait for each other. After they did, the width grows by no more
+than this in a round, and a probe raises the unloaded latency by no more than this: single latencies vary more.
+"""
 FULL: Final = 0.8
 """A round counts as load if so large a share of the width was in flight."""
 ROUND_ANSWERS_MIN: Final = 8
 PROBE_ROUNDS: Final = 20
 """After this many rounds under load, one round at half the width measures the unloaded latency again."""
-FIRST_PROBE_ROUNDS: Final = 3
-"""The same before the first probe, if requests wait for each other: the unloaded latency was never measured."""
 LOWER: Final = 0.9
-"""A probe that finds at most this share of the known unloaded latency is followed by one at half its width."""
+"""A probe that finds at most this share of the known unloaded latency, or more than QUEUEING times it, is followed by one at half its
+width.
+"""
 DECREASE: Final = 0.9
 """Factor of the width after a refusal."""
 DECREASE_AGAIN: Final = 0.5
@@ -59,15 +61,16 @@ class AdaptiveWidth:
 
     def __init__(self, bounds: Bounds, calm: int) -> None:
         """`calm`: this many requests in flight are no load. Their latency is the unloaded one; only refusals lower the width further."""
-        self.width = GROWTH * calm
+        self.width = float(calm)
         self._calm = float(calm)
         self._unloaded_s = math.inf
         self._refused = math.inf
         """The width at the last refusal; inf: it is forgotten."""
         self._is_refusing = False
         """Whether no round has ended since the last refusal."""
+        self._is_starting = True
+        """Whether no requests have waited for each other since the width was last not in use."""
         self._is_probe = False
-        self._probes = 0
         self._rounds = 0
         """Rounds under load since the last probe."""
         self._begin(-math.inf)
@@ -117,21 +120,31 @@ class AdaptiveWidth:
 
     def _end_round(self, latency_s: float, in_flight: float) -> None:
         known_s, was_probe = self._unloaded_s, self._is_probe
-        self._unloaded_s = latency_s if was_probe or in_flight <= self._calm else min(known_s, latency_s)
         self._is_probe = self._is_refusing = False
+        is_calm = in_flight <= self._calm
+        if is_calm:
+            self._unloaded_s = latency_s
+        else:
+            self._unloaded_s = min(latency_s, QUEUEING * known_s if was_probe else known_s)
         if in_flight < min(FULL * self.width, int(self.width)):  # too few pods wait to use the width
-            self.width = min(self.width, max(GROWTH * self._calm, GROWTH * in_flight, self.bounds.least))
+            self.width = min(self.width, max(self._calm, GROWTH * in_flight, self.bounds.least))
+            self._is_starting = True
+            return
+        if known_s == math.inf and latency_s < SLOW_S:  # these requests opened their connections: measure once more
             return
         is_queueing = latency_s > QUEUEING * self._unloaded_s
+        self._is_starting &= not is_queueing
         self._rounds += is_queueing or (self.width == self.bounds.most and self._refused == math.inf)
-        is_lower = was_probe and latency_s < LOWER * known_s and in_flight > self._calm
-        if is_lower or self._rounds >= (PROBE_ROUNDS if self._probes or not is_queueing else FIRST_PROBE_ROUNDS):
-            self._rounds, self._is_probe, self._probes = 0, True, self._probes + 1
+        is_unclear = was_probe and not is_calm and not LOWER * known_s <= latency_s <= QUEUEING * known_s
+        if is_unclear or self._rounds >= PROBE_ROUNDS:
+            self._rounds, self._is_probe = 0, True
             self.width = max(self._least, self.width / 2)
             return
-        is_slow_start = self._unloaded_s >= SLOW_S and self.width <= GROWTH * self._calm
-        gain = GAIN if is_queueing or was_probe else SLOW_GROWTH if is_slow_start else GROWTH
-        self._approach(gain * in_flight * self._unloaded_s / latency_s)
+        if self._is_starting:
+            is_slow = self._unloaded_s >= SLOW_S and self.width <= self._calm
+            self._approach((SLOW_GROWTH if is_slow else GROWTH) * in_flight)
+        else:
+            self._approach(min(GAIN * self._unloaded_s / latency_s, QUEUEING) * in_flight)
 
     def _approach(self, wanted: float) -> None:
         wanted = max(wanted, self._least)

@@ -231,15 +231,15 @@ class DomainWorker:
         self.limit.set_bounds(sizes.binds)
         self.binding.add_workers()
 
-    def use(self, cycle: SchedulingCycle, *, is_tried: bool) -> None:
+    def use(self, cycle: SchedulingCycle, *, retry_refused: bool) -> None:
         """Switches to the cycle of another profile. Attempts and binds in progress keep the cycle that they began with.
 
-        `is_tried`: retries refused and gated pods, because the new profile may accept them.
+        `retry_refused`: see `PodQueue.use`.
         """
         self._loop.cycle = cycle
         self._loop.adjust()
         self.nominations.adopt(cycle.plugins)
-        self.failures.report_gated(self.queue.use(cycle.plugins, self._clock.monotonic(), is_tried=is_tried))
+        self.failures.report_gated(self.queue.use(cycle.plugins, self._clock.monotonic(), retry_refused=retry_refused))
         self.intake.wake()
 
     # -- tasks -----------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ class DomainSlices:
     async def send(self, request: SliceRequest) -> SliceReply:
         return await self._shell.writer.send(request, timeout_s=self._worker.write_timeout_s)
 
-    async def is_unled(self, domain: str) -> bool:
+    async def has_no_leader(self, domain: str) -> bool:
         if self._shell.holds(domain):
             return False
         if domain not in self._watchers:

@@ -1,15 +1,16 @@
-"""Carries out preemptions: clears lower nominations, marks and deletes the victims, then makes the preemptor schedulable.
+"""Preemptor: carries out preemptions. Clears nominations of lower-priority pods, marks and deletes victims, and releases preemptors.
 
-Owns the preemptions in progress and the deletions in flight; one per process, for all domains. A cycle decides a
+Owns the preemptions in progress and the deletions in flight; there is one Preemptor per process, for all domains. A cycle decides a
 `framework.preemption.Preemption`; all writes and waits happen here. A preemptor (the pod that preempts) is held, that is, not
 scheduled, while its victims are being removed (`is_preempting`). Pods that start together are held and released together.
-Nothing is written without the lease, and no victim is deleted by two preemptions. Every preemptor is released in the end, also
-after failures. No state has to survive the process: the next one finds the preemptors pending and decides again.
+Nothing is written without the lease, and no victim is deleted by two preemptions. Every preemptor is released in the end, even
+after failures. No state has to survive the process: the next process finds the preemptors pending and decides again.
 
-A preemptor is held until the watch shows its victims as deleting. Upstream releases it when the API server has accepted the
-deletions. Then any other victim's deletion may requeue it while its own victims still count, and it preempts more pods
-needlessly. If the watch shows the last victim as deleting before the API server answers, the preemptor is released at once, as
-upstream. Victims with a grace period requeue it when they end, by the queueing hints of the plugins that rejected it.
+A preemptor is held until the watch shows its victims as terminating. Upstream releases it earlier, when the API server has accepted the
+deletions. An event of another pod may then requeue the preemptor before the watch shows the deletions. The next attempt would see the
+victims as running, and preempt further pods needlessly. If the watch shows the last victim as terminating before the API server responds,
+the preemptor is released at once, as it is upstream. When victims with a grace period end, the queueing hints of the plugins that rejected
+the preemptor requeue it.
 Source: kube-scheduler 1.36, framework/preemption/executor.go.
 """
 
@@ -46,27 +47,27 @@ from multisched.state.reservations import is_stand_in
 logger = logging.getLogger(__name__)
 
 WORKERS: Final = 32
-"""Preemptions carried out concurrently; others wait. A pending pod has at most one."""
+"""Maximum number of preemptions carried out concurrently; others wait. A pending pod has at most one preemption."""
 VICTIMS_AT_ONCE: Final = 16
-"""Victims of one preemption removed concurrently."""
+"""Maximum number of victims of one preemption that are removed concurrently."""
 ATTEMPTS_MAX: Final = 5
-"""Attempts of one write whose outcome is unknown or that got a 429."""
+"""Maximum number of times that a write is sent if its outcome is unknown or the response is 429."""
 FAILURE_PAUSE_S: Final = 1.0
-"""Hold time of a pod whose preemption failed: an idle queue would retry it at once, with the same failure."""
+"""Time for which a preemptor is held after a failure, because an idle queue would retry it at once, with the same failure."""
 SEEN_MAX_S: Final = 5.0
-"""Maximum hold time after the deletions were accepted, if the watch does not show them."""
+"""Maximum time for which a preemptor is held after the deletions were accepted, if the watch does not show them."""
 RETRY_DELAY_S: Final = 0.1
 """Delay before the second attempt of a write; doubled before each further one."""
 
 NO_LEASE = "the lease was lost"
-NO_NODE = "the node has left the domain"
+NO_NODE = "the node no longer belongs to the domain"
 
 
 class VictimDomain(Protocol):
     """The domain of a victim."""
 
     def preempt_placed(self, uid: str, plugin: str) -> bool:
-        """Cancels the bind of a pod of this domain, if it was not sent yet. Returns False for other pods."""
+        """Cancels the bind of the pod. Returns False if it is not a pod of this domain, or if its bind was already sent."""
         ...
 
 
@@ -89,24 +90,27 @@ class PreemptorDomain(Protocol):
         ...
 
     def is_confirmed_on_node(self, uid: str) -> bool:
-        """Reports whether the watch has shown the pod on a node, and has not shown it as deleting."""
+        """Reports whether the watch has shown the pod on a node, and not as terminating."""
         ...
 
     def preemption_ended(self) -> None:
-        """Handles the end of a preemption: there are no further writes for it."""
+        """Handles the end of a preemption, after its last write."""
         ...
 
     def nomination_ended(self, pod: Pod, node: str) -> None:
-        """Requeues pods that may have been refused because of this nomination: it ended, and may never have been written."""
+        """Requeues pods that may have been refused because of this nomination.
+
+        Needed because a nomination that was never written to the API server causes no watch event when it ends.
+        """
         ...
 
     def release_preemptor(self, pod: Pod, *, failed: bool) -> None:
-        """Releases a held pod: its victims are deleted, deleting, or could not be removed."""
+        """Releases a held pod, because its victims are deleted or terminating, or (`failed`) could not be removed."""
         ...
 
 
-class _Job(msgspec.Struct, frozen=True, eq=False):
-    """A preemption, and the domain of its preemptors."""
+class _Execution(msgspec.Struct, frozen=True, eq=False):
+    """A preemption with the domain of its preemptors."""
 
     preemption: Preemption
     home: PreemptorDomain
@@ -123,7 +127,7 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def still_waits(self) -> bool:
-        """True while all preemptors are pending: without one of them, the others may not need their victims' capacity."""
+        """True while all preemptors are pending. If one is not, the others may not need the capacity of their victims."""
         return all(self.home.still_waits(pod.uid) for pod in self.pods)
 
     @property
@@ -135,25 +139,28 @@ class _Write(msgspec.Struct, frozen=True):
     """The outcome of one write."""
 
     problem: str = ""
-    """Why it failed; empty if it succeeded or the pod does not exist any more."""
-    is_gone: bool = False
-    """The pod does not exist any more."""
+    """Why it failed; empty if it succeeded, or if the pod no longer exists."""
+    is_deleted: bool = False
+    """The pod no longer exists."""
     may_have_happened: bool = False
-    """The API server has carried out the write, or may have."""
+    """The write was carried out, or its outcome is unknown."""
 
 
 class _Held(msgspec.Struct, frozen=True, eq=False):
-    """Preemptors that wait for the watch. The API server has accepted the victims' deletions; the last may still be in flight."""
+    """Preemptors that are held until the watch shows their victims as terminating.
 
-    job: _Job
+    The API server has accepted the deletions, except for the last one, which may be in flight.
+    """
+
+    execution: _Execution
     unseen: set[str]
-    """uids of victims that the watch has not shown as deleting."""
+    """uids of victims that the watch has not shown as terminating."""
     timer: asyncio.TimerHandle | None
-    """Ends the wait; set once the API server has accepted the last deletion."""
+    """Releases the preemptors after SEEN_MAX_S; set when the API server has accepted the last deletion."""
 
 
 class Preemptor:
-    """Executor of preemptions; implements `framework.preemption.PreemptionsInProgress`."""
+    """Carries out preemptions; implements `framework.preemption.PreemptionsInProgress`."""
 
     def __init__(
         self,
@@ -172,71 +179,73 @@ class Preemptor:
         self.removals = removals
         self._home_of = home_of
         self.recent = RecentPreemptions()
-        self._jobs: dict[str, _Job] = {}
+        self._executions: dict[str, _Execution] = {}
         """uid of each preemptor -> its preemption in progress."""
-        self._waiting: deque[_Job] = deque()
+        self._waiting: deque[_Execution] = deque()
         self._removals_in_flight: dict[str, asyncio.Event] = {}
-        """uid of each victim whose removal is in flight -> event that is set when it has ended."""
+        """uid of a victim that is being removed -> event that is set when the removal has ended."""
         self._held: dict[str, _Held] = {}
-        """uid of each preemptor that waits for the watch."""
+        """By uid of each held preemptor."""
         self._awaited: dict[str, list[_Held]] = {}
-        """uid of each unseen victim -> the preemptors held for it."""
+        """uid of a victim that the watch has not shown as terminating -> the preemptors held for it."""
         self._wake = asyncio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
 
     def is_preempting(self, uid: str) -> bool:
-        return uid in self._jobs or uid in self._held
+        return uid in self._executions or uid in self._held
 
     def on_victim_deleting(self, uid: str) -> None:
-        """Handles a pod that the watch has shown as deleting or deleted."""
+        """Handles a pod that the watch has shown as terminating or deleted."""
         self.removals.seen(uid)
         for held in self._awaited.pop(uid, ()):
             held.unseen.discard(uid)
             if not held.unseen:
-                self._release_preemptors(held.job)
+                self._release_preemptors(held.execution)
 
     def start(self, preemption: Preemption, home: PreemptorDomain) -> bool:
         """Starts a preemption. `is_preempting` is true for its preemptors from this call until they are released.
 
-        Returns False if there is nothing to do: all victims are deleting or their binds are being cancelled, or the same
-        preemption was started for another of its preemptors. The victims' deletions then requeue the preemptors. Cancelling
-        such a bind again would end at once and release the preemptors at once, in an endless loop.
+        Returns False if there is nothing to do: the same preemption was already started for another of its preemptors, or all victims are
+        being removed (each is terminating, or its bind is being cancelled). When the victims end, they requeue the preemptors. If their
+        binds were cancelled a second time, the preemption would end at once, and the released preemptors would preempt again, endlessly.
         """
-        victims, job = preemption.every_victim, _Job(preemption, home)
-        known = self._jobs.get(job.first.uid)
+        victims, execution = preemption.every_victim, _Execution(preemption, home)
+        known = self._executions.get(execution.first.uid)
         is_done = all(victim.is_deleting or self._is_cancelled(victim, home) for victim in victims)
         if is_done or (known is not None and known.preemption is preemption):
             return False
         home.observer.preemption_began(len(victims))
         self.recent.note(self._clock.monotonic(), preemption)
-        self.removals.decide(job, victims)
-        for pod in job.pods:
-            self._jobs[pod.uid] = job
-        self._waiting.append(job)
+        self.removals.decide(execution, victims)
+        for pod in execution.pods:
+            self._executions[pod.uid] = execution
+        self._waiting.append(execution)
         self._wake.set()
         return True
 
     def _is_cancelled(self, victim: Pod, home: PreemptorDomain) -> bool:
-        """Reports whether the victim's bind is being cancelled. It may still be assumed, until its binding cycle ends."""
+        """Reports whether the victim's bind is being cancelled. The victim may stay assumed until its binding cycle ends."""
         return self.removals.is_sent(victim.uid) and not home.is_confirmed_on_node(victim.uid)
 
     def drop_waiting(self, home: PreemptorDomain) -> None:
-        """Drops the waiting preemptions of a domain and releases its held preemptors: the domain stops."""
-        for job in [job for job in self._waiting if job.home is home]:
-            self._waiting.remove(job)
-            self._end(job, failed=True)
-        for job in {id(held): held.job for held in self._held.values() if held.job.home is home}.values():
-            self._release_preemptors(job)
+        """Drops the waiting preemptions of a domain and releases its held preemptors, because the domain stops."""
+        for execution in [execution for execution in self._waiting if execution.home is home]:
+            self._waiting.remove(execution)
+            self._end(execution, failed=True)
+        for execution in {
+            id(held): held.execution for held in self._held.values() if held.execution.home is home
+        }.values():
+            self._release_preemptors(execution)
 
     async def run(self) -> None:
-        """Carries out preemptions until cancelled. Victims that were not deleted by then stay."""
+        """Carries out preemptions until it is cancelled. Victims that were not deleted by then are kept."""
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             for _ in range(WORKERS):
                 tasks.start_soon(self._work)
 
     def __len__(self) -> int:
-        return len({id(job) for job in self._jobs.values()})
+        return len({id(execution) for execution in self._executions.values()})
 
     # -- one preemption --------------------------------------------------------------------------------------------
 
@@ -247,140 +256,148 @@ class Preemptor:
                 await self._wake.wait()
             await self._carry_out(self._waiting.popleft())
 
-    async def _carry_out(self, job: _Job) -> None:
-        if not job.still_waits:  # a preemptor was deleted, or its gang lost a member: no victim is needed
-            await self._fail(job)
+    async def _carry_out(self, execution: _Execution) -> None:
+        if not execution.still_waits:  # a preemptor was deleted, or its gang lost a member: no victim is needed
+            await self._fail(execution)
             return
         began = self._clock.monotonic()
         problems: list[str] = []
-        await self._clear_lower(job, problems)
-        by_node = job.preemption.victims.items()
+        await self._clear_lower(execution, problems)
+        by_node = execution.preemption.victims.items()
         victims = [(victim, node) for node, some in by_node for victim in some if not victim.is_deleting]
         failures: list[str] = []
-        await self._remove_all(job, victims[:-1], failures)
+        await self._remove_all(execution, victims[:-1], failures)
         if not failures:
-            # The last victim is removed after all others: the watch may then release the preemptor before the answer arrives.
-            self._expect(job)
-            await self._remove(job, *victims[-1], failures)
+            # The last victim is removed after all others. The watch may show it, and release the preemptor, before the response arrives.
+            self._expect(execution)
+            await self._remove(execution, *victims[-1], failures)
         seconds = self._clock.monotonic() - began
-        job.home.observer.preemption_ended("error" if failures or problems else "success", seconds)
+        execution.home.observer.preemption_ended("error" if failures or problems else "success", seconds)
         for text in (*problems, *failures):
-            fields = {"pod": job.first.key, "node": job.preemption.nominations[0].node, "error": text}
+            fields = {"pod": execution.first.key, "node": execution.preemption.nominations[0].node, "error": text}
             logger.warning("preemption", extra=fields)
-        if self._jobs.get(job.first.uid) is not job:
-            self._finish(job)  # the watch showed all victims as deleting before the API server answered
+        if self._executions.get(execution.first.uid) is not execution:
+            self._finish(execution)  # the watch showed all victims as terminating before the API server responded
             return
-        self._forget_held(job)
+        self._forget_held(execution)
         if not failures:
-            self._hold(job)
+            self._hold(execution)
             return
-        await self._fail(job)
+        await self._fail(execution)
 
-    async def _fail(self, job: _Job) -> None:
+    async def _fail(self, execution: _Execution) -> None:
         """Ends the nominations, and releases the preemptors after a pause."""
-        # First, because pods requeued by the end of the nominations must not count these victims as leaving.
-        self.removals.release(job, job.preemption.every_victim)
-        await self._give_up(job)
+        # Before the nominations end, which requeues pods: the attempts of these pods must not treat the victims as terminating.
+        self.removals.release(execution, execution.preemption.every_victim)
+        await self._end_nominations(execution)
         assert self._tasks is not None, "run has begun"
-        self._tasks.start_soon(self._end_later, job)
+        self._tasks.start_soon(self._end_later, execution)
 
-    async def _end_later(self, job: _Job) -> None:
-        if any(job.home.still_waits(pod.uid) for pod in job.pods):
+    async def _end_later(self, execution: _Execution) -> None:
+        if any(execution.home.still_waits(pod.uid) for pod in execution.pods):
             await anyio.sleep(FAILURE_PAUSE_S)
-        self._end(job, failed=True)
+        self._end(execution, failed=True)
 
-    async def _clear_lower(self, job: _Job, problems: list[str]) -> None:
+    async def _clear_lower(self, execution: _Execution, problems: list[str]) -> None:
         """Ends the nominations of lower-priority pods on the nominated nodes, so that these pods are scheduled elsewhere."""
-        own = {pod.uid for pod in job.pods}
-        for pod, node in job.preemption.nominations:
+        own = {pod.uid for pod in execution.pods}
+        for pod, node in execution.preemption.nominations:
             for other in self._nominator.on(node):
                 if other.uid in own or self._nominator.rank_of(other) >= pod.spec.priority:
                     continue
                 self._nominator.remove(other.uid)
                 if is_stand_in(other):  # a reservation, not a pod
                     continue
-                job.home.nomination_ended(other, node)
-                problem = await self._cleared(job, other)
+                execution.home.nomination_ended(other, node)
+                problem = await self._clear_nomination(execution, other)
                 if problem:
                     problems.append(f"the nomination of {other.key} was not cleared: {problem}")
 
-    async def _cleared(self, job: _Job, pod: Pod) -> str:
-        ref, timeout_s = pod_ref(pod), job.home.write_timeout_s
-        return (await self._sent(job, lambda: self._writer.clear_nomination(ref, timeout_s=timeout_s))).problem
+    async def _clear_nomination(self, execution: _Execution, pod: Pod) -> str:
+        ref, timeout_s = pod_ref(pod), execution.home.write_timeout_s
+        return (
+            await self._send_with_retries(execution, lambda: self._writer.clear_nomination(ref, timeout_s=timeout_s))
+        ).problem
 
-    async def _remove_all(self, job: _Job, victims: Sequence[tuple[Pod, str]], failures: list[str]) -> None:
-        places = anyio.CapacityLimiter(VICTIMS_AT_ONCE)
+    async def _remove_all(self, execution: _Execution, victims: Sequence[tuple[Pod, str]], failures: list[str]) -> None:
+        limiter = anyio.CapacityLimiter(VICTIMS_AT_ONCE)
 
         async def remove(victim: Pod, node: str) -> None:
-            async with places:
+            async with limiter:
                 if not failures:  # as upstream, stops deleting victims after the first failure
-                    await self._remove(job, victim, node, failures)
+                    await self._remove(execution, victim, node, failures)
 
         async with anyio.create_task_group() as tasks:
             for victim, node in victims:
                 tasks.start_soon(remove, victim, node)
 
-    async def _give_up(self, job: _Job) -> None:
+    async def _end_nominations(self, execution: _Execution) -> None:
         """Ends the nominations of a failed preemption, in memory and on the API server."""
-        for pod, node in job.preemption.nominations:
+        for pod, node in execution.preemption.nominations:
             if self._nominator.node_of(pod.uid) == node:
                 self._nominator.remove(pod.uid)
-                job.home.nomination_ended(pod, node)
-                await self._cleared(job, pod)
+                execution.home.nomination_ended(pod, node)
+                await self._clear_nomination(execution, pod)
 
-    def _end(self, job: _Job, *, failed: bool) -> None:
-        self._finish(job)
-        for pod in job.pods:
-            job.home.release_preemptor(pod, failed=failed)
+    def _end(self, execution: _Execution, *, failed: bool) -> None:
+        """Ends the preemption, and releases its preemptors."""
+        self._finish(execution)
+        for pod in execution.pods:
+            execution.home.release_preemptor(pod, failed=failed)
 
-    def _finish(self, job: _Job) -> None:
-        self._forget_job(job)
-        job.home.preemption_ended()
+    def _finish(self, execution: _Execution) -> None:
+        """Ends the preemption, without releasing its preemptors."""
+        self._forget_execution(execution)
+        execution.home.preemption_ended()
 
-    def _forget_job(self, job: _Job) -> None:
-        self.removals.release(job, job.preemption.every_victim)
-        for pod in job.pods:
-            if self._jobs.get(pod.uid) is job:
-                del self._jobs[pod.uid]
+    def _forget_execution(self, execution: _Execution) -> None:
+        self.removals.release(execution, execution.preemption.every_victim)
+        for pod in execution.pods:
+            if self._executions.get(pod.uid) is execution:
+                del self._executions[pod.uid]
 
-    # -- until the watch has shown it ------------------------------------------------------------------------------
+    # -- waiting for the watch -------------------------------------------------------------------------------------
 
-    def _expect(self, job: _Job) -> None:
-        """Registers the wait for the watch before the last victim is deleted: the watch may be faster than the API's answer."""
-        unseen = self._unseen(job)
+    def _expect(self, execution: _Execution) -> None:
+        """Begins to wait for the watch before the last victim is deleted, because the watch may be faster than the response."""
+        unseen = self._unseen(execution)
         if unseen:
-            self._await(_Held(job, unseen, None))
+            self._register(_Held(execution, unseen, None))
 
-    def _hold(self, job: _Job) -> None:
-        """Holds the preemptors until the watch has shown all victims as deleting; the API server has accepted the deletions."""
-        unseen = self._unseen(job)
-        if not unseen or not job.still_waits:
-            self._end(job, failed=False)
+    def _hold(self, execution: _Execution) -> None:
+        """Holds the preemptors until the watch has shown all victims as terminating, after the API server accepted the deletions."""
+        unseen = self._unseen(execution)
+        if not unseen or not execution.still_waits:
+            self._end(execution, failed=False)
             return
-        timer = asyncio.get_running_loop().call_later(SEEN_MAX_S, self._release_preemptors, job)
-        self._await(_Held(job, unseen, timer))
-        self._finish(job)
+        timer = asyncio.get_running_loop().call_later(SEEN_MAX_S, self._release_preemptors, execution)
+        self._register(_Held(execution, unseen, timer))
+        self._finish(execution)
 
-    def _unseen(self, job: _Job) -> set[str]:
-        return {victim.uid for victim in job.preemption.every_victim if job.home.is_confirmed_on_node(victim.uid)}
+    def _unseen(self, execution: _Execution) -> set[str]:
+        return {
+            victim.uid
+            for victim in execution.preemption.every_victim
+            if execution.home.is_confirmed_on_node(victim.uid)
+        }
 
-    def _await(self, held: _Held) -> None:
-        for pod in held.job.pods:
+    def _register(self, held: _Held) -> None:
+        for pod in held.execution.pods:
             self._held[pod.uid] = held
         for victim in held.unseen:
             self._awaited.setdefault(victim, []).append(held)
 
-    def _release_preemptors(self, job: _Job) -> None:
-        self._forget_held(job)
-        self._forget_job(job)
-        for pod in job.pods:
-            job.home.release_preemptor(pod, failed=False)
+    def _release_preemptors(self, execution: _Execution) -> None:
+        self._forget_held(execution)
+        self._forget_execution(execution)
+        for pod in execution.pods:
+            execution.home.release_preemptor(pod, failed=False)
 
-    def _forget_held(self, job: _Job) -> None:
-        held = self._held.get(job.first.uid)
-        if held is None or held.job is not job:
+    def _forget_held(self, execution: _Execution) -> None:
+        held = self._held.get(execution.first.uid)
+        if held is None or held.execution is not execution:
             return
-        for pod in job.pods:
+        for pod in execution.pods:
             del self._held[pod.uid]
         if held.timer is not None:
             held.timer.cancel()
@@ -392,59 +409,66 @@ class Preemptor:
 
     # -- one victim ------------------------------------------------------------------------------------------------
 
-    async def _remove(self, job: _Job, victim: Pod, node: str, failures: list[str]) -> None:
+    async def _remove(self, execution: _Execution, victim: Pod, node: str, failures: list[str]) -> None:
         removal = self._removals_in_flight.get(victim.uid)
         if removal is not None:
-            await removal.wait()  # another preemption deletes it; a failure shows in this preemptor's next attempt
+            # Another preemption removes the victim. If that fails, the next attempt of this preemptor selects the victim again.
+            await removal.wait()
             return
         removal = self._removals_in_flight[victim.uid] = asyncio.Event()
         try:
-            problem = await self._removed(job, victim, node)
+            problem = await self._delete_or_cancel_bind(execution, victim, node)
         finally:
             del self._removals_in_flight[victim.uid]
             removal.set()
         if problem:
             failures.append(f"victim {victim.key} was not removed: {problem}")
 
-    async def _removed(self, job: _Job, victim: Pod, node: str) -> str:
-        """Removes a victim. Returns why that failed; empty: it is deleted, deleting or its bind is cancelled. `node`: its node."""
-        group = job.preemption.group
-        note = f"Preempted by {f'podgroup {group}' if group else f'pod {job.first.uid}'} on node {node}"
+    async def _delete_or_cancel_bind(self, execution: _Execution, victim: Pod, node: str) -> str:
+        """Removes a victim, which is on `node`. Returns why that failed; empty if its deletion was accepted or its bind is cancelled."""
+        group = execution.preemption.group
+        note = f"Preempted by {f'podgroup {group}' if group else f'pod {execution.first.uid}'} on node {node}"
         home = self._home_of(victim)
-        if not job.may_use_nodes:
+        if not execution.may_use_nodes:
             return NO_NODE
-        if home is not None and home.preempt_placed(victim.uid, job.preemption.plugin):
+        if home is not None and home.preempt_placed(victim.uid, execution.preemption.plugin):
             self.removals.sent(victim.uid)
-            self._record_event(job, victim, f"{note} (in kube-scheduler memory).")
+            self._record_event(execution, victim, f"{note} (in kube-scheduler memory).")
             return ""
-        ref, timeout_s = pod_ref(victim), job.home.write_timeout_s
-        why = f"{job.first.spec.scheduler_name}: preempting to accommodate a higher priority pod"
-        mark = await self._sent(job, lambda: self._writer.mark_victim(ref, why, timeout_s=timeout_s), is_for_room=True)
-        if mark.is_gone:
+        ref, timeout_s = pod_ref(victim), execution.home.write_timeout_s
+        why = f"{execution.first.spec.scheduler_name}: preempting to accommodate a higher priority pod"
+        mark = await self._send_with_retries(
+            execution, lambda: self._writer.mark_victim(ref, why, timeout_s=timeout_s), needs_nominated_nodes=True
+        )
+        if mark.is_deleted:
             self.removals.sent(victim.uid)
-        if mark.is_gone or mark.problem:
+        if mark.is_deleted or mark.problem:
             return mark.problem
-        deletion = await self._sent(job, lambda: self._writer.delete(ref, timeout_s=timeout_s), is_for_room=True)
+        deletion = await self._send_with_retries(
+            execution, lambda: self._writer.delete(ref, timeout_s=timeout_s), needs_nominated_nodes=True
+        )
         if deletion.may_have_happened:
             self.removals.sent(victim.uid)
-        if not deletion.is_gone and not deletion.problem:
-            self._record_event(job, victim, note)
+        if not deletion.is_deleted and not deletion.problem:
+            self._record_event(execution, victim, note)
         return deletion.problem
 
-    async def _sent(self, job: _Job, send: Callable[[], Awaitable[WriteReply]], *, is_for_room: bool = False) -> _Write:
+    async def _send_with_retries(
+        self, execution: _Execution, send: Callable[[], Awaitable[WriteReply]], *, needs_nominated_nodes: bool = False
+    ) -> _Write:
         """Sends one write, and retries it while its outcome is unknown.
 
-        `is_for_room`: stops once the domain may no longer use a nominated node, because the write would then be useless.
+        `needs_nominated_nodes`: the write is useless, and is not sent, once the domain may no longer use a nominated node.
         """
         message, may_have_happened = "", False
         for attempt in range(ATTEMPTS_MAX):
-            if not job.home.lease.may_bind():
+            if not execution.home.lease.may_bind():
                 return _Write(NO_LEASE, may_have_happened=may_have_happened)
-            if is_for_room and not job.may_use_nodes:
+            if needs_nominated_nodes and not execution.may_use_nodes:
                 return _Write(NO_NODE, may_have_happened=may_have_happened)
             reply = await send()
             if reply.answer in (WriteAnswer.DONE, WriteAnswer.GONE):
-                return _Write(is_gone=reply.answer is WriteAnswer.GONE, may_have_happened=True)
+                return _Write(is_deleted=reply.answer is WriteAnswer.GONE, may_have_happened=True)
             message = reply.message
             if reply.answer is WriteAnswer.REFUSED:
                 break
@@ -452,8 +476,10 @@ class Preemptor:
             await anyio.sleep(max(reply.retry_after_s, RETRY_DELAY_S * 2**attempt))
         return _Write(message or "no answer", may_have_happened=may_have_happened)
 
-    def _record_event(self, job: _Job, victim: Pod, note: str) -> None:
-        reporter = job.first.spec.scheduler_name
+    def _record_event(self, execution: _Execution, victim: Pod, note: str) -> None:
+        reporter = execution.first.spec.scheduler_name
         self._events.record(
-            Event(pod_ref(victim), "Normal", "Preempted", "Preempting", note, reporter, related=pod_ref(job.first))
+            Event(
+                pod_ref(victim), "Normal", "Preempted", "Preempting", note, reporter, related=pod_ref(execution.first)
+            )
         )

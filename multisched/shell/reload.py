@@ -161,7 +161,7 @@ class Reload:
         if prepared.plugins is not None:
             _hand_over(worker.plugins, prepared.plugins)
             cycle = self._builder.cycle_of(domain, prepared.plugins)
-            worker.use(cycle, is_tried=not _differ_in_weights_only(domain.profile, prepared.profile))
+            worker.use(cycle, retry_refused=not _differ_in_weights_only(domain.profile, prepared.profile))
             self._background.use(config.name, prepared.plugins)
         domain.config, domain.profile = config, prepared.profile
 

@@ -160,8 +160,8 @@ class Statuses:
             while True:
                 await anyio.sleep(LOOK_S)
                 since_s += LOOK_S
-                if self._writer.is_short or since_s >= RENEW_S:
-                    self._writer.is_short, since_s = False, 0.0
+                if self._writer.has_dropped_marks or since_s >= RENEW_S:
+                    self._writer.has_dropped_marks, since_s = False, 0.0
                     await self._renew()
 
     async def _renew(self) -> None:

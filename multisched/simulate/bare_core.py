@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from multisched.config.plugins import plugin_registry, resolve_profile
-from multisched.cycle.results import Conflicted, Placed, Unplaced
+from multisched.cycle.results import Placed
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.context import PluginContext
@@ -89,10 +89,7 @@ class BareCore:
         else:
             raise AssertionError(f"the attempt of pod {pod.key} waits for a response")
         self._queue.done(pod.uid)
-        if isinstance(result, Placed):
-            return result.node
-        assert isinstance(result, Unplaced | Conflicted)
-        return ""
+        return result.node if isinstance(result, Placed) else ""
 
     def show(self, pod: Pod) -> None:
         """Places the pod on `pod.node` without a decision, or updates it, as a watch would."""

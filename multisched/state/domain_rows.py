@@ -69,24 +69,29 @@ class DomainRows:
         while row >= len(self._member):
             self._member = grown(self._member, 2 * len(self._member))
             self._joined = grown(self._joined, len(self._member))
-        if node is not None and not self._is_usable(node):
-            node = None  # it belongs to another domain
-        if node is None and self.use_of(row) is Use.NONE:
+        if node is None or not self._is_usable(node):  # it was removed, or is of another domain
+            if self.use_of(row) is not Use.NONE:
+                self._sliced.discard(row)
+                self._leave(row)
             return
-        self._set_unreadable(row, is_it=node is not None and bool(node.malformed))
-        is_sliced = node is not None and self._is_sliced(node)
+        is_sliced = self._is_sliced(node)
         if is_sliced != (row in self._sliced):  # another use of the row: what was decided by the former one is void
             (self._sliced.add if is_sliced else self._sliced.discard)(row)
-            self._set_withheld(row, None)
-            self._set_member(row, False)
-        if node is None or node.malformed:
-            self._set_withheld(row, None)
-            self._set_member(row, False)
-        elif not self._member[row] and row not in self._withheld:
+            self._leave(row)
+        if node.malformed:
+            self._leave(row, is_unreadable=True)
+        elif not self._member.item(row) and row not in self._withheld:
+            self._set_unreadable(row, is_it=False)
             if is_sliced or self.may_join(node):
                 self._set_member(row, True)
             else:
                 self._set_withheld(row, node.version)
+
+    def _leave(self, row: int, *, is_unreadable: bool = False) -> None:
+        """Ends the use of a row."""
+        self._set_unreadable(row, is_it=is_unreadable)
+        self._set_withheld(row, None)
+        self._set_member(row, False)
 
     def withhold(self, row: int, node: Node) -> None:
         """Withholds a row again until it is admitted, unless it is sliced."""
@@ -132,7 +137,8 @@ class DomainRows:
     @property
     def rows(self) -> Rows:
         """Usable rows, ascending."""
-        self._renew()
+        if self._is_stale:
+            self._renew()
         return self._rows
 
     @property
@@ -147,13 +153,15 @@ class DomainRows:
     @property
     def position(self) -> Rows:
         """intp[some rows]: index into `rows`; -1 for rows of other domains. Rows past its end are not the domain's either."""
-        self._renew()
+        if self._is_stale:
+            self._renew()
         return self._position
 
     @property
     def are_first(self) -> bool:
         """True if `rows` are the first rows of the table without a gap, so that each row equals its position."""
-        self._renew()
+        if self._is_stale:
+            self._renew()
         return self._are_first
 
     def has(self, row: int) -> bool:
@@ -186,8 +194,6 @@ class DomainRows:
         return self._member
 
     def _renew(self) -> None:
-        if not self._is_stale:
-            return
         self._rows = np.flatnonzero(self._member)
         self._position = np.full(len(self._member), -1, np.intp)
         self._position[self._rows] = np.arange(len(self._rows), dtype=np.intp)

@@ -405,7 +405,7 @@ class GangRoster:
         self.on_count(gang.key)
         self._changed(gang.key)
 
-    def finished_is_gone(self, pod_key: str) -> None:
+    def on_finished_deleted(self, pod_key: str) -> None:
         """Handles the deletion of a finished pod. If it has an owner, it still counts as long as its gang has other pods."""
         uid = self._finished_uids.pop(pod_key, "")
         if uid:

@@ -8,7 +8,7 @@ only the API server's state: what a plugin assumes about an object (a binding in
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import cast
+from typing import Any, Final, cast
 
 from multisched.framework.objects_view import ObjectsView
 from multisched.framework.recency import Recency
@@ -29,6 +29,8 @@ from multisched.model.cluster_objects import (
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import differ_in_version_only
 
+_SERVICE: Final = ObjectKind.SERVICE
+"""A constant, because in Python 3.11 looking up an enum member takes as long as three calls, and every attempt reads services."""
 _Key = tuple[str, str]
 _Found = dict[_Key, ClusterObject]
 
@@ -146,7 +148,7 @@ class ObjectStore(ObjectsView):
     def versions(self, *kinds: ObjectKind) -> tuple[int, ...]:
         return tuple(self._shelves[kind].recency.sequence for kind in kinds)
 
-    def _by_index(self, kind: ObjectKind, index: str) -> Collection[ClusterObject]:
+    def _by_index(self, kind: ObjectKind, index: str) -> Collection[Any]:
         entries = self._shelves[kind].by_index.get(index)
         return entries.values() if entries is not None else ()
 
@@ -169,23 +171,22 @@ class ObjectStore(ObjectsView):
         return cast(CsiDriver | None, self.get(ObjectKind.CSI_DRIVER, "", name))
 
     def services(self, namespace: str) -> Collection[Service]:
-        return cast(Collection[Service], self._by_index(ObjectKind.SERVICE, namespace))
+        return self._by_index(_SERVICE, namespace)
 
     def disruption_budgets(self, namespace: str) -> Collection[PodDisruptionBudget]:
-        return cast(Collection[PodDisruptionBudget], self._by_index(ObjectKind.POD_DISRUPTION_BUDGET, namespace))
+        return self._by_index(ObjectKind.POD_DISRUPTION_BUDGET, namespace)
 
     def volumes(self) -> Collection[PersistentVolume]:
         return cast(Collection[PersistentVolume], self.all(ObjectKind.PERSISTENT_VOLUME))
 
     def volumes_of_class(self, storage_class: str) -> Collection[PersistentVolume]:
-        return cast(Collection[PersistentVolume], self._by_index(ObjectKind.PERSISTENT_VOLUME, storage_class))
+        return self._by_index(ObjectKind.PERSISTENT_VOLUME, storage_class)
 
     def storage_capacities(self, storage_class: str) -> Collection[CsiStorageCapacity]:
-        found = self._by_index(ObjectKind.CSI_STORAGE_CAPACITY, storage_class)
-        return cast(Collection[CsiStorageCapacity], found)
+        return self._by_index(ObjectKind.CSI_STORAGE_CAPACITY, storage_class)
 
     def slices_on(self, node: str) -> Collection[ResourceSlice]:
-        return cast(Collection[ResourceSlice], self._by_index(ObjectKind.RESOURCE_SLICE, node))
+        return self._by_index(ObjectKind.RESOURCE_SLICE, node)
 
     def attachments_on(self, node: str) -> Collection[VolumeAttachment]:
-        return cast(Collection[VolumeAttachment], self._by_index(ObjectKind.VOLUME_ATTACHMENT, node))
+        return self._by_index(ObjectKind.VOLUME_ATTACHMENT, node)

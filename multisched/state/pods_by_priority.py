@@ -1,10 +1,10 @@
 """PodsByPriority: the pods on every row in columns, most important first, for preemption on thousands of rows at once.
 
-Owns matrices [k, row]: priority, start, label set, and the requests of the k-th pod of a row. A row is written when it
-is read after a change; its label sets and amounts, when these are read. So without preemptions nothing is kept, and little
-if no pod can be displaced. A first read of a whole cluster is written in parts, and the reader may end it between two parts.
-Rows with more than WIDTH_MAX pods (virtual nodes) get separate matrices each time. One per NodeTable; read by dry runs,
-synchronously.
+Owns matrices [k, row] with priority, start, label set and requests of the k-th pod of a row. They are filled lazily: a row is written at
+the first read after it changed, and its label sets and requests only when these are read. So they need no memory without preemptions,
+and little if no pod can be displaced. The first read of a whole cluster is done in parts, and the reader may pause between two parts.
+Rows with more than WIDTH_MAX pods (virtual nodes) get new matrices of their own at each read. There is one instance per NodeTable. Dry
+runs read it, synchronously.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from multisched.model.objects import Pod
 from multisched.state.node_table import NodeTable
 
 WIDTH_MAX = 128
-"""Pods of one row in the shared matrices: 1 KB per row and column of amounts."""
+"""Maximum number of pods of a row in the shared matrices, which then need 1 KB per row and matrix."""
 
 WIDTH_STEP = 8
 PODS_AT_ONCE = 4_096
-"""Pods that are written in one part: 1 to 8 ms."""
+"""Number of pods in one part, which takes 1 to 8 ms."""
 LABEL_SETS_MAX = 65_536
-"""Label sets that are numbered, or twice the number of placed pods if that is more; beyond this all are renumbered."""
+"""Maximum number of numbered label sets, or twice the number of placed pods if that is more. Beyond it, all are renumbered."""
 
 Float64 = NDArray[np.float64]
 Order = tuple[Pod, ...]
 Numbered = tuple[Int32, Sequence[LabelSet]]
-"""The label set of each pod, and the label sets by number."""
+"""The number of each pod's label set, and the label sets by number."""
 A = TypeVar("A", bound=NDArray[Any])
 Pause = Callable[[], None]
-"""Called between two parts. May raise an exception that ends the read; parts that are written stay so."""
+"""Called between two parts. It may raise an exception, which ends the read; parts written before are kept."""
 
 
 def no_pause() -> None:
-    """The `Pause` of a reader that reads everything in one step."""
+    """The `Pause` for a reader that must not pause."""
 
 
 class PodColumns:
-    """`framework.preemption.PlacedPods`, with the pods' amounts."""
+    """Implements `framework.preemption.PlacedPods`, and adds the requests of the pods."""
 
     __slots__ = ("_label_sets", "_number", "has_ports", "order", "pause", "priority", "requested", "rows", "started_s")
 
@@ -64,9 +64,9 @@ class PodColumns:
         self._number = number
         self._label_sets: Numbered | None = None
         self.order = order
-        """Position in `rows` -> the pods there, most important first; the same object until the row changes."""
+        """Returns the pods at a position in `rows`, most important first. It is the same object until the row changes."""
         self.requested = requested
-        """int64[k, rows]: what each pod requests of a resource other than `pods`; undefined for empty entries."""
+        """Returns int64[k, rows]: the request of each pod for a resource, which must not be `pods`; undefined for empty entries."""
 
     @property
     def label_set(self) -> Int32:
@@ -86,7 +86,7 @@ class PodColumns:
 
 
 class _LazyColumn:
-    """A matrix [k, row] whose rows are written when they are read."""
+    """A matrix [k, row] whose rows are filled when they are first read."""
 
     __slots__ = ("is_stale", "read", "values")
 
@@ -107,9 +107,9 @@ class PodsByPriority:
     def __init__(self, table: NodeTable) -> None:
         self._table = table
         self._sequences: tuple[int, int] | None = None
-        """Positions in the table's logs when changed rows were last noted; None: never."""
+        """Positions in the table's logs up to which changed rows are marked in `_is_stale`; None before the first read."""
         self._is_stale: Bools = np.zeros(0, np.bool_)
-        """Rows that changed since they were written."""
+        """bool[rows]: the row changed since it was written."""
         self._counts: NDArray[np.intp] = np.zeros(0, np.intp)
         self._lowest: Int64 = np.zeros(0, np.int64)
         self._is_lowest_known: Bools = np.zeros(0, np.bool_)
@@ -123,9 +123,9 @@ class PodsByPriority:
         self._has_ports: Bools = np.zeros((0, 0), np.bool_)
 
     def blocks(self, rows: Rows, pause: Pause = no_pause, resources: Iterable[str] = ()) -> list[PodColumns]:
-        """Returns the current pods on these rows (ascending): those of ordinary rows in one block, each wide row in its own.
+        """Returns the current pods on these rows: one block for all ordinary rows, and one for each wide row. `rows`: ascending.
 
-        `resources`: those whose amounts will be read; later reads then need no pause.
+        `resources`: resources whose requests will be read later. They are filled now, so that the later reads need no pause.
         """
         self._renew()
         if not len(rows):
@@ -148,18 +148,18 @@ class PodsByPriority:
         return self._orders[row]
 
     def column_of(self, pods: Iterable[Pod]) -> PodColumns:
-        """Returns these pods in one column, whichever rows they are on: its row (-1) is not in the table."""
+        """Returns these pods as the column of one row (-1), which is not in the table. The pods may be on different rows."""
         order = sorted(pods, key=lambda pod: (-pod.spec.priority, _started(pod)))
         return self._one_column(np.array([-1], np.intp), tuple(order))
 
     def shape(self) -> tuple[int, int]:
-        """Returns depth and rows of the current matrices."""
+        """Returns the shape of the current matrices: depth and number of rows."""
         self._renew()
         depth, capacity = self._priority.shape
         return depth, capacity
 
     def is_wide(self, rows: Rows) -> Bools:
-        """Returns bool[rows]: rows that are handled one by one because of their many pods."""
+        """Returns bool[rows]: whether the row has too many pods for the shared matrices."""
         self._renew()
         wide: Bools = self._counts[rows] > WIDTH_MAX
         return wide
@@ -177,7 +177,7 @@ class PodsByPriority:
         return self._lowest.take(rows)
 
     def requested(self, resource: str, rows: Rows, pause: Pause = no_pause) -> Int64:
-        """Returns int64[k, rows of the table], valid for these rows; they are ordinary ones that were read."""
+        """Returns int64[k, rows of the table], valid for these rows only. They must be ordinary rows that were already read."""
         column = self._requested.get(resource)
         if column is None:
             column = _LazyColumn(np.zeros(self._priority.shape, np.int64), lambda pods: _amounts(pods, resource))
@@ -234,7 +234,7 @@ class PodsByPriority:
         )
 
     def _renew(self) -> None:
-        """Notes which rows have changed, and updates their pod counts."""
+        """Marks rows that have changed as stale, and updates their pod counts."""
         table, known = self._table, self._sequences
         now = table.row_log.sequence, table.start_log.sequence
         if now == known:

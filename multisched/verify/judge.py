@@ -58,10 +58,10 @@ class Judge:
 
     def __init__(self, domains: Sequence[Domain] = ()) -> None:
         self._domains = Domains(domains)
-        self._standing = PlacedPods()
+        self._placed = PlacedPods()
         self._storage = Storage()
-        self._spread = SpreadCounts(self._standing, self._domains)
-        self._gone: dict[str, Pod] = {}
+        self._spread = SpreadCounts(self._placed, self._domains)
+        self._ended: dict[str, Pod] = {}
         self._devices: dict[str, NodeCards] = {}
         """Node -> its cards by Koordinator's Device."""
         self._problems = Problems()
@@ -85,16 +85,16 @@ class Judge:
     @property
     def pods(self) -> Mapping[str, Pod]:
         """All pods on nodes, by uid."""
-        return self._standing.pods
+        return self._placed.pods
 
     @property
     def nodes(self) -> Mapping[str, Node]:
-        return self._standing.nodes
+        return self._placed.nodes
 
     @property
     def lacks_claims(self) -> bool:
         """True if pods use claims, but no claim was added."""
-        return not self._storage.claims and any(pod.claims for pod in self._standing.pods.values())
+        return not self._storage.claims and any(pod.claims for pod in self._placed.pods.values())
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -114,12 +114,12 @@ class Judge:
         key = f"{namespace or 'default'}/{name}"
         match kind:
             case "Pod":
-                self._standing.remove(uid or key)
-                self._gone.pop(uid or key, None)
+                self._placed.remove(uid or key)
+                self._ended.pop(uid or key, None)
             case "Node":
-                self._standing.remove_node(name)
+                self._placed.remove_node(name)
             case "Namespace":
-                self._standing.set_namespace(name, None)
+                self._placed.set_namespace(name, None)
             case "PersistentVolume":
                 self._storage.volumes.pop(name, None)
             case "PersistentVolumeClaim":
@@ -142,21 +142,21 @@ class Judge:
     def _pod(self, document: Json) -> None:
         name, namespace, uid = name_of(document)
         uid = uid or f"{namespace or 'default'}/{name}"
-        self._standing.remove(uid)
-        self._gone.pop(uid, None)
+        self._placed.remove(uid)
+        self._ended.pop(uid, None)
         if not node_name_of(document):
             return
         pod = read_pod(document, self._problems)
         if is_over(document):
-            self._gone[uid] = pod
+            self._ended[uid] = pod
         else:
-            self._standing.add(pod)
+            self._placed.add(pod)
 
     def _node(self, document: Json) -> None:
-        self._standing.set_node(read_node(document, self._problems))
+        self._placed.set_node(read_node(document, self._problems))
 
     def _namespace(self, document: Json) -> None:
-        self._standing.set_namespace(name_of(document)[0], strings(mapping(document, "metadata"), "labels"))
+        self._placed.set_namespace(name_of(document)[0], strings(mapping(document, "metadata"), "labels"))
 
     def _storage_class(self, document: Json) -> None:
         self._storage.provisioners[name_of(document)[0]] = text(document, "provisioner")
@@ -187,16 +187,16 @@ class Judge:
 
     def placement(self, uid: str) -> list[Finding]:
         """Returns findings about a pod on its node, as the latest of all pods. Empty if it or its node is unknown."""
-        pod = self._standing.pods.get(uid)
-        node = self._standing.nodes.get(pod.node) if pod is not None else None
+        pod = self._placed.pods.get(uid)
+        node = self._placed.nodes.get(pod.node) if pod is not None else None
         if pod is None or node is None:
             return []
         storage = self._storage
         usage = self._usage(node, storage.attached_to(node.name), knows_order=True)
-        for other in self._standing.on[node.name].values():
+        for other in self._placed.on[node.name].values():
             if other is not pod:
                 usage.add(other, storage.attached_by(other))
-        others = OtherPods(self._standing, knows_order=True)
+        others = OtherPods(self._placed, knows_order=True)
         faults = [*usage.faults(pod, storage.attached_by(pod)), *self._faults(pod, node, others)]
         return [_finding(pod, fault) for fault in faults]
 
@@ -208,13 +208,13 @@ class Judge:
 
     def findings(self) -> list[Finding]:
         """Returns findings about all pods, by the present state and the times in the API."""
-        others = OtherPods(self._standing, knows_order=False, gone=self._gone.values())
+        others = OtherPods(self._placed, knows_order=False, ended=self._ended.values())
         found = []
-        for name in sorted(self._standing.on):
-            node = self._standing.nodes.get(name)
+        for name in sorted(self._placed.on):
+            node = self._placed.nodes.get(name)
             if node is None:
                 continue
-            pods = sorted(self._standing.on[name].values(), key=lambda pod: pod.order)
+            pods = sorted(self._placed.on[name].values(), key=lambda pod: pod.order)
             for pod, faults in self._taken(node, pods):
                 if not pod.is_mirror:
                     faults += self._faults(pod, node, others)

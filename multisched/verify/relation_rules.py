@@ -1,7 +1,7 @@
 """Rules between pods: affinity, anti-affinity in both directions, topology spread.
 
-Each rule judges a placed pod. If the order of binds is known, the judged pod is the latest, and all others were placed before.
-If not, the times in the API decide which pods were placed before.
+Each rule checks one placed pod, the judged pod. If the order of binds is known, the judged pod was placed last. Otherwise, the times in
+the API decide which pods were placed before it.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from multisched.verify.placed_pods import PlacedPods
 from multisched.verify.placement_rules import Domains, untolerated
 
 DEFAULT_SCHEDULER = "default-scheduler"
-"""Uses all nodes."""
+"""The scheduler that may use all nodes."""
 
 
 class OtherPods(NamedTuple):
-    """All other pods."""
+    """The pods with which the judged pod is compared."""
 
     placed_pods: PlacedPods
     knows_order: bool
-    """True if the judged pod was placed after all others."""
-    gone: Iterable[Pod] = ()
-    """Ended pods, which may have counted when the others were placed."""
+    """True if the judged pod is known to be placed after all others."""
+    ended: Iterable[Pod] = ()
+    """Ended pods. They may still have run when the judged pod was placed."""
 
     def before(self, pod: Pod, other: Pod) -> bool:
-        """Reports whether the other pod was placed before the pod."""
+        """Reports whether `other` was placed before `pod`."""
         return other.uid != pod.uid and (self.knows_order or other.order < pod.order)
 
 
 def anti_affinity_faults(pod: Pod, node: Node, others: OtherPods) -> Iterator[Fault]:
-    """Checks the pod's anti-affinity, and that of pods placed before it."""
+    """Checks the pod's anti-affinity, and the anti-affinity of pods placed before it."""
     placed_pods = others.placed_pods
     for term in pod.anti_affinity:
         domain = node.labels.get(term.topology_key)
@@ -57,7 +57,10 @@ def _first(pod: Pod, there: Iterable[Pod], others: OtherPods) -> Pod | None:
 
 
 def affinity_faults(pod: Pod, node: Node, others: OtherPods) -> Iterator[Fault]:
-    """Checks that the topology domain of each term contains a pod that matches all terms. The first pod of a group needs none."""
+    """Checks that the topology domain of each term contains another pod that matches all terms.
+
+    As in kube-scheduler, the first pod of a group, which matches its own terms, needs no other pod.
+    """
     if not pod.affinity:
         return
     for term in pod.affinity:
@@ -69,44 +72,49 @@ def affinity_faults(pod: Pod, node: Node, others: OtherPods) -> Iterator[Fault]:
     if len(queries) < len(pod.affinity):
         yield Fault("podAffinity", "its affinity has a term without labelSelector, which no pod matches")
         return
-    is_meant = placed_pods.all_of(queries)
-    lonely = [term for term in pod.affinity if not _has_company(pod, node, term, is_meant, placed_pods)]
-    if not lonely:
+    matches_all = placed_pods.all_of(queries)
+    unsatisfied = [term for term in pod.affinity if not _is_satisfied(pod, node, term, matches_all, placed_pods)]
+    if not unsatisfied:
         return
-    meant = filter(is_meant, placed_pods.everywhere(queries[0]))
-    company = [one for one in meant if one.uid != pod.uid and _counts(one, pod.affinity, placed_pods)]
-    if is_meant(pod) and not any(others.before(pod, one) for one in company):
+    matching = filter(matches_all, placed_pods.everywhere(queries[0]))
+    counted = [one for one in matching if one.uid != pod.uid and _has_topology_key(one, pod.affinity, placed_pods)]
+    if matches_all(pod) and not any(others.before(pod, one) for one in counted):
         return
-    term = lonely[0]
+    term = unsatisfied[0]
     message = f"no pod that matches its affinity is in {term.topology_key}={node.labels[term.topology_key]}"
-    may_have_left = not company or any(_is_gone_from_here(one, pod, node, others) for one in others.gone)
-    yield Fault("podAffinity", message, is_sure=others.knows_order or not may_have_left)
+    may_have_ended = not counted or any(_was_in_same_domain(one, pod, node, others) for one in others.ended)
+    yield Fault("podAffinity", message, is_sure=others.knows_order or not may_have_ended)
 
 
-def _has_company(pod: Pod, node: Node, term: Term, is_meant: Callable[[Pod], bool], placed_pods: PlacedPods) -> bool:
+def _is_satisfied(
+    pod: Pod, node: Node, term: Term, matches_all: Callable[[Pod], bool], placed_pods: PlacedPods
+) -> bool:
+    """Reports whether another pod that matches all terms is in the node's topology domain of this term."""
     if term.query is None:
         return False
     here = placed_pods.in_domain(term.query, term.topology_key, node.labels[term.topology_key])
-    return any(one.uid != pod.uid and is_meant(one) for one in here)
+    return any(one.uid != pod.uid and matches_all(one) for one in here)
 
 
-def _counts(other: Pod, terms: Iterable[Term], placed_pods: PlacedPods) -> bool:
+def _has_topology_key(other: Pod, terms: Iterable[Term], placed_pods: PlacedPods) -> bool:
+    """Reports whether the other pod's node has a topology key of these terms: else the pod does not count, as in kube-scheduler."""
     labels = placed_pods.nodes[other.node].labels
     return any(term.topology_key in labels for term in terms)
 
 
-def _is_gone_from_here(gone: Pod, pod: Pod, node: Node, others: OtherPods) -> bool:
-    there = others.placed_pods.nodes.get(gone.node)
+def _was_in_same_domain(ended: Pod, pod: Pod, node: Node, others: OtherPods) -> bool:
+    """Reports whether the ended pod matches all affinity terms of the pod, and was in the same topology domains as the node."""
+    there = others.placed_pods.nodes.get(ended.node)
     return there is not None and all(
         term.query is not None
-        and others.placed_pods.matches(term.query, gone)
+        and others.placed_pods.matches(term.query, ended)
         and there.labels.get(term.topology_key) == node.labels.get(term.topology_key)
         for term in pod.affinity
     )
 
 
 class SpreadCounts:
-    """Pods per domain for spread constraints, cached until something changes."""
+    """Pods per topology domain for spread constraints, cached until a pod or a node changes."""
 
     def __init__(self, placed_pods: PlacedPods, domains: Domains) -> None:
         self._placed_pods = placed_pods
@@ -117,7 +125,7 @@ class SpreadCounts:
         self._tallies: dict[object, Mapping[str, list[Order]]] = {}
 
     def faults(self, pod: Pod, node: Node, others: OtherPods) -> Iterator[Fault]:
-        """Yields at most one fault."""
+        """Checks the pod's spread constraints. Yields at most one fault."""
         for spread in pod.spread:
             if spread.topology_key not in node.labels:
                 yield Fault(
@@ -133,13 +141,16 @@ class SpreadCounts:
             if skew <= spread.max_skew:
                 continue
             domain = node.labels[spread.topology_key]
-            is_sure = others.knows_order or not self._may_have_been_level(pod, node, spread, places, others)
+            is_sure = others.knows_order or not self._may_have_complied(pod, node, spread, places, others)
             message = f"in {spread.topology_key}={domain} the skew is {skew}, maxSkew is {spread.max_skew}"
             yield Fault("topologySpread", message, is_sure)
             return
 
     def _reach(self, pod: Pod, spread: Spread) -> tuple[object, Mapping[str, Node]]:
-        """Returns the nodes that count: of the pod's domain, with all topology keys, and eligible by the node policies."""
+        """Returns a cache key and the nodes whose pods are counted.
+
+        These nodes belong to the pod's domain, have all topology keys, and comply with nodeAffinityPolicy and nodeTaintsPolicy.
+        """
         if self._nodes_version != self._placed_pods.nodes_version:
             self._places.clear()
             self._nodes_version = self._placed_pods.nodes_version
@@ -162,7 +173,7 @@ class SpreadCounts:
     def _tally(
         self, spread: Spread, query: Query, kind: object, places: Mapping[str, Node]
     ) -> Mapping[str, list[Order]]:
-        """Returns domain -> the pods that count there, in order."""
+        """Returns topology domain -> order of placement of each pod counted there, ascending."""
         if self._version != self._placed_pods.version:
             self._tallies.clear()
             self._version = self._placed_pods.version
@@ -179,7 +190,7 @@ class SpreadCounts:
         return found
 
     def _skew(self, pod: Pod, node: Node, spread: Spread, tally: Mapping[str, list[Order]], others: OtherPods) -> int:
-        """Returns the number of pods in the pod's domain, including the pod, minus the number in the domain with the fewest."""
+        """Returns the number of pods in the pod's topology domain, including the pod, minus the lowest number of any domain."""
         assert spread.query is not None
         matches_itself = self._placed_pods.matches(spread.query, pod)
         here = tally.get(node.labels[spread.topology_key], [])
@@ -193,37 +204,37 @@ class SpreadCounts:
             least = min(least, len(here) - 1) if counts_itself else least
         return earlier + matches_itself - least
 
-    def _may_have_been_level(
+    def _may_have_complied(
         self, pod: Pod, node: Node, spread: Spread, places: Mapping[str, Node], others: OtherPods
     ) -> bool:
-        """Reports whether terminating or ended pods, or nodes newer than the pod, may explain the skew."""
+        """Reports whether maxSkew may have been observed at the time: pods have ended since, or nodes were added later."""
         key, query = spread.topology_key, spread.query
         assert query is not None
         old = {name: one for name, one in places.items() if not came_after(one, pod) and self._is_known_to(pod, name)}
         counts = {one.labels[key]: 0 for one in old.values()}
         domain, earlier = node.labels[key], 0
-        gone = [
+        ended = [
             one
-            for one in others.gone
+            for one in others.ended
             if one.uid not in self._placed_pods.pods and self._placed_pods.matches(query, one)
         ]
-        for other in (*self._placed_pods.everywhere(query), *gone):
+        for other in (*self._placed_pods.everywhere(query), *ended):
             if other.uid == pod.uid or other.node not in old:
                 continue
             where = old[other.node].labels[key]
-            is_going = other.is_terminating or other.uid not in self._placed_pods.pods
-            counts[where] += not is_going or where != domain
-            earlier += where == domain and not is_going and others.before(pod, other)
+            is_ending = other.is_terminating or other.uid not in self._placed_pods.pods
+            counts[where] += not is_ending or where != domain
+            earlier += where == domain and not is_ending and others.before(pod, other)
         least = min(counts.values(), default=earlier) if len(counts) >= spread.min_domains else 0
         return earlier + self._placed_pods.matches(query, pod) - least <= spread.max_skew
 
     def _is_known_to(self, pod: Pod, node: str) -> bool:
-        """Returns False if the pod's scheduler is not configured here and has no pod on the node: it may not use the node."""
+        """Reports whether the pod's scheduler probably uses the node. False if it is not configured here and has no pod there."""
         if pod.scheduler in ("", DEFAULT_SCHEDULER) or self._domains.of(pod) is not None:
             return True
         return any(other.scheduler == pod.scheduler for other in self._placed_pods.on.get(node, {}).values())
 
 
 def came_after(node: Node, pod: Pod) -> bool:
-    """Reports whether the node is newer than the pod's placement: a node of that name was replaced."""
+    """Reports whether the node was created after the pod was placed, so that it replaces an older node of this name."""
     return node.created_s is not None and pod.placed_s is not None and node.created_s > pod.placed_s

@@ -109,7 +109,7 @@ def complete(view: PodView, sandbox: SchedulerSandbox, pod: Pod, query: ExplainQ
         worker.cycle.records.keep_all_snapshots(with_raw=True)
         tried = sandbox.attempt(worker, msgspec.structs.replace(pod, node=""))
         worker.cycle.records.keep_all_snapshots()
-        sandbox.take_back(worker, tried)
+        sandbox.undo(worker, tried)
         view = _with_trial(view, sandbox, worker, tried, query)
         if placed_entry is None and isinstance(tried.result, Placed) and tried.result.node != query.node:
             notes.extend(plugin_notes(sandbox.program, worker, pod, (tried.result.node,)))
@@ -160,7 +160,7 @@ def _held_back(attempt: Attempt, worker: DomainWorker, gate: Status) -> Attempt:
 def _with_fixes(view: PodView, sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod, notes: list[str]) -> PodView:
     ahead = QueueAhead(sandbox, worker, pod)
     alone = sandbox.fits(worker, pod)
-    with ahead.served() as trial_uids:
+    with ahead.placed_first() as trial_uids:
         fits = sandbox.fits(worker, pod) if trial_uids else alone
         found = () if fits is not None else find_fixes(sandbox, worker, pod, ahead, trial_uids)
     if fits is not None:

@@ -1,11 +1,12 @@
-"""The smallest single changes after which a pod fits, each tried in a sandbox with all plugins before it is shown.
+"""The smallest single changes after which a pod fits. Each is tried in a sandbox with all plugins before it is shown.
 
-Candidates follow from the last refusal: changes of the pod, of its quota, of a node, then deletions of other pods.
-`Fix.size` is the size of a change. A gate counts 0, a request or an annotation the fraction by which it is lowered
-(0..1), a toleration 0.3, another domain's schedulerName 0.35. A constraint that is loosened counts 0.4, one that is
-dropped 0.5. A quota's max counts 0.6, a node's label, taint or cordon 0.7, another pod 1, one of higher priority 2. In
-each trial, pods in front of it in the queue are placed first. The number of trials is bounded, so a fix may be missed
-if thousands of nodes refuse for many reasons; every fix shown works.
+Candidates are derived from the last refusal: changes of the pod, of its quota, of a node, and deletions of other pods.
+`FoundFix.size` says how much a fix changes, and orders the fixes: 0 for removing a scheduling gate; for a lower request or annotation, the
+fraction by which it is lowered (0..1); 0.3 for a toleration; 0.35 for the schedulerName of another domain; 0.4 for a loosened constraint;
+0.5 for a dropped one; 0.6 for a quota's max; 0.7 for a node's label, taint or cordon; 1 for deleting a pod, or 2 if that pod's priority
+is higher than this pod's.
+If a change may also help other pods, those in front of the pod in the queue are placed first. The number of trials is bounded: if
+thousands of nodes refuse for many reasons, a fix may be missed, but every fix that is shown works.
 """
 
 from __future__ import annotations
@@ -36,23 +37,23 @@ from multisched.whatif.quota_fixes import quota_edits, quota_room
 from multisched.whatif.sandbox import SchedulerSandbox
 
 TRIALS_MAX = 64
-"""Limit of attempts for one pod: some milliseconds each at 5,000 nodes."""
+"""Maximum number of trials for one pod; each takes some milliseconds with 5,000 nodes."""
 MEMBERS_TRIED_MAX = 20_000
-"""Limit of pods in all attempts for one pod: a pod with a gang gets fewer attempts."""
+"""Maximum number of pods placed in all trials for one pod. So a pod with a gang, or with many pods in front of it, gets fewer trials."""
 TRIALS_PER_KIND = 12
 FIXES_PER_KIND = 3
 SET_BY_KUBELET = frozenset({"kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch"})
-"""Labels that describe a node and that its kubelet always sets again. No fix changes them."""
+"""Labels that describe the node. No fix changes them, because the kubelet sets them again."""
 SET_BY_CLOUD = frozenset({
     "topology.kubernetes.io/zone", "topology.kubernetes.io/region", "node.kubernetes.io/instance-type",
     "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region",
     "beta.kubernetes.io/instance-type", "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
 })  # fmt: skip
-"""Labels that describe a node's location; a fix may add a missing one, but changes none."""
+"""Labels that describe the node's machine and location. A fix may add a missing one, but does not change an existing one."""
 NODES_TRIED = 200
-"""Nodes examined for a label or a victim, those that lack the least first."""
+"""Maximum number of nodes examined for a label, a taint or a victim. For victims, nodes with the fewest refusals are first."""
 SKEWS_TRIED = (1, 2, 3, 5, 10, 20)
-"""Increments of maxSkew, tried until the pod fits."""
+"""Increments of maxSkew, tried in this order until the pod fits."""
 RESOURCES_FIT = "NodeResourcesFit"
 NO_LIMIT = np.iinfo(np.int64).max
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
@@ -77,50 +78,53 @@ class _Trial(msgspec.Struct, frozen=True):
     size: float
     change: dict[str, Any]
     pod: Pod
-    world: Callable[[], AbstractContextManager[None]] = nullcontext
+    cluster_change: Callable[[], AbstractContextManager[None]] = nullcontext
     command: str = ""
-    serves: str = ""
-    """Trials with one goal: once one of them has succeeded, the others are skipped."""
+    goal: str = ""
+    """The goal of the trial. After one trial has succeeded, others with the same goal are skipped."""
     worker: DomainWorker | None = None
-    """The domain in which the pod is tried; None: its own."""
+    """The domain in which the pod is tried; None: its own domain."""
 
     @property
     def changes_cluster(self) -> bool:
-        """True if other pods may fit by the change, too."""
-        return self.world is not nullcontext
+        """True if the change may also make other pods fit."""
+        return self.cluster_change is not nullcontext
 
 
 def find_fixes(
     sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod, ahead: QueueAhead, trial_uids: frozenset[str]
 ) -> list[FoundFix]:
-    """Returns the fixes of a pod that does not fit, the smallest first; empty if no tried change helps.
+    """Returns the fixes for a pod that does not fit, the smallest first; empty if no trial succeeds.
 
-    `ahead`: the pods in front of it; `trial_uids`: uids of those that are placed only in the sandbox.
+    `ahead`: the pods in front of it in the queue. `trial_uids`: uids of pods that are placed only in the sandbox.
     """
     found: list[FoundFix] = []
     left = min(TRIALS_MAX, max(1, MEMBERS_TRIED_MAX // (len(sandbox.starting_with(pod)) + len(ahead))))
-    for trials in _Guesses(sandbox, worker, pod, trial_uids).by_kind():
-        served: set[str] = set()
+    for trials in _CandidateChanges(sandbox, worker, pod, trial_uids).by_kind():
+        reached: set[str] = set()
         for trial in islice(trials, min(left, TRIALS_PER_KIND)):
-            if trial.serves in served or len(served) >= FIXES_PER_KIND:
+            if trial.goal in reached or len(reached) >= FIXES_PER_KIND:
                 continue
             left -= 1
-            with trial.world(), _queue_of(trial, sandbox, ahead):
+            with trial.cluster_change(), _queue_of(trial, sandbox, ahead):
                 node = sandbox.fits(trial.worker or worker, trial.pod)
             if node is not None:
-                served.add(trial.serves)
+                reached.add(trial.goal)
                 found.append(FoundFix(trial.kind, trial.text, trial.size, node, trial.change, trial.command))
     return sorted(found, key=lambda fix: (fix.size, fix.text))
 
 
 def _queue_of(trial: _Trial, sandbox: SchedulerSandbox, ahead: QueueAhead) -> AbstractContextManager[object]:
-    """Places the pods in front of the pod first. A change of the pod alone affects none of them."""
+    """Returns a context in which the pods in front of the pod are placed.
+
+    If only the pod changes, and stays in its domain, the context places none: that domain's queue was placed before the trials.
+    """
     if trial.worker is not None:
-        return QueueAhead(sandbox, trial.worker, trial.pod).served()
-    return ahead.served() if trial.changes_cluster else nullcontext()
+        return QueueAhead(sandbox, trial.worker, trial.pod).placed_first()
+    return ahead.placed_first() if trial.changes_cluster else nullcontext()
 
 
-class _Guesses:
+class _CandidateChanges:
     """Candidate changes for one pod, from the result of each plugin for each node."""
 
     def __init__(
@@ -132,13 +136,13 @@ class _Guesses:
         self._table = sandbox.cache.nodes
         self._pod = pod
         tried = sandbox.attempt(worker, pod)
-        sandbox.take_back(worker, tried)
+        sandbox.undo(worker, tried)
         self._snapshot = tried.record.snapshot
 
     def by_kind(self) -> Iterator[Iterator[_Trial]]:
         if self._pod.gates:
             yield self._gates()
-            return  # a gated pod is not tried, so nothing else helps
+            return  # no attempt for a gated pod, so no other change helps
         yield self._requests()
         yield self._quotas()
         yield self._tolerations()
@@ -165,33 +169,33 @@ class _Guesses:
         )
 
     def _requests(self) -> Iterator[_Trial]:
-        """Yields smaller requests of one resource or annotation, for nodes where nothing else is short."""
-        counting = {p.name: p for p in self._refusing() if implements(p, RoomPlugin)}
-        rows = self._refused_by_only(RESOURCES_FIT, *counting)
+        """Yields smaller requests of one resource or annotation, for nodes where only this one is insufficient."""
+        room_plugins = {p.name: p for p in self._refusing() if implements(p, RoomPlugin)}
+        rows = self._refused_by_only(RESOURCES_FIT, *room_plugins)
         if not len(rows):
             return
-        most = [plugin.takes_at_most(self._pod, rows) for plugin in counting.values()]
-        counted = {name: amounts for found in most for name, amounts in found.items()}
+        found = [plugin.takes_at_most(self._pod, rows) for plugin in room_plugins.values()]
+        plugin_limits = {name: amounts for limits in found for name, amounts in limits.items()}
         requests = {name: amount for name, amount in self._pod.requests.items() if amount > 0}
         room = {name: self._room(name)[rows] for name in (PODS, *requests)}
         for name in (name for name in requests if not self._table.has_column(name)):
-            # NodeResourcesFit ignores a name that no node lists
+            # NodeResourcesFit ignores resources that no node has.
             room[name] = np.where(_passing(self._snapshot, RESOURCES_FIT, rows), NO_LIMIT, room[name])
         short = {name: room[name] < amount for name, amount in {PODS: 1, **requests}.items()}
-        by_plugins = np.zeros(len(rows), np.bool_)
-        for name in counting:
-            by_plugins |= ~_passing(self._snapshot, name, rows)
+        refused_by_plugins = np.zeros(len(rows), np.bool_)
+        for name in room_plugins:
+            refused_by_plugins |= ~_passing(self._snapshot, name, rows)
         for name, amount in requests.items():
             others = np.logical_or.reduce([mask for other, mask in short.items() if other != name])
-            others = others if name in counted else others | by_plugins
-            limit = np.minimum(room[name], counted.get(name, NO_LIMIT))
+            others = others if name in plugin_limits else others | refused_by_plugins
+            limit = np.minimum(room[name], plugin_limits.get(name, NO_LIMIT))
             for fits in _largest(limit[(limit < amount) & ~others]):
                 text = f"lower the {name} request from {_shown(name, amount)} to {_shown(name, fits)}"
                 change = {"resource": name, "from": amount, "to": fits}
                 size = (amount - fits) / amount
-                yield _Trial("request", text, size, change, self._asking(name, fits), serves=name)
+                yield _Trial("request", text, size, change, self._with_request(name, fits), goal=name)
         has_room = ~np.logical_or.reduce(list(short.values()))
-        for name, amounts in counted.items():
+        for name, amounts in plugin_limits.items():
             if name not in room:
                 yield from self._annotations(name, amounts[has_room])
 
@@ -206,17 +210,15 @@ class _Guesses:
                 {"annotation": name, "from": amount, "to": fits},
                 msgspec.structs.replace(self._pod, annotations={**self._pod.annotations, name: str(fits)}),
                 command=f"kubectl -n {self._pod.namespace} annotate pod {self._pod.name} {name}={fits} --overwrite",
-                serves=name,
+                goal=name,
             )
 
     def _quotas(self) -> Iterator[_Trial]:
-        """Yields a smaller request of the one resource that the quota lacks, or a higher max in every level that the
-        pod would exceed.
-        """
+        """Yields a higher max for every level that the pod would exceed; if only one resource is short, also a smaller request of it."""
         found = quota_room(self._sandbox, self._sandbox.starting_with(self._pod))
         for edit in quota_edits(self._sandbox, found.missing):
-            world = partial(self._sandbox.with_object, edit.kind, edit.item)
-            yield _Trial("quota", edit.text, 0.6, edit.change, self._pod, world, edit.command, serves="quota")
+            cluster_change = partial(self._sandbox.with_object, edit.kind, edit.item)
+            yield _Trial("quota", edit.text, 0.6, edit.change, self._pod, cluster_change, edit.command, goal="quota")
         if len(found.room) == 1:
             ((name, fits),) = found.room.items()
             fits, amount = fits // quota_amount(name, 1), self._pod.requests.get(name, 0)
@@ -224,10 +226,10 @@ class _Guesses:
                 text = f"lower the {name} request from {_shown(name, amount)} to {_shown(name, fits)}"
                 change = {"resource": name, "from": amount, "to": fits}
                 size = (amount - fits) / amount
-                yield _Trial("request", text, size, change, self._asking(name, fits), serves=name)
+                yield _Trial("request", text, size, change, self._with_request(name, fits), goal=name)
 
-    def _asking(self, name: str, amount: int) -> Pod:
-        """Returns the pod with another request, as the sum over its containers."""
+    def _with_request(self, name: str, amount: int) -> Pod:
+        """Returns the pod with another total request of one resource."""
         spec = self._pod.spec
         less = spec.requests[name] - amount
         changes: dict[str, Any] = {"requests": {**spec.requests, name: amount}}
@@ -261,18 +263,18 @@ class _Guesses:
                 {"toleration": document},
                 self._with(tolerations=(*self._pod.spec.tolerations, toleration)),
                 command=self._patch([patch]),
-                serves=str(document),
+                goal=str(document),
             )
 
     def _schedulers(self) -> Iterator[_Trial]:
-        """Yields other domains of this program. A pod's schedulerName is immutable: the pod must be created again."""
+        """Yields the schedulerNames of the program's other domains. The field is immutable, so the pod must be created again."""
         for worker in self._sandbox.program.router.workers():
             names = self._sandbox.program.scheduler_names.get(worker.name, ())
             if worker is not self._worker and names:
-                text = f"create it again with schedulerName {names[0]} (domain {worker.name})"
+                text = f"create the pod again with schedulerName {names[0]} (domain {worker.name})"
                 pod = self._sandbox.under(self._pod, names[0])
                 change = {"schedulerName": names[0]}
-                yield _Trial("scheduler", text, 0.35, change, pod, serves=worker.name, worker=worker)
+                yield _Trial("scheduler", text, 0.35, change, pod, goal=worker.name, worker=worker)
 
     def _selectors(self) -> Iterator[_Trial]:
         affinity = self._pod.spec.affinity
@@ -280,7 +282,7 @@ class _Guesses:
             left = affinity.node_selector[:at] + affinity.node_selector[at + 1 :]
             pod = self._with(affinity=msgspec.structs.replace(affinity, node_selector=left))
             text = f"drop {_requirement_text(requirement)} from the node selector"
-            yield _Trial("selector", text, 0.5, {"nodeSelector": requirement.key}, pod, serves=text)
+            yield _Trial("selector", text, 0.5, {"nodeSelector": requirement.key}, pod, goal=text)
         if affinity.required is None:
             return
         for number, term in enumerate(affinity.required.terms):
@@ -292,9 +294,9 @@ class _Guesses:
                 terms[number] = msgspec.structs.replace(term, expressions=left)
                 pod = self._with(affinity=msgspec.structs.replace(affinity, required=NodeSelector(tuple(terms))))
                 text = f"drop {_requirement_text(requirement)} from the required node affinity"
-                yield _Trial("affinity", text, 0.5, {"term": number, "expression": at}, pod, serves=text)
+                yield _Trial("affinity", text, 0.5, {"term": number, "expression": at}, pod, goal=text)
         pod = self._with(affinity=msgspec.structs.replace(affinity, required=None))
-        yield _Trial("affinity", "drop the required node affinity", 0.5, {"term": None}, pod, serves="all terms")
+        yield _Trial("affinity", "drop the required node affinity", 0.5, {"term": None}, pod, goal="all terms")
 
     def _spreads(self) -> Iterator[_Trial]:
         for at, constraint in enumerate(self._pod.spec.spread):
@@ -305,11 +307,11 @@ class _Guesses:
                 skew = constraint.max_skew + more
                 text = f"raise maxSkew over {key} from {constraint.max_skew} to {skew}"
                 pod = self._spread(at, max_skew=skew)
-                yield _Trial("spread", text, 0.4, {"constraint": at, "maxSkew": skew}, pod, serves=f"constraint {at}")
+                yield _Trial("spread", text, 0.4, {"constraint": at, "maxSkew": skew}, pod, goal=f"constraint {at}")
             text = f"spread over {key} with whenUnsatisfiable: ScheduleAnyway"
             pod = self._spread(at, is_hard=False)
             change = {"constraint": at, "whenUnsatisfiable": "ScheduleAnyway"}
-            yield _Trial("spread", text, 0.5, change, pod, serves=f"constraint {at}")
+            yield _Trial("spread", text, 0.5, change, pod, goal=f"constraint {at}")
 
     def _spread(self, at: int, **changes: Any) -> Pod:
         constraints = list(self._pod.spec.spread)
@@ -326,14 +328,14 @@ class _Guesses:
                 changed = msgspec.structs.replace(affinity, **{name: terms[:at] + terms[at + 1 :]})
                 text = f"drop the required {words} term over {term.topology_key}"
                 pod = self._with(pod_affinity=changed)
-                yield _Trial("pod affinity", text, 0.5, {words: at}, pod, serves=f"{words} {at}")
+                yield _Trial("pod affinity", text, 0.5, {words: at}, pod, goal=f"{words} {at}")
 
     def _host_ports(self) -> Iterator[_Trial]:
         ports = self._pod.spec.host_ports
         for at, port in enumerate(ports):
             pod = self._with(host_ports=ports[:at] + ports[at + 1 :])
             text = f"drop the host port {port.port}/{port.protocol}"
-            yield _Trial("host port", text, 0.5, {"hostPort": port.port}, pod, serves=text)
+            yield _Trial("host port", text, 0.5, {"hostPort": port.port}, pod, goal=text)
 
     # -- nodes -----------------------------------------------------------------------------------------------------
 
@@ -361,10 +363,10 @@ class _Guesses:
                 command = f"kubectl label node {node.name} {shlex.quote(setting)} --overwrite"
                 what = f"remove the label {key} from" if value is None else f"set the label {key}={value} on"
                 change = {"node": node.name, "label": key, "value": value}
-                yield self._on_node(node, changed, what, change, command, serves=setting)
+                yield self._on_node(node, changed, what, change, command, goal=setting)
 
     def _labels_wanted(self, node: Node) -> Iterator[tuple[str, str | None]]:
-        """Yields labels each of which makes the node match if set to the value (None: removed)."""
+        """Yields (label, value): each one alone makes the node match the pod's node affinity. Value None: the label is removed."""
         affinity = self._pod.spec.affinity
         failing = [r for r in affinity.node_selector if not r.matches_value(node.labels.get(r.key))]
         terms = affinity.required.terms if affinity.required is not None else ()
@@ -377,7 +379,7 @@ class _Guesses:
                     yield requirements[0].key, value
 
     def _on_node(
-        self, node: Node, changed: Node, what: str, change: dict[str, Any], command: str, *, serves: str = ""
+        self, node: Node, changed: Node, what: str, change: dict[str, Any], command: str, *, goal: str = ""
     ) -> _Trial:
         return _Trial(
             "node",
@@ -385,15 +387,15 @@ class _Guesses:
             0.7,
             change,
             self._pod,
-            world=lambda: self._sandbox.with_node(changed),
+            cluster_change=lambda: self._sandbox.with_node(changed),
             command=command,
-            serves=serves or what,
+            goal=goal or what,
         )
 
     # -- other pods ------------------------------------------------------------------------------------------------
 
     def _victims(self) -> Iterator[_Trial]:
-        """Yields pods whose deletion frees enough resources on a node, the lowest priority and the smallest first."""
+        """Yields deletions of pods that free enough resources on a node. The lowest priority is first, then the smallest requests."""
         known: dict[str, Pod] = {}
         for row in self._resolvable()[:NODES_TRIED].tolist():
             for other in self._table.pods_on(row):
@@ -407,13 +409,13 @@ class _Guesses:
                 2.0 if is_above else 1.0,
                 {"namespace": other.namespace, "name": other.name, "node": other.node},
                 self._pod,
-                world=lambda gone=other: self._sandbox.without_pod(gone),  # type: ignore[misc]
+                cluster_change=lambda victim=other: self._sandbox.without_pod(victim),  # type: ignore[misc]
                 command=f"kubectl -n {other.namespace} delete pod {other.name}",
-                serves=other.uid,
+                goal=other.uid,
             )
 
     def _frees_enough(self, other: Pod, row: int) -> bool:
-        """Returns whether requests and ports suffice without the other pod; other plugins are tried."""
+        """Reports whether the row has enough resources and host ports without the other pod. The trial tests the rest."""
         for name, amount in {PODS: 1, **self._pod.requests}.items():
             freed = 1 if name == PODS else other.requests.get(name, 0)
             if amount > 0 and int(self._room(name)[row]) + freed < amount:
@@ -424,39 +426,39 @@ class _Guesses:
         }
         return not taken & users
 
-    # ---- results of the last attempt
+    # -- results of the last attempt ----------------------------------------------------------------------------------
 
     def _refusing(self) -> list[Plugin]:
-        """Returns the plugins that refuse some row."""
+        """Returns the plugins that refuse at least one row."""
         columns = () if self._snapshot is None else self._snapshot.filters
         return [column.plugin for column in columns if any_true(column.codes != 0)]
 
     def _refused_by_only(self, *plugins: str) -> Rows:
-        """Returns the rows that one of these plugins refuses and all others pass."""
+        """Returns the rows that at least one of these plugins refuses, and no other plugin."""
         snapshot = self._snapshot
         if snapshot is None or not len(snapshot.rows):
             return np.zeros(0, np.intp)
-        by_others, by_it = np.zeros(len(snapshot.rows), np.bool_), np.zeros(len(snapshot.rows), np.bool_)
+        by_others, by_these = np.zeros(len(snapshot.rows), np.bool_), np.zeros(len(snapshot.rows), np.bool_)
         for column in snapshot.filters:
             if column.plugin.name in plugins:
-                by_it |= column.codes != 0
+                by_these |= column.codes != 0
             else:
                 by_others |= column.codes != 0
-        return snapshot.rows[by_it & ~by_others]
+        return snapshot.rows[by_these & ~by_others]
 
     def _resolvable(self) -> Rows:
-        """Returns the rows that may become feasible by removing pods, those refused by the fewest plugins first."""
+        """Returns the refused rows that may become feasible if pods are removed. Rows refused by the fewest plugins are first."""
         snapshot: ScoreSnapshot | None = self._snapshot
         if snapshot is None or not len(snapshot.rows):
             return np.zeros(0, np.intp)
-        refusals, hopeless = np.zeros(len(snapshot.rows), np.int64), np.zeros(len(snapshot.rows), np.bool_)
+        refusals, unresolvable = np.zeros(len(snapshot.rows), np.int64), np.zeros(len(snapshot.rows), np.bool_)
         for column in snapshot.filters:
             refusals += column.codes != 0
             for code in np.unique(column.codes[column.codes != 0]).tolist():
                 if column.plugin.reasons.status(code).code is not Code.UNSCHEDULABLE:
-                    hopeless |= column.codes == code
-        open_to = np.flatnonzero((refusals > 0) & ~hopeless)
-        return snapshot.rows[open_to[np.argsort(refusals[open_to], kind="stable")]]
+                    unresolvable |= column.codes == code
+        resolvable = np.flatnonzero((refusals > 0) & ~unresolvable)
+        return snapshot.rows[resolvable[np.argsort(refusals[resolvable], kind="stable")]]
 
     def _nodes(self, rows: Rows) -> Iterator[Node]:
         return (self._table.node(row) for row in rows[:NODES_TRIED].tolist())
@@ -473,7 +475,7 @@ class _Guesses:
 
 
 def _toleration_for(taints: list[Taint]) -> Toleration | None:
-    """Returns the narrowest single toleration for all of a node's taints; None if several are needed."""
+    """Returns the narrowest toleration that tolerates all of these taints; None if that takes several tolerations."""
     if len(taints) == 1:
         taint = taints[0]
         return Toleration(taint.key, "Equal" if taint.value else "Exists", taint.value, taint.effect)
@@ -496,11 +498,11 @@ def _failing(requirements: tuple[Requirement, ...], node: Node) -> list[Requirem
     return [r for r in requirements if not r.matches_value(node.labels.get(r.key))]
 
 
-def _value_for(requirement: Requirement, now: str | None) -> str | None:
-    """Returns a value that satisfies the requirement."""
+def _value_for(requirement: Requirement, current: str | None) -> str | None:
+    """Returns a label value that satisfies the requirement; None: no label. `current`: the present value."""
     match requirement.operator:
         case Operator.IN:
-            return requirement.values[0] if requirement.values else now
+            return requirement.values[0] if requirement.values else current
         case Operator.EXISTS:
             return "true"
         case Operator.GT | Operator.LT if len(requirement.values) == 1 and requirement.values[0].lstrip("-").isdigit():
@@ -526,7 +528,7 @@ def _untolerated(pod: Pod, node: Node) -> list[Taint]:
 
 def _passing(snapshot: ScoreSnapshot | None, plugin: str, rows: Rows) -> Bools:
     """Returns bool[len(rows)]: whether the plugin's Filter passes each row of the snapshot."""
-    assert snapshot is not None, "rows are of the snapshot"
+    assert snapshot is not None, "the rows are rows of the snapshot"
     at = np.searchsorted(snapshot.rows, rows)
     passes: Bools = np.ones(len(rows), np.bool_)
     for column in snapshot.filters:
@@ -536,7 +538,10 @@ def _passing(snapshot: ScoreSnapshot | None, plugin: str, rows: Rows) -> Bools:
 
 
 def _with_amount(containers: tuple[ExtendedRequests, ...], name: str, less: int) -> tuple[ExtendedRequests, ...]:
-    """Returns the containers' extended requests, with less of one resource in the container that requests most of it."""
+    """Returns the containers with the extended request for one resource lowered by `less` units.
+
+    It is lowered in the container with the largest request for this resource.
+    """
     largest = max(containers, key=lambda one: one.amounts.get(name, 0), default=None)
     if largest is None or name not in largest.amounts:
         return containers

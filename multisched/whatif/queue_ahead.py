@@ -64,7 +64,7 @@ class QueueAhead:
             return ()
 
     @contextmanager
-    def served(self) -> Iterator[frozenset[str]]:
+    def placed_first(self) -> Iterator[frozenset[str]]:
         """Places all pods in front that fit now, until the context ends. Yields the uids of those placed by this call."""
         placed: list[Placed] = []
         refused: set[ClassKey] = set()

@@ -66,7 +66,7 @@ def quota_room(sandbox: SchedulerSandbox, pods: Sequence[Pod]) -> QuotaRoom:
         taken = nominated.get(level.at, NO_AMOUNTS)
         for resource, amount in items:
             most = level.max.get(resource)
-            held = level.held(resource) + taken.get(resource, 0)
+            held = level.used_and_reserved(resource) + taken.get(resource, 0)
             if most is not None and amount and held + amount > most:
                 missing.setdefault(level.at, {})[resource] = held + amount
                 room[resource] = min(room.get(resource, most - held), most - held)

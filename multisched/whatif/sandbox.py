@@ -372,7 +372,7 @@ class SchedulerSandbox:
         return SUCCESS
 
     def attempt(self, worker: DomainWorker, pod: Pod) -> Tried:
-        """Makes one attempt by the real cycle. A pod that it places stays there until `take_back`."""
+        """Makes one attempt by the real cycle. A pod that it places stays there until `undo`."""
         self._attempts += 1
         result, unasked = _answered(worker.cycle.attempt(QueuedPod(pod, 0.0, self._attempts)))
         return Tried(result, worker.cycle.records.read(pod.uid)[-1], unasked)
@@ -425,7 +425,7 @@ class SchedulerSandbox:
                 found.append(one)
         return found
 
-    def take_back(self, worker: DomainWorker, tried: Tried) -> None:
+    def undo(self, worker: DomainWorker, tried: Tried) -> None:
         """Undoes an attempt that placed its pod."""
         if isinstance(tried.result, Placed):
             worker.cycle.give_up(tried.result, SANDBOX_ONLY)
@@ -451,7 +451,7 @@ class SchedulerSandbox:
             gang = self.gang_of(pod)
             if gang is None:
                 tried = self.attempt(worker, pod)
-                self.take_back(worker, tried)
+                self.undo(worker, tried)
                 result: Result | None = tried.result
             else:
                 result = self.try_gang(worker, gang, pod)

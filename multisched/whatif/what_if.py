@@ -64,7 +64,7 @@ def what_if(sandbox: SchedulerSandbox, plan: Plan, replicas: int, *, preempts: b
         planned_uids = frozenset(pod.uid for one in wanted for pod in one.ones)
         for one in ordered:
             ahead = QueueAhead(sandbox, one.worker, one.ones[0], planned_uids)
-            with ahead.served() as trial_uids:
+            with ahead.placed_first() as trial_uids:
                 one.placements = _placements(sandbox, one.worker, one.ones, one.notes)
             if trial_uids:
                 verbs = ("waits", "was") if len(trial_uids) == 1 else ("wait", "were")

@@ -120,7 +120,7 @@ class Ports:
             self._cache.objects.set(ObjectKind.SLICE_SET, found)
         self._shown = len(self._api.slice_events)
 
-    async def is_unled(self, domain: str) -> bool:
+    async def has_no_leader(self, domain: str) -> bool:
         return False
 
     async def relist(self) -> None:
@@ -191,7 +191,7 @@ class Process:
             else:
                 self.refused += 1
                 self.cache.forget(pod.uid)
-                plugin.ledger.slices.unclaimed(pod.uid)
+                plugin.ledger.slices.forget_claim(pod.uid)
 
         plugin = self.plugins[domain]
         result = plugin.permit(None, pod, node)  # type: ignore[arg-type]

@@ -93,8 +93,10 @@ async def test_services_with_much_logging_are_separated_and_explain_gives_the_pe
             explained = ProgramExplanations(cluster.program)
             view = await explained.pod(ExplainQuery("default", "audit-0", node=chatty["trace-0"]))
             [own, other] = [note for note in view.notes if note.startswith("PeakForecast about ")]
-            assert f"about {chatty['audit-0']}: with this pod its fullest moment is log at " in own
-            assert f"about {chatty['trace-0']}: with this pod its fullest moment is log at " in other
+            assert f"about {chatty['audit-0']}: with this pod, the highest predicted load of the node is log at " in own
+            assert (
+                f"about {chatty['trace-0']}: with this pod, the highest predicted load of the node is log at " in other
+            )
             assert _percent(own) < 75 < 100 < _percent(other) < 150
             await cluster.until(lambda: figure(cluster, "forecast_catch_up_rows") == 0)
             assert figure(cluster, "forecast_pods", "own") == len(names)

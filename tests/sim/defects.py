@@ -449,7 +449,7 @@ def version_guard_off() -> None:
 @defect
 def tombstones_off() -> None:
     """A deleted pod returns when an older event of it is delivered again."""
-    put(KnownObjects, "_is_gone", lambda self, uid, version: False)
+    put(KnownObjects, "_was_deleted", lambda self, uid, version: False)
 
 
 @defect
@@ -652,12 +652,12 @@ class _Leading:
 @defect
 def lease_not_checked_before_deletion() -> None:
     """A process that led when a preemption was decided deletes the victims, even if another one leads by then."""
-    genuine = Preemptor._sent
+    genuine = Preemptor._send_with_retries
 
     async def sent(self: Preemptor, job: Any, send: Any, **how: Any) -> Any:
         return await genuine(self, replace(job, home=_Leading(job.home)), send, **how)
 
-    put(Preemptor, "_sent", sent)
+    put(Preemptor, "_send_with_retries", sent)
 
 
 @defect

@@ -63,7 +63,7 @@ def resized_pods_keep_their_share_of_a_quota() -> None:
     genuine = QuotaLedger.restore
 
     def restore(self: QuotaLedger, pod: Pod) -> None:
-        held = self._held.get(pod.uid)
+        held = self._holding_of.get(pod.uid)
         if held is None or held.levels is not self.levels_of(pod):
             genuine(self, pod)
 

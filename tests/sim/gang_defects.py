@@ -113,7 +113,7 @@ def gangs_woken_twice() -> None:
 @defect
 def gangs_wait_for_ever() -> None:
     """A gang never becomes overdue."""
-    put(GangEntries, "_wait", lambda self, key, now_s: None)
+    put(GangEntries, "_start_timeout", lambda self, key, now_s: None)
 
 
 @defect
@@ -172,7 +172,7 @@ def undone_members_are_waited_for() -> None:
 @defect
 def some_of_a_gang_are_enough() -> None:
     """An attempt keeps the members that found nodes, even if they are too few."""
-    put(gang_attempt, "_lacking", lambda gang, found: None if found.placed else (next(iter(gang.needs)), 0))
+    put(gang_attempt, "_gang_below_minimum", lambda gang, found: None if found.placed else (next(iter(gang.needs)), 0))
 
 
 @defect
@@ -184,13 +184,13 @@ def failed_gangs_keep_their_room() -> None:
 @defect
 def gangs_lose_their_nominations_during_evictions() -> None:
     """A gang that is tried again after its first victim has ended loses its nominated nodes."""
-    genuine = gang_attempt._with_aftermath
+    genuine = gang_attempt._with_outcome
 
-    def with_aftermath(refused: Any, after: Any) -> Any:
+    def with_outcome(refused: Any, after: Any) -> Any:
         found = genuine(refused, after)
         return found if after.preemption is not None else replace(found, nominated_node="")
 
-    put(gang_attempt, "_with_aftermath", with_aftermath)
+    put(gang_attempt, "_with_outcome", with_outcome)
 
 
 # -- topology ----------------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def required_domains_left() -> None:
 @defect
 def bound_members_fix_no_domain() -> None:
     """Later members may be placed in another domain than the bound ones."""
-    put(gang_entries, "_nodes", lambda gang: iter(()))
+    put(gang_entries, "_placed_member_nodes", lambda gang: iter(()))
 
 
 @defect
@@ -264,4 +264,4 @@ def turns_never_end() -> None:
 @defect
 def no_gang_gets_a_turn() -> None:
     """No gang ever reserves."""
-    put(GangEntries, "longest_waiting", lambda self, since_s: "")
+    put(GangEntries, "next_turn", lambda self, since_s: "")

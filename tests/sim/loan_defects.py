@@ -47,13 +47,13 @@ def leaving_pods_hold_nothing() -> None:
 @defect
 def evicted_pods_hold_nothing() -> None:
     """Room on loan is added back when an eviction is sent."""
-    genuine = Recalls.evicted
+    genuine = Recalls.on_eviction_sent
 
     def evicted(self: Recalls, notice: Notice, now_s: float) -> None:
         genuine(self, notice, now_s)
         self._ledger.release(notice.pod.uid)
 
-    put(Recalls, "evicted", evicted)
+    put(Recalls, "on_eviction_sent", evicted)
 
 
 @defect
@@ -177,8 +177,8 @@ def refused_notices_count_as_given() -> None:
 @defect
 def processes_that_do_not_lead_choose_pods() -> None:
     """A standby process chooses pods in its memory, and goes on with them when it takes over."""
-    genuine = Recalls.follow
-    put(Recalls, "follow", lambda self, *, leads, now_s: genuine(self, leads=True, now_s=now_s))
+    genuine = Recalls.set_leading
+    put(Recalls, "set_leading", lambda self, *, leads, now_s: genuine(self, leads=True, now_s=now_s))
 
 
 @defect
@@ -190,7 +190,7 @@ def loan_notices_of_a_former_leader_are_lost() -> None:
 @defect
 def forged_loan_notices_are_believed() -> None:
     """A notice that a user has written counts at any time."""
-    genuine = Recalls._give
+    genuine = Recalls._give_notice
 
     def give(self: Recalls, pod: Pod, row: int, loan: LoanTerms, why: str, now_s: float) -> None:
         genuine(self, pod, row, loan, why, now_s)
@@ -199,7 +199,7 @@ def forged_loan_notices_are_believed() -> None:
             notice.since_s = min(now_s, until_s - notice.returns.notice_s)
             notice.is_written = notice.since_s < now_s
 
-    put(Recalls, "_give", give)
+    put(Recalls, "_give_notice", give)
 
 
 @defect

@@ -91,7 +91,7 @@ PLANTED: dict[str, tuple[object, str, str, str]] = {
     "pods_removed_together_do_not_add_up": (
         QuotaLedger,
         "_release",
-        "self._left.add(uid, holding.levels, holding.items)",
+        "self._removed.add(uid, holding.levels, holding.items)",
         "pass",
     ),
     "own_nominations_count_against_the_max": (
@@ -130,7 +130,7 @@ PLANTED: dict[str, tuple[object, str, str, str]] = {
         "domain.config, domain.profile = config, prepared.profile",
         "domain.config = config",
     ),
-    "changed_weights_alone_retry_pods": (Reload, "_put_in_force", "is_tried=not ", "is_tried="),
+    "changed_weights_alone_retry_pods": (Reload, "_put_in_force", "retry_refused=not ", "retry_refused="),
     "refused_profiles_count_as_in_force": (Reload, "_prepared", "_with_profile_of(config, domain.config)", "config"),
     "parked_pods_keep_earlier_sort_keys": (
         EntryStates,

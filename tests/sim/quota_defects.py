@@ -13,7 +13,7 @@ from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.plugins.quota import elastic_quota, removal
 from multisched.plugins.quota.elastic_quota import ElasticQuota
-from multisched.plugins.quota.quota_ledger import NOTHING, Level, QuotaLedger
+from multisched.plugins.quota.quota_ledger import NO_NOMINATIONS, Level, QuotaLedger
 from multisched.plugins.quota.quota_source import QuotaSource
 from multisched.plugins.quota.quota_status import QuotaStatuses
 from multisched.plugins.quota.reclaim_order import ReclaimOrder
@@ -26,7 +26,7 @@ from tests.sim.defects import defect, put
 def leaves_alone_have_a_max() -> None:
     """The max of levels above a leaf is ignored."""
 
-    def refusal(self: QuotaLedger, pod: Any, nominated: Any = NOTHING) -> str:
+    def refusal(self: QuotaLedger, pod: Any, nominated: Any = NO_NOMINATIONS) -> str:
         levels = self.levels_of(pod)
         return levels[0].refusal(self.amounts.items(pod), nominated.get(levels[0].at, {}), {}) if levels else ""
 
@@ -153,7 +153,7 @@ def reclaims_ignore_terminating_pods() -> None:
 @defect
 def nominated_pods_count_nowhere() -> None:
     """Two pods reclaim the same capacity."""
-    put(ElasticQuota, "_other_nominated", lambda self, pod: NOTHING)
+    put(ElasticQuota, "_other_nominated", lambda self, pod: NO_NOMINATIONS)
 
 
 @defect

@@ -336,7 +336,7 @@ def lists_dated_at_their_end() -> None:
 @defect
 def late_refusals_keep_their_victims() -> None:
     """A preemptor evicts pods from a node that another filter refuses in any case."""
-    put(AttemptDryRun, "_as_it_stands", lambda self, plugin, rows: np.zeros(len(rows), np.uint8))
+    put(AttemptDryRun, "_codes_without_change", lambda self, plugin, rows: np.zeros(len(rows), np.uint8))
 
 
 # -- who waits, and for whom -------------------------------------------------------------------------------------------
@@ -603,7 +603,7 @@ def equals_lose_their_nominations() -> None:
             for other in self._nominator.on(node):
                 if other.spec.priority == pod.spec.priority and other.uid != pod.uid:
                     self._nominator.remove(other.uid)
-                    await self._cleared(job, other)
+                    await self._clear_nomination(job, other)
         await genuine(self, job, problems)
 
     put(Preemptor, "_clear_lower", clear)
@@ -642,13 +642,13 @@ def victims_that_stay_stay_marked() -> None:
 @defect
 def changed_pods_stay_parked_as_they_were() -> None:
     """A parked pod that was updated is evaluated together with its former equals."""
-    genuine = EntryStates.find_anew
+    genuine = EntryStates.reindex
 
     def find(self: EntryStates, entry: Entry, now_s: float) -> None:
         if entry.state not in PARKED:
             genuine(self, entry, now_s)
 
-    put(EntryStates, "find_anew", find)
+    put(EntryStates, "reindex", find)
 
 
 @defect

@@ -20,9 +20,9 @@ def pods_in_flight_end_by_the_new_profile() -> None:
     """Reservations of the earlier plugins are ended by the new ones."""
     genuine = DomainWorker.use
 
-    def use(self: DomainWorker, cycle: Any, *, is_tried: bool) -> None:
+    def use(self: DomainWorker, cycle: Any, *, retry_refused: bool) -> None:
         before = self.cycle
-        genuine(self, cycle, is_tried=is_tried)
+        genuine(self, cycle, retry_refused=retry_refused)
         vars(before).update(vars(cycle))
 
     put(DomainWorker, "use", use)
@@ -33,8 +33,8 @@ def reloads_drop_a_queued_pod() -> None:
     """The queue loses a pod that was ready when the profile changed."""
     genuine = PodQueue.use
 
-    def use(self: PodQueue, plugins: Any, now_s: float, *, is_tried: bool) -> Moved:
-        moved = genuine(self, plugins, now_s, is_tried=is_tried)
+    def use(self: PodQueue, plugins: Any, now_s: float, *, retry_refused: bool) -> Moved:
+        moved = genuine(self, plugins, now_s, retry_refused=retry_refused)
         ready = next(self.entries(QueueState.ACTIVE), None)
         if ready is not None:
             self.remove(ready.uid)

@@ -128,10 +128,10 @@ def terminating_pods_are_not_charged() -> None:
 def living_borrowers_count_as_dead() -> None:
     """The lender takes slices over while the borrower leads."""
 
-    async def is_unled(self: DomainSlices, domain: str) -> bool:
+    async def has_no_leader(self: DomainSlices, domain: str) -> bool:
         return True
 
-    put(DomainSlices, "is_unled", is_unled)
+    put(DomainSlices, "has_no_leader", has_no_leader)
 
 
 @defect

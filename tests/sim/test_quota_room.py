@@ -11,7 +11,9 @@ SEEDS = settings().max_examples // 50
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-@pytest.mark.parametrize("edits", [False, True], ids=["tree stays", "tree changes"])
+@pytest.mark.parametrize(
+    "edits", [pytest.param(False, marks=pytest.mark.slow, id="tree stays"), pytest.param(True, id="tree changes")]
+)
 def test_levels_never_exceed_their_max_and_settle(seed: int, edits: bool) -> None:
     found = run(seed, edits=edits)
 

@@ -1,4 +1,4 @@
-"""A seed of most kinds of run, of all with `--slow`; `make sim` runs 22 or 23 of each kind but the one with topologies."""
+"""Seeds of three kinds of run, of all kinds with `--slow`; `make sim` runs 22 or 23 of each kind but the one with topologies."""
 
 from __future__ import annotations
 

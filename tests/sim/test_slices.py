@@ -11,7 +11,9 @@ SEEDS = settings().max_examples // 50
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-@pytest.mark.parametrize("moves", [False, True], ids=["nodes stay", "nodes move"])
+@pytest.mark.parametrize(
+    "moves", [pytest.param(False, marks=pytest.mark.slow, id="nodes stay"), pytest.param(True, id="nodes move")]
+)
 def test_slices_never_overcommit_a_row_and_settle(seed: int, moves: bool) -> None:
     found = run(seed, moves=moves)
 

@@ -401,7 +401,7 @@ def explained(folder: Path, configuration: str, pod: dict[str, Any], *nodes: dic
 
 
 def test_the_example_places_pods_by_their_team(example: Path) -> None:
-    assert "good" in called("config", "validate", str(example / "teams.yaml"))
+    assert "valid" in called("config", "validate", str(example / "teams.yaml"))
 
     label = "example.com/team"
     nodes = (node("of-red", {label: "red"}), node("of-blue", {label: "blue"}), node("of-nobody", {}))
@@ -448,7 +448,7 @@ def test_configurations_in_the_guides_are_valid(tmp_path: Path, monkeypatch: pyt
                 found += 1
                 file = tmp_path / f"{name}-{found}.yaml"
                 file.write_text(block.replace("/etc/multisched/history", "config/examples/simulate"), "utf-8")
-                assert "good" in called("config", "validate", str(file))
+                assert "valid" in called("config", "validate", str(file))
     assert found == 3
 
 

@@ -33,12 +33,14 @@ ProfilesFile = Annotated[
     Path | None,
     typer.Option(
         "--profiles",
-        help="Read this file, the profilesFile of PeakForecast, instead of asking a server; it contains no nodes.",
+        help="Read this profilesFile of PeakForecast instead of asking a server. It has profiles of services only, no nodes.",
         envvar="MULTISCHED_PROFILES",
     ),
 ]
-Domain = Annotated[str | None, typer.Option(help="The domain, if several have a forecast.")]
-Limit = Annotated[int, typer.Option(min=0, max=100_000, help="Rows of the table; json and yaml have all.")]
+Domain = Annotated[str | None, typer.Option(help="The domain; required if several domains have a forecast.")]
+Limit = Annotated[
+    int, typer.Option(min=0, max=100_000, help="Maximum number of rows in the table. json and yaml always contain all.")
+]
 
 
 @with_options(SourceOptions)
@@ -77,7 +79,7 @@ def services(source: QuerySource, output: Format = Output.TABLE) -> str:
 @query_command(_query_source)
 def service(
     source: QuerySource,
-    name: Annotated[str, typer.Argument(help="As `forecast services` lists it.")],
+    name: Annotated[str, typer.Argument(help="The service, as named by `forecast services`.")],
     output: Format = Output.TABLE,
 ) -> str:
     """Plot the week of one service."""
@@ -89,7 +91,7 @@ def service(
 @forecast_app.command("nodes")
 @query_command(_query_source)
 def nodes(source: QuerySource, limit: Limit = 100, output: Format = Output.TABLE) -> str:
-    """List nodes by their predicted peak, the fullest first; -o wide shows every dimension."""
+    """List nodes by predicted peak, the highest first; -o wide shows every dimension."""
     from domains.forecast.commands import answers
 
     return answers.nodes(source, limit, output.value)
@@ -103,7 +105,7 @@ def node(
     limit: Limit = 30,
     output: Format = Output.TABLE,
 ) -> str:
-    """Plot the week of one node; list its pods by their share of its peak, and the peak without each."""
+    """Plot the week of one node, and list its pods by their share of its peak, with the peak of the node without each pod."""
     from domains.forecast.commands import answers
 
     return answers.node(source, name, limit, output.value)
@@ -113,7 +115,9 @@ def node(
 @query_command(_query_source)
 def at(
     source: QuerySource,
-    moment: Annotated[str, typer.Argument(help='"Tue 20:00", or "20:00" for the busiest of all days.')],
+    moment: Annotated[
+        str, typer.Argument(help='"Tue 20:00", or "20:00" for the day with the highest load at that time; "now".')
+    ],
     limit: Limit = 100,
     output: Format = Output.TABLE,
 ) -> str:
@@ -126,7 +130,7 @@ def at(
 @forecast_app.command("backtest")
 @query_command(_query_source)
 def backtest(source: QuerySource, limit: Limit = 50, output: Format = Output.TABLE) -> str:
-    """Show how well each kind of profile would have predicted the last days, and which was chosen and why; worst first."""
+    """Show how well each kind of profile would have predicted the last days, and which one was chosen and why; the worst first."""
     from domains.forecast.commands import answers
 
     return answers.backtest(source, limit, output.value)
@@ -138,11 +142,11 @@ def report(
     source: QuerySource,
     usage: Annotated[
         list[Path] | None,
-        typer.Option(help="Draw this history (CSV: timestamp, service or pod, dimension, value) with the profiles."),
+        typer.Option(help="Also plot this history (CSV: timestamp, service or pod, dimension, value)."),
     ] = None,
     output: Annotated[ReportOutput, typer.Option("--output", "-o", help="Output format.")] = ReportOutput.HTML,
 ) -> str:
-    """Write one page with history, band and peak of every service, a heat map of the nodes, and what-if."""
+    """Write an HTML page with history, prediction band and peak of every service, a heat map of the nodes, and what-if."""
     from domains.forecast.commands import answers
 
     return answers.report(source, usage or [], output.value)

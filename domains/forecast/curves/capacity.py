@@ -74,7 +74,7 @@ class MeasuredCapacity:
         """Returns the last answer: node -> milli-units. The mapping is immutable; each answer creates a new one."""
         return self._milli
 
-    def repeat(self, answers: Mapping[str, int]) -> None:
+    def import_answers(self, answers: Mapping[str, int]) -> None:
         """Takes over the answers of another instance with the same query."""
         self._milli = answers
 

@@ -279,7 +279,7 @@ class Refit:
     def _report(self, notes: tuple[str, ...]) -> None:
         """Stores the notes, and logs those that are new since the last reading."""
         for note in sorted(set(notes) - set(self._state.notes), key=notes.index):
-            logger.warning("history is not whole", extra={"note": note[:ERROR_CHARS_MAX]})
+            logger.warning("history is incomplete", extra={"note": note[:ERROR_CHARS_MAX]})
         self._state.notes = notes
 
     def _report_unkept(self, why: str) -> None:

@@ -104,11 +104,9 @@ class PeakLedger:
         else:
             self._nodes[row] = node
         amounts = [UNKNOWN if node is None else capacity.of(node) for capacity in self._capacities]
-        before = self._capacity[:, row].tolist()
-        if before != amounts:
+        if self._capacity[:, row].tolist() != amounts:
             self.capacity_changes += 1
             self._capacity[:, row] = amounts
-            self._fleet += [max(now, 0) - max(was, 0) for was, now in zip(before, amounts, strict=True)]
             self._version[row] += 1
             self.sequence += 1
 
@@ -132,11 +130,11 @@ class PeakLedger:
     def empty_copy(self) -> PeakLedger:
         return PeakLedger(self.name, self.predictor, self.stated, self.chosen)
 
-    def sums_like(self, other: PeakLedger) -> bool:
+    def has_settings_of(self, other: PeakLedger) -> bool:
         """Reports whether both have equal configuration, and so equal sums for the same profiles, pods and nodes."""
         return self.stated == other.stated and self.chosen == other.chosen
 
-    def restate(self, stated: Mapping[str, Capacity | MeasuredCapacity]) -> None:
+    def replace_capacities(self, stated: Mapping[str, Capacity | MeasuredCapacity]) -> None:
         """Replaces the capacity objects by equally configured ones, which may be filled by another owner."""
         self.stated = dict(stated)
         self._capacities = self._stated_capacities()
@@ -174,9 +172,7 @@ class PeakLedger:
         self.sequence += 1
         self._begin()
         for row, node in self._nodes.items():
-            amounts = [capacity.of(node) for capacity in self._capacities]
-            self._capacity[:, row] = amounts
-            self._fleet += [max(now, 0) for now in amounts]
+            self._capacity[:, row] = [capacity.of(node) for capacity in self._capacities]
 
     def catch_up(self) -> bool:
         """Computes sums of up to CATCH_UP_ROWS rows; returns True if rows remain."""
@@ -242,17 +238,22 @@ class PeakLedger:
         assert self._curves is not None, "there are no profiles"
         assert self.predictor.quantized is not None
         self._begin_counting()
-        fleet = np.where(self._fleet > 0, self._fleet, np.inf).reshape(-1, 1)
-        return self._total * self.predictor.quantized.quantum_milli / fleet
+        fleet = self._fleet()
+        return self._total * self.predictor.quantized.quantum_milli / np.where(fleet > 0, fleet, np.inf)[:, None]
 
     def mean_row(self) -> Amounts:
         """Returns float64[dimensions, 1]: `load_factor` of the mean capacity of rows with a capacity above zero; 0 if none has."""
         quantized = self.predictor.quantized
         assert quantized is not None, "there are no profiles"
         count = (self._capacity > 0).sum(axis=1)
-        mean = (self._fleet / np.maximum(count, 1))[:, None]
+        mean = (self._fleet() / np.maximum(count, 1))[:, None]
         factors = load_factor(mean, quantized.quantum_milli, quantized.stand_in_milli)
         return np.where(mean > 0, factors, 0.0)
+
+    def _fleet(self) -> Amounts:
+        """Returns float64[dimensions]: the sum of all stated capacities."""
+        fleet: Amounts = np.maximum(self._capacity, 0).sum(axis=1)
+        return fleet
 
     def rows(self) -> Rows:
         """Returns the rows with nodes, ascending."""
@@ -292,7 +293,6 @@ class PeakLedger:
         dimensions, quantized = self.predictor.dimensions, self.predictor.quantized
         self._capacities = self._stated_capacities()
         self._capacity: Amounts = np.full((len(dimensions), len(self._version)), UNKNOWN, np.float64)
-        self._fleet: Amounts = np.zeros(len(dimensions))
         self._flat = FlatPeaks(len(dimensions))
         self._curves = None if quantized is None else NodeCurves(len(dimensions), quantized.profiles.slots)
         self._total = np.zeros((len(dimensions), 1 if quantized is None else quantized.profiles.slots), np.int64)

@@ -13,7 +13,7 @@ import numpy as np
 
 from domains.forecast.ledger.peak_ledger import PeakLedger
 from domains.forecast.repair.case import Floats, RepairCase
-from domains.forecast.repair.moves import why_not
+from domains.forecast.repair.moves import reasons_not_to_move
 from domains.forecast.repair.plan import Peak, Plan, Step, plan_repair
 from domains.forecast.repair.snapshot import Snapshot, take_snapshot
 from domains.forecast.repair.target import plan_lowest
@@ -50,7 +50,7 @@ def answer(cluster: RepairInput, request: RepairRequest, ledger: PeakLedger, set
     else:
         plan = plan_repair(case, limits, fits)
     report = _PlanReport(snapshot, limits, quantized.profiles)
-    codes, reasons = why_not(case, limits)
+    codes, reasons = reasons_not_to_move(case, limits)
     kept = Counter(reasons[code] for code in codes[codes > 0].tolist())
     unknown = [
         f"repair.thresholdPercent.{name}: not a dimension of the forecast"

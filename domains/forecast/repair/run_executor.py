@@ -284,11 +284,11 @@ class RunExecutor:
         task, begun = self.record.task, self.record.begun
         assert begun is not None, "set by LOOK, which precedes each eviction"
         deadline_s = self._clock.monotonic() + self._ready_timeout_s
-        is_target_gone = False
+        is_target_deleted = False
         while self._clock.monotonic() < deadline_s:
             await self._see_window()
-            if not is_target_gone and not self._mover.has_node(task.target):
-                is_target_gone = True
+            if not is_target_deleted and not self._mover.has_node(task.target):
+                is_target_deleted = True
                 await self._feed(Event.TARGET_GONE)
             if self._mover.placed_pod(task.uid) is None:
                 replacement = self._replacement(begun)

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from domains.forecast.repair.case import Floats, Ints
-from domains.forecast.repair.moves import LOOK_WORK, TOLERANCE, Move, WorkingPlacement
+from domains.forecast.repair.moves import EVALUATION_WORK, TOLERANCE, Move, WorkingPlacement
 
 HOT_MAX: Final = 400
 """Limit of hot nodes in one plan; the others are left for the next plan."""
@@ -242,7 +242,7 @@ class Search:
         placement = self._placement
         excess = placement.loads[node] - placement.threshold[:, None]
         cells = excess > TOLERANCE
-        placement.work += LOOK_WORK + len(pods) * excess.size
+        placement.work += EVALUATION_WORK + len(pods) * excess.size
         return placement.shares(pods, node)[:, cells], excess[cells]
 
     def _sets(self, node: int, pods: Ints, size: int, *, redundant: bool) -> Iterator[tuple[int, ...]]:
@@ -285,7 +285,7 @@ class Search:
         self, sets: list[tuple[int, ...]], shares: Floats, excess: Floats, cold: Ints
     ) -> list[tuple[tuple[int, ...], float]]:
         """Returns the sets with their remaining excess in the worst cell, the smallest excess first."""
-        self._placement.work += LOOK_WORK + len(sets) * SET_WORK
+        self._placement.work += EVALUATION_WORK + len(sets) * SET_WORK
         if not sets:
             return []
         rows = np.array(sets)

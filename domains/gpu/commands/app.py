@@ -17,11 +17,11 @@ gpu_app = typer.Typer(
     no_args_is_help=True,
 )
 
-Domain = Annotated[str | None, typer.Option(help="The domain, if several use GPUs.")]
+Domain = Annotated[str | None, typer.Option(help="The domain; required if several domains use GPUs.")]
 FitFile = Annotated[
     Path | None,
     typer.Option(
-        "--fit", help="Say how many more pods of this manifest fit: each is tried with all plugins, none is created."
+        "--fit", help="Show how many more pods of this manifest fit. Each is tried with all plugins; none is created."
     ),
 ]
 
@@ -49,7 +49,7 @@ def node(
 @gpu_app.command("tide")
 @query_command(SourceOptions)
 def tide(options: SourceOptions, domain: Domain = None, output: Format = Output.TABLE) -> str:
-    """Show how inference and training share the cards: use now and expected, headroom, notices, and what evictions cost."""
+    """Show how inference and training share the cards: current and predicted use, headroom, notices, and the costs of evictions."""
     from domains.gpu.commands.answers import tide_answer
 
     return tide_answer(options.source(), _options(domain), output.value)

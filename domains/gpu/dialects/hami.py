@@ -59,7 +59,7 @@ class HamiDialect:
     labels: Mapping[str, str] = {NODE: NODE}
     reported = frozenset({TO_ALLOCATE, BIND_PHASE, BIND_TIME})
     node_annotations = frozenset({REGISTER, CORDON, LOCK})
-    node_lock: NodeLockKey | None = NodeLockKey(LOCK, is_taken=True, held_while=CONFUSIONS)
+    node_lock: NodeLockKey | None = NodeLockKey(LOCK, is_written_before_bind=True, held_while=CONFUSIONS)
     reads_objects: tuple[ObjectKind, ...] = ()
     resources = frozenset({GPU, MEMORY, MEMORY_PERCENT, CORES})
 

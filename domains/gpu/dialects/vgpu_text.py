@@ -211,10 +211,10 @@ def _most(one: Amount | None, other: Amount | None) -> Amount:
 def hold_of_text(
     name: str, pod: Pod, text: str, modes: frozenset[Mode], requested: int, awaits: frozenset[str]
 ) -> Hold | None:
-    """Returns the hold that the text describes; unknown cards if it cannot be read. `requested`: cards by the pod's spec.
+    """Returns the hold that the annotation text describes; a hold of unknown cards if it cannot be parsed.
 
-    If it requests none, the text is forged, since the kubelet asks no plugin for the pod: it holds no card. But while it waits, the
-    plugin could take it for another pod.
+    `requested`: number of cards in the pod's spec. If it is 0, the text is not from a device plugin, because the kubelet calls none
+    for such a pod, and the pod holds no card. While the pod waits, the device plugin could still confuse it with another pod.
     """
     if not requested:
         return Hold(name, 0, NO_AMOUNT, awaits=awaits, modes=modes) if awaits else None

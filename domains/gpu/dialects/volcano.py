@@ -52,7 +52,7 @@ class VolcanoDialect:
     labels = NO_LABELS
     reported = frozenset({TIME, TO_ALLOCATE, BIND_PHASE})
     node_annotations = frozenset({REGISTER, LOCK})
-    node_lock: NodeLockKey | None = NodeLockKey(LOCK, is_taken=False)
+    node_lock: NodeLockKey | None = NodeLockKey(LOCK, is_written_before_bind=False)
     reads_objects: tuple[ObjectKind, ...] = ()
     resources = frozenset({NUMBER, MEMORY, MEMORY_PERCENT, CORES})
 

@@ -118,7 +118,7 @@ class TideControl:
         if mover is None or not is_leading:
             return
         turn = _Turn(self, snapshot, mover, ports.clock)
-        await turn.remove_forged()
+        await turn.remove_foreign()
         if decided.is_frozen:
             await turn.finish(is_frozen=True)
             return
@@ -230,14 +230,14 @@ class _Turn:
 
         return list(await asyncio.gather(*map(one, pods)))
 
-    async def remove_forged(self) -> None:
-        """Removes annotations that are not notices, or that this process did not write."""
-        for uid, ref in list(self._notices.forged.items()):
+    async def remove_foreign(self) -> None:
+        """Removes annotations that are malformed or were written by another client."""
+        for uid, ref in list(self._notices.foreign.items()):
             reply = await self._mover.annotate(ref, NO_NOTICE, timeout_s=self._mover.write_timeout_s)
             if reply.answer in (WriteAnswer.THROTTLED, WriteAnswer.UNKNOWN):
                 return
-            del self._notices.forged[uid]
-            self._losses.counts.notices_forged += 1
+            del self._notices.foreign[uid]
+            self._losses.counts.notices_ignored += 1
             note = f"annotation {TIDE_NOTICE} was ignored and removed: only the scheduler writes it"
             self._record("Warning", ref, "TideNoticeIgnored", note)
 

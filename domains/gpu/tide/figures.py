@@ -195,7 +195,7 @@ def _counters(control: TideControl) -> Sequence[PluginMetric]:
         ("given",): float(counts.notices),
         ("withdrawn",): float(counts.notices_withdrawn),
         ("refused",): float(counts.notices_refused),
-        ("forged",): float(counts.notices_forged),
+        ("forged",): float(counts.notices_ignored),
     }
     calls: dict[tuple[str, ...], float] = {(outcome,): float(count) for outcome, count in counts.hook_calls.items()}
     return (

@@ -1,8 +1,8 @@
-"""GangNotices: notices that were given and whose gangs are not evicted yet, in memory; the API server has them on the pods.
+"""GangNotices: the notices of gangs that are not evicted yet. They are kept in memory, and also in annotations of the gangs' pods.
 
-Owned by the background task. A process that leads believes its own notices, even if another client overwrites the annotations. For
-ADOPT_S after it took over, it adopts the notices that it finds on pods; a notice that appears later and that this process did not write
-is forged. No clock, no I/O.
+Owned by the background task. A leader uses its own notices, even if another client overwrites the annotations. For ADOPT_S after a
+takeover, it adopts notices that it finds on pods. A notice that appears later and that this process did not write is foreign: it has no
+effect and is removed. No clock, no I/O.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from multisched.framework.ports import ObjectRef, pod_ref
 from multisched.model.objects import Pod
 
 ADOPT_S: Final = 30.0
-"""After a takeover, the watch may show writes of the former leader for this time."""
+"""For this time after a takeover, the watch may deliver writes of the former leader."""
 FLAGGED_MAX: Final = 4096
 WITHDRAWN_KEPT_S: Final = 600.0
 LATE_S: Final = 1.0
-"""If a member gets the notice later than this after the other members, the deadline moves."""
+"""If a member gets the notice more than this after the other members, the deadline is moved."""
 
 
 class Given(msgspec.Struct):
@@ -32,34 +32,39 @@ class Given(msgspec.Struct):
 
     notice: Notice
     written_s: dict[str, float] = msgspec.field(default_factory=dict)
-    """uid of a member -> when its annotation was written by this process; or was issued, if it was adopted."""
+    """uid of a member -> when this process wrote its annotation; for an adopted notice, when the notice was issued."""
     is_hook_done: bool = False
     is_hook_running: bool = False
     is_evicting: bool = False
-    """The eviction of a member was sent."""
+    """The eviction of at least one member was sent."""
     is_withdrawn: bool = False
-    """Its annotations are being removed."""
+    """The annotations are being removed from the members."""
     refused: str = ""
-    """Why the API server refuses the annotation on a member; empty if it does not."""
+    """Why the API server refused to write the annotation to a member; empty if it did not."""
     reported_s: float = 0.0
-    """When it was last reported that its eviction is stuck."""
+    """When an event last reported that the gang's eviction does not proceed."""
 
     def lacking(self, pods: Iterable[Pod]) -> list[Pod]:
-        """Returns the members without the notice."""
+        """Returns the members to which the notice is not written yet."""
         return [pod for pod in pods if pod.uid not in self.written_s]
 
     def has_joined(self, pod: Pod) -> bool:
-        """Reports whether the pod was created after its gang got the notice. Such a pod does not move the deadline: otherwise a gang
-        could keep its cards forever by adding members."""
+        """Reports whether the pod was created after its gang got the notice.
+
+        Such a pod does not move the deadline. Otherwise a gang could keep its cards forever by adding members.
+        """
         return pod.created_s > self.notice.issued_s
 
     def ready_s(self, pods: Iterable[Pod], now_s: float, notice_s: float) -> float:
-        """Returns the earliest time at which the gang may be evicted: no member that had it gets a shorter notice than configured."""
+        """Returns the earliest time at which the gang may be evicted, so that each member has the notice for `notice_s`.
+
+        Pods created after the notice was issued are not considered.
+        """
         members = [pod for pod in pods if not self.has_joined(pod)]
         return max([self.notice.deadline_s, *(self.written_s.get(pod.uid, now_s) + notice_s for pod in members)])
 
     def may_be_ready_s(self, notice_s: float) -> float:
-        """Returns `ready_s` for the case that all members have the notice."""
+        """Returns the same, computed only from the members that have the notice."""
         return max([self.notice.deadline_s, *(at_s + notice_s for at_s in self.written_s.values())])
 
     def shown(self, pods: Iterable[Pod], now_s: float, notice_s: float) -> GangNotice:
@@ -77,16 +82,16 @@ class GangNotices:
         self._notice_s = notice_s
         self.given: dict[str, Given] = {}
         self.led_since_s: float | None = None
-        """When this process began to lead; None: it does not."""
+        """When this process began to lead; None if it does not lead."""
         self._withdrawn: dict[str, float] = {}
-        """Id of a notice that was removed from all members -> when; the watch may still show it."""
-        self.forged: dict[str, ObjectRef] = {}
-        """uid -> pod with an annotation that cannot be read as a notice, or that this process did not write; until it is removed."""
+        """Id of a notice -> when it was removed from all members. The watch may still deliver pods with it for a while."""
+        self.foreign: dict[str, ObjectRef] = {}
+        """uid -> pod whose annotation is malformed, or was written by another client. The annotation must be removed."""
         self._flagged: dict[str, str] = {}
-        """uid -> forged text that was already noted; kept because its removal may fail."""
+        """uid -> text that was already added to `foreign`: each text is removed once, since the removal may be refused."""
 
     def see(self, gang: str, pods: Iterable[Pod], now_s: float) -> Given | None:
-        """Returns the notice of the gang, after reading what is written on its pods."""
+        """Returns the notice of the gang: the known one, or one adopted from the annotations of its pods; None if there is none."""
         pods = tuple(pods)
         known = self.given.get(gang)
         if known is not None and self.led_since_s is not None:
@@ -102,11 +107,11 @@ class GangNotices:
         return self._adopt(gang, found, pods, now_s)
 
     def _flag(self, pods: Iterable[Pod]) -> None:
-        """Adds pods with forged annotations to `forged`, each text once."""
+        """Adds these pods to `foreign`, once for each text of their annotation."""
         for pod in pods:
             text = pod.annotations.get(TIDE_NOTICE, "")
             if self._flagged.pop(pod.uid, None) != text:
-                self.forged[pod.uid] = pod_ref(pod)
+                self.foreign[pod.uid] = pod_ref(pod)
             self._flagged[pod.uid] = text
             if len(self._flagged) > FLAGGED_MAX:
                 del self._flagged[next(iter(self._flagged))]
@@ -114,8 +119,8 @@ class GangNotices:
     def _adopt(self, gang: str, found: FoundNotice, pods: Iterable[Pod], now_s: float) -> Given:
         """Takes over the notice that a former leader wrote.
 
-        If members are missing after the deadline, and all members that are left have the notice, the former leader has begun to evict the
-        gang: an eviction begins only when all members have the notice.
+        If members are missing after the deadline and all remaining members have the notice, the former leader has begun to evict the
+        gang, because an eviction begins only when all members have the notice.
         """
         assert found.notice is not None, "the caller has checked it"
         notice = found.notice
@@ -132,7 +137,7 @@ class GangNotices:
         return given
 
     def for_late_members(self, given: Given, pods: Sequence[Pod], now_s: float) -> None:
-        """Moves the deadline if members get the notice so late that less than the configured notice would be left for them."""
+        """Moves the deadline if members get the notice so late that they would be evicted before the configured time has passed."""
         deadline_s = now_s + self._notice_s
         is_late = deadline_s > given.notice.deadline_s + LATE_S
         if is_late and not all(given.has_joined(pod) for pod in given.lacking(pods)):
@@ -146,7 +151,7 @@ class GangNotices:
         self._withdrawn[given.notice.id] = now_s
 
     def drop_ended(self, running: Iterable[str]) -> list[str]:
-        """Drops and returns the gangs that have no placed members any more. `running`: gangs with placed or leaving members."""
+        """Drops and returns the gangs that no longer have placed members. `running`: gangs with placed or terminating members."""
         ended = sorted(self.given.keys() - set(running))
         for gang in ended:
             del self.given[gang]

@@ -39,7 +39,8 @@ class TideCounts(msgspec.Struct):
     notices_withdrawn: int = 0
     notices_refused: int = 0
     """Notices that the API server refused to store."""
-    notices_forged: int = 0
+    notices_ignored: int = 0
+    """Annotations of other clients that were ignored and removed."""
     overridden: int = 0
     """Notices to gangs within their minimum run time, because demand exceeded the upper band."""
     gangs: int = 0

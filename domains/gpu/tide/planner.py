@@ -1,10 +1,13 @@
-"""The planner of the tide: `plan` maps what is running, waiting and expected to notices, evictions and a limit for training.
+"""The planner of the tide, by which inference and training share the GPU cards of a domain over the day.
+
+`plan` maps what is running, waiting and expected to notices, evictions and a limit for training.
 
 Pure: no clock, no I/O, no random numbers, no memory between calls; what must be remembered is part of the state.
 
 - **Demand** is the cards that inference pods hold or wait for. Demand and headroom must be covered by cards that inference holds
   or that are free, leaving or under notice; if they are not, the fewest gangs get a notice (`victims`).
-- **Headroom** is the rise of inference within notice + grace, by the forecast or by the trend of the last minutes, plus the error.
+- **Headroom** is the rise of demand within notice + grace, by the forecast or by the trend of the last minutes, whichever is
+  higher, plus the error of the forecast.
 - **Training grows** only into cards that inference did not need for a while (`quiet_s`) and is not expected to need for a while
   (`ahead_s`). So a demand that rises and falls repeatedly causes evictions once, and a gang that starts is not evicted soon.
 """
@@ -44,8 +47,8 @@ from domains.gpu.tide.victims import (
 
 TREND_S: Final = 300.0
 """Demand has a trend if it exceeds all samples that are older than this."""
-KEPT_SHARE: Final = 50
-"""At most one in this many cards of the tide is kept for the first waiting gang."""
+CARDS_PER_KEPT_CARD: Final = 50
+"""Of this many cards of the tide, at most one is kept for the first waiting gang."""
 
 
 class _Case(msgspec.Struct, frozen=True):
@@ -58,13 +61,13 @@ class _Case(msgspec.Struct, frozen=True):
     served: tuple[WaitingInference, ...]
     """Waiting pods that the nodes of the tide can serve within the ceiling."""
     unmet: tuple[UnmetPod, ...]
-    """Waiting pods that they cannot serve."""
+    """The other waiting pods."""
     headroom: Headroom
     demand: int
     """Cards of running inference and of the served waiting pods."""
 
     @property
-    def pods(self) -> Mapping[Shape, int]:
+    def shapes(self) -> Mapping[Shape, int]:
         return shapes_of(self.served)
 
     def room(self, gangs: Sequence[TrainingGang]) -> CardRoom:
@@ -84,9 +87,9 @@ def plan(state: TideState, settings: TideSettings) -> TidePlan:
     promised = [gang for gang in noticed if not gang.is_protected]  # the notices of protected gangs are withdrawn
     available += _cards_on(promised, case.nodes)
     training = _cards_on(state.gangs, case.nodes)
-    need = case.room(promised).need(case.pods, case.headroom.cards)
+    need = case.room(promised).need(case.shapes, case.headroom.cards)
     limit, reserved = _training_limit(case, training)
-    exceeds = case.demand > _upper(state)
+    exceeds_upper = case.demand > _upper(state)
     decided = TidePlan(
         is_frozen=settings.is_frozen,
         headroom=case.headroom,
@@ -98,7 +101,7 @@ def plan(state: TideState, settings: TideSettings) -> TidePlan:
         kept_cards=kept_cards(state.waiting_gangs[0].cards, case.nodes) if state.waiting_gangs else 0,
         unmet=case.unmet,
         needed_cards=need.cards,
-        exceeds_upper=exceeds,
+        exceeds_upper=exceeds_upper,
         over_cap_cards=_over_cap(state, settings),
     )
     if settings.is_frozen:
@@ -111,7 +114,7 @@ def plan(state: TideState, settings: TideSettings) -> TidePlan:
     decided = _with_held(decided, case, reserved)
     withdrawals, kept = _withdrawals(case, noticed)
     evictions = tuple(_eviction(gang, state.now_s) for gang in kept if _deadline(gang) <= state.now_s)
-    notices, lacking = _notices(case, kept, exceeds=exceeds)
+    notices, lacking = _notices(case, kept, exceeds_upper=exceeds_upper)
     return msgspec.structs.replace(
         decided,
         withdrawals=withdrawals,
@@ -155,7 +158,7 @@ def _headroom(state: TideState, settings: TideSettings, demand: int) -> Headroom
 
 
 def _headroom_for(state: TideState, settings: TideSettings, demand: int, rise: float) -> int:
-    """Returns `Headroom.cards` for a rise, the error included."""
+    """Returns `Headroom.cards` for a rise that includes the error."""
     forecast, now_s = state.inference.forecast, state.now_s
     cards = min(math.ceil(rise), settings.max_headroom_cards)
     if forecast.origin is ForecastOrigin.WINDOWS:
@@ -177,7 +180,7 @@ def _recent_rise(state: TideState, demand: int, horizon_s: float) -> float:
 
 
 def _recent_peak(state: TideState, demand: int, within_s: float) -> int:
-    """Returns the highest demand of the last `within_s` seconds, that of now included."""
+    """Returns the highest demand of the last `within_s` seconds, including the present one."""
     recent = [sample.cards for sample in state.inference.recent if sample.at_s >= state.now_s - within_s]
     return max([demand, *recent])
 
@@ -216,7 +219,7 @@ def _over_cap(state: TideState, settings: TideSettings) -> int:
 def _reserved(case: _Case, level: float, *, is_now: bool) -> int:
     """Returns the cards that training must leave to inference, now or at a later time.
 
-    `level`: the highest expected demand from that time on, over the time for which a gang that starts then must run.
+    `level`: the highest expected demand from that time until `ahead_s` + `horizon_s` later.
     """
     state, settings, forecast = case.state, case.settings, case.state.inference.forecast
     if forecast.origin is ForecastOrigin.WINDOWS:
@@ -233,8 +236,8 @@ def _reserved(case: _Case, level: float, *, is_now: bool) -> int:
 
 
 def kept_cards(gang_cards: int, nodes: Sequence[NodeCards]) -> int:
-    """Returns `TidePlan.kept_cards` for a gang of so many cards that is the first in the queue."""
-    return min(gang_cards, sum(node.total for node in nodes) // KEPT_SHARE)
+    """Returns `TidePlan.kept_cards` if the first waiting gang has `gang_cards` cards."""
+    return min(gang_cards, sum(node.total for node in nodes) // CARDS_PER_KEPT_CARD)
 
 
 def _with_held(decided: TidePlan, case: _Case, reserved: int) -> TidePlan:
@@ -269,7 +272,8 @@ def _withdrawals(
 ) -> tuple[tuple[Withdrawal, ...], tuple[TrainingGang, ...]]:
     """Returns the notices that are no longer needed, and the gangs whose notices stay.
 
-    A notice is needed if without it the highest demand of the last notice + grace would lack cards. The latest is withdrawn first.
+    A notice is needed if, without it, the highest demand of the last `horizon_s` (notice + grace) would lack cards.
+    The notice with the latest deadline is withdrawn first.
     """
     found = [Withdrawal(gang.key, "it may not be evicted any more") for gang in noticed if gang.is_protected]
     kept = [gang for gang in noticed if not gang.is_protected]
@@ -277,13 +281,13 @@ def _withdrawals(
     wanted = case.headroom.cards + peak - case.demand
     room = case.room(kept)
     surplus = room.total - sum(pod.cards for pod in case.served) - wanted
-    lacking = room.need(case.pods, wanted).cards
+    lacking = room.need(case.shapes, wanted).cards
     for gang in sorted(kept, key=lambda gang: (-_deadline(gang), gang.key)):
         cards = _cards_on((gang,), case.nodes)
         if cards > surplus + lacking:
-            continue  # the other cards are too few on all nodes together
+            continue  # without its cards, more would be lacking, however the rest is spread over the nodes
         others = [other for other in kept if other is not gang]
-        if case.room(others).need(case.pods, wanted).cards <= lacking:
+        if case.room(others).need(case.shapes, wanted).cards <= lacking:
             kept = others
             surplus -= cards
             found.append(Withdrawal(gang.key, "inference does not need its cards any more"))
@@ -296,21 +300,23 @@ def _eviction(gang: TrainingGang, now_s: float) -> DueEviction:
 
 
 def _notices(
-    case: _Case, noticed: Sequence[TrainingGang], *, exceeds: bool
+    case: _Case, noticed: Sequence[TrainingGang], *, exceeds_upper: bool
 ) -> tuple[tuple[NewNotice, ...], Mapping[Shape, int]]:
-    """Returns the new notices, and the waiting pods that will still lack room."""
+    """Returns the new notices, and the number of waiting pods of each shape that will still lack room."""
     state, settings = case.state, case.settings
-    new = frozenset(gang.key for gang in state.gangs if state.now_s - _running_since_s(gang) < settings.min_run_s)
+    within_min_run = frozenset(
+        gang.key for gang in state.gangs if state.now_s - _running_since_s(gang) < settings.min_run_s
+    )
     candidates = [
         gang
         for gang in state.gangs
-        if gang.notice is None and not gang.is_protected and (exceeds or gang.key not in new)
+        if gang.notice is None and not gang.is_protected and (exceeds_upper or gang.key not in within_min_run)
     ]
-    order = VictimOrder(state.now_s, median_start_s(state.gangs, state.now_s), new)
-    room, pods = case.room(noticed), case.pods
-    chosen = victims_for(pods, case.headroom.cards, room, candidates, order)
-    notices = tuple(_notice(case, gang, is_overriding=gang.key in new) for gang in chosen)
-    return notices, case.room([*noticed, *chosen]).need(pods, 0).pods
+    order = VictimOrder(state.now_s, median_start_s(state.gangs, state.now_s), within_min_run)
+    room, shapes = case.room(noticed), case.shapes
+    chosen = victims_for(shapes, case.headroom.cards, room, candidates, order)
+    notices = tuple(_notice(case, gang, is_overriding=gang.key in within_min_run) for gang in chosen)
+    return notices, case.room([*noticed, *chosen]).need(shapes, 0).pods
 
 
 def _running_since_s(gang: TrainingGang) -> float:
@@ -329,13 +335,13 @@ def _notice(case: _Case, gang: TrainingGang, *, is_overriding: bool) -> NewNotic
 
 def _for_demand(case: _Case) -> str:
     if not case.served:
-        return f"inference: {case.headroom.cards} cards of headroom above {case.demand}"
+        return f"inference: {case.headroom.cards} cards of headroom above a demand of {case.demand}"
     cards = sum(pod.cards for pod in case.served)
     return f"inference: {len(case.served)} pods wait for {cards} cards, {case.headroom.cards} cards of headroom"
 
 
 def _without_victims(case: _Case, lacking: Mapping[Shape, int]) -> tuple[UnmetPod, ...]:
-    """Returns the waiting pods without room, the latest of each shape."""
+    """Returns the latest waiting pods of each shape, as many as lack room (`lacking`)."""
     found, left = [], dict(lacking)
     for pod in reversed(case.served):
         shape = (pod.cards, pod.models)
@@ -343,7 +349,7 @@ def _without_victims(case: _Case, lacking: Mapping[Shape, int]) -> tuple[UnmetPo
             left[shape] -= 1
             of = f" of {' or '.join(pod.models)}" if pod.models else ""
             found.append(
-                UnmetPod(pod.uid, f"no training that may be evicted now holds {pod.cards} cards{of} on a node")
+                UnmetPod(pod.uid, f"no training that may now be evicted holds {pod.cards} cards{of} on a node")
             )
     return tuple(reversed(found))
 
@@ -354,9 +360,9 @@ def _notes(case: _Case, lacking: int) -> tuple[str, ...]:
         case ForecastOrigin.WINDOWS:
             found.append("too little history of inference; the configured windows are used")
         case ForecastOrigin.NONE:
-            found.append("no history of inference and no windows; the demand now is expected to last")
+            found.append("no history of inference and no windows; demand is expected to stay as it is now")
     if lacking:
-        found.append(f"no training that may be evicted now frees cards for {lacking} waiting inference pods")
+        found.append(f"no training that may now be evicted frees cards for {lacking} waiting inference pods")
     return tuple(found)
 
 

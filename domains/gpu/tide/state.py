@@ -34,7 +34,7 @@ class ForecastOrigin(Enum):
     WINDOWS = "windows"
     """The configured windows, since there is too little history."""
     NONE = "none"
-    """Neither history nor windows: the demand now is expected to last."""
+    """Neither history nor windows: demand is expected to stay as it is now."""
 
 
 class DemandForecast(msgspec.Struct, frozen=True):

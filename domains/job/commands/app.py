@@ -18,9 +18,11 @@ jobs_app = typer.Typer(
 @query_command(SourceOptions)
 def jobs(
     options: SourceOptions,
-    domain: Annotated[str | None, typer.Option(help="The domain, if several have DeadlineSort.")] = None,
+    domain: Annotated[
+        str | None, typer.Option(help="The domain; required if several domains have DeadlineSort.")
+    ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Show at most this many waiting pods, and owners; 200 without it.")
+        int | None, typer.Option(min=1, help="Maximum number of waiting pods, and of owners. Default: 200.")
     ] = None,
     output: Format = Output.TABLE,
 ) -> str:

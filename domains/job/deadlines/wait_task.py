@@ -1,4 +1,4 @@
-"""The background task of DeadlineSort: sorts pods again if their latest start changed, predicts waits, and stores run times.
+"""The background task of DeadlineSort: sorts pods again if their latest start changed, predicts waits in the leader, stores run times.
 
 Each turn copies what it needs on the loop, in batches, and predicts in a thread.
 """
@@ -25,6 +25,8 @@ from multisched.model.objects import CPU, MEMORY, PODS, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE
 
 PERIOD_S: Final = 3.0
+STANDBY_PERIOD_S: Final = 1.0
+"""Pause of a process that does not lead the domain: it predicts soon after it begins to lead."""
 BATCH: Final = 500
 """Pods or groups checked before the task yields to others."""
 PREDICTED_MAX: Final = 20_000
@@ -78,8 +80,10 @@ class WaitTask:
             tasks.create_task(self._kept.run(ports))
             while True:
                 await self._sort_anew()
-                await self._predict(ports)
-                await asyncio.sleep(PERIOD_S)
+                is_standby = ports.mover is not None and not ports.mover.may_act()
+                if not is_standby:
+                    await self._predict(ports)
+                await asyncio.sleep(STANDBY_PERIOD_S if is_standby else PERIOD_S)
 
     async def _sort_anew(self) -> None:
         pods = self._context.queue.pods()

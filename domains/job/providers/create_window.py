@@ -1,8 +1,8 @@
 """CreateWindow: how many creates of one unit may be unsettled at once, so that a burst that meets an outage fails few pods.
 
-An unsettled create was permitted, and has neither started, failed, nor gone SURVIVED_S without a failure since its bind. No I/O and no
-clock: times are arguments, in seconds of a monotonic clock. As TCP's slow start (RFC 5681): each create that survives adds one, so the
-window doubles in SURVIVED_S; a failure leaves half of the creates that were unsettled.
+A create is unsettled from its permission until it has started, has failed, or has been bound for SURVIVED_S without a failure. The window
+works like TCP's slow start (RFC 5681): each create that survives adds one, so the window doubles within SURVIVED_S; a failure sets it to
+half of the unsettled creates. No I/O and no clock: times are arguments, in seconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ TRUSTED_S: Final = 60.0
 
 
 class CreateWindow:
-    """The unsettled creates of one unit. `settled`, `survived` and `failed` ignore creates that are settled."""
+    """The window of one unit. `settled`, `survived` and `failed` have no effect on creates that are already settled."""
 
     def __init__(self) -> None:
         self._size = START
         self._is_timed = False
         self._unbound: set[Attempt] = set()
-        """Their pods are being bound."""
+        """Creates whose pods are not bound yet."""
         self._bound: dict[Attempt, float] = {}
         """Create -> when its pod was bound, ascending."""
         self._known_s = 0.0
@@ -42,8 +42,9 @@ class CreateWindow:
         return self._size if now_s - self._known_s <= TRUSTED_S else START
 
     def room(self, now_s: float) -> int:
-        """Returns how many more creates may be permitted now. Without a limit until `settle` is called first: a copy of the cluster, in
-        which no time passes, settles none.
+        """Returns how many more creates may be permitted now.
+
+        There is no limit before the first call of `settle`. So copies of the cluster, in which no time passes, have no limit.
         """
         if not self._is_timed:
             return sys.maxsize
@@ -53,13 +54,13 @@ class CreateWindow:
         self._unbound.add(attempt)
 
     def bound(self, attempt: Attempt, now_s: float) -> None:
-        """Records that the pod of a create is bound; `settle` takes it for survived SURVIVED_S later."""
+        """Records that the pod of a create is bound. SURVIVED_S later, `settle` counts it as survived."""
         if attempt in self._unbound:
             self._unbound.remove(attempt)
             self._bound[attempt] = now_s
 
     def settle(self, now_s: float) -> list[Attempt]:
-        """Records, and returns, the creates that have survived SURVIVED_S. Called regularly."""
+        """Records and returns the creates that have survived for SURVIVED_S. The caller calls it regularly."""
         self._is_timed = True
         found = list(takewhile(lambda one: self._bound[one] + SURVIVED_S <= now_s, self._bound))
         for attempt in found:
@@ -71,13 +72,13 @@ class CreateWindow:
             self._size, self._known_s = self.size(now_s) + 1, now_s
 
     def failed(self, attempt: Attempt, now_s: float) -> None:
-        """Halves the window, also if the create was taken for survived."""
+        """Halves the window, even if the create was already counted as survived."""
         unsettled = self.unsettled
         self.settled(attempt)
         self._size, self._known_s = max(1, min(self.size(now_s), unsettled) // 2), now_s
 
     def settled(self, attempt: Attempt) -> bool:
-        """Removes a create whose outcome says nothing, or that was not sent. Returns False if it is settled already."""
+        """Removes a create that was not sent, or whose outcome is unrelated to the window. Returns False if it is already settled."""
         if attempt in self._unbound:
             self._unbound.remove(attempt)
             return True

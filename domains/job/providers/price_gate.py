@@ -62,11 +62,11 @@ class PriceGate:
                     _decide(unit, pod, outlook, now_s)
             if number % BATCH == BATCH - 1:
                 await asyncio.sleep(0)
-        gone, self._decided = self._decided - seen, seen
+        absent, self._decided = self._decided - seen, seen
         for unit in self._ledger.priced:
-            for uid in gone:
+            for uid in absent:
                 unit.payers.pop(uid, None)
-            unit.kept -= gone
+            unit.kept -= absent
             unit.is_wanted |= bool(unit.payers)
 
     def note(self, pod: Pod, now_s: float) -> str:

@@ -1,7 +1,8 @@
-"""The latest run times per workload, and what they predict. Pure: no clock, no I/O.
+"""RunHistory: the latest run times per workload, and predictions of the next run. Pure: no clock, no I/O.
 
-A workload is a namespace, a root owner (the CronJob of a Job) and images. A workload without runs is predicted from the runs of its
-namespace, else from all runs. At most WORKLOADS_MAX workloads are kept; the one whose last run ended first is dropped.
+A workload is a namespace, a root owner (such as the CronJob that created a Job) and the images. A workload without runs is predicted
+from the runs of its namespace, or from all runs if the namespace has none. At most WORKLOADS_MAX workloads are kept; beyond that, the
+workload without runs for the longest time is dropped.
 """
 
 from __future__ import annotations
@@ -18,31 +19,34 @@ from domains.job.runtimes.quantiles import bound_of, quantile_of
 
 RUNS_MAX: Final = 32
 WORKLOADS_MAX: Final = 1_000
-"""Including namespaces and the sum of all; a full document of them has about 600 kB."""
+"""Keys kept, including those of namespaces and of all runs. The stored document then has about 600 kB."""
 FORECASTS_MAX: Final = 64
-"""Past values of a P90 that are kept, to judge runs by what was predicted before they began."""
+"""Past P90 predictions kept per key, so that each run can be compared with the prediction before its start."""
 DEADLINE_SHARE: Final = 0.9
+"""Quantile of run times that decides about deadlines."""
 PRICE_SHARE: Final = 0.5
+"""Quantile of run times that decides about prices."""
 LATE_MARGIN: Final = 0.1
-"""Of the P90: one run in ten exceeds it, and the predicted wait before it is a median. Figures: `simulation/README.md`."""
+"""Share added to the P90, because one run in ten exceeds it, and the predicted wait before the run is only a median. For measurements,
+see `simulation/README.md`."""
 SECONDS_MAX: Final = 10 * 366 * 86_400.0
 
 
 class RunKey(NamedTuple):
-    """What identifies runs that last about the same time."""
+    """Identifies runs that probably take about the same time: a workload, a namespace, or all runs."""
 
     namespace: str
     owner: str = ""
-    """KIND/NAME of the root owner; empty for a pod without one, and for a whole namespace."""
+    """KIND/NAME of the root owner; empty for pods without an owner, and for a whole namespace."""
     images: str = ""
-    """Hash of the images of its containers."""
+    """Hash of the images of the pod's containers."""
 
 
 ALL: Final = RunKey("")
 
 
 class Origin(Enum):
-    """The runs from which a prediction is made."""
+    """Which runs a prediction is made from."""
 
     WORKLOAD = "workload"
     NAMESPACE = "namespace"
@@ -51,15 +55,15 @@ class Origin(Enum):
 
 
 class Prediction(msgspec.Struct, frozen=True):
-    """What is expected of the next run. With origin NONE, all times are 0."""
+    """A prediction of the next run. If the origin is NONE, all times are 0."""
 
     origin: Origin = Origin.NONE
     runs: int = 0
-    """Number of runs it is made of, at most RUNS_MAX."""
+    """Number of runs that the prediction is made from, at most RUNS_MAX."""
     median_s: float = 0.0
     p90_s: float = 0.0
     start_up_s: float = 0.0
-    """P90 of the time from the bind until the first container runs."""
+    """P90 of the time from the bind to the start of the first container."""
 
     @property
     def is_known(self) -> bool:
@@ -67,7 +71,7 @@ class Prediction(msgspec.Struct, frozen=True):
 
     @property
     def finish_s(self) -> float:
-        """Time from the bind that decides whether a pod is in time for its deadline: P90 of run time and start-up with LATE_MARGIN."""
+        """Time from the bind to the predicted end, used for deadlines: P90 of the run time + P90 of the start-up, and LATE_MARGIN."""
         return (1.0 + LATE_MARGIN) * (self.p90_s + self.start_up_s)
 
 
@@ -75,21 +79,22 @@ NOTHING_KNOWN: Final = Prediction()
 
 
 class Runs(msgspec.Struct):
-    """The latest runs of one workload. Fields are part of the stored document."""
+    """The latest runs of one key. The fields are part of the stored document."""
 
     durations_s: list[float] = msgspec.field(default_factory=list)
-    """Oldest first, at most RUNS_MAX."""
+    """Run times, the oldest first; at most RUNS_MAX."""
     start_ups_s: list[float] = msgspec.field(default_factory=list)
     ended_s: float = 0.0
     """End of the last run."""
     judged: int = 0
+    """Number of runs for which a prediction existed when they began."""
     covered: int = 0
-    """Of the judged runs, those that ended within the P90 that was predicted before they began."""
+    """Number of these runs that took no longer than the P90 predicted when they began."""
     forecasts: list[tuple[float, float]] = msgspec.field(default_factory=list)
-    """(since when, P90), oldest first; every second one of the older half is dropped when there are too many."""
+    """(start of validity, P90), the oldest first. Beyond FORECASTS_MAX, every second entry of the older half is dropped."""
 
     def add(self, run: PodRun) -> None:
-        """Judges the run by what was predicted when it began, and learns from it."""
+        """Compares the run with the prediction at its start, and adds it to the runs."""
         self._judge(run)
         self.durations_s.append(round(run.duration_s, 1))
         self.start_ups_s.append(round(run.start_up_s, 1))
@@ -111,7 +116,7 @@ class Runs(msgspec.Struct):
 
     @property
     def coverage(self) -> float | None:
-        """Share of the judged runs that ended within their P90; None before one was judged."""
+        """Share of the judged runs that took no longer than their P90; None if no run was judged yet."""
         return self.covered / self.judged if self.judged else None
 
     def predict(self, origin: Origin) -> Prediction:
@@ -132,7 +137,7 @@ class _Stored(msgspec.Struct):
 
 
 class MalformedHistoryError(ValueError):
-    """The stored document is not a history."""
+    """The stored document is malformed."""
 
 
 class RunHistory:
@@ -141,18 +146,18 @@ class RunHistory:
     def __init__(self) -> None:
         self._runs: dict[RunKey, Runs] = {}
         self._predicted: dict[RunKey, Prediction] = {}
-        """Of keys with runs, since the last run of each: many pods ask for the prediction of one key."""
+        """Key -> prediction since its last run. Cached, because the prediction of one key is read for many pods."""
         self.learned_until_s = 0.0
-        """End of the latest run that was learned."""
+        """End of the latest run in the history."""
         self.version = 0
-        """Rises with each change."""
+        """Increases with each change."""
 
     @property
     def runs(self) -> Mapping[RunKey, Runs]:
         return self._runs
 
     def add(self, key: RunKey, run: PodRun) -> None:
-        """Learns from a run; the caller passes each once. Times outside any calendar are ignored."""
+        """Adds a run, which the caller must pass only once. Ignores runs with impossible times."""
         if not 0.0 <= run.scheduled_s <= SECONDS_MAX * 10 or not 0.0 <= run.duration_s <= SECONDS_MAX:
             return
         self.version += 1
@@ -167,7 +172,7 @@ class RunHistory:
             self._predicted.pop(forgotten, None)
 
     def predict(self, key: RunKey) -> Prediction:
-        """Returns what is expected of the next run."""
+        """Returns the prediction of the next run of the workload."""
         known, runs, origin = self._of(key)
         if runs is None:
             return NOTHING_KNOWN
@@ -177,9 +182,9 @@ class RunHistory:
         return found
 
     def residual_s(self, key: RunKey, age_s: float, share: float = DEADLINE_SHARE) -> float | None:
-        """Returns a quantile of the remaining seconds of a run of this age, from the runs that took longer.
+        """Returns a quantile of the remaining seconds of a run that has taken `age_s` so far; None if no run is known.
 
-        If none did, it is expected to run as long again as it already has. None if no run is known.
+        It is computed from the runs that took longer than `age_s`. If there are none, the remaining time is `age_s` again.
         """
         _, runs, _ = self._of(key)
         if runs is None:
@@ -194,12 +199,15 @@ class RunHistory:
         return key, None, Origin.NONE
 
     def document(self) -> bytes:
-        """Returns the history as a document of at most 1,000 workloads."""
+        """Returns the history as a document with at most WORKLOADS_MAX keys."""
         return msgspec.json.encode(_Stored(self.learned_until_s, [(*key, runs) for key, runs in self._runs.items()]))
 
 
 def read_history(document: bytes, early: Iterable[tuple[RunKey, PodRun]] = ()) -> RunHistory:
-    """Returns the stored history with the runs of `early` that ended after it was stored. Raises MalformedHistoryError."""
+    """Returns the stored history. Raises MalformedHistoryError.
+
+    `early`: runs learned before the document was read; those that ended after its last run are added.
+    """
     try:
         stored = msgspec.json.decode(document, type=_Stored)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -207,11 +215,11 @@ def read_history(document: bytes, early: Iterable[tuple[RunKey, PodRun]] = ()) -
     history = RunHistory()
     for namespace, owner, images, runs in stored.runs[:WORKLOADS_MAX]:
         if not runs.durations_s or len(runs.durations_s) != len(runs.start_ups_s) or len(runs.durations_s) > RUNS_MAX:
-            raise MalformedHistoryError(f"{namespace} {owner}: not 1 to {RUNS_MAX} runs")
+            raise MalformedHistoryError(f"{namespace} {owner}: the number of runs is not 1 to {RUNS_MAX}")
         if not all(0.0 <= one <= SECONDS_MAX for one in (*runs.durations_s, *runs.start_ups_s)):
             raise MalformedHistoryError(f"{namespace} {owner}: a time is out of range")
         if not 0 <= runs.covered <= runs.judged or len(runs.forecasts) > FORECASTS_MAX:
-            raise MalformedHistoryError(f"{namespace} {owner}: impossible counts")
+            raise MalformedHistoryError(f"{namespace} {owner}: the counts of runs or forecasts are out of range")
         history._runs[RunKey(namespace, owner, images)] = runs  # noqa: SLF001 - its own constructor
     history.learned_until_s = stored.learned_until_s
     history.version = 1

@@ -1,8 +1,8 @@
 """KeptHistory: the run times that a process has learned, kept across restarts. Owned by the plugin; stored by its background task.
 
-Every process learns, so that a standby knows run times, too. The leader stores them (`Mover.write`), at most once a minute.
-A failed write or a malformed document loses history, and does not affect scheduling. After a restart the finished pods are listed again:
-runs that ended before the document was stored are in it, and are not learned twice.
+Every process learns, so that a standby also knows run times. The leader stores them (`Mover.write`), at most once a minute. If a write
+fails or the document is malformed, history is lost, and scheduling continues. After a restart, finished pods are listed again; runs that
+are already in the document are not added a second time.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 
 STORE_S: Final = 60.0
 SEEN_MAX: Final = 50_000
-"""Pods that are known to be learned: a relist shows them again."""
+"""Pods kept as already learned, because a relist delivers them again."""
 EARLY_MAX: Final = 20_000
-"""Runs that are kept until the stored history was read."""
+"""Runs kept until the stored history is read."""
 
 
 class KeptHistory:
@@ -34,12 +34,12 @@ class KeptHistory:
         self.history = RunHistory()
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._early: list[tuple[RunKey, PodRun]] | None = []
-        """Runs of this process before the stored history was read; None afterwards."""
+        """Runs that this process learned before it read the stored history; None afterwards."""
         self._stored_version = 0
         self.failed_writes = 0
 
     def learn(self, uid: str, key: RunKey, run: PodRun) -> None:
-        """Learns from the run of a pod; from each pod once."""
+        """Adds the run of a pod to the history, once for each pod."""
         if uid in self._seen:
             return
         self._seen[uid] = None
@@ -50,7 +50,7 @@ class KeptHistory:
         self.history.add(key, run)
 
     async def run(self, ports: BackgroundPorts) -> None:
-        """Reads the stored history once, then stores it when it has changed, until cancelled."""
+        """Reads the stored history once, then stores the history after changes, until it is cancelled."""
         mover = ports.mover
         if mover is None:
             return
@@ -72,7 +72,7 @@ class KeptHistory:
         self._early = None
 
     def use(self, document: bytes) -> None:
-        """Replaces the history by a stored one and what was learned since. Raises MalformedHistoryError."""
+        """Replaces the history by a stored one, and adds the runs learned before. Raises MalformedHistoryError."""
         version = self.history.version
         self.history = read_history(document, self._early or ())
         self.history.version += version

@@ -1,8 +1,8 @@
 """Weighted quantiles of the latest run times. Pure.
 
-The last two runs weigh one half together, because recent runs predict best (Tsafrir, Etsion, Feitelson, TPDS 2007); older ones share the
-other half. With up to four runs all weigh the same. The weighted P90 alone covers 84 % of runs that come from one distribution, because
-six of 30 older ones may be above it; so `bound_of` is at least the rank that covers the next run (see there).
+The last two runs together have half of the weight, because recent runs predict best (Tsafrir, Etsion, Feitelson, TPDS 2007); older runs
+share the other half. Up to four runs have equal weights. For runs from one distribution, the weighted P90 covers only 84 % of the next
+runs, because it may be below six of 30 older runs. Therefore `bound_of` also uses an unweighted rank.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def weights_of(count: int) -> tuple[float, ...]:
 
 
 def bound_of(values: Sequence[float], share: float) -> float | None:
-    """Returns a value that the next one does not exceed with a probability of `share`; None if there are no values.
+    """Returns a bound that the next value does not exceed with a probability of `share`; None if there are no values.
 
-    It is the larger of two: the weighted quantile, which follows recent runs, and the value of rank ceil(share * (n + 1)), which holds
-    for any n values of one distribution (order statistics; Wilks 1941). With fewer values than that rank, the largest.
+    It is the larger one of the weighted quantile, which follows recent runs, and the value of rank ceil(share * (n + 1)), which has this
+    probability for n values of any one distribution (order statistics; Wilks 1941). If the rank exceeds n, the largest value is used.
     """
     weighted = quantile_of(values, share)
     if weighted is None:
@@ -42,9 +42,9 @@ def bound_of(values: Sequence[float], share: float) -> float | None:
 
 
 def quantile_of(values: Sequence[float], share: float, *, above: float = -1.0) -> float | None:
-    """Returns the smallest value up to which the weights reach `share` of those of all values > `above`; None if there is none.
+    """Returns the weighted quantile of the values greater than `above`; None if there are none.
 
-    `values`: oldest first.
+    It is the smallest value such that it and the smaller ones have at least `share` of the weight. `values`: the oldest first.
     """
     weighted = sorted(zip(values, weights_of(len(values)), strict=True))
     weighted = weighted[bisect_right(weighted, above, key=itemgetter(0)) :]

@@ -243,7 +243,7 @@ class ResourcePolicy:
         full = [unit for unit in policy.units if not found.has(unit.index)]
         if not full:
             return Status.unschedulable()
-        text = f"{policy.name}: {', '.join(self._ledger.fullness(match, unit) for unit in full)}"
+        text = f"{policy.name}: {', '.join(self._ledger.why_full(match, unit) for unit in full)}"
         has_more = found.bits or not self._are_all_in_units(policy)
         return Status(Code.UNSCHEDULABLE, reasons=(text,), condition_reason="" if has_more else WAITING_FOR_UNIT)
 

@@ -1,4 +1,4 @@
-"""UnitLedger: how many pods of each group are in each unit, and how many of them are terminating. Shared by all domains.
+"""UnitLedger: how many pods of each group are in each unit of a ResourcePolicy, and how many are terminating. All domains share it.
 
 No unit exceeds its max (I1's rule for `max`): commit calls `fits` and `take` in one step. The unit in which a pod counts follows from its
 labels, its node and the annotation `multisched.io/unit` of its binding, so that a restarted process and the audit count the same.
@@ -25,11 +25,11 @@ UNIT: Final = "multisched.io/unit"
 """Annotation of bound pods: key of the policy, `#`, number of the unit from 0."""
 NOTHING: Final[Mapping[str, str]] = {}
 COUNTED_MAX: Final = 1_000
-"""Pods that are counted in one step after policies have changed, about 25 us each."""
+"""Maximum number of pods counted in one step after policies have changed, about 25 us each."""
 
 
-class Place(NamedTuple):
-    """One unit of one policy, for one group."""
+class UnitGroup(NamedTuple):
+    """One group in one unit of one policy. The unit's max applies to each group separately."""
 
     policy: str
     unit: int
@@ -39,7 +39,7 @@ class Place(NamedTuple):
 class Share(NamedTuple):
     """How one pod counts in one unit."""
 
-    place: Place
+    unit_group: UnitGroup
     is_counted: bool
     """It counts for max."""
     is_terminating: bool
@@ -67,8 +67,8 @@ class Held(NamedTuple):
     pod: Pod
     row: int
     shares: tuple[Share, ...]
-    answer: Mapping[str, str]
-    """The annotations of its binding, if this process has decided it."""
+    annotations: Mapping[str, str]
+    """The annotations of its binding, if this process placed it; else empty."""
 
 
 class UnitLedger:
@@ -92,16 +92,16 @@ class UnitLedger:
         self._on_row: dict[int, set[str]] = {}
         self._nodes: dict[int, Node] = {}
         self._row_of_node: dict[str, int] = {}
-        self._counts: dict[Place, Count] = {}
+        self._counts: dict[UnitGroup, Count] = {}
         self._terminating: dict[tuple[str, int], int] = {}
         self.is_counted_in_background = False
-        """A background task calls `count_some` as long as `is_counting`; without one, all pods are counted at once."""
+        """Whether a background task calls `count_some` while `is_counting`. If not, `refresh` counts all pods at once."""
         self._uncounted: deque[str] = deque()
         """uids of pods on nodes that are not yet counted by the current policies."""
         self._stale: dict[str, int] = {}
         """Key of a changed policy whose pods are not all counted yet -> generation of the table with the change."""
         self._counted_generation = 0
-        """Generation of the table whose policies are counted once `_uncounted` is empty."""
+        """Once `_uncounted` is empty, all pods are counted by the policies of this generation of the table."""
         self.served: set[str] = set()
         """The schedulerNames whose pods are placed by units: those of profiles with the plugin. Others are only counted."""
 
@@ -121,7 +121,7 @@ class UnitLedger:
         return bool(self._stale)
 
     def count_some(self) -> None:
-        """Counts up to COUNTED_MAX pods by the current policies. Policies that change meanwhile are counted after that."""
+        """Counts up to COUNTED_MAX pods by the current policies. If policies change meanwhile, all pods are counted again later."""
         for _ in range(min(COUNTED_MAX, len(self._uncounted))):
             self._count(self._uncounted.popleft())
         if not self._uncounted:
@@ -133,7 +133,7 @@ class UnitLedger:
                 self._begin_counting()
 
     def match(self, pod: Pod) -> Match | None:
-        """Returns the pod's policy, as `PolicyTable.match`; one that is not counted yet places no pods."""
+        """Returns the pod's policy, as `PolicyTable.match`, with a `problem` while pods of the policy are being counted."""
         match = self.table.match(pod)
         if match is None or match.problem or match.policy.key not in self._stale:
             return match
@@ -161,39 +161,39 @@ class UnitLedger:
         if match.problem:
             return match.problem
         units = self._units_of_row(match.policy, row)
-        if not units or self._first_open(match, units, pod) is not None:
+        if not units or self._first_not_full(match, units, pod) is not None:
             return ""
-        return f"{match.policy.name}: {self.fullness(match, units[0])}"
+        return f"{match.policy.name}: {self.why_full(match, units[0])}"
 
     def take(self, pod: Pod, row: int) -> Mapping[str, str]:
-        """Takes a place in the first unit of the row that is not full. Returns what the binding writes: the unit, its annotations,
-        and the deletion cost of the unit for a pod of a ReplicaSet that has none.
+        """Counts the pod in the first unit of the row that is not full. Returns the annotations of the binding: UNIT, those of the
+        unit, and, for a pod of a ReplicaSet, the unit's deletion cost if the pod has none of its own.
         """
         held = self._held.get(pod.uid)
         if held is not None and held.row == row:
-            return held.answer
+            return held.annotations
         refusal = self.fits(pod, row)
-        assert not refusal, f"pod {pod.key} takes a place in a unit where it does not fit: {refusal}"
+        assert not refusal, f"pod {pod.key} does not fit into a unit of its row: {refusal}"
         match = self.table.match(pod)
         units = () if match is None else self._units_of_row(match.policy, row)
-        unit = None if match is None else self._first_open(match, units, pod)
+        unit = None if match is None else self._first_not_full(match, units, pod)
         if match is None or unit is None:
             self._set(_bound(pod, NOTHING), row, (), NOTHING)
             return NOTHING
-        answer = {**unit.annotations, UNIT: f"{match.policy.key}#{unit.index}"}
+        annotations = {**unit.annotations, UNIT: f"{match.policy.key}#{unit.index}"}
         own = pod.annotations.get(DELETION_COST)
         is_replica = pod.owner is not None and pod.owner.kind == "ReplicaSet"
         if own is not None or not is_replica:
-            answer.pop(DELETION_COST, None)
+            annotations.pop(DELETION_COST, None)
         else:
-            answer.setdefault(DELETION_COST, str(unit.cost))
-        self._set(_bound(pod, answer), row, (_share(match.policy, unit, pod),), answer)
-        return answer
+            annotations.setdefault(DELETION_COST, str(unit.cost))
+        self._set(_bound(pod, annotations), row, (_share(match.policy, unit, pod),), annotations)
+        return annotations
 
     def restore(self, pod: Pod, row: int) -> None:
         held = self._held.get(pod.uid)
-        answer = held.answer if held is not None and held.row == row else NOTHING
-        self._set(pod, row, self._shares(pod, row), answer)
+        annotations = held.annotations if held is not None and held.row == row else NOTHING
+        self._set(pod, row, self._shares(pod, row), annotations)
 
     def release(self, uid: str) -> None:
         held = self._held.pop(uid, None)
@@ -210,15 +210,15 @@ class UnitLedger:
         if node is not None:
             self._nodes[row] = node
             self._row_of_node[node.name] = row
-        is_alike = (
+        is_same = (
             before is not None and node is not None and (before.labels, before.taints) == (node.labels, node.taints)
         )
-        if not is_alike:
+        if not is_same:
             for uid in tuple(self._on_row.get(row, ())):
                 self.restore(self._held[uid].pod, row)
 
     def held(self) -> Mapping[str, object]:
-        """Returns uid -> (row, what it is in each unit). Raises RuntimeError while pods are being counted: the next audit compares them."""
+        """Returns uid -> (row, shares). Raises RuntimeError while pods are being counted: the next audit compares them."""
         self.refresh()
         if self.is_counting:
             raise RuntimeError("policies have changed, and pods are being counted")
@@ -247,10 +247,10 @@ class UnitLedger:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def is_full(self, match: Match, unit: Unit, pod: Pod) -> bool:
-        """Reports whether the unit's max, or its maxResources for a pod like this one, is reached for the pod's group."""
+        """Reports whether the pod's group would exceed the unit's max or maxResources with one more pod like this one."""
         if not unit.has_max:
             return False
-        count = self._counts.get(Place(match.policy.key, unit.index, match.group))
+        count = self._counts.get(UnitGroup(match.policy.key, unit.index, match.group))
         if unit.max_pods is not None and count is not None and count.pods >= unit.max_pods:
             return True
         return any(
@@ -258,21 +258,21 @@ class UnitLedger:
             for resource, limit in unit.max_resources.items()
         )
 
-    def fullness(self, match: Match, unit: Unit) -> str:
-        """Returns how much of the unit's max its group uses, as text for users."""
-        count = self._counts.get(Place(match.policy.key, unit.index, match.group)) or Count()
+    def why_full(self, match: Match, unit: Unit) -> str:
+        """Returns which limit of the full unit the group has reached, as text for users."""
+        count = self._counts.get(UnitGroup(match.policy.key, unit.index, match.group)) or Count()
         group = f" of group {'/'.join(match.group)}" if match.group else ""
         if unit.max_pods is not None and count.pods >= unit.max_pods:
             return f"units[{unit.index}] has its max of {unit.max_pods} pods{group}"
         return f"units[{unit.index}] has no room within maxResources{group}"
 
     def terminating(self, policy: Policy, unit: Unit) -> int:
-        """Returns how many pods of the unit are terminating, of all groups."""
+        """Returns how many pods of all groups in the unit are terminating."""
         return self._terminating.get((policy.key, unit.index), 0)
 
-    def counted(self) -> Mapping[Place, int]:
-        """Returns the pods that count, by unit and group."""
-        return {place: count.pods for place, count in self._counts.items() if count.pods}
+    def counted(self) -> Mapping[UnitGroup, int]:
+        """Returns the number of pods that count for max, by unit and group."""
+        return {unit_group: count.pods for unit_group, count in self._counts.items() if count.pods}
 
     # -- internal --------------------------------------------------------------------------------------------------
 
@@ -280,7 +280,7 @@ class UnitLedger:
         node = self._nodes.get(row)
         return () if node is None else tuple(unit for unit in policy.units if unit.has_node(node))
 
-    def _first_open(self, match: Match, units: tuple[Unit, ...], pod: Pod) -> Unit | None:
+    def _first_not_full(self, match: Match, units: tuple[Unit, ...], pod: Pod) -> Unit | None:
         return next((unit for unit in units if not self.is_full(match, unit, pod)), None)
 
     def _shares(self, pod: Pod, row: int) -> tuple[Share, ...]:
@@ -297,9 +297,9 @@ class UnitLedger:
                 found.append(_share(policy, unit, pod))
         return tuple(found)
 
-    def _set(self, pod: Pod, row: int, shares: tuple[Share, ...], answer: Mapping[str, str]) -> None:
+    def _set(self, pod: Pod, row: int, shares: tuple[Share, ...], annotations: Mapping[str, str]) -> None:
         before = self._held.get(pod.uid)
-        self._held[pod.uid] = Held(pod, row, shares, answer)
+        self._held[pod.uid] = Held(pod, row, shares, annotations)
         if before is not None and before.row != row:
             self._on_row[before.row].discard(pod.uid)
         self._on_row.setdefault(row, set()).add(pod.uid)
@@ -311,11 +311,11 @@ class UnitLedger:
         for share in shares:
             self._version += 1
             if share.is_counted:
-                self._counts.setdefault(share.place, Count()).add(share, sign)
-                if not self._counts[share.place].pods:
-                    del self._counts[share.place]
+                self._counts.setdefault(share.unit_group, Count()).add(share, sign)
+                if not self._counts[share.unit_group].pods:
+                    del self._counts[share.unit_group]
             if share.is_terminating:
-                unit = share.place.policy, share.place.unit
+                unit = share.unit_group.policy, share.unit_group.unit
                 self._terminating[unit] = self._terminating.get(unit, 0) + sign
                 if not self._terminating[unit]:
                     del self._terminating[unit]
@@ -326,7 +326,7 @@ class UnitLedger:
         self._uncounted.extend(self._held if self._hold is None else [pod.uid for pod in self._hold.pods()])
 
     def _count(self, uid: str) -> None:
-        """Counts one pod by the policies of now, if it is still on a node."""
+        """Counts one pod by the current policies, if it is still on a node."""
         held = self._held.get(uid)
         if self._hold is None:
             assert held is not None, "a copy counts what it holds"
@@ -340,14 +340,14 @@ class UnitLedger:
         if not self.table.selecting(pod):
             self.release(uid)
         else:
-            self._set(pod, row, self._shares(pod, row), held.answer if held is not None else NOTHING)
+            self._set(pod, row, self._shares(pod, row), held.annotations if held is not None else NOTHING)
 
 
-def _bound(pod: Pod, answer: Mapping[str, str]) -> Pod:
+def _bound(pod: Pod, written: Mapping[str, str]) -> Pod:
     """Returns the pod as the cache will have it: with the unit of its binding, not with one that other clients wrote."""
     annotations = {key: text for key, text in pod.annotations.items() if key != UNIT}
-    if UNIT in answer:
-        annotations[UNIT] = answer[UNIT]
+    if UNIT in written:
+        annotations[UNIT] = written[UNIT]
     return replace(pod, annotations=annotations)
 
 
@@ -360,4 +360,4 @@ def _share(policy: Policy, unit: Unit, pod: Pod) -> Share:
     is_previous = policy.ignores_previous and pod.created_s < policy.created_s
     is_counted = not is_previous and (policy.counts_terminating or not pod.is_deleting)
     amounts = tuple((resource, pod.requests.get(resource, 0)) for resource in unit.max_resources)
-    return Share(Place(policy.key, unit.index, policy.group_of(pod)), is_counted, pod.is_deleting, amounts)
+    return Share(UnitGroup(policy.key, unit.index, policy.group_of(pod)), is_counted, pod.is_deleting, amounts)

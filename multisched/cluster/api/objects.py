@@ -118,8 +118,8 @@ class Objects:
             metadata["name"] = prefix[: 63 - 5] + self.minting.suffix()
         metadata["uid"] = self.minting.uid()
         metadata["creationTimestamp"] = self.minting.now()
-        for gone in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"):
-            metadata.pop(gone, None)
+        for dropped in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"):
+            metadata.pop(dropped, None)
         if resource.has_generation:
             metadata["generation"] = 1
         return metadata

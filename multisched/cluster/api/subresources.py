@@ -30,9 +30,9 @@ def set_condition(status: Document, condition: Document, now: str) -> None:
         if entry.get("type") == condition["type"]:
             if entry.get("status") != condition["status"]:
                 entry["lastTransitionTime"] = now
-            for gone in ("reason", "message"):
-                if gone not in condition:
-                    entry.pop(gone, None)
+            for field in ("reason", "message"):
+                if field not in condition:
+                    entry.pop(field, None)
             entry.update(condition)
             return
     full: Document = {

@@ -309,8 +309,10 @@ class Verbs:
         options = self._options(call)
         resource, name = call.resource, call.target.name
         stored = self.objects.stored(resource, call.namespace, name)
-        raw, is_gone = self.objects.delete(resource, call.namespace, name, options, is_dry_run=call.target.is_dry_run)
-        if not is_gone or resource.storage_key in RETURNS_DELETED:
+        raw, is_removed = self.objects.delete(
+            resource, call.namespace, name, options, is_dry_run=call.target.is_dry_run
+        )
+        if not is_removed or resource.storage_key in RETURNS_DELETED:
             return answered(200, self._form(call).one(raw), call.warnings)
         details = {"name": name, "group": resource.group, "kind": resource.plural, "uid": stored.uid}
         status = {
@@ -329,7 +331,7 @@ class Verbs:
         deleted = []
         for key, _stored in chosen_items(collection, selection(resource, call.target)):
             namespace, _, name = key.rpartition("/")
-            raw, _is_gone = self.objects.delete(resource, namespace, name, options, is_dry_run=call.target.is_dry_run)
+            raw, _ = self.objects.delete(resource, namespace, name, options, is_dry_run=call.target.is_dry_run)
             deleted.append(raw)
         return answered(200, self._form(call).many(deleted, self.objects.store.version, "", None))
 

@@ -196,7 +196,7 @@ class ControlledPods:
         self._events = events
         self._written: dict[str, int] = {}
         self._going: set[str] = set()
-        cache.listen(self._forget_gone)
+        cache.listen(self._forget_deleted)
 
     def is_current(self, owner_uid: str) -> bool:
         """Reports whether the cache contains all writes for this owner."""
@@ -319,7 +319,7 @@ class ControlledPods:
             seen = self._cache.version
             self._written = {uid: written for uid, written in self._written.items() if written > seen}
 
-    def _forget_gone(self, old: Document | None, new: Document | None) -> None:
+    def _forget_deleted(self, old: Document | None, new: Document | None) -> None:
         if old is not None and new is None:
             self._going.discard(old["metadata"]["uid"])
 

@@ -154,9 +154,9 @@ class KindView:
         self._put(read_owned(self._resource, item))
 
     def remove(self, item: msgspec.Raw) -> None:
-        gone = read_owned(self._resource, item)
-        self._uids.pop(_key(gone), None)
-        self._graph.remove(gone.uid)
+        deleted = read_owned(self._resource, item)
+        self._uids.pop(_key(deleted), None)
+        self._graph.remove(deleted.uid)
 
     def __len__(self) -> int:
         return len(self._uids)

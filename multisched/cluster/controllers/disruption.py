@@ -131,11 +131,11 @@ class DisruptionController:
             "observedGeneration": generation,
             "conditions": set_condition(before, {**condition, "observedGeneration": generation}, now),
         }
-        gone = {name: None for name in before.get("disruptedPods") or () if name not in disrupted}
-        if not gone and all(before.get(name) == value for name, value in status.items()):
+        ended = {name: None for name in before.get("disruptedPods") or () if name not in disrupted}
+        if not ended and all(before.get(name) == value for name, value in status.items()):
             return
-        if gone:
-            status["disruptedPods"] = gone
+        if ended:
+            status["disruptedPods"] = ended
         versions = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
         answer = await self._context.client.patch(
             DISRUPTION_BUDGETS,

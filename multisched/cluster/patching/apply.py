@@ -357,13 +357,13 @@ def track(resource: Resource, old: Document, new: Document, manager: str, now: s
     changed = {
         path for path, value in after.items() if path not in before or (value is not _ITEM and before[path] != value)
     }
-    gone = set(before) - set(after)
-    if not changed and not gone:
+    removed = set(before) - set(after)
+    if not changed and not removed:
         return
     for entry in entries:
         owned = paths_of(entry["fieldsV1"])
-        if owned & (changed | gone):
-            entry["fieldsV1"] = fields_v1(owned - gone - {path for path in changed if after[path] is not _ITEM})
+        if owned & (changed | removed):
+            entry["fieldsV1"] = fields_v1(owned - removed - {path for path in changed if after[path] is not _ITEM})
     mine = next((entry for entry in entries if _is(entry, manager, "Update", subresource)), None)
     owned = changed | (paths_of(mine["fieldsV1"]) if mine else set())
     kept = [entry for entry in entries if entry is not mine and entry["fieldsV1"]]

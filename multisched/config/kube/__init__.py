@@ -1,1 +1,1 @@
-"""Converts a KubeSchedulerConfiguration, and reports settings that cannot be carried over."""
+"""Converts a KubeSchedulerConfiguration, and reports settings that cannot be converted."""

@@ -1,8 +1,8 @@
-"""Conversion of a KubeSchedulerConfiguration: each profile becomes a domain over all nodes with the same decisions.
+"""Conversion of a KubeSchedulerConfiguration: each profile becomes a domain that uses all nodes and makes the same decisions.
 
-`convert` reads a file's text and returns the configuration with findings about settings that were lost or changed. It raises
-ConfigError, with every problem and its line, for a file that kube-scheduler would reject. `profile_of` returns the plugins
-of one profile. Has no side effects. Called by `cli.convert` and by the conformance tests.
+`convert` returns the configuration for the text of a file, and findings about settings that were lost or changed. For a file that
+kube-scheduler would reject, it raises ConfigError with every problem and its line. `profile_of` returns the plugins of one profile.
+The module has no side effects. It is called by `cli.convert` and by the conformance tests.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ NOT_HERE: Final = {
     "TopologyPlacementGenerator": "its feature gate is off in 1.36",
     "PodGroupPodsCount": "its feature gate is off in 1.36",
 }
-"""Upstream plugins without an equivalent here -> the reason or consequence."""
+"""Upstream plugin without an equivalent in multisched -> the reason, or the consequence."""
 
 STILL_SERVED: Final = (
-    f"kube-scheduler must stop serving {DEFAULT_SCHEDULER} before multisched runs with this file:"
-    " otherwise both schedule the same pods without knowing of each other's decisions"
+    f"kube-scheduler must stop serving {DEFAULT_SCHEDULER} before multisched runs with this file;"
+    " otherwise both schedule the same pods independently and may overcommit nodes"
 )
 
 _SCHEDULER_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
@@ -70,9 +70,9 @@ class Conversion:
     """The result of a conversion."""
 
     data: Mapping[str, Any]
-    """The MultischedConfiguration as plain data, ready for YAML or JSON."""
+    """The MultischedConfiguration as plain data, to be written as YAML or JSON."""
     configuration: Configuration
-    """The same, parsed and completed."""
+    """The same configuration, parsed and with defaults."""
     findings: Findings = field(repr=False)
 
 
@@ -82,10 +82,10 @@ def convert(text: str, file: str) -> Conversion:
 
 
 def profile_of(document: Mapping[str, Any] | None = None, scheduler_name: str | None = None) -> Profile:
-    """Returns the plugins of the profile with this schedulerName (default: the first), as the converted domain runs them.
+    """Returns the plugins that the domain converted from a profile runs.
 
-    `document`: a KubeSchedulerConfiguration as plain data; None: kube-scheduler's defaults. Raises ConfigError, and KeyError
-    for a schedulerName that no profile has.
+    `document`: a KubeSchedulerConfiguration as plain data; None: kube-scheduler's defaults. `scheduler_name`: selects the profile; None:
+    the first one. Raises ConfigError, and KeyError if no profile has the schedulerName.
     """
     data = {"apiVersion": KUBE_API_VERSION, "kind": "KubeSchedulerConfiguration"} if document is None else document
     converted = _convert(Document("configuration", data))
@@ -109,7 +109,7 @@ def _convert(document: Document) -> Conversion:
 
 
 def _without_nulls(data: Any) -> Any:
-    """Returns the data without null fields, which count as missing, as in upstream's decoder."""
+    """Returns the data without null fields. As in upstream's decoder, a null field counts as missing."""
     if isinstance(data, dict):
         return {key: _without_nulls(value) for key, value in data.items() if value is not None}
     return [_without_nulls(item) for item in data] if isinstance(data, list) else data
@@ -129,7 +129,7 @@ class _Converter:
         if len(profiles) > DOMAINS_MAX:
             self._document.add(("profiles",), f"has {len(profiles)} profiles; at most {DOMAINS_MAX} become domains")
             return {}
-        self._report_nodes_looked_at()
+        self._report_percentage_of_nodes()
         extenders = list(self._extenders())
         scheduler_names = list(self._scheduler_names(profiles))
         domains: list[dict[str, Any]] = []
@@ -175,7 +175,7 @@ class _Converter:
             yield name
 
     def _domain_name(self, scheduler_name: str) -> str:
-        """Returns a unique label value derived from the schedulerName. Avoids names of built-in domains, which imply their rules."""
+        """Returns a unique domain name derived from the schedulerName. Avoids names of built-in domains, which have rules of their own."""
         name = re.sub(r"[^a-z0-9]+", "-", scheduler_name.lower()).strip("-")[:NAME_CHARS_MAX].rstrip("-") or "domain"
         if name in BUILT_IN_DOMAINS:
             name = f"{name}-profile"
@@ -189,7 +189,7 @@ class _Converter:
 
     def _profile(self, at: Path, profile: KubeProfile) -> dict[str, Any]:
         args = self._args(at, profile)
-        points_here = _points_here(args)
+        points_here = _points_in_multisched(args)
         try:
             refuse_repeated(profile.plugins)
             plugins = replace_plugins(at, profile.plugins, self._findings)
@@ -202,7 +202,7 @@ class _Converter:
         for name, point in placed.added_points:
             text = f"{name} runs at {point} and not at {NEEDS[point][0]}, which makes every pod fail in kube-scheduler"
             self._findings.warn((*at, "plugins", point), f"{text}; here it runs at both")
-        placed = self._completed(at, plugins, placed, points_here)
+        placed = self._with_required_plugins(at, plugins, placed, points_here)
         enabled = [self._entry(at, name, placed, args) for name in placed.order]
         points = {point: list(names) for point, names in placed.points.items()}
         return {
@@ -222,8 +222,10 @@ class _Converter:
             entry["args"] = args[name]
         return entry
 
-    def _completed(self, at: Path, plugins: KubePlugins, placed: PlacedPlugins, points_here: PointsOf) -> PlacedPlugins:
-        """Adds upstream's QueueSort or Bind plugin to a profile whose own one is unknown here."""
+    def _with_required_plugins(
+        self, at: Path, plugins: KubePlugins, placed: PlacedPlugins, points_here: PointsOf
+    ) -> PlacedPlugins:
+        """Adds upstream's QueueSort or Bind plugin to a profile whose QueueSort or Bind plugin is unknown to multisched."""
         order, points = placed.order, dict(placed.points)
         for point, fallback in (("queueSort", QUEUE_SORT), ("bind", BINDER)):
             runs = points.get(point, tuple(n for n in order if point in points_here(n)))
@@ -243,7 +245,7 @@ class _Converter:
         return PlacedPlugins(order, placed.weights, points)
 
     def _report_missing(self, at: Path, profile: KubeProfile, points_here: PointsOf) -> None:
-        """Reports plugins that the file or upstream's defaults enable and that are not available here."""
+        """Reports plugins that are enabled, in the file or by default, but are not available in multisched."""
         own = named(profile.plugins)
         for name, point in own.items():
             if _is_known(name) or name in REPLACED:
@@ -297,12 +299,12 @@ class _Converter:
             elif args:
                 known = "takes no arguments" if _is_known(one.name) else "is not known here"
                 self._findings.warn((*path, "args"), f"{one.name} {known}; its arguments are left out")
-        if any(self._ignored()):
+        if any(self._ignored_resources()):
             # Upstream replaces the file's ignoredResources by the resources that extenders manage (scheduler.go, buildExtenders).
             self._report_ignored(at, profile)
             found["NodeResourcesFit"] = {
                 **found.get("NodeResourcesFit", {}),
-                "ignoredResources": list(self._ignored()),
+                "ignoredResources": list(self._ignored_resources()),
             }
         return found
 
@@ -324,18 +326,18 @@ class _Converter:
                 if found != sets[0]:
                     self._document.add(("profiles", index, "plugins", "queueSort"), "must be the same in all profiles")
 
-    # -- the rest --------------------------------------------------------------------------------------------------
+    # -- extenders and percentageOfNodesToScore --------------------------------------------------------------------
 
     def _extenders(self) -> Iterator[dict[str, Any]]:
         for index, extender in enumerate(self._kube.extenders):
             yield extender_of(("extenders", index), extender, self._document, self._findings)
 
-    def _ignored(self) -> Iterator[str]:
+    def _ignored_resources(self) -> Iterator[str]:
         for extender in self._kube.extenders:
             yield from (r.name for r in extender.managed_resources if r.ignored_by_scheduler)
 
-    def _report_nodes_looked_at(self) -> None:
-        """Reports percentages below 100: upstream then chooses among fewer nodes than multisched."""
+    def _report_percentage_of_nodes(self) -> None:
+        """Reports percentages below 100, with which upstream chooses among fewer nodes than multisched."""
         text = "all nodes are evaluated, as with 100"
         whole = self._kube.percentage_of_nodes_to_score
         own = [profile.percentage_of_nodes_to_score for profile in self._kube.profiles]
@@ -352,7 +354,7 @@ class _Converter:
 
 
 def _check_all_args(document: Document) -> None:
-    """Checks the arguments in a file with other problems, so that all problems are reported at once."""
+    """Checks the arguments in a file that has other problems, so that all problems are reported together."""
     for profile in items_at(document.data, ("profiles",)):
         for path in items_at(document.data, (*profile, "pluginConfig")):
             plugin, args = part_at(document.data, (*path, "name")), part_at(document.data, (*path, "args"))
@@ -361,27 +363,30 @@ def _check_all_args(document: Document) -> None:
 
 
 def _check_args(document: Document, path: Path, plugin: str, args: Mapping[str, Any]) -> bool:
-    """Adds the problems of an entry of pluginConfig. Reports whether it is valid."""
+    """Checks an entry of pluginConfig, and adds its problems to the document. Returns whether it is valid."""
     if plugin not in ARGS_READERS or plugin in REPLACED:
         return True
-    is_good = True
+    is_valid = True
     for key, expected in (("apiVersion", KUBE_API_VERSION), ("kind", f"{plugin}Args")):
         if args.get(key, expected) != expected:
             document.add((*path, "args", key), f"{args[key]!r} does not match the plugin; write {expected}")
-            is_good = False
+            is_valid = False
     fields = {key: value for key, value in args.items() if key not in ("apiVersion", "kind")}
-    return check_args(document, (*path, "args"), plugin, fields, plugin_registry()) and is_good
+    return check_args(document, (*path, "args"), plugin, fields, plugin_registry()) and is_valid
 
 
 def _nodes_of(before: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the selection of all nodes: home nodes of the first domain, borrowed from it by the others."""
+    """Returns settings that give the domain all nodes: the first domain owns them, and further domains borrow them from it."""
     if not before:
         return {"nodes": {"rule": "rest"}}
     return {"nodes": {"rule": "labelled"}, "loans": [{"from": before[0]["name"]}]}
 
 
-def _points_here(args: Mapping[str, Mapping[str, Any]]) -> PointsOf:
-    """Returns a function plugin -> the extension points that it implements here with these arguments, named as in a file."""
+def _points_in_multisched(args: Mapping[str, Mapping[str, Any]]) -> PointsOf:
+    """Returns a function from a plugin to the extension points that it implements in multisched, named as in the file.
+
+    `args`: plugin -> its arguments, on which the extension points may depend.
+    """
 
     @cache
     def points(plugin: str) -> frozenset[str]:

@@ -32,7 +32,7 @@ class Replacement(msgspec.Struct, frozen=True):
     note: str
     """The differences."""
     args: Mapping[str, str]
-    """Argument of the replaced plugin -> why it is not carried over."""
+    """Argument of the replaced plugin -> why it is not converted."""
 
 
 _GANG_TIMEOUT: Final = f"has no counterpart; the gang's own timeout applies, {TIMEOUT_S:g} s by default"
@@ -80,10 +80,10 @@ REPLACED: Final[Mapping[str, Replacement]] = {
 
 
 def args_lost(name: str, args: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yields each argument of a replaced plugin that is not carried over, with the reason."""
+    """Yields each argument of a replaced plugin that is not converted, with the reason."""
     known = REPLACED[name].args
     for argument in args:
-        yield argument, known.get(argument, "is not carried over")
+        yield argument, known.get(argument, "is not converted")
 
 
 def replace_plugins(at: Path, plugins: KubePlugins, findings: Findings) -> KubePlugins:

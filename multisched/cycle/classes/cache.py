@@ -19,9 +19,10 @@ from msgspec.structs import replace
 from multisched.cycle.classes.cache_keys import CacheKeys
 from multisched.cycle.classes.changes import Changes, positions
 from multisched.cycle.classes.columns import NO_TOTALS
-from multisched.cycle.classes.equivalence_class import ClassIdentity, EquivalenceClass
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.classes.filters import ClassFilters, check_failure
 from multisched.cycle.classes.pre_filters import ClassPreFilters
+from multisched.cycle.classes.score_snapshot import ClassSnapshots
 from multisched.cycle.classes.scores import ClassScores, is_for_one_attempt
 from multisched.cycle.classes.shared_results import SharedAnswers
 from multisched.cycle.classes.signatures import Signatures
@@ -76,7 +77,7 @@ class ClassCache:
         self.hits = 0
         self.misses = 0
 
-    def count_on(self, before: ClassCache) -> None:
+    def continue_counters(self, before: ClassCache) -> None:
         """Continues the counters of the previous profile's cache."""
         self.hits, self.misses = before.hits, before.misses
         for name, count in before.unsigned.items():
@@ -131,6 +132,16 @@ class ClassCache:
         Used for a pod with a nominated node, since no other row matters. `is_sole`: returns None also if PreFilter leaves other
         rows in addition. Raises PluginFailure.
         """
+        pod_class = self.unfiltered(pod, attempt, row, is_sole=is_sole)
+        if pod_class is None:
+            return None
+        self._filters.ask(pod_class)
+        check_failure(pod_class, self._table)
+        pod_class.total = np.zeros(1, np.int16)
+        return pod_class
+
+    def unfiltered(self, pod: Pod, attempt: int, row: int, *, is_sole: bool = False) -> EquivalenceClass | None:
+        """As `alone`, before the filters run: for a caller that filters the row as it would be after a change."""
         pod_class = EquivalenceClass(pod, self._view(CycleState(), attempt))
         self._pre_filter(pod_class)
         only, left = frozenset({self._table.node(row).name}), pod_class.narrowed
@@ -138,9 +149,6 @@ class ClassCache:
             return None
         pod_class.narrowed = only
         pod_class.rows = np.array([row], np.intp)
-        self._filters.ask(pod_class)
-        check_failure(pod_class, self._table)
-        pod_class.total = np.zeros(1, np.int16)
         return pod_class
 
     def reduced(self, pod_class: EquivalenceClass, feasible: Bools) -> EquivalenceClass:
@@ -151,7 +159,7 @@ class ClassCache:
         fewer.scores, fewer.moving_scores = [], []
         fewer.total = NO_TOTALS
         fewer.is_scored = False
-        fewer.identity = ClassIdentity()
+        fewer.snapshots = ClassSnapshots()
         return fewer
 
     def dependency_versions(self, pod_class: EquivalenceClass, pod: Pod) -> Hashable:

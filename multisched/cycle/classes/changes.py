@@ -49,12 +49,12 @@ class Changes:
         depends_on = column.depends_on
         if depends_on is _ROW:
             return self.rows
+        if depends_on is _NODE:
+            return self.nodes
         if depends_on.reads_cache_key:
             if column.plugin.name in (self.moved_scores if isinstance(column, ScoreColumn) else self.moved_filters):
                 return None
             return self.rows if depends_on is Dependency.ROW_AND_CACHE_KEY else NO_ROWS
-        if depends_on is _NODE:
-            return self.nodes
         if depends_on is Dependency.ATTEMPT or self.is_everywhere:
             return None
         return self.rows if depends_on is Dependency.CLUSTER else NO_ROWS

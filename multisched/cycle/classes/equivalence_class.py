@@ -11,17 +11,12 @@ from collections.abc import Hashable, Mapping
 import numpy as np
 
 from multisched.cycle.classes.columns import NO_BOOLS, NO_CODES, NO_TOTALS, FilterColumn, ScoreColumn, Totals
+from multisched.cycle.classes.score_snapshot import ClassSnapshots
 from multisched.framework.node_view import NO_ROWS, Bools, Codes, Rows
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.status import Code, Status
 from multisched.framework.traits import traits_of
 from multisched.model.objects import Pod
-
-
-class ClassIdentity:
-    """Identifies a class until it is rebuilt. Weak key for data that other modules keep about a class; ends with the class."""
-
-    __slots__ = ("__weakref__",)
 
 
 class EquivalenceClass:
@@ -33,8 +28,8 @@ class EquivalenceClass:
         self.view = view
         self.signature: Hashable | None = None
         """Equal for all pods of the class; None for a pod in a class of its own."""
-        self.identity = ClassIdentity()
-        """Replaced whenever rows and columns are rebuilt; copies for one attempt share it."""
+        self.snapshots = ClassSnapshots()
+        """Replaced whenever rows and columns are rebuilt; copies for one attempt share it. `AttemptRecords` writes its attributes."""
         self.domain_size = 0
         """Number of rows of the domain, including those that PreFilter left out."""
         self.rows: Rows = NO_ROWS

@@ -79,7 +79,7 @@ class ClassFilters:
         if changes.is_everywhere:
             _note_dependencies(pod_class)
         must_join, far = False, NO_ROWS
-        refused = pod_class.fixed_refused.take(changes.rows)
+        refused = pod_class.fixed_refused[changes.rows]
         for column in pod_class.filters if changes.is_everywhere else pod_class.moving_filters:
             at = changes.concerning(column)
             if at is None:
@@ -88,10 +88,10 @@ class ClassFilters:
                 moved = _left_out(moved, changes.rows)
                 if len(moved):
                     far = np.union1d(far, moved) if len(far) else moved
-                refused |= column.codes.take(changes.rows)
+                refused |= column.codes[changes.rows]
             elif not len(at):
                 if column.depends_on.reads_cache_key:
-                    refused |= column.codes.take(changes.rows)
+                    refused |= column.codes[changes.rows]
             else:
                 codes = self._runner.filter(
                     column.plugin, pod_class.view, pod_class.pod, changes.table_rows(pod_class, at)
@@ -107,7 +107,7 @@ class ClassFilters:
             changes.is_far = before.tobytes() != pod_class.feasible.tobytes()
             return changes.is_far
         passing = refused == PASSES
-        has_moved = passing.tobytes() != before.take(changes.rows).tobytes()
+        has_moved = passing.tobytes() != before[changes.rows].tobytes()
         if has_moved:
             before[changes.rows] = passing
         changes.is_far = bool(len(far)) and _join_at(pod_class, far)

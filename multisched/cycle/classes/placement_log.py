@@ -57,7 +57,7 @@ class PlacementLog:
             self._old, self._young = self._young, []
         return self._young
 
-    def take_back(self, count: int) -> None:
+    def remove_latest(self, count: int) -> None:
         """Removes the latest placements."""
         from_young = min(count * WIDTH, len(self._young))
         del self._young[len(self._young) - from_young :]

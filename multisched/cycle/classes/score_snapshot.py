@@ -163,3 +163,19 @@ class ScoreSnapshot:
         self.total = self.total[:0].copy()
         self.filters = ()
         self.scores = ()
+
+
+class ClassSnapshots:
+    """The snapshots that attempts of one class share until it is rebuilt. Owned by `AttemptRecords`; ends with the class."""
+
+    __slots__ = ("fixed_changes", "left", "placed", "refused")
+
+    def __init__(self) -> None:
+        self.placed: ScoreSnapshot | None = None
+        """The snapshot for the pods placed since it was taken."""
+        self.left = 0
+        """Placed pods until the next snapshot."""
+        self.fixed_changes = 0
+        """`EquivalenceClass.fixed_changes` when the snapshot was taken. Once it differs, the snapshot's fixed scores are outdated."""
+        self.refused: ScoreSnapshot | None = None
+        """The snapshot for refused pods."""

@@ -203,7 +203,7 @@ class ClassScores:
             return  # what is left does not change with the pods on a row
         skipped = self._pre_score(pod_class, self._pre_scores_due(pod_class, changes, feasible_moved=feasible_moved))
         must_join = must_mask = False
-        total = pod_class.fixed_total.take(changes.rows)
+        total = pod_class.fixed_total[changes.rows]
         for column in pod_class.scores if changes.is_everywhere or feasible_moved else pod_class.moving_scores:
             at = changes.concerning(column)
             if column.depends_on.reads_cache_key:
@@ -213,7 +213,7 @@ class ClassScores:
                     self._replace_in_sum(pod_class, column, before)
                     must_mask = True
                 if not column.is_skipped:
-                    total += self._weighed(column.final.take(changes.rows), column.weight)
+                    total += self._weighed(column.final[changes.rows], column.weight)
             elif at is None:
                 self._score_all(pod_class, column, is_skipped=column.plugin.name in skipped)
                 must_join = True
@@ -235,7 +235,7 @@ class ClassScores:
                 moved = self._normalize(pod_class, column, at)
                 if column.depends_on.reads_pods:
                     must_join |= moved
-                    total += self._weighed(column.final.take(changes.rows), column.weight)
+                    total += self._weighed(column.final[changes.rows], column.weight)
                 else:
                     must_join |= moved or bool(len(at))
         if must_join:
@@ -245,7 +245,7 @@ class ClassScores:
         if must_mask or changes.is_far:
             pod_class.total = _where(pod_class.feasible, pod_class.sum)
         elif len(changes.rows):
-            feasible = pod_class.feasible.take(changes.rows)
+            feasible = pod_class.feasible[changes.rows]
             pod_class.total[changes.rows] = total if all_true(feasible) else _where(feasible, total)
 
     def _renew_by_cache_key(

@@ -1,9 +1,9 @@
-"""Dry runs: one attempt's filters, run again on rows from which pods are taken away (`framework.preemption.DryRun`).
+"""Dry runs: the filters of one attempt, run again on rows without their possible victims (`framework.preemption.DryRun`).
 
-If filters depend only on the possible victims' resources, a few vector operations test thousands of rows at once. The
-results are kept for the next pod of the class (`preemption/victim_cache.py`). If another filter depends on one of those
-pods, its rows are tested one by one, on overlays with AddPod and RemovePod. Every row is tested with the pods nominated
-there and without them, as upstream. Nothing is written.
+A possible victim is a pod that the rule calls displaceable. If the filters depend only on the resources of possible victims, a few
+vector operations test thousands of rows at once, and the results are cached for the next pod of the class
+(`preemption/victim_cache.py`). Rows on which another filter depends on a possible victim are tested one by one, on overlays with AddPod
+and RemovePod. As upstream, every row is tested with and without the pods nominated there. A dry run changes only caches.
 Source: kube-scheduler 1.36, plugins/defaultpreemption, SelectVictimsOnNode.
 """
 
@@ -25,7 +25,7 @@ from multisched.cycle.preemption.gang_columns import SparingGangs
 from multisched.cycle.preemption.label_set_matches import LabelSetMatches
 from multisched.cycle.preemption.row_trial import RerunPlugins, RowTrial, refusal_of
 from multisched.cycle.preemption.victim_cache import Displacement, VictimCache, first_refusals, has_any, victims_on
-from multisched.framework.node_view import Bools, Codes, Int32, Rows
+from multisched.framework.node_view import NO_ROWS, Bools, Codes, Int32, Rows
 from multisched.framework.points import FilterPlugin, Plugin
 from multisched.framework.preemption import Candidates, Costs, DisplacementRule, Fitting
 from multisched.framework.runner import PluginFailure
@@ -36,42 +36,49 @@ from multisched.state.node_table import NodeTable
 from multisched.state.pods_by_priority import PodColumns, PodsByPriority
 
 PRE_FILTER_ROWS_MAX: Final = 512
-"""Rows on which a PreFilter that reads pods runs again: each costs about a millisecond."""
+"""Maximum number of rows for which a PreFilter that reads pods runs again, which takes about a millisecond per row."""
 
 
 class _Tally(msgspec.Struct):
-    """The combined results of the parts of one dry run."""
+    """The results of one dry run, added up over blocks of rows."""
 
     rows: list[Rows] = msgspec.field(default_factory=list)
+    """Rows on which the pod fits if the victims there are evicted."""
     costs: list[Costs] = msgspec.field(default_factory=list)
+    """Costs of the victims on these rows."""
     refusals: Counter[Status] = msgspec.field(default_factory=Counter)
+    """Reason -> number of rows on which the pod does not fit even without all possible victims."""
     undisplaceable: int = 0
+    """Number of rows without possible victims."""
     needless: list[str] = msgspec.field(default_factory=list)
+    """Names of nodes on which the pod fits without any victim."""
     victims: dict[int, tuple[Pod, ...]] = msgspec.field(default_factory=dict)
-    """Row -> its victims, if they are not in the victim cache."""
+    """Row -> its victims, for rows whose victims are not in the victim cache."""
 
 
 class AttemptDryRun:
     """`framework.preemption.DryRun` for one attempt."""
 
     def __init__(self, runs: DryRuns, failed: FailedAttempt, results: RowResults | None = None) -> None:
-        """`results`: of rows that the attempt tested before it paused. Then a search may raise PauseDue, and is repeated."""
+        """`results`: results for rows that the attempt tested before it paused. With them, a search may raise PauseDue; the caller
+        then repeats the search.
+        """
         self._runs = runs
         self._failed = failed
         self._results = RowResults() if results is None else results
         self._search = 0
-        self.node_count = failed.node_count
+        self.node_count, self.candidate_count = failed.node_count, failed.candidate_count
 
-    # -- plugins to run, computed lazily: most attempts have no row with pods that may be displaced -----------------
+    # -- plugins to run, computed lazily: most attempts have no row with possible victims ---------------------------
 
     @cached_property
     def _filters(self) -> list[FilterPlugin]:
         skipped = self._failed.skipped
-        return [p for p in self._runs.plugins.filter if p.name not in skipped and self._is_answered(p)]
+        return [p for p in self._runs.plugins.filter if p.name not in skipped and self._is_available(p)]
 
     @cached_property
     def _refusing(self) -> dict[str, Status]:
-        """Plugins whose PreFilter reads pods and refuses this one now, with the reason. Those that pass it now always will."""
+        """Plugin -> reason, for PreFilter plugins that read pods and refuse the pod now. Those that pass now also pass after evictions."""
         found: dict[str, Status] = {}
         for plugin in self._runs.pre_filters_of(self._failed.skipped):
             refusal = refusal_of(self._runs.runner, plugin, self._failed.view, self._failed.pod)
@@ -80,31 +87,31 @@ class AttemptDryRun:
         return found
 
     @cached_property
-    def _asked(self) -> RerunPlugins:
+    def _rerun_plugins(self) -> RerunPlugins:
         again = [p for p in self._runs.pre_filters_of(self._failed.skipped) if p.name in self._refusing]
         return RerunPlugins(again, self._filters)
 
     @cached_property
-    def _first_other(self) -> int:
-        """Index of the first plugin that must be evaluated row by row; those before it are evaluated on all rows at once."""
-        return next((i for i, p in enumerate(self._filters) if self._is_other(p)), len(self._filters))
+    def _first_by_row(self) -> int:
+        """Index of the first plugin that must be evaluated row by row. The plugins before it are evaluated on all rows at once."""
+        return next((i for i, p in enumerate(self._filters) if self._is_evaluated_by_row(p)), len(self._filters))
 
     @cached_property
     def _tail(self) -> list[FilterPlugin]:
-        return self._filters[self._first_other :]
+        return self._filters[self._first_by_row :]
 
     @cached_property
     def _displacement(self) -> Displacement:
-        filters = self._filters[: self._first_other]
-        return Displacement(self._blocks, filters, self._ask)
+        filters = self._filters[: self._first_by_row]
+        return Displacement(self._blocks, filters, self._run_filter)
 
     # -- DryRun ----------------------------------------------------------------------------------------------------
 
     def candidates(self) -> Rows:
-        return self._failed.candidates
+        return self._failed.candidates()
 
     def fitting(self) -> Fitting:
-        rows, runs, failed = self._failed.candidates, self._runs, self._failed
+        rows, runs, failed = self._failed.candidates(), self._runs, self._failed
         if not len(rows):
             return Fitting(rows, frozenset())
         refusal, statuses = first_refusals(
@@ -113,37 +120,35 @@ class AttemptDryRun:
             lambda plugin: runs.runner.recheck(plugin, failed.view, failed.pod, rows),
         )
         rows = rows[refusal < 0]
-        kept = [
-            row for node, ahead in runs.nominator.ahead_of(failed.pod) if (row := self._kept(node, ahead, rows)) >= 0
-        ]
-        return Fitting(np.setdiff1d(rows, kept).astype(np.intp), frozenset(status.plugin for status in statuses))
+        nominated = runs.nominator.ahead_of(failed.pod)
+        blocked = [row for node, ahead in nominated if (row := self._blocked_row(node, ahead, rows)) >= 0]
+        return Fitting(np.setdiff1d(rows, blocked).astype(np.intp), frozenset(status.plugin for status in statuses))
 
-    def _kept(self, node: str, ahead: Sequence[Pod], rows: Rows) -> int:
-        """Returns the node's row if it is in `rows` and takes the pod only without the nominated pods `ahead`; else -1."""
+    def _blocked_row(self, node: str, ahead: Sequence[Pod], rows: Rows) -> int:
+        """Returns the node's row if it is in `rows` and the pod does not fit there with the nominated pods `ahead` added; else -1."""
         row = self._runs.table.row_of(node)
-        is_one = row is not None and row in rows
-        return row if row is not None and is_one and not self._takes(row, ahead, ()) else -1
+        return -1 if row is None or row not in rows or self._fits_with(row, ahead, ()) else row
 
-    def fits_without(self, row: int, gone: Sequence[Pod]) -> bool:
+    def fits_without(self, row: int, removed: Sequence[Pod]) -> bool:
         ahead = self._runs.nominator.ahead_on(self._runs.table.node(row).name, self._failed.pod)
-        return (not ahead or self._takes(row, ahead, gone)) and self._takes(row, (), gone)
+        return (not ahead or self._fits_with(row, ahead, removed)) and self._fits_with(row, (), removed)
 
-    def _takes(self, row: int, ahead: Sequence[Pod], gone: Sequence[Pod]) -> bool:
+    def _fits_with(self, row: int, ahead: Sequence[Pod], removed: Sequence[Pod]) -> bool:
         failed = self._failed
-        return self._runs.nominated.fits_with_nominated(failed.view, failed.skipped, failed.pod, row, ahead, gone)
+        return self._runs.nominated.fits_with_nominated(failed.view, failed.skipped, failed.pod, row, ahead, removed)
 
     def displace(self, rule: DisplacementRule) -> Candidates:
         self._search = self._results.begin_search()
         while True:
             found = self._displace_sparing(rule)
-            # If some node has victims without a cost in the first criterion, no gang has to be evicted whole.
+            # No gang needs to be evicted whole if on some node the victims violate no disruption budget (costs[0]).
             if len(self._runs.cache.gangs) and not (len(found.rows) and not found.costs[0].all()):
-                found = self._gang_candidates().added_to(found, rule, self._failed.candidates)
+                found = self._gang_candidates().added_to(found, rule, self._failed.candidates())
             if not self._forget_old_best(found):
                 return found
 
     def _forget_old_best(self, found: Candidates) -> bool:
-        """Forgets how the best row was tested if that was before the latest pause. Returns whether a search has to test it again."""
+        """Forgets the results of the best row if they are from before the latest pause. Returns whether the search must be repeated."""
         if not len(found.rows) or not self._results.has_paused:
             return False
         row = int(found.rows[found.best()])
@@ -164,13 +169,13 @@ class AttemptDryRun:
         return self._displace(SparingGangs(rule, self._runs.gang_columns, gangs) if len(gangs) else rule)
 
     def rows_of_gangs(self, rule: DisplacementRule) -> Sequence[int]:
-        return self._gang_candidates().likely(rule, self._failed.candidates)
+        return self._gang_candidates().likely(rule, self._failed.candidates())
 
     def _gang_candidates(self) -> GangCandidates:
         return GangCandidates(
             self._runs,
             self._failed,
-            self._asked,
+            self._rerun_plugins,
             self._displacement,
             self._columns,
             self._results,
@@ -180,12 +185,12 @@ class AttemptDryRun:
 
     def _displace(self, rule: DisplacementRule) -> Candidates:
         tally, runs = _Tally(), self._runs
-        rows = self._with_lower(rule, tally)
+        rows = self._rows_that_may_have_victims(rule, tally)
         if not len(rows):
             return self._found(tally, None)
         cache = runs.victim_cache(_victim_cache_key(self._failed, rule, self._filters, runs.table))
         is_wide = runs.pods_by_priority.is_wide(rows)
-        if self._tail or self._asked.pre_filters:
+        if self._tail or self._rerun_plugins.pre_filters:
             alone = is_wide | self._sensitive_rows(cache, rows, rule)
             if self._refusing:
                 alone = _cheapest(runs.pods_by_priority, rows, alone)
@@ -198,7 +203,7 @@ class AttemptDryRun:
         narrow = rows[~alone] if alone.any() else rows
         if self._refusing:
             narrow = self._refused_by_pre_filter(narrow, rule, tally)
-        # A nomination of the pod itself does not count on its own node; this holds for no other pod of its class.
+        # The pod's own nomination is not counted on its nominated node. The result there is not valid for other pods of its class.
         own = runs.table.row_of(self._failed.pod.nominated_node)
         cache.forget(own)
         try:
@@ -212,24 +217,24 @@ class AttemptDryRun:
         return found
 
     def _refused_by_pre_filter(self, rows: Rows, rule: DisplacementRule, tally: _Tally) -> Rows:
-        """Counts the rows on which PreFilter does not run again: no victims would help, or enough other rows were tested.
+        """Adds these rows to the tally as refused by PreFilter, which does not run again for them. Returns an empty array.
 
-        Returns no rows.
+        Either no possible victim on them matters to PreFilter, or PRE_FILTER_ROWS_MAX other rows are tested.
         """
         status = next(iter(self._refusing.values()))
         for pods in self._blocks(rows):
-            has_lower = has_any(rule.displaceable(pods))
-            tally.undisplaceable += int(np.count_nonzero(~has_lower))
-            if has_lower.any():
-                tally.refusals[status] += int(np.count_nonzero(has_lower))
+            has_displaceable = has_any(rule.displaceable(pods))
+            tally.undisplaceable += int(np.count_nonzero(~has_displaceable))
+            if has_displaceable.any():
+                tally.refusals[status] += int(np.count_nonzero(has_displaceable))
         return rows[:0]
 
-    def _with_lower(self, rule: DisplacementRule, tally: _Tally) -> Rows:
-        """Returns the candidates with pods that may be displaced. Often there are none, and nothing else is computed."""
-        rows = self._failed.candidates
-        if not len(rows) or self._runs.table.priority_min >= rule.below:
-            tally.undisplaceable = len(rows)
-            return rows[:0]
+    def _rows_that_may_have_victims(self, rule: DisplacementRule, tally: _Tally) -> Rows:
+        """Returns the candidate rows with a pod of a priority below `rule.below`. Often there are none, and the dry run ends here."""
+        if not self.candidate_count or self._runs.table.priority_min >= rule.below:
+            tally.undisplaceable = self.candidate_count
+            return NO_ROWS
+        rows = self._failed.candidates()
         lowest = self._runs.pods_by_priority.lowest(rows, self._results.pause)
         if lowest.item(lowest.argmin()) >= rule.below:
             tally.undisplaceable = len(rows)
@@ -239,7 +244,7 @@ class AttemptDryRun:
         return rows[may_help]
 
     def _blocks(self, rows: Rows) -> list[PodColumns]:
-        """Returns the pods on these rows. May pause; reads of the amounts that filters compare do not."""
+        """Returns the pods on these rows, in blocks. Also fills the request columns that filters read later: filters cannot pause."""
         table = self._runs.table
         resources = [resource for resource in self._failed.pod.requests if table.has_column(resource)]
         return self._runs.pods_by_priority.blocks(rows, self._results.pause, resources)
@@ -250,7 +255,7 @@ class AttemptDryRun:
         failed, runs = self._failed, self._runs
         return runs.nominated.columns(failed.pod, runs.nominator.requests(failed.pod, runs.table))
 
-    def _ask(self, plugin: FilterPlugin, overlay: ColumnOverlay, rows: Rows) -> Codes:
+    def _run_filter(self, plugin: FilterPlugin, overlay: ColumnOverlay, rows: Rows) -> Codes:
         known = self._known(plugin, rows) if not plugin.depends_on.reads_pods else None
         if known is not None:
             return known
@@ -258,7 +263,7 @@ class AttemptDryRun:
         return self._runs.runner.recheck(plugin, view, self._failed.pod, rows)
 
     def _known(self, plugin: FilterPlugin, rows: Rows) -> Codes | None:
-        """Returns the codes that the attempt computed for these rows; None if it lacks some of them."""
+        """Returns the codes that the failed attempt computed for these rows; None if some are missing."""
         known = self._failed.known.get(plugin.name)
         if known is None:
             return None
@@ -267,21 +272,21 @@ class AttemptDryRun:
         are_known = (rows_known.take(at, mode="clip") == rows).all()
         return codes[at] if are_known else None
 
-    def _is_answered(self, plugin: FilterPlugin) -> bool:
+    def _is_available(self, plugin: FilterPlugin) -> bool:
         return plugin.name not in self._runs.plugins.remote_names or plugin.name in self._failed.view.responses
 
-    def _is_other(self, plugin: FilterPlugin) -> bool:
-        """Reports whether a plugin must be evaluated row by row: it reads pods of other rows, or more than their resources."""
+    def _is_evaluated_by_row(self, plugin: FilterPlugin) -> bool:
+        """Reports whether the plugin must be evaluated row by row: it is remote, or reads more of pods than their resources."""
         is_remote = plugin.name in self._runs.plugins.remote_names
         return is_remote or (plugin.depends_on.reads_pods and plugin.name not in self._runs.room)
 
     def _sensitive_rows(self, cache: VictimCache, rows: Rows, rule: DisplacementRule) -> Bools:
-        """Returns the rows on which a plugin of the tail, or a PreFilter, depends on a possible victim or a nominated pod."""
+        """Returns bool[rows]: whether a plugin of `_tail`, or a PreFilter, depends on a possible victim or a nominated pod there."""
         runs, failed = self._runs, self._failed
-        reading: list[Plugin] = [*self._asked.pre_filters, *(p for p in self._tail if p.depends_on.reads_pods)]
+        reading: list[Plugin] = [*self._rerun_plugins.pre_filters, *(p for p in self._tail if p.depends_on.reads_pods)]
         sensitivities = runs.nominated.sensitivities(reading, failed.view, failed.pod)
         if sensitivities is None:
-            return np.ones(len(rows), np.bool_)  # some plugin does not tell which pods matter to it
+            return np.ones(len(rows), np.bool_)  # some plugin does not declare which pods matter to it
         sensitive = np.isin(rows, list(runs.nominated.sensitive_rows(sensitivities, failed.pod)))
         for rows_that_matter in [
             sensitivity.rows_that_matter for sensitivity in sensitivities if sensitivity.rows_that_matter is not None
@@ -290,9 +295,9 @@ class AttemptDryRun:
         by_labels = [sensitivity for sensitivity in sensitivities if sensitivity.rows_that_matter is None]
         if not by_labels or sensitive.all():
             return sensitive
-        is_alone = failed.signature is None  # then the victim cache is not kept
+        is_uncached = failed.signature is None  # without a signature, the victim cache is not kept during pauses
         kept = self._results.kept
-        matches = kept.setdefault("label sets", LabelSetMatches()) if is_alone else cache.label_set_matches
+        matches = kept.setdefault("label sets", LabelSetMatches()) if is_uncached else cache.label_set_matches
         for pods in self._blocks(rows):
             matters = matches.of(by_labels, pods.label_sets, self._results.pause)
             if matters.any():
@@ -300,17 +305,18 @@ class AttemptDryRun:
                 sensitive[at] |= has_any(rule.displaceable(pods) & matters[pods.label_set])
         return sensitive
 
-    def _as_it_stands(self, plugin: FilterPlugin, rows: Rows) -> Codes:
-        """Returns the codes of a plugin of the tail for rows on which it depends on no pod: victims do not change them."""
+    def _codes_without_change(self, plugin: FilterPlugin, rows: Rows) -> Codes:
+        """Returns the codes of a plugin of `_tail` for rows on which it depends on no possible victim: evictions do not change them."""
         known, failed = self._known(plugin, rows), self._failed
         return known if known is not None else self._runs.runner.recheck(plugin, failed.view, failed.pod, rows)
 
     def _report(self, cache: VictimCache, rows: Rows, tally: _Tally) -> None:
-        has_lower: Bools = cache.has_lower[rows]
-        tally.undisplaceable += len(rows) - int(np.count_nonzero(has_lower))
+        """Adds the cached results of these rows to the tally."""
+        has_displaceable: Bools = cache.has_displaceable[rows]
+        tally.undisplaceable += len(rows) - int(np.count_nonzero(has_displaceable))
         tally.refusals += cache.report(rows)
-        fits = has_lower & (cache.refusal[rows] < 0)
-        refusal, statuses = first_refusals(self._tail, fits, lambda plugin: self._as_it_stands(plugin, rows))
+        fits = has_displaceable & (cache.refusal[rows] < 0)
+        refusal, statuses = first_refusals(self._tail, fits, lambda plugin: self._codes_without_change(plugin, rows))
         tally.refusals.update(statuses[number] for number in refusal[refusal >= 0].tolist())
         fits &= refusal < 0
         has_victims = cache.has_victims[rows]
@@ -322,55 +328,56 @@ class AttemptDryRun:
             tally.costs.append(cache.costs[:, chosen])
 
     def _displace_wide(self, pods: PodColumns, rule: DisplacementRule, tally: _Tally) -> None:
-        lower = rule.displaceable(pods)
-        first = rule.first(pods, lower)
-        refusal, statuses, victims = self._displacement.look(pods, lower, first, self._columns())
-        self._count(pods, rule, lower, first, (refusal, statuses, victims), tally)
+        """Tests a row with too many pods for the victim cache, and adds the result to the tally."""
+        displaceable = rule.displaceable(pods)
+        first = rule.first(pods, displaceable)
+        refusal, statuses, victims = self._displacement.find_victims(pods, displaceable, first, self._columns())
+        self._count(pods, rule, displaceable, first, (refusal, statuses, victims), tally)
 
     # -- row by row ------------------------------------------------------------------------------------------------
 
     def _displace_one_by_one(self, pods: PodColumns, rule: DisplacementRule, tally: _Tally) -> None:
-        lower = rule.displaceable(pods)
-        first = rule.first(pods, lower)
+        displaceable = rule.displaceable(pods)
+        first = rule.first(pods, displaceable)
         overlay = self._columns()
-        overlay.remove(pods, lower)
-        refusal, statuses = self._displacement.screen(pods.rows, has_any(lower), overlay)
-        victims = np.zeros_like(lower)
-        for i in np.flatnonzero((refusal < 0) & has_any(lower)).tolist():
-            row, test = int(pods.rows[i]), partial(self._tested, pods, i, lower[:, i], first[:, i])
+        overlay.remove(pods, displaceable)
+        refusal, statuses = self._displacement.screen(pods.rows, has_any(displaceable), overlay)
+        victims = np.zeros_like(displaceable)
+        for i in np.flatnonzero((refusal < 0) & has_any(displaceable)).tolist():
+            row, test = int(pods.rows[i]), partial(self._victims_on_row, pods, i, displaceable[:, i], first[:, i])
             tested = self._results.of(self._key(row), self._runs.version(self._failed.pod, row), test)
             if isinstance(tested, Status):
                 refusal[i] = len(statuses)
                 statuses.append(tested)
             else:
                 victims[tested, i] = True
-        self._count(pods, rule, lower, first, (refusal, statuses, victims), tally)
+        self._count(pods, rule, displaceable, first, (refusal, statuses, victims), tally)
 
-    def _tested(self, pods: PodColumns, i: int, lower: Bools, first: Bools) -> Status | list[int]:
-        """Returns which pods of the i-th row are victims, or why the pod does not fit without all that may be displaced."""
-        with RowTrial(self._runs, self._failed, self._asked, int(pods.rows[i])) as row:
-            status = row.without(victims_on(pods, i, lower))
+    def _victims_on_row(self, pods: PodColumns, i: int, displaceable: Bools, first: Bools) -> Status | list[int]:
+        """Returns the positions of the victims on the i-th row, or why the pod does not fit even without all possible victims."""
+        with RowTrial(self._runs, self._failed, self._rerun_plugins, int(pods.rows[i])) as row:
+            status = row.without(victims_on(pods, i, displaceable))
             if status is not None:
                 return status
-            turns = (lower & first, lower & ~first)
-            return [k for turn in turns for k in np.flatnonzero(turn).tolist() if not row.is_spared(pods.pod(k, i))]
+            turns = (displaceable & first, displaceable & ~first)
+            return [k for turn in turns for k in np.flatnonzero(turn).tolist() if not row.reprieve(pods.pod(k, i))]
 
     def _count(
         self,
         pods: PodColumns,
         rule: DisplacementRule,
-        lower: Bools,
+        displaceable: Bools,
         first: Bools,
-        answers: tuple[Int32, list[Status], Bools],
+        results: tuple[Int32, list[Status], Bools],
         tally: _Tally,
     ) -> None:
         """Adds the results of a block of rows to the tally."""
-        refusal, statuses, victims = answers
-        has_lower, has_victims = has_any(lower), has_any(victims)
-        tally.undisplaceable += int(np.count_nonzero(~has_lower))
-        for number in refusal[has_lower & (refusal >= 0)].tolist():
+        refusal, statuses, victims = results
+        has_displaceable, has_victims = has_any(displaceable), has_any(victims)
+        tally.undisplaceable += int(np.count_nonzero(~has_displaceable))
+        for number in refusal[has_displaceable & (refusal >= 0)].tolist():
             tally.refusals[statuses[number]] += 1
-        needless = pods.rows[has_lower & ~has_victims & (refusal < 0)]
+        needless = pods.rows[has_displaceable & ~has_victims & (refusal < 0)]
         tally.needless += [self._runs.table.node(row).name for row in needless.tolist()]
         at = np.flatnonzero(has_victims)
         if not len(at):
@@ -378,8 +385,8 @@ class AttemptDryRun:
         some = next(iter(self._runs.pods_by_priority.blocks(pods.rows[at])))
         k = len(some.priority)
         tally.rows.append(some.rows)
-        none_whole = np.zeros(len(at), np.int64)
-        tally.costs.append(rule.costs(some, victims[:k, at], first[:k, at], none_whole))
+        no_whole_gangs = np.zeros(len(at), np.int64)
+        tally.costs.append(rule.costs(some, victims[:k, at], first[:k, at], no_whole_gangs))
         for i in at.tolist():
             tally.victims[int(pods.rows[i])] = victims_on(pods, i, victims[:, i])
 
@@ -393,7 +400,7 @@ class AttemptDryRun:
             row = int(rows[i])
             victims = tally.victims.get(row)
             if victims is None:
-                assert cache is not None, "what no row trial has found is in the cache"
+                assert cache is not None, "victims that are not in the tally are in the cache"
                 order = self._runs.pods_by_priority.order(row)
                 victims = tuple(order[k] for k in cache.victims[: len(order), row].nonzero()[0].tolist())
             return {self._runs.table.node(row).name: victims}
@@ -402,7 +409,7 @@ class AttemptDryRun:
 
 
 def _cheapest(by_priority: PodsByPriority, rows: Rows, alone: Bools) -> Bools:
-    """Selects, of the rows on which PreFilter would run again, those whose pods have the lowest priorities."""
+    """Limits `alone`, the rows on which PreFilter runs again, to the PRE_FILTER_ROWS_MAX with the pods of the lowest priority."""
     at = np.flatnonzero(alone)
     cheapest = by_priority.lowest(rows[at]).argsort(kind="stable")[:PRE_FILTER_ROWS_MAX]
     found = np.zeros_like(alone)

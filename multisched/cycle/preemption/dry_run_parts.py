@@ -5,7 +5,7 @@ Owns the victim caches, which only dry runs write.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import msgspec
 
@@ -32,7 +32,9 @@ class FailedAttempt(msgspec.Struct, frozen=True):
     """The PostFilter plugin. Results of its rule are not valid for another plugin."""
     pod: Pod
     view: CycleView
-    candidates: Rows
+    candidate_count: int
+    candidates: Callable[[], Rows]
+    """Returns the rows on which evictions may help, `candidate_count` of them. Most attempts need only their number."""
     node_count: int
     skipped: frozenset[str]
     signature: Hashable | None

@@ -98,11 +98,12 @@ class GangCandidates:
         runs, found, costs = self._runs, list[Rows](), list[Float64]()
         may_help = runs.pods_by_priority.lowest(rows, self._results.pause) < rule.below
         for pods in self._blocks(rows[may_help]):
-            lower = rule.displaceable(pods)
-            beyond = runs.gang_columns.beyond_surplus(pods, lower)
-            first = rule.first(pods, lower)
-            refusal, _, victims = self._displacement.look(pods, lower, first, self._overlay())
-            victims = np.where(has_any(victims), victims, lower)  # no victims for resources: another plugin needs them
+            displaceable = rule.displaceable(pods)
+            beyond = runs.gang_columns.beyond_surplus(pods, displaceable)
+            first = rule.first(pods, displaceable)
+            refusal, _, victims = self._displacement.find_victims(pods, displaceable, first, self._overlay())
+            # Rows on which resources require no victims: another plugin requires them.
+            victims = np.where(has_any(victims), victims, displaceable)
             at = np.flatnonzero((refusal < 0) & has_any(beyond))
             if not len(at):
                 continue
@@ -123,8 +124,8 @@ class GangCandidates:
         units = self._units(rule, row)
         everybody = [one for unit in units for one in unit.members]
         pods = runs.pods_by_priority.column_of(one.pod for one in everybody)
-        lower = np.ones_like(pods.priority, np.bool_)
-        first = rule.first(pods, lower)
+        displaceable = np.ones_like(pods.priority, np.bool_)
+        first = rule.first(pods, displaceable)
         uids = [pod.uid for pod in pods.order(0)]
         violating = {uid for uid, is_first in zip(uids, first[:, 0].tolist(), strict=True) if is_first}
         with RowTrial(runs, self._failed, self._asked, row) as trial:
@@ -134,8 +135,8 @@ class GangCandidates:
             going = run_unpaused(needed(with_first(units, violating), trial))
         if going is None or not going.victims:
             return None
-        gone = {one.pod.uid for one in going.victims}
-        victims = np.array([[uid in gone] for uid in uids], np.bool_)
+        victim_uids = {one.pod.uid for one in going.victims}
+        victims = np.array([[uid in victim_uids] for uid in uids], np.bool_)
         costs = rule.costs(pods, victims, first, np.array([going.whole_gangs], np.int64))
         return _Candidate(row, by_node(going.victims, runs.table.node(row).name), costs[:, 0])
 

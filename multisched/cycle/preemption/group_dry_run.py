@@ -48,7 +48,7 @@ from multisched.state.trial import Trial, TrialPlacement
 SERVED_MAX: Final = 5_000
 """Members for which victims are searched one by one in one search, some milliseconds each."""
 RESTARTS_MAX: Final = 3
-"""Restarts of a search because the cluster changed during a pause, before it is given up for now."""
+"""Restarts of one search because the cluster changed during a pause. After that many, the search is left to the next attempt."""
 
 
 class GroupAttemptDryRun:
@@ -209,7 +209,9 @@ class GroupAttemptDryRun:
         pod_class = self._places.class_of(pod, attempt)
         usable = self._allowed(_usable(pod_class, rows), everywhere=False)
         view, skipped = pod_class.view, pod_class.skipped
-        failed = FailedAttempt(self._plugin, pod, view, usable, len(rows), skipped, pod_class.signature, {})
+        failed = FailedAttempt(
+            self._plugin, pod, view, len(usable), lambda: usable, len(rows), skipped, pod_class.signature, {}
+        )
         return AttemptDryRun(self._runs, failed)
 
     def _units(self, away: Sequence[PlacedPod]) -> list[Unit]:

@@ -173,11 +173,11 @@ class NominatedPodsFilter:
         pod: Pod,
         row: int,
         ahead: Sequence[Pod],
-        gone: Sequence[Pod] = (),
+        removed: Sequence[Pod] = (),
     ) -> bool:
-        """Reports whether the row takes the pod once pods in `gone` are removed and `ahead` are added. Raises PluginFailure."""
+        """Reports whether the row takes the pod once pods in `removed` are removed and `ahead` are added. Raises PluginFailure."""
         overlay = OverlayCycle(self._table, view.state, pod, self.extensions(skipped), self._runner, view.attempt)
-        for other in gone:
+        for other in removed:
             status = overlay.remove_pod(other, row)
             if not status.is_success:
                 raise PluginFailure(Status.error(*status.reasons).by(status.plugin))

@@ -5,13 +5,14 @@ Owns no mutable state. Source: kube-scheduler 1.36, framework/runtime, RunPostFi
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 import numpy as np
 
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
-from multisched.cycle.diagnosis import Diagnosis, Verdicts
+from multisched.cycle.diagnosis import Diagnosis
 from multisched.cycle.effort import Effort, RowResults
 from multisched.cycle.preemption.dry_run import AttemptDryRun
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
@@ -21,7 +22,7 @@ from multisched.cycle.preemption.member_placer import MemberPlacer
 from multisched.cycle.preemption.victim_units import Search
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.extender import NegotiablePostFilter, Offer
-from multisched.framework.node_view import Codes, Rows, all_true
+from multisched.framework.node_view import Codes, Rows
 from multisched.framework.points import CycleView, PostFilterResult
 from multisched.framework.preemption import Preemption
 from multisched.framework.registry import implements
@@ -32,7 +33,11 @@ from multisched.state.domain_rows import DomainRows
 
 CLEARED = ""
 """The nomination of a pod is cleared."""
-_UNRESOLVABLE = Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE)
+_ERROR: Final = Code.ERROR
+"""Module constants, because in Python 3.11 looking up an enum member takes as long as three calls."""
+_UNSCHEDULABLE: Final = Code.UNSCHEDULABLE
+_UNRESOLVABLE_CODE: Final = Code.UNSCHEDULABLE_AND_UNRESOLVABLE
+_UNRESOLVABLE = Status(_UNRESOLVABLE_CODE)
 _NO_REJECTORS: frozenset[str] = frozenset()
 
 
@@ -76,9 +81,9 @@ class GroupPostFilters:
             dry_run = GroupAttemptDryRun(plugin.name, self._runs, self._rows, self._places, group, effort)
             result = yield from self._runs.runner.post_filter_group(plugin, view, group.pods, dry_run)
             status = result.status
-            if status.code is Code.ERROR:
+            if status.code is _ERROR:
                 return PostFilterOutcome(status.message)
-            if status.is_success or status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
+            if status.is_success or status.code is _UNRESOLVABLE_CODE:
                 return PostFilterOutcome(status.message, result.nominated_node, result.preemption, result.rejectors)
             if result.nominated_node is not None:
                 nominated = result.nominated_node
@@ -139,9 +144,9 @@ class PostFilterRuns:
             refusals = _Refusals(self, plugin.name, pod, view, pod_class, found, results)
             result = settled.get(plugin.name) or self._runs.runner.post_filter(plugin, view, pod, refusals)
             status = result.status
-            if status.code is Code.ERROR:
+            if status.code is _ERROR:
                 return PostFilterOutcome(status.message)
-            if status.is_success or status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
+            if status.is_success or status.code is _UNRESOLVABLE_CODE:
                 return PostFilterOutcome(status.message, result.nominated_node, result.preemption, result.rejectors)
             if result.is_tried_again:
                 return PostFilterOutcome(is_tried_again=True)
@@ -166,38 +171,41 @@ class PostFilterRuns:
         view: CycleView,
         pod_class: EquivalenceClass,
         found: Diagnosis,
-        late: Mapping[str, Status],
+        remote_refusals: Mapping[str, Status],
         results: RowResults,
     ) -> AttemptDryRun:
-        candidates = self._candidates(found, late)
+        candidate_count, candidates = self._candidates(found, remote_refusals)
         known: dict[str, tuple[Rows, Codes]] = {}
         if pod_class.refusal is None and pod_class.generation == self._rows.generation:
             known = {column.plugin.name: (pod_class.rows, column.codes) for column in pod_class.filters}
         failed = FailedAttempt(
-            plugin, pod, view, candidates, found.node_count, pod_class.skipped, pod_class.signature, known
+            plugin,
+            pod,
+            view,
+            candidate_count,
+            candidates,
+            found.node_count,
+            pod_class.skipped,
+            pod_class.signature,
+            known,
         )
         return AttemptDryRun(self._runs, failed, results)
 
-    def _candidates(self, found: Diagnosis, late: Mapping[str, Status]) -> Rows:
-        """Returns rows whose first refusal was Unschedulable, and that still belong to the domain."""
-        if found.pre_filter is not None:
-            is_curable = found.pre_filter.code is Code.UNSCHEDULABLE
-            return self._rows.rows if is_curable else self._rows.rows[:0]
+    def _candidates(self, found: Diagnosis, remote_refusals: Mapping[str, Status]) -> tuple[int, Callable[[], Rows]]:
+        """Returns the rows whose first refusal was Unschedulable, and that still belong to the domain: their number, and a
+        function that returns them.
+        """
         verdicts = found.verdicts
-        if verdicts is None:
-            return self._rows.rows[:0]
-        rows = verdicts.rows.take(_cured_by_room(verdicts))
-        curable = [self.row_of(node) for node, status in late.items() if status.code is Code.UNSCHEDULABLE]
+        if verdicts is not None and verdicts.generation == self._rows.generation and not remote_refusals:
+            return verdicts.curable_count, lambda: verdicts.curable_rows
+        rows = self._rows.rows[:0] if verdicts is None else verdicts.curable_rows
+        if found.pre_filter is not None and found.pre_filter.code is _UNSCHEDULABLE:
+            rows = self._rows.rows
+        curable = [self.row_of(node) for node, status in remote_refusals.items() if status.code is _UNSCHEDULABLE]
         if curable:
             rows = np.union1d(rows, np.array([row for row in curable if row is not None], np.intp))
-        are_members = self._rows.members().take(rows)
-        return rows if all_true(are_members) else rows[are_members]
-
-
-def _cured_by_room(verdicts: Verdicts) -> Rows:
-    curable = np.array([status.code is Code.UNSCHEDULABLE for status in verdicts.statuses] + [False], np.bool_)
-    at: Rows = curable.take(verdicts.which).nonzero()[0]
-    return at
+        rows = rows[self._rows.members().take(rows)]
+        return len(rows), lambda: rows
 
 
 class _Refusals:
@@ -220,12 +228,12 @@ class _Refusals:
         self._view = view
         self._pod_class = pod_class
         self._found = found
-        self._late = dict(found.nodes)
+        self._remote_refusals = dict(found.nodes)
         self._otherwise = found.pre_filter or _UNRESOLVABLE
 
     def status_of(self, node: str) -> Status:
-        if node in self._late:
-            return self._late[node]
+        if node in self._remote_refusals:
+            return self._remote_refusals[node]
         verdicts, row = self._found.verdicts, self._runs.row_of(node)
         if verdicts is None or row is None:
             return self._otherwise
@@ -237,9 +245,9 @@ class _Refusals:
     def nodes(self) -> Sequence[str]:
         verdicts = self._found.verdicts
         refused = verdicts.rows[verdicts.which >= 0] if verdicts is not None else np.zeros(0, np.intp)
-        return [*self._runs.node_names(refused), *self._late]
+        return [*self._runs.node_names(refused), *self._remote_refusals]
 
     def dry_run(self) -> AttemptDryRun:
         return self._runs.dry_run(
-            self._plugin, self._pod, self._view, self._pod_class, self._found, self._late, self._results
+            self._plugin, self._pod, self._view, self._pod_class, self._found, self._remote_refusals, self._results
         )

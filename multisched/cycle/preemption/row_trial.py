@@ -1,8 +1,8 @@
-"""Tests whether the pod of a failed attempt fits on one row without some of the row's pods.
+"""RowTrial: tests whether the pod of a failed attempt fits on one row without some of the row's pods.
 
-For rows on which a filter depends on more than resources. Works on an overlay with AddPod and RemovePod. A PreFilter that
-reads pods runs again, and what its plugin's cluster-wide ledgers hold for removed pods is suspended. Used within one synchronous
-step and never kept.
+Used for rows on which a filter depends on more than resources. It works on an overlay with AddPod and RemovePod. PreFilters that read
+pods run again, and the amounts that their plugins' cluster-wide ledgers hold for removed pods are suspended. A trial is used within one
+synchronous step only.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class RerunPlugins(msgspec.Struct, frozen=True):
 
 
 class RowTrial:
-    """`victim_units.VictimTrial` for one pod on one row. At the end of the block the ledgers are restored."""
+    """Implements `victim_units.VictimTrial` for one pod on one row. A context manager, which restores the ledgers at its end."""
 
-    def __init__(self, runs: DryRuns, failed: FailedAttempt, asked: RerunPlugins, row: int) -> None:
+    def __init__(self, runs: DryRuns, failed: FailedAttempt, rerun: RerunPlugins, row: int) -> None:
         self._runner = runs.runner
         self._ledgers = runs.cache.ledgers
         self._pod = failed.pod
-        self._asked = asked
-        self._owners = frozenset(p.name for p in asked.pre_filters)
+        self._rerun = rerun
+        self._owners = frozenset(p.name for p in rerun.pre_filters)
         self._suspended: dict[str, Pod] = {}
-        """Removed pods, for which the ledgers of those plugins hold nothing within the block."""
+        """uid -> removed pod whose amounts in the ledgers of `_owners` are suspended."""
         self._row = row
         self._rows = np.array([row], np.intp)
         self._node = runs.table.node(row).name
@@ -65,16 +65,16 @@ class RowTrial:
         for pod in self._suspended.values():
             self._ledgers.resume_cluster(self._owners, pod)
 
-    def without(self, gone: Sequence[Pod]) -> Status | None:
-        """Removes pods from the row. Returns why the pod does not fit even so; None if it fits."""
-        for one in gone:
+    def without(self, removed: Sequence[Pod]) -> Status | None:
+        """Removes pods from the row. Returns why the pod still does not fit; None if it fits."""
+        for one in removed:
             self._remove(one, self._row)
-        return self._refusal(self._asked.filters)
+        return self._refusal(self._rerun.filters)
 
-    def is_spared(self, other: Pod) -> bool:
-        """Restores a pod of the row if the pod of the attempt still fits with it. Returns whether it was restored."""
+    def reprieve(self, other: Pod) -> bool:
+        """Restores a removed pod if the pod of the attempt still fits. Returns whether it was restored."""
         self._add(other, self._row)
-        if self._refusal(self._asked.reading) is None:
+        if self._refusal(self._rerun.reading) is None:
             return True
         self._remove(other, self._row)
         return False
@@ -82,14 +82,14 @@ class RowTrial:
     # -- VictimTrial -----------------------------------------------------------------------------------------------
 
     def fits(self) -> bool:
-        """Reports whether the pod passes every filter without the removed pods."""
-        return self._refusal(self._asked.filters) is None
+        """Reports whether the pod passes all filters without the removed pods."""
+        return self._refusal(self._rerun.filters) is None
 
     def restore(self, members: Members) -> Search[bool]:
         yield from ()  # a single pod on one row: no pause is needed
         for one in members:
             self._add(one.pod, one.row)
-        if self._refusal(self._asked.reading) is None:
+        if self._refusal(self._rerun.reading) is None:
             return True
         self.remove(members)
         return False
@@ -104,35 +104,35 @@ class RowTrial:
     def can_free_room(self, member: PlacedPod) -> bool:
         return self.may_affect(member)
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- internal --------------------------------------------------------------------------------------------------
 
     def _remove(self, other: Pod, row: int) -> None:
-        if row != NO_ROW:  # else it is on no row and blocks none
-            _must_agree(self._overlay.remove_pod(other, row))
+        if row != NO_ROW:  # a pod on an unknown node occupies no row
+            _require_success(self._overlay.remove_pod(other, row))
         if self._owners:
             self._ledgers.suspend_cluster(self._owners, other)
             self._suspended[other.uid] = other
 
     def _add(self, other: Pod, row: int) -> None:
         if row != NO_ROW:
-            _must_agree(self._overlay.add_pod(other, row))
+            _require_success(self._overlay.add_pod(other, row))
         if self._owners:
             self._ledgers.resume_cluster(self._owners, self._suspended.pop(other.uid))
 
     def _refusal(self, plugins: Sequence[FilterPlugin]) -> Status | None:
-        """Returns the first refusal with the nominated pods added, then without them; None if the pod passes both."""
+        """Runs the plugins with the nominated pods added, then without them. Returns the first refusal; None if the pod passes twice."""
         if self._ahead:
             for other in self._ahead:
-                _must_agree(self._overlay.add_pod(other, self._row))
+                _require_success(self._overlay.add_pod(other, self._row))
             refusal = self._first_refusal(plugins)
             for other in self._ahead:
-                _must_agree(self._overlay.remove_pod(other, self._row))
+                _require_success(self._overlay.remove_pod(other, self._row))
             if refusal is not None:
                 return refusal
         return self._first_refusal(plugins)
 
     def _first_refusal(self, plugins: Sequence[FilterPlugin]) -> Status | None:
-        for pre_filter in self._asked.pre_filters:
+        for pre_filter in self._rerun.pre_filters:
             refusal = refusal_of(self._runner, pre_filter, self._view, self._pod, self._node)
             if refusal is not None:
                 return refusal
@@ -158,7 +158,7 @@ def refusal_of(
     return None
 
 
-def _must_agree(status: Status) -> None:
-    """Raises PluginFailure if AddPod or RemovePod did not succeed: they update state and must not refuse a pod."""
+def _require_success(status: Status) -> None:
+    """Raises PluginFailure if AddPod or RemovePod did not succeed, because they must not refuse a pod."""
     if not status.is_success:
         raise PluginFailure(Status.error(*status.reasons).by(status.plugin))

@@ -45,13 +45,13 @@ class VictimCache:
         self.mark: Hashable = None
         """What the rule's results depend on in addition to the pods."""
         self.known: Bools = np.zeros(capacity, np.bool_)
-        self.has_lower: Bools = np.zeros(capacity, np.bool_)
+        self.has_displaceable: Bools = np.zeros(capacity, np.bool_)
         """Rows with a pod that may be displaced."""
         self.refusal: Int32 = np.full(capacity, -1, np.int32)
         """Index into `statuses`; -1 where the pod fits."""
         self.statuses: list[Status] = []
         self._numbers: dict[Status, int] = {}
-        self.lower: Bools = np.zeros((depth, capacity), np.bool_)
+        self.displaceable: Bools = np.zeros((depth, capacity), np.bool_)
         """bool[k, rows]: pods that may be displaced."""
         self.first: Bools = np.zeros((depth, capacity), np.bool_)
         self.victims: Bools = np.zeros((depth, capacity), np.bool_)
@@ -91,7 +91,7 @@ class VictimCache:
 
     def report(self, rows: Rows) -> Counter[Status]:
         """Counts, for these rows, why the pod does not fit although some pods may be displaced."""
-        refusals = self.refusal[rows[self.has_lower[rows]]]
+        refusals = self.refusal[rows[self.has_displaceable[rows]]]
         counts = np.bincount(refusals[refusals >= 0], minlength=len(self.statuses))
         return Counter({status: int(count) for status, count in zip(self.statuses, counts, strict=True) if count})
 
@@ -118,13 +118,13 @@ class Displacement:
         for pods in self._blocks(todo):
             self._update_block(cache, pods, rule, overlay())
 
-    def look(
-        self, pods: PodColumns, lower: Bools, first: Bools, overlay: ColumnOverlay
+    def find_victims(
+        self, pods: PodColumns, displaceable: Bools, first: Bools, overlay: ColumnOverlay
     ) -> tuple[Int32, list[Status], Bools]:
         """Returns, per row, the refusal (index into the list; -1 if the pod fits) and the victims if it fits."""
-        overlay.remove(pods, lower)
-        refusal, statuses = self.screen(pods.rows, has_any(lower), overlay)
-        return refusal, statuses, self._spare(pods, lower & (refusal < 0), first, overlay)
+        overlay.remove(pods, displaceable)
+        refusal, statuses = self.screen(pods.rows, has_any(displaceable), overlay)
+        return refusal, statuses, self._spare(pods, displaceable & (refusal < 0), first, overlay)
 
     def screen(self, rows: Rows, asked_about: Bools, overlay: ColumnOverlay) -> tuple[Int32, list[Status]]:
         """Returns the first refusal of each row in `asked_about`, with the overlay's pods removed."""
@@ -133,14 +133,14 @@ class Displacement:
     def _update_block(
         self, cache: VictimCache, pods: PodColumns, rule: DisplacementRule, overlay: ColumnOverlay
     ) -> None:
-        lower = rule.displaceable(pods)
-        first = rule.first(pods, lower)
-        refusal, statuses, victims = self.look(pods, lower, first, overlay)
-        rows, depth = pods.rows, len(lower)
-        cache.has_lower[rows] = has_any(lower)
+        displaceable = rule.displaceable(pods)
+        first = rule.first(pods, displaceable)
+        refusal, statuses, victims = self.find_victims(pods, displaceable, first, overlay)
+        rows, depth = pods.rows, len(displaceable)
+        cache.has_displaceable[rows] = has_any(displaceable)
         numbers = np.array([*(cache.number(status) for status in statuses), -1], np.int32)
         cache.refusal[rows] = numbers[refusal]
-        for kept, computed in ((cache.lower, lower), (cache.first, first), (cache.victims, victims)):
+        for kept, computed in ((cache.displaceable, displaceable), (cache.first, first), (cache.victims, victims)):
             kept[:, rows] = False
             kept[:depth, rows] = computed
         has_victims = has_any(victims)
@@ -152,8 +152,8 @@ class Displacement:
         """Computes the costs of rows with victims."""
         for some in self._blocks(rows):
             k = len(some.priority)
-            none_whole = np.zeros(len(some.rows), np.int64)
-            costs = rule.costs(some, cache.victims[:k, some.rows], cache.first[:k, some.rows], none_whole)
+            no_whole_gangs = np.zeros(len(some.rows), np.int64)
+            costs = rule.costs(some, cache.victims[:k, some.rows], cache.first[:k, some.rows], no_whole_gangs)
             if len(cache.costs) != len(costs):
                 cache.costs = np.zeros((len(costs), cache.capacity))
             cache.costs[:, some.rows] = costs
@@ -163,9 +163,9 @@ class Displacement:
         known = rows[cache.known[rows]]
         cache.known[:] = False
         for pods in self._blocks(known):
-            lower = rule.displaceable(pods)
-            first, k = rule.first(pods, lower), len(lower)
-            same = (lower == cache.lower[:k, pods.rows]) & (first == cache.first[:k, pods.rows])
+            displaceable = rule.displaceable(pods)
+            first, k = rule.first(pods, displaceable), len(displaceable)
+            same = (displaceable == cache.displaceable[:k, pods.rows]) & (first == cache.first[:k, pods.rows])
             cache.known[pods.rows[same.all(axis=0)]] = True
         kept = known[cache.known[known]]
         self._update_costs(cache, kept[cache.has_victims[kept]], rule)

@@ -22,7 +22,7 @@ ROOT: Final = "root"
 """Name of the top level, if the other API does not name it."""
 WEIGHT_MAX: Final = 999_999_999
 """Largest weight of a level, a whole number."""
-NOTHING_LIKE_IT: Final = "not carried over; an ElasticQuotaTree has no such field"
+NOTHING_LIKE_IT: Final = "not converted; an ElasticQuotaTree has no such field"
 
 
 class Loss(msgspec.Struct, frozen=True):

@@ -81,18 +81,18 @@ def group_of(document: Json) -> str:
     return version.rpartition("/")[0] if isinstance(version, str) else ""
 
 
-def is_beside(document: Json) -> bool:
-    """Reports whether the document is a Namespace: not a quota, but it tells which quota its pods belong to."""
+def is_namespace(document: Json) -> bool:
+    """Reports whether the document is a Namespace. It is not a quota, but an annotation of Volcano names the queue of its pods."""
     return document.get("kind") == volcano.NAMESPACE and document.get("apiVersion") == "v1"
 
 
 def translate(api: QuotaApi, documents: Sequence[Json]) -> Translation:
-    """Returns the tree of all documents of one API; `is_beside` documents may be among them."""
+    """Returns the tree of all documents of one API; Namespaces may be among them."""
     return _READERS[api](documents if api is QuotaApi.VOLCANO else own_documents(api, documents))
 
 
 def own_documents(api: QuotaApi, documents: Sequence[Json]) -> list[Json]:
-    """Returns the documents without `is_beside` ones."""
+    """Returns the documents of this API, without Namespaces."""
     return [one for one in documents if api_of(one) is api]
 
 
@@ -152,7 +152,7 @@ def _report_attributes(key: str, document: Json, losses: Losses) -> None:
             carried = (WEIGHT_ATTRIBUTE, GUARANTEE_ATTRIBUTE)
             losses.report_others(key, f"{path}.attributes", attributes, carried)
         if isinstance(most, Mapping) and MAX_JOBS in most:
-            losses.report(key, f"{path}.max.{MAX_JOBS}", "not carried over; it bounds jobs in ACK's queue, and no pods")
+            losses.report(key, f"{path}.max.{MAX_JOBS}", "not converted; it bounds jobs in ACK's queue, and no pods")
         children = node.get("children")
         below = enumerate(children if isinstance(children, list) else ())
         waiting += reversed([(child, path, f"{path}.children[{at}]") for at, child in below])
@@ -177,7 +177,7 @@ def _report_koordinator(document: Json, losses: Losses) -> None:
         }
         known = {f"[{KOORDINATOR}{name}]" for name in _KOORDINATOR_CARRIED | _KOORDINATOR_STATUS}
         for name in sorted(ours.keys() - known):
-            losses.report(key_of(document), f"metadata.{field}{name}", "not carried over; it has no effect here")
+            losses.report(key_of(document), f"metadata.{field}{name}", "not converted; it has no effect here")
 
 
 def _read_scheduler_plugins(documents: Sequence[Json]) -> Translation:

@@ -100,13 +100,13 @@ class _Reader:
         carried = ("parent", "deserved", "capability", "guarantee", "weight", "reclaimable")
         self.losses.report_others(key, "spec", spec, carried)
         if spec.get("reclaimable") is False:
-            what = "not carried over; what it borrows can be reclaimed (its guarantee is never lent)"
+            what = "not converted; what it borrows can be reclaimed (its guarantee is never lent)"
             self.losses.report(key, "spec.reclaimable", what)
         metadata = part_of(one, "metadata", key, "", self.problems)
         annotations = part_of(metadata, "annotations", key, "metadata", self.problems)
         for name in HIERARCHY:
             if name in annotations:
-                what = "not carried over; the hierarchy is read of spec.parent"
+                what = "not converted; the hierarchy is read from spec.parent"
                 self.losses.report(key, f"metadata.annotations[{name}]", what)
 
     def _link(self) -> None:

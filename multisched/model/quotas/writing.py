@@ -64,7 +64,7 @@ class _Writer:
         self._bounds: list[Requests] = []
         self._min: Requests = {}
         if tree.pod_label:
-            what = f"label {tree.pod_label} of pods is not carried over: a pod counts for the leaf of its namespace"
+            what = f"label {tree.pod_label} of pods is not converted: a pod counts for the leaf of its namespace"
             losses.report("", "", what)
 
     def root(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class _Writer:
     def _attributes(self, node: QuotaNode) -> dict[str, str]:
         found = {}
         if node.weights is not None and node.weights != node.max:
-            what = "weights by resource are not carried over: it and its siblings share idle resources by max"
+            what = "weights by resource are not converted: it and its siblings share idle resources by max"
             self._losses.report("", node.path, what)
         elif node.weights is None and node.weight is not None:
             found[WEIGHT_ATTRIBUTE] = str(node.weight)

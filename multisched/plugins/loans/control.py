@@ -1,8 +1,8 @@
-"""The background task of a borrowing domain: opens and closes loans, and returns what pods hold beyond them.
+"""The background task of a borrowing domain: opens and closes loans, and returns the capacity that pods hold beyond their loans.
 
-Every second it compares what pods hold on rows on loan with what they may hold. Pods get a notice, and are evicted when it ends. Every
-process does the comparison, so that it knows the state when it takes over; only the leader writes. Rows are handled in steps of
-milliseconds, with other tasks in between.
+Every second, it compares the amounts that pods hold on lent rows with the amounts that they may hold. If they hold more, some pods get a
+notice, and are evicted after the notice period. All processes do the comparison, so that they know the state if they take over; only the
+leader writes. Rows are handled in steps of milliseconds, and other tasks run between the steps.
 """
 
 from __future__ import annotations
@@ -30,22 +30,24 @@ logger = logging.getLogger(__name__)
 PERIOD_S: Final = 1.0
 ROWS_PER_STEP: Final = 20
 WRITES_AT_ONCE: Final = 32
-REMOVE_GRACE_S: Final = 1
+DELETION_GRACE_S: Final = 1
 """Grace period of an overdue deletion: the shortest with which the kubelet still stops the containers."""
 REPEAT_S: Final = 10.0
+"""Time after which the deletion of an overdue pod is sent again, if the pod still exists."""
 REPORT_S: Final = 60.0
+"""Interval between reports of refused evictions of one pod."""
 NEED_MAX_S: Final = 900.0
-"""The need of a gang is forgotten this long after its last attempt."""
+"""If a gang makes no attempt for this time, its need is forgotten."""
 ACTION: Final = "Lending"
 RETRIED: Final = frozenset({WriteAnswer.THROTTLED, WriteAnswer.UNKNOWN})
-"""Answers after which the next turn writes again."""
+"""Responses after which the write is sent again in the next round, one second later."""
 
 
 class LoanControl:
     """The loans of one borrowing domain."""
 
     def __init__(self, ledger: LoanLedger, context: PluginContext, on_opened: Callable[[], None]) -> None:
-        """`on_opened`: called when pods that were refused may fit."""
+        """`on_opened`: called when a loan opens or a need ends, so that refused pods may fit."""
         self.recalls = Recalls(ledger, context)
         self._ledger = ledger
         self._context = context
@@ -56,33 +58,33 @@ class LoanControl:
     async def run(self, ports: BackgroundPorts) -> None:
         while True:
             leads = ports.mover is not None and ports.mover.may_act()
-            await self._look(ports.clock, leads=leads)
+            await self._update(ports.clock, leads=leads)
             if leads and ports.mover is not None and ports.mover.may_act():
                 await _Writes(self.recalls, ports.mover, ports.clock).carry_out()
             await asyncio.sleep(PERIOD_S)
 
-    async def _look(self, clock: Clock, *, leads: bool) -> None:
+    async def _update(self, clock: Clock, *, leads: bool) -> None:
         """Opens and closes loans, and updates the recalls."""
         now_s = clock.now().timestamp()
         self._ledger.now_s = now_s
         self._drop_needs()
-        takes_over = self.recalls.follow(leads=leads, now_s=now_s)
+        takes_over = self.recalls.set_leading(leads=leads, now_s=now_s)
         seen: set[tuple[int, int]] = set()
         for pool in self._ledger.pools_of(self._context.domain):
             number = self._ledger.pools.index(pool)
             for loan_number, loan, rows in self._ledger.rows_of(pool):
                 is_closing = self._set_open(pool, loan_number, loan, now_s)
                 if loan.returns is None or (loan.is_sliced and not leads):
-                    continue  # offers are known to the leader only
+                    continue  # only the leader knows the offers, which limit a sliced loan
                 held = rows[self._ledger.has_pods(pool, rows)]
                 if takes_over:
                     await self._adopt(pool, loan, held, now_s)
                 for row, excess in self._excess(pool, loan, held, is_closing=is_closing).items():
-                    self.recalls.see(pool, loan, row, excess, self._why(loan, row, is_closing=is_closing), now_s)
+                    self.recalls.update(pool, loan, row, excess, self._why(loan, row, is_closing=is_closing), now_s)
                     seen.add((number, row))
                     if len(seen) % ROWS_PER_STEP == 0:
                         await asyncio.sleep(0)
-        self.recalls.ended(set(self.recalls.open) - seen)
+        self.recalls.remove_complete(set(self.recalls.open) - seen)
 
     async def _adopt(self, pool: Pool, loan: LoanTerms, rows: Rows, now_s: float) -> None:
         for count, row in enumerate(rows.tolist()):
@@ -91,7 +93,7 @@ class LoanControl:
                 await asyncio.sleep(0)
 
     def _set_open(self, pool: Pool, number: int, loan: LoanTerms, now_s: float) -> bool:
-        """Opens or closes the loan; returns True if everything held must be returned."""
+        """Opens or closes the loan. Returns True if it is closed, and pods must return all that they hold."""
         closes_s = loan.closes_s(now_s)
         before_s = 0.0 if loan.returns is None else loan.returns.deadline_s
         is_open = closes_s is not None and closes_s - now_s > before_s
@@ -100,7 +102,7 @@ class LoanControl:
         return not is_open and loan.returns is not None
 
     def _excess(self, pool: Pool, loan: LoanTerms, rows: Rows, *, is_closing: bool) -> dict[int, Mapping[str, int]]:
-        """Returns row -> resource -> amount that the pods hold beyond the loan; only rows with such an amount."""
+        """Returns row -> resource -> amount that the pods hold beyond the loan, for rows where they hold more than the loan."""
         if not len(rows):
             return {}
         if is_closing:
@@ -127,7 +129,7 @@ class LoanControl:
         return f"{loan.lender} needs it"
 
     def _drop_needs(self) -> None:
-        """Forgets needs of pods that no longer wait, or not for that row. If a need has ended, refused pods may fit."""
+        """Forgets the needs of pods that are no longer pending, or are pending for another row. Refused pods may fit after that."""
         needs = self._ledger.needs
         before, self._needed = self._needed, {(need.pod.uid, need.row) for need in needs.all()}
         if not before <= self._needed:
@@ -145,7 +147,7 @@ class LoanControl:
 
 
 class _Writes:
-    """The writes of one turn."""
+    """The writes of one round."""
 
     def __init__(self, recalls: Recalls, mover: Mover, clock: Clock) -> None:
         self._recalls = recalls
@@ -157,7 +159,7 @@ class _Writes:
         return self._clock.now().timestamp()
 
     async def carry_out(self) -> None:
-        """Withdraws notices, gives new ones, and evicts; each pod at most once."""
+        """Withdraws notices, writes new notices, and evicts pods whose notice has ended. Evicts each pod at most once."""
         unneeded = self._recalls.withdraw_unneeded(self._now_s())
         fresh = [notice for notice in self._recalls.notices.values() if not notice.is_written]
         async with asyncio.TaskGroup() as tasks:
@@ -181,7 +183,7 @@ class _Writes:
                 tasks.create_task(self._evict_all(unit))
 
     async def _write(self, notice: Notice) -> None:
-        """Writes the notice to the pod; the notice period begins now. If the API server does not accept it, the next turn tries again."""
+        """Writes the notice to the pod, and begins the notice period. If the outcome is unknown or throttled, the next round retries."""
         async with self._gate:
             notice.since_s = self._now_s()
             until = notice.text
@@ -201,11 +203,11 @@ class _Writes:
             )
         if reply.answer in RETRIED:
             return
-        self._recalls.withdrawn(notice)
+        self._recalls.on_annotation_removed(notice)
         self._record("Normal", notice, "LoanRecallWithdrawn", "not evicted: the capacity is not needed any more")
 
     async def _evict_all(self, unit: Sequence[Notice]) -> None:
-        """Evicts pods that must be evicted together: none if a budget protects one of them and it is not overdue."""
+        """Evicts pods that must be evicted together. Evicts none if a PodDisruptionBudget protects one, unless all of them are overdue."""
         now_s = self._now_s()
         if len(unit) > 1 and any(now_s < one.overdue_s for one in unit):
             for one in unit:
@@ -226,7 +228,7 @@ class _Writes:
         async with self._gate:
             now_s = self._now_s()
             if now_s >= notice.overdue_s:
-                await self._remove(notice, now_s)
+                await self._delete_overdue(notice, now_s)
                 return
             if notice.evicted_s is not None:
                 return
@@ -234,39 +236,39 @@ class _Writes:
             reply = await self._mover.evict_member(ref, timeout_s=self._mover.write_timeout_s)
             match reply.answer:
                 case EvictAnswer.EVICTED:
-                    self._recalls.evicted(notice, now_s)
+                    self._recalls.on_eviction_sent(notice, now_s)
                     self._record(
                         "Normal", notice, "LoanReturned", f"evicted: the capacity is on loan, and {notice.why}"
                     )
                 case EvictAnswer.UNKNOWN:
                     try:
                         if not await self._mover.still_exists(ref):
-                            self._recalls.evicted(notice, now_s)
+                            self._recalls.on_eviction_sent(notice, now_s)
                     except UnreachableError:
-                        return  # the next turn tries again
+                        return  # the next round retries
                 case EvictAnswer.GONE:
                     notice.evicted_s = now_s
                 case _:
                     self._recalls.counts.refused += 1
                     self._report(notice, reply.message, now_s)
 
-    async def _remove(self, notice: Notice, now_s: float) -> None:
-        if notice.removed_s is not None and now_s < notice.removed_s + REPEAT_S:
+    async def _delete_overdue(self, notice: Notice, now_s: float) -> None:
+        if notice.deleted_s is not None and now_s < notice.deleted_s + REPEAT_S:
             return
         why = f"{notice.loan.lender}: capacity on loan is overdue; {notice.why}"
         reply = await self._mover.remove(
-            pod_ref(notice.pod), why, grace_s=REMOVE_GRACE_S, timeout_s=self._mover.write_timeout_s
+            pod_ref(notice.pod), why, grace_s=DELETION_GRACE_S, timeout_s=self._mover.write_timeout_s
         )
         if reply.answer is WriteAnswer.REFUSED:
             self._report(notice, reply.message, now_s)
         if reply.answer is not WriteAnswer.DONE:
             return
-        is_first = notice.removed_s is None
-        notice.removed_s = now_s
+        is_first = notice.deleted_s is None
+        notice.deleted_s = now_s
         if is_first:
-            self._recalls.counts.removed += 1
+            self._recalls.counts.deleted += 1
             if notice.evicted_s is None:
-                self._recalls.evicted(notice, now_s)
+                self._recalls.on_eviction_sent(notice, now_s)
             self._record("Warning", notice, "LoanOverdue", f"deleted: {why}")
 
     def _report(self, notice: Notice, message: str, now_s: float) -> None:

@@ -53,7 +53,7 @@ def document_of(
             "total": recalls.counts.recalls,
             "late": recalls.counts.late,
             "evicted": recalls.counts.evicted,
-            "deleted": recalls.counts.removed,
+            "deleted": recalls.counts.deleted,
             "withdrawn": recalls.counts.withdrawn,
             "lostCoreSeconds": round(recalls.counts.lost_core_s, 1),
         },
@@ -172,7 +172,7 @@ def metrics_of(ledger: LoanLedger, recalls: Recalls, domain: str) -> Sequence[Pl
                 ("loan_recalls", "recalls", "Recalls of capacity of one node."),
                 ("loan_recalls_late", "late", "Recalls that were not complete at their deadline."),
                 ("loan_evictions", "evicted", "Pods on loan that were evicted."),
-                ("loan_deletions", "removed", "Pods on loan that were deleted against their budgets or grace periods."),
+                ("loan_deletions", "deleted", "Pods on loan that were deleted against their budgets or grace periods."),
                 (
                     "loan_evictions_refused",
                     "refused",

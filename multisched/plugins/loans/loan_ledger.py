@@ -221,11 +221,13 @@ class LoanLedger:
         so a borrower gains nothing by evicting pods of the lender.
         """
         mine = pool.held_at(resource, rows)
-        others = self._all_held(pool.is_idle, resource, rows) - mine
+        others = None if loan.is_sliced else self._all_held(pool.is_idle, resource, rows) - mine
         for (row, is_mine), amounts in trial.items():
-            (mine if is_mine else others)[rows == row] += amounts.get(resource, 0)
-        if pool.is_idle or loan.is_sliced:
-            room: Int64 = pool.at(pool.offer, resource, rows) - mine - (0 if loan.is_sliced else others)
+            counted = mine if is_mine else others
+            if counted is not None:
+                counted[rows == row] += amounts.get(resource, 0)
+        if others is None or pool.is_idle:
+            room: Int64 = pool.at(pool.offer, resource, rows) - mine - (0 if others is None else others)
             return room
         unused = self._left_by_lender(resource, rows)
         limit = self._limit(pool, loan, resource, rows, unused)

@@ -1,8 +1,8 @@
-"""Loans: keeps pods of a borrower within what the lender lends, and gets it back when the lender needs it.
+"""Loans: keeps pods of a borrower within what the lender lends, and recalls capacity when the lender needs it.
 
-Every domain that lends or borrows within limits has this plugin besides its profile; its args come from the `loans` of the
-configuration. As a borrower, it filters rows on loan and runs the background task that gives capacity back. As a lender, its PostFilter
-nominates a waiting pod to a row where pods on loan hold what it needs, and the ledger then lets them hold less.
+Every domain that lends or borrows within limits has this plugin in addition to those of its profile; its args come from `loans` in the
+configuration. For a borrower, it filters rows on loan and runs the background task that returns capacity. For a lender, its PostFilter
+nominates a waiting pod to a row where pods on loan hold what it needs. The ledger then lends that much less there.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from multisched.plugins.loans.recalls import idle_room_factor, retries_of
 from multisched.plugins.loans.terms import BORROWERS_ARG, LOANS
 
 OPENED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OTHER, "LoanOpened")
-"""A loan has opened, or lends more. No other plugin requeues a pod for it: there is no pod in the event."""
+"""A loan has opened, or lends more. The event has no pod, so other plugins requeue nothing for it."""
 SHRUNK: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_SCALE_DOWN, "AssignedPodScaleDown")
 NODE_CHANGED: Final = ClusterEvent(
     Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE | Action.UPDATE_NODE_LABEL, "NodeChanged"
@@ -61,11 +61,11 @@ _TRIAL: Final[StateKey[Trial]] = StateKey("Loans/pods of borrowers added or remo
 
 
 class Loans:
-    """A domain that lends: PostFilter and Reserve."""
+    """The plugin of a domain that only lends: PostFilter and Reserve."""
 
     name = LOANS
     runs_before = "DefaultPreemption"
-    managed_resources = frozenset(BATCH_RESOURCES)
+    resources_ignored_by_fit = frozenset(BATCH_RESOURCES)
     traits = Traits(reads_objects=(ObjectKind.POD_DISRUPTION_BUDGET,))
 
     def __init__(self, context: PluginContext, args: Mapping[str, Any] = NO_ARGS) -> None:
@@ -89,14 +89,14 @@ class Loans:
         return self.lending.problem
 
     def _pool(self, pod: Pod) -> Pool | None:
-        """Returns the pool of a borrower's pod, if its domain is this one."""
+        """Returns the pod's pool (pods with the same borrower and kind of demand) if this domain is the borrower; else None."""
         pool = self.ledger.pool_of(pod)
         return pool if pool is not None and pool.borrower.domain == self._context.domain else None
 
     # -- the lender's pods -----------------------------------------------------------------------------------------
 
     def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
-        """Nominates the pod to the row where the least work on loan has to end for it."""
+        """Nominates the pod to the row whose pods on loan cost least to evict (`OnLoan.costs`)."""
         if not self._may_recall or self._pool(pod) is not None:
             return PostFilterResult(Status.unschedulable())
         dry_run = refusals.dry_run()
@@ -115,12 +115,12 @@ class Loans:
         return OnLoan(self.ledger, self._context.domain, self._budgets, self._answers)
 
     def _row_needed(self, pod: Pod, dry_run: DryRun) -> int | None:
-        """Returns the row to which the pod is nominated already, if it would still help."""
+        """Returns the row of the pod's recorded need, if the pod still fits there without the recallable pods; else None."""
         known = self.ledger.needs.of(pod.uid)
         if known is None or known.row not in dry_run.candidates():
             return None
-        gone = [one for one in self._context.nodes.pods_on(known.row) if self._is_recallable(one, known.row)]
-        return known.row if dry_run.fits_without(known.row, gone) else None
+        recallable = [one for one in self._context.nodes.pods_on(known.row) if self._is_recallable(one, known.row)]
+        return known.row if dry_run.fits_without(known.row, recallable) else None
 
     def _is_recallable(self, pod: Pod, row: int) -> bool:
         loan = self.ledger.loan_of(pod, row)
@@ -129,7 +129,7 @@ class Loans:
     def post_filter_group(
         self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun
     ) -> Generator[None, None, PostFilterResult]:
-        """Notes what the pods need on the rows where they would start together. They are nominated when it is back."""
+        """Records what the pods need on the rows where they would start together. They are not nominated: a later attempt places them."""
         if not self._may_recall or any(self._pool(pod) is not None for pod in pods):
             return PostFilterResult(Status.unschedulable())
         found = yield from dry_run.displace(self._on_loan())
@@ -142,17 +142,17 @@ class Loans:
         gang = self._context.gangs.key_of(pods[0].uid) or ""
         for pod, node in found.nominations:
             row = cycle.nodes.row_of(node)
-            if row is not None:  # also where nothing has to end: it must not be lent again meanwhile
+            if row is not None:  # also on rows without victims: their capacity must not be lent meanwhile
                 self.ledger.needs.add(pod, row, self.ledger.now_s, gang)
         return PostFilterResult(Status.unschedulable(WAITS_FOR_LOAN))
 
     def _are_met(self, pods: Sequence[Pod]) -> bool:
-        """Reports whether what the pods needed is back, so that their next attempt can use it."""
+        """Reports whether the capacity that the pods need was returned, so that their next attempt can use it."""
         needs = [need for pod in pods if (need := self.ledger.needs.of(pod.uid)) is not None]
         return bool(needs) and not any(self._is_held(need) for need in needs)
 
     def _is_held(self, need: Need) -> bool:
-        """Reports whether pods on loan hold too much on the row of a need."""
+        """Reports whether, on the row of a need, pods on loan hold more than they may of a resource that its pod requests."""
         rows = np.array([need.row], np.intp)
         return any(
             loan is not None and any(self.ledger.excess(pool, loan, name, rows)[0] for name in need.pod.requests)
@@ -166,9 +166,9 @@ class Loans:
         return SUCCESS
 
     def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:
-        """Does nothing: the pod's next attempt finds again what it needs."""
+        """Does nothing: the pod's next attempt records its need again."""
 
-    # -- what people see -------------------------------------------------------------------------------------------
+    # -- reports and state -----------------------------------------------------------------------------------------
 
     def export_state(self) -> object:
         """See `framework.introspection.StateExportPlugin`."""
@@ -192,7 +192,7 @@ class Loans:
 
 
 class BorrowingLoans(Loans):
-    """A domain that borrows, and may lend, too: PreFilter, Filter, and the background task."""
+    """The plugin of a domain that borrows, and may lend, too: adds PreFilter, Filter, and the borrower's background task."""
 
     view = "loans"
     depends_on = Dependency.ROW_AND_CACHE_KEY
@@ -213,13 +213,13 @@ class BorrowingLoans(Loans):
         return PreFilterResult(SKIP) if self._pool(pod) is None else PreFilterResult()
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """Returns uint8[rows]: refuses rows on loan that lend too little, nothing of this kind, or nothing at this time."""
+        """Returns uint8[rows]: refuses rows on loan that lend too little, nothing to this kind of demand, or nothing at this time."""
         codes: Codes = np.zeros(len(rows), np.uint8)
         pool = self._pool(pod)
         if pool is None:
             return codes
         numbers = pool.loans_at(rows)
-        codes[numbers == NO_POOL] = self._hard(nothing_lent(is_idle=pool.is_idle))
+        codes[numbers == NO_POOL] = self._unresolvable(nothing_lent(is_idle=pool.is_idle))
         trial = cycle.state.find(_TRIAL) or NO_TRIAL
         for number, loan in enumerate(pool.loans):
             at = (numbers == number).nonzero()[0]
@@ -230,11 +230,11 @@ class BorrowingLoans(Loans):
     def _codes(self, pool: Pool, number: int, pod: Pod, rows: Rows, trial: Trial) -> Codes | int:
         loan = pool.loans[number]
         if why := self.ledger.why_closed(pool, number):
-            return self._hard(why)
+            return self._unresolvable(why)
         demand = wanted_of(pod, loan)
         factor = self._room_factor(pool, pod)
         if why := why_not_lent(pod, loan):
-            return self._hard(why)
+            return self._unresolvable(why)
         codes: Codes = np.zeros(len(rows), np.uint8)
         for resource, amount in demand.items():
             if amount:
@@ -243,9 +243,10 @@ class BorrowingLoans(Loans):
         return codes
 
     def _room_factor(self, pool: Pool, pod: Pod) -> int:
+        """Returns the multiple of the pod's demand that must be free on a row."""
         return idle_room_factor(retries_of(pod, self._context.objects)) if pool.is_idle else 1
 
-    def _hard(self, reason: str) -> int:
+    def _unresolvable(self, reason: str) -> int:
         return self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, reason)
 
     def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
@@ -258,7 +259,7 @@ class BorrowingLoans(Loans):
         return self._count_in_trial(cycle, pod, other, row, -1)
 
     def _count_in_trial(self, cycle: CycleView, pod: Pod, other: Pod, row: int, sign: int) -> Status:
-        """Counts another borrower's pod that an overlay has or lacks. Always copies, since the cycle state is copied shallowly."""
+        """Counts a pod of a borrower that an overlay adds or removes. Always copies, since the cycle state is copied shallowly."""
         mine, pool = self._pool(pod), self.ledger.pool_of(other)
         if mine is not None and pool is not None and mine.is_idle == pool.is_idle:
             before = cycle.state.find(_TRIAL) or NO_TRIAL

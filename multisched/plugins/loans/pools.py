@@ -26,8 +26,16 @@ def at_rows(column: Int64 | None, rows: Rows, missing: int = 0) -> Int64:
     """Returns int64[rows]: the column's values; `missing` where it is shorter, or None."""
     if column is None or not len(column):
         return np.full(len(rows), missing, np.int64)
-    found: Int64 = np.where(rows < len(column), column.take(rows, mode="clip"), missing)
-    return found
+    try:
+        return column.take(rows)
+    except IndexError:
+        found: Int64 = np.where(rows < len(column), column.take(rows, mode="clip"), missing)
+        return found
+
+
+def at_row(column: Int64 | None, row: int, missing: int = 0) -> int:
+    """Returns the column's value; `missing` where it is shorter, or None."""
+    return missing if column is None or row >= len(column) else column.item(row)
 
 
 def grown_to(column: Int64, row: int, missing: int = 0) -> Int64:
@@ -88,6 +96,10 @@ class Pool:
     def held_at(self, resource: str, rows: Rows) -> Int64:
         """Returns int64[rows]: what pods of the pool hold there, as a copy; of the resource `pods` their number."""
         return at_rows(self.pods if resource == PODS else self.held.get(resource), rows)
+
+    def held_on(self, resource: str, row: int) -> int:
+        """Returns what pods of the pool hold on the row; of the resource `pods` their number."""
+        return at_row(self.pods if resource == PODS else self.held.get(resource), row)
 
     def set_loan(self, row: int, number: int) -> bool:
         """Sets the loan of a row; what background tasks have set for its former loan is forgotten. Returns True if that is a change."""

@@ -1,7 +1,7 @@
-"""Recalls: which pods of a borrower have a notice to give capacity back, and which notices have ended. No clock, no I/O.
+"""Recalls: the notices of a borrower's pods, which will be evicted because their lent capacity must be returned. No clock, no I/O.
 
-Owned by the background task of the borrower. The ledger knows at any moment what pods hold beyond their loan; this adds only the time of
-each notice. An annotation on the pod has it, too, so that the next leader continues the notices of this one.
+Owned by the background task of the borrower. The loan ledger computes how much pods hold beyond their loan; this module adds only the
+time of each notice. The time is also in an annotation of the pod, so that a new leader can continue the notices of the former one.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from multisched.plugins.loans.victims import Unit, covers, least_loss
 
 LOAN_NOTICE: Final = "multisched.io/loan-notice"
 """Annotation of a pod that has a notice: the earliest time of its eviction (RFC 3339)."""
-BELIEVED_S: Final = 10.0
-"""Time for which a new leader withdraws none of its predecessor's notices, until it knows what waiting pods need."""
+KEEP_NOTICES_S: Final = 10.0
+"""For this time a new leader withdraws no notices of its predecessor, because it does not know yet what waiting pods need."""
 RETRIES_SPARED: Final = 3
-"""A pod whose job has at most this many retries left is evicted after others; each retry less counts ten times as much."""
-FEW_RETRIES_ROOM: Final = 2
-"""Multiple of the demand of such a pod that must be free for it to start on idle capacity."""
+"""Pods whose jobs have at most this many retries left are evicted after other pods. Each retry less multiplies the weight by ten."""
+FEW_RETRIES_FACTOR: Final = 2
+"""A pod with at most RETRIES_SPARED retries starts on idle capacity only if this multiple of its demand is free."""
 HOUR_S: Final = 3_600.0
 OWNERS_MAX: Final = 10_000
 
 
 class Notice(msgspec.Struct):
-    """A notice to a pod that its capacity must be given back. Times are epoch seconds."""
+    """A notice that a pod will be evicted, because its capacity must be returned. Times are epoch seconds."""
 
     pod: Pod
     row: int
@@ -48,14 +48,15 @@ class Notice(msgspec.Struct):
     since_s: float
     why: str
     is_written: bool = False
-    """The annotation was written, or cannot be written: the notice period has begun."""
+    """The notice period has begun: the annotation was written, or the API server refused it for good."""
     is_chosen: bool = False
-    """A pod that must be evicted together with this one was evicted, so this one is evicted in any case."""
+    """This pod must be evicted in any case, because a pod that must be evicted together with it was evicted."""
     evicted_s: float | None = None
-    """When the eviction of the pod was sent."""
-    removed_s: float | None = None
-    """When the deletion of the pod was sent last."""
+    """When the eviction of the pod was sent, by the Eviction API, which respects PodDisruptionBudgets; None: not yet."""
+    deleted_s: float | None = None
+    """When the deletion of the overdue pod was last sent, which ignores PodDisruptionBudgets; None: never."""
     reported_s: float = 0.0
+    """When a refused eviction of the pod was last reported."""
 
     @property
     def returns(self) -> ReturnTerms:
@@ -73,7 +74,7 @@ class Notice(msgspec.Struct):
 
     @property
     def overdue_s(self) -> float:
-        """From this time on, the pod is deleted even if budgets protect it, or with a shorter grace period."""
+        """The time from which on the pod is deleted without regard to PodDisruptionBudgets and with a shorter grace period."""
         if self.evicted_s is not None:
             return self.evicted_s + self.returns.grace_s
         return self.since_s + self.returns.deadline_s - self.returns.grace_s
@@ -93,14 +94,14 @@ class Recall(msgspec.Struct):
     since_s: float
     why: str
     excess: Mapping[str, int] = {}
-    """As of the last check, with what leaving pods hold."""
+    """Resource -> amount held beyond the loan at the last check, including that of terminating pods."""
     owed: dict[str, deque[tuple[float, int]]] = {}
-    """Resource -> parts of the excess, each with the time at which it was recalled, the oldest first."""
+    """Resource -> parts of the excess, the oldest first: the time at which each was recalled, and its amount."""
     is_late: bool = False
-    """A part of it has passed its deadline."""
+    """At least one part was not returned by its deadline."""
 
     def update(self, excess: Mapping[str, int], now_s: float, deadline_s: float) -> None:
-        """Sets the excess. Returned amounts are subtracted from the oldest parts; an increase is a new part with its own deadline."""
+        """Sets the excess. A decrease is subtracted from the oldest parts; an increase is a new part with its own deadline."""
         for name in {*self.excess, *excess}:
             parts = self.owed.setdefault(name, deque())
             more = excess.get(name, 0) - self.excess.get(name, 0)
@@ -116,19 +117,19 @@ class Recall(msgspec.Struct):
 
 
 class RecallCounts(msgspec.Struct):
-    """Counts since the start."""
+    """Counts since the start of the process."""
 
     recalls: int = 0
     late: int = 0
-    """Recalls that were not complete at their deadline."""
+    """Recalls of which at least one part was not returned by its deadline."""
     notices: int = 0
     withdrawn: int = 0
     """Notices withdrawn because other pods returned the capacity, or it was no longer needed."""
     evicted: int = 0
-    removed: int = 0
-    """Pods that were deleted although budgets protected them, or with a shorter grace period."""
+    deleted: int = 0
+    """Pods deleted after `Notice.overdue_s`. They are counted in `evicted`, too."""
     refused: int = 0
-    """Refused evictions."""
+    """Evictions that the API server or a PodDisruptionBudget refused."""
     lost_core_s: float = 0.0
 
 
@@ -143,19 +144,20 @@ class Recalls:
         self.open: dict[tuple[int, int], Recall] = {}
         """(number of the pool, row) -> the recall."""
         self.counts = RecallCounts()
-        self._unremoved: dict[str, Notice] = {}
-        """uid -> withdrawn notice whose annotation still has to be removed."""
+        self._withdrawn: dict[str, Notice] = {}
+        """uid -> withdrawn notice whose annotation must still be removed from the pod."""
         self._evictions: dict[str, deque[float]] = {}
-        """uid of an owner -> when its pods were evicted within the last hour."""
+        """uid of an owner -> times at which its pods were evicted within the last hour."""
         self._leads_since_s: float | None = None
+        """None while this process does not lead the borrower."""
 
     # -- leadership --------------------------------------------------------------------------------------------------
 
-    def follow(self, *, leads: bool, now_s: float) -> bool:
-        """Records whether the process leads; only a leader gives notices. Returns True if it has just taken over: call `adopt` next."""
+    def set_leading(self, *, leads: bool, now_s: float) -> bool:
+        """Records whether the process leads: only a leader gives notices. Returns True after a takeover; the caller then calls `adopt`."""
         if not leads:
             self.notices.clear()
-            self._unremoved.clear()
+            self._withdrawn.clear()
             self._leads_since_s = None
         elif self._leads_since_s is None:
             self._leads_since_s = now_s
@@ -163,8 +165,9 @@ class Recalls:
         return False
 
     def adopt(self, pool: Pool, loan: LoanTerms, row: int, now_s: float) -> None:
-        """Takes over the notices that the former leader wrote on pods of the row. Annotations that appear later are ignored: this process
-        has its own record of the notices that it gave.
+        """Takes over the notices that the former leader wrote on pods of the row.
+
+        Annotations that appear later are ignored, because this process keeps the notices that it gives in memory.
         """
         assert loan.returns is not None, "pods on a loan without a return get no notice"
         for pod in self._pods(pool, row):
@@ -179,8 +182,11 @@ class Recalls:
 
     # -- one row -----------------------------------------------------------------------------------------------------
 
-    def see(self, pool: Pool, loan: LoanTerms, row: int, excess: Mapping[str, int], why: str, now_s: float) -> None:
-        """Handles what the pool holds beyond its loan on a row: gives notices if leaving pods and earlier notices do not free enough."""
+    def update(self, pool: Pool, loan: LoanTerms, row: int, excess: Mapping[str, int], why: str, now_s: float) -> None:
+        """Updates the recall of a row on which the pool holds `excess` beyond its loan. `why`: the reason, for the pods' events.
+
+        Gives notices if terminating pods and pods with a notice free too little.
+        """
         key = self._ledger.pools.index(pool), row
         recall = self.open.get(key)
         if recall is None:
@@ -191,7 +197,7 @@ class Recalls:
         was_late = recall.is_late
         recall.update(excess, now_s, loan.returns.deadline_s)
         self.counts.late += recall.is_late and not was_late
-        left = self._left(excess, pods)
+        left = self._remaining(excess, pods)
         if not left or self._leads_since_s is None:
             return
         for whole in (False, True):
@@ -200,17 +206,20 @@ class Recalls:
                 break
         for unit in self._needing_notice(units, left, loan.returns.notice_s, now_s):
             for pod in unit.pods:
-                self._give(pod, row, loan, why, now_s)
+                self._give_notice(pod, row, loan, why, now_s)
 
-    def ended(self, keys: Iterable[tuple[int, int]]) -> None:
-        """Ends the recalls of rows on which pods no longer hold more than the loan."""
+    def remove_complete(self, keys: Iterable[tuple[int, int]]) -> None:
+        """Removes recalls (number of the pool, row) that are complete: pods no longer hold more than the loan."""
         for key in keys:
             del self.open[key]
 
     def due(self, recall: Recall, now_s: float) -> list[list[Notice]]:
-        """Returns the pods to evict now, with the least work lost, among those whose notice has ended. Each entry is evicted together."""
+        """Returns the pods to evict now: of those whose notice has ended, the set that loses the least work.
+
+        The pods of one inner list must be evicted together.
+        """
         pods = self._pods(recall.pool, recall.row)
-        left = self._left(recall.excess, pods)
+        left = self._remaining(recall.excess, pods)
         if not left:
             return []
         for whole in (False, True):
@@ -224,12 +233,12 @@ class Recalls:
         return [[self.notices[pod.uid] for pod in unit.pods] for unit in least_loss(units, left)]
 
     def withdraw_unneeded(self, now_s: float) -> list[Notice]:
-        """Withdraws the notices of pods whose capacity is no longer needed. Returns the withdrawn notices whose annotation must be removed.
+        """Withdraws notices of pods on rows without a recall. Returns all withdrawn notices whose annotation must still be removed.
 
         Also forgets the notices of pods that are no longer on a node.
         """
         assert self._leads_since_s is not None, "only a leader writes"
-        is_sure = now_s >= self._leads_since_s + BELIEVED_S
+        is_sure = now_s >= self._leads_since_s + KEEP_NOTICES_S
         needed = {uid for recall in self.open.values() for uid in self._ledger.holders(recall.pool, recall.row)}
         gangs = self._context.gangs
         if len(gangs):
@@ -241,17 +250,17 @@ class Recalls:
             elif is_sure and uid not in needed and notice.evicted_s is None and not notice.is_chosen:
                 del self.notices[uid]
                 self.counts.withdrawn += 1
-                self._unremoved[uid] = notice
-        for uid in [uid for uid in self._unremoved if uid in self.notices or self._context.hold.placed(uid) is None]:
-            del self._unremoved[uid]
-        return list(self._unremoved.values())
+                self._withdrawn[uid] = notice
+        for uid in [uid for uid in self._withdrawn if uid in self.notices or self._context.hold.placed(uid) is None]:
+            del self._withdrawn[uid]
+        return list(self._withdrawn.values())
 
-    def withdrawn(self, notice: Notice) -> None:
-        """Records that the pod's annotation was removed, or cannot be removed."""
-        self._unremoved.pop(notice.pod.uid, None)
+    def on_annotation_removed(self, notice: Notice) -> None:
+        """Records that the annotation of a withdrawn notice was removed, or that the API server refused its removal for good."""
+        self._withdrawn.pop(notice.pod.uid, None)
 
-    def evicted(self, notice: Notice, now_s: float) -> None:
-        """Counts an eviction that was sent."""
+    def on_eviction_sent(self, notice: Notice, now_s: float) -> None:
+        """Records that the pod's eviction was sent, with the work that it loses."""
         notice.evicted_s = now_s
         self.counts.evicted += 1
         self.counts.lost_core_s += self._lost(notice.pod, now_s)
@@ -264,9 +273,10 @@ class Recalls:
     def units(
         self, pool: Pool, row: int, pods: Sequence[Pod], left: Mapping[str, int], now_s: float, *, whole: bool
     ) -> list[Unit]:
-        """Returns the pods of the row that are not leaving, each with the pods that must be evicted with it.
+        """Returns the units in which pods of the row can be evicted, without terminating pods.
 
-        `whole`: gangs are evicted whole; else only members that their gangs can spare are returned.
+        `whole`: a unit is a whole gang; otherwise a unit is one pod, and members that their gang's minimum needs are left out.
+        `left`: the excess to free. Only these resources, and the number of pods, count in `Unit.frees`.
         """
         gangs, units, seen = self._context.gangs, list[Unit](), set[str]()
         spare: dict[str, int] = {}
@@ -301,14 +311,14 @@ class Recalls:
         return lost_core_s(pod, self._ledger.demand(pod).get(CPU, 0), now_s)
 
     def _spared(self, pod: Pod, now_s: float) -> int:
-        """Returns the weight with which the pod is spared; 0 for most pods."""
+        """Returns the pod's part of `Unit.spared`: 0 for most pods; more if few retries are left, or its owner recently lost many pods."""
         left = retries_of(pod, self._context.objects)
         if left is not None and left <= RETRIES_SPARED:
             return int(10 ** (RETRIES_SPARED - left))
         owner = pod.owner
-        return int(owner is not None and self._evicted_last_hour(owner.uid, now_s) >= self._cap_of(pod))
+        return int(owner is not None and self._evicted_last_hour(owner.uid, now_s) >= self._evictions_per_owner(pod))
 
-    def _cap_of(self, pod: Pod) -> int:
+    def _evictions_per_owner(self, pod: Pod) -> int:
         notice = self.notices.get(pod.uid)
         loans = [notice.loan] if notice is not None else [one.loan for one in self.open.values()]
         return min((loan.returns.evictions_per_owner for loan in loans if loan.returns is not None), default=1)
@@ -326,26 +336,29 @@ class Recalls:
     def _needing_notice(
         self, units: Sequence[Unit], left: Mapping[str, int], notice_s: float, now_s: float
     ) -> list[Unit]:
-        """Returns the units that need a new notice: those that will probably end in time, then those with the least loss."""
-        rest = _without(left, [unit for unit in units if self._has_notice(unit)])
+        """Returns the units that need a notice, so that all units with a notice together free at least `left`.
+
+        Includes all units that will probably complete within the notice period; the others are those that lose the least work.
+        """
+        rest = _remaining_without(left, [unit for unit in units if self._has_notice(unit)])
         if not rest:
             return []
         found, others = list[Unit](), list[Unit]()
         for unit in units:
             if not self._has_notice(unit):
-                (found if self._ends(unit, notice_s, now_s) else others).append(unit)
-        rest = _without(rest, found)
+                (found if self._will_complete(unit, notice_s, now_s) else others).append(unit)
+        rest = _remaining_without(rest, found)
         return found + (least_loss(others, rest) if rest else [])
 
     def _has_notice(self, unit: Unit) -> bool:
         return all(pod.uid in self.notices for pod in unit.pods)
 
-    def _ends(self, unit: Unit, within_s: float, now_s: float) -> bool:
-        """Reports whether all pods of the unit will probably end by themselves, and free something."""
+    def _will_complete(self, unit: Unit, within_s: float, now_s: float) -> bool:
+        """Reports whether the unit frees something and all its pods will probably complete within this time."""
         times = [self._run_times.residual_s(pod, now_s) for pod in unit.pods]
         return any(unit.frees.values()) and all(left_s is not None and left_s <= within_s for left_s in times)
 
-    def _give(self, pod: Pod, row: int, loan: LoanTerms, why: str, now_s: float) -> None:
+    def _give_notice(self, pod: Pod, row: int, loan: LoanTerms, why: str, now_s: float) -> None:
         if pod.uid in self.notices:
             return
         self.notices[pod.uid] = Notice(pod, row, loan, now_s, why)
@@ -355,8 +368,8 @@ class Recalls:
         placed = map(self._context.hold.placed, self._ledger.holders(pool, row))
         return [one.pod for one in placed if one is not None]
 
-    def _left(self, excess: Mapping[str, int], pods: Sequence[Pod]) -> dict[str, int]:
-        """Returns the excess without what leaving pods hold."""
+    def _remaining(self, excess: Mapping[str, int], pods: Sequence[Pod]) -> dict[str, int]:
+        """Returns the excess that remains when all terminating pods have ended."""
         left = dict(excess)
         for pod in pods:
             if pod.is_leaving and (held := self._ledger.hold(pod.uid)) is not None:
@@ -366,7 +379,7 @@ class Recalls:
 
 
 def retries_of(pod: Pod, objects: ObjectsView) -> int | None:
-    """Returns how often the pod's job will still replace it after an eviction; None if that is not known, or not limited."""
+    """Returns how many more times the pod's job will replace it after an eviction; None if that is unknown or unlimited."""
     left, owner = retries_left(pod.annotations), pod.owner
     if owner is not None and owner.kind == "Job":
         job = objects.get(ObjectKind.JOB, pod.namespace, owner.name)
@@ -376,34 +389,34 @@ def retries_of(pod: Pod, objects: ObjectsView) -> int | None:
 
 
 def idle_room_factor(retries_left: int | None) -> int:
-    """Returns how many times its demand must be free of idle capacity for a pod to start there.
+    """Returns the multiple of a pod's demand that must be free for it to start on idle capacity.
 
-    With few retries left it is more than once, so that there are other pods to give capacity back first.
+    It is more than 1 if few retries are left: other pods can then start in the rest, and are evicted before this one.
     """
-    return FEW_RETRIES_ROOM if retries_left is not None and retries_left <= RETRIES_SPARED else 1
+    return FEW_RETRIES_FACTOR if retries_left is not None and retries_left <= RETRIES_SPARED else 1
 
 
 def lost_core_s(pod: Pod, cpu_milli: int, now_s: float) -> float:
-    """Returns the core-seconds of work that an eviction loses: since the start, or the last checkpoint that the job published."""
+    """Returns the core-seconds of work that an eviction loses, since the pod's start or its job's last published checkpoint."""
     return max(0.0, now_s - saved_until_s(pod)) * cpu_milli / 1000.0
 
 
 def saved_until_s(pod: Pod) -> float:
-    """Returns the time from which on work would be lost: the start, or a later checkpoint of the job. Infinite before the start."""
+    """Returns the time since which an eviction loses work: the pod's start or a later checkpoint of its job; infinite before the start."""
     if not pod.started_s:
         return math.inf
     return max(pod.started_s, checkpoint_s(pod.annotations) or 0.0)
 
 
 def _notice_s(pod: Pod) -> float | None:
-    """Returns the end of the notice on the pod; None if it has none, or one that cannot be read."""
+    """Returns the eviction time in the pod's annotation; None if the annotation is missing or invalid."""
     try:
         return zoned_seconds(pod.annotations[LOAN_NOTICE][:64]) if LOAN_NOTICE in pod.annotations else None
     except (ValueError, OverflowError):
         return None
 
 
-def _without(left: Mapping[str, int], units: Iterable[Unit]) -> dict[str, int]:
+def _remaining_without(left: Mapping[str, int], units: Iterable[Unit]) -> dict[str, int]:
     """Returns the excess that remains after these units are evicted; empty if they suffice."""
     units = tuple(units)
     if covers(units, left):

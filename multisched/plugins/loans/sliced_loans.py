@@ -161,8 +161,8 @@ class SlicedLoans(BorrowingLoans):
         order = rows[first[is_enough[first]]].tolist()
         with self._as_if_returned():
             for row in order[:ROWS_TRIED_MAX]:
-                gone = [one for one in self._context.nodes.pods_on(row) if self._is_recallable(one, row)]
-                if dry_run.fits_without(row, gone):
+                recallable = [one for one in self._context.nodes.pods_on(row) if self._is_recallable(one, row)]
+                if dry_run.fits_without(row, recallable):
                     return int(row)
         return None
 
@@ -203,7 +203,7 @@ class SlicedLoans(BorrowingLoans):
         return PermitResult(Status(Code.WAIT), CLAIM_WAIT_S)
 
     def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:
-        self.ledger.slices.unclaimed(pod.uid)
+        self.ledger.slices.forget_claim(pod.uid)
         super().unreserve(cycle, pod, node)
 
     # -- what people see -------------------------------------------------------------------------------------------

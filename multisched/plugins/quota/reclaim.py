@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from multisched.model.objects import Pod
-from multisched.plugins.quota.reclaim_order import KEYS, ReclaimOrder
+from multisched.plugins.quota.reclaim_order import ORDERS, ReclaimOrder
 from multisched.plugins.quota.reclaim_search import Anywhere, NodeRoom, ReclaimTarget, Search
 from multisched.plugins.quota.reclaim_units import Unit
 
@@ -69,9 +69,9 @@ class Reclaim(ReclaimOrder):
         return next((victims for target in targets for victims in self._found(target) if accepts(victims)), None)
 
     def _found(self, target: ReclaimTarget) -> Iterator[list[Pod]]:
-        for key in range(KEYS):
+        for order_number in range(ORDERS):
             search = Search(target)
-            if search.clear_node(key) and search.clear_quota(key):
+            if search.clear_node(order_number) and search.clear_quota(order_number):
                 yield search.needed()
         yield from self._chosen(target)
 

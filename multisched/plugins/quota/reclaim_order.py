@@ -17,7 +17,7 @@ from multisched.plugins.quota.removal import NO_FLOORS, Claim, Floors, Removal
 
 Key = tuple[float, ...]
 """Sort key of a unit: the lowest is evicted first."""
-KEYS: Final = 3
+ORDERS: Final = 3
 """Number of orders within a leaf: the preferred one, the largest first, the smallest first."""
 
 
@@ -40,7 +40,7 @@ class ReclaimableLeaves(Mapping[int, float]):
     def __iter__(self) -> Iterator[int]:
         """Yields the leaves, the claim's own last."""
         order = self._order
-        for leaf in order.ledger.occupied() if order.claim.is_entitled else ():
+        for leaf in order.ledger.leaves_with_pods() if order.claim.is_entitled else ():
             if leaf != order.own and self._over_min(leaf) is not None:
                 yield leaf
         if self._over_min(order.own) is not None:
@@ -96,7 +96,7 @@ class ReclaimOrder:
         return self.base.over_min(leaf) if self.claim.is_entitled and self.base.borrows(leaf) else None
 
     def _below(self, leaf: int) -> Iterator[Pod]:
-        return filter(None, map(self._find, self.ledger.uids_below(leaf)))
+        return filter(None, map(self._find, self.ledger.uids_of(leaf)))
 
     # -- candidates ------------------------------------------------------------------------------------------------
 
@@ -123,14 +123,14 @@ class ReclaimOrder:
         if whole:
             yield from filter(self.base.is_evictable, self.gangs.wholes(pods))
 
-    def ordered(self, leaf: int, key: int, *, whole: bool) -> list[Unit]:
-        """Returns the units of a leaf in the order `key`."""
-        known = self._of_leaf.get((leaf, key, whole))
+    def ordered(self, leaf: int, order_number: int, *, whole: bool) -> list[Unit]:
+        """Returns the units of a leaf in the order with this number, below `ORDERS`."""
+        known = self._of_leaf.get((leaf, order_number, whole))
         if known is None:
             # The uid is the tie-breaker: iteration over sets is unordered, and equal clusters must give equal decisions.
             units = self.units(self._below(leaf), whole=whole)
-            known = sorted(units, key=lambda unit: (self._keys(unit)[key], unit.last_uid))
-            self._of_leaf[leaf, key, whole] = known
+            known = sorted(units, key=lambda unit: (self._keys(unit)[order_number], unit.last_uid))
+            self._of_leaf[leaf, order_number, whole] = known
         return known
 
     def most(self, leaf: int, resource: str, *, whole: bool) -> int:
@@ -140,7 +140,7 @@ class ReclaimOrder:
         borrowed = [one for one in self.claim.guaranteed if self.base.exceed_min((level,), one)]
         if leaf == self.own or borrowed != [resource]:
             return used
-        largest = self.ledger.largest(leaf, resource)
+        largest = self.ledger.largest_amount(leaf, resource)
         if whole:
             wholes = self.gangs.wholes(self._below(leaf))
             largest = max((largest, *(unit.least.get(resource, 0) for unit in wholes)))
@@ -164,10 +164,10 @@ class ReclaimOrder:
 
     # -- order -----------------------------------------------------------------------------------------------------
 
-    def rank(self, unit: Unit, key: int = 0) -> Key:
-        """Returns the sort key over all leaves; the claim's own leaf is last. `key`: an order, below `KEYS`."""
+    def rank(self, unit: Unit, order_number: int = 0) -> Key:
+        """Returns the sort key over all leaves; the claim's own leaf is last. `order_number`: as for `ordered`."""
         leaf = self.ledger.levels_of(unit.pods[0])[0].at
-        return (leaf == self.own, -self.reclaimable_leaves[leaf], leaf, *self._keys(unit)[key])
+        return (leaf == self.own, -self.reclaimable_leaves[leaf], leaf, *self._keys(unit)[order_number])
 
     def _keys(self, unit: Unit) -> tuple[Key, Key, Key]:
         size = sum(unit.held.get(resource, 0) for resource in self.claim.guaranteed)

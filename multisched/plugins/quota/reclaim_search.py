@@ -1,4 +1,7 @@
-"""One search of a reclaim: takes units one by one until they are enough, then reprieves those that are not needed."""
+"""One search of a reclaim: takes units one by one until they are enough, then reprieves those that are not needed.
+
+A unit is a pod, or a gang that is evicted whole (`reclaim_units`). The claim is the request for which they are evicted (`removal.Claim`).
+"""
 
 from __future__ import annotations
 
@@ -21,20 +24,21 @@ SUBSETS_MAX: Final = 64
 """Maximum number of subsets of a gang's members that are tried in place of the whole gang."""
 
 Missing = Sequence[tuple[Level, str, int]]
+"""See `Removal.missing`."""
 
 
 class NodeRoom(Protocol):
-    """A check of whether the pod fits on a node without some of its pods."""
+    """A test of whether the claim's pod fits on a node once victims there are removed."""
 
     def lacking(self, victims: Sequence[Pod]) -> frozenset[str]:
-        """Returns resources of which the node lacks some for the pod."""
+        """Returns the resources of which the node still has too little."""
         ...
 
     def fits(self, victims: Sequence[Pod]) -> bool: ...
 
 
 class Anywhere:
-    """`NodeRoom` for a pod that fits on some node without evictions."""
+    """A `NodeRoom` for a pod that fits on some node without evictions."""
 
     def lacking(self, victims: Sequence[Pod]) -> frozenset[str]:
         return frozenset()
@@ -47,18 +51,18 @@ class ReclaimTarget:
     """The node for the claim's pod, and the units with pods on it. Shared by all searches for that node."""
 
     def __init__(self, order: ReclaimOrder, pods: Sequence[Pod], room: NodeRoom, *, whole: bool) -> None:
-        """`pods`: the pods on the node."""
+        """`pods`: the pods on the node. `whole`: see `ReclaimOrder`."""
         self.order = order
         self.room = room
         self.whole = whole
         self.units = list(order.units(pods, whole=whole))
-        """The units of these pods that are evictable individually."""
+        """The units of these pods that are evictable, each tested alone."""
         self.uids = frozenset(pod.uid for pod in pods)
         self.terminating = [pod for pod in pods if pod.is_leaving]
 
 
 class Search:
-    """The set of victims so far."""
+    """One search on a target, with the victims taken so far."""
 
     def __init__(self, target: ReclaimTarget) -> None:
         self._target = target
@@ -66,12 +70,10 @@ class Search:
         self._room = target.room
         self._removal = target.order.base.copy()
         self._budgets = BudgetsInUse(target.order.budgets)
-        self._terminating = list(target.terminating)
-        """Terminating pods on the node whose resources are needed."""
         self._units: list[Unit] = []
-        """The other victims."""
+        """The victims that are not terminating."""
         self._taken: set[str] = set()
-        self._here: list[Pod] = list(self._terminating)
+        self._here: list[Pod] = list(target.terminating)
         """All victims on the node."""
         self._alone: Counter[str] = Counter()
         """Gang -> number of members evicted individually."""
@@ -103,8 +105,8 @@ class Search:
             if not self._replace_alone(unit):
                 return False
         else:
-            is_spared = not gang or bool(unit.gang) or self._alone[gang] < self._order.gangs.surplus(gang)
-            if not is_spared or not self._removal.remove_if_evictable(unit):
+            is_allowed_by_gang = not gang or bool(unit.gang) or self._alone[gang] < self._order.gangs.surplus(gang)
+            if not is_allowed_by_gang or not self._removal.remove_if_evictable(unit):
                 return False
         self._units.append(unit)
         self._alone[gang] += bool(gang) and not unit.gang
@@ -117,7 +119,7 @@ class Search:
         return True
 
     def _replace_alone(self, unit: Unit) -> bool:
-        """Replaces individually taken members by the whole gang, if that is evictable. Reports whether it was replaced."""
+        """Replaces individually taken members by the whole gang, if that is evictable. Reports whether they were replaced."""
         members = {pod.uid for pod in unit.pods}
         others = [one for one in self._units if one.pods[0].uid not in members]
         removal = self._removal_of((*others, unit))
@@ -142,22 +144,22 @@ class Search:
 
     # -- clearing --------------------------------------------------------------------------------------------------
 
-    def clear_node(self, key: int) -> bool:
-        """Takes units on the node until the claim's pod fits. Reports whether it fits."""
+    def clear_node(self, order_number: int) -> bool:
+        """Takes units on the node, in one of the `ORDERS` of `ReclaimOrder`, until the claim's pod fits. Reports whether it fits."""
         if self._fits():
             return True
-        ordered = sorted(self._target.units, key=lambda unit: (self._order.rank(unit, key), unit.last_uid))
+        ordered = sorted(self._target.units, key=lambda unit: (self._order.rank(unit, order_number), unit.last_uid))
         for may_break in (False, True):
             for unit in ordered:
                 if self._is_taken(unit) or (not may_break and self._breaks(unit)):
                     continue
                 lacking = self._room.lacking(self._here)
-                if (not lacking or self._gives(unit, lacking)) and self.take(unit) and self._fits():
+                if (not lacking or self._frees(unit, lacking)) and self.take(unit) and self._fits():
                     return True
         return False
 
-    def clear_quota(self, key: int) -> bool:
-        """Takes units on any node until the claim exceeds no max. Reports whether that succeeded."""
+    def clear_quota(self, order_number: int) -> bool:
+        """Takes units on any node, per leaf in one of the `ORDERS`, until the claim exceeds no max. Reports whether that succeeded."""
         missing = self._removal.missing()
         for may_break in (False, True):
             left: dict[int, Iterator[Unit]] = {}
@@ -166,7 +168,7 @@ class Search:
             while missing and leaves:
                 leaf = heappop(leaves)[-1]
                 if leaf not in left:  # sorted lazily: few leaves are reached, and some have very many pods
-                    left[leaf] = iter(self._order.ordered(leaf, key, whole=self._target.whole))
+                    left[leaf] = iter(self._order.ordered(leaf, order_number, whole=self._target.whole))
                 if self._take_next(left[leaf], missing, may_break=may_break):
                     heappush(leaves, self._urgency(leaf))
                     missing = self._removal.missing()
@@ -194,7 +196,7 @@ class Search:
         levels = self._order.ledger.levels_of(unit.pods[0])
         return any(unit.held.get(resource, 0) and level in levels for level, resource, _ in missing)
 
-    def _gives(self, unit: Unit, resources: Iterable[str]) -> bool:
+    def _frees(self, unit: Unit, resources: Iterable[str]) -> bool:
         """Reports whether the unit's pods on the node hold any of these resources."""
         if not unit.gang:
             return any(unit.held.get(resource, 0) for resource in resources)
@@ -204,7 +206,7 @@ class Search:
     # -- reprieve --------------------------------------------------------------------------------------------------
 
     def needed(self) -> list[Pod]:
-        """Returns the victims without those that are not needed; the least preferred victims are reprieved first."""
+        """Reprieves victims that are not needed, in reverse order of eviction; those that violate budgets first. Returns the others."""
         in_use, broken, rank = BudgetsInUse(self._order.budgets), set[tuple[Pod, ...]](), self._order.rank
         units = sorted(self._units, key=rank)
         for unit in units:
@@ -213,7 +215,7 @@ class Search:
         for unit in sorted(units, key=lambda unit: (unit.pods in broken, rank(unit)), reverse=True):
             if not self._reprieve(unit) and unit.gang:
                 self._reprieve_all_but_few(unit)
-        for pod in list(self._terminating):
+        for pod in self._target.terminating:
             self._reprieve_terminating(pod)
         uids = {pod.uid for pod in self._here}
         return [*self._here, *(pod for unit in self._units for pod in unit.pods if pod.uid not in uids)]
@@ -233,7 +235,7 @@ class Search:
         return False
 
     def _reprieve_all_but_few(self, unit: Unit) -> None:
-        """Replaces the whole gang by a sufficient subset of its surplus members, if there is one."""
+        """Replaces the whole gang by a sufficient subset of its members, at most as many as its surplus, if there is one."""
         surplus, before = self._order.gangs.surplus(unit.gang), (self._units, self._here, self._removal)
         others = [one for one in self._units if one is not unit]
         uids = {pod.uid for pod in unit.pods}

@@ -22,7 +22,7 @@ import msgspec
 
 from multisched.model.objects import Pod
 from multisched.plugins.quota.pod_amounts import Items, PodAmounts
-from multisched.plugins.quota.quota_ledger import NO_AMOUNTS, NOTHING, Level, QuotaLedger, account
+from multisched.plugins.quota.quota_ledger import NO_AMOUNTS, NO_NOMINATIONS, Level, QuotaLedger, add_usage
 from multisched.plugins.quota.reclaim_units import Unit
 
 Nominated = Mapping[int, Mapping[str, int]]
@@ -64,7 +64,7 @@ class Claim(msgspec.Struct, frozen=True):
         return self.entitled_levels > 0
 
 
-def claim_of(ledger: QuotaLedger, *pods: Pod, nominated: Nominated = NOTHING) -> Claim:
+def claim_of(ledger: QuotaLedger, *pods: Pod, nominated: Nominated = NO_NOMINATIONS) -> Claim:
     items, levels = _total_amounts(ledger.amounts, pods), ledger.levels_of(pods[0])
     guaranteed = tuple(resource for resource, amount in items if amount and resource in ledger.guaranteed)
     amounts, entitled_levels = dict(items), 0
@@ -72,7 +72,7 @@ def claim_of(ledger: QuotaLedger, *pods: Pod, nominated: Nominated = NOTHING) ->
         if not _stays_within_min(level, guaranteed, amounts, nominated.get(level.at, NO_AMOUNTS)):
             break
         entitled_levels += 1
-    named = tuple(resource for resource in guaranteed if levels and levels[0].names(resource))
+    named = tuple(resource for resource in guaranteed if levels and levels[0].has_min_or_max(resource))
     priority = min(pod.spec.priority for pod in pods)
     return Claim(pods, items, guaranteed, named or guaranteed, levels, entitled_levels, nominated, priority)
 
@@ -89,7 +89,7 @@ def _total_amounts(of: PodAmounts, pods: tuple[Pod, ...]) -> Items:
 def _stays_within_min(
     level: Level, guaranteed: Iterable[str], amounts: Mapping[str, int], nominated: Mapping[str, int]
 ) -> bool:
-    counted = [resource for resource in guaranteed if level.names(resource)]
+    counted = [resource for resource in guaranteed if level.has_min_or_max(resource)]
     return bool(counted) and all(
         level.used.get(resource, 0) + nominated.get(resource, 0) + amounts[resource] <= level.min.get(resource, 0)
         for resource in counted
@@ -146,7 +146,7 @@ class Removal:
 
     def _account(self, pod: Pod, sign: int) -> None:
         levels = [self._changeable(level) for level in self.ledger.levels_of(pod)]
-        account(levels, self.ledger.amounts.items(pod), sign, has_guarantees=self.ledger.has_guarantees)
+        add_usage(levels, self.ledger.amounts.items(pod), sign, has_guarantees=self.ledger.has_guarantees)
 
     def _changeable(self, level: Level) -> Level:
         """Returns this removal's own copy of the level."""
@@ -207,7 +207,8 @@ class Removal:
     def exceed_min(self, levels: Iterable[Level], resource: str, less: int = 0) -> bool:
         """Reports whether each level would still use more than its min if `less` were subtracted."""
         return all(
-            level.names(resource) and self.used(level, resource) - less > level.min.get(resource, 0) for level in levels
+            level.has_min_or_max(resource) and self.used(level, resource) - less > level.min.get(resource, 0)
+            for level in levels
         )
 
     def _keeps_victims_over_min(self, level: Level, held: Mapping[str, int]) -> bool:
@@ -234,7 +235,7 @@ class Removal:
             for resource, amount in items:
                 most = level.max.get(resource)
                 if most is not None and amount:
-                    over = now.held(resource) + nominated.get(resource, 0) + amount - most
+                    over = now.used_and_reserved(resource) + nominated.get(resource, 0) + amount - most
                     if over > 0:
                         found.append((level, resource, over))
             if self.ledger.has_guarantees:
@@ -287,11 +288,13 @@ def removed_pod_helps(ledger: QuotaLedger, claim: Claim, removed: Pod) -> bool:
         for resource, amount in claim.items:
             if not amount or not freed.get(resource, 0):
                 continue
-            others = nominated.get(resource, 0) + amount + ledger.left_since(removed, level, resource)
+            others = nominated.get(resource, 0) + amount + ledger.removed_since(removed, level, resource)
             most = level.max.get(resource)
-            if most is not None and level.held(resource) + others > most:
+            if most is not None and level.used_and_reserved(resource) + others > most:
                 return True
-            is_entitled_here = depth < entitled_below_root and resource in claim.guaranteed and level.names(resource)
+            is_entitled_here = (
+                depth < entitled_below_root and resource in claim.guaranteed and level.has_min_or_max(resource)
+            )
             if is_entitled_here and level.used.get(resource, 0) + others > level.min.get(resource, 0):
                 return True
     return False

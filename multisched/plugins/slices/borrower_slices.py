@@ -1,13 +1,14 @@
-"""The borrower's side of a loan across processes: claims per slice, and what its pods may use of each. Pure.
+"""BorrowerSlices: the borrower's state machine of a loan between processes: claims per slice, and the usable amount of each.
 
-Events in (wanted amounts, versions from the watch, answers), requests out (`next_requests`). No clock and no I/O.
+Its inputs are wanted amounts, versions from the watch, and responses; its outputs are requests (`next_requests`). It has no clock and does
+no I/O.
 
-Invariant S2: the caller keeps, at each commit, `charged(key) <= usable(key)`, where `charged` is what its pods there request,
-including assumed and terminating pods and binds in flight or of unknown outcome. `usable` is what an answer to a request of this leader
-has confirmed, and never more than a write in flight would leave: it falls when a release is sent, before its answer, and rises only with
-an answer.
+Invariant S2, which the caller must ensure at each commit: `charged(key) <= usable(key)`. `charged` is what the borrower's pods request of
+the slice, including assumed and terminating pods, and binds in flight or of unknown outcome. `usable` is the amount that a response to
+this leader has confirmed, but not more than any write in flight would leave. So it decreases when a release is sent, and increases only
+when a response arrives.
 
-S3 and S4: a claim asks for no more than the offer of the version that it replaces, and no write holds less than `charged`.
+S3 and S4: a claim asks for no more than the offer in the version that it replaces, and no write holds less than `charged`.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ from multisched.model.version import NO_VERSION, Version
 from multisched.plugins.slices.tracked_slices import SliceMachine, TrackedSlices
 
 RETURNED_AT_ONCE: Final = 2
-"""If at least one in this many recalled slices of an object is no longer in use, all such slices are returned with the next write."""
+"""If at least one in this many recalled slices of an object is no longer in use, all unused ones are returned with the next write."""
 
 Charged = Mapping[str, SliceAmount]
-"""By key of each slice that is not the borrower's own: what its pods there request; see S2."""
+"""Key of a slice -> what the borrower's pods request of it; see S2."""
 
 
 class _Claimed(TrackedSlices):
-    """One object, with what this leader may use of it."""
+    """One object, with the amounts that this leader may use."""
 
     def __init__(self, blank: SliceSet) -> None:
         super().__init__(blank)
         self.confirmed: Mapping[str, SliceAmount] = {}
         self.keeps_returns = False
-        """Some of what is recalled is not in use any more, and is returned with a later write."""
+        """A recalled amount is no longer in use, and is kept until a later write returns it."""
         self.returns_slices = self.returns_parts = False
-        """It is returned now: whole slices; parts of slices that are in use yet."""
+        """The next write returns recalled amounts: of slices that are not in use; of slices that are partly in use."""
 
     def slice_keys(self) -> set[str]:
         spec, status = (None, None) if self.seen is None else (self.seen.spec, self.seen.status)
@@ -62,13 +63,13 @@ class _Claimed(TrackedSlices):
         return usable
 
     def offer(self, key: str) -> SliceOffer:
-        """Returns the offer as last seen; none while the lender's half cannot be trusted or the object is being deleted."""
+        """Returns the offer as last seen; no offer if the lender's half cannot be trusted or the object is being deleted."""
         if self.seen is None or self.seen.spec is None or self.seen.is_deleting:
             return NO_OFFER
         return self.seen.spec.offers.get(key, NO_OFFER)
 
     def held(self, key: str) -> SliceAmount:
-        """Returns what the object holds, as last seen; nothing while the borrower's half cannot be trusted."""
+        """Returns the held amount as last seen; nothing if the borrower's half cannot be trusted."""
         status = None if self.seen is None else self.seen.status
         return NOTHING if status is None else status.held.get(key, NOTHING)
 
@@ -85,8 +86,10 @@ class BorrowerSlices(SliceMachine[_Claimed]):
     # -- terms -----------------------------------------------------------------------------------------------------
 
     def begin_term(self, listed: Iterable[SliceSet]) -> None:
-        """Starts as a new leader, with a consistent list of all SliceSets that began in this term, and after the wait for binds
-        of the former leader."""
+        """Starts a term as a new leader, after binds of the former leader have ended.
+
+        `listed`: a consistent list of all SliceSets that began in this term.
+        """
         self._has_term = True
         self._is_settled = False
         self._wanted.clear()
@@ -102,13 +105,13 @@ class BorrowerSlices(SliceMachine[_Claimed]):
             self._changed(tracked)
 
     def is_ready(self) -> bool:
-        """Reports whether every object is owned by this leader, so that no write of a former one can take effect any more."""
+        """Reports whether this leader owns every object, so that no write of a former leader can take effect any more."""
         return self._has_term and all(one.is_owned or one.seen is None for one in self._objects.values())
 
     def settle(self) -> None:
-        """Records that `charged` is complete: a consistent list of pods, begun after `is_ready`, is in the caller's cache.
+        """Records that `charged` is complete, because a consistent list of pods that began after `is_ready` is in the caller's cache.
 
-        Before, nothing is usable. What is held remains so until the caller wants something else.
+        Before this call, nothing is usable. Held amounts stay wanted until the caller changes them.
         """
         self._is_settled = True
         for tracked in self._objects.values():
@@ -119,7 +122,7 @@ class BorrowerSlices(SliceMachine[_Claimed]):
     # -- decisions -------------------------------------------------------------------------------------------------
 
     def usable(self, key: str) -> SliceAmount:
-        """Returns what the borrower's pods may request of the slice in total: see S2."""
+        """Returns the amount that the borrower's pods may request of the slice in total: see S2."""
         if not self._has_term or not self._is_settled:
             return NOTHING
         total = NOTHING
@@ -128,7 +131,7 @@ class BorrowerSlices(SliceMachine[_Claimed]):
         return total
 
     def limit(self, key: str, now_s: int) -> SliceAmount:
-        """Returns the same for placing a further pod: nothing of a recalled part, and nothing after the end of an offer."""
+        """Returns the same for placing a further pod: without recalled amounts, and without offers that have expired."""
         total = NOTHING
         if not self._has_term or not self._is_settled:
             return total
@@ -139,7 +142,7 @@ class BorrowerSlices(SliceMachine[_Claimed]):
         return total
 
     def offered_of(self, key: str) -> SliceAmount:
-        """Returns what could be held of the slice now: the offers that are not recalled."""
+        """Returns the offered amount of the slice, without recalled amounts."""
         total = NOTHING
         for tracked in self._of(key):
             total += tracked.offer(key).amount
@@ -157,18 +160,18 @@ class BorrowerSlices(SliceMachine[_Claimed]):
         return total
 
     def are_offers_readable(self) -> bool:
-        """Reports whether every offer can be trusted; while one cannot, its pods stay and no pod is added."""
+        """Reports whether all offers can be trusted. The slices of an offer that cannot be trusted keep their pods and get no others."""
         return all(tracked.seen is None or tracked.seen.spec is not None for tracked in self._objects.values())
 
     def are_claims_complete(self) -> bool:
-        """Reports whether what is held covers all pods: further ones are placed only within what is usable."""
+        """Reports whether all statuses are complete, which means that the held amounts cover all pods of the borrower."""
         seen = [tracked.seen for tracked in self._objects.values() if tracked.seen is not None]
         return all(one.status is not None and one.status.is_complete for one in seen)
 
     def want(self, key: str, amount: SliceAmount) -> None:
-        """Sets what should be held of the slice: more is claimed as far as it is offered, less is released as far as it is not in use.
+        """Sets the amount of the slice that should be held. It is claimed as far as it is offered, and released as far as it is not in use.
 
-        The caller asks in blocks (`claim_block`), and releases a slice that was not used for a while.
+        The caller claims in blocks (`claim_block`), and releases what was not used for a while.
         """
         if amount:
             self._wanted[key] = amount
@@ -177,9 +180,9 @@ class BorrowerSlices(SliceMachine[_Claimed]):
         self.touch((key,))
 
     def return_kept(self, *, parts: bool = True) -> None:
-        """Returns recalled amounts that are no longer in use, however few slices that concerns. The caller calls it regularly.
+        """Lets the next write return all recalled amounts that are no longer in use, even if they are few. Called regularly.
 
-        `parts`: also of slices that are partly in use.
+        `parts`: also returns unused parts of slices that are partly in use.
         """
         for tracked in self._objects.values():
             if tracked.keeps_returns:
@@ -187,7 +190,7 @@ class BorrowerSlices(SliceMachine[_Claimed]):
                 self._due[tracked.blank.name] = tracked
 
     def problems(self) -> dict[str, str]:
-        """Returns, by object, what keeps a write or a reading from being as it should."""
+        """Returns name of an object -> why it cannot be written or trusted."""
         found = {}
         for name, tracked in self._objects.items():
             if text := ("" if tracked.seen is None else tracked.seen.malformed) or tracked.refusal:
@@ -197,14 +200,15 @@ class BorrowerSlices(SliceMachine[_Claimed]):
     # -- versions and answers --------------------------------------------------------------------------------------
 
     def next_requests(self, charged: Charged, most: int = sys.maxsize) -> list[SliceRequest]:
-        """Returns the requests that are needed of `most` objects, at most one per object in flight. The caller sends each while it
-        holds the lease, and passes each reply to `answered`. What they release is not usable any more when this returns.
+        """Returns the requests that are due, for at most `most` objects. Each object has at most one request in flight.
 
-        The caller has passed to `touch` all slices of which other amounts are charged than in the call before."""
+        The caller sends each request while it holds the lease, and passes each reply to `answered`. Amounts that the requests release are
+        not usable any more when this returns. Before the call, the caller must pass to `touch` all slices whose charged amount has changed.
+        """
         return self._requests(partial(self._next_request, charged), most) if self._has_term else []
 
     def _stays_due(self, tracked: _Claimed) -> bool:
-        """A status that is not complete must cover all that is charged, of whatever slice."""
+        """Reports whether the object must be checked at each call: an incomplete status must cover all charged slices."""
         status = None if tracked.seen is None else tracked.seen.status
         return tracked.seen is not None and (status is None or not status.is_complete)
 
@@ -221,7 +225,7 @@ class BorrowerSlices(SliceMachine[_Claimed]):
     # -- internals -------------------------------------------------------------------------------------------------
 
     def _take(self, tracked: _Claimed, found: SliceSet, *, is_answer: bool) -> None:
-        """Takes a version. Only an answer to this leader confirms what it holds; any version may show that less is held."""
+        """Takes a version of the object. Only a response to this leader confirms held amounts; any version may lower them."""
         before, confirmed = tracked.seen, tracked.confirmed
         capped = {key: tracked.usable(key) for key in confirmed}
         taken = tracked.take(found, is_answer=is_answer)
@@ -267,9 +271,9 @@ class BorrowerSlices(SliceMachine[_Claimed]):
 
     @staticmethod
     def _returns_little(tracked: _Claimed, before: Charged, after: Charged) -> bool:
-        """Reports whether a write would only return what is recalled, and of few slices all of it.
+        """Reports whether a write would only return recalled amounts, and whole slices of only a few. Such a write is postponed.
 
-        The pods of a node end one by one, and those of many nodes at different times; each would be a write.
+        Pods of many recalled nodes end at different times; without this, each end would be a write.
         """
         recalled = whole = 0
         for key in before.keys() | after.keys():
@@ -285,7 +289,7 @@ class BorrowerSlices(SliceMachine[_Claimed]):
         return whole * RETURNED_AT_ONCE < recalled
 
     def _raised(self, tracked: _Claimed, seen: SliceSet, held: dict[str, SliceAmount] | None) -> SliceStatus:
-        """Returns the first half under a new epoch: that of the former leader, unless the pods are already known."""
+        """Returns the first status of this leader, with a new epoch: the former leader's amounts, or `held` if pods are already known."""
         before = seen.status or SliceStatus()
         epoch, writes = max(seen.borrower_epoch, before.epoch) + 1, tracked.next_writes(SliceStatus)
         if held is None:
@@ -293,9 +297,9 @@ class BorrowerSlices(SliceMachine[_Claimed]):
         return SliceStatus(epoch, writes, is_complete=True, held=held)
 
     def _held(self, tracked: _Claimed, charged: Charged) -> dict[str, SliceAmount] | None:
-        """Returns what the object should hold; None if it may not hold all that is charged.
+        """Returns key -> amount that the object should hold; None if it must not hold all charged amounts.
 
-        A status that is not complete yet must cover all that no other object does: the lender then relies on it.
+        A status that becomes complete must cover all charged amounts that no other object covers, because the lender relies on it.
         """
         spec, status = (None, None) if tracked.seen is None else (tracked.seen.spec, tracked.seen.status)
         keys = tracked.indexed
@@ -325,9 +329,10 @@ class BorrowerSlices(SliceMachine[_Claimed]):
 
 
 def claim_block(need: SliceAmount, offered: SliceAmount, percent: int) -> SliceAmount:
-    """Returns what to claim of a slice for `need` and `percent` more: of each resource at least the largest share of its offer.
+    """Returns the amount to claim of a slice for `need` and `percent` more.
 
-    The rest of a node's memory is of no use to the lender without its CPU, and the next pods may need more of it than those before.
+    Of each resource it is at least the largest share of the offer that any resource needs: the rest of a node's memory is of no use to
+    the lender without its CPU, and later pods may need more memory than the present ones.
     """
     more = {name: amount * (100 + percent) for name, amount in need.amounts().items()}
     offers = offered.amounts()

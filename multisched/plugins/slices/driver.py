@@ -1,7 +1,8 @@
-"""SliceDriver: carries out what the state machines of one domain ask for, about slices of nodes or of quotas.
+"""SliceDriver: sends the requests of the state machines of one domain, and passes versions and responses to them. For slices of nodes
+and of quotas.
 
-As a new leader it first owns every object (`own`); then `run` sends requests and takes versions from the watch.
-Every step between two awaits leaves what the sides have read as the machines are. The lease is checked before each request.
+A new leader first owns every SliceSet (`own`). Then `run` sends requests and reads versions from the watch. Between two awaits, the amounts
+that the sides have read from the machines are current. The lease is checked before each request.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.slice_parts import SliceAmount
 from multisched.plugins.slices.borrower_slices import BorrowerSlices
 from multisched.plugins.slices.lender_slices import LenderSlices
-from multisched.plugins.slices.sides import BorrowingSide, LendingSide, Machines
+from multisched.plugins.slices.sides import BorrowingSide, LendingSide, SliceMachines
 from multisched.plugins.slices.slice_reports import SliceReports
 
 logger = logging.getLogger(__name__)
@@ -35,17 +36,21 @@ Side = LendingSide | BorrowingSide
 
 PERIOD_S: Final = 1.0
 GATHER_S: Final = 0.05
-"""What changes within this time is one write."""
+"""Changes within this time are written together."""
+GATHER_PAUSED_S: Final = 0.25
+"""The same while all sides are paused (`WritePause`)."""
 WRITE_EVERY_S: Final = 1.0
-"""Pause after a write. The first of several changes is written at once, and the others together."""
+"""Shortest pause after a write. So the first of several changes is written at once, and the others together."""
 RELEASE_EVERY_S: Final = 5.0
+"""Interval between releases of claimed amounts that no pod uses."""
 OBJECTS_PER_STEP: Final = 1
-"""SliceSets that are looked at before other tasks run: each has up to 256 nodes."""
-KEYS_PER_STEP: Final = 200
-"""Slices for which pods wait that are looked at before other tasks run."""
+"""SliceSets that are handled before other tasks run. Each has up to 256 slices."""
+KEYS_PER_STEP: Final = 50
+"""Slices whose waiting pods are checked before other tasks run."""
 RETRY_S: Final = 0.5
+"""Shortest pause after a refused or unanswered request."""
 PAUSE_MAX_S: Final = 30.0
-"""Longest pause after refused or unanswered requests about one loan."""
+"""Longest pause of a side after refused or unanswered requests."""
 KIND: Final = ObjectKind.SLICE_SET
 NO_SLICE_SET_FIX: Final = (
     "apply deploy/crds/slicesets.yaml if it is missing, and see what the leader of the lender reports"
@@ -53,18 +58,19 @@ NO_SLICE_SET_FIX: Final = (
 
 
 class WritePause(msgspec.Struct, frozen=True):
-    """How long one side sends nothing."""
+    """The time for which one side sends no requests."""
 
     length_s: float = 0.0
     until_s: float = 0.0
-    """Monotonic."""
+    """End of the pause, monotonic."""
     is_failure: bool = False
-    """The last request was refused, or not answered."""
+    """The last request was refused or not answered."""
 
     def after(self, request: SliceRequest, reply: SliceReply, sent_s: float, now_s: float, most_s: float) -> WritePause:
-        """Returns the pause after a request of this one's side. `sent_s`, `now_s`: when it was sent and answered, monotonic.
+        """Returns the next pause of the side, after a request. `sent_s`, `now_s`: when it was sent and answered, monotonic.
 
-        `most_s`: while changes go on, pauses double up to this. After so long without a change they begin anew.
+        `most_s`: the longest pause after a successful write. Pauses double while more changes arrive, and start again with the shortest
+        one after `most_s` without a change.
         """
         if reply.answer in (SliceAnswer.REFUSED, SliceAnswer.UNKNOWN) or (
             reply.answer is SliceAnswer.NOT_FOUND and reply.message
@@ -75,7 +81,7 @@ class WritePause(msgspec.Struct, frozen=True):
         length_s = 0.0 if self.is_failure or sent_s >= self.until_s + most_s else self.length_s
         if reply.answer is not SliceAnswer.DONE or request.call is SliceCall.READ:
             return WritePause(length_s, now_s)
-        is_next = sent_s >= self.until_s  # else it was sent together with the write before
+        is_next = sent_s >= self.until_s  # false: it was sent together with the previous write
         length_s = min(most_s, max(WRITE_EVERY_S, 2 * length_s if is_next else length_s))
         return WritePause(length_s, now_s + length_s)
 
@@ -84,12 +90,12 @@ NO_PAUSE: Final = WritePause()
 
 
 class SliceDriver:
-    """What one domain lends and borrows by slices."""
+    """Drives the sides of one domain: the loans that it lends and borrows by slices."""
 
     def __init__(
         self,
         context: PluginContext,
-        machines: Machines,
+        machines: SliceMachines,
         used: Sequence[LendingSide],
         borrowed: Sequence[BorrowingSide],
         reports: SliceReports,
@@ -98,10 +104,10 @@ class SliceDriver:
         needs: Callable[[], int],
         plugin: str,
     ) -> None:
-        """`used`: loans whose room this domain uses by the lender's Lease. It drives those of which it is the lender.
+        """`used`: loans for whose borrowers pods of this domain must leave room. Only those whose lender this domain is make offers.
 
-        `on_more`: called when pods that were refused may fit. `needs`: returns the version of what pods of the lender need of what
-        is lent. `plugin`: for which pods wait at Permit.
+        `on_more`: called when refused pods may fit. `needs`: returns a number that changes when pods of the lender need other lent
+        amounts. `plugin`: name of the plugin for which pods wait at Permit.
         """
         self._machines = machines
         self._context = context
@@ -115,20 +121,23 @@ class SliceDriver:
         self._is_settled = False
         self._wake = asyncio.Event()
         self._shown: dict[str, SliceSet] = {}
-        """What the watch showed last, by name."""
+        """NAMESPACE/NAME -> the version that was read last from the watch."""
         self._shown_at = -1
+        """Version of all SliceSets at that time; -1: none was read."""
         self._offered: dict[int, tuple[float, int]] = {}
-        """id() of the side -> when it is looked at again, monotonic, and the version of the needs that were considered."""
+        """id() of the side -> (time of its next regular decision about offers, monotonic; version of the needs at the last one)."""
         self._needed_from_s: dict[int, float] = {}
-        """id() of the side -> when its offers are decided because its needs have changed, monotonic."""
+        """id() of the side -> time at which its offers are decided because its needs have changed, monotonic."""
         self._raises_from_s: dict[int, float] = {}
-        """id() of the side -> when more may be offered again, monotonic."""
+        """id() of the side -> time from which its offers may be raised, monotonic."""
         self._releases_from_s = 0.0
+        self._waiting_from_s = 0.0
+        """Time of the next check of all waiting pods, monotonic. Each response is followed by a check of the pods that it concerns."""
         self._adopting: asyncio.Task[None] | None = None
         self._pauses: dict[int, WritePause] = {}
-        """By id() of the side."""
+        """id() of the side -> its pause."""
         self.trouble = ""
-        """Why SliceSets cannot be read, or a write was not answered."""
+        """Why SliceSets cannot be listed, or that a write was not answered; empty if neither."""
         self._reports = reports
 
     @property
@@ -151,7 +160,7 @@ class SliceDriver:
                     await asyncio.sleep(RETRY_S)
 
     async def _begin(self, sides: Iterable[Side], ports: SlicePorts) -> bool:
-        """Begins a term of each side with a consistent list; returns False if the lease was lost meanwhile."""
+        """Begins a term of each side with a consistent list. Returns False if the lease was lost meanwhile."""
         term = ports.term()
         while ports.may_write():
             try:
@@ -177,21 +186,22 @@ class SliceDriver:
         """See `framework.slice_writes.SlicingPlugin.settle_slices`."""
         sides: list[Side] = [*self.used, *self.borrowed]
         if not all(self._is_ready(side) for side in sides):
-            return  # the process is stopping, or has lost the lease: `own` has ended without them
+            return  # the process is stopping or has lost the lease, so `own` has returned early
         for side in self.borrowed:
             side.settle()
             side.refresh()
         self._is_settled = True
-        self._raises_from_s.clear()  # pods of the lender that waited under the former leader come first
+        self._raises_from_s.clear()  # offers rise only after pods of the lender that waited under the former leader
         self.wake()
 
     # -- leading ---------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Lets the driver look soon: pods wait, or the lender needs what it has lent."""
+        """Makes `run` take its next turn soon: pods wait at Permit, or the lender needs lent amounts."""
         self._wake.set()
 
     async def run(self, ports: BackgroundPorts) -> None:
+        """Sends requests while this process leads the domain, until it is cancelled."""
         if not self._sides:
             await asyncio.Event().wait()
         self._reports.mover = ports.mover
@@ -206,7 +216,8 @@ class SliceDriver:
                 except TimeoutError:
                     continue
                 self._wake.clear()
-                await asyncio.sleep(GATHER_S)
+                is_paused = all(self._is_paused(side, ports.clock.monotonic()) for side in self._sides)
+                await asyncio.sleep(GATHER_PAUSED_S if is_paused else GATHER_S)
 
     async def _turn(self, slices: SlicePorts, ports: BackgroundPorts, tasks: asyncio.TaskGroup) -> None:
         now_s, monotonic_s = ports.clock.now().timestamp(), ports.clock.monotonic()
@@ -218,23 +229,30 @@ class SliceDriver:
                 await borrowed.release(now_s)
         if monotonic_s >= self._releases_from_s:
             self._releases_from_s = monotonic_s + RELEASE_EVERY_S
-        for borrowed in self.borrowed:
-            waiting = list(borrowed.waiting())
-            for first in range(0, len(waiting), KEYS_PER_STEP):
-                self._release_waiting(borrowed, waiting[first : first + KEYS_PER_STEP], now_s)
-                await asyncio.sleep(0)
+        if monotonic_s >= self._waiting_from_s:
+            self._waiting_from_s = monotonic_s + PERIOD_S
+            await self._release_every_waiting(now_s)
         for side in self._sides:
             if not self._is_paused(side, monotonic_s):
                 await self._ask(side, slices, ports, tasks)
         if self._adopting is None or self._adopting.done():
             self._adopting = tasks.create_task(self._adopt(slices, monotonic_s))
 
+    async def _release_every_waiting(self, now_s: float) -> None:
+        """Allows pods that wait at Permit if enough of their slices is claimed. Lets other tasks run between parts of the slices."""
+        for borrowed in self.borrowed:
+            waiting = list(borrowed.waiting())
+            for first in range(0, len(waiting), KEYS_PER_STEP):
+                self._release_waiting(borrowed, waiting[first : first + KEYS_PER_STEP], now_s)
+                await asyncio.sleep(0)
+
     async def _adopt(self, slices: SlicePorts, now_s: float) -> None:
+        """Adopts the slices of dead borrowers."""
         for side in self.lent:
             await side.adopt_of_dead(slices, now_s)
 
     async def _ask(self, side: Side, slices: SlicePorts, ports: BackgroundPorts, tasks: asyncio.TaskGroup) -> None:
-        """Sends the requests of one side. Pauses between objects."""
+        """Sends the requests of one side, each in its own task. Lets other tasks run between objects."""
         for _ in range(0, side.due_count(), OBJECTS_PER_STEP):
             if not slices.may_write():
                 return
@@ -243,7 +261,7 @@ class SliceDriver:
             await asyncio.sleep(0)
 
     async def _watch(self) -> None:
-        """Passes on what the watch has shown since the last turn. Pauses between objects."""
+        """Passes the changes since the last turn from the watch to the machines. Lets other tasks run between objects."""
         objects = self._context.objects
         version = objects.version(KIND)
         if version == self._shown_at:
@@ -267,7 +285,7 @@ class SliceDriver:
                 self._shown[f"{namespace}/{name}"] = found
 
     async def _offer(self, slices: SlicePorts, now_s: float, monotonic_s: float) -> None:
-        """Decides what is offered: regularly, and at once if a waiting pod needs what is lent."""
+        """Decides the offers of each lending side: at regular times, and soon if a waiting pod of the lender needs lent amounts."""
         needs = self._needs()
         for side in self.lent:
             from_s, needs_at = self._offered.get(id(side), (0.0, -1))
@@ -294,11 +312,11 @@ class SliceDriver:
         await asyncio.sleep(0)
 
     def _is_paused(self, side: Side, monotonic_s: float) -> bool:
-        """Reports whether the next request waits, because the last one was refused or not answered, or to be one for many pods."""
+        """Reports whether the side sends no requests now: after a failure, or so that one write contains many changes."""
         return monotonic_s < self._pauses.get(id(side), NO_PAUSE).until_s
 
     async def _send_all(self, sides: Iterable[Side], ports: SlicePorts) -> bool:
-        """Sends the requests of a takeover; returns False if one of them was not done."""
+        """Sends the requests of a takeover. Returns False if one was not successful, or if there were none."""
         asked = [(side, request) for side in sides for request in side.next_requests(sys.maxsize)]
         replies = await asyncio.gather(*(ports.send(request) for _, request in asked))
         for (side, request), reply in zip(asked, replies, strict=True):
@@ -318,6 +336,7 @@ class SliceDriver:
         if not pause.is_failure:
             self.wake()
         if isinstance(side, BorrowingSide) and side.machine is not None:
+            await asyncio.sleep(0)
             self._release_waiting(side, side.machine.keys_in(request.name), ports.clock.now().timestamp())
 
     def _answered(self, side: Side, request: SliceRequest, reply: SliceReply) -> None:
@@ -335,17 +354,17 @@ class SliceDriver:
             self._reports.unserved(request, reply.message)
 
     def _change(self, side: Side, name: str, change: Callable[[LenderSlices | BorrowerSlices], bool]) -> None:
-        """Lets a machine take what concerns one object. Pods that were refused are tried again if there is more."""
+        """Applies a version or a response of one object to the machine of a side. Requeues refused pods if more is available."""
         if side.change(name, change) and self._is_settled:
             self._on_more()
 
     def _release_waiting(self, side: BorrowingSide, keys: Iterable[str], now_s: float) -> None:
         side.release_waiting(keys, self._context.waiting_pods, self._plugin, now_s)
 
-    # -- what people see -------------------------------------------------------------------------------------------
+    # -- views and health ------------------------------------------------------------------------------------------
 
     def problems(self) -> Mapping[str, str]:
-        """Returns SliceSet -> what is wrong with it."""
+        """Returns name of a SliceSet -> why it cannot be written or trusted."""
         found: dict[str, str] = {}
         for side in self._sides:
             if side.machine is not None:
@@ -353,7 +372,7 @@ class SliceDriver:
         return found
 
     def document(self) -> list[Document]:
-        """Returns each sliced loan with what is offered, held and reserved in total."""
+        """Returns one document per loan, with the sums of its slices."""
         sides: list[Side] = self._sides
         return [
             {
@@ -368,7 +387,7 @@ class SliceDriver:
         ]
 
     def health(self) -> str:
-        """Returns why less is lent or borrowed than could be; empty: nothing is wrong."""
+        """Returns why less is lent or borrowed than possible; empty if there is no problem."""
         said = [f"SliceSet {name}: {text}" for name, text in sorted(self.problems().items())]
         said += [
             f"{side.key[0]} has published no SliceSet, so nothing is borrowed: {NO_SLICE_SET_FIX}"

@@ -1,14 +1,16 @@
-"""The lender's side of a loan across processes: offers per slice, and the room that must be kept for them. Pure.
+"""LenderSlices: the lender's state machine of a loan between processes: offers per slice, and the amounts reserved for them.
 
-Events in (offers, versions from the watch, answers), requests out (`next_requests`). No clock and no I/O.
+Its inputs are decisions about offers, versions from the watch, and responses; its outputs are requests (`next_requests`). It has no clock
+and does no I/O.
 
-Invariant S1: the caller keeps, at each commit and each offer, `charged to itself + reserved(key) <= what there is`. `reserved` is what
-the borrower may hold now or later without another decision of this process: of each object the largest of the offer, of what is held,
-and of each offer whose write may still take effect. It rises when an offer is made, before the write is sent, and falls when a version
-of the object shows that it fell.
+Invariant S1, which the caller must ensure at each commit and each offer: the amount charged to the lender + `reserved(key)` <= the
+capacity of the node, or the max of the quota. `reserved` is what the borrower may hold now, or later without another decision of this
+process. For each object it is the largest of the offer, the held amount, and each offer whose write may still take effect. It increases
+when an offer is decided, before the write is sent. It decreases when a version of the object shows a lower amount.
 
-A status that cannot be trusted (edited by hand, restored, removed with the object) lowers nothing: what was reserved stays so until the
-borrower, or the lender that adopts the slices of a dead borrower, has written a complete status.
+A status that cannot be trusted (it was edited by hand, restored, or removed with the object) lowers nothing. Then the reserved amounts
+stay until the borrower has written a complete status, or the lender has, after it adopted the slices of a dead borrower. If it is also
+unknown which amounts were held before (`is_held_unknown`), any slice may be held.
 """
 
 from __future__ import annotations
@@ -35,31 +37,34 @@ from multisched.model.version import NO_VERSION, Version
 from multisched.plugins.slices.tracked_slices import SliceMachine, TrackedSlices
 
 WRITTEN_CHANGE: Final = 10
-"""An offer is changed if a resource changes by a tenth, or by the amount of a typical pod."""
+"""An offer is changed only if a resource changes by at least one part in this many, or by the amount of a typical pod."""
 OBJECTS_MAX: Final = 1_024
 """Objects of one loan: 262,144 slices."""
 
 
 class _Offered(TrackedSlices):
-    """One object, with what the lender knows of it besides its content."""
+    """One object, with the lender's knowledge about it."""
 
     def __init__(self, blank: SliceSet) -> None:
         super().__init__(blank)
         self.desired: dict[str, SliceOffer] = {}
-        """By key: what is to be offered of those that are offered in this object."""
+        """Key -> the offer that is decided for it, and must be written to this object."""
         self.floors: dict[str, SliceAmount] = {}
-        """By key: reserved at least until a complete status is seen."""
-        self.is_blind = False
-        """The status cannot be trusted, and what was held before is not known: any slice may be held."""
+        """Key -> amount that is reserved at least, until a complete status is seen."""
+        self.is_held_unknown = False
+        """The status cannot be trusted, and it is unknown what was held before: any slice may be held."""
         self.adopted: SliceStatus | None = None
-        """The status to write in place of a dead borrower."""
+        """The status to write for a dead borrower."""
         self.is_created_here = False
-        """This leader created it: no former leader can have offered anything in it."""
+        """This leader created the object, so no former leader can have offered anything in it."""
         self.is_announced = False
-        """It is created although nothing is offered in it yet."""
+        """The object must be created although nothing is offered in it yet."""
 
     def level(self, key: str) -> SliceAmount:
-        """Returns what the borrower may hold of the slice by this object, the offers in flight included, if it is not blind."""
+        """Returns the amount of the slice that the borrower may hold by this object, including offers in flight.
+
+        Not for an object with `is_held_unknown`.
+        """
         seen = self.seen
         offered = NO_OFFER if seen is None or seen.spec is None else seen.spec.offers.get(key, NO_OFFER)
         level = offered.amount
@@ -90,22 +95,22 @@ class LenderSlices(SliceMachine[_Offered]):
     """The offers of one lender to one borrower. Used by the leader of the lender only."""
 
     def __init__(self, lender: str, borrower: str, namespace: str, buckets: int, part: str = "") -> None:
-        """`buckets`: objects among which slices are spread (`buckets_for`). `part`: see `slice_set_prefix`."""
+        """`buckets`: number of objects over which slices are spread (`buckets_for`). `part`: see `slice_set_prefix`."""
         super().__init__(lender, borrower, namespace, part, _Offered)
         self._lender = lender
         self._borrower = borrower
         self._buckets = buckets
         self._home: dict[str, _Offered] = {}
         """Key -> the object with its offer."""
-        self._blind: set[str] = set()
-        """Objects that are blind."""
+        self._held_unknown: set[str] = set()
+        """Names of the objects with `is_held_unknown`."""
 
     # -- terms -----------------------------------------------------------------------------------------------------
 
     def begin_term(self, listed: Iterable[SliceSet]) -> None:
-        """Starts as a new leader, with a consistent list of all SliceSets that began in this term.
+        """Starts a term as a new leader. `listed`: a consistent list of all SliceSets that began in this term.
 
-        Until `is_ready`, the caller must not list pods and not place any: offers of the former leader may be in flight.
+        Until `is_ready` returns True, offers of the former leader may be in flight, so the caller must not list pods and must place none.
         """
         self._has_term = True
         self._home.clear()
@@ -125,7 +130,7 @@ class LenderSlices(SliceMachine[_Offered]):
             self._changed(tracked)
 
     def is_ready(self) -> bool:
-        """Reports whether every object is owned by this leader, so that no offer of a former one can take effect any more."""
+        """Reports whether this leader owns every object, so that no offer of a former leader can take effect any more."""
         return self._has_term and all(
             one.is_owned or one.seen is None or one.is_created_here for one in self._objects.values()
         )
@@ -133,8 +138,8 @@ class LenderSlices(SliceMachine[_Offered]):
     # -- decisions -------------------------------------------------------------------------------------------------
 
     def reserved(self, key: str) -> SliceAmount:
-        """Returns what the caller must subtract from the room of the node or leaf: see S1."""
-        if self._blind:
+        """Returns the amount that the caller must subtract from the free capacity of the node or leaf: see S1."""
+        if self._held_unknown:
             return EVERYTHING
         total = NOTHING
         for tracked in self._of(key):
@@ -150,11 +155,11 @@ class LenderSlices(SliceMachine[_Offered]):
         return total
 
     def offer(self, key: str, name: str, wanted: SliceOffer, room: SliceAmount, typical: SliceAmount = NOTHING) -> None:
-        """Offers up to `wanted` of the slice, reserved from now on.
+        """Offers up to `wanted` of the slice. The amount is reserved from now on.
 
-        `name`: of the node or leaf. `room`: what there is minus all that the lender is charged with, minus `reserved` of all
-        its borrowers; the caller reads it in the same step. A change smaller than a tenth and than `typical`, a pod of usual
-        size, is ignored.
+        `name`: name of the node or leaf. `room`: the capacity minus the amount charged to the lender and minus `reserved` of all its
+        borrowers; the caller computes it in the same step. `typical`: the amount of a typical pod. A change that is smaller than `typical`
+        and than one part in WRITTEN_CHANGE is ignored.
         """
         home = self._home.get(key) or self._find_home(key, name)
         if home is None:
@@ -166,21 +171,21 @@ class LenderSlices(SliceMachine[_Offered]):
             self._desire(home, key, SliceOffer(amount, wanted.until_s))
 
     def announce(self, key: str, name: str) -> None:
-        """Creates the object for a slice even if nothing can be offered: the borrower then knows that slices are served."""
+        """Creates the object for a slice even if nothing can be offered, so that the borrower sees that slices are served."""
         home = self._home.get(key) or self._find_home(key, name)
         if home is not None and home.seen is None and not home.is_announced:
             home.is_announced = True
             self._due[home.blank.name] = home
 
     def withdraw(self, key: str) -> None:
-        """Offers only what is held: one write returns the rest. A claim in flight succeeds first, or not at all."""
+        """Lowers the offer to the held amount. One write is enough: a claim in flight either precedes it, or fails."""
         home = self._home.get(key)
         if home is not None:
             before = home.desired[key]
             self._desire(home, key, msgspec.structs.replace(before, amount=before.amount & self.held(key)))
 
     def recall(self, key: str, amount: SliceAmount, want_by_s: int) -> None:
-        """Asks the borrower to return all but `amount` by a time. The room returns when the borrower has lowered what it holds."""
+        """Asks the borrower to return all but `amount` until `want_by_s`. The rest stays reserved until the borrower has returned it."""
         home = self._home.get(key)
         if home is not None:
             before = home.desired[key]
@@ -193,10 +198,10 @@ class LenderSlices(SliceMachine[_Offered]):
             self._put(key, home)
 
     def adopt(self, known: SliceSet, charged: Mapping[str, SliceAmount]) -> bool:
-        """Takes over the slices of a borrower without a leader; returns False if the object has changed meanwhile.
+        """Sets what a dead borrower holds to what its pods request. Returns False if the object has changed since `known`.
 
-        The caller calls it if the borrower's lease has been free for a bind deadline, with the version that `version_of` returned
-        before it began a consistent list of pods after that time. `charged`: the requests of the borrower's pods by key.
+        The caller must have found the borrower's lease free for a bind deadline, then read `known`, and then listed pods consistently.
+        `charged`: key -> requests of the borrower's pods.
         """
         tracked = self._objects.get(known.name)
         if tracked is None or not tracked.is_owned or tracked.seen is None or tracked.seen.version != known.version:
@@ -214,12 +219,12 @@ class LenderSlices(SliceMachine[_Offered]):
         return set(self._by_key)
 
     @property
-    def is_blind(self) -> bool:
-        """True while it is not known what is held: everything is reserved."""
-        return bool(self._blind)
+    def is_held_unknown(self) -> bool:
+        """True while it is unknown what is held. Then everything is reserved."""
+        return bool(self._held_unknown)
 
     def offer_of(self, key: str) -> SliceOffer:
-        """Returns the offer as decided last, whether it was written or not."""
+        """Returns the offer that was decided last. It may not be written yet."""
         home = self._home.get(key)
         return NO_OFFER if home is None else home.desired[key]
 
@@ -228,7 +233,7 @@ class LenderSlices(SliceMachine[_Offered]):
         return [one.seen for one in self._objects.values() if one.seen is not None]
 
     def problems(self) -> dict[str, str]:
-        """Returns, by object, what keeps a write or a reading from being as it should."""
+        """Returns name of an object -> why it cannot be written or trusted."""
         found = {}
         for name, tracked in self._objects.items():
             malformed = "" if tracked.seen is None else tracked.seen.malformed
@@ -243,8 +248,10 @@ class LenderSlices(SliceMachine[_Offered]):
     # -- versions and answers --------------------------------------------------------------------------------------
 
     def next_requests(self, most: int = OBJECTS_MAX) -> list[SliceRequest]:
-        """Returns the requests that are needed of `most` objects, at most one per object in flight. The caller sends each while it
-        holds the lease, and passes each reply to `answered`."""
+        """Returns the requests that are due, for at most `most` objects. Each object has at most one request in flight.
+
+        The caller sends each request while it holds the lease, and passes each reply to `answered`.
+        """
         return self._requests(self._next_request, most) if self._has_term else []
 
     def _answered(self, tracked: _Offered, request: SliceRequest, reply: SliceReply) -> None:
@@ -272,7 +279,7 @@ class LenderSlices(SliceMachine[_Offered]):
     # -- internals -------------------------------------------------------------------------------------------------
 
     def _take(self, tracked: _Offered, found: SliceSet, *, is_answer: bool) -> None:
-        """Takes a version; keeps reserved what a status that cannot be trusted would return."""
+        """Takes a version of the object. If its status cannot be trusted, the reserved amounts are kept."""
         before, levels, was_owned = tracked.seen, tracked.levels(), tracked.is_owned
         former = [
             *tracked.unresolved_specs(),
@@ -288,10 +295,10 @@ class LenderSlices(SliceMachine[_Offered]):
                 tracked.unresolved += former  # the person that edited the offers may restore them
             if taken.status is not None and taken.status.is_complete:
                 tracked.floors = {}
-                tracked.is_blind = False
+                tracked.is_held_unknown = False
             elif taken.status is None or taken.status.writes:
                 tracked.floors = levels
-                tracked.is_blind = tracked.is_blind or not was_owned
+                tracked.is_held_unknown = tracked.is_held_unknown or not was_owned
             elif is_other:
                 tracked.floors = levels
             if taken.is_deleting:
@@ -302,7 +309,7 @@ class LenderSlices(SliceMachine[_Offered]):
             tracked.check_epoch(spec.epoch)
 
     def _continue_offers(self, tracked: _Offered) -> None:
-        """Keeps, as a new leader, the offers of the former one until the caller changes them."""
+        """Continues the offers of the former leader, until the caller changes them."""
         if tracked.seen is None or tracked.seen.spec is None or tracked.seen.is_deleting:
             return
         for key, offer in tracked.seen.spec.offers.items():
@@ -315,7 +322,7 @@ class LenderSlices(SliceMachine[_Offered]):
             del self._home[key], tracked.desired[key]
 
     def _changed(self, tracked: _Offered) -> bool:
-        (self._blind.add if tracked.is_blind else self._blind.discard)(tracked.blank.name)
+        (self._held_unknown.add if tracked.is_held_unknown else self._held_unknown.discard)(tracked.blank.name)
         return super()._changed(tracked)
 
     def _vanish(self, tracked: _Offered, version: Version = NO_VERSION) -> None:
@@ -323,7 +330,10 @@ class LenderSlices(SliceMachine[_Offered]):
         tracked.vanish(version)
 
     def _find_home(self, key: str, name: str) -> _Offered | None:
-        """Returns the object for a slice: the one that has it, or by hash of its name the first with space; None if there is none."""
+        """Returns the object for a slice: the object that already has it; else the first one with space, from the hash of `name` on.
+
+        Returns None if all objects are full.
+        """
         for tracked in self._of(key):
             if tracked.seen is None or not tracked.seen.is_deleting:
                 return tracked
@@ -344,7 +354,7 @@ class LenderSlices(SliceMachine[_Offered]):
         if tracked.seen is None:
             is_needed = (
                 bool(tracked.floors)
-                or tracked.is_blind
+                or tracked.is_held_unknown
                 or tracked.is_announced
                 or any(offer.amount for offer in tracked.desired.values())
             )
@@ -355,7 +365,7 @@ class LenderSlices(SliceMachine[_Offered]):
         if tracked.adopted is not None:
             return tracked.write_request(tracked.adopted)
         spec = self._spec(tracked, tracked.epoch)
-        if tracked.seen.is_deleting and not tracked.is_blind and not tracked.levels():
+        if tracked.seen.is_deleting and not tracked.is_held_unknown and not tracked.levels():
             return tracked.write_request(spec, releases=True) if tracked.seen.has_finalizer else None
         before = tracked.seen.spec
         is_equal = before is not None and before.offers == spec.offers

@@ -1,6 +1,7 @@
-"""What the sides of nodes and of quotas have in common: their machines, claims in blocks, and the slices of a dead borrower.
+"""LendingSide and BorrowingSide: what slices of nodes and slices of quotas have in common. They decide; the driver sends.
 
-A slice is found by its key: the uid of a node, or the name of a leaf.
+The state machines of slices, claims in blocks, pods at Permit, and the slices of a dead borrower, which is one without a leader.
+A slice has a key: the uid of a node, or the name of a leaf of the quota tree.
 """
 
 from __future__ import annotations
@@ -19,39 +20,39 @@ from multisched.model.slice_parts import NOTHING, SliceAmount
 from multisched.plugins.slices.borrower_slices import BorrowerSlices, claim_block
 from multisched.plugins.slices.lender_slices import LenderSlices
 
-KEYS_PER_STEP: Final = 500
-"""Slices that are looked at before other tasks run."""
-CLAIMS_PER_STEP: Final = 200
+KEYS_PER_STEP: Final = 100
+"""Slices that are checked before other tasks run."""
+CLAIMS_PER_STEP: Final = 50
+"""Claimed slices that are checked before other tasks run."""
 ADOPT_EVERY_S: Final = 5.0
-"""Pause between two looks whether a borrower that does not return slices is dead."""
-LINGER_S: Final = 15.0
-"""What no pod has used for this time is released, at the latest after twice the time."""
+"""Interval between checks whether a borrower that does not return recalled slices is dead."""
+KEEP_UNUSED_S: Final = 15.0
+"""A claimed amount that no pod has used for this time is released; at the latest after twice the time."""
 BLOCK_PERCENT: Final = 10
-"""What a claim takes in addition to the pods that wait for it. Each further one takes twice as much more as the one before, until
-something that was claimed is not used."""
+"""A claim is this much larger than the need of the pods. The percentage is doubled with each claim, at most DOUBLINGS_MAX times, and
+halved when a claimed amount is released without use."""
+DOUBLINGS_MAX: Final = 4
 WRITE_PAUSE_MAX_S: Final = 4.0
-"""Longest pause after a write, while changes go on."""
+"""Longest pause after a write while more changes arrive."""
 RETURN_EVERY_S: Final = 10.0
-"""A recalled slice that is no longer in use is returned after this time at the latest; sooner if few others are still in use."""
-PARTS_EVERY: Final = 3
-"""Parts of slices that are still in use are returned with every third such return."""
-DOUBLED_MAX: Final = 4
-"""How often that is doubled."""
+"""A recalled slice that is no longer in use is returned after at most this time; earlier if many recalled slices are unused."""
+PARTS_EVERY_RETURNS: Final = 3
+"""Every third time, unused parts of recalled slices are returned, too, although other parts of these slices are still in use."""
 
 LoanKey = tuple[str, str]
 """Lender and borrower."""
 
 
-class Machines:
-    """The state machines of one process, of all its domains."""
+class SliceMachines:
+    """The state machines of all slices that domains of one process lend or borrow."""
 
     def __init__(self) -> None:
         self.lent: dict[LoanKey, LenderSlices] = {}
         self.borrowed: dict[LoanKey, BorrowerSlices] = {}
         self.terms: dict[tuple[str, LoanKey], int] = {}
-        """("lender" or "borrower", loan) -> number of the holding of the lease in which its machine began its term."""
+        """("lender" or "borrower", loan) -> term of the lease in which its machine last began. A term is one holding of the lease."""
         self.taking_over = asyncio.Lock()
-        """Held while machines begin a term: several domains decide by a lender's Lease."""
+        """Held while a machine begins a term: several domains may share the Lease of the lender, and begin at the same time."""
 
 
 class LendingSide(ABC):
@@ -60,98 +61,101 @@ class LendingSide(ABC):
     role = "lender"
     write_pause_max_s = WRITE_PAUSE_MAX_S
     offer_every_s = 5.0
-    """Pause between two regular looks at what is offered."""
+    """Interval between regular decisions about offers."""
     raise_every_s = 15.0
-    """Pause between two looks at which more is offered than before: what pods of the lender free in this time is one write. It is twice
-    as long while pods of the lender wait for what is lent. 0: none."""
+    """Interval between decisions that may raise offers: capacity that the lender's pods free within one interval needs one write only.
+    The interval is twice as long while pods of the lender wait for lent capacity. 0: each decision may raise offers."""
 
-    def __init__(self, key: LoanKey, machines: Machines) -> None:
+    def __init__(self, key: LoanKey, machines: SliceMachines) -> None:
         self.key = key
         self._machines = machines
         self._adopts_from_s = 0.0
-        self.is_unled = False
-        """No process leads the borrower: nothing is offered that it does not hold."""
+        self.has_no_leader = False
+        """No process leads the borrower, so no more is offered than the borrower holds."""
 
     @property
     def machine(self) -> LenderSlices | None:
-        """None before the first term."""
+        """The lender's state machine; None before the first term."""
         return self._machines.lent.get(self.key)
 
     def begin_term(self, listed: Sequence[SliceSet], namespace: str) -> None:
         machine = self.machine
         if machine is None:
-            machine = self._machines.lent[self.key] = self._made(namespace)
+            machine = self._machines.lent[self.key] = self._new_machine(namespace)
         machine.begin_term(listed)
         self._forget_offers()
         self.refresh()
 
     @abstractmethod
-    def _made(self, namespace: str) -> LenderSlices:
+    def _new_machine(self, namespace: str) -> LenderSlices:
         """Returns a machine without objects."""
 
     @abstractmethod
     def _forget_offers(self) -> None:
-        """Forgets what was offered in the term before."""
+        """Forgets the decisions about offers of the previous term."""
 
     @abstractmethod
     def refresh(self) -> bool:
-        """Reads again what is reserved; returns True if that is less somewhere."""
+        """Reads the reserved amounts of all slices from the machine. Returns True if an amount has decreased."""
 
     @abstractmethod
     def _refresh_some(self, machine: LenderSlices, keys: Collection[str]) -> bool:
-        """Does the same for some slices, of which the machine may have changed."""
+        """Does the same for the slices with these keys."""
 
     def change(self, name: str, change: Callable[[LenderSlices], bool]) -> bool:
-        """Lets the machine take what concerns one object; returns True if less is reserved somewhere.
+        """Applies `change` to the machine and refreshes the slices of the object `name`. Returns True if a reserved amount has decreased.
 
-        `change` returns False if nothing has changed."""
+        `change` returns whether it changed the machine."""
         machine = self.machine
         if machine is None:
             return False
-        was_blind, before = machine.is_blind, machine.keys_in(name)
+        was_held_unknown, before = machine.is_held_unknown, machine.keys_in(name)
         if not change(machine):
             return False
         is_less = self._refresh_some(machine, before | machine.keys_in(name))
-        return self.refresh() if machine.is_blind != was_blind else is_less
+        return self.refresh() if machine.is_held_unknown != was_held_unknown else is_less
 
     def has_offers(self) -> bool:
-        """Reports whether something is offered now."""
+        """Reports whether any slice is offered now."""
         machine = self.machine
         return machine is not None and any(machine.offer_of(key).amount for key in machine.slice_keys())
 
     def gather_s(self) -> float:
-        """Returns how long waiting pods of the lender are gathered before it takes back what they need."""
+        """Returns for how long waiting pods of the lender are collected, so that slices are recalled for all of them together."""
         return 0.0
 
     def is_short(self) -> bool:
-        """Reports whether pods of the lender wait for what is lent."""
+        """Reports whether pods of the lender wait for capacity that is lent."""
         return False
 
     @abstractmethod
     async def offer(self, now_s: float, may_write: Callable[[], bool], *, raises: bool) -> None:
-        """Decides what is offered; without `raises` only less than before. Pauses between slices."""
+        """Decides the offer of each slice. If `raises` is False, offers are only lowered. Lets other tasks run between slices."""
 
     def due_count(self) -> int:
-        """Returns how many objects may need a request."""
+        """Returns the number of objects that may need a request."""
         return 0 if self.machine is None else self.machine.due_count
 
     def next_requests(self, most: int) -> list[SliceRequest]:
-        """Returns the requests that are needed of `most` objects."""
+        """Returns the requests that are due, for at most `most` objects."""
         return [] if self.machine is None else self.machine.next_requests(most)
 
     # -- a dead borrower -------------------------------------------------------------------------------------------
 
     async def adopt_of_dead(self, ports: SlicePorts, now_s: float) -> None:
-        """Takes over what a borrower without a leader holds beyond its pods, if something of that was recalled."""
+        """If the borrower is dead and has not returned a recalled amount, sets what it holds to what its pods request.
+
+        The lender writes the borrower's half of the objects for this.
+        """
         machine = self.machine
         if machine is None or now_s < self._adopts_from_s:
             return
         self._adopts_from_s = now_s + ADOPT_EVERY_S
-        if not self.is_unled and not await self._is_recalled(machine):
+        if not self.has_no_leader and not await self._is_recalled(machine):
             return
         known = machine.known()
-        self.is_unled = await ports.is_unled(self.key[1])
-        if not self.is_unled:
+        self.has_no_leader = await ports.has_no_leader(self.key[1])
+        if not self.has_no_leader:
             return
         await ports.relist()
         charged = self._charged(machine)
@@ -164,7 +168,7 @@ class LendingSide(ABC):
 
     @staticmethod
     async def _is_recalled(machine: LenderSlices) -> bool:
-        """Reports whether more is held of a slice than is offered. Pauses between slices."""
+        """Reports whether more of a slice is held than is offered. Lets other tasks run between slices."""
         for count, key in enumerate(machine.slice_keys(), 1):
             if not machine.held(key).is_within(machine.offer_of(key).amount):
                 return True
@@ -174,12 +178,12 @@ class LendingSide(ABC):
 
     @abstractmethod
     def _charged(self, machine: LenderSlices) -> dict[str, SliceAmount]:
-        """Returns key -> what the borrower's pods request of each slice of the loan."""
+        """Returns key of a slice -> amount that the borrower's pods request of it."""
 
     def totals(self) -> Mapping[str, SliceAmount]:
-        """Returns what is offered, held and reserved of all slices; without reserves while it is not known what is held."""
+        """Returns the sums of the offered, held and reserved amounts; zeros while it is unknown what the borrower holds."""
         machine, totals = self.machine, dict.fromkeys(("offered", "held", "reserved"), NOTHING)
-        if machine is None or machine.is_blind:
+        if machine is None or machine.is_held_unknown:
             return totals
         for key in machine.slice_keys():
             totals["offered"] += machine.offer_of(key).amount
@@ -189,13 +193,13 @@ class LendingSide(ABC):
 
 
 class _Wanted(msgspec.Struct):
-    """What should be held of one slice."""
+    """The claim that the borrower wants on one slice."""
 
     amount: SliceAmount = NOTHING
-    most: SliceAmount = NOTHING
-    """The most that was needed since `BorrowingSide` began to count."""
-    most_before: SliceAmount = NOTHING
-    """The same of the time before."""
+    peak: SliceAmount = NOTHING
+    """Highest need in the current interval of KEEP_UNUSED_S."""
+    previous_peak: SliceAmount = NOTHING
+    """Highest need in the previous interval."""
 
 
 class BorrowingSide(ABC):
@@ -204,57 +208,59 @@ class BorrowingSide(ABC):
     role = "borrower"
     write_pause_max_s = WRITE_PAUSE_MAX_S
     withdrawn: str
-    """Why a waiting pod is rejected: less is offered than before."""
+    """Message of the rejection of a pod at Permit whose slice is no longer offered."""
     claims_ahead = False
-    """The next pods may use other slices than those for which pods wait."""
+    """Slices for which no pod waits are claimed, too, because later pods may use any slice of the loan."""
 
-    def __init__(self, key: LoanKey, machines: Machines) -> None:
+    def __init__(self, key: LoanKey, machines: SliceMachines) -> None:
         self.key = key
         self._machines = machines
         self._wanted: dict[str, _Wanted] = {}
-        self._doubled = 0
-        """How often the block of a claim was doubled: it grows while pods keep coming."""
+        self._doublings = 0
+        """How many times BLOCK_PERCENT is doubled at present."""
         self._counts_until_s = 0.0
-        """When what was needed before is forgotten."""
+        """End of the current interval of KEEP_UNUSED_S."""
         self._returns_from_s, self._returns = 0.0, 0
+        """Time of the next return (RETURN_EVERY_S), and the number of returns modulo PARTS_EVERY_RETURNS."""
 
     @property
     def machine(self) -> BorrowerSlices | None:
-        """None before the first term."""
+        """The borrower's state machine; None before the first term."""
         return self._machines.borrowed.get(self.key)
 
     def begin_term(self, listed: Sequence[SliceSet], namespace: str) -> None:
         machine = self.machine
         if machine is None:
-            machine = self._machines.borrowed[self.key] = self._made(namespace)
+            machine = self._machines.borrowed[self.key] = self._new_machine(namespace)
         machine.begin_term(listed)
         self._wanted.clear()
         self.refresh()
 
     @abstractmethod
-    def _made(self, namespace: str) -> BorrowerSlices:
+    def _new_machine(self, namespace: str) -> BorrowerSlices:
         """Returns a machine without objects."""
 
     def settle(self) -> None:
+        """Records that the cache has all pods, so that `charged` is complete. See `BorrowerSlices.settle`."""
         machine = self.machine
         assert machine is not None, "a term has begun"
         machine.settle()
         for key in machine.slice_keys():
             if held := machine.held(key):
-                self._wanted[key] = _Wanted(held, most=held)
+                self._wanted[key] = _Wanted(held, peak=held)
 
     @abstractmethod
     def refresh(self) -> bool:
-        """Reads again what is offered; returns True if that is more somewhere."""
+        """Reads the offered amounts of all slices from the machine. Returns True if an amount has increased."""
 
     @abstractmethod
     def _refresh_some(self, machine: BorrowerSlices, keys: Collection[str]) -> bool:
-        """Does the same for some slices, of which the machine may have changed."""
+        """Does the same for the slices with these keys."""
 
     def change(self, name: str, change: Callable[[BorrowerSlices], bool]) -> bool:
-        """Lets the machine take what concerns one object; returns True if more is offered somewhere.
+        """Applies `change` to the machine and refreshes the slices of the object `name`. Returns True if an offer has increased.
 
-        `change` returns False if nothing has changed."""
+        `change` returns whether it changed the machine."""
         machine = self.machine
         if machine is None:
             return False
@@ -266,7 +272,7 @@ class BorrowingSide(ABC):
         return self._refresh_some(machine, before | machine.keys_in(name))
 
     def totals(self) -> Mapping[str, SliceAmount]:
-        """Returns what is offered, held and usable of all slices."""
+        """Returns the sums of the offered, held and usable amounts of all slices."""
         machine, totals = self.machine, dict.fromkeys(("offered", "held", "usable"), NOTHING)
         for key in () if machine is None else machine.slice_keys():
             assert machine is not None, "it has slices"
@@ -278,59 +284,61 @@ class BorrowingSide(ABC):
     # -- what is charged -------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _taken_touched(self) -> Iterable[str]:
-        """Returns the keys of slices of which pods have changed since the last call."""
+    def _take_touched(self) -> Iterable[str]:
+        """Returns the keys of slices whose pods have changed since the last call."""
 
     @abstractmethod
     def charged(self, key: str) -> SliceAmount:
-        """Returns what pods request of the slice, without waiting ones. If the slice is not lent any more, no more than what is held."""
+        """Returns the amount that pods request of the slice, without `waiting_for`. For a slice that is no longer lent, it is at most the
+        held amount.
+        """
 
     @abstractmethod
     def charged_keys(self) -> set[str]:
-        """Returns the keys of all slices for which something may be charged."""
+        """Returns the keys of all slices whose charged amount may be more than zero."""
 
     def is_needed(self) -> bool:
-        """Reports whether the domain lacks something if nothing is offered."""
+        """Reports whether pods of the domain would have to wait if nothing were offered."""
         return True
 
     @abstractmethod
     def is_lent(self, key: str) -> bool:
-        """Reports whether there is such a slice now."""
+        """Reports whether the slice is part of the loan now."""
 
     @abstractmethod
     def waiting(self) -> Collection[str]:
-        """Returns the keys of slices for whose claim pods wait."""
+        """Returns the keys of slices for which pods wait at Permit until enough is claimed."""
 
     @abstractmethod
     def waiting_for(self, key: str) -> Mapping[str, SliceAmount]:
-        """Returns uid -> amount of the pods that wait for a claim of the slice, in the order they came."""
+        """Returns uid -> amount of the pods that wait until enough of the slice is claimed, in the order of their arrival."""
 
     @abstractmethod
     def claim(self, uid: str) -> None:
-        """Notes that enough was claimed for a waiting pod: it is charged from now on."""
+        """Charges a waiting pod from now on, because enough is claimed for it."""
 
     # -- claims ----------------------------------------------------------------------------------------------------
 
     def due_count(self) -> int:
-        """Returns how many objects may need a request."""
+        """Returns the number of objects that may need a request."""
         machine = self.machine
         if machine is None:
             return 0
-        machine.touch(self._taken_touched())
+        machine.touch(self._take_touched())
         return machine.due_count
 
     def next_requests(self, most: int) -> list[SliceRequest]:
-        """Returns the requests that are needed of `most` objects."""
+        """Returns the requests that are due, for at most `most` objects."""
         if not self.due_count():
             return []
         assert self.machine is not None, "an object of it is due"
         return self.machine.next_requests(_Charged(self), most)
 
     async def want(self) -> None:
-        """Claims what pods wait for. Pauses between the slices."""
+        """Raises the wanted claims to what waiting pods need, and a block more. Lets other tasks run between slices."""
         machine = self.machine
         assert machine is not None, "a term has begun"
-        claimed, percent = list[str](), BLOCK_PERCENT << self._doubled
+        claimed, percent = list[str](), BLOCK_PERCENT << self._doublings
         for count, key in enumerate(list(self.waiting()), 1):
             if count % CLAIMS_PER_STEP == 0:
                 await asyncio.sleep(0)
@@ -339,17 +347,19 @@ class BorrowingSide(ABC):
                 continue
             need = sum_of((self.charged(key), *pods.values()))
             wanted = self._wanted.get(key) or _Wanted()
-            wanted.most |= need
+            wanted.peak |= need
             if not need.is_within(wanted.amount):
                 self._set(machine, key, wanted, claim_block(need, machine.offered_of(key), percent) | wanted.amount)
                 claimed.append(key)
-        if claimed and self._doubled and self.claims_ahead:  # pods keep coming
+        if claimed and self._doublings and self.claims_ahead:  # more pods will probably arrive
+            await asyncio.sleep(0)
             await self._want_ahead(machine, machine.keys_with(claimed), percent)
-        self._doubled = min(self._doubled + bool(claimed), DOUBLED_MAX)
+        self._doublings = min(self._doublings + bool(claimed), DOUBLINGS_MAX)
 
     async def _want_ahead(self, machine: BorrowerSlices, keys: Iterable[str], percent: int) -> None:
-        """Claims `percent` of what all pods on these slices need in addition, for the next pods: of each slice the same share of what is
-        not claimed yet. Pauses between the slices."""
+        """Claims more of these slices for later pods: in total `percent` of what all pods on the slices need, and of each slice the same
+        share of its unclaimed offer. Lets other tasks run between slices.
+        """
         need = left = NOTHING
         left_of: dict[str, SliceAmount] = {}
         for count, key in enumerate(keys, 1):
@@ -375,16 +385,19 @@ class BorrowingSide(ABC):
             self._set(machine, key, wanted, wanted.amount + SliceAmount.of(more))
 
     async def release(self, now_s: float) -> None:
-        """Releases what no pod has used for a while, and slices that are not lent any more. Pauses between the slices."""
+        """Lowers the wanted claims to what pods needed in two intervals of KEEP_UNUSED_S, and drops slices that are no longer lent.
+
+        Lets other tasks run between slices.
+        """
         machine = self.machine
         assert machine is not None, "a term has begun"
         if now_s >= self._returns_from_s:
             self._returns_from_s = now_s + RETURN_EVERY_S
-            self._returns = (self._returns + 1) % PARTS_EVERY
+            self._returns = (self._returns + 1) % PARTS_EVERY_RETURNS
             machine.return_kept(parts=not self._returns)
         is_over, is_unused = now_s >= self._counts_until_s, False
         if is_over:
-            self._counts_until_s = now_s + LINGER_S
+            self._counts_until_s = now_s + KEEP_UNUSED_S
         for count, key in enumerate(list(self._wanted), 1):
             if count % CLAIMS_PER_STEP == 0:
                 await asyncio.sleep(0)
@@ -395,22 +408,22 @@ class BorrowingSide(ABC):
                 self._set(machine, key, wanted, NOTHING)
                 continue
             need = sum_of((self.charged(key), *self.waiting_for(key).values()))
-            wanted.most |= need
+            wanted.peak |= need
             if is_over:
-                most = wanted.most | wanted.most_before
-                wanted.most, wanted.most_before = need, wanted.most
+                most = wanted.peak | wanted.previous_peak
+                wanted.peak, wanted.previous_peak = need, wanted.peak
                 offered = machine.offered_of(key)
                 kept = claim_block(most, offered, 0)
                 if kept != wanted.amount and claim_block(most, offered, BLOCK_PERCENT).is_within(wanted.amount):
                     is_unused |= not (wanted.amount & offered).is_within(kept)
                     self._set(machine, key, wanted, kept)
         if is_unused:
-            self._doubled //= 2
+            self._doublings //= 2
 
     def _set(self, machine: BorrowerSlices, key: str, wanted: _Wanted, amount: SliceAmount) -> None:
         machine.want(key, amount)
         if not amount.is_within(wanted.amount):
-            wanted.most_before |= amount  # it has time until it must have been used
+            wanted.previous_peak |= amount  # a new claim is not released before it has been unused for KEEP_UNUSED_S
         wanted.amount = amount
         if amount:
             self._wanted[key] = wanted
@@ -418,14 +431,14 @@ class BorrowingSide(ABC):
             self._wanted.pop(key, None)
 
     def may_use(self, key: str, amount: SliceAmount, now_s: float) -> bool:
-        """Reports whether enough of the slice is claimed for a waiting pod, in addition to what is charged."""
+        """Reports whether enough of the slice is claimed for a pod with this amount in addition to the charged pods."""
         machine = self.machine
         if machine is None or not self.is_lent(key):
             return False
         return (self.charged(key) + amount).is_within(machine.limit(key, int(now_s)))
 
     def release_waiting(self, keys: Iterable[str], pods: WaitingPods, plugin: str, now_s: float) -> None:
-        """Allows pods at Permit for which enough is claimed, and rejects those for which too little is offered now."""
+        """Allows pods at Permit for which enough is claimed, and rejects pods for which too little is offered now."""
         machine = self.machine
         waiting = {key: found for key in keys if (found := self.waiting_for(key)) and self.is_lent(key)}
         if machine is None or not waiting:
@@ -444,7 +457,7 @@ class BorrowingSide(ABC):
 
 
 class _Charged(Mapping[str, SliceAmount]):
-    """Key -> what is charged, computed when it is first read: most slices are never read."""
+    """Key -> charged amount, computed when it is read, because most keys are never read."""
 
     def __init__(self, side: BorrowingSide) -> None:
         self._side = side

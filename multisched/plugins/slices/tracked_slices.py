@@ -1,15 +1,17 @@
-"""What one side knows of one SliceSet: the newest version it has seen, and its own writes that may still take effect.
+"""What the lender or the borrower of a loan knows of one SliceSet: the newest version it has seen, and its unresolved writes.
 
-The rules that both sides share, and that make lost, late and repeated responses harmless:
+A SliceSet has two halves: the lender writes the spec, the borrower writes the status. Both sides follow these rules, which make lost, late
+and repeated responses harmless:
 
-- A write replaces exactly the version that this process knows (resourceVersion), so of all writes in flight one succeeds.
-- A write is *unresolved* until a newer version is known: until then it may take effect, whatever its response was. Only a
-  definite refusal removes it.
-- Every write changes the object (`writes` counts them). The API server answers a write without a change as successful and leaves
-  the version as it is, so such a write would not supersede those in flight.
-- A leader owns an object once one of its own writes under a new epoch was answered as successful. An epoch that is only read
-  proves nothing: it may be another process's.
-- A version from the watch replaces older versions only. If versions are opaque, it only causes a read.
+- A write replaces only the version that this process knows (precondition on resourceVersion). So of several writes in flight, only one can
+  succeed.
+- A write is *unresolved* until a newer version is known: until then it may still take effect, whatever its response was.
+  Only a definite refusal resolves it earlier.
+- Every write changes the object (`writes` counts them). If a write changed nothing, the API server would accept it without a new version,
+  so writes in flight could still succeed after it.
+- A leader owns an object once the API server has confirmed a write of this leader with a new epoch. Reading the epoch is no proof of
+  ownership, because another process may have written it.
+- A version from the watch replaces only older versions. If versions cannot be compared (opaque), it only causes a read.
 """
 
 from __future__ import annotations
@@ -35,39 +37,39 @@ from multisched.model.slice_parts import (
 from multisched.model.version import NO_VERSION, Version, is_covered
 
 UNRESOLVED_MAX: Final = 8
-"""Unresolved writes of one object that are kept singly; more are merged into one that bounds them all."""
+"""Number of unresolved writes of one object that are kept separately. If there are more, the older ones are merged into bounds."""
 
 Half = SliceSpec | SliceStatus
 V = TypeVar("V")
 
 
 class TrackedSlices(ABC):
-    """One SliceSet as one side sees it. Written by the state machine that owns it."""
+    """One SliceSet as one side sees it. Only the state machine of that side changes it."""
 
     def __init__(self, blank: SliceSet) -> None:
-        """`blank`: name and namespace."""
+        """`blank`: an object with only name and namespace."""
         self.blank = blank
         self.seen: SliceSet | None = None
-        """None: as far as is known the object does not exist."""
+        """The newest known version; None: the object does not exist, as far as is known."""
         self.epoch = 0
         """The epoch under which this process writes; 0: it does not own the object."""
         self.is_superseded = False
-        """Another leader has raised the epoch: no write until the next term."""
+        """Another leader has raised the epoch. This process does not write the object until its next term."""
         self.unresolved: list[Half] = []
         self.needs_read = False
         self.refusal = ""
         """The message of the last response, if it was a definite refusal."""
         self.indexed: set[str] = set()
-        """Keys under which the machine finds the object: what `slice_keys` returned last."""
+        """The last result of `slice_keys`. The state machine finds the object under these keys."""
         self._in_flight: SliceRequest | None = None
-        self._gone: Version = NO_VERSION
-        """Versions up to this one are those of a removed object."""
+        self._deleted_version: Version = NO_VERSION
+        """Versions up to this one belong to a deleted object of the same name."""
         self._writes: dict[type[Half], int] = {}
-        """The most writes that were seen of each half of this object."""
+        """spec or status -> the highest value of `writes` that was seen in it."""
 
     @abstractmethod
     def slice_keys(self) -> set[str]:
-        """Returns the key of every slice that the object may concern."""
+        """Returns the keys of all slices to which the object may refer."""
 
     @property
     def is_owned(self) -> bool:
@@ -78,7 +80,7 @@ class TrackedSlices(ABC):
         return self._in_flight is not None
 
     def begin_term(self) -> None:
-        """Forgets the ownership. Writes of former terms stay unresolved; their responses give no ownership any more."""
+        """Ends the ownership. Writes of former terms stay unresolved, but their responses can no longer start an ownership."""
         self.epoch = 0
         self.is_superseded = False
         self._in_flight = None
@@ -90,11 +92,11 @@ class TrackedSlices(ABC):
         return (half for half in self.unresolved if isinstance(half, SliceStatus))
 
     def take(self, found: SliceSet, *, is_answer: bool) -> SliceSet | None:
-        """Takes a version that the watch or an answer shows; returns it as it is to be read, or None if it is not newer."""
+        """Handles a version from the watch or a response. Returns None if it is not newer, else the version without untrusted halves."""
         before = self.seen
         if before is None:
-            if is_covered(found.version, self._gone):
-                return None  # a lagging watch shows the removed object
+            if is_covered(found.version, self._deleted_version):
+                return None  # the watch lags, and shows the deleted object
         else:
             if isinstance(found.version, int) and isinstance(before.version, int):
                 if found.version <= before.version:
@@ -111,7 +113,7 @@ class TrackedSlices(ABC):
         return found
 
     def _without_restored(self, found: SliceSet) -> SliceSet:
-        """Distrusts a half that has fewer writes than before: an old version of it was restored by hand."""
+        """Removes a half that counts fewer writes than before, because an old version of it was restored by hand."""
         problems, distrusted = [found.malformed] if found.malformed else [], dict[str, None]()
         for field, half in (("spec", found.spec), ("status", found.status)):
             if half is None:
@@ -124,21 +126,21 @@ class TrackedSlices(ABC):
         return msgspec.structs.replace(found, **distrusted, malformed="; ".join(problems))
 
     def vanish(self, version: Version = NO_VERSION) -> None:
-        """Records that the object does not exist. `version`: that of its removal, if it is known."""
-        self._gone = version or (self._gone if self.seen is None else self.seen.version)
+        """Records that the object does not exist. `version`: the version at which it was deleted, if that is known."""
+        self._deleted_version = version or (self._deleted_version if self.seen is None else self.seen.version)
         self.seen = None
         self.epoch = 0
         self.unresolved.clear()
         self.needs_read = False
 
     def check_epoch(self, epoch: int) -> None:
-        """Ends the ownership if the object shows another epoch than this process wrote; a higher one is another leader's."""
+        """Ends the ownership if the object has another epoch than this process wrote. A higher epoch is that of another leader."""
         if self.epoch and epoch != self.epoch:
             self.is_superseded = epoch > self.epoch
             self.epoch = 0
 
     def next_writes(self, half: type[Half]) -> int:
-        """Returns the number of the next write of a half: more than was ever seen."""
+        """Returns the value of `writes` for the next write of a half: one more than the highest value seen."""
         return self._writes.get(half, 0) + 1
 
     def read_request(self) -> SliceRequest:
@@ -148,7 +150,7 @@ class TrackedSlices(ABC):
         return self._sent(SliceRequest(SliceCall.CREATE, self.blank, spec=spec))
 
     def write_request(self, half: Half, *, releases: bool = False) -> SliceRequest:
-        """Returns the request that replaces the half. From now on it may take effect."""
+        """Returns the request that replaces the half. The write is unresolved from now on."""
         assert self.seen is not None
         self.unresolved.append(half)
         if len(self.unresolved) > UNRESOLVED_MAX:
@@ -163,7 +165,7 @@ class TrackedSlices(ABC):
         return request
 
     def close(self, request: SliceRequest, reply: SliceReply) -> bool:
-        """Ends a request, apart from the version in its answer; returns whether it was sent in this term."""
+        """Handles the reply to a request, except for the version in it. Returns whether the request was sent in this term."""
         is_ours = request is self._in_flight
         if is_ours:
             self._in_flight = None
@@ -182,21 +184,21 @@ T = TypeVar("T", bound=TrackedSlices)
 
 
 class SliceMachine(ABC, Generic[T]):
-    """The objects of one loan, as the state machines of both sides keep them.
+    """The SliceSets of one loan: the common base class of the lender's and the borrower's state machine.
 
-    A loan may have thousands of slices: objects are found by key, and only those are looked at of which something has changed.
+    A loan may have thousands of slices. So objects are found by key, and only changed objects are checked for requests.
     """
 
     def __init__(self, lender: str, borrower: str, namespace: str, part: str, made: Callable[[SliceSet], T]) -> None:
-        """`part`: see `slice_set_prefix`. `made`: what the side knows of a new object, made from its name and namespace."""
+        """`part`: see `slice_set_prefix`. `made`: creates the `TrackedSlices` of an object from its name and namespace."""
         self._prefix = slice_set_prefix(lender, borrower, part)
         self._namespace = namespace
         self._made = made
         self._objects: dict[str, T] = {}
         self._by_key: dict[str, list[T]] = {}
-        """Key -> the objects that it is in: one, as a rule."""
+        """Key of a slice -> the objects that refer to it; usually one."""
         self._shared: set[str] = set()
-        """Keys that are in several objects."""
+        """Keys to which several objects refer."""
         self._due: dict[str, T] = {}
         """Objects that may need a request, by name."""
         self._has_term = False
@@ -207,7 +209,7 @@ class SliceMachine(ABC, Generic[T]):
         return any(tracked.seen is not None for tracked in self._objects.values())
 
     def observe(self, found: SliceSet) -> bool:
-        """Takes a version from the watch, of any SliceSet; returns False if it changes nothing."""
+        """Handles a version of any SliceSet from the watch. Returns False if it changes nothing for this loan."""
         if not self._is_concerned(found):
             return False
         tracked = self._tracked(found.name)
@@ -217,7 +219,7 @@ class SliceMachine(ABC, Generic[T]):
         return is_other and self._changed(tracked)
 
     def removed(self, found: SliceSet) -> bool:
-        """Takes a deletion from the watch; `found`: the last version. Returns False if it changes nothing."""
+        """Handles a deletion from the watch. `found`: the last version. Returns False if it changes nothing for this loan."""
         tracked = self._objects.get(found.name)
         if tracked is None or tracked.seen is None or tracked.seen.uid != found.uid:
             return False
@@ -225,7 +227,7 @@ class SliceMachine(ABC, Generic[T]):
         return self._changed(tracked)
 
     def answered(self, request: SliceRequest, reply: SliceReply) -> None:
-        """Takes the reply to a request of this machine."""
+        """Handles the reply to a request of this machine."""
         tracked = self._objects[request.name]
         self._answered(tracked, request, reply)
         self._changed(tracked)
@@ -236,24 +238,24 @@ class SliceMachine(ABC, Generic[T]):
         return len(self._due)
 
     def _requests(self, next_of: Callable[[T], SliceRequest | None], most: int) -> list[SliceRequest]:
-        """Looks at `most` objects that are due. An object with a request in flight is due again when that is answered."""
+        """Returns the next requests of at most `most` due objects. An object with a request in flight is due again after the reply."""
         found = []
         for name, tracked in list(self._due.items())[:most]:
             request = None if tracked.is_busy else next_of(tracked)
             if request is not None or tracked.is_busy or not self._stays_due(tracked):
                 self._due.pop(name)
             else:
-                self._due[name] = self._due.pop(name)  # after the others
+                self._due[name] = self._due.pop(name)  # moves it behind the others
             if request is not None:
                 found.append(request)
         return found
 
     def _stays_due(self, tracked: T) -> bool:
-        """Reports whether the object must be looked at again although it has not changed."""
+        """Reports whether the object stays due, so that it is checked again even if it does not change."""
         return False
 
     def _changed(self, tracked: T) -> bool:
-        """Notes that an object has changed; returns True."""
+        """Updates the index of a changed object, and marks the object as due. Returns True."""
         before, after = tracked.indexed, tracked.slice_keys()
         for key in before - after:
             self._by_key[key].remove(tracked)
@@ -278,11 +280,11 @@ class SliceMachine(ABC, Generic[T]):
             del self._by_key[key]
 
     def _of(self, key: str) -> Sequence[T]:
-        """Returns the objects that the key is in."""
+        """Returns the objects that refer to the slice with this key."""
         return self._by_key.get(key, ())
 
     def touch(self, keys: Iterable[str]) -> None:
-        """Notes that something else that a request depends on has changed for these slices."""
+        """Marks the objects of these slices as due, because something outside the objects has changed that requests depend on."""
         for key in keys:
             for tracked in self._of(key):
                 self._due[tracked.blank.name] = tracked
@@ -291,12 +293,12 @@ class SliceMachine(ABC, Generic[T]):
         self._due.update(self._objects)
 
     def keys_in(self, name: str) -> set[str]:
-        """Returns the keys of the slices that this object concerns."""
+        """Returns the keys of the slices to which this object refers."""
         tracked = self._objects.get(name)
         return set() if tracked is None else tracked.indexed
 
     def keys_with(self, keys: Iterable[str]) -> set[str]:
-        """Returns the keys of all slices that are in the same objects as these: a write of one may change all of them."""
+        """Returns the keys of all slices in the same objects as these slices, because a write for one slice may change all of them."""
         objects = {tracked.blank.name: tracked for key in keys for tracked in self._of(key)}
         return {key for tracked in objects.values() for key in tracked.indexed}
 
@@ -312,15 +314,15 @@ class SliceMachine(ABC, Generic[T]):
 
     @abstractmethod
     def _take(self, tracked: T, found: SliceSet, *, is_answer: bool) -> None:
-        """Takes a version of an object, from an answer or from the watch."""
+        """Handles a version of an object from a response or from the watch."""
 
     @abstractmethod
     def _answered(self, tracked: T, request: SliceRequest, reply: SliceReply) -> None:
-        """Takes the reply to a request for this object."""
+        """Handles the reply to a request for this object."""
 
     @abstractmethod
     def _vanish(self, tracked: T, version: Version = NO_VERSION) -> None:
-        """Takes that an object does not exist. `version`: that of its removal, if it is known."""
+        """Handles that an object does not exist. `version`: the version at which it was deleted, if that is known."""
 
 
 def _restored(field: str, writes: int) -> str:
@@ -328,7 +330,7 @@ def _restored(field: str, writes: int) -> str:
 
 
 def _bounds_of(halves: list[Half]) -> list[Half]:
-    """Returns one half per side that bounds all of that side: offers at their largest, held amounts at their smallest."""
+    """Returns at most one spec and one status, which bound all of `halves`: the largest offers, and the smallest held amounts."""
     specs = [half for half in halves if isinstance(half, SliceSpec)]
     statuses = [half for half in halves if isinstance(half, SliceStatus)]
     found: list[Half] = []

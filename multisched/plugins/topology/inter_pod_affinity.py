@@ -388,8 +388,8 @@ class InterPodAffinity:
         affinity = other.spec.pod_affinity
         if affinity is None or not affinity.anti_required:
             return ()
-        asker = IncomingPod(pod.namespace, pod.labels, self._rule_cache.namespace_labels(pod.namespace))
-        effect = counts.effect(asker, affinity, other.namespace)
+        incoming = IncomingPod(pod.namespace, pod.labels, self._rule_cache.namespace_labels(pod.namespace))
+        effect = counts.effect(incoming, affinity, other.namespace)
         return tuple(
             (term_kind.key, terms) for term_kind, terms, _ in effect if term_kind.kind is DemandKind.ANTI_REQUIRED
         )

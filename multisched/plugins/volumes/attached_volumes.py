@@ -224,7 +224,7 @@ class AttachedVolumes:
 
     def _count_row(self, row: int) -> int:
         """Recounts a row. Returns the number of volumes and attachments that it examined."""
-        self._take_back(row)
+        self._remove_row(row)
         try:
             node = self._nodes.node(row).name
         except (KeyError, IndexError):
@@ -245,7 +245,7 @@ class AttachedVolumes:
             self._rows_of_attached_volume.add(volume, row)
         return len(counted.held) + len(counted.attachments)
 
-    def _take_back(self, row: int) -> None:
+    def _remove_row(self, row: int) -> None:
         counted = self._by_row.pop(row, None)
         if counted is None:
             return

@@ -1,8 +1,8 @@
-"""The smallest volume of a storage class that matches a claim on each row, computed for all rows at once.
+"""ClassVolumes: finds, for all rows at once, the smallest volume of a storage class that matches a claim.
 
-Owns one index per storage class, updated from changes of the object store. It keeps sizes, modes and phases in arrays, and
-groups volumes by equal node affinity. For a claim, the eligible volumes are ranked once; a row's volume is the first one
-among the groups that reach the row. Used only by VolumeBinding's planner.
+Owns one index per storage class, updated from changes of the object store. The index has sizes, modes and phases in arrays. Volumes with
+equal node affinity form a group; a group reaches the rows that match its node affinity. The eligible volumes of a claim are ranked once;
+the volume for a row is the first ranked one in the groups that reach the row. Used only by VolumeBinding's planner.
 Source: kube-scheduler 1.36, component-helpers storage/volume/pv_helpers.go, FindMatchingVolume.
 """
 
@@ -21,11 +21,12 @@ from multisched.model.selectors import NodeSelector, Operator
 from multisched.plugins.volumes.volume_masks import RowMasks
 
 CLASSES_MAX = 256
-"""Maximum number of indexed storage classes. If exceeded, all indexes are rebuilt."""
+"""Maximum number of indexed storage classes. Beyond it, all indexes are dropped, and rebuilt when needed."""
 
 SLOTS_FIRST = 64
+"""Initial size of the arrays."""
 GROUPS_SPARE = 1_024
-"""Empty groups are removed when there are more groups than twice the number of volumes plus this."""
+"""Empty groups are removed when the number of groups exceeds twice the number of volumes plus GROUPS_SPARE."""
 
 NANO = 1_000_000_000
 NOTHING = np.int32(-1)
@@ -54,7 +55,7 @@ class ClassVolumes:
         self._variants: dict[tuple[str, str], int] = {}
         """(volume mode, attributes class) -> number."""
         self._has_fractions = False
-        """Whether some volume's size is not a whole number of bytes."""
+        """Whether the size of any volume is not a whole number of bytes."""
         self._free_slots: list[int] = []
         self._groups: dict[NodeSelector | None, int] = {None: 0}
         self._prebound: dict[tuple[str, str], set[int]] = {}
@@ -121,7 +122,7 @@ class ClassVolumes:
         return len(self._volumes) - 1
 
     def _group_of(self, affinity: NodeSelector | None) -> int:
-        """Returns the number of the group; first removes empty groups if there are too many."""
+        """Returns the number of the group with this node affinity. Before that, removes empty groups if there are too many."""
         if len(self._groups) > 2 * len(self._slot_of) + GROUPS_SPARE:
             self._groups = {None: 0}
             self._reach = None
@@ -152,8 +153,8 @@ class ClassVolumes:
     ) -> Choice:
         """Returns the volume that the claim would get on each row.
 
-        `assumed`: volume name -> `claim_id` of the claim for which it is assumed. `taken`: the choices of the pod's earlier
-        claims.
+        `assumed`: volume name -> `claim_id` of the claim for which the volume is assumed. `taken`: choices for the pod's other claims,
+        which are matched before this one.
         """
         found = np.full(len(rows), NOTHING, np.int32)
         is_open = np.ones(len(rows), np.bool_)
@@ -173,9 +174,9 @@ class ClassVolumes:
         return found
 
     def _bound_to(self, claim: PersistentVolumeClaim, assumed: Mapping[str, str]) -> list[int]:
-        """Returns slots, sorted by volume name, of volumes that are pre-bound to the claim by a user, or assumed for it.
+        """Returns the slots, sorted by volume name, of matching volumes that a user has pre-bound to the claim, or that are assumed for it.
 
-        If there is one, other free volumes are not considered for it.
+        On rows where such a volume is not taken, no other free volume is considered.
         """
         slots = {
             slot for slot in self._prebound.get((claim.namespace, claim.name), ()) if _is_for(self.volume(slot), claim)
@@ -204,14 +205,14 @@ class ClassVolumes:
         if variant is None:
             return np.zeros(0, np.int32)
         wanted = _mode_bits(claim.access_modes)
-        suits = self._is_free & (self._size >= (claim.request_bytes or 0)) & (self._variant == variant)
-        suits &= (self._modes & wanted) == wanted
+        is_eligible = self._is_free & (self._size >= (claim.request_bytes or 0)) & (self._variant == variant)
+        is_eligible &= (self._modes & wanted) == wanted
         for name in assumed:
             slot = self._slot_of.get(name)
             if slot is not None:
-                suits[slot] = False
+                is_eligible[slot] = False
         order = self._ordered()
-        ranked: Int32 = order[suits[order]]
+        ranked: Int32 = order[is_eligible[order]]
         selector = claim.selector
         if selector is not None and selector.requirements:
             ranked = _kept(ranked, [selector.matches(self.volume(slot).labels) for slot in ranked.tolist()])
@@ -230,7 +231,7 @@ class ClassVolumes:
     def _first_on_rows(
         self, ranked: Int32, nodes: NodeView, masks: RowMasks, rows: Rows, taken: Sequence[Choice]
     ) -> Choice:
-        """Returns for each row the first of `ranked` that reaches the row and is not taken there."""
+        """Returns, for each row, the first volume of `ranked` whose group reaches the row and that is not taken there."""
         pair_group, pair_at = self._pairs(nodes, masks, rows)
         by_group = _Levels(self._group[ranked], len(self._groups))
         best = np.full(len(rows), _LAST, np.int32)
@@ -241,21 +242,21 @@ class ClassVolumes:
             is_final = True
             for other in taken:
                 for ranks_here, slots_here in ((everywhere, other), (reached, other[pair_at])):
-                    gone = _is_same(ranked, ranks_here, slots_here)
-                    if any_true(gone):
-                        ranks_here[gone] = _LAST
+                    is_taken = _is_same(ranked, ranks_here, slots_here)
+                    if any_true(is_taken):
+                        ranks_here[is_taken] = _LAST
                         is_final = False
             best = np.minimum(best, everywhere)
             np.minimum.at(best, pair_at, reached)
             if is_final:
-                break  # a group's next volume cannot come before its first
+                break  # no choice was taken, so the next volume of each group cannot rank higher
         found = np.full(len(rows), NOTHING, np.int32)
         hit = best != _LAST
         found[hit] = ranked[best[hit]]
         return found
 
     def _pairs(self, nodes: NodeView, masks: RowMasks, rows: Rows) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Returns (group, position in `rows`) for each row that a group with node affinity reaches."""
+        """Returns (group, position in `rows`) for each pair of a group with node affinity and a row that it reaches."""
         reach = self._reach
         if reach is None or reach[0] != nodes.nodes_version or reach[1] != len(self._groups):
             reach = self._reach = (nodes.nodes_version, len(self._groups), *_reach_of(self._groups, nodes, masks))
@@ -317,7 +318,7 @@ class VolumeIndex:
 
 
 class _Levels:
-    """The n-th best rank of each group."""
+    """The ranks of the volumes of each group, the best first."""
 
     def __init__(self, groups: Int32, count: int) -> None:
         self._groups = groups

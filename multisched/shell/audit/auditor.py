@@ -127,7 +127,7 @@ class _Round(msgspec.Struct):
     """The content of one object in `stride` is compared, of another one in each audit."""
     number: int = 0
     content: list[Difference] = msgspec.field(default_factory=list)
-    gone: set[str] = msgspec.field(default_factory=set)
+    missing: set[str] = msgspec.field(default_factory=set)
     """uids of cached objects that are in no list."""
     suspected: set[Mark] = msgspec.field(default_factory=set)
     found: list[Difference] = msgspec.field(default_factory=list)
@@ -275,7 +275,7 @@ class Audit:
             for handle in handles:
                 cached = audited_kind.cached(handle) if handle not in listed else None
                 if cached is not None and cached.uid not in listed and not is_older(version, cached.version):
-                    self._check_gone(audited_kind, cached, version, now)
+                    self._check_missing(audited_kind, cached, version, now)
             await asyncio.sleep(0)
 
     def _check_time(self, audited_kind: AuditedKind, version: Version, position: Version) -> None:
@@ -345,9 +345,9 @@ class Audit:
             return cached if cached.version == version else None
         return None
 
-    def _check_gone(self, audited_kind: AuditedKind, cached: CachedObject, version: Version, now: _Round) -> None:
+    def _check_missing(self, audited_kind: AuditedKind, cached: CachedObject, version: Version, now: _Round) -> None:
         """Handles a cached object that is not in the list, although the list is as new. It may have been deleted since."""
-        now.gone.add(cached.uid)
+        now.missing.add(cached.uid)
         what = f"version {cached.version} in the cache, not in the list of version {version}"
         difference = Difference(
             audited_kind.kind, cached.key, what, (f"{audited_kind.kind} gone", cached.uid, cached.version)
@@ -390,7 +390,7 @@ class Audit:
         """Checks that every pending pod is in a queue or assumed (I3), unless the list has shown that it was deleted."""
         for pods in slices(list(self._pods.pending.values()), SLICE_ITEMS):
             for pod in pods:
-                is_known = self._pods.pending.get(pod.uid) is pod and pod.uid not in now.gone
+                is_known = self._pods.pending.get(pod.uid) is pod and pod.uid not in now.missing
                 if is_known and self._repair.is_lost(pod):
                     mark = ("queue", pod.uid, pod.version)
                     difference = Difference("queue", pod.key, "pending, and in no queue", mark)

@@ -54,13 +54,18 @@ class LedgerAudit:
         for rows in slices(range(table.size), SLICE_ROWS):
             nodes = {row: found for row in rows if (found := table.node_at(row)) is not None}
             pods = [(pod, row) for row in nodes for pod in table.pods_by_uid(row).values()]
-            self._check_holds(ledger, nodes, pods, held, report)
-            if not isinstance(ledger, RowlessLedger):
-                self._check_sums(ledger, nodes, pods, report)
+            confirmed = self._confirmed(pods)
+            rebuilt = rebuild(ledger, nodes.items(), confirmed)
+            self._check_holds(ledger, confirmed, rebuilt, held, report)
+            if isinstance(ledger, SummingLedger) and not isinstance(ledger, RowlessLedger):
+                if len(confirmed) < len(pods):
+                    rebuilt = rebuild(ledger, nodes.items(), pods)
+                self._check_sums(ledger, nodes, rebuilt, report)
             await asyncio.sleep(0)
         if isinstance(ledger, RowlessLedger):
             for uids in slices(self._cache.stray_uids(), SLICE_ITEMS):
-                self._check_holds(ledger, {}, self._placed(uids), held, report)
+                confirmed = self._confirmed(self._placed(uids))
+                self._check_holds(ledger, confirmed, rebuild(ledger, (), confirmed), held, report)
                 await asyncio.sleep(0)
             self._check_sums_of_cluster(ledger, report)
         for uids in slices(list(held), SLICE_ITEMS):
@@ -72,16 +77,21 @@ class LedgerAudit:
         entries = (self._cache.placed(uid) for uid in uids)
         return [(entry.pod, entry.row) for entry in entries if entry is not None]
 
+    def _confirmed(self, placed: Sequence[Placed]) -> Sequence[Placed]:
+        """Returns the pods without the assumed ones, whose holds are known only to the ledger itself."""
+        return [one for one in placed if not self._cache.is_assumed(one[0].uid)]
+
+    @staticmethod
     def _check_holds(
-        self, ledger: Ledger, nodes: Nodes, placed: Sequence[Placed], held: Mapping[str, object], report: Report
+        ledger: Ledger, confirmed: Sequence[Placed], rebuilt: Ledger, held: Mapping[str, object], report: Report
     ) -> None:
-        """Compares the holds of confirmed pods with a rebuilt ledger. Holds of assumed pods are known only to the ledger itself."""
-        pods = {pod.uid: (pod, row) for pod, row in placed if not self._cache.is_assumed(pod.uid)}
-        wanted = rebuild(ledger, nodes.items(), pods.values()).held()
-        if all(held.get(uid) == wanted.get(uid) for uid in pods):
+        """Compares the holds of confirmed pods with those of the ledger that was rebuilt from them."""
+        wanted = rebuilt.held()
+        if all(held.get(pod.uid) == wanted.get(pod.uid) for pod, _ in confirmed):
             return
         held = ledger.held()  # the copy may be outdated
-        for uid, (pod, row) in pods.items():
+        for pod, row in confirmed:
+            uid = pod.uid
             if held.get(uid) != wanted.get(uid):
                 report(pod.key, f"ledger {ledger.name} holds {held.get(uid)}, its pod says {wanted.get(uid)}")
                 ledger.release(uid)
@@ -89,14 +99,11 @@ class LedgerAudit:
                     ledger.restore(pod, row)
 
     @staticmethod
-    def _check_sums(ledger: Ledger, nodes: Nodes, pods: Sequence[Placed], report: Report) -> None:
+    def _check_sums(ledger: SummingLedger, nodes: Nodes, rebuilt: Ledger, report: Report) -> None:
         """Compares a ledger's sums per row with those rebuilt from the row's pods, including assumed ones."""
-        if not isinstance(ledger, SummingLedger):
-            return
-        fresh = rebuild(ledger, nodes.items(), pods)
-        assert isinstance(fresh, SummingLedger), f"the copy of {ledger.name} is another kind of ledger"
+        assert isinstance(rebuilt, SummingLedger), f"the copy of {ledger.name} is another kind of ledger"
         for row, node in nodes.items():
-            here, wanted = ledger.sums(row), fresh.sums(row)
+            here, wanted = ledger.sums(row), rebuilt.sums(row)
             if here != wanted:
                 report(node.name, f"ledger {ledger.name} has {here} for the row, the sum of its pods is {wanted}")
                 ledger.recount(row)

@@ -28,7 +28,9 @@ class GangFailure(msgspec.Struct, frozen=True):
     uid: str
     """uid of the member that caused the failure; empty if the gang itself did."""
     pod: Pod | None
+    """That member."""
     key: str
+    """Key of its gang."""
     status: Status
 
     def status_of(self, pod: Pod) -> Status:
@@ -159,6 +161,7 @@ class GangBarriers:
         return not self._is_short(barrier, missing)
 
     def _is_short(self, barrier: Barrier, missing: Mapping[str, int]) -> bool:
+        """Reports whether some gang is below its minimum if `missing` (gang -> number) of its placed members do not count."""
         return any(self._roster.needs(key, missing=missing.get(key, 0)) for key in barrier.members)
 
     # -- end of a barrier ------------------------------------------------------------------------------------------

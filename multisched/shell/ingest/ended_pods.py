@@ -79,7 +79,7 @@ class EndedPods:
 
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:
         del raw
-        self._roster.finished_is_gone(key)
+        self._roster.on_finished_deleted(key)
 
     def replaced(self, version: str) -> None:
         logger.info("ended pods listed", extra={"version": version, **self._roster.statistics()})

@@ -51,9 +51,10 @@ class KeyRemarks:
 def plugin_remarks(workers: Iterable[DomainWorker], ask: Callable[[RemarkPlugin], Sequence[str]]) -> Sequence[str]:
     """Returns the distinct remarks of the workers' plugins. A plugin that raises is logged and makes none."""
     found: dict[str, None] = {}
-    for plugin in (plugin for worker in workers for plugin in worker.plugins.remarking):
-        try:
-            found |= dict.fromkeys(ask(plugin)[:REMARKS_MAX])
-        except Exception:
-            logger.exception("remarks failed", extra={"plugin": plugin.name})
+    for worker in workers:
+        for plugin in worker.plugins.remarking:
+            try:
+                found.update(dict.fromkeys(ask(plugin)[:REMARKS_MAX]))
+            except Exception:
+                logger.exception("remarks failed", extra={"plugin": plugin.name})
     return tuple(found)

@@ -106,9 +106,9 @@ class PodIngest:
             logger.warning(
                 "pod is on another node than cached", extra={"pod": key, "node": cached.node, "now": pod.node}
             )
-            self._gone(pod.uid)
+            self._on_deleted(pod.uid)
         if pod.is_terminal:
-            self._gone(pod.uid)
+            self._on_deleted(pod.uid)
             return
         self._cache.gangs.set(pod)
         if pod.node:
@@ -125,7 +125,7 @@ class PodIngest:
             except DecodeError:
                 self.malformed += 1
         if uid or known:
-            self._gone(uid or known)
+            self._on_deleted(uid or known)
 
     @property
     def refused(self) -> Mapping[str, RefusedPod]:
@@ -147,7 +147,7 @@ class PodIngest:
 
     def drop(self, uid: str) -> None:
         """Removes a deleted pod whose deletion the watch will not show."""
-        self._gone(uid)
+        self._on_deleted(uid)
 
     def history_rewritten(self) -> None:
         """Adds pods to their gangs that had ended in the lost history: if they were listed before the ended pods, the roster ignored
@@ -345,7 +345,7 @@ class PodIngest:
         if nominated_node:  # may never have been written
             self._router.notify_nomination_ended(pod, nominated_node, now_s)
 
-    def _gone(self, uid: str) -> None:
+    def _on_deleted(self, uid: str) -> None:
         self._cache.gangs.remove(uid)
         pending = self._pending.get(uid)
         if pending is not None:

@@ -147,6 +147,8 @@ class Router:
         now_s: float,
     ) -> None:
         """Passes node events to a domain without the node if a plugin has registered them: its pods matter for affinities."""
+        if not worker.queue.awaits_events():
+            return
         for event in events:
             if worker.queue.hints.is_of_interest(event):
                 self._label = event.label

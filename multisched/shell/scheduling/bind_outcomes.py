@@ -110,7 +110,7 @@ class BindOutcomes:
         """Unreserves and forgets a pod that was deleted or bound elsewhere. It is not requeued; the watch reports its state."""
         self._in_progress.done()
         held = self._held(bind.placed)
-        bind.seen.cycle.give_up(bind.placed, Status.error("gone"))
+        bind.seen.cycle.give_up(bind.placed, Status.error("the pod was deleted or bound elsewhere"))
         self._queue.remove(bind.placed.pod.uid)
         self._queue.done(bind.placed.pod.uid)
         self._notify_freed(held, bind.placed.node)

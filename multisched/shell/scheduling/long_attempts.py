@@ -262,7 +262,7 @@ class LongAttempts:
             attempt.changes = self._queue.changes_in_flight
             if any(map(self._has_changed, attempt.entries)):
                 return "a member changed"
-        if self._queue.gangs.have_objects_changed(entry.pod.uid for entry in attempt.entries):
+        if self._queue.gangs.have_specs_changed(entry.pod.uid for entry in attempt.entries):
             return "the requirements of the gang changed"
         if isinstance(attempt.queued, QueuedGang) and any(
             self._cache.gangs.needs(key) > need for key, need in attempt.queued.needs.items()

@@ -12,19 +12,25 @@ from typing import Final
 import numpy as np
 
 from multisched.framework.node_view import VIEW_FROM, Amount, Float64, Int64, M, Rows, columns_at
-from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Node, Pod
+from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Node, Pod, PodSpec
 from multisched.state.change_log import ChangeLog
 from multisched.state.columns.arrays import frozen, grown
 
 RESOURCES_MAX = 256
 """Distinct resource names with a column: those that nodes have. Further ones of a node are not schedulable."""
 
+NATIVE = (CPU, MEMORY, EPHEMERAL_STORAGE)
 SCORED = (CPU, MEMORY)
-NOTHING, PODS_INDEX = 0, 1
-NATIVE_END = 5
+PODS_INDEX = 0
+NATIVE_END = PODS_INDEX + 1 + len(NATIVE)
 """The lines before this one hold the resources that most calls read; see `ResourceColumns._index`."""
 SCORING = slice(NATIVE_END, NATIVE_END + len(SCORED))
 """Lines of `ResourceColumns._requested` with the scoring amounts of SCORED; these lines of the other matrices stay zero."""
+NOTHING = SCORING.stop
+"""The line of every resource that no node has; it stays zero."""
+
+SPECS_MAX = 1_024
+"""Pod specs whose amounts are cached, by identity."""
 
 BLOCKS_MAX = 1_024
 """Combinations of resources whose lines are cached."""
@@ -45,7 +51,7 @@ class _FewRows:
         if rows is None:
             rows = np.zeros(0, np.intp)
         self.allocatable: Int64 = allocatable[:NATIVE_END].take(rows, axis=1)
-        self.requested: Int64 = requested[: SCORING.stop].take(rows, axis=1)
+        self.requested: Int64 = requested[:NATIVE_END].take(rows, axis=1)
         self.allocatable.setflags(write=False)  # three times faster than `flags.writeable`
         self.requested.setflags(write=False)
         self._capacities: Float64 | None = None
@@ -73,6 +79,7 @@ class ResourceColumns:
     __slots__ = (
         "_absent",
         "_allocatable",
+        "_amounts_by_spec",
         "_blocks",
         "_capacities",
         "_few",
@@ -88,7 +95,7 @@ class ResourceColumns:
         """`pods`: the table's, by row; `row_log`: its changes. Both are read only."""
         self._pods = pods
         self._row_log = row_log
-        self._index: dict[str, int] = {PODS: PODS_INDEX, CPU: 2, MEMORY: 3, EPHEMERAL_STORAGE: 4}
+        self._index: dict[str, int] = {name: at for at, name in enumerate((PODS, *NATIVE))}
         """Resource -> its line in the matrices."""
         self._allocatable = np.zeros((8, capacity), np.int64)
         self._capacities = np.zeros((8, capacity))
@@ -100,6 +107,8 @@ class ResourceColumns:
         self._ranges: dict[tuple[str, ...], tuple[int, float, float]] = {}
         """Resources -> `nodes_version` at which they were computed, smallest and largest capacity."""
         self._views: dict[tuple[str, str], Int64] = {}
+        self._amounts_by_spec: dict[int, tuple[PodSpec, Int64, Sequence[tuple[str, int]]]] = {}
+        """Id of a spec -> the spec, so that its id stays unique, and `_amounts_of` its pods."""
         self._few = _FewRows(None, 0, self._allocatable, self._requested)
         """The rows read last: three plugins read the same ones."""
 
@@ -134,7 +143,7 @@ class ResourceColumns:
             return found
         if len(rows) == 1:
             return _column_of(array, block, rows)
-        if block.stop <= SCORING.stop and len(rows) <= VIEW_FROM:
+        if block.stop <= NATIVE_END and len(rows) <= VIEW_FROM:
             few = self._few
             if few.rows is not rows or few.at != self._row_log.sequence:
                 few = self._take_few(rows)
@@ -190,17 +199,16 @@ class ResourceColumns:
 
     def account(self, row: int, pod: Pod, sign: int) -> None:
         """Adds a pod to the row (`sign` 1) or removes it (-1)."""
-        requested = self._requested
-        for name, amount in pod.requests.items():
+        first, others = self._amounts_of(pod)
+        column = self._requested[: SCORING.stop, row]
+        if sign > 0:
+            column += first
+        else:
+            column -= first
+        for name, amount in others:
             index = self._index.get(name)
-            if index == PODS_INDEX:
-                continue  # it cannot be requested; the line holds the number of pods
             if index is not None:
-                requested[index, row] += sign * amount
-        cpu, memory = pod.scoring_requests
-        requested[SCORING.start, row] += sign * cpu
-        requested[SCORING.start + 1, row] += sign * memory
-        requested[PODS_INDEX, row] += sign
+                self._requested[index, row] += sign * amount
 
     def forget_row(self, row: int) -> None:
         """Zeroes the requests on the row."""
@@ -229,6 +237,23 @@ class ResourceColumns:
         return "" if is_right else f"columns say {found}, its pods {sums}"
 
     # -- internal --------------------------------------------------------------------------------------------------
+
+    def _amounts_of(self, pod: Pod) -> tuple[Int64, Sequence[tuple[str, int]]]:
+        """Returns what the pod adds to its row: int64[SCORING.stop] for the first lines, and its other resources."""
+        is_as_specified = pod.held is None and pod.held_scoring is None
+        known = self._amounts_by_spec.get(id(pod.spec)) if is_as_specified else None
+        if known is not None:
+            return known[1], known[2]
+        requests = pod.requests
+        native = [requests.get(name, 0) for name in NATIVE]
+        first = np.array([1, *native, *pod.scoring_requests], np.int64)
+        # The resource `pods` cannot be requested; its line holds the number of pods.
+        others = [(name, amount) for name, amount in requests.items() if name != PODS and name not in NATIVE]
+        if is_as_specified:
+            if len(self._amounts_by_spec) >= SPECS_MAX:
+                self._amounts_by_spec.clear()
+            self._amounts_by_spec[id(pod.spec)] = pod.spec, first, others
+        return first, others
 
     def _column(self, kind: str, array: Int64, resource: str) -> Int64:
         key = (kind, resource)
@@ -268,7 +293,7 @@ class ResourceColumns:
             return index
         if len(self._index) >= RESOURCES_MAX:
             return None
-        index = self._index[name] = SCORING.stop + len(self._index) + 1 - NATIVE_END
+        index = self._index[name] = NOTHING + 1 + len(self._index) - NATIVE_END
         self._blocks.clear()  # some blocks may use NOTHING for this resource
         if index >= len(self._allocatable):
             empty = np.zeros_like(self._allocatable)

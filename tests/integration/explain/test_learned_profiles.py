@@ -86,5 +86,5 @@ async def test_queried_capacity_is_exported_with_the_profiles() -> None:
 
 def test_plugin_refuses_foreign_state() -> None:
     plugin = Forecast.__new__(Forecast)
-    with pytest.raises(AssertionError, match="by another plugin"):
+    with pytest.raises(AssertionError, match="must be exported by PeakForecast"):
         plugin.import_state(object())

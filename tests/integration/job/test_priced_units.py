@@ -38,6 +38,7 @@ def play(
     async def after_a_while(cluster: GpuCluster) -> None:
         await asyncio.sleep(5.0)
         await story(cluster)
+        await asyncio.sleep(2.0)  # until the answers to the last binds and their watch events have arrived
         assert cluster.differences() == []
 
     play_units(after_a_while, {"first": first}, own, *nodes_of("first", PROVIDER, 1), **options)

@@ -12,11 +12,12 @@ import msgspec
 import pytest
 
 from domains.job.deadlines.deadline_sort import DeadlineSort
+from domains.job.deadlines.wait_task import WaitTask
 from domains.job.providers.breaker import FAILURES_TO_OPEN
 from multisched.cluster.controllers.run import run_controllers
 from multisched.cluster.kubelet.provider import PROVIDER_ANNOTATION, ProviderAccount, ProviderSettings, ScriptedFailure
 from multisched.testing.builders import Document, container, pod_document
-from tests.integration.gpu.gpu_cluster import PODS, GpuCluster
+from tests.integration.gpu.gpu_cluster import PODS, GpuCluster, Replica
 from tests.integration.job.serverless_cluster import OWNER, Story, nodes_of, play_units
 
 
@@ -27,6 +28,11 @@ def play(story: Story, *nodes: Document, burst: int = 20, rate: float = 10.0, **
 
 def account(cluster: GpuCluster, name: str) -> ProviderAccount:
     return cluster.kubelets.virtual.accounts[name]
+
+
+def waits_of(replica: Replica) -> WaitTask:
+    built = replica.program.router.workers()[0].plugins.built
+    return next(one.plugin.waits for one in built if isinstance(one.plugin, DeadlineSort))
 
 
 async def create(
@@ -95,8 +101,7 @@ def test_predicted_starts_respect_the_rate() -> None:
     async def story(cluster: GpuCluster) -> None:
         await create(cluster, 320)
         await asyncio.sleep(12.0)
-        built = cluster.replicas[0].program.router.workers()[0].plugins.built
-        waits = next(one.plugin.waits for one in built if isinstance(one.plugin, DeadlineSort))
+        waits = waits_of(cluster.replicas[0])
         at_s, predicted_s = waits.at_s, sorted(wait.start_s or 0.0 for wait in waits.found.values())
         offset_s = cluster.clock.now().timestamp() - cluster.loop.time()
         assert len(predicted_s) >= 200
@@ -113,6 +118,27 @@ def test_predicted_starts_respect_the_rate() -> None:
         assert max(predicted_s) >= 19.0
 
     play(story, *nodes_of("first", FAST))
+
+
+def test_only_the_leader_predicts_and_the_next_one_begins_at_once() -> None:
+    async def story(cluster: GpuCluster) -> None:
+        await create(cluster, 320)
+        await asyncio.sleep(8.0)
+        leader = cluster.leader()
+        assert leader is not None
+        (standby,) = [one for one in cluster.replicas if one is not leader]
+        assert waits_of(leader).found
+        assert not waits_of(standby).found
+        await cluster.kill(leader)
+
+        async def leads() -> bool:
+            return cluster.leader() is standby
+
+        await cluster.until(leads, 10.0)
+        await asyncio.sleep(1.5)
+        assert waits_of(standby).found
+
+    play(story, *nodes_of("first", FAST), replicas=2)
 
 
 def test_rate_that_is_halved_unannounced_is_learned() -> None:

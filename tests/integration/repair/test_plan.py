@@ -156,7 +156,7 @@ async def test_full_quota_keeps_the_pods_of_its_namespace() -> None:
 
         (left,) = (await plans.plan(ASKED)).unrepaired
 
-        assert "the quota of its namespace has no room for a replacement before it ends (3 pods)" in left.why
+        assert "the quota of its namespace has no room for a replacement while the pod terminates (3 pods)" in left.why
 
 
 async def test_plans_without_a_repair_section_use_defaults_and_read_no_quotas() -> None:
@@ -164,7 +164,7 @@ async def test_plans_without_a_repair_section_use_defaults_and_read_no_quotas() 
     async with uneven(one_domain({"name": "PeakForecast", "args": args})) as (_, plans):
         plan = await plans.plan(ASKED)
         assert (len(plan.moves), plan.threshold_percent["log"]) == (1, 100.0)
-        assert "ResourceQuotas are not read" in plan.notes[-1]
+        assert "ResourceQuotas were not considered" in plan.notes[-1]
 
 
 async def test_unreadable_budgets_prevent_moves() -> None:

@@ -17,6 +17,8 @@ from tests.kit.processes.process import Process
 from tests.kit.scenarios.steps import DOMAIN, are_bound, create_pod, leaders, leading_queues, pods_named
 from tests.kit.world.labels import HOSTNAME
 
+LED_S: Final = 40.0
+"""Time until a process leads after all others were killed: their lease expires first."""
 NODE_PREFIX: Final = "room-"
 """Prefix of the names of dedicated nodes."""
 GROUP_LABEL: Final = "sim/bed"
@@ -180,6 +182,11 @@ def leader(context: RunContext, domain: str = DOMAIN) -> Process | None:
     """Returns the process that leads the domain; None for none, or for two."""
     found = leaders(context, domain)
     return found[0][0] if len(found) == 1 else None
+
+
+async def until_led(context: RunContext, *domains: str) -> None:
+    """Waits until one process leads each of these domains, for LED_S at most."""
+    await context.until(lambda: all(leader(context, domain) is not None for domain in domains), LED_S)
 
 
 async def check_requeued(context: RunContext, waiting: Sequence[ParkedPod], before: Process | None) -> None:

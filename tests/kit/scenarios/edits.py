@@ -16,7 +16,7 @@ from multisched.model.objects import CPU
 from tests.kit.disruptions.run_context import RunContext
 from tests.kit.processes.configuration_files import LATE_MAX_S
 from tests.kit.processes.process import Process
-from tests.kit.scenarios.dedicated_nodes import is_parked, leader
+from tests.kit.scenarios.dedicated_nodes import LED_S, is_parked, leader, until_led
 from tests.kit.scenarios.steps import are_bound, is_nominated, leaders, pods_named, sees_objects
 from tests.kit.settings.changed_files import ChangedFile
 from tests.kit.settings.setting import EDITED_DOMAIN, EDITED_TAINT, edited_document, text_of
@@ -38,8 +38,6 @@ STAYS_S: Final = 6.0
 """Time for which a pod is observed that must not be bound or evicted."""
 COUNTED_S: Final = 4.0
 """Time until an edited tree is in force."""
-LED_S: Final = 40.0
-"""Time until a process leads after all others were killed: their lease expires first."""
 MANY: Final = 18
 """Members of a gang that is too large to be retried at every event."""
 NAMESPACES: Final = ("edits-a", "edits-b")
@@ -194,6 +192,7 @@ async def run_scenarios(context: RunContext, struck: Counter[str], scenarios: Ma
         return
     context.faults.is_on = False
     rng = random.Random(f"{context.seed}/edits")
+    await until_led(context, FORECAST, GPUS)
     for name in rng.sample(sorted(scenarios), len(scenarios)):
         scenario = EditScenario(context, gangs, rng)
         struck[name] += await scenarios[name](scenario)

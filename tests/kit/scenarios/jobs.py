@@ -18,7 +18,7 @@ from multisched.model.object_kinds import ObjectKind
 from tests.kit.checkers.api.unit_history import LATER_S, UnitHistory
 from tests.kit.disruptions.run_context import RunContext
 from tests.kit.processes.process import Process
-from tests.kit.scenarios.dedicated_nodes import leader
+from tests.kit.scenarios.dedicated_nodes import LED_S, leader, until_led
 from tests.kit.scenarios.steps import sees_objects
 from tests.kit.settings.setting import ELASTIC_FROM, REFUSED_TEXT, SANDBOX_TIMEOUT_S, SERVERLESS_DOMAIN
 from tests.kit.wire.faults import FORBIDDEN
@@ -28,8 +28,6 @@ from tests.kit.world.unit_workloads import BARE, COST, JOB, OWN, REPLICA_SET, Un
 
 RUNS_S: Final = 14.0
 """Time until pods run that have room, at most: they have been tried before, and back off."""
-LED_S: Final = 40.0
-"""Time until a process leads after another one was killed: its lease expires first."""
 SEEN_S: Final = 10.0
 """Time until each process has seen an object."""
 THROTTLED_MAX: Final = 1
@@ -133,7 +131,7 @@ async def run_job_scenarios(context: RunContext, struck: Counter[str]) -> None:
         return
     context.faults.is_on = False
     rng = random.Random(f"{context.seed}/job scenarios")
-    await context.until(lambda: leader(context, SERVERLESS_DOMAIN) is not None, LED_S)
+    await until_led(context, SERVERLESS_DOMAIN)
     names = drawn_names(context.seed)
     for name in rng.sample(names, len(names)):
         scenario = JobScenario(context, units, history, rng)

@@ -14,8 +14,8 @@ from typing import Final
 
 from tests.kit.checkers.api.loan_history import KEPT_FROM_HELD, KEPT_FROM_NEW, MEASURED_S, LoanHistory
 from tests.kit.disruptions.run_context import RunContext
-from tests.kit.scenarios.dedicated_nodes import leader
-from tests.kit.scenarios.pooled import FAILED, GIVES_S, LED_S, THROTTLED, PooledScenario, run_scenarios
+from tests.kit.scenarios.dedicated_nodes import LED_S, until_led
+from tests.kit.scenarios.pooled import FAILED, GIVES_S, THROTTLED, PooledScenario, run_scenarios
 from tests.kit.settings.setting import (
     HOURS_PERIOD_S,
     IDLE_THRESHOLD_PERCENT,
@@ -114,7 +114,7 @@ async def run_loan_scenarios(context: RunContext, struck: Counter[str]) -> None:
         return
     rng = random.Random(f"{context.seed}/loan scenarios")
     context.faults.is_on = False
-    await context.until(lambda: leader(context, LENDER) is not None, LED_S)
+    await until_led(context, LENDER)
 
     def new() -> LoanScenario:
         return LoanScenario(context, loans, history, rng)

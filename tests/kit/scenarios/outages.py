@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import repeat
 from typing import Final
 
-from multisched.queueing.quarantine import REFUSALS_ALIKE_MAX
+from multisched.queueing.quarantine import EQUAL_REFUSALS_MAX
 from tests.kit.disruptions.run_context import RunContext
 from tests.kit.scenarios.steps import (
     Scenarios,
@@ -20,7 +20,7 @@ from tests.kit.scenarios.steps import (
 from tests.kit.wire.faults import FORBIDDEN
 
 DENIED_S: Final = 20.0
-"""Time in which a pod is tried REFUSALS_ALIKE_MAX times: it backs off for 1, 2, 4 and 8 s between attempts."""
+"""Time in which a pod is tried EQUAL_REFUSALS_MAX times: it backs off for 1, 2, 4 and 8 s between attempts."""
 REOPENED_S: Final = 35.0
 """Time in which a watch is opened again: it may have failed before, and backs off for half a minute at most."""
 
@@ -32,7 +32,7 @@ async def _deny_binds(context: RunContext) -> bool:
     try:
         await create_pod(context, "", 10, name=name)
         await context.until(
-            lambda: _refusals(context, name) >= REFUSALS_ALIKE_MAX or _is_quarantined(context, name), DENIED_S
+            lambda: _refusals(context, name) >= EQUAL_REFUSALS_MAX or _is_quarantined(context, name), DENIED_S
         )
         if _is_quarantined(context, name):
             context.bind_checker.report_violation(f"I3: {name} is set aside, for which it was not we who were refused")

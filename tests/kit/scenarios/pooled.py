@@ -10,15 +10,13 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 from multisched.model.wire import Response
 from tests.kit.disruptions.run_context import RunContext
 from tests.kit.processes.process import Process
-from tests.kit.scenarios.dedicated_nodes import leader
+from tests.kit.scenarios.dedicated_nodes import LED_S, leader
 from tests.kit.scenarios.steps import sees_objects
 from tests.kit.world.api_user import NAMESPACE, pods_path
 from tests.kit.world.pooled_workloads import PooledWorkload, PooledWorkloads
 
 GIVES_S: Final = 14.0
 """Time from the growth of pods that others make room for until they are bound: notice, eviction, graceful ends, bind."""
-LED_S: Final = 40.0
-"""Time until a process leads after another one was killed: its lease expires first."""
 LAST_S: Final = 9.0
 """Pause between two scenarios."""
 THROTTLED: Final = Response(429, b'{"kind":"Status","status":"Failure","code":429}', {"retry-after": "1"})

@@ -20,8 +20,8 @@ from multisched.shell.configuration_watch import LOOK_S
 from tests.kit.checkers.api.tide_history import TideHistory
 from tests.kit.disruptions.run_context import RunContext
 from tests.kit.processes.configuration_files import LATE_MAX_S
-from tests.kit.scenarios.dedicated_nodes import leader
-from tests.kit.scenarios.pooled import FAILED, GIVES_S, LED_S, THROTTLED, PooledScenario, run_scenarios
+from tests.kit.scenarios.dedicated_nodes import LED_S, leader, until_led
+from tests.kit.scenarios.pooled import FAILED, GIVES_S, THROTTLED, PooledScenario, run_scenarios
 from tests.kit.settings.changed_files import ChangedFile
 from tests.kit.settings.setting import TIDE_MIN_RUN_S, TIDE_NOTICE_S, text_of, tided_document
 from tests.kit.world.api_user import NAMESPACE
@@ -98,7 +98,7 @@ async def run_tide_scenarios(context: RunContext, struck: Counter[str]) -> None:
         return
     rng = random.Random(f"{context.seed}/tide scenarios")
     context.faults.is_on = False
-    await context.until(lambda: leader(context, GPUS) is not None, LED_S)
+    await until_led(context, GPUS)
 
     def new() -> TideScenario:
         return TideScenario(context, tides, history, rng)

@@ -21,7 +21,7 @@ from multisched.cluster.api.watch import WatchStream
 from multisched.cluster.base.request import ApiRequest
 from multisched.model.cluster_objects import SELECTED_NODE_ANNOTATION
 from multisched.model.wire import Response
-from multisched.queueing.quarantine import REFUSALS_ALIKE_MAX
+from multisched.queueing.quarantine import EQUAL_REFUSALS_MAX
 from tests.kit.world.api_user import NAMESPACE
 from tests.kit.world.storage import DYNAMIC
 
@@ -176,7 +176,7 @@ class Policies:
             row.words, row.times = words, 0
         row.times += bool(words) and not was_unsure
         for_all = self._namespace_changes + self._kinds_readable + self._configurations
-        may_be = REFUSALS_ALIKE_MAX + self._changes[uid] + for_all + self.flushes()
+        may_be = EQUAL_REFUSALS_MAX + self._changes[uid] + for_all + self.flushes()
         return f"it was refused {row.times} times alike, and not set aside" if row.times > may_be else ""
 
     def uid_of_claimant(self, path: str) -> str:

@@ -132,7 +132,7 @@ BOARD: Final = Board(
                 Graph(
                     "Conflicts per second",
                     [Query(rate("multisched_commit_conflicts_total", DOMAIN, "domain, kind"), "{{domain}} {{kind}}")],
-                    "`true`: the pod no longer fitted, and was tried again.",
+                    "`true`: the pod did not fit the changed node any more, and was tried again.",
                 ),
             ),
         ),

@@ -64,7 +64,7 @@ BOARD: Final = Board(
                             "{{dimension}} p{{percentile}}",
                         )
                     ],
-                    "At the fullest moment of the week, over capacity; percentile over nodes, 100 is the fullest.",
+                    "At the time of the week with the highest load, as a share of capacity; percentile over nodes, 100 is the highest.",
                     unit="percentunit",
                 ),
                 Graph(

@@ -116,7 +116,7 @@ BOARD: Final = Board(
                 Graph(
                     "Conflicts per second",
                     [Query(rate("multisched_commit_conflicts_total", DOMAIN, "domain, kind"), "{{domain}} {{kind}}")],
-                    "Commits that met a node another cycle had changed: `true`, the pod no longer fitted; `false`, it still did.",
+                    "Commits to a node that had changed since the decision: `true`, the pod no longer fits; `false`, it still fits.",
                 ),
                 Graph(
                     "Failures per second",

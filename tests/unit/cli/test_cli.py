@@ -166,7 +166,7 @@ def test_run_flags_override_the_file() -> None:
 def test_validate_accepts_a_valid_file() -> None:
     code, out, _ = call("config", "validate", str(ROOT / "config/default.yaml"))
     assert code == 0
-    assert out.endswith("good; domains: forecast (forecast-scheduler), gpu (gpu-scheduler), job (job-scheduler)\n")
+    assert out.endswith("valid; domains: forecast (forecast-scheduler), gpu (gpu-scheduler), job (job-scheduler)\n")
 
 
 def test_validate_notes_arguments_without_effect(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_validate_notes_arguments_without_effect(tmp_path: Path) -> None:
                 f"{path}: job: DefaultPreemption: minCandidateNodesPercentage: no effect: every candidate node is examined,"
                 " as upstream does at 100 percent"
             ),
-            f"{path}: good; domains: job (job-scheduler)",
+            f"{path}: valid; domains: job (job-scheduler)",
         ],
     )
 
@@ -549,7 +549,7 @@ def test_converted_configuration_is_valid_and_names_differences(tmp_path: Path) 
                 "no GangScheduling in the profile: PodGroups and labels of gangs are ignored, and members start one by one",
             )
         ]
-        + [f"{target}: good; domains: default-scheduler (default-scheduler)"],
+        + [f"{target}: valid; domains: default-scheduler (default-scheduler)"],
     )
 
 
@@ -581,7 +581,7 @@ def test_strict_conversion_writes_all_or_nothing(form: str, tmp_path: Path) -> N
     code, printed, told = call("config", "convert", str(source), "--strict", "-o", form.replace("FILE", str(target)))
     assert (code, printed, target.read_text()) == (1, "", "before")
     assert "warning: percentageOfNodesToScore" in told
-    assert "multisched: nothing is written: the lines above list what is not carried over" in told
+    assert "multisched: nothing is written: the lines above list what is not converted" in told
 
 
 def test_convert_refuses_unreadable_input_and_keeps_its_source(tmp_path: Path) -> None:

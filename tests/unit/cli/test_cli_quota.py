@@ -265,7 +265,7 @@ def test_each_quota_api_is_converted_to_a_valid_tree(documents: list[Json], leas
 def test_conversion_losses_are_on_stderr_and_at_the_head_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "queues.yaml"
     path.write_text(manifests(*KUEUE))
-    lost = "spec.stopPolicy: not carried over; an ElasticQuotaTree has no such field"
+    lost = "spec.stopPolicy: not converted; an ElasticQuotaTree has no such field"
     code, text, errors = call("convert", str(path))
     assert (code, errors) == (0, f"{path}:13: ClusterQueue web: {lost}\n")
     head = " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
@@ -273,7 +273,7 @@ def test_conversion_losses_are_on_stderr_and_at_the_head_of_the_file(tmp_path: P
     assert "ClusterQueue web: spec.stopPolicy:" in head
     code, out, err = call("convert", str(path), "--strict", "-o", str(tmp_path / "tree.yaml"))
     assert (code, out, (tmp_path / "tree.yaml").exists()) == (1, "", False)
-    assert "nothing is written: the lines above list what is not carried over" in err
+    assert "nothing is written: the lines above list what is not converted" in err
     code, text, _ = call("convert", str(path), "-o", "json")
     assert json.loads(text)["kind"] == "ElasticQuotaTree"
 
@@ -316,7 +316,10 @@ def test_conversion_file_is_written_completely_or_not_at_all(tmp_path: Path) -> 
         ("apiVersion: v1\nkind: List\nitems: [5]\n", "-:3:9: items[0]: this is not an object"),
         ("a: &x 1\nb: *x\n", "-:1:4: anchors are refused"),
         ("apiVersion: v1\nkind: A\nkind: B\n", "-:3:1: kind: duplicate key, first in line 2"),
-        (manifests(flat("a", 1, 2), linked("b", 1, 2)), "-:12:1: this is of ElasticQuota of Koordinator, and -:1 of"),
+        (
+            manifests(flat("a", 1, 2), linked("b", 1, 2)),
+            "-:12:1: the API of this object is ElasticQuota of Koordinator, but that of -:1 is ElasticQuota of scheduler-plugins",
+        ),
     ],
 )
 def test_file_without_quotas_exits_2_with_the_position(text: str, error: str) -> None:

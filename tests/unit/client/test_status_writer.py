@@ -673,7 +673,7 @@ async def test_marks_beyond_the_limit_are_dropped_and_counted(monkeypatch: pytes
         for number in range(5):
             office.writer.mark(key_of(f"q{number}"))
         office.writer.mark(key_of("q0"))
-        assert office.writer.is_short
+        assert office.writer.has_dropped_marks
         assert (office.result("dropped"), office.writer.statistics().backlog) == (2, 3)
 
 

@@ -308,16 +308,6 @@ def test_rebuilt_class_takes_a_new_snapshot(monkeypatch: pytest.MonkeyPatch) -> 
     assert [last(domain, pod).is_own_snapshot for pod in (first, alike, after)] == [True, False, True]
 
 
-def test_class_records_end_with_the_class() -> None:
-    domain = Domain(*(make_node(name) for name in NAMES), in_tree=tuple(IN_TREE_USED))
-    domain.schedule(make_pod("placed", cpu_milli=1))
-    domain.schedule(make_pod("large", cpu_milli=10**6))
-    kept = domain.cycle.records._by_class
-    assert len(kept) == 2
-    domain.cycle.classes.forget_all()
-    assert len(kept) == 0
-
-
 def test_repeated_attempt_counts_once() -> None:
     domain = Domain(make_node("n1"), make_node("n2"))
     pod = make_pod("p", cpu_milli=1)
@@ -378,7 +368,7 @@ def test_remote_refusals_are_recorded() -> None:
 
     record = last(domain, pod)
     assert record.outcome is Outcome.REFUSED
-    assert [(name, status.message) for name, status in record.late] == [
+    assert [(name, status.message) for name, status in record.remote_refusals] == [
         ("n1", "the service says no"),
         ("n2", "the service says no"),
     ]

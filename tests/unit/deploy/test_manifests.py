@@ -256,7 +256,11 @@ def test_policy_protects_the_annotations_of_other_gpu_dialects() -> None:
 
 def test_policy_allows_the_scheduler_to_write_only_node_locks() -> None:
     policy = the("ValidatingAdmissionPolicy", "multisched-gpu-locks")["spec"]
-    locks = [dialect.node_lock.annotation for dialect in DIALECTS if dialect.node_lock and dialect.node_lock.is_taken]
+    locks = [
+        dialect.node_lock.annotation
+        for dialect in DIALECTS
+        if dialect.node_lock and dialect.node_lock.is_written_before_bind
+    ]
 
     assert "system:serviceaccount:multisched-system:multisched" in policy["matchConditions"][0]["expression"]
     assert set(re.findall(r"key == '([^']+)'", policy["validations"][0]["expression"])) == set(locks)

@@ -272,7 +272,7 @@ class Labels(dict[str, str]):
 def test_deleted_pods_leave_few_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     """The latest are kept for who catches up; a hundred pods with a thousand labels each are more than that."""
     monkeypatch.setattr(pod_counts, "LOG_KEPT", 1_000)
-    monkeypatch.setattr(pod_demands, "ASKERS_LABELS_MAX", 10_000)
+    monkeypatch.setattr(pod_demands, "MAPPINGS_LABELS_MAX", 10_000)
     counts = filled(1)
     counts.matching(PodQuery((PodScope(LabelSelector()),)))
     seen = []

@@ -195,7 +195,7 @@ def test_counts_stay_correct_with_small_caches(taken: list[Step]) -> None:
             "EFFECTS_MAX",
             "ENTRIES_MIN",
             "ENTRY_BYTES_MAX",
-            "ASKERS_MAX",
+            "MAPPINGS_MAX",
             "PLACES_MAX",
         ):
             patch.setattr(pod_demands, name, 1)

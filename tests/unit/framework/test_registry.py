@@ -117,8 +117,8 @@ def make_scalar_slip() -> Plugin:
     return ScalarPlugin(ScalarSlip())
 
 
-class ManagesText(Plain):
-    managed_resources = "example.com/fpga"
+class IgnoredResourcesAreText(Plain):
+    resources_ignored_by_fit = "example.com/fpga"
 
 
 class NoReasons:
@@ -181,7 +181,7 @@ def test_factory_gets_the_parameters_it_declares() -> None:
         (f"{HERE}:Nameless", {}, "has no name"),
         (f"{HERE}:NoDependency", {}, "has filter but no depends_on"),
         (f"{HERE}:NoReasons", {}, "has filter but no reasons"),
-        (f"{HERE}:ManagesText", {}, "managed_resources is str; write a frozenset of resource names"),
+        (f"{HERE}:IgnoredResourcesAreText", {}, "resources_ignored_by_fit is str; write a frozenset of resource names"),
         (
             f"{HERE}:SlipOfThePen",
             {},

@@ -14,7 +14,7 @@ MOMENT_S = LOOK_S / 2
 
 def reserving_queue() -> GangQueue:
     gang_queue = GangQueue()
-    gang_queue.queue._back.reservations.policy = ReservePolicy(AFTER_S, FOR_S)
+    gang_queue.queue._readmission.reservations.policy = ReservePolicy(AFTER_S, FOR_S)
     return gang_queue
 
 

@@ -17,7 +17,7 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.queueing.entry import Failure, Moved, QueueOutcome
 from multisched.queueing.pod_queue import PodQueue
-from multisched.queueing.quarantine import REFUSALS_ALIKE_MAX, refusal_key
+from multisched.queueing.quarantine import EQUAL_REFUSALS_MAX, refusal_key
 from multisched.queueing.transitions import QueueState
 from multisched.testing.builders import make_node
 from tests.unit.queueing.builders import ERROR, REFUSED, make_pod, make_queue, pop_uid
@@ -38,7 +38,7 @@ def refuse(queue: PodQueue, uid: str, *, times: int, failure: Failure = DENIED, 
 def test_repeated_equal_api_refusals_quarantine_the_pod() -> None:
     queue = make_queue()
     queue.add(make_pod("u"), 0)
-    assert refuse(queue, "u", times=REFUSALS_ALIKE_MAX - 1).state is QueueState.BACKOFF
+    assert refuse(queue, "u", times=EQUAL_REFUSALS_MAX - 1).state is QueueState.BACKOFF
     placed = refuse(queue, "u", times=1, at_s=600)
 
     assert placed.state is QueueState.UNSCHEDULABLE
@@ -77,7 +77,7 @@ def test_other_errors_never_quarantine_a_pod(failure: Failure) -> None:
 
 def quarantined(queue: PodQueue, pod: Pod) -> None:
     queue.add(pod, 0)
-    assert refuse(queue, pod.uid, times=REFUSALS_ALIKE_MAX).quarantine_message
+    assert refuse(queue, pod.uid, times=EQUAL_REFUSALS_MAX).quarantine_message
 
 
 @pytest.mark.parametrize(

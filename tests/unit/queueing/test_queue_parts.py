@@ -371,7 +371,7 @@ def test_event_of_a_plugin_that_a_reload_enables_is_not_lost_during_an_attempt()
     queue.on_event(NODE_LABEL, make_node(), make_node(), 0)
     queue.fail("u", REFUSED, 0)
     enabled = (BySortOfPriority(), DefaultBinder(), Listening("New", EventRegistration(NODE_LABEL)))
-    queue.use(PluginSet(BuiltPlugin(one, PluginUse(one.name)) for one in enabled), 1, is_tried=True)
+    queue.use(PluginSet(BuiltPlugin(one, PluginUse(one.name)) for one in enabled), 1, retry_refused=True)
     assert pop_uid(queue, 1) == "u"
     queue.on_event(NODE_LABEL, make_node(), make_node(), 1)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from multisched.shell.adaptive_width import GROWTH, AdaptiveWidth, Bounds
+from multisched.shell.adaptive_width import AdaptiveWidth, Bounds
 
 CALM = 16
 PODS = 10_000
@@ -28,6 +28,8 @@ class Server:
     latency_s: float
     seats: int = 600
     is_seated: bool = False
+    stalls: float = 0.0
+    """Share of the requests before which all threads pause for 50 to 150 ms."""
     rng: random.Random = field(default_factory=lambda: random.Random(1))
     threads: list[float] = field(default_factory=lambda: [0.0] * 4)
     leaves: list[float] = field(default_factory=list)
@@ -39,6 +41,9 @@ class Server:
         added_s = self.latency_s * self.rng.uniform(0.9, 1.3)
         if len(self.leaves) >= self.seats:
             return now_s + 0.001 + (0.0 if self.is_seated else added_s), False
+        if self.stalls and self.rng.random() < self.stalls:
+            pause_s = self.rng.uniform(0.05, 0.15)
+            self.threads = [max(now_s, free_s) + pause_s for free_s in self.threads]
         ended_s = max(now_s, self.threads[0]) + 0.004 * self.rng.uniform(0.5, 1.5)
         heapq.heapreplace(self.threads, ended_s)
         heapq.heappush(self.leaves, ended_s + added_s * self.is_seated)
@@ -100,6 +105,13 @@ def test_throughput_is_near_that_of_the_best_fixed_width_without_a_setting(
     assert found.refused <= 0.02
 
 
+def test_stalls_of_a_fast_server_do_not_widen_a_burst() -> None:
+    best = max(burst(Server(0.005, stalls=0.01), Bounds(n, n)).pods_per_s for n in SWEEP)
+    found = burst(Server(0.005, stalls=0.01), Bounds(2, 512))
+    assert max(found.widths) <= 64
+    assert found.pods_per_s >= 0.95 * best
+
+
 def test_width_follows_a_latency_that_changes_in_the_middle_of_a_burst() -> None:
     server, adaptive = Server(0.005), AdaptiveWidth(Bounds(2, 512), CALM)
 
@@ -129,7 +141,7 @@ def test_width_shrinks_to_what_a_short_queue_uses() -> None:
     assert adaptive.width == 512
     for number in range(1_000, 1_100):
         adaptive.answered(number, number + 0.5, 3)
-    assert adaptive.width == GROWTH * CALM
+    assert adaptive.width == CALM
 
 
 events = st.lists(

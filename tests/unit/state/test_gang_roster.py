@@ -79,7 +79,7 @@ def test_finished_members_count_while_the_gang_has_no_pods() -> None:
     roster.remove("uid-b")
     roster.set(of_job("b2", "run"))
     assert the(roster).needs == 1
-    roster.finished_is_gone("team/a")
+    roster.on_finished_deleted("team/a")
     assert the(roster).needs == 1
     roster.remove("uid-b2")
     assert len(roster) == 0
@@ -129,7 +129,7 @@ def test_finished_members_without_an_owner_count_if_the_server_still_has_them() 
     roster.finish(member("a"))
     assert the(roster).needs == 1
     roster.on_change = heard.append
-    roster.finished_is_gone("team/a")
+    roster.on_finished_deleted("team/a")
     assert (the(roster).needs, heard) == (2, ["team/g"])
 
 
@@ -140,7 +140,7 @@ def test_a_copy_of_a_roster_counts_the_same_finished_members() -> None:
     roster, copy = listed(), listed()
     for pod in (of_job("a", "run-1", 3), of_job("b", "run-2", 3)):
         roster.finish(pod)
-        roster.finished_is_gone(pod.key)
+        roster.on_finished_deleted(pod.key)
     restore_gang_state(copy, gang_state(roster))
     assert [(the(one).succeeded, the(one).needs) for one in (roster, copy)] == [(1, 2)] * 2
 
@@ -150,7 +150,7 @@ def test_recreated_pod_is_another_member_than_the_finished_one() -> None:
     roster.finish(member("a", 3))
     roster.set(replace(member("a", 3), uid="uid-again"))
     assert (the(roster).present, the(roster).needs) == (3, 2)
-    roster.finished_is_gone("team/a")
+    roster.on_finished_deleted("team/a")
     assert the(roster).needs == 3
     roster.finish(replace(member("a", 3), uid="uid-again"))
     assert the(roster).needs == 2
@@ -159,7 +159,7 @@ def test_recreated_pod_is_another_member_than_the_finished_one() -> None:
 def test_unfinished_member_of_a_restored_backup_counts_as_running() -> None:
     roster = roster_of(member("a", 3), member("b", 3))
     roster.finish(member("a", 3))
-    roster.finished_is_gone("team/a")
+    roster.on_finished_deleted("team/a")
     roster.set(member("a", 3))
     assert (the(roster).present, len(the(roster).finished), the(roster).needs) == (2, 0, 3)
 

@@ -33,7 +33,7 @@ def test_trial_pod_equals_the_pod_after_the_fix(documents: list[Document], gib: 
     worker = sandbox.worker_of(pod)
     assert worker is not None
     decoder = Decoder()
-    for trials in fixes._Guesses(sandbox, worker, pod).by_kind():
+    for trials in fixes._CandidateChanges(sandbox, worker, pod).by_kind():
         for trial in trials:
             fix = Fix(kind=trial.kind, text=trial.text, size=trial.size, node="", change=trial.change, command="")
             (changed,) = [one for one in applied(documents, fix) if one["metadata"]["name"] == "late"]

@@ -76,7 +76,7 @@ def test_fix_names_a_domain_that_accepts_the_pod() -> None:
     dump = dump_of(node_document("n1"), gpus, pod, configured=loading.parse(TWO_DOMAINS, "test"))
     fixes = dump.pod(ASKED).fixes or ()
     assert [(fix.kind, fix.text, fix.node) for fix in fixes if fix.kind == "scheduler"] == [
-        ("scheduler", "create it again with schedulerName gpu-scheduler (domain gpu)", "g1")
+        ("scheduler", "create the pod again with schedulerName gpu-scheduler (domain gpu)", "g1")
     ]
 
 

@@ -295,7 +295,7 @@ def counted(**fields: Any) -> dict[str, Any]:
     )
     pending = dict.fromkeys(("active", "backoff", "unschedulable", "gated", "gang"), 0) | fields.pop("pending", {})
     empty: dict[str, Any] = {"unschedulable_by_plugin": {}, "incoming": {}, "events_in_flight": {}, "unsigned": {}}
-    limits = {"bind_limit": 32, "bind_unloaded_s": 0.0, "cycle_limit": 1}
+    limits = {"bind_limit": 16, "bind_unloaded_s": 0.0, "cycle_limit": 1}
     return {**nothing, **empty, **limits, "hints": {}, "is_lease_held": True, "pending": pending, **fields}
 
 
@@ -423,7 +423,7 @@ def test_queue_is_listed_by_waiting_time_with_assumed_pods_last() -> None:
         assert "spec.tolerations" in second["message"]
         assert going == waiting(cluster, "going", "binding", waitingS=2.0, attempts=1)
         domain = {"domain": "forecast", "schedulerNames": ("forecast-scheduler",), "isLeading": True, "counts": counts}
-        domain |= {"bindsInFlight": 1, "bindLimit": 32, "cycleLimit": 1}
+        domain |= {"bindsInFlight": 1, "bindLimit": 16, "cycleLimit": 1}
         assert {key: value for key, value in found.items() if key != "pods"} == {
             "domains": (domain,),
             "leftOut": 0,

@@ -66,10 +66,10 @@ class JobSource:
         run_s = min(JOB_MAX_S, max(RUN_MIN_S, run_s))
         return OfflineJob(name, owner, number, run_s, round(1000 * cores), section.backoff_limit)
 
-    def after_eviction(self, job: OfflineJob, gone_s: float) -> None:
+    def after_eviction(self, job: OfflineJob, evicted_s: float) -> None:
         """Lets the job wait for the back-off of the Job controller, from the time at which its pod is deleted."""
         backoff_s = min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** (job.pods - 1))
-        heappush(self._evicted, (gone_s + backoff_s, job.name, job))
+        heappush(self._evicted, (evicted_s + backoff_s, job.name, job))
 
     def wake(self, now_s: float) -> bool:
         """Puts jobs whose back-off is over before all others. Reports whether there were any."""

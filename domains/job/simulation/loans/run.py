@@ -181,16 +181,16 @@ class LoanRun:
 
     def _recall(self, now_s: float) -> None:
         """Runs one turn of the borrower's background task. All its writes succeed at once."""
-        self.recalls.follow(leads=True, now_s=now_s)
+        self.recalls.set_leading(leads=True, now_s=now_s)
         rows = self._rows[self._ledger.has_pods(self._pool, self._rows)]
         excess = self._ledger.excess(self._pool, self._loan, CPU, rows)
         seen = {(self._ledger.pools.index(self._pool), int(row)) for row in rows[excess > 0]}
         for at in (excess > 0).nonzero()[0].tolist():
             amounts = {CPU: int(excess[at])}
-            self.recalls.see(self._pool, self._loan, int(rows[at]), amounts, "it is used", now_s)
-        self.recalls.ended(set(self.recalls.open) - seen)
+            self.recalls.update(self._pool, self._loan, int(rows[at]), amounts, "it is used", now_s)
+        self.recalls.remove_complete(set(self.recalls.open) - seen)
         for notice in self.recalls.withdraw_unneeded(now_s):
-            self.recalls.withdrawn(notice)
+            self.recalls.on_annotation_removed(notice)
         for notice in self.recalls.notices.values():
             notice.is_written = True
         for recall in list(self.recalls.open.values()):
@@ -203,7 +203,7 @@ class LoanRun:
                     min(left, sum(self._running[notice.pod.uid].job.milli for notice in due)),
                 )
             for notice in due:
-                self.recalls.evicted(notice, now_s)
+                self.recalls.on_eviction_sent(notice, now_s)
                 self._evict(self._running[notice.pod.uid], now_s)
 
     def _evict(self, one: _Running, now_s: float) -> None:

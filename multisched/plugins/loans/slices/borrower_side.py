@@ -31,7 +31,7 @@ class BorrowerSide(BorrowingSide):
         self._ledger = ledger
         self._pool = ledger.slices.pool_of[key]
 
-    def _made(self, namespace: str) -> BorrowerSlices:
+    def _new_machine(self, namespace: str) -> BorrowerSlices:
         return BorrowerSlices(*self.key, namespace)
 
     def refresh(self) -> bool:
@@ -62,7 +62,7 @@ class BorrowerSide(BorrowingSide):
 
     # -- what is charged -------------------------------------------------------------------------------------------
 
-    def _taken_touched(self) -> Iterable[str]:
+    def _take_touched(self) -> Iterable[str]:
         touched = self._ledger.slices.touched
         uids, touched[self.key] = touched[self.key], set()
         return uids

@@ -47,7 +47,7 @@ class LenderSide(LendingSide):
         self._checked_at = (-1, -1)
         """Versions of loans and nodes for which offers of other rows were withdrawn."""
 
-    def _made(self, namespace: str) -> LenderSlices:
+    def _new_machine(self, namespace: str) -> LenderSlices:
         rows = sum(len(self._rows(number)) for number in self._numbers)
         return LenderSlices(*self.key, namespace, buckets_for(rows))
 
@@ -57,7 +57,7 @@ class LenderSide(LendingSide):
         self._checked_at = (-1, -1)
 
     def refresh(self) -> bool:
-        """Reads again what is reserved; returns True if that is less somewhere."""
+        """Reads the reserved amounts of all slices from the machine. Returns True if an amount has decreased."""
         machine = self.machine
         return machine is not None and self._ledger.slices.refresh_reserved(self.key, self._uids(machine))
 
@@ -76,7 +76,7 @@ class LenderSide(LendingSide):
     # -- offers ----------------------------------------------------------------------------------------------------
 
     def gather_s(self) -> float:
-        """0 if what the borrower does not hold is enough for the pods that wait for one of the nodes: they can start after the write."""
+        """Returns 0 if waiting pods need, on at least one node, only amounts that the borrower does not hold; a write makes these free."""
         machine, slices = self.machine, self._ledger.slices
         rows = np.array(sorted({need.row for need in self._needs()}), np.intp)
         uids = map(slices.uid_of, rows.tolist())
@@ -93,16 +93,16 @@ class LenderSide(LendingSide):
         return bool(self._needs())
 
     def _needs(self) -> list[Need]:
-        """Returns what pods of the lender need on nodes of this loan."""
+        """Returns the needs of the lender's waiting pods on nodes of this loan."""
         every = self._ledger.needs.all()
         numbers = self._pool.loans_at(np.array([need.row for need in every], np.intp)).tolist()
         return [need for need, number in zip(every, numbers, strict=True) if number in self._numbers]
 
     async def offer(self, now_s: float, may_write: Callable[[], bool], *, raises: bool) -> None:
-        """Offers of each row on loan what the loan's terms leave now, and nothing of other rows. Pauses between rows.
+        """Sets the offer of each row on loan to what the loan's terms allow now, and withdraws offers of other rows.
 
-        Without `raises` it only lowers offers: while many pods of the lender are created, capacity freed for the first ones is kept for
-        the next.
+        If `raises` is False, offers are only lowered: while many pods of the lender are created, capacity that was freed for the first
+        pods is kept for the next ones. Lets other tasks run between rows.
         """
         machine = self.machine
         assert machine is not None, "a term has begun"
@@ -121,7 +121,7 @@ class LenderSide(LendingSide):
         await self._withdraw_others(machine, now_s, may_write)
 
     async def _withdraw_others(self, machine: LenderSlices, now_s: float, may_write: Callable[[], bool]) -> None:
-        """Withdraws the offers of nodes that are no longer on loan. Pauses between nodes."""
+        """Withdraws the offers of nodes that are no longer on loan. Lets other tasks run between nodes."""
         slices = self._ledger.slices
         versions = self._ledger.loans_version, slices.node_number
         if versions == self._checked_at:
@@ -139,7 +139,7 @@ class LenderSide(LendingSide):
                 self._note(machine, (uid,))
 
     def _offer_rows(self, machine: LenderSlices, number: int, rows: Rows, now_s: float, *, raises: bool) -> None:
-        """Offers of these rows what the terms leave, as far as there is room; `reserved` counts it when this returns."""
+        """Sets the offers of these rows to what the terms allow and the nodes have. The ledger's `reserved` includes them afterwards."""
         slices, loan, changed = self._ledger.slices, self._pool.loans[number], list[str]()
         rows = rows[self._pool.loans_at(rows) == number]
         (wanted, kept), room = self._wanted(rows), {name: self._room(name, rows) for name in RESOURCES}
@@ -148,7 +148,7 @@ class LenderSide(LendingSide):
             uid = slices.uid_of(row)
             changed.append(uid)
             amount = _amount_at(wanted, at) | (machine.held(uid) & _amount_at(kept, at))
-            if self.is_unled or self._ledger.needs.on(row):
+            if self.has_no_leader or self._ledger.needs.on(row):
                 amount &= machine.held(uid)  # nothing new is lent
             if not raises:
                 amount &= machine.offer_of(uid).amount
@@ -157,14 +157,14 @@ class LenderSide(LendingSide):
         self._note(machine, changed)
 
     def _is_other(self, rows: Rows) -> Bools:
-        """Returns bool[rows]: rows to check even if the terms leave what was offered last."""
-        if self.is_unled:
+        """Returns bool[rows]: rows to check even if the terms allow the same amount as the last offer."""
+        if self.has_no_leader:
             return np.ones(len(rows), np.bool_)
         is_other: Bools = at_rows(self._noted, rows, -1) != self._ledger.slices.numbers_at(rows)
         return is_other
 
     def _note(self, machine: LenderSlices, uids: Iterable[str]) -> None:
-        """Records what was offered last of these nodes."""
+        """Records the last offer of each of these nodes."""
         for uid in uids:
             row = self._ledger.slices.row_of(uid)
             if row is None:
@@ -185,7 +185,7 @@ class LenderSide(LendingSide):
         loan: LoanTerms,
         now_s: float,
     ) -> None:
-        """Raises or lowers the offer of one node. What is offered and not held returns with the write; the rest is recalled."""
+        """Raises or lowers the offer of one node. An offered amount that is not held is withdrawn by the write; a held one is recalled."""
         before = machine.offer_of(uid)
         if wanted.amount == before.amount:
             return
@@ -198,8 +198,11 @@ class LenderSide(LendingSide):
         machine.offer(uid, node, wanted, room, typical=NOTHING if is_needed or not wanted.amount else TYPICAL)
 
     def _wanted(self, rows: Rows) -> tuple[Mapping[str, Int64], Mapping[str, Int64]]:
-        """Returns resource -> int64[rows] twice: what the terms let the borrower hold apart from what they let those before it hold, and
-        apart from what those hold or may hold. The second one is for what is held already."""
+        """Returns resource -> int64[rows] twice. Both are what the terms allow the borrower, minus amounts of earlier borrowers.
+
+        The first subtracts what the terms allow the earlier borrowers, and is for new offers. The second subtracts only what they hold or
+        may hold, and is the limit for what this borrower already holds.
+        """
         wanted, kept = {}, {}
         for name in RESOURCES:
             terms = self._terms(self._pool, name, rows)
@@ -208,7 +211,7 @@ class LenderSide(LendingSide):
         return wanted, kept
 
     def _terms(self, pool: Pool, resource: str, rows: Rows) -> Int64:
-        """Returns int64[rows]: what the terms let the borrower of the pool hold of this lender, other borrowers apart."""
+        """Returns int64[rows]: what the terms allow the pool's borrower to hold of this lender, without regard to other borrowers."""
         found: Int64 = np.zeros(len(rows), np.int64)
         numbers = pool.loans_at(rows)
         for number, loan in enumerate(pool.loans):
@@ -226,9 +229,10 @@ class LenderSide(LendingSide):
         return room
 
     def _kept_for_earlier(self, resource: str, rows: Rows) -> tuple[Int64, Int64]:
-        """Returns int64[rows] twice: what borrowers before this one hold or may hold; and that, or what their terms let them hold.
+        """Returns int64[rows] twice, for borrowers that the configuration lists before this one.
 
-        A later borrower that was offered what the first one did not need for a while would keep it otherwise, used or not.
+        The first is what they hold or may hold. The second is at least what their terms allow, even if they do not need it now. Otherwise a
+        later borrower would keep an offer that an earlier one did not need for a while.
         """
         slices = self._ledger.slices
         held: Int64 = np.zeros(len(rows), np.int64)
@@ -265,7 +269,7 @@ class LenderSide(LendingSide):
         return self._pool.held_at(PODS, rows)
 
     def _charged(self, machine: LenderSlices) -> dict[str, SliceAmount]:
-        """Returns uid -> what the borrower's pods request on nodes of the loan. All of its pods on other nodes are known."""
+        """Returns uid of a node -> what the borrower's pods request there, for nodes of the loan."""
         slices, charged = self._ledger.slices, {}
         for uid in machine.slice_keys():
             row = slices.row_of(uid)

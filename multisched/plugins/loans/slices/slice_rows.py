@@ -1,7 +1,7 @@
-"""What slices mean for rows: what each row must keep for borrowers of other processes, and which pods wait for a claim.
+"""SliceRows: the amounts of each row that are reserved for borrowers of other processes, and the pods that wait for a claim.
 
-Owned by the LoanLedger, which passes nodes and pods on. The drivers of lender and borrower refresh the columns in the step in which a
-state machine changes, so that Filter and commit always see what `reserved` and the offers are.
+Owned by the LoanLedger, which passes changes of nodes and pods to it. When a state machine changes, the side of the lender or borrower
+refreshes the columns before the next await, so that Filter and commit always read current reserved amounts and offers.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import numpy as np
 from multisched.framework.node_view import Int64, NodeView, Rows
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod
 from multisched.model.slice_parts import NOTHING, RESOURCES, SliceAmount
-from multisched.plugins.loans.pools import OWN, Held, Pool, at_rows, grown_to
-from multisched.plugins.slices.sides import LoanKey, Machines, sum_of
+from multisched.plugins.loans.pools import OWN, Held, Pool, at_row, at_rows, grown_to
+from multisched.plugins.slices.sides import LoanKey, SliceMachines, sum_of
 
 SliceTrial = Mapping[tuple[int, LoanKey], Mapping[str, int]]
-"""(row, loan) -> resource -> amount that the borrower's pods hold there in an overlay, beyond the ledger."""
+"""(row, loan) -> resource -> amount that pods of the borrower hold there in a trial, minus the amount in the ledger."""
 NO_SLICE_TRIAL: Final[SliceTrial] = {}
 
 
 class WaitingPod(msgspec.Struct, frozen=True):
-    """A pod that was assumed on a sliced row, and is not bound before the borrower has claimed what it requests."""
+    """A pod that is assumed on a sliced row, and is bound only after the borrower has claimed its requests."""
 
     row: int
     amount: SliceAmount
 
 
-class SliceRows(Machines):
-    """The sliced loans of one process. Without any, nothing is stored."""
+class SliceRows(SliceMachines):
+    """The sliced loans of one process. Stores nothing if there are none."""
 
     def __init__(self, pools: Sequence[Pool], nodes: NodeView) -> None:
         super().__init__()
@@ -51,20 +51,20 @@ class SliceRows(Machines):
                         for name in names:
                             self._keys_of_name.setdefault(name, {})[key] = None
         self.version = 0
-        """Rises at each change of a column."""
+        """Increases with each change of a column."""
         self.touched: dict[LoanKey, set[str]] = {key: set() for key in self.pool_of}
-        """uids of nodes on which the borrower's pods have changed, until its side takes them."""
+        """Loan -> uids of nodes whose pods have changed since the borrowing side last read this."""
         self.waiting: dict[str, WaitingPod] = {}
         self._waiting_on: dict[int, dict[str, SliceAmount]] = {}
-        """Row -> uid of a waiting pod -> what it requests."""
+        """Row -> uid of a waiting pod -> its requests."""
         self._claimed: set[str] = set()
-        """Assumed pods for which enough was claimed."""
+        """uids of assumed pods for which enough is claimed."""
         self._columns: dict[LoanKey, dict[str, Int64]] = {}
-        """What is reserved: loan -> resource -> int64[rows]."""
+        """Loan -> resource -> int64[rows]: reserved amounts."""
         self._row_of: dict[str, int] = {}
         self._uid_of: dict[int, str] = {}
         self.node_number = 0
-        """Rises when a row gets or loses a node."""
+        """Increases when a row gets or loses a node."""
         self._numbers: Int64 = np.zeros(0, np.int64)
         """int64[rows]: `node_number` when the row got its node."""
 
@@ -74,7 +74,7 @@ class SliceRows(Machines):
     # -- nodes -----------------------------------------------------------------------------------------------------
 
     def set_node(self, row: int, node: Node | None) -> None:
-        """Takes the node of a row, after the pools."""
+        """Sets the node of a row. Called after the pools have it."""
         if not self.pool_of:
             return
         self.touch(row)
@@ -108,7 +108,7 @@ class SliceRows(Machines):
         return self._numbers.item(row)
 
     def numbers_at(self, rows: Rows) -> Int64:
-        """Returns int64[rows]: a number that is another one for each node of the row."""
+        """Returns int64[rows]: `node_number` at the time when the row got its node. It differs for each node of the row."""
         return at_rows(self._numbers, rows)
 
     def is_lent(self, key: LoanKey, row: int) -> bool:
@@ -118,7 +118,7 @@ class SliceRows(Machines):
         return number >= 0 and pool.loans[number].lender == key[0]
 
     def touch(self, row: int) -> None:
-        """Notes that pods of borrowers on the row have changed."""
+        """Records that pods of borrowers on the row have changed."""
         uid = self._uid_of.get(row)
         if uid is not None:
             for touched in self.touched.values():
@@ -127,7 +127,7 @@ class SliceRows(Machines):
     # -- the lender's side -----------------------------------------------------------------------------------------
 
     def refresh_reserved(self, key: LoanKey, uids: Iterable[str]) -> bool:
-        """Reads again what the lender reserves on these nodes; returns True if that is less on one of them."""
+        """Reads the reserved amounts of these nodes from the machine. Returns True if one has decreased."""
         machine, is_less = self.lent[key], False
         for uid in uids:
             row = self._row_of.get(uid)
@@ -136,19 +136,19 @@ class SliceRows(Machines):
         return is_less
 
     def set_reserved(self, key: LoanKey, row: int, resource: str, amount: int) -> None:
-        """Sets what another process has reserved, in a copy of it."""
+        """Sets an amount that another process has reserved. For a copy of the program (sandbox)."""
         self._column_set(key, row)[resource][row] = amount
         self.version += 1
 
     def entries(self) -> Iterator[tuple[LoanKey, str, int, int]]:
-        """Yields what is reserved: loan, resource, row, amount."""
+        """Yields (loan, resource, row, reserved amount)."""
         for key, columns in self._columns.items():
             for resource, column in columns.items():
                 for row in column.nonzero()[0].tolist():
                     yield key, resource, row, int(column[row])
 
     def reserved(self, key: LoanKey, resource: str, rows: Rows) -> Int64:
-        """Returns int64[rows]: what the lender keeps for the borrower, whatever its pods hold."""
+        """Returns int64[rows]: the reserved amount, including what pods of the borrower use of it."""
         return at_rows(self._columns.get(key, {}).get(resource), rows)
 
     def is_user(self, pod: Pod) -> bool:
@@ -160,33 +160,40 @@ class SliceRows(Machines):
         return tuple(self._keys_of_user.get(domain, ()))
 
     def kept(self, keys: Iterable[LoanKey], resource: str, rows: Rows, trial: SliceTrial = NO_SLICE_TRIAL) -> Int64:
-        """Returns int64[rows]: what borrowers may hold beyond what their pods on the row request. Not available to other pods.
+        """Returns int64[rows]: the reserved amounts minus the requests of the borrowers' pods on the row. Other pods cannot use them.
 
-        What an overlay lacks of pods of a borrower is kept nevertheless.
+        Amounts of borrowers' pods that `trial` removes stay kept.
         """
         total: Int64 = np.zeros(len(rows), np.int64)
         for key in keys:
+            column = self._columns.get(key, {}).get(resource)
+            if column is None:
+                continue  # nothing was ever reserved
             held = self.pool_of[key].held_at(resource, rows)
             for (row, loan), amounts in trial.items():
                 if loan == key:
                     held[rows == row] += amounts.get(resource, 0)
-            total += np.maximum(0, self.reserved(key, resource, rows) - held)
+            total += np.maximum(0, at_rows(column, rows) - held)
         return total
 
     def refusal_of_user(self, pod: Pod, row: int) -> str:
-        """Returns why a pod that is no borrower's may not use the row; empty: it may."""
-        keys, rows = self._keys_of_name[pod.spec.scheduler_name], np.array([row], np.intp)
+        """Returns why a pod that belongs to no borrower may not use the row; empty if it may."""
+        columns = [
+            (self.pool_of[key], self._columns.get(key, {})) for key in self._keys_of_name[pod.spec.scheduler_name]
+        ]
         for resource, amount in requests_of(pod).items():
-            kept = int(self.kept(keys, resource, rows)[0])
-            left = int(self._nodes.allocatable(resource)[row]) - int(self._nodes.requested(resource)[row])
-            if kept and left - kept < amount:
+            kept = sum(max(0, at_row(of.get(resource), row) - pool.held_on(resource, row)) for pool, of in columns)
+            if not kept:
+                continue
+            left = self._nodes.allocatable(resource).item(row) - self._nodes.requested(resource).item(row)
+            if left - kept < amount:
                 return kept_for_borrowers(resource)
         return ""
 
     # -- the borrower's side ---------------------------------------------------------------------------------------
 
     def refresh_offers(self, key: LoanKey, uids: Iterable[str]) -> bool:
-        """Reads again what is offered of these nodes; returns True if that is more on one of them."""
+        """Reads the offered amounts of these nodes from the machine. Returns True if one has increased."""
         machine, pool, is_more = self.borrowed[key], self.pool_of[key], False
         columns = [pool.column(pool.offer, resource) for resource in RESOURCES]
         for uid in uids:
@@ -202,7 +209,7 @@ class SliceRows(Machines):
         return is_more
 
     def added(self, pod: Pod, held: Held, pool: Pool) -> None:
-        """Notes that a pod of the pool is on a row. On a sliced row it waits until it is claimed, unless it is bound there already."""
+        """Handles a pod of the pool that was added to a row. On a sliced row, it waits for a claim unless it is bound already."""
         if held.is_bound:
             self._claimed.discard(pod.uid)
         if not self.pool_of or held.is_bound or pod.uid in self._claimed:
@@ -213,7 +220,7 @@ class SliceRows(Machines):
             self._waiting_on.setdefault(held.row, {})[pod.uid] = amount_of(pod)
 
     def released(self, uid: str) -> None:
-        """Notes that a pod is not on its row any more."""
+        """Handles a pod that is no longer on its row, or no longer waits."""
         known = self.waiting.pop(uid, None)
         if known is not None:
             self.touch(known.row)
@@ -222,27 +229,27 @@ class SliceRows(Machines):
                 del self._waiting_on[known.row]
 
     def claim(self, uid: str) -> None:
-        """Notes that enough was claimed for a waiting pod: it is charged from now on."""
+        """Ends the wait of a pod at Permit, because enough is claimed for it. It is charged from now on."""
         self._claimed.add(uid)
         self.released(uid)
 
-    def unclaimed(self, uid: str) -> None:
-        """Notes that a pod is not assumed any more."""
+    def forget_claim(self, uid: str) -> None:
+        """Handles a pod that is no longer assumed."""
         self._claimed.discard(uid)
 
     def waiting_on(self, row: int) -> SliceAmount:
-        """Returns what waiting pods on the row request."""
+        """Returns the sum of the requests of waiting pods on the row."""
         return sum_of(self._waiting_on[row].values()) if row in self._waiting_on else NOTHING
 
     def waiting_rows(self) -> Collection[int]:
         return self._waiting_on.keys()
 
     def pods_waiting_on(self, row: int) -> Mapping[str, SliceAmount]:
-        """Returns uid -> amount of the waiting pods on the row, in the order they came."""
+        """Returns uid -> amount of the waiting pods on the row, in the order of their arrival."""
         return self._waiting_on.get(row, {})
 
     def held(self, key: LoanKey, row: int) -> SliceAmount:
-        """Returns what the borrower's pods on the row request, waiting ones included."""
+        """Returns the sum of the requests of the borrower's pods on the row, including waiting ones."""
         pool = self.pool_of[key]
         if row >= len(pool.pods) or not pool.pods.item(row):
             return NOTHING
@@ -257,7 +264,7 @@ class SliceRows(Machines):
         return grown_columns(self._columns.setdefault(key, {}), row)
 
     def _set(self, columns: Mapping[str, Int64], row: int, amount: SliceAmount) -> bool:
-        """Sets an amount; returns True if it is less of a resource than before."""
+        """Sets an amount. Returns True if the amount of a resource has decreased."""
         is_less = False
         for column, one in zip(columns.values(), amount.of_nodes(), strict=True):
             before = column.item(row)
@@ -269,12 +276,12 @@ class SliceRows(Machines):
 
 
 def amount_of(pod: Pod) -> SliceAmount:
-    """Returns what the pod takes of a slice."""
+    """Returns the amount of a slice that the pod takes."""
     return SliceAmount(pod.requests.get(CPU, 0), pod.requests.get(MEMORY, 0), 1)
 
 
 def grown_columns(columns: dict[str, Int64], row: int, missing: int = 0) -> dict[str, Int64]:
-    """Returns the columns, one per resource in the order of RESOURCES, after it has made them long enough for the row."""
+    """Lengthens the columns, one per resource in the order of RESOURCES, to include the row, and returns them."""
     if not columns or row >= len(columns[PODS]):
         for name in RESOURCES:
             columns[name] = grown_to(columns.get(name, np.zeros(0, np.int64)), row, missing)
@@ -282,7 +289,7 @@ def grown_columns(columns: dict[str, Int64], row: int, missing: int = 0) -> dict
 
 
 def requests_of(pod: Pod) -> dict[str, int]:
-    """Returns resource -> amount that the pod requests, of the resources that slices have."""
+    """Returns resource -> amount that the pod requests, for the resources of slices."""
     return amount_of(pod).amounts()
 
 

@@ -23,7 +23,7 @@ class RoomBorrowing(BorrowingSide):
         """Leaf -> what was offered when it was read last."""
         self._was_known = False
 
-    def _made(self, namespace: str) -> BorrowerSlices:
+    def _new_machine(self, namespace: str) -> BorrowerSlices:
         return BorrowerSlices(*self.key, namespace, QUOTA_ROOM)
 
     def refresh(self) -> bool:
@@ -49,7 +49,7 @@ class RoomBorrowing(BorrowingSide):
 
     # -- what is charged -------------------------------------------------------------------------------------------
 
-    def _taken_touched(self) -> Iterable[str]:
+    def _take_touched(self) -> Iterable[str]:
         touched = self._room.touched
         leaves, touched[self._domain] = touched[self._domain], set()
         return leaves

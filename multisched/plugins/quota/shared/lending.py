@@ -91,7 +91,7 @@ class RoomLending(LendingSide):
         self.nominations = nominations
         self._trims_from_s = 0.0
 
-    def _made(self, namespace: str) -> LenderSlices:
+    def _new_machine(self, namespace: str) -> LenderSlices:
         tree = self.room.ledger.tree
         leaves = 0 if tree is None else sum(1 for _ in tree.leaves())
         return LenderSlices(*self.key, namespace, buckets_for(leaves), QUOTA_ROOM)
@@ -176,7 +176,7 @@ class _Look:
         """Returns what should be offered."""
         key = self._domain, leaf
         used, demand, active = self._room.pods.used(key), self._side.demand.of(key), self._outlook.active(key)
-        if self._side.is_unled:
+        if self._side.has_no_leader:
             demand = NOTHING
         wanted = used + demand + _percent(demand, MORE_PERCENT)
         free = self._outlook.free(levels, self._nominated, with_needs=True)

@@ -39,7 +39,7 @@ class Outlook:
         ending = {*ledger.terminating, *(uid for _, need in needs for uid in need.victims if ledger.holds(uid))}
         equal = Counter[tuple[LeafKey | None, int, Items]]()  # thousands of equal pods may be terminating
         for uid in ending:
-            levels, items = ledger.held_by(uid)
+            levels, items = ledger.levels_and_amounts_of(uid)
             counted = room.pods.pods.get(uid)
             equal[None if counted is None else counted.key, levels[0].at, items] += 1
         for (key, at, items), pods in equal.items():
@@ -107,7 +107,7 @@ def free_of(levels: Sequence[Level], taken: TakenOf) -> dict[str, int]:
     idle: Counter[str] = Counter()
     for level in levels:
         for name, most in level.max.items():
-            free = most - level.held(name) - taken(level, name) + idle[name]
+            free = most - level.used_and_reserved(name) - taken(level, name) + idle[name]
             found[name] = min(found.get(name, UNLIMITED), free)
         for name in level.guarantee:
             idle[name] += max(0, level.reserved.get(name, 0) - level.reserved_below.get(name, 0))

@@ -1,8 +1,8 @@
-"""QuotaRoom: what other processes may use of the quota tree, in one process.
+"""QuotaRoom: the amounts of the quota tree that are kept for, or offered by, other processes. Implements `quota_ledger.CrossProcessRoom`.
 
-Owns the state machines of slices of quotas, the pods that wait for a claim, and how much of each level is kept for borrowers
-(`Level.kept`). The sides refresh it in the step in which a machine changes, so that each commit sees what is reserved and offered.
-Implements `quota_ledger.Room`.
+Owns the state machines of the slices of quotas, the pods that wait for a claim, and the amount of each level that is kept for borrowers
+(`Level.kept`). When a state machine changes, the lending side refreshes these amounts before the next await, so that each commit uses the
+current ones.
 """
 
 from __future__ import annotations
@@ -14,46 +14,48 @@ from multisched.model.objects import Pod
 from multisched.model.quota_tree import shown_amount
 from multisched.model.slice_parts import NOTHING, SliceAmount
 from multisched.plugins.quota.pod_amounts import Items
-from multisched.plugins.quota.quota_ledger import NO_LEVELS, Counts, Level, QuotaLedger, keep
+from multisched.plugins.quota.quota_ledger import NO_LEVELS, Counts, Level, QuotaLedger, add_kept
 from multisched.plugins.quota.shared.leaf_counts import LeafCounts, LeafKey
 from multisched.plugins.quota.shared.room_needs import RoomNeeds
 from multisched.plugins.quota.shared.terms import QuotaSharing
 from multisched.plugins.slices.driver import SliceDriver
-from multisched.plugins.slices.sides import LoanKey, Machines
+from multisched.plugins.slices.sides import LoanKey, SliceMachines
 
-BLIND: Final = "it is not known what other processes hold of the quotas: the status of a SliceSet is not complete"
+HELD_UNKNOWN: Final = (
+    "it is unknown which amounts of the quotas other processes hold: the status of a SliceSet is incomplete"
+)
 NO_PODS: Final[Mapping[str, SliceAmount]] = {}
 
 
-class QuotaRoom(Machines):
-    """The room of one process, shared by its domains."""
+class QuotaRoom(SliceMachines):
+    """The QuotaRoom of one process, shared by all its domains."""
 
     def __init__(self, ledger: QuotaLedger, sharing: QuotaSharing) -> None:
         super().__init__()
         self.ledger = ledger
         self.sharing = sharing
         self.is_live = False
-        """False in a copy of the program: there it is not known what was offered, and nothing is bound."""
+        """False in a copy of the program (sandbox), which binds no pods and does not know what was offered."""
         self._domain_of = {name: domain for domain, names in sharing.borrowers.items() for name in names}
         self.pods = LeafCounts(self._domain_of)
         self.needs = RoomNeeds()
         self.demand_version = 0
-        """Rises when pods of borrowers come, are bound or end."""
+        """Increases when pods of borrowers are added, bound or removed."""
         self.drivers: dict[str, SliceDriver] = {}
-        """By domain of this process."""
+        """Domain of this process -> its driver."""
         self.touched: dict[str, set[str]] = {domain: set() for domain in sharing.borrowers}
-        """Borrower -> leaves of which its pods have changed, until its side takes them."""
+        """Borrower -> leaves whose pods have changed since the borrowing side last read this."""
         self.waiting: dict[LeafKey, dict[str, SliceAmount]] = {}
-        """Leaf -> uid of a pod that is not bound before enough is claimed -> its amount."""
+        """Borrower and leaf -> uid of a pod that waits at Permit until enough is claimed -> its amount."""
         self.unmet: set[str] = set()
-        """Borrowers of which a pod was refused since their side looked last."""
+        """Borrowers with a pod that was refused since the borrowing side last checked."""
         self._claimed: set[str] = set()
-        """Assumed pods for which enough was claimed."""
+        """uids of assumed pods for which enough is claimed."""
         self._kept: dict[LeafKey, SliceAmount] = {}
-        """What is added to `Level.kept` now."""
+        """Borrower and leaf -> amount that is included in `Level.kept`."""
         self._leaves: dict[str, tuple[Level, ...]] = {}
         self._leaves_of = -1
-        """Generation of the ledger for which `_leaves` is."""
+        """Generation of the ledger from which `_leaves` was computed."""
         ledger.room = self
 
     # -- the tree --------------------------------------------------------------------------------------------------
@@ -71,9 +73,9 @@ class QuotaRoom(Machines):
         return LeafCounts(self._domain_of)
 
     def adopt(self, counts: Counts) -> None:
-        """Takes over the counts of another tree, whose levels keep nothing yet."""
+        """Replaces the counts when another tree comes into force. `Level.kept` of its levels is still empty."""
         assert isinstance(counts, LeafCounts)
-        for touched, domain in ((self.touched[domain], domain) for domain in self.touched):
+        for domain, touched in self.touched.items():
             touched |= {*self.pods.leaves_of(domain), *counts.leaves_of(domain)}
         self.pods = counts
         self.waiting = {}
@@ -87,16 +89,16 @@ class QuotaRoom(Machines):
     # -- pods ------------------------------------------------------------------------------------------------------
 
     def demand_changed(self) -> None:
-        """Notes that a pod of a borrower waits, or waits no more."""
+        """Wakes the lender's driver, because a pod of a borrower became pending, or is no longer pending."""
         self.demand_version += 1
         if (driver := self.drivers.get(self.sharing.lender)) is not None:
             driver.wake()
 
-    def is_lent_to(self, pod: Pod) -> bool:
+    def is_of_borrower(self, pod: Pod) -> bool:
         return pod.spec.scheduler_name in self._domain_of
 
     def domain_of(self, pod: Pod) -> str:
-        """Returns the borrower whose pod it is; empty if it is none's."""
+        """Returns the borrower to which the pod belongs; empty if it belongs to none."""
         return self._domain_of.get(pod.spec.scheduler_name, "")
 
     def added(self, pod: Pod, levels: tuple[Level, ...], items: Items) -> None:
@@ -108,7 +110,7 @@ class QuotaRoom(Machines):
             self._changed(self.pods.pods[pod.uid].key)
 
     def bound(self, uid: str) -> None:
-        """Notes that the API server shows the pod on a node."""
+        """Handles a pod that the API server shows on a node."""
         counted = self.pods.pods.get(uid)
         if counted is not None:
             self.pods.bound(uid)
@@ -141,12 +143,12 @@ class QuotaRoom(Machines):
                 del self.waiting[key]
 
     def claim(self, uid: str) -> None:
-        """Notes that enough was claimed for a waiting pod: it is charged from now on."""
+        """Ends the wait of a pod at Permit, because enough is claimed for it. Its amount is part of the claim from now on."""
         self._claimed.add(uid)
         self._end_wait(uid)
 
-    def unclaimed(self, uid: str) -> None:
-        """Notes that a pod is not assumed any more."""
+    def forget_claim(self, uid: str) -> None:
+        """Handles a pod that is no longer assumed."""
         self._claimed.discard(uid)
 
     def waiting_at(self, uid: str) -> LeafKey | None:
@@ -157,14 +159,16 @@ class QuotaRoom(Machines):
     # -- refusals --------------------------------------------------------------------------------------------------
 
     def refusal(self, pod: Pod, levels: tuple[Level, ...], items: Items) -> str:
-        """Returns why the pod is refused: for a pod of a borrower, because too little is offered; for other pods, because it is not known
-        what borrowers hold. Empty if neither applies.
+        """Returns why the pod is refused; empty if it is not.
+
+        A pod of a borrower is refused if too little is offered. Any other pod in a quota with a max is refused while it is unknown what
+        borrowers hold.
         """
         domain = self._domain_of.get(pod.spec.scheduler_name)
         if not self.is_live:
             return ""
         if domain is None:
-            return BLIND if self.is_blind and self.pods.limited(levels) else ""
+            return HELD_UNKNOWN if self.is_held_unknown and self.pods.limited(levels) else ""
         amount = self.pods.amount(levels, items)
         return self._refusal_of_claim(domain, levels[0], amount) if amount else ""
 
@@ -186,14 +190,14 @@ class QuotaRoom(Machines):
         return f"quota {leaf.path}: more is used by {domain} than the leader of {self.sharing.lender} offers"
 
     @property
-    def is_blind(self) -> bool:
-        """True while it is not known what some borrower holds."""
-        return any(machine.is_blind for machine in self.lent.values())
+    def is_held_unknown(self) -> bool:
+        """True while it is unknown what at least one borrower holds."""
+        return any(machine.is_held_unknown for machine in self.lent.values())
 
     # -- what is kept ----------------------------------------------------------------------------------------------
 
     def refresh_kept(self, domain: str, leaves: Iterable[str] | None = None) -> bool:
-        """Computes again what is kept for the domain, of all leaves by default; returns True if that is less somewhere."""
+        """Recomputes the amounts kept for the domain. Returns True if one has decreased. `leaves`: None for all leaves."""
         machine = self.lent.get(self.loan(domain))
         if leaves is None:
             known = {leaf for one, leaf in self._kept if one == domain}
@@ -206,16 +210,16 @@ class QuotaRoom(Machines):
         return self.sharing.lender, domain
 
     def _refresh_kept(self, key: LeafKey) -> bool:
-        """Keeps what is reserved beyond what the borrower's pods use; returns True if that is less of a resource than before."""
+        """Sets the kept amount to what is reserved for the borrower minus what its pods use. Returns True if a resource has decreased."""
         domain, leaf = key
         machine, levels = self.lent.get(self.loan(domain)), self.levels_at(leaf)
         before, after = self._kept.get(key, NOTHING), NOTHING
-        if machine is not None and levels and not machine.is_blind:
+        if machine is not None and levels and not machine.is_held_unknown:
             after = (machine.reserved(leaf) - self.pods.used(key)) | NOTHING
         if after == before:
             return False
         more = {name: amount for name, amount in (after - before).amounts().items() if amount}
-        keep(levels, more, has_guarantees=self.ledger.has_guarantees)
+        add_kept(levels, more, has_guarantees=self.ledger.has_guarantees)
         if after:
             self._kept[key] = after
         else:

@@ -83,7 +83,7 @@ class SharedQuota(ElasticQuota):
 
     def pending_changed(self, pod: Pod) -> None:
         super().pending_changed(pod)
-        if self._room.is_lent_to(pod):
+        if self._room.is_of_borrower(pod):
             self._room.demand_changed()
 
     # -- room that another process has -----------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class SharedQuota(ElasticQuota):
         """Has borrowers return what victims of a reclaim use, before others of their pods use it."""
         if self._is_borrower or found.preemption is None:
             return
-        victims = frozenset(pod.uid for pod in found.preemption.every_victim if self._room.is_lent_to(pod))
+        victims = frozenset(pod.uid for pod in found.preemption.every_victim if self._room.is_of_borrower(pod))
         for pod in pods if victims else ():
             self._room.needs.add(pod.uid, self._ledger.levels_of(pod), self._ledger.amounts.items(pod), victims)
         if victims:
@@ -167,7 +167,7 @@ class SharedQuota(ElasticQuota):
         return SUCCESS
 
     def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:
-        self._room.unclaimed(pod.uid)
+        self._room.forget_claim(pod.uid)
 
     # -- what people see -------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from multisched.shell.program import Program
 from multisched.state.cluster_cache import PlacedPod, PodState
 from multisched.state.gang_roster import Gang, GangMember, GangRoster
 
-WRITES: Final = ("set", "remove", "finish", "finished_is_gone", "set_object", "set_member_node", "set_victim")
+WRITES: Final = ("set", "remove", "finish", "on_finished_deleted", "set_object", "set_member_node", "set_victim")
 """Methods of the roster after which a gang is recounted."""
 
 

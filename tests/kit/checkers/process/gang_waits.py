@@ -253,7 +253,7 @@ class GangWaits:
 
     def _look_at_turns(self, now_s: float) -> None:
         """Checks that a turn that ended without a start is followed by a pause of the same length."""
-        policy = self._worker.queue._back.reservations.policy
+        policy = self._worker.queue._readmission.reservations.policy
         turns, seen = self._worker.queue.gangs.turns, self._turns
         if policy is None:
             self._turns = _ReserveTurns(turns.begun, turns.expired)

@@ -1,4 +1,4 @@
-"""KubeSchedulerConfiguration to ours: what is carried over, what is told, and what is refused."""
+"""KubeSchedulerConfiguration to ours: what is converted, what is told, and what is refused."""
 
 from __future__ import annotations
 
@@ -356,7 +356,7 @@ profiles:
         "11:3: warning: clientConnection.burst: has no counterpart: the API server's 429 responses limit the rate",
         (
             "13:5: note: profiles[0].schedulerName: kube-scheduler must stop serving default-scheduler before multisched"
-            " runs with this file: otherwise both schedule the same pods without knowing of each other's decisions"
+            " runs with this file; otherwise both schedule the same pods independently and may overcommit nodes"
         ),
         (
             "15:30: warning: profiles[0].plugins.multiPoint.enabled[0]: NodeAfinity is not a plugin of kube-scheduler 1.36"
@@ -486,7 +486,7 @@ profiles:
     assert at(profile, "PostFilter")[0] == "ElasticQuota"
     assert [line.split(": warning: ")[1] for line in told(conversion) if ": warning: " in line] == [
         "profiles[0].pluginConfig[0].args.quotaGroupNamespace: has no counterpart: a pod without a quota is not limited",
-        "profiles[0].pluginConfig[0].args.hookPlugins: is not carried over",
+        "profiles[0].pluginConfig[0].args.hookPlugins: is not converted",
     ]
 
 

@@ -132,11 +132,11 @@ def test_post_filters_run_in_order_until_one_succeeds() -> None:
 def test_move_refusal_has_the_message_of_its_plugin() -> None:
     domain = domain_of(Shut(PreFilterResult(SUCCESS, frozenset({"b"}))))
     pod = make_pod("p", cpu_milli=1000)
-    assert domain.cycle.refusal_of_move(None, pod, "a") == "PreFilter leaves out node a"
+    assert domain.cycle.refusal_of_move(None, pod, "a") == "PreFilter excludes node a"
     assert domain.cycle.refusal_of_move(None, pod, "b") == ""
-    assert domain.cycle.refusal_of_move(None, pod, "c") == "node c is not there for this domain"
+    assert domain.cycle.refusal_of_move(None, pod, "c") == "node c does not exist in this domain"
     domain.cache.set_node(make_node("theirs", labels={"domain": "other"}))
-    assert domain.cycle.refusal_of_move(None, pod, "theirs") == "node theirs is not there for this domain"
+    assert domain.cycle.refusal_of_move(None, pod, "theirs") == "node theirs does not exist in this domain"
     large = make_pod("large", cpu_milli=1_000_000)
     assert domain.cycle.refusal_of_move(None, large, "b") == "NodeResourcesFit: Insufficient cpu"
 

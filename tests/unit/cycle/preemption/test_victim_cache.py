@@ -113,7 +113,7 @@ def test_number_of_distinct_statuses_is_limited(monkeypatch: pytest.MonkeyPatch)
 
 def test_refusals_are_reported_for_rows_with_displaceable_pods() -> None:
     memory = Known().memory
-    memory.has_lower[:] = [True, True, True, False]
+    memory.has_displaceable[:] = [True, True, True, False]
     memory.refusal[:] = [1, -1, 1, 0]
     assert memory.report(np.arange(4)) == Counter({SHUT: 2})
     assert memory.report(np.array([0, 1, 3])) == Counter({SHUT: 1})

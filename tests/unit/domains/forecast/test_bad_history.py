@@ -125,7 +125,7 @@ async def test_note_is_logged_only_when_it_is_new(tmp_path: Path, caplog: pytest
     made = plugin(tmp_path, lines(7))
     for _ in range(2):
         await notes_of(made)
-    told = [record for record in caplog.records if record.msg == "history is not whole"]
+    told = [record for record in caplog.records if record.msg == "history is incomplete"]
     assert [vars(record)["note"] for record in told] == ["cpu: 7.0 days of samples, 14.0 were requested (windowDays)"]
     assert told[0].levelno == logging.WARNING
 
@@ -136,7 +136,7 @@ def test_empty_history_directory_is_reported_at_the_start(tmp_path: Path, caplog
     peak_forecast({"historyDir": str(tmp_path)}, context)
     (record,) = [one for one in caplog.records if one.levelno == logging.WARNING]
     assert (record.msg, vars(record)["note"]) == (
-        "no history; pods count as what they request",
+        "no history; the predicted use of a pod is its requests",
         f"historyDir {tmp_path} contains no *.csv file",
     )
 

@@ -90,7 +90,7 @@ async def test_explain_shows_the_peak_of_a_node_with_the_pod_counted_once(tmp_pa
     assert made.describe(there, 0) == "", "nothing is known yet"
     await learn(made)
     assert made.describe(there, 0).endswith("20:00: 50 % of capacity")
-    assert made.describe(POD, 0).startswith("with this pod its fullest moment is cpu at ")
+    assert made.describe(POD, 0).startswith("with this pod, the highest predicted load of the node is cpu at ")
     assert made.describe(POD, 0).endswith("20:00: 100 % of capacity")
 
 
@@ -224,7 +224,7 @@ def test_queried_capacity_counts_after_its_first_result(tmp_path: Path) -> None:
         ({"source": "csv"}, "the first refit has not finished; wait for it, /readyz?verbose shows its progress"),
         (
             {"source": "prometheus"},
-            "only a running multisched reads this history; ask one with --server, or its profilesFile with --profiles",
+            "only a running multisched reads this history; ask it with --server, or read its profilesFile with --profiles",
         ),
     ],
 )

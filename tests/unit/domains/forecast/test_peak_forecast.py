@@ -313,7 +313,7 @@ def test_bad_lines_are_logged_once_with_the_first_of_them(tmp_path: Path, caplog
 
     assert bench.plugin.statistics().ignored_lines == 2
     record, *others = caplog.records
-    assert record.message == "history lines left out"
+    assert record.message == "history lines ignored"
     assert "line 3, column value" in record.__dict__["first"]
     assert [other.__dict__["note"] for other in others] == [
         "cpu: 0.0 days of samples, 28.0 were requested (windowDays)",

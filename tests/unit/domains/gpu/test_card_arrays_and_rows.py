@@ -37,7 +37,7 @@ class TestedDialect(NoTimedAnnotations):
     written = frozenset({CHOSEN})
     reported = frozenset({REPORTED})
     node_annotations = frozenset({LOCK})
-    node_lock: NodeLockKey | None = NodeLockKey(LOCK, is_taken=True, held_while=frozenset({"any pod"}))
+    node_lock: NodeLockKey | None = NodeLockKey(LOCK, is_written_before_bind=True, held_while=frozenset({"any pod"}))
     reads_objects: tuple[ObjectKind, ...] = ()
     resources: frozenset[str] = frozenset()
 
@@ -214,8 +214,8 @@ def test_pod_waits_while_the_plugin_could_confuse_it_with_an_unconfirmed_one() -
     assert ledger.arrays.unconfirmed(rows, frozenset({"another"})).tolist() == [False, False]
 
     version, answered = ledger.version(0), asking("first", "five", **annotations, **{REPORTED: "yes"})
-    assert ledger.confirmed_by(first, answered) == {"any pod"}
-    assert ledger.confirmed_by(first, first) == frozenset()
+    assert ledger.confusions_ended_by(first, answered) == {"any pod"}
+    assert ledger.confusions_ended_by(first, first) == frozenset()
     ledger.restore(answered, 0)
 
     assert ledger.version(0) > version
@@ -332,7 +332,7 @@ def test_row_changed_by_holds_equals_one_computed_anew(is_indexed: bool, steps: 
     for uid, hold in steps:
         arrays.write(0, row)
         if hold is None:
-            row.give(uid)
+            row.release(uid)
         else:
             row.hold(uid, hold)
 

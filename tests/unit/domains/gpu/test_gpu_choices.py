@@ -308,7 +308,7 @@ class FromTickets:
     depends_on = Dependency.ROW
 
     def __init__(self, context: PluginContext) -> None:
-        self.chooses_from: Any = context.hold.register(Tickets())
+        self.choice_ledger: Any = context.hold.register(Tickets())
 
     def sign(self, pod: Pod) -> Hashable:
         return ()

@@ -13,7 +13,7 @@ import pytest
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.model.wire import MERGE_PATCH, Response
-from multisched.queueing.quarantine import REFUSALS_ALIKE_MAX
+from multisched.queueing.quarantine import EQUAL_REFUSALS_MAX
 from multisched.testing.builders import node_document, pod_document
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
 from tests.kit.checkers.api.bind_checker import BindChecker
@@ -89,7 +89,7 @@ def _answer_and_change(answers: list[Response | None], changes: int = 0) -> str:
 
 @pytest.mark.parametrize("again", [None, Response(429, b"{}"), Response(503, b"{}"), Response(0, b"")])
 def test_attempt_after_the_last_allowed_one_is_a_fault(again: Response | None) -> None:
-    enough: list[Response | None] = [REFUSED] * REFUSALS_ALIKE_MAX
+    enough: list[Response | None] = [REFUSED] * EQUAL_REFUSALS_MAX
 
     assert _answer_and_change(enough) == ""
     assert "not set aside" in _answer_and_change([*enough, REFUSED])
@@ -100,11 +100,11 @@ def test_attempt_after_the_last_allowed_one_is_a_fault(again: Response | None) -
 def test_different_message_restarts_the_count_of_refusals() -> None:
     others = Response(422, b'{"message": "not now"}')
 
-    assert _answer_and_change([*[REFUSED] * REFUSALS_ALIKE_MAX, others, *[REFUSED] * REFUSALS_ALIKE_MAX]) == ""
+    assert _answer_and_change([*[REFUSED] * EQUAL_REFUSALS_MAX, others, *[REFUSED] * EQUAL_REFUSALS_MAX]) == ""
 
 
 def test_refusal_after_a_lost_response_is_not_counted() -> None:
-    assert _answer_and_change([*[REFUSED] * REFUSALS_ALIKE_MAX, None, REFUSED]) == ""
+    assert _answer_and_change([*[REFUSED] * EQUAL_REFUSALS_MAX, None, REFUSED]) == ""
 
 
 def test_only_a_valid_configuration_change_allows_another_attempt() -> None:
@@ -117,7 +117,7 @@ def test_only_a_valid_configuration_change_allows_another_attempt() -> None:
     def refuse(times: int) -> list[str]:
         return [bind_checker.policies.answered("me", "uid", REFUSED) for _ in range(times)]
 
-    assert not any(refuse(REFUSALS_ALIKE_MAX))
+    assert not any(refuse(EQUAL_REFUSALS_MAX))
     replicas.change_file(ChangedFile(text_of(setting.document), is_good=True))
     assert not any(refuse(1))
     replicas.change_file(ChangedFile("a mistake", is_good=False))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from multisched.model.quota_tree import read_tree
 from multisched.model.quotas.drafts import Json, Translation
-from multisched.model.quotas.translation import WHOLE, QuotaApi, api_of, checked, is_beside, translate, tree_name
+from multisched.model.quotas.translation import WHOLE, QuotaApi, api_of, checked, is_namespace, translate, tree_name
 from tests.unit.model.quotas import test_kueue, test_volcano
 from tests.unit.model.quotas.quota_documents import flat, linked
 from tests.unit.plugins.quota.trees import acks_example, leaf, node
@@ -57,7 +57,7 @@ def test_api_of_every_document_is_found(api: QuotaApi) -> None:
 )
 def test_other_kinds_have_no_quota_api(document: Json) -> None:
     assert api_of(document) is None
-    assert not is_beside(document)
+    assert not is_namespace(document)
 
 
 @each_api
@@ -74,9 +74,9 @@ def test_each_api_becomes_a_tree_without_problems(api: QuotaApi) -> None:
 
 @each_api
 def test_a_namespace_among_the_documents_is_no_quota(api: QuotaApi) -> None:
-    beside = test_volcano.namespace("other", "none")
-    assert is_beside(beside)
-    alone, both = translate(api, EXAMPLES[api]), translate(api, [beside, *EXAMPLES[api]])
+    other = test_volcano.namespace("other", "none")
+    assert is_namespace(other)
+    alone, both = translate(api, EXAMPLES[api]), translate(api, [other, *EXAMPLES[api]])
     assert (alone.tree, alone.problems) == (both.tree, both.problems)
 
 

@@ -101,7 +101,7 @@ def test_weights_by_resource_and_labels_of_pods_are_lost() -> None:
     ]
     found = losses(QuotaTree.of(nodes, "team", {"a": 1}))
     assert [path for path, _ in found] == ["", "root.a"], "weights that are the max say nothing new"
-    assert "label team of pods is not carried over" in found[0][1]
+    assert "label team of pods is not converted" in found[0][1]
 
 
 # -- any tree ------------------------------------------------------------------------------------------------------------

@@ -97,10 +97,10 @@ def test_pods_of_a_leaf_are_found_by_every_name_of_it() -> None:
     for number in range(50):
         ledger.restore(pod(f"p{number}", labels={POD_LABEL: "b"}))
     (leaf,) = (level.at for level in ledger.levels if level.path.endswith(".b"))
-    assert set(ledger.uids_below(leaf)) == {f"uid-p{number}" for number in range(50)}
+    assert set(ledger.uids_of(leaf)) == {f"uid-p{number}" for number in range(50)}
     for number in range(50):
         ledger.release(f"uid-p{number}")
-    assert list(ledger.uids_below(leaf)) == []
+    assert list(ledger.uids_of(leaf)) == []
 
 
 def test_deleting_pods_count_until_removed() -> None:
@@ -175,7 +175,8 @@ def test_level_holds_use_and_reserves_of_its_children(
         return sum(max(amount, tree.nodes[child].guarantee.get("cpu", 0)) for child, amount in below)
 
     def check() -> None:
-        assert [level.held("cpu") for level in ledger.levels] == [held(at) for at in range(len(tree.nodes))]
+        wanted = [held(at) for at in range(len(tree.nodes))]
+        assert [level.used_and_reserved("cpu") for level in ledger.levels] == wanted
 
     check()
     for number, (which, cpu, is_leaving) in enumerate(steps):

@@ -109,8 +109,8 @@ class Cluster:
         assert self.ledger.held() == fresh.held()
         assert set(self.ledger.terminating) == set(fresh.terminating)
         for level, wanted in zip(self.ledger.levels, fresh.levels, strict=True):
-            assert {name: level.held(name) for name in ("cpu", "pods")} == {
-                name: wanted.held(name) for name in ("cpu", "pods")
+            assert {name: level.used_and_reserved(name) for name in ("cpu", "pods")} == {
+                name: wanted.used_and_reserved(name) for name in ("cpu", "pods")
             }
 
     def paths(self) -> set[str]:

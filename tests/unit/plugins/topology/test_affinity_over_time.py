@@ -238,7 +238,7 @@ class Cluster:
 
 @pytest.fixture
 def little_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LOG_KEPT", "UNKNOWN_MAX", "EFFECTS_MAX", "ENTRIES_MIN", "ENTRY_BYTES_MAX", "ASKERS_MAX"):
+    for name in ("LOG_KEPT", "UNKNOWN_MAX", "EFFECTS_MAX", "ENTRIES_MIN", "ENTRY_BYTES_MAX", "MAPPINGS_MAX"):
         monkeypatch.setattr(pod_demands, name, 2)
     monkeypatch.setattr(pod_demands, "DEAD_MIN", 4)
     for name in ("LOG_KEPT", "MATCHES_KEPT", "NARROW_GROUPS_MAX", "QUERIES_MAX", "QUERY_BYTES_MAX"):

@@ -165,7 +165,7 @@ async def test_impossible_spike_is_a_reported_gap() -> None:
     async with refit_on(server, force) as refit:
         assert await refit.once(ports_at(NOW_S))
     assert force.profiles.peak[0, 0, 0] == 1
-    told = "1 single sample is over 20 times as high as its series usually is; it counts as a gap"
+    told = "1 single sample is over 10 times as high as its series usually is; it counts as a gap"
     assert told in refit.state().notes
 
 

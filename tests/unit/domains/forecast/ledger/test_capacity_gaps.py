@@ -96,4 +96,7 @@ def test_explain_names_missing_capacity_instead_of_a_percentage() -> None:
     peak = np.full((1, 2, 168), 0.5, np.float32)
     origin, error = np.full((1, 2), Origin.SEASONAL, np.uint8), np.zeros((1, 2), np.float32)
     made.adopt(Profiles(1, 1.0, 1.0, ("web",), ("cpu", "log"), peak, peak, peak, origin, error))
-    assert made.describe(WEB, 0) == "with this pod its fullest moment is log at Mon 00:00, of which the node has none"
+    assert (
+        made.describe(WEB, 0)
+        == "with this pod, the highest predicted load of the node is log at Mon 00:00; the node has no log capacity"
+    )

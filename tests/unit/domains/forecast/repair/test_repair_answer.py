@@ -27,7 +27,10 @@ def test_pod_is_not_moved_if_its_quota_has_no_room_for_a_replacement() -> None:
     plan = answer(cluster.scene(), RepairRequest(), cluster.ledger, RepairSettings())
 
     assert plan.moves == ()
-    assert "the quota of its namespace has no room for a replacement before it ends (4 pods)" in plan.unrepaired[0].why
+    assert (
+        "the quota of its namespace has no room for a replacement while the pod terminates (4 pods)"
+        in plan.unrepaired[0].why
+    )
 
 
 def test_each_move_reports_its_effect_on_both_nodes() -> None:

@@ -145,12 +145,12 @@ def test_pod_that_joins_a_gang_under_notice_does_not_move_the_deadline() -> None
 def test_forged_text_is_reported_once() -> None:
     notices, pods = leading(), (member("a", NOTICE),)
     notices.see("ml/train", pods, NOW_S + ADOPT_S + 1)
-    del notices.forged["a"]
+    del notices.foreign["a"]
     notices.see("ml/train", pods, NOW_S + ADOPT_S + 1)
-    assert notices.forged == {}
+    assert notices.foreign == {}
     later = msgspec.structs.replace(NOTICE, deadline_s=NOTICE.deadline_s + 1)
     notices.see("ml/train", (member("a", later),), NOW_S + ADOPT_S + 1)
-    assert notices.forged.keys() == {"a"}
+    assert notices.foreign.keys() == {"a"}
 
 
 def test_members_that_are_missing_after_the_deadline_show_a_begun_eviction() -> None:
@@ -172,7 +172,7 @@ def test_members_without_the_notice_show_that_no_eviction_has_begun() -> None:
 def test_notice_that_appears_later_is_forged() -> None:
     notices, pods = leading(), (member("a", NOTICE), member("b"))
     assert notices.see("ml/train", pods, NOW_S + ADOPT_S + 1) is None
-    assert notices.forged.keys() == {"a"}
+    assert notices.foreign.keys() == {"a"}
 
 
 def test_leader_believes_its_own_notice_whatever_is_written_over_it() -> None:
@@ -190,7 +190,7 @@ def test_withdrawn_notice_is_not_adopted_again_while_the_watch_still_shows_it() 
     assert given is not None
     notices.withdrawn(given, NOW_S)
     assert notices.see("ml/train", pods, NOW_S + 1) is None
-    assert notices.forged == {}
+    assert notices.foreign == {}
 
 
 def test_standby_reads_notices_anew_each_time() -> None:

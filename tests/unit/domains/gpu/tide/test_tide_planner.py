@@ -177,7 +177,7 @@ def test_no_gang_gives_cards_of_a_model_that_inference_does_not_accept() -> None
     protected = gang("b", "b", model="A100", is_protected=True)
     decided = plan(state(nodes, gang("v", "a", model="V100"), protected, pods=pods), SETTINGS)
     assert not decided.notices
-    assert decided.unmet[0].reason == "no training that may be evicted now holds 1 cards of A100 on a node"
+    assert decided.unmet[0].reason == "no training that may now be evicted holds 1 cards of A100 on a node"
     missing = plan(state(nodes[:1], gang("v", "a", model="V100"), pods=pods), SETTINGS)
     assert not missing.notices
     assert missing.unmet[0].reason == "no node has a card of A100"

@@ -158,7 +158,7 @@ class Process:
 
     def forget(self, pod: Pod) -> None:
         self.ledger.release(pod.uid)
-        self.room.unclaimed(pod.uid)
+        self.room.forget_claim(pod.uid)
 
     def decide(self, random: Random) -> None:
         for side in self.sides:
