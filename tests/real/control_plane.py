@@ -209,6 +209,23 @@ class ControlPlane:
             )
         return answer.stdout.decode()
 
+    async def apply_definitions(self, path: Path) -> None:
+        """Applies CustomResourceDefinitions, and waits until kubectl can read their objects: neither apply nor Established is enough.
+
+        `path`: a file or a folder. Raises CalledProcessError or TimeoutError.
+        """
+        applied = await self.kubectl("apply", "--server-side", "-o", "name", "-f", str(path))
+        await self.kubectl("wait", *applied.split(), "--for=condition=Established", f"--timeout={READY_TIMEOUT_S}s")
+        kinds = ",".join(name.partition("/")[2] for name in applied.split())
+        with anyio.fail_after(READY_TIMEOUT_S):
+            while True:
+                try:
+                    await self.kubectl("get", kinds, "--all-namespaces")
+                except subprocess.CalledProcessError:
+                    await anyio.sleep(POLL_INTERVAL_S)
+                else:
+                    return
+
     async def kill_api_server(self) -> None:
         """SIGKILL, as a crash: connections are cut, etcd keeps what was committed."""
         await self.api_server.kill()

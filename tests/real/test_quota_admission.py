@@ -56,10 +56,7 @@ class Site:
 @asynccontextmanager
 async def opened(folder: Path) -> AsyncIterator[Site]:
     async with ControlPlane.start(folder, controller_manager=False) as plane:
-        await plane.kubectl("apply", "-f", str(DEPLOY / "crds"))
-        for name in ("scheduling.sigs.k8s.io", "scheduling.x-k8s.io"):
-            for plural in ("elasticquotas", "elasticquotatrees")[: 2 if "sigs" in name else 1]:
-                await plane.kubectl("wait", f"crd/{plural}.{name}", "--for=condition=Established", "--timeout=30s")
+        await plane.apply_definitions(DEPLOY / "crds")
         yield Site(plane)
 
 

@@ -79,7 +79,7 @@ async def pending(admin: Admin, namespace: str) -> list[dict[str, Any]]:
 
 async def test_example_of_the_ack_manual_gives_its_documented_placement(tmp_path: Path) -> None:
     async with ControlPlane.start(tmp_path, audit=True) as plane, Admin.open(plane) as admin:
-        await plane.kubectl("apply", "-f", str(CRDS))
+        await plane.apply_definitions(CRDS)
         await admin.create(node("virtual"))
         for number in range(1, 5):
             await plane.kubectl("create", "namespace", f"namespace{number}")

@@ -96,7 +96,7 @@ async def ended(scheduler: Scheduler) -> None:
 
 async def test_gangs_of_every_api_start_completely_and_their_status_is_written(tmp_path: Path) -> None:
     async with ControlPlane.start(tmp_path, gangs=True) as plane, Admin.open(plane) as admin:
-        await plane.kubectl("apply", "-f", str(CRDS))
+        await plane.apply_definitions(CRDS)
         await admin.create(node("a", 8))
         await admin.create(node("b", 8))
         objects = [pod_group(api, name, SIZE) for name, api in GROUPS.items()]

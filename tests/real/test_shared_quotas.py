@@ -91,8 +91,7 @@ async def create(admin: Admin, domain: str, first: int, count: int) -> None:
 
 async def test_two_processes_fill_one_quota_and_never_exceed_it(tmp_path: Path) -> None:
     async with ControlPlane.start(tmp_path, controller_manager=False) as plane, Admin.open(plane) as admin:
-        await plane.kubectl("apply", "--server-side", "-f", str(CRDS))
-        await plane.kubectl("wait", "crd", "--all", "--for=condition=Established", "--timeout=30s")
+        await plane.apply_definitions(CRDS)
         await plane.kubectl("apply", "-f", "-", document=json.dumps(TREE))
         plain: dict[str, Any] = node("work")
         del plain["status"]["capacity"]["nvidia.com/gpu"]

@@ -49,16 +49,7 @@ async def refused(admin: Admin, known: SliceSet, **halves: Any) -> str:
 
 async def test_held_never_rises_above_the_offers(tmp_path: Path) -> None:
     async with ControlPlane.start(tmp_path, controller_manager=False) as plane, Admin.open(plane) as admin:
-        await plane.kubectl("apply", "--server-side", "-f", str(DEFINITION))
-        await plane.kubectl("wait", "crd/slicesets.multisched.io", "--for=condition=Established", "--timeout=30s")
-
-        async def is_served() -> bool:
-            try:
-                return await admin.items("/apis/multisched.io/v1alpha1/slicesets") == []
-            except UnexpectedAnswerError:
-                return False
-
-        await until(is_served, LIMIT_S)
+        await plane.apply_definitions(DEFINITION)
         made = await send(admin, SliceCall.CREATE, BLANK, spec=SliceSpec("gpu", "job"))
         offered = await send(admin, SliceCall.PUT_SPEC, made, spec=spec(1, 4_000))
         assert (offered.spec, offered.status, offered.malformed) == (spec(1, 4_000), SliceStatus(), "")

@@ -110,8 +110,7 @@ async def shared(folder: Path, **lease: str) -> AsyncIterator[Shared]:
 
 async def define(plane: ControlPlane) -> None:
     """Applies the definition of SliceSet."""
-    await plane.kubectl("apply", "--server-side", "-f", str(DEFINITION))
-    await plane.kubectl("wait", "crd/slicesets.multisched.io", "--for=condition=Established", "--timeout=30s")
+    await plane.apply_definitions(DEFINITION)
 
 
 async def test_two_processes_share_nodes_without_overcommitting_them(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.integration.job.unit_cases import CASES, POLICIES, World
-from tests.real.admin import Admin, UnexpectedAnswerError, until
+from tests.integration.job.unit_cases import CASES, World
+from tests.real.admin import Admin, UnexpectedAnswerError
 from tests.real.audit_log import calls, denied
 from tests.real.control_plane import ControlPlane
 from tests.real.deployed import USER, Deployed
@@ -49,15 +49,7 @@ async def test_each_case_holds_on_the_real_control_plane(tmp_path: Path) -> None
         deployed = await Deployed.install(plane)
         scheduler = await deployed.start("units", SETTINGS)
         await scheduler.wait_ready()
-        await plane.kubectl("apply", "-f", str(DEFINITION))
-
-        async def is_served() -> bool:
-            try:
-                return await admin.items(POLICIES) == []
-            except UnexpectedAnswerError:
-                return False
-
-        await until(is_served, LIMIT_S)
+        await plane.apply_definitions(DEFINITION)
         world = World(RealApi(admin))
         failed: dict[str, str] = {}
         for case in CASES:
