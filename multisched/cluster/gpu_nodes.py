@@ -116,7 +116,7 @@ the cards that the scheduler chose. `openb`: whole GPUs, with the resource and l
 
 
 def gpu_nodes(template: str, count: int) -> list[Document]:
-    """Returns `count` Nodes with eight GPUs each; for `koordinator`, the CustomResourceDefinition of Device and a Device per node follow."""
+    """Returns `count` Nodes with eight GPUs each; for `koordinator`, followed by the CRD of Device and a Device per node."""
     found: list[Document] = []
     for number in range(count):
         name = f"{template}-{number:03d}"

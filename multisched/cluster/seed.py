@@ -75,9 +75,9 @@ def demo_nodes(count: int) -> list[Document]:
 
 
 def demo_workload(job_pods: int | None = None, nodes: int = WHOLE_DEMO_NODES) -> list[Document]:
-    """Returns manifests of all three domains in creation order; the Jobs are last and have `job_pods` pods in total.
+    """Returns manifests for all three domains in creation order; the Jobs are last and have `job_pods` pods in total (default: JOB_PODS).
 
-    All amounts scale with the number of nodes; `job_pods` does not. Every service and the training `speech` have at least one pod.
+    All other amounts, and JOB_PODS, scale with the number of nodes. Every service and the training `speech` have at least one pod.
     """
     manifests = [
         _service(name, max(1, scaled(replicas, nodes)), cpu, memory, is_guaranteed)

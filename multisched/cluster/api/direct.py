@@ -33,7 +33,7 @@ class DirectTransport:
         accept: str = JSON,
         timeout_s: float = 30.0,
     ) -> Response:
-        """Handles the request at once; raises AnswerLostError for a watch, which never completes."""
+        """Handles the request. Raises AnswerLostError for a watch, whose response never completes."""
         del timeout_s  # an in-process request cannot time out
         await asyncio.sleep(0)
         answer = self._server.handle(ApiRequest(method, path, body, content_type, accept, self._user))

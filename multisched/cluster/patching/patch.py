@@ -1,7 +1,7 @@
 """Patches: JSON merge patch (RFC 7386), JSON patch (RFC 6902) and strategic merge patch.
 
-Functions return a new document and do not change arguments that the caller still needs. They raise ApiError if a patch
-cannot be applied. The keys of strategic merges are in `merge_keys`.
+Functions return a new document and do not change their arguments. They raise ApiError if a patch cannot be applied. The keys of
+strategic merges are in `merge_keys`.
 """
 
 from __future__ import annotations
