@@ -189,7 +189,7 @@ def test_only_repair_windows_that_open_on_judged_days_count(tmp_path: Path) -> N
         ({"events": [{"at": "day 3", "scale": {"dbs": 1}}]}, "events[0].scale.dbs: no service is called 'dbs'"),
         (
             {"services": {"list": [{"name": "api", "replicas": 1}]}},
-            "services: the usage knows neither the service 'api'",
+            "services: the usage has neither service 'api'",
         ),
         (
             {"services": {"list": [{"name": "web", "replicas": n} for n in (1, 2)]}},
