@@ -112,7 +112,7 @@ class ServicesRun(Protocol):
     cluster: VirtualCluster
 
     def update_usage(self) -> None:
-        """Updates the usage that policies know to the time of the wall clock."""
+        """Sets the usage that policies can read to that of the current wall clock time."""
 
     async def set_all_ready(self) -> None:
         """Sets the Ready condition of all bound pods, as their kubelets would."""

@@ -175,7 +175,7 @@ class RecordedRun:
     # -- for extensions --------------------------------------------------------------------------------------------
 
     def update_usage(self) -> None:
-        """Updates the usage that policies know to the time of the wall clock."""
+        """Sets the usage that policies can read to that of the current wall clock time."""
         usage = self._scenario.usage
         now_s = self.cluster.clock.epoch_s()
         step = min(max(usage.step_at(now_s), 0), usage.steps - 1)

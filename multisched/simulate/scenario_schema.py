@@ -159,18 +159,18 @@ class NodeTemplate(Section, frozen=True):
 
 
 class Known(Section, frozen=True):
-    """What the policies may know when the run begins."""
+    """The part of the usage that policies may know when the run begins."""
 
     until: At
     """The last day, or moment, of the history."""
 
 
 class Judged(Section, frozen=True):
-    """The judged days."""
+    """The days for which figures are computed."""
 
     begin: At = field(name="from")
     end: At = field(name="to")
-    """A day without a time is judged to its end."""
+    """A day without a time is included to its end."""
 
 
 class Create(Section, frozen=True):

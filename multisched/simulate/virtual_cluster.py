@@ -184,7 +184,7 @@ class VirtualCluster:
         return is_done()
 
     async def reason(self, pod: str) -> str:
-        """Returns why the pod is not scheduled, as its condition says."""
+        """Returns why the pod is not scheduled: the message of its condition PodScheduled."""
         answer = await self._api.request("GET", f"{PODS}/{pod}")
         conditions = orjson.loads(answer.body).get("status", {}).get("conditions", ())
         return next((c.get("message", "") for c in conditions if c.get("type") == "PodScheduled"), "") or "not placed"

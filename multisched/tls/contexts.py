@@ -107,5 +107,5 @@ def pem_files(*contents: bytes) -> Iterator[list[Path]]:
 
 
 def _refuse_password() -> str:
-    """Raises an error: OpenSSL would otherwise ask at the terminal and block the program."""
+    """Raises ValueError; otherwise OpenSSL would ask for a password at the terminal and block the program."""
     raise ValueError("the private key must not have a password")

@@ -24,7 +24,7 @@ from multisched.cluster.tables.table import Tables
 from multisched.model.wire import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_MERGE_PATCH, Response
 
 BODY_BYTES_MAX = 3 * 1024 * 1024
-"""Largest request body, as upstream."""
+"""Maximum size of a request body, the same as in upstream."""
 YAML_TYPES = ("application/yaml", "application/apply-patch+yaml")
 ACCEPTED_TYPES = ("application/json", "application/yaml")
 RETURNS_DELETED = frozenset(
@@ -375,7 +375,7 @@ class Verbs:
         return answer
 
     def _missing_below(self, call: Call) -> errors.ApiError:
-        """Returns the error for an unknown subresource. For `log`, `exec` and the like of pods, it says why they are missing."""
+        """Returns the error for an unknown subresource. For pods' `log`, `exec` and so on, it says why they are missing."""
         if call.resource.storage_key != "pods" or call.target.subresource not in _OF_CONTAINERS:
             return errors.path_not_found()
         if call.target.subresource == "log" and call.request.method != "GET":

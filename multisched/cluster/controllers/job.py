@@ -201,7 +201,7 @@ def completed_indexes(status: Document, succeeded: Sequence[Document]) -> set[in
 
 
 def format_indexes(indexes: set[int]) -> str:
-    """Formats indexes like `0-2,5`; as upstream, a run of two is written `1,2`."""
+    """Formats indexes like `0-2,5`; as in upstream, a run of two is written `1,2`."""
     parts: list[str] = []
     rest = sorted(indexes)
     while rest:

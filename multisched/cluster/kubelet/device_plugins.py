@@ -61,7 +61,7 @@ class _Admission:
     asked: deque[tuple[str, int]]
     """(container, number of devices) of each container for which Allocate has not answered yet."""
     rest_s: float = 0.0
-    """Part of the current Allocate's time that comes after the choice of a pod."""
+    """Rest of the current Allocate's time, after the choice of a pod."""
     pick: Pick | None = None
 
 

@@ -110,7 +110,7 @@ class _ResourceRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StageEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An Event to write when the stage is played."""
+    """An Event about the pod, written when the stage is played. Stages of nodes write no Event."""
 
     reason: str
     message: str = ""

@@ -13,7 +13,7 @@ from multisched.cluster.base import errors
 from multisched.cluster.patching.merge_keys import MERGE, REPLACE, child, list_rule
 
 JSON_PATCH_OPERATIONS_MAX = 10_000
-"""Maximum number of operations in a JSON patch, as upstream."""
+"""Maximum number of operations in a JSON patch, the same as in upstream."""
 
 
 def merge(document: Any, patch: Any) -> Any:
@@ -33,7 +33,7 @@ def merge(document: Any, patch: Any) -> Any:
 
 
 def json_patch(document: Any, operations: Any) -> Any:
-    """Applies a JSON patch (RFC 6902). Raises 422 for a failed `test` or a missing path, as upstream."""
+    """Applies a JSON patch (RFC 6902). As in upstream, raises 422 for a failed `test` or a missing path."""
     if not isinstance(operations, list):
         raise errors.bad_request("json: cannot unmarshal object into Go value of type jsonpatch.Patch")
     if len(operations) > JSON_PATCH_OPERATIONS_MAX:
@@ -247,7 +247,7 @@ def _order_untouched(merged: dict[str, Any], patch: Mapping[str, Any], path: str
 
 
 def _ordered(entries: list[Any], order: list[Any], original: list[Any], key_of: Any) -> list[Any]:
-    """Orders merged entries as upstream. Source: strategicpatch.normalizeElementOrder.
+    """Orders merged entries as in upstream. Source: strategicpatch.normalizeElementOrder.
 
     Entries named in `order` follow it. Other entries keep their original order, and each precedes the first named entry that
     originally followed it.
