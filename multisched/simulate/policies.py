@@ -145,7 +145,7 @@ def _of_configuration(
         return None
     asked = [domain.name for domain in configuration.domains if domain.extenders]
     if asked:
-        text = f"domain {asked[0]} asks HTTP extenders, which virtual time cannot wait for; remove them"
+        text = f"domain {asked[0]} has HTTP extenders, for which virtual time cannot wait; remove them"
         document.add(("policies", index, "configuration"), text)
         return None
     return _policy(entry.name, configuration, configuration.domain(entry.domain or names[0]))

@@ -138,7 +138,7 @@ class _Resolver:
         for name in usage.dimensions:
             amount = template.capacity.get(name) or template.allocatable.get(name)
             if amount is None:
-                fix = f"write capacity: {{{name}: …}}, what one node can carry"
+                fix = f"write capacity: {{{name}: …}}, the amount that the pods of one node may use"
                 self._document.add(("nodes", index, "capacity"), f"no capacity for dimension {name!r}; {fix}")
             else:
                 found.append(parse_milli(amount) / 1000)

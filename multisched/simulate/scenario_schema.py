@@ -195,7 +195,7 @@ class Event(Section, frozen=True):
 
     def __post_init__(self) -> None:
         if not self.release and not self.scale:
-            raise ValueError("nothing happens; write release: [SERVICE] or scale: {SERVICE: REPLICAS}")
+            raise ValueError("neither release nor scale is set; write release: [SERVICE] or scale: {SERVICE: REPLICAS}")
 
 
 class PolicyEntry(Section, frozen=True):

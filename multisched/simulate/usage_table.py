@@ -179,7 +179,7 @@ class UsageReader:
     def _new_series(self, key: Key) -> _Series:
         for column, name in (("pod" if key[0] else "service", key[1]), ("dimension", key[2])):
             if not name.strip() or name != name.strip() or "\ufffd" in name:
-                raise _BadLineError(column, "is empty, has spaces around it or is not UTF-8; name it")
+                raise _BadLineError(column, "is empty, has spaces around it or is not UTF-8; write a name")
         if len(self._series) >= SERIES_MAX:
             raise _BadLineError("", f"more than {SERIES_MAX} series; remove services, pods or dimensions")
         return _Series()
@@ -198,7 +198,7 @@ class UsageReader:
         times = np.unique(np.array(sorted(set(self._times.values()))))
         step_s = _step_s(times)
         if step_s <= 0 or DAY_S % step_s:
-            text = "one sample only" if len(times) < 2 else f"samples {step_s} s apart, which do not divide a day"
+            text = "one sample only" if len(times) < 2 else f"samples are {step_s} s apart, which does not divide a day"
             self._report(self._files[0], 1, "timestamp", f"{text}; give samples in steps such as 300 s or 900 s")
             return None
         start_s = int(times[0])

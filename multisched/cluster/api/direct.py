@@ -39,7 +39,7 @@ class DirectTransport:
         answer = self._server.handle(ApiRequest(method, path, body, content_type, accept, self._user))
         if isinstance(answer, WatchStream):
             answer.close()
-            raise AnswerLostError("a watch has no complete answer; use stream()")
+            raise AnswerLostError("a watch has no complete response; use stream()")
         return answer
 
     @asynccontextmanager
@@ -93,7 +93,7 @@ class _Lines:
                 async with asyncio.timeout(self._idle_timeout_s):
                     lines = await self._stream.read()
             except TimeoutError:
-                raise AnswerLostError(f"the watch was silent for {self._idle_timeout_s:g} s") from None
+                raise AnswerLostError(f"the watch sent nothing for {self._idle_timeout_s:g} s") from None
             if not lines:
                 break
             for line in lines:

@@ -69,7 +69,7 @@ spec:
     - {{key: .metadata.deletionTimestamp, operator: DoesNotExist}}
     - {{key: .status.phase, operator: In, values: [Running]}}
   weight: 10000
-  next: {{phase: Failed, reason: Error, message: the container failed as its pod's label asks, exitCode: 1}}
+  next: {{phase: Failed, reason: Error, message: the container failed because of its pod's label multisched.io/chaos, exitCode: 1}}
 ---
 apiVersion: multisched.io/v1
 kind: Stage

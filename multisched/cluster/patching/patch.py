@@ -82,7 +82,7 @@ def _pointer(text: str) -> list[str]:
     if text == "":
         return []
     if not text.startswith("/"):
-        raise errors.bad_request(f"a JSON pointer starts with a slash: {text}")
+        raise errors.bad_request(f"a JSON pointer must start with a slash: {text}")
     return [part.replace("~1", "/").replace("~0", "~") for part in text[1:].split("/")]
 
 
@@ -213,7 +213,7 @@ def _merge_keyed(original: list[Any], patch: list[Any], order: Any, merge_key: s
     merged = [entry for entry in original if isinstance(entry, dict)]
     for entry in patch:
         if not isinstance(entry, dict):
-            raise errors.bad_request(f"a list merged by {merge_key} holds objects")
+            raise errors.bad_request(f"the entries of a list merged by {merge_key} must be objects")
         if entry.get(merge_key) is None:
             raise errors.bad_request(f"map: {entry} does not contain declared merge key: {merge_key}")
         place = next((at for at, old in enumerate(merged) if old.get(merge_key) == entry[merge_key]), None)
