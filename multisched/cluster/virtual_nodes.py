@@ -16,7 +16,7 @@ from multisched.cluster.kubelet.provider import PROVIDER_ANNOTATION, ProviderSet
 from multisched.cluster.seed import VIRTUAL_TAINT, fake_node
 
 CAPACITY: Final[Mapping[str, str]] = {"cpu": "10000", "memory": "40Ti", "pods": "5000"}
-"""The capacity that each node reports. Like real providers, it is a constant, not the account's free capacity."""
+"""The capacity that each node reports. As with real providers, it is constant: it does not show the account's free capacity."""
 
 DEFAULT_PROVIDER: Final = ProviderSettings()
 

@@ -75,7 +75,7 @@ class BareCore:
         return self._decoder.pod(orjson.dumps(document))
 
     def place(self, pod: Pod) -> str:
-        """Queues the pod, makes one attempt and assumes the pod; returns its node, empty if no node is feasible.
+        """Queues the pod and makes one attempt. Assumes the pod and returns its node; empty if no node is feasible.
 
         In both cases the pod leaves the queue. Raises AssertionError if the pod must wait for a gate, a response or a gang.
         """

@@ -26,7 +26,7 @@ def _find(catalog: Catalog, group: str, plural: str) -> Resource:
 
 
 def fill(objects: Objects, catalog: Catalog) -> None:
-    """Writes the initial objects. From then on, each new namespace gets its default service account."""
+    """Writes the initial objects, and makes every new namespace get its default service account."""
     accounts = _find(catalog, "", "serviceaccounts")
 
     def add_default_account(event: Event) -> None:

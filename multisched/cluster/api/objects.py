@@ -391,8 +391,8 @@ def _settable_metadata(
 def _wants_other(resource: Resource, new: Document, old: Document) -> bool:
     """Reports whether the change increments metadata.generation.
 
-    A change of the spec does; for Deployments also one of the annotations, and for custom kinds without a status subresource one of the
-    status.
+    A change of the spec does. So does a change of a Deployment's annotations, and of the status of a custom kind without a status
+    subresource.
     """
     if resource.is_custom and not resource.has_status and new.get("status") != old.get("status"):
         return True

@@ -17,7 +17,7 @@ from multisched.cluster.base.selectors import FieldTest, LabelTest
 from multisched.cluster.base.storage import Collection, Event, Stored
 
 WATCH_BACKLOG_BYTES = 64 * 1024 * 1024
-"""Maximum of unread bytes; a watch with more is closed."""
+"""Maximum number of unread bytes; a watch with more is closed."""
 
 BOOKMARK_PERIOD_S = 60.0
 """Time between bookmarks."""

@@ -37,7 +37,7 @@ class NodeVerdict:
 
     may_start: bool
     may_stay: bool
-    """Whether an existing pod may stay. It may not if the node has a NoExecute taint or does not match the node selector or affinity."""
+    """Whether an existing pod may stay: the node matches its node selector and affinity, and has no untolerated NoExecute taint."""
 
 
 class NodeRule:

@@ -24,7 +24,7 @@ POD_EVENTS_COALESCED_S = 0.05
 
 
 class _NoScaleError(Exception):
-    """A budget needs the scale of a controller whose scale is not known, or is invalid; the message is written to its condition."""
+    """A budget is invalid, or needs the scale of a controller without a known scale; the message is written to its condition."""
 
 
 class DisruptionController:

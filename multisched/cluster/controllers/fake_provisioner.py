@@ -1,8 +1,8 @@
 """A fake dynamic provisioner: it does the work of a CSI driver's external-provisioner, without storage.
 
-Has no state. For each claim whose storage class names this provisioner, it creates a volume that is bound to the claim, in the zone of
-the node that the scheduler selected. It deletes released volumes. It runs with the controllers of the embedded cluster, and also against
-a real API server. Source: kubernetes-sigs/sig-storage-lib-external-provisioner, controller.go.
+Has no state. For each claim whose storage class names this provisioner, it creates a volume that is bound to the claim. If the scheduler
+has selected a node, the volume is in that node's zone. It deletes released volumes. It runs with the controllers of the embedded cluster,
+and also against a real API server. Source: kubernetes-sigs/sig-storage-lib-external-provisioner, controller.go.
 """
 
 from __future__ import annotations

@@ -90,7 +90,10 @@ def amounts(quantities: Quantities | None) -> Amounts:
 
 
 def pod_requests(pod: KubeletPod) -> Amounts:
-    """Returns the pod's requests: overhead, plus the sum of containers and sidecars or, if higher, the peak of its init containers."""
+    """Returns overhead plus the higher of the sum of containers and sidecars, and the peak of init containers.
+
+    Pod-level requests replace that sum or peak.
+    """
     total: Amounts = {}
     for container in pod.spec.containers:
         _add(total, _requests_of(container))

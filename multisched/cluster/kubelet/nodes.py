@@ -133,7 +133,7 @@ class NodeKeeper:
         return run.address if run is not None else ""
 
     async def refresh(self, name: str) -> None:
-        """Reads one node from the server. Raises RefusedError or TransportError if the response is not a definite one."""
+        """Reads one node from the server. Raises RefusedError or TransportError unless the server returns the node or 404."""
         answer = (await self._client.get(NODES, "", name)).expect(404)
         if answer.is_success and name in self._runs:
             self._take(_NODE.decode(answer.body))

@@ -1,6 +1,7 @@
 """The account at a serverless provider that virtual nodes share: its rate of creates, scripted failures and sandboxes.
 
-No I/O and no clock: times are arguments. `_s` times are event loop times in seconds. Virtual kubelets call it; tests read its counters.
+No I/O and no clock: times are arguments; those named `_s` are event loop times in seconds. Virtual kubelets call it, and tests read its
+counters.
 The default rates are those of ECI and Fargate: 100 creates at once, then 20 per second for each account.
 """
 
