@@ -1,7 +1,7 @@
 """Starts the embedded cluster: API server, TLS socket, credentials, and the components that run with it.
 
-Owns the server, its listener and the tasks of the components (controllers, fake kubelets). Components are async
-callables, cancelled at the end. `async with EmbeddedCluster.start(...) as cluster:` is the whole lifetime.
+Owns the server, its listener and the tasks of the components (controllers, fake kubelets). The cluster runs inside
+`async with EmbeddedCluster.start(...) as cluster:`; leaving the block cancels the components.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from multisched.cluster.base.storage import HISTORY_EVENTS
 LOOPBACK = "127.0.0.1"
 
 Part = Callable[["EmbeddedCluster"], Awaitable[None]]
-"""A component that runs as long as the cluster; cancelled when the cluster ends. An exception in it ends the cluster."""
+"""A component, cancelled when the cluster ends. An exception that it raises ends the cluster."""
 
 
 class EmbeddedCluster:
@@ -73,7 +73,7 @@ class EmbeddedCluster:
         return DirectTransport(self.server, user)
 
     def write_kubeconfig(self, path: Path, user: UserInfo = ADMIN) -> None:
-        """Writes a kubeconfig with two contexts: `embedded` (client certificate) and `embedded-token` (the admin's token)."""
+        """Writes a kubeconfig with two contexts: `embedded` (a client certificate of `user`) and `embedded-token` (the admin's token)."""
         pair = self._authority.client(user)
         cluster = {"server": self.url, "certificate-authority-data": _b64(self._authority.certificate)}
         by_certificate = {"client-certificate-data": _b64(pair.certificate), "client-key-data": _b64(pair.key)}

@@ -1,7 +1,7 @@
-"""Ready-made nodes with GPUs, one for each system by which clusters share them. Pure.
+"""Ready-made nodes with GPUs, one template for each system for sharing GPUs. Pure functions.
 
-The cards are those of an A100 machine: eight with 80 GiB, four on each NUMA node. What each device plugin publishes is from the
-sources that domains/gpu/dialects names; the fake kubelets only keep the nodes Ready.
+Each node has the cards of an A100 machine: eight with 80 GiB, four per NUMA node. It already has what its device plugin would publish;
+the sources for that are named in domains/gpu/dialects.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ CARDS: Final = 8
 MEMORY_MIB: Final = 81_920
 MODEL: Final = "NVIDIA-A100-SXM4-80GB"
 SPLITS: Final = 10
-"""Pods that may share one card of HAMi and Volcano."""
+"""Maximum number of pods on one card, for HAMi and Volcano."""
 REPLICAS: Final = 4
-"""Time slices of one card."""
+"""Number of time slices of one card."""
 GPU: Final = "nvidia.com/gpu"
 
 Published = tuple[dict[str, str], dict[str, str], dict[str, str]]
@@ -27,7 +27,7 @@ Published = tuple[dict[str, str], dict[str, str], dict[str, str]]
 
 
 def _labels() -> dict[str, str]:
-    """Returns what NVIDIA's feature discovery writes."""
+    """Returns the labels that NVIDIA's GPU feature discovery writes."""
     known = {"gpu.product": MODEL, "gpu.memory": str(MEMORY_MIB), "gpu.count": str(CARDS)}
     return {f"nvidia.com/{key}": text for key, text in known.items()}
 
@@ -111,12 +111,12 @@ _PUBLISHED: Final[Mapping[str, Callable[[str], Published]]] = {
     "koordinator": _koordinator,
 }
 GPU_TEMPLATES: Final = tuple(_PUBLISHED)
-"""Names of the templates: modes of nodes as `multisched gpu nodes` shows them, `honoured` for whole GPUs whose device plugin
-allocates the cards that the scheduler chose, and `openb` for whole GPUs in the names of the openb trace."""
+"""Names of the templates. Most are node modes as `multisched gpu nodes` shows them. `honoured`: whole GPUs whose device plugin allocates
+the cards that the scheduler chose. `openb`: whole GPUs, with the resource and label names of the openb trace."""
 
 
 def gpu_nodes(template: str, count: int) -> list[Document]:
-    """Returns `count` nodes with eight GPUs each, and for `koordinator` the Devices that describe them, after their definition."""
+    """Returns `count` Nodes with eight GPUs each; for `koordinator`, followed by the CRD of Device and a Device per node."""
     found: list[Document] = []
     for number in range(count):
         name = f"{template}-{number:03d}"

@@ -1,4 +1,4 @@
-"""The content of the demonstration cluster: nodes of three domains, and a workload that fits on them.
+"""The content of the demonstration cluster: nodes for three domains, and a workload that fits on them.
 
 Pure functions: the same arguments give the same documents. All pods of `demo_workload(jobs, nodes)` fit on
 `demo_nodes(nodes)` with their `demo_storage`, for up to JOB_PODS_MAX job pods on 300 nodes. Called by the demo, the `cluster`
@@ -17,7 +17,7 @@ WHOLE_DEMO_NODES = 300
 """Number of nodes to which the counts of _SERVICES, _TRAININGS, _INFERENCES and JOB_PODS refer."""
 
 JOB_PODS = 1_000
-"""Pods in the burst of jobs."""
+"""Job pods on WHOLE_DEMO_NODES nodes."""
 
 JOB_PODS_MAX = 20_000
 """Job pods that fit on the virtual nodes of `demo_nodes(300)` at once."""
@@ -31,7 +31,7 @@ _REGION, _ZONES = "demo", ("demo-a", "demo-b", "demo-c")
 _GPU_KINDS = ("a100", "l4")
 _GPUS_PER_NODE = 8
 _GPU_NODES_IN, _VIRTUAL_NODES_IN = 8, 6
-"""One node in this many."""
+"""One node in 8 has GPUs, and one in 6 is virtual."""
 _IMAGE_PREFIX = "registry.multisched.io/demo"
 _IMAGE_BYTES = 180_000_000
 _VOLUMES_PER_NODE = 24
@@ -47,7 +47,7 @@ _SERVICES = (
     ("reports", 48, "250m", "256Mi", False),
 )
 _SCRATCH = {"cache": "16Gi"}
-"""Services whose pods have an ephemeral volume, with its size; it has the default storage class and is deleted with the pod."""
+"""Service -> size of the ephemeral volume of each of its pods. The volume has the default storage class."""
 
 _TRAININGS = (("vision", 12, 4), ("language", 6, 8), ("speech", 16, 1))
 """Name, pods, whole GPUs per pod."""
@@ -56,7 +56,7 @@ _INFERENCES = (("classify", 24, 250), ("translate", 16, 500))
 
 
 def demo_nodes(count: int) -> list[Document]:
-    """Returns `count` nodes in three zones: one in eight has GPUs, one in six of the others is virtual, the rest are Work nodes."""
+    """Returns `count` nodes in three zones: one in eight has GPUs, one in six is virtual, and the others are `work` nodes."""
     nodes: list[Document] = []
     numbers = {"gpu": 0, "virtual": 0, "work": 0}
     for position in range(count):
@@ -75,9 +75,9 @@ def demo_nodes(count: int) -> list[Document]:
 
 
 def demo_workload(job_pods: int | None = None, nodes: int = WHOLE_DEMO_NODES) -> list[Document]:
-    """Returns manifests of all three domains in creation order; the Jobs are last and have `job_pods` pods in total.
+    """Returns manifests for all three domains in creation order; the Jobs are last and have `job_pods` pods in total (default: JOB_PODS).
 
-    All amounts scale with the number of nodes, including jobs if `job_pods` is None. Every service and one training have at least one pod.
+    All other amounts, and JOB_PODS, scale with the number of nodes. Every service and the training `speech` have at least one pod.
     """
     manifests = [
         _service(name, max(1, scaled(replicas, nodes)), cpu, memory, is_guaranteed)
@@ -93,10 +93,10 @@ def demo_workload(job_pods: int | None = None, nodes: int = WHOLE_DEMO_NODES) ->
 
 
 def demo_storage(nodes: Sequence[Document]) -> list[Document]:
-    """Returns storage classes of the fake provisioner, its CSIDriver, and a CSINode for each of these nodes except virtual ones.
+    """Returns the fake provisioner's CSIDriver and storage classes, and a CSINode for each of these nodes except virtual ones.
 
-    `fast` is the default class: its volumes are provisioned in the zone of the pod's node. `shared` volumes are provisioned at once,
-    for every zone, and retained when their claim is deleted.
+    `fast` is the default class; its volumes are provisioned in the zone of the pod's node. Volumes of `shared` are provisioned when their
+    claim is created, are accessible from every zone, and are retained when the claim is deleted.
     """
     driver: Document = {
         "apiVersion": "storage.k8s.io/v1",

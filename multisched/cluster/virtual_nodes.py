@@ -1,6 +1,6 @@
-"""Ready-made virtual nodes, as virtual-kubelet registers them. Pure.
+"""Ready-made virtual nodes, as virtual-kubelet registers them. Pure functions.
 
-Their fake kubelets are virtual kubelets: the settings of the provider are in an annotation of the node (`kubelet/provider.py`).
+Each node has an annotation with the settings of its provider, which makes its fake kubelet a virtual kubelet (`kubelet/provider.py`).
 Source: virtual-kubelet @7b1385bcb, node/nodeutil/controller.go, cmd/virtual-kubelet/internal/commands/root/node.go.
 """
 
@@ -16,7 +16,7 @@ from multisched.cluster.kubelet.provider import PROVIDER_ANNOTATION, ProviderSet
 from multisched.cluster.seed import VIRTUAL_TAINT, fake_node
 
 CAPACITY: Final[Mapping[str, str]] = {"cpu": "10000", "memory": "40Ti", "pods": "5000"}
-"""A constant of the provider: what an account may use, not what is free."""
+"""The capacity that each node reports. As with real providers, it is constant: it does not show the account's free capacity."""
 
 DEFAULT_PROVIDER: Final = ProviderSettings()
 
@@ -24,7 +24,7 @@ DEFAULT_PROVIDER: Final = ProviderSettings()
 def virtual_nodes(
     count: int, settings: ProviderSettings = DEFAULT_PROVIDER, capacity: Mapping[str, str] = CAPACITY
 ) -> list[Document]:
-    """Returns `count` virtual nodes of one account, named after it. `capacity` replaces single entries of CAPACITY."""
+    """Returns `count` virtual nodes of one account, named ACCOUNT-NUMBER. `capacity` replaces single entries of CAPACITY."""
     return [_virtual_node(number, settings, capacity) for number in range(count)]
 
 

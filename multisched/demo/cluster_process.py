@@ -1,4 +1,4 @@
-"""The embedded cluster of the demo, in a separate process. It ends when this process ends for any reason: its standard input closes."""
+"""The embedded cluster of the demo, in a separate process. It ends whenever this process ends, because its standard input then closes."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ DEVICES: Final = "multisched.io/gpu-devices"
 
 
 def decision_of(program: Program, bound: Bound) -> Decision:
-    """Describes the decision in words; without a reason if no attempt of the pod is recorded."""
+    """Returns the pod's placement with the reason; the reason is empty if no attempt of the pod is recorded."""
     pod = bound.pod
     name = pod.name if pod.namespace == "default" else f"{pod.namespace}/{pod.name}"
     try:

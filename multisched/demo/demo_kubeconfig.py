@@ -1,6 +1,7 @@
-"""Where commands find the kubeconfig of a running demo, so that `multisched quota tree` needs no option.
+"""The place where commands find the kubeconfig of a running demo, so that `multisched quota tree` needs no option.
 
-A symbolic link in the folder where processes of this user keep their tokens. It points to the latest demo, which removes it when it ends.
+It is a symbolic link in the folder where processes of this user store their tokens. It points to the kubeconfig of the latest demo, which
+removes the link when it ends.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def demo_kubeconfig(environment: Mapping[str, str]) -> Path | None:
 
 @contextmanager
 def found_by_commands(kubeconfig: Path, environment: Mapping[str, str]) -> Iterator[None]:
-    """Keeps the link while the context is open. If the folder is not writable, users must name the file themselves."""
+    """Creates the link, and removes it at exit. If the folder is not writable, there is no link, and users must name the kubeconfig."""
     link = token_folder(environment) / NAME
     target = kubeconfig.resolve()
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Reads the facts of a running demo: most at each call of `look`, the slow ones (forecast, fix) in separate refreshes."""
+"""Reads the facts of a running demo: most of them at each call of `facts`, the slow ones (forecast, fix) in separate refreshes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class FactReader:
         return Facts(gang=self._gang(), quota=self._quota(), loan=self._loan(), refused=self._refused())
 
     def borrowed_node(self) -> tuple[str, int] | None:
-        """Returns the node with most image jobs, and the milli-CPU that is free there; None if there is none."""
+        """Returns the node with most image jobs, and its free milli-CPU; None if no node has image jobs."""
         cache = self._program.cache
         on_loan = Counter(one.row for one in cache if one.pod.labels.get("app") == IMAGES and one.row >= 0)
         if not on_loan:
@@ -143,7 +143,7 @@ class FactReader:
         return None if entry is None or not entry.message else Refused(name, entry.message, self._fix)
 
     def _latest_decisions(self) -> tuple[Decision, ...]:
-        """Reads each decision once, while the pod is new: little is recorded of a pod that has ended."""
+        """Reads each decision once, soon after the bind, because less is recorded of a pod that has ended."""
         before, self._decisions = self._decisions, {}
         for bound in self.placements.latest(DECISIONS_SHOWN):
             uid = bound.pod.uid
@@ -153,7 +153,7 @@ class FactReader:
     # -- slow reads ------------------------------------------------------------------------------------------------
 
     async def refresh_fix(self) -> None:
-        """Searches the smallest change that makes the refused pod fit."""
+        """Searches for the smallest change that makes the refused pod fit."""
         try:
             view = await self._explanations.pod(ExplainQuery(NAMESPACE, REFUSED, with_fixes=True))
         except NotExplainedError as error:

@@ -1,4 +1,4 @@
-"""The state of the demo at one moment, as values and as sentences. Pure.
+"""The state of the demo at one moment, as values and as sentences. No I/O.
 
 `fact_reader` and `decisions` create the values, `screen` draws them, and `-o json` prints those that are comparable between runs.
 """
@@ -68,7 +68,7 @@ class Quota(msgspec.Struct, frozen=True):
 
 
 class Loan(msgspec.Struct, frozen=True):
-    """Pods of jobs that use free CPU of GPU nodes."""
+    """Job pods that use free CPU of GPU nodes."""
 
     app: str
     pods: int
@@ -115,7 +115,7 @@ class Forecast(msgspec.Struct, frozen=True):
     share: float
     mean_share: float
     mean_requested: float
-    """Mean share of a node's CPU that its pods request: the only load a scheduler without a forecast knows."""
+    """Mean over nodes: requested share of a node's CPU, the only load that a scheduler without a forecast knows."""
 
     def words(self) -> str:
         return (
@@ -147,7 +147,7 @@ class Facts(msgspec.Struct, frozen=True):
     """Latest first."""
 
     def sentences(self) -> Iterator[tuple[str, str]]:
-        """Yields (topic, sentence) for all known facts."""
+        """Yields (topic, sentence) for all facts that are set."""
         if self.forecast is not None:
             yield "forecast", self.forecast.words()
         if self.gang is not None:
@@ -162,7 +162,7 @@ class Facts(msgspec.Struct, frozen=True):
                 yield "its fix", self.refused.fix
 
     def document(self) -> dict[str, Any]:
-        """Returns the facts that do not depend on the speed of the machine, for `-o json`."""
+        """Returns, for `-o json`, the facts that do not depend on the machine's speed."""
         found: dict[str, Any] = {}
         for name in ("gang", "quota", "loan", "refused"):
             part = getattr(self, name)

@@ -1,4 +1,4 @@
-"""Which pods were bound, the latest of them, and pod counts per group, read from the program's cache at each look."""
+"""The latest bound pods, and counts of bound pods per group, read from the program's cache at each `look`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 class Placements:
-    """What was seen in all looks so far. `look` costs some milliseconds for 20,000 pods."""
+    """The bound pods found by all calls of `look` so far. A call costs some milliseconds for 20,000 pods."""
 
     def __init__(self) -> None:
         self.ever: Counter[Group] = Counter()
@@ -33,7 +33,7 @@ class Placements:
         self._seen: set[str] = set()
 
     def latest(self, groups: int) -> list[Bound]:
-        """Returns the latest pod of each of the last `groups` groups, latest first."""
+        """Returns the latest bound pod of each group, for at most `groups` groups, latest first."""
         return list(reversed(self._latest.values()))[:groups]
 
     def look(self, program: Program) -> None:

@@ -1,6 +1,6 @@
 """`multisched demo`: starts the cluster, the scheduler and its HTTP server, creates the workload, shows it, and stops everything.
 
-Owns a temporary folder and the cluster's process, and removes both however the demo ends.
+Owns a temporary folder and the cluster's process. However the demo ends, it deletes the folder and ends the process.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class _Demo:
         return code
 
     async def _cluster_started(self) -> bool:
-        """Reports whether the cluster started before a signal. Raises RefusedError if it does not start; it prints the reason itself."""
+        """Returns False if a signal arrived first. Raises RefusedError if the cluster does not start; its process prints the reason."""
         give_up = time.monotonic() + CLUSTER_START_S
         while not self._kubeconfig.exists():
             if self._stopped.is_set():
@@ -233,7 +233,7 @@ async def _refresh(reader: FactReader) -> None:
 async def _serving(
     configuration: Configuration, program: Program, metrics: Metrics, transport: HttpTransport, identity: str
 ) -> AsyncIterator[str]:
-    """Serves HTTP on loopback at the configured port, or at a free one if that is taken; yields the base URL."""
+    """Serves HTTP on loopback at the configured port, or at a free one if it is in use; yields the base URL."""
     async with contextlib.AsyncExitStack() as stack:
 
         def at(port: int) -> contextlib.AbstractAsyncContextManager[str]:
@@ -249,7 +249,7 @@ async def _serving(
 
 
 def _program_name() -> str:
-    """Returns the command of this program: its name if it is on PATH, else the path it was called by."""
+    """Returns the command of this program: its name if it is on PATH, else the path with which it was called."""
     if shutil.which("multisched"):
         return "multisched"
     called = Path(sys.argv[0])

@@ -1,8 +1,8 @@
-"""The order in which the demo creates objects, and when it is over. Each act begins when the one before has settled.
+"""The order in which the demo creates objects, and when it is over. Each act begins after the one before has settled.
 
 The first act creates the workload, the gang without its last member, the borrowing team, and jobs on loan. The second creates the last
-member and the team that owns the borrowed quota. Then, unless `--once` is given, the gpu domain takes back CPU that is on loan, and
-small changes continue until the demo is stopped.
+member and the team that owns the borrowed quota. Then, unless `--once` is given, a pod of the gpu domain causes a recall of CPU that is
+on loan, and small changes continue until the demo is stopped.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from multisched.shell.program import Program
 from multisched.shell.telemetry import statistics_of
 
 SETTLED_S: Final = 2.0
-"""Unbound pods are infeasible if nothing was bound for this long, plus the longest backoff if some pod is in backoff."""
+"""Unbound pods count as infeasible if no pod was bound for this time, plus the longest backoff if some pod is in backoff."""
 CHECK_INTERVAL_S: Final = 0.05
 ACT_PAUSE_S: Final = 5.0
 """Pause between two acts, so that viewers see the state."""
 PULSE_S: Final = 4.0
 CRON_PODS: Final = 20
-"""Pods of each small burst, on 300 nodes."""
+"""Number of pods of each small burst, for 300 nodes."""
 _PODS: Final = "/api/v1/namespaces/default/pods"
 _REPLACED: Final = "web"
 """The service whose pods are deleted one by one, so that the forecast domain places the replacements."""
@@ -54,7 +54,7 @@ class DemoScenario:
         self._seen: tuple[int, ...] = ()
         self._since_s = time.monotonic()
         self.is_late = False
-        """The objects of the last act are created."""
+        """Whether the objects of the second act were created."""
 
     def expected(self) -> dict[str, int]:
         """Returns domain -> number of pods in all manifests, including the infeasible one."""
@@ -68,7 +68,7 @@ class DemoScenario:
         }
 
     async def play(self, transport: Transport, *, is_watched: bool) -> None:
-        """Creates everything. With `is_watched`, pauses between the acts and continues until it is cancelled."""
+        """Creates the objects of all acts. With `is_watched`, pauses between the acts and continues until it is cancelled."""
         await create_all(transport, [*first_act(self._world), *self._workload])
         await self._until_settled()
         if is_watched:
@@ -88,7 +88,7 @@ class DemoScenario:
             await anyio.sleep(CHECK_INTERVAL_S)
 
     async def _recall(self, transport: Transport) -> None:
-        """Creates a pod of the gpu domain that needs CPU which a job has on loan."""
+        """Creates a pod of the gpu domain that needs CPU that a job pod has on loan."""
         borrowed = self._reader.borrowed_node()
         if borrowed is not None:
             node, free_milli = borrowed
@@ -111,7 +111,7 @@ class DemoScenario:
         return self.is_late and self.is_settled()
 
     def is_settled(self) -> bool:
-        """Reports whether all feasible pods are bound, or no pod is active and nothing has been bound for a while."""
+        """Reports whether all feasible pods are bound, or no pod is active and none was bound for SETTLED_S."""
         statistics = statistics_of(self._program)
         seen = tuple(int(str(statistics[name]["bound"])) for name in self._feasible)
         if all(bound >= pods for bound, pods in zip(seen, self._feasible.values(), strict=True)) and self._is_seen():
@@ -124,7 +124,7 @@ class DemoScenario:
         return not is_busy and now_s - self._since_s >= SETTLED_S + is_backing_off * self._backoff_max_s
 
     def _is_seen(self) -> bool:
-        """Reports whether the watch has delivered the final state of gang, quota and refused pod, too."""
+        """Reports whether the watch has delivered the act's final state of gang, quota and refused pod."""
         self._reader.look()
         facts = self._reader.scenario()
         gang, quota = facts.gang, facts.quota

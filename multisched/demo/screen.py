@@ -1,7 +1,6 @@
-"""The demo in the terminal: one screen redrawn in place; plain lines without a terminal, or in a small one.
+"""The demo in the terminal: one screen that is redrawn in place; without a terminal, or in a small one, plain lines.
 
-Converts values to text. Everything fits into 80 columns and 24 lines; longer lines are truncated. rich omits colours where
-NO_COLOR or TERM=dumb asks for it.
+The screen fits into 80 columns and 24 lines; longer lines are truncated. rich omits colours if NO_COLOR or TERM=dumb is set.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _NUMBERS: Final = (("queued", 8), ("bound", 8), ("binds/s", 9), ("p50", 10), ("p
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What does not change during a run."""
+    """The texts that do not change during a run."""
 
     program: str
     """How the user calls `multisched`."""
@@ -49,7 +48,7 @@ class Header(msgspec.Struct, frozen=True):
     """Export commands that other terminals need first."""
 
     def commands(self) -> list[str]:
-        """Returns what to try meanwhile: commands for another terminal, and the page."""
+        """Returns suggestions for another terminal: commands, and the page."""
         asked = ("queue", "quota tree", "loans", "forecast nodes", "forecast service web", "explain pod too-big --fix")
         return [*(f"{self.program} {one}" for one in asked), f"open {self.server}/ in a browser"]
 
@@ -72,7 +71,7 @@ class Screen:
         self._said: dict[str, str] = {}
 
     def update(self, facts: Facts) -> None:
-        """Redraws the screen; without a terminal prints lines for what has changed."""
+        """Redraws the screen; without a terminal, prints a line for each change."""
         if self._live is not None:
             size = self._console.size
             self._live.update(Group(*picture(facts, self._header, size.width, size.height)), refresh=True)
@@ -93,7 +92,7 @@ class Screen:
 
 @contextmanager
 def open_screen(header: Header, stream: TextIO | None = None) -> Iterator[Screen]:
-    """Opens a screen on `stream` (default: standard output) and prints lines to copy first. Raises BrokenPipeError."""
+    """Prints the header's notes and export commands, then opens a screen on `stream` (default: stdout). Raises BrokenPipeError."""
     console = _Console(file=stream or sys.stdout)
     for line in (*header.notes, *header.exports):
         # One line even on a narrow terminal, so that it can be copied. Without markup: a path may contain brackets.

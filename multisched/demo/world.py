@@ -1,9 +1,9 @@
-"""What the demo creates in addition to the workload of `cluster.seed`: two teams under quotas, a gang, image jobs on loan, and a pod
-that fits on no node.
+"""The objects that the demo creates in addition to the workload of `cluster.seed`: two teams under quotas, a gang, image jobs on loan,
+and a pod that fits on no node.
 
-Pure: the same number of nodes gives the same documents. All amounts scale with it and fit in addition to the workload.
+Pure functions: the same number of nodes gives the same documents. All amounts scale with it and fit in addition to the workload.
 The first act is created at once. The late act is created when the first is bound: it completes the gang and reclaims quota.
-`recalling` is created for viewers alone: it needs CPU that is on loan.
+`recalling` is created only without `--once`: it needs CPU that is on loan.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from multisched.cluster.seed import GPU_KIND_LABEL, scaled
 from multisched.model.gang import ACK_MIN, ACK_NAME
 
 BORROWER, OWNER = "team-red", "team-blue"
-"""Namespaces: the borrower uses what the owner leaves idle, until the owner requests it."""
+"""Namespaces: the borrower uses the idle quota of the owner until the owner requests it."""
 GANG: Final = "llm"
 REFUSED: Final = "too-big"
 NAMESPACE: Final = "default"
 POD_CPU: Final = 2
 """Cores requested by each pod of a team."""
 REFUSED_CPU: Final = 40
-"""More than any Work node has."""
+"""More than any `work` node has."""
 LENT_NODES: Final = {GPU_KIND_LABEL: "a100"}
 """Labels of the GPU nodes whose free CPU jobs may use."""
 IMAGES: Final = "images"
@@ -43,7 +43,7 @@ _DEFINITIONS: Final = "elasticquotatrees.yaml"
 
 
 class World(msgspec.Struct, frozen=True):
-    """Amounts of everything."""
+    """The amounts of all objects."""
 
     nodes: int
     gang_members: int
@@ -54,7 +54,7 @@ class World(msgspec.Struct, frozen=True):
 
     @property
     def owners(self) -> int:
-        """Pods of the owner, for which as many pods of the borrower are evicted."""
+        """Returns the number of pods of the owner; as many pods of the borrower are evicted for them."""
         return self.borrowers // 2
 
     @property
@@ -76,7 +76,7 @@ def world_of(nodes: int, *, has_loan: bool = True) -> World:
 
 
 def ground(world: World) -> list[Document]:
-    """Returns what must exist before the scheduler starts, in order: the CustomResourceDefinition of quota trees, namespaces, a tree."""
+    """Returns the objects that must exist before the scheduler starts, in order: the CRD of quota trees, namespaces, a tree."""
     definition = yaml.safe_load(files("multisched.demo").joinpath(_DEFINITIONS).read_text("utf-8"))
     namespaces = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in (BORROWER, OWNER)]
     return [definition, *namespaces, _tree(world)]
@@ -95,7 +95,7 @@ def late_act(world: World) -> list[Document]:
 
 
 def recalling(node: str, cpu_milli: int) -> list[Document]:
-    """Returns a pod of the gpu domain for this node."""
+    """Returns a pod of the gpu domain that requests `cpu_milli` on this node."""
     requests = {"cpu": f"{cpu_milli}m", "memory": "1Gi"}
     spec = _spec("gpu-scheduler", RECALLING, {"requests": requests})
     return [_pod(RECALLING, {"app": RECALLING}, {**spec, "nodeSelector": {"kubernetes.io/hostname": node}})]
@@ -174,7 +174,7 @@ def _spec(scheduler: str, image: str, resources: Document) -> Document:
 
 
 def cron(number: int, pods: int) -> Sequence[Document]:
-    """Returns a small burst of pods that is deleted when it has finished, so that the demo always shows activity."""
+    """Returns a Job with a small burst of pods, deleted after it has finished, so that the demo always shows activity."""
     labels = {"app": "cron"}
     spec = _spec("job-scheduler", "cron", {"requests": {"cpu": "250m", "memory": "256Mi"}})
     job = {

@@ -1,1 +1,1 @@
-"""The web page of a running multisched: its files, which `observe` serves. They contain nothing of a cluster."""
+"""The web page of a running multisched: its files, which `observe` serves. They contain no data of a cluster."""

@@ -24,11 +24,11 @@ POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Content-Security-Policy of every file: nothing inline, nothing from elsewhere."""
+"""Content-Security-Policy of every file: nothing inline, nothing from other origins."""
 
 
 class PageFile(NamedTuple):
-    """One file as it is sent."""
+    """One file, ready to be sent."""
 
     content_type: str
     body: bytes

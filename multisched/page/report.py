@@ -1,6 +1,6 @@
 """Reports as one self-contained HTML page each, with the stylesheet, tables and plots of the web page. Standard library only.
 
-A report loads nothing from elsewhere. Its tables are written here, so that they can be read without scripts; its plots are
+A report loads no other file. Its tables are written here, so that they are readable without JavaScript. Its plots are
 drawn by the page's own modules, which are joined into one script.
 """
 
@@ -15,7 +15,7 @@ from typing import Final
 from multisched.page.files import page_files
 
 MODULES: Final = ("dom.js", "format.js", "plot.js")
-"""What reports use of the page, each after what it imports."""
+"""The page's modules that reports use; each follows the modules that it imports."""
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _IMPORT: Final = re.compile(r'^import \{[^}]*\} from "[^"]*";\n', re.MULTILINE)
 _EXPORT: Final = re.compile(r"^export (?=const|function|class)", re.MULTILINE)
@@ -28,13 +28,13 @@ def escaped_html(text: str) -> str:
 
 
 def report_page(title: str, verdict: str, body: Iterable[str], document: str, script: str) -> str:
-    """Returns the page. `title` and `verdict` (one sentence) and `body` are HTML; `document`: JSON that `script` reads by its id."""
+    """Returns the page. `title`, `verdict` (one sentence) and `body` are HTML; `document`: JSON, which `script` reads by its id."""
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"><title>{title}</title>'
     )
     inner = "\n".join([f"<h1>{title}</h1>", f'<p class="lead">{verdict}</p>', *body])
-    embedded = document.replace("<", "\\u003c")  # JSON that cannot close its element
+    embedded = document.replace("<", "\\u003c")  # so that the JSON cannot close its script element
     return (
         f'<!doctype html>\n<html lang="en"><head>{head}<style>{_text("style.css")}</style></head>\n<body class="report"><main>\n'
         f'{inner}\n</main><script type="application/json" id="document">{embedded}</script>\n'
@@ -45,7 +45,7 @@ def report_page(title: str, verdict: str, body: Iterable[str], document: str, sc
 def report_table(
     caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1, escape: Escape = escaped_html
 ) -> str:
-    """Returns a table. The first `texts` columns hold texts, the others numbers."""
+    """Returns a table as HTML. The first `texts` columns contain texts, the others numbers."""
     kind = ["", *[""] * (texts - 1), *[' class="number"'] * max(0, len(head) - texts)]
     top = "".join(f'<th scope="col"{of}>{escape(name)}</th>' for of, name in zip(kind, head, strict=True))
     lines = (
@@ -59,7 +59,7 @@ def report_table(
 
 
 def report_script(name: str) -> str:
-    """Returns a script of the folder `reports`."""
+    """Returns the text of a script in the folder `reports`."""
     return (files("multisched.page") / "reports" / name).read_text("utf-8")
 
 

@@ -1,7 +1,7 @@
-"""The scheduling core of one policy without a shell: its cache, queue, cycles and plugins, driven pod by pod.
+"""The scheduling core of one policy without I/O: its cache, queue, cycles and plugins, driven pod by pod.
 
 For workloads that need only decisions, but tens of thousands of them. There is no API server, event loop or bind request. An assumed
-pod counts as bound. A decision is what the program would decide, except that only one attempt is in progress at a time.
+pod counts as bound. Decisions are those of the program, except that only one attempt is in progress at a time.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from multisched.testing.quiet_observer import QuietObserver
 
 
 class BareCore:
-    """The core that runs the policy's domain on all nodes. Deterministic in its arguments and in the order of calls."""
+    """The core of the policy's domain, with all nodes. The same arguments and calls give the same decisions."""
 
     def __init__(self, policy: Policy, seed: int) -> None:
-        """`seed`: breaks ties between nodes. Raises PluginSetupError if a plugin cannot be built."""
+        """`seed`: of the random choice between nodes with equal scores. Raises PluginSetupError if a plugin cannot be built."""
         configuration = policy.configuration
         domain = next(one for one in configuration.domains if policy.scheduler_name in one.scheduler_names)
         self._cache = ClusterCache()
@@ -71,13 +71,13 @@ class BareCore:
         self._cache.set_node(self._decoder.node(orjson.dumps(document)))
 
     def read_pod(self, document: Mapping[str, Any]) -> Pod:
-        """Decodes a pod. Pods with equal specs share them, as in the program."""
+        """Decodes a pod. Pods with equal specs share one spec object, as in the program."""
         return self._decoder.pod(orjson.dumps(document))
 
     def place(self, pod: Pod) -> str:
-        """Queues the pod, decides it and assumes it; returns its node. If it has no feasible node, it leaves the queue: "".
+        """Queues the pod and makes one attempt. Assumes the pod and returns its node; empty if no node is feasible.
 
-        Raises AssertionError if the pod waits for something else: a gate, a response or a gang.
+        In both cases the pod leaves the queue. Raises AssertionError if the pod must wait for a gate, a response or a gang.
         """
         self._queue.add(pod, 0.0)
         queued = self._queue.pop(0.0)
@@ -92,7 +92,7 @@ class BareCore:
         return result.node if isinstance(result, Placed) else ""
 
     def show(self, pod: Pod) -> None:
-        """Places the pod on `pod.node` without a decision, or updates it, as a watch would."""
+        """Places the pod on `pod.node` without a decision, or updates it, as an event of the watch does."""
         self._cache.place(pod)
 
     def remove(self, pod: Pod) -> None:

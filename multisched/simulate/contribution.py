@@ -3,7 +3,7 @@
 A built-in domain names its `Contribution` in `domains.SIMULATIONS`, as it names its commands in `domains.COMMANDS`. It is
 imported when a scenario is read. Nothing in `multisched` depends on a domain.
 
-A workload is what a scenario plays on the virtual cluster: which nodes and pods come when, and the figures of the result.
+A workload defines which nodes and pods a scenario creates on the virtual cluster, when, and which figures it reports.
 The engine has one, recorded services (`recorded_services`). A domain may add others, each with a key of the file that selects it.
 """
 
@@ -27,11 +27,11 @@ from multisched.simulate.virtual_cluster import VirtualCluster
 
 
 class Outcome(Protocol):
-    """The figures of one run, sent back by the process that ran it."""
+    """The figures of one run, returned by the process that executed it."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether the run has nothing to complain about; else the command ends with code 1."""
+        """Whether no plugin failed and, for recorded services, all pods were placed. If not, the command exits with code 1."""
 
 
 class Simulation(Protocol):
@@ -39,11 +39,11 @@ class Simulation(Protocol):
 
     @property
     def policies(self) -> tuple[Policy, ...]:
-        """In the order of the report; each name once."""
+        """The policies in the order of the report, with unique names."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Each policy runs once with each seed."""
+        """The seeds; each policy runs once with each."""
 
     def runner(self) -> Callable[[Policy, int], Outcome]:
         """Returns the function that runs a policy with a seed. Called once per process, so the function may have caches.
@@ -60,7 +60,7 @@ class RecordingSimulation(Protocol):
     """A simulation whose runs can write a log of events."""
 
     def recording(self) -> Simulation:
-        """Returns the same simulation, whose outcomes keep the events."""
+        """Returns the same simulation, but with outcomes that contain the events."""
 
     def events(self, outcomes: Mapping[str, Sequence[Any]]) -> Iterator[bytes]:
         """Yields the events, one JSON object each, without a line end."""
@@ -91,28 +91,28 @@ class PolicySection(msgspec.Struct, frozen=True):
 
 
 class TimedStep(msgspec.Struct, frozen=True):
-    """Something that a run does when its wall clock has jumped to `at_s`, an epoch second."""
+    """An action of a run, executed when its wall clock has jumped to `at_s` (epoch seconds)."""
 
     at_s: float
     run: Callable[[], Awaitable[None]]
 
 
 class RunReport(msgspec.Struct, frozen=True):
-    """What a run reports in addition to the figures of the workload."""
+    """The part of a run's report that one domain adds to the figures of the workload."""
 
     fields: Mapping[str, Any]
-    """JSON fields of the run. Every run of a scenario has the same ones."""
+    """JSON fields of the run; the same ones in every run of a scenario."""
     notes: tuple[str, ...] = ()
-    """For the table and the HTML page."""
+    """Notes for the table and the HTML page."""
 
 
 class ServicesRun(Protocol):
-    """What hooks may use of a run of recorded services."""
+    """The part of a run of recorded services that hooks may use."""
 
     cluster: VirtualCluster
 
     def update_usage(self) -> None:
-        """Updates what policies know to the time of the wall clock."""
+        """Sets the usage that policies can read to that of the current wall clock time."""
 
     async def set_all_ready(self) -> None:
         """Sets the Ready condition of all bound pods, as their kubelets would."""
@@ -122,24 +122,24 @@ class ServicesRun(Protocol):
 
 
 class RunExtension:
-    """Hooks of a domain into one run of recorded services. By default each does nothing."""
+    """Hooks of a domain in one run of recorded services. By default each does nothing."""
 
     def configured(self, configuration: Configuration) -> Configuration:
         """Returns the configuration with which the program is built."""
         return configuration
 
     def begin(self, run: ServicesRun) -> None:
-        """Called once, when the program is built and not yet started."""
+        """Called once, after the program was built and before it starts."""
 
     def on_time(self, epoch_s: float) -> None:
         """Called when the time has advanced and before pods are created: at the start and at each event."""
 
     def timed_steps(self) -> Sequence[TimedStep]:
-        """Returns what the run does in addition to the scenario's events; at the same time, events come first."""
+        """Returns actions in addition to the scenario's events. If times are equal, the event is first."""
         return ()
 
     def report(self) -> RunReport:
-        """Called after the run."""
+        """Returns the domain's part of the report; called after the run."""
         return RunReport({})
 
 
@@ -153,18 +153,18 @@ def no_notes(scenario: Scenario) -> Sequence[str]:
 
 
 class Contribution(msgspec.Struct, frozen=True):
-    """What one domain adds."""
+    """The additions of one domain."""
 
     policies: Mapping[str, Mapping[str, Any]] = {}
     """Name -> profile, as in a configuration file."""
     default_policies: tuple[str, ...] = ()
-    """Those of them that a scenario of recorded services compares if it names no policies."""
+    """The names in `policies` that a scenario of recorded services compares if it lists no policies."""
     policy_sections: Mapping[str, PolicySection] = {}
     """Field of the policy entry, in snake case -> section."""
     extension: Callable[[Scenario], Callable[[Policy], RunExtension]] | None = None
     """Called once per process and scenario; the function that it returns is called once per run."""
     notes: Callable[[Scenario], Sequence[str]] = no_notes
-    """Remarks on the scenario for the report."""
+    """Returns notes on the scenario for the report."""
     workloads: Mapping[str, Workload] = {}
     """Key of the scenario file that selects the workload -> workload."""
 

@@ -1,6 +1,6 @@
-"""CurrentLoad: prefers the node whose fullest dimension has the least use now, the use of the incoming pod included.
+"""CurrentLoad: prefers the node whose fullest dimension has the least use over capacity now, including the incoming pod's use.
 
-This is the ideal case of a scheduler by real-time load: the use of every pod is known without delay, and a pod counts
+It models an ideal scheduler that uses real-time load: the use of every pod is known without delay, and a pod counts
 as soon as it is placed. The simulation updates `CurrentUsage` before each event.
 """
 
@@ -20,7 +20,7 @@ from multisched.model.objects import Node, Pod
 SERIES_ANNOTATION = "simulate.multisched.io/series"
 """Pod annotation: the index of the pod's series in the usage."""
 RAW_PER_UNIT = 1_000_000
-"""Raw scores are millionths of the capacity; NormalizeScore maps those of the feasible rows to 0..100."""
+"""Raw scores are millionths of the capacity; NormalizeScore maps the scores of the feasible rows to 0..100."""
 
 
 class CurrentUsage:
@@ -91,7 +91,7 @@ class SeriesLedger:
 
 
 class CurrentLoad:
-    """Scores by current use. That changes with time, so the plugin is called in every attempt."""
+    """Scores by current use. Since use changes with time, the plugin is called in every attempt."""
 
     name = "CurrentLoad"
     depends_on = Dependency.ATTEMPT

@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML page, made of the parts of the web page: verdict, table of figures, plots."""
+"""The report as one self-contained HTML page with verdict, table of figures and plots, in the style of the web page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _body(report: Report) -> Iterator[str]:
     yield f'<p class="soft">{escaped_html(table.legend)}</p>'
     if notes := shown_notes(report):
         yield f"<ul>{''.join(f'<li>{escaped_html(note)}</li>' for note in notes)}</ul>"
-    yield "<noscript><p>The plots need scripts; the table holds the figures.</p></noscript>"
+    yield "<noscript><p>The plots need JavaScript; the table contains the figures.</p></noscript>"
     for number, heading in enumerate(report.plots):
         yield f'<h2>{escaped_html(heading)}</h2><div id="plots-{number}"></div>'
 

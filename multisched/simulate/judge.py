@@ -1,8 +1,8 @@
 """How evenly and how fully the nodes were loaded: figures of a run over the judged days, computed on arrays.
 
 Load is what all pods of a node use in a step, over the node's capacity, per dimension. The two busiest hours of a day
-are the steps with the most use over all nodes, two hours in total, per dimension. A pod counts in each step at whose
-beginning it is on the node. Independent of the scheduler.
+are the steps with the most use over all nodes, two hours in total, per dimension. A pod counts in a step if it is on the node at the
+beginning of the step. Uses no code of the scheduler.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Figures(msgspec.Struct, frozen=True):
     busiest: Busiest
     worst: Worst
     nodes_over_80: int
-    """In any step."""
+    """Number of nodes over 80 % in any step."""
     nodes_over_100: int
 
 
@@ -111,7 +111,7 @@ def judge(scenario: Scenario, result: RunResult) -> RunFigures:
 
 
 def _busiest_steps(total: Load, per_day: int, step_s: int) -> NDArray[np.int64]:
-    """Returns int64[days, steps]: the steps of each day with the most use, two hours of them; on ties the earlier ones."""
+    """Returns int64[days, steps]: the steps of each day with the most use, two hours in total; of equal steps, the earlier ones."""
     days = total.reshape(-1, per_day)
     wanted = max(1, BUSIEST_S // step_s)
     chosen: NDArray[np.int64] = np.argsort(-days, axis=1, kind="stable")[:, :wanted]
@@ -140,7 +140,7 @@ def figures(load: Load, busiest: NDArray[np.int64], origin_s: int, step_s: int, 
 
 
 def _cv(load: Load) -> float:
-    """Returns the coefficient of variation, averaged over the steps; a step without any use counts as 0."""
+    """Returns the coefficient of variation of the nodes' load, averaged over the steps; it is 0 in a step without use."""
     mean = load.mean(0)
     return float(np.divide(load.std(0), mean, out=np.zeros_like(mean), where=mean > 0).mean())
 

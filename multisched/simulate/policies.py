@@ -1,8 +1,8 @@
-"""Turns a policy of a scenario into the configuration that the program runs.
+"""Converts a policy of a scenario to the configuration that the program runs.
 
 `least-allocated` is kube-scheduler's default profile. `realtime` has the same filters and scores only by current use
 (`CurrentLoad`). Domains add others by name. A policy may also name a profile or a whole configuration.
-Leases and the audit are off in a simulation: only one process runs, and no events are lost.
+In a simulation, Leases and the audit are disabled: only one process runs, and no events are lost.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PART: Final = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
 def profiles() -> dict[str, Mapping[str, Any]]:
-    """Returns the profiles of all policies that a name alone selects: the built-in ones, then those of domains."""
+    """Returns the profiles of all policies that a scenario can select by name only: the built-in ones, then those of domains."""
     found = dict(_PROFILES)
     for contribution in contributions():
         assert not found.keys() & contribution.policies.keys(), "each name belongs to one domain"
@@ -62,14 +62,14 @@ def sections() -> dict[str, PolicySection]:
 
 
 def entry_type(added: Mapping[str, PolicySection]) -> type[PolicyEntry]:
-    """Returns the type of a policy's entry with the sections of domains, so that unknown keys get a suggestion."""
+    """Returns the type of a policy's entry with the sections of domains, so that errors for unknown keys suggest them."""
     fields = [(name, section.type | None, None) for name, section in added.items()]
     made = defstruct("PolicyEntry", fields, bases=(PolicyEntry,), frozen=True) if fields else PolicyEntry
     return cast(type[PolicyEntry], made)
 
 
 def read_entries(document: Document, added: Mapping[str, PolicySection]) -> list[PolicyEntry | None]:
-    """Validates the entries of the file; None for each that has problems, which are added to the document."""
+    """Validates the entries of the file. Returns None for an entry with problems, which are added to the document."""
     plain = document.data.get("policies") if isinstance(document.data, dict) else None
     expected = entry_type(added)
     listed = plain if isinstance(plain, list) else []
@@ -145,7 +145,7 @@ def _of_configuration(
         return None
     asked = [domain.name for domain in configuration.domains if domain.extenders]
     if asked:
-        text = f"domain {asked[0]} asks HTTP extenders, which virtual time cannot wait for; remove them"
+        text = f"domain {asked[0]} has HTTP extenders, for which virtual time cannot wait; remove them"
         document.add(("policies", index, "configuration"), text)
         return None
     return _policy(entry.name, configuration, configuration.domain(entry.domain or names[0]))
@@ -184,7 +184,7 @@ def plugins_of(domain: DomainConfig) -> dict[str, PluginUse]:
 def with_plugin(
     configuration: Configuration, index: int, name: str, weight: int, args: Mapping[str, Any] | None = None
 ) -> Configuration:
-    """Returns the configuration with the plugin enabled in the domain at `index`, instead of any earlier entry of it."""
+    """Returns the configuration with the plugin enabled in the domain at `index`; replaces an existing entry of the plugin."""
     entry = PluginEntry(name=name, weight=weight, args=args)
     domain = configuration.domains[index]
     kept = tuple(one for one in domain.profile.plugins.enabled if one.name != name)
@@ -195,7 +195,7 @@ def with_plugin(
 
 
 def run_registry(current_usage: CurrentUsage | None) -> Registry:
-    """Returns the registry of shipped plugins, and CurrentLoad over the current usage of a run."""
+    """Returns the registry of shipped plugins, with CurrentLoad, which reads `current_usage`. None: CurrentLoad cannot be built."""
     registry = plugin_registry()
 
     def current_load(context: PluginContext) -> CurrentLoad:

@@ -1,8 +1,8 @@
 """The report on runs of recorded services: figures per policy, dimension and day.
 
-The document has means and medians over the seeds; `seeds` has each run separately. Loads are shares of capacity: 1 is full.
-Each dimension has two plots: the load of the fullest node in each hour (mean over seeds), and the coefficient of variation
-of the nodes' load at the two busiest hours of each day.
+The document has means and medians over the seeds; `seeds` contains each run separately. Loads are shares of capacity: 1 is full.
+Each dimension has two plots: the load of the fullest node in each hour (mean over the seeds), and the coefficient of variation
+of the nodes' load in the two busiest hours of each day.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _spread(found: Busiest | Worst) -> Document:
 
 
 def _over(documents: Sequence[Document], total: Any) -> Document:
-    """Returns the same document with every number aggregated by `total`; omits texts, which differ between runs."""
+    """Returns a document of the same form with `total` of each number; omits texts, which differ between runs."""
     found: Document = {}
     for key, first in documents[0].items():
         values = [document[key] for document in documents]
@@ -190,7 +190,7 @@ def _median(values: Sequence[float]) -> float:
 
 
 def _table(document: Document) -> Table:
-    """Means over the seeds, a line per policy and dimension."""
+    """Returns the table of means over the seeds, with a row per policy and dimension."""
     rows = []
     for policy in document["policies"]:
         mean = policy["mean"]
@@ -210,7 +210,7 @@ def _table(document: Document) -> Table:
 
 
 def _html_table(document: Document) -> Table:
-    """The same lines with the median of the highest load."""
+    """Returns a table with the same rows, and the median of the highest load."""
     rows = []
     for policy in document["policies"]:
         for name, mean in policy["mean"]["dimensions"].items():

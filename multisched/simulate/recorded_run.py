@@ -1,7 +1,8 @@
 """One policy and one seed: recorded services on the virtual cluster, through a scenario's events.
 
-The run plays every component except the scheduler: it creates nodes and pods over the API, and acts as the controllers of
-the services. A release replaces one replica after the other, creating the new one first, and stops if a new one finds no node.
+The run acts as every component except API server and scheduler: it creates nodes and pods over the API, and replaces pods as the
+controllers of the services do. A release replaces one replica after the other, creating the new one first. It stops if a new
+replica finds no node.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from multisched.testing.sim_loop import SimLoop, simulate
 REPLICA_SETS = "/apis/apps/v1/namespaces/default/replicasets"
 REVISION_LABEL = "pod-template-hash"
 SETTLE_MAX_S = 30.0
-"""How long the run waits for pods that were not placed at once, and for each new replica of a release."""
+"""Time that the run waits for pods that were not placed at once, and for each new replica of a release."""
 
 
 class PlacementInterval(msgspec.Struct, frozen=True):
-    """A replica was on a node from one moment to another (epoch seconds)."""
+    """The time in which a replica was on a node (epoch seconds)."""
 
     series: int
     node: int
@@ -43,15 +44,15 @@ class RunResult(msgspec.Struct, frozen=True):
 
     placement_intervals: tuple[PlacementInterval, ...]
     moves: int
-    """Replicas whose replacement is on another node than before."""
+    """Number of replicas whose replacement is on another node."""
     created: int
-    """All pods created."""
+    """Number of pods created."""
     unplaced: tuple[str, ...]
     """Pods without a node at the end, and releases that stopped, with the scheduler's message."""
     failures: tuple[str, ...]
     """Failures of plugins."""
     reports: tuple[RunReport, ...] = ()
-    """Of domains."""
+    """Reports of domains."""
 
 
 class _Owner(msgspec.Struct, frozen=True):
@@ -150,7 +151,7 @@ class RecordedRun:
         await self._release(self._ordered(counts))
 
     async def _release(self, order: Sequence[int]) -> None:
-        """Replaces replicas in `order`, each service's by number. A service whose new replica finds no node is left as it is."""
+        """Replaces one replica of the next service in `order` after the other, by number. Skips a service after a failed replacement."""
         done: dict[int, int] = {}
         stopped: set[int] = set()
         for service in order:
@@ -174,7 +175,7 @@ class RecordedRun:
     # -- for extensions --------------------------------------------------------------------------------------------
 
     def update_usage(self) -> None:
-        """Updates what policies know to the time of the wall clock."""
+        """Sets the usage that policies can read to that of the current wall clock time."""
         usage = self._scenario.usage
         now_s = self.cluster.clock.epoch_s()
         step = min(max(usage.step_at(now_s), 0), usage.steps - 1)
@@ -207,7 +208,7 @@ class RecordedRun:
     # -- pods ------------------------------------------------------------------------------------------------------
 
     def _ordered(self, counts: Sequence[int]) -> list[int]:
-        """Returns each service as often as it has replicas, in the scenario's order."""
+        """Returns each service once per replica, in the scenario's order."""
         listed = np.repeat(np.arange(len(counts)), counts)
         match self._scenario.order:
             case "random":
@@ -231,7 +232,7 @@ class RecordedRun:
         self._note_node(replica)
 
     async def _revise(self, service: int) -> _Owner:
-        """Creates a new ReplicaSet for the service's next pods, one per release as a Deployment does: default spreading depends on it."""
+        """Creates a ReplicaSet for the service's next pods, one per release as a Deployment does. Default spreading depends on it."""
         name = self._scenario.services[service].name
         before = self._owners.get(service)
         revision = 1 if before is None else before.revision + 1
@@ -240,7 +241,7 @@ class RecordedRun:
         return owner
 
     def _note_node(self, replica: _Replica) -> None:
-        """Counts a move if the replica's pod is on another node than its predecessor; further calls do not count it again."""
+        """Counts a move if the replica's pod is on another node than its previous pod was; further calls do not count it again."""
         bound = self.cluster.pods.bound.get(replica.pod)
         if bound is not None:
             node = self._numbers[bound[0]]

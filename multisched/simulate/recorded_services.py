@@ -1,4 +1,4 @@
-"""The engine's own workload: services whose replicas have recorded usage, judged by the load of the nodes."""
+"""The engine's own workload: services whose replicas have recorded usage; its figures are about the load of the nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report of any workload: the JSON document, a table, and plots; and its form as text. `html_report` makes the HTML page.
+"""A report of any workload: the JSON document, a table, and plots; also as text. `html_report` renders it as HTML.
 
 The same scenario gives the same bytes: everything is in the order of the scenario and rounded to DIGITS.
 """
@@ -15,7 +15,7 @@ from multisched.observe.tables import as_table
 
 DIGITS = 6
 SHOWN_MAX = 10
-"""Notes that are shown; the document has all."""
+"""Maximum number of notes that are shown; the document has all."""
 
 Document = dict[str, Any]
 
@@ -36,13 +36,13 @@ class Plot(msgspec.Struct, frozen=True):
     lines: Mapping[str, Sequence[float]]
     """Policy -> values, from zero up, evenly spaced over the axis."""
     labels: Sequence[str]
-    """Of equal parts of the axis, in order."""
+    """Labels of equal parts of the axis, in order."""
     marks: Sequence[float] = ()
     """Values of horizontal lines."""
     unit: str = ""
-    """Of the values."""
+    """Unit of the values."""
     axis: str = "time"
-    """What the labels are."""
+    """Name of the axis."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -59,13 +59,13 @@ class Report(msgspec.Struct, frozen=True):
     verdict: str
     """The result in one sentence, see `verdict_of`."""
     notes: tuple[str, ...] = ()
-    """What a reader needs in addition to the figures."""
+    """Sentences that qualify or explain the figures."""
     plots: Mapping[str, Sequence[Plot]] = {}
     """Heading -> its plots."""
 
 
 def verdict_of(figure: str, values: Mapping[str, float], unit: str = "", *, most: bool = False) -> str:
-    """Returns which policy has the least of a figure, or `most` of it, and which one is last. `values`: policy -> figure."""
+    """Returns a sentence that names the policy with the lowest value, or highest with `most`, and the last one. `values`: by policy."""
     order = sorted(values, key=lambda name: values[name], reverse=most)
     best, last = order[0], order[-1]
     shown = {name: f"{value:.3g}{unit}" for name, value in values.items()}
@@ -83,7 +83,7 @@ def text_of(report: Report) -> str:
 
 
 def shown_notes(report: Report) -> Sequence[str]:
-    """Returns at most SHOWN_MAX notes, and the number of the others."""
+    """Returns at most SHOWN_MAX notes, then the number of the others."""
     more = len(report.notes) - SHOWN_MAX
     return [*report.notes[:SHOWN_MAX], f"{more} more; -o json has all"] if more > 0 else report.notes
 

@@ -13,7 +13,7 @@ from multisched.config.schema import Configuration
 from multisched.simulate.usage_table import UsageTable
 
 CAPACITY_ANNOTATION = "multisched.io/capacity-"
-"""Prefix of node annotations with the usable amount of a dimension, for plugins that know more than requests."""
+"""Prefix of node annotations with the usable amount of a dimension, for plugins that read more than requests."""
 
 
 class Service(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class NodeSpec(msgspec.Struct, frozen=True):
     allocatable: Mapping[str, str]
     labels: Mapping[str, str]
     capacity: tuple[float, ...]
-    """Per dimension of the usage, in its plain unit."""
+    """Usable amount per dimension of the usage, in its plain unit."""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -49,9 +49,9 @@ class Policy(msgspec.Struct, frozen=True):
     configuration: Configuration
     scheduler_name: str
     uses_current_load: bool = False
-    """Scores by current use (`CurrentLoad`)."""
+    """Whether it scores by current use (`CurrentLoad`)."""
     sections: Mapping[str, Any] = {}
-    """What domains have read from their sections of the policy's entry (`contribution.PolicySection`)."""
+    """The values that domains have read from their sections of the policy's entry (`contribution.PolicySection`)."""
 
 
 class Scenario(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
     name: str
     usage: UsageTable
-    """With gaps as recorded."""
+    """The usage as recorded, including gaps."""
     services: tuple[Service, ...]
     nodes: tuple[NodeSpec, ...]
     events: tuple[Event, ...]
@@ -81,5 +81,5 @@ class Scenario(msgspec.Struct, frozen=True):
         return sum(service.replicas for service in self.services)
 
     def capacities(self) -> NDArray[np.float64]:
-        """float64[nodes, dimensions]"""
+        """Returns float64[nodes, dimensions]: the usable amounts."""
         return np.array([node.capacity for node in self.nodes])

@@ -33,7 +33,7 @@ def read_recorded(document: Document, file: ScenarioFile, policies: tuple[Policy
 
 
 class _Resolver:
-    """Resolves one scenario file: adds problems to the document, and remarks for the report to `notes`."""
+    """Resolves one scenario file. Adds problems to the document, and notes for the report to `_notes`."""
 
     def __init__(self, document: Document, file: ScenarioFile, policies: tuple[Policy, ...], path: Path) -> None:
         self._document = document
@@ -106,7 +106,7 @@ class _Resolver:
         return found
 
     def _check_dimensions(self, usage: UsageTable) -> None:
-        """Refuses a dimension of which the capacity cannot be an annotation of nodes."""
+        """Adds a problem for each dimension whose name cannot be in the key of a node annotation."""
         for name in usage.dimensions:
             if not is_qualified_name(CAPACITY_ANNOTATION + name):
                 fix = (
@@ -138,7 +138,7 @@ class _Resolver:
         for name in usage.dimensions:
             amount = template.capacity.get(name) or template.allocatable.get(name)
             if amount is None:
-                fix = f"write capacity: {{{name}: …}}, what one node can carry"
+                fix = f"write capacity: {{{name}: …}}, the amount that the pods of one node may use"
                 self._document.add(("nodes", index, "capacity"), f"no capacity for dimension {name!r}; {fix}")
             else:
                 found.append(parse_milli(amount) / 1000)
@@ -240,7 +240,7 @@ class _Resolver:
             own = [_series_of(service, replica, of_service, of_pod) for replica in range(most[number])]
             if None in own:
                 pod = f"{service.name}-{own.index(None)}"
-                text = f"the usage knows neither the service {service.name!r} nor the pod {pod!r}"
+                text = f"the usage has neither service {service.name!r} nor pod {pod!r}"
                 near = nearest(service.name, of_service)
                 self._document.add(("services",), f"{text}; add its samples", suggestion=near)
                 continue
@@ -262,7 +262,7 @@ class _Resolver:
             self._notes.append(f"usage of {len(names)} unused names: {', '.join(names[:NAMES_SHOWN])}{more}")
 
     def _note_gaps(self, scenario: Scenario) -> None:
-        """Notes gaps: in the judged days they are filled by linear interpolation; policies see those in the history."""
+        """Adds notes on gaps. Gaps in the judged days are filled by linear interpolation; gaps in the history stay."""
         used = sorted({series for own in scenario.series for series in own})
         usage = scenario.usage
         begin, end = usage.step_at(scenario.judged_from_s), usage.step_at(scenario.judged_to_s)
@@ -276,7 +276,7 @@ class _Resolver:
 
 
 def _series_of(service: Service, replica: int, of_service: dict[str, int], of_pod: dict[str, int]) -> int | None:
-    """Returns the pod's own series, else the service's. A pod's series of a one-replica service may have the service's name."""
+    """Returns the pod's own series, else the service's. The pod of a service with one replica may have the service's name."""
     own = of_pod.get(f"{service.name}-{replica}")
     if own is None and service.replicas <= 1:
         own = of_pod.get(service.name)

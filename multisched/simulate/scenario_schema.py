@@ -1,6 +1,6 @@
 """A scenario file as frozen values: `apiVersion: multisched.io/v1alpha1`, `kind: Scenario`.
 
-Defines names, types, bounds and defaults of every field, each with an explanation. `scenario_file` checks what depends on
+Defines names, types, bounds and defaults of all fields, each with an explanation. `scenario_file` checks rules that depend on
 other files or other fields.
 """
 
@@ -91,7 +91,7 @@ def _time_or_trough(value: object) -> object:
 
 
 def _seeds(value: object) -> object:
-    """A number means that many seeds, from 0."""
+    """Converts a number of seeds to the seeds 0, 1, …"""
     if isinstance(value, list):
         return tuple(value)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -108,7 +108,7 @@ LabelKey = Annotated[str, After(_label_key)]
 LabelValue = Annotated[str, After(_label_value)]
 Seed = Annotated[int, Meta(ge=0, le=SEED_MAX)]
 At = Annotated[Any, Before(_time)]
-"""`day 20`, `day 20 04:00` or ISO 8601; a `ScenarioTime` once read."""
+"""`day 20`, `day 20 04:00` or ISO 8601; read as a `ScenarioTime`."""
 
 
 class UsageFiles(Section, frozen=True):
@@ -159,18 +159,18 @@ class NodeTemplate(Section, frozen=True):
 
 
 class Known(Section, frozen=True):
-    """What the policies may know when the run begins."""
+    """The part of the usage that policies may know when the run begins."""
 
     until: At
     """The last day, or moment, of the history."""
 
 
 class Judged(Section, frozen=True):
-    """The judged days."""
+    """The days for which figures are computed."""
 
     begin: At = field(name="from")
     end: At = field(name="to")
-    """A day without a time is judged to its end."""
+    """A day without a time is included to its end."""
 
 
 class Create(Section, frozen=True):
@@ -195,12 +195,12 @@ class Event(Section, frozen=True):
 
     def __post_init__(self) -> None:
         if not self.release and not self.scale:
-            raise ValueError("nothing happens; write release: [SERVICE] or scale: {SERVICE: REPLICAS}")
+            raise ValueError("neither release nor scale is set; write release: [SERVICE] or scale: {SERVICE: REPLICAS}")
 
 
 class PolicyEntry(Section, frozen=True):
-    """One policy: the name of one that is built in or that a domain adds, or a name with a profile or a configuration.
-    In the file, a name alone may replace the entry. Domains add sections (`policies.entry_type`)."""
+    """One policy: the name of a built-in policy or of one that a domain adds, or a new name with a profile or a configuration.
+    In the file, a name may replace the whole entry. Domains add sections (`policies.entry_type`)."""
 
     name: Name
     profile: ProfileConfig | None = None
@@ -218,7 +218,7 @@ class PolicyEntry(Section, frozen=True):
 
 
 class ScenarioHeader(Section, frozen=True, kw_only=True):
-    """What every scenario file has, whatever its workload."""
+    """The fields of every scenario file, for any workload."""
 
     api_version: Literal["multisched.io/v1alpha1"]
     kind: Literal["Scenario"]

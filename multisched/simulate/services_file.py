@@ -42,7 +42,7 @@ def read_services(path: Path, problems: list[Problem]) -> list[Service]:
         if not row:
             continue
         if len(found) >= SERVICES_MAX:
-            problems.append(Problem(str(path), line, 1, "", f"beyond the {SERVICES_MAX} services that are read"))
+            problems.append(Problem(str(path), line, 1, "", f"more than {SERVICES_MAX} services; remove some"))
             break
         if len(row) != len(header):
             text = f"has {len(row)} fields, the header has {len(header)}"

@@ -38,7 +38,7 @@ def load_simulation(path: Path) -> Simulation:
 
 
 def _recorded_services() -> Workload:
-    """Returns the workload of a file that selects no other one."""
+    """Returns the workload of a file that selects no other workload."""
     added = (name for one in contributions() for name in one.default_policies)
     return Workload(ScenarioFile, (*BUILT_IN, *added), read_recorded)
 

@@ -1,4 +1,4 @@
-"""Reads usage from CSV files into one array on a regular time grid; reports errors in the files line by line.
+"""Reads usage from CSV files into one array on a regular time grid; reports problems of the files line by line.
 
 Columns are `timestamp,service,dimension,value` in any order, with `pod` instead of or in addition to `service`, and an optional
 `unit`; other columns are ignored. A value is what one replica of the service, or the pod, used from that moment to the next.
@@ -26,21 +26,21 @@ from multisched.simulate.scenario_time import DAY_S, format_time
 Values = NDArray[np.float64]
 
 LINES_MAX = 20_000_000
-"""Over all files."""
+"""Maximum number of lines in all files."""
 SERIES_MAX = 100_000
-"""Distinct services and pods, times dimensions."""
+"""Maximum number of different pairs of a service or pod and a dimension."""
 CELLS_MAX = 100_000_000
-"""Steps times series, at 8 bytes each."""
+"""Maximum number of steps times series, at 8 bytes each."""
 VALUE_MAX = 1e15
 PROBLEMS_MAX = 20
-"""Bad lines reported per file; of the rest only the number."""
+"""Bad lines reported per file; the others are only counted."""
 HEADER = "timestamp,service,dimension,value"
 SECONDS_MAX = 1e11
 _SHOWN = 40
 
 
 class UsageTable(msgspec.Struct, frozen=True):
-    """All series. A service's name and a pod's may be the same; they are different series."""
+    """All series. A service and a pod with the same name have different series."""
 
     start_s: int
     """Epoch seconds of the first step."""
@@ -49,7 +49,7 @@ class UsageTable(msgspec.Struct, frozen=True):
     pods: tuple[str, ...]
     dimensions: tuple[str, ...]
     values: Values
-    """float64[services + pods, dimensions, steps]; NaN where nothing was measured."""
+    """float64[services + pods, dimensions, steps]; NaN for a missing sample."""
 
     @property
     def steps(self) -> int:
@@ -57,7 +57,7 @@ class UsageTable(msgspec.Struct, frozen=True):
 
     @property
     def first_day_s(self) -> int:
-        """Epoch seconds at which day 1 begins."""
+        """Returns the beginning of day 1 in epoch seconds."""
         return self.start_s - self.start_s % DAY_S
 
     @property
@@ -164,7 +164,7 @@ class UsageReader:
             series = self._series[key] = self._new_series(key)
         self._count += 1
         if self._count > LINES_MAX:
-            raise _BadLineError("", f"beyond the {LINES_MAX} lines that are read; give coarser samples")
+            raise _BadLineError("", f"more than {LINES_MAX} lines in all files; give coarser samples")
         series.seconds.append(seconds)
         series.values.append(amount)
         series.lines.append(line)
@@ -179,9 +179,9 @@ class UsageReader:
     def _new_series(self, key: Key) -> _Series:
         for column, name in (("pod" if key[0] else "service", key[1]), ("dimension", key[2])):
             if not name.strip() or name != name.strip() or "\ufffd" in name:
-                raise _BadLineError(column, "is empty, has spaces around it or is not UTF-8; name it")
+                raise _BadLineError(column, "is empty, has spaces around it or is not UTF-8; write a name")
         if len(self._series) >= SERIES_MAX:
-            raise _BadLineError("", f"beyond the {SERIES_MAX} series that are kept")
+            raise _BadLineError("", f"more than {SERIES_MAX} series; remove services, pods or dimensions")
         return _Series()
 
     def _report(self, file: str, line: int, column: str, message: str) -> None:
@@ -198,7 +198,7 @@ class UsageReader:
         times = np.unique(np.array(sorted(set(self._times.values()))))
         step_s = _step_s(times)
         if step_s <= 0 or DAY_S % step_s:
-            text = "one sample only" if len(times) < 2 else f"samples {step_s} s apart, which do not divide a day"
+            text = "one sample only" if len(times) < 2 else f"samples are {step_s} s apart, which does not divide a day"
             self._report(self._files[0], 1, "timestamp", f"{text}; give samples in steps such as 300 s or 900 s")
             return None
         start_s = int(times[0])
@@ -266,7 +266,7 @@ def filled(values: Values) -> tuple[Values, int]:
 
 
 def _step_s(times: Values) -> int:
-    """Returns the most frequent distance of two moments, so that one odd moment is reported as off the grid; 0 below two moments."""
+    """Returns the most frequent distance of two moments, so that a single odd moment is reported as off the grid; 0 for fewer than two."""
     if len(times) < 2:
         return 0
     distances, counts = np.unique(np.diff(times), return_counts=True)

@@ -1,7 +1,7 @@
 """The embedded API server and the real program in one process, in virtual time. A workload creates the nodes and pods.
 
 Once the cluster is idle, a workload may let the wall clock jump while the monotonic clock does not advance, as on a
-suspended machine. So nothing is computed for hours in which nothing happens, and waits by the monotonic clock
+suspended machine. So hours in which nothing happens cost no computation, and waits by the monotonic clock
 (backoff, flush) advance only while something happens.
 """
 
@@ -59,7 +59,7 @@ class JumpingClock:
         return datetime.fromtimestamp(self.epoch_s(), UTC)
 
     def jump_to(self, epoch_s: float) -> None:
-        """Sets the wall clock, never back: if an event took too long, the following ones are late."""
+        """Advances the wall clock to this time. Never sets it back: if an event took too long, the next one is late."""
         self._base_s += max(0.0, epoch_s - self.epoch_s())
 
 
@@ -71,9 +71,9 @@ class PodRecord:
         self.bound: dict[str, tuple[str, float]] = {}
         """Pod -> node and epoch second. A workload removes the pods that it deletes or replaces."""
         self.evicted: list[str] = []
-        """In the order of their evictions. A workload removes the pods that it has replaced."""
+        """Evicted pods, in order. A workload removes the pods that it has replaced."""
         self.evictions = 0
-        """Since the start."""
+        """Number of evictions since the start."""
 
     def before(self, request: ApiRequest) -> Response | None:
         return None
@@ -92,7 +92,7 @@ class PodRecord:
 
 
 class VirtualCluster:
-    """One cluster of one run. Deterministic in its arguments and in the calls of the workload."""
+    """The cluster of one run. The same arguments and calls of the workload give the same result."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class VirtualCluster:
         loop: SimLoop,
         registry: Registry | None = None,
     ) -> None:
-        """`begin_s`: the wall clock at the start, in epoch seconds; `registry`: default: the shipped plugins."""
+        """`begin_s`: the wall clock at the start, in epoch seconds. `registry`: the plugins; by default the shipped ones."""
         self.clock = JumpingClock(loop, begin_s)
         self.server = ApiServer(self.clock, seed=seed, rbac=False)
         self.pods = PodRecord(self.clock)
@@ -112,7 +112,7 @@ class VirtualCluster:
         self._program = self._built(configuration, seed, registry or plugin_registry())
 
     def _built(self, configuration: Configuration, seed: int, registry: Registry) -> Program:
-        """Builds the program as `run` does, over in-process transport and virtual time."""
+        """Builds the program as `multisched run` does, with the in-process transport and virtual time."""
         rng = random.Random(seed)  # noqa: S311 - ties, a scenario's own
         ports = ProgramPorts(
             self._api,
@@ -154,7 +154,7 @@ class VirtualCluster:
     # -- what a workload does ----------------------------------------------------------------------------------------
 
     async def create(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Creates an object and returns it as created; `path` is that of its collection, for instance `PODS`."""
+        """Creates an object and returns it as created. `path`: the path of its collection, for instance `PODS`."""
         answer = await self._api.request("POST", path, body=orjson.dumps(document))
         assert answer.status == 201, answer.body
         made: dict[str, Any] = orjson.loads(answer.body)
@@ -184,7 +184,7 @@ class VirtualCluster:
         return is_done()
 
     async def reason(self, pod: str) -> str:
-        """Returns why the pod is not scheduled, as its condition says."""
+        """Returns why the pod is not scheduled: the message of its condition PodScheduled."""
         answer = await self._api.request("GET", f"{PODS}/{pod}")
         conditions = orjson.loads(answer.body).get("status", {}).get("conditions", ())
         return next((c.get("message", "") for c in conditions if c.get("type") == "PodScheduled"), "") or "not placed"

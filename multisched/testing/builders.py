@@ -1,8 +1,8 @@
 """Short builders of pods and nodes for tests: API documents, and the objects that the scheduler decodes from them.
 
 Documents have the fields of `kubectl get -o json` that scheduling reads, with quantities of the API: "500m", "8Gi".
-Objects have the scheduler's units: milli-CPU and bytes. Each object is decoded from a document, so it can occur in a cluster.
-Further builders make the node table and the context of a plugin. All of this is public: use it to test your own plugins.
+Objects have the scheduler's units: milli-CPU and bytes. Each object is decoded from a document, so it is one that can occur in a
+cluster. Further builders make the node table and the context of a plugin. All of this is public: use it to test your own plugins.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from multisched.state.ledgers import LedgerRegistry
 
 Document = dict[str, Any]
 Quantity = str | int
-"""As the API parses it: a plain number is whole CPUs, bytes, or a count."""
+"""A quantity of the API. A plain number is whole CPUs, bytes, or a count."""
 
 GPU: Final = "nvidia.com/gpu"
 HOSTNAME: Final = "kubernetes.io/hostname"
@@ -50,7 +50,7 @@ def container(
     image: str = "registry.example/app:v1",
     **fields: Any,
 ) -> Document:
-    """Builds a container. `extra`: further requests by resource name. `fields`: further fields of a container, such as `ports`."""
+    """Builds a container. `extra`: other requests by resource name. `fields`: other fields of a container, such as `ports`."""
     requests = {"cpu": cpu, "memory": memory, **extra}
     asked = {resource: str(amount) for resource, amount in requests.items() if amount is not None}
     return {"name": name, "image": image, "resources": {"requests": asked}, **fields}
@@ -67,7 +67,7 @@ def pod_document(
     status: Mapping[str, Any] = NOTHING,
     **spec: Any,
 ) -> Document:
-    """Builds a pod that runs on `node`, or is pending; without `containers` it has one that requests nothing.
+    """Builds a pod that runs on `node`, or is pending if `node` is empty. Without `containers` it has one that requests nothing.
 
     `metadata`, `status` and `spec` are further fields by the API's names, such as `nodeSelector`.
     """
@@ -203,7 +203,7 @@ def make_cache(nodes: Iterable[Node] = (), *ledgers: Ledger) -> ClusterCache:
 def make_context(
     cache: ClusterCache | None = None, *, domain: str = "test", waiting: WaitingPods | None = None
 ) -> PluginContext:
-    """Builds the context that a plugin's factory gets; over an empty cache unless one is given."""
+    """Builds the context that a plugin's factory gets. The default cache is empty."""
     cache = cache if cache is not None else ClusterCache()
     return PluginContext(
         domain=domain,

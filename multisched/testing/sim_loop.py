@@ -1,11 +1,11 @@
 """An asyncio loop with virtual time and a task order drawn from a seed.
 
 When nothing is ready, time jumps to the next timer: an hour of backoff costs microseconds. Ready tasks run in a random
-order drawn from the seed, so that every seed is another interleaving and the same seed is the same run (I12). It runs
+order drawn from the seed: different seeds give different interleavings, and the same seed gives the same run (I12). It runs
 unchanged asyncio and anyio code; it uses the private `_run_once`, `_ready` and `_scheduled` of CPython's base loop.
 
-Tasks belong to the simulated process that their context names (`PROCESS`). A whole process can be paused, as by SIGSTOP
-or a stalled machine. None of its tasks run then, while time, the network and all other processes continue.
+Each task belongs to the simulated process that its context names (`PROCESS`). A process can be paused, as by SIGSTOP or on a stalled
+machine: none of its tasks run, while time, the network and all other processes continue.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ STEPS_MAX = 20_000_000
 """Loop iterations after which a run counts as stuck."""
 
 CANCELLED_TIMERS_MAX = 100
-"""Cancelled timers may stay in the heap up to this number; beyond it they may be at most half of the heap, as in the base loop."""
+"""Cancelled timers are removed from the heap if it has more than this number of timers and more than half of them are cancelled."""
 
 PROCESS: ContextVar[str] = ContextVar("PROCESS", default="")
-"""The simulated process of the running task; empty for the world outside."""
+"""The simulated process of the running task; empty for tasks of no process."""
 
 T = TypeVar("T")
 
 
 class StuckError(Exception):
-    """The simulated program did not end, or waits for something that cannot happen."""
+    """The simulated program ran for STEPS_MAX iterations, or waits for an event that cannot happen."""
 
 
 class _NoFiles(selectors.SelectSelector):
@@ -62,7 +62,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         self.set_task_factory(self._numbered)
 
     def _numbered(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
-        """Numbers tasks by creation, to sort them: a set of tasks, as in a cancelled task group, is iterated in order of addresses."""
+        """Numbers tasks by creation, to sort them: a set of tasks, such as that of a cancelled task group, has no stable order."""
         task: _Task[Any] = _Task(coro, loop=loop, **options)
         self._created += 1
         task.number = self._created
@@ -84,7 +84,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         return process in self._paused
 
     def resume(self, process: str) -> None:
-        """Resumes the process; everything that became ready meanwhile is ready now, timers included."""
+        """Resumes the process; all tasks and timers that became ready meanwhile are ready now."""
         ready: Any = self._ready  # type: ignore[attr-defined]
         ready.extend(self._paused.pop(process, ()))
 
@@ -171,6 +171,6 @@ class SimClock:
 
 
 def simulate(main: Coroutine[Any, Any, T], loop: SimLoop) -> T:
-    """Runs a coroutine to its end under virtual time and closes the loop."""
+    """Runs a coroutine to its end in virtual time and closes the loop."""
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         return runner.run(main)

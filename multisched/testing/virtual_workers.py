@@ -1,8 +1,8 @@
-"""Isolated plugins under virtual time: the same requests, run by the same code, answered after a random delay.
+"""Isolated plugins in virtual time: the same requests are handled by the same code, and answered after a random delay.
 
-There are no real threads or processes: they would answer in real time, which virtual time does not wait for. A plugin that
-really hangs would hang the simulation; list pods in `stuck` instead, and no plugin answers for them. Background tasks of plugins
-get `VirtualThreads` (`ProgramPorts.background_threads`) and no processes; the judge of the cluster has a `VirtualProcess`.
+There are no real threads or processes, because they would answer in real time, for which virtual time does not wait. A plugin that
+really hangs would block the simulation. To simulate that, list pods in `stuck`: no plugin answers for them. Background tasks of plugins
+get `VirtualThreads` (`ProgramPorts.background_threads`) and no processes; the judge of the cluster gets a `VirtualProcess`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from multisched.framework.registry import PluginUse
 
 DELAY_MAX_S = 0.02
 DEATHS = 0.004
-"""Share of requests at which a process dies."""
+"""Probability that a process dies at a request."""
 
 
 T = TypeVar("T")
 
 
 class VirtualThreads:
-    """Implements `framework.background.InThread`: runs the work of a background task on the loop, in no virtual time."""
+    """Implements `framework.background.InThread`: runs the work of a background task on the loop, in zero virtual time."""
 
     async def __call__(self, work: Callable[[], T]) -> T:
         return work()

@@ -1,1 +1,1 @@
-"""Certificates and TLS contexts for servers and clients; imports nothing else of the program."""
+"""Certificates and TLS contexts for servers and clients; imports no other package of the program."""

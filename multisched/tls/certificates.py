@@ -1,4 +1,4 @@
-"""New keys and certificates. Elliptic curve keys, because RSA keys take longer to generate than a whole cluster takes to start."""
+"""New keys and certificates. Keys are elliptic curve keys, because generating RSA keys takes longer than starting a whole cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 
 LIFETIME: Final = timedelta(days=365)
 BACKDATED: Final = timedelta(hours=1)
-"""Clients' clocks may be slow."""
+"""A certificate is valid from this long before its creation, because clients' clocks may be slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def common_name(text: str) -> x509.Name:
 def unsigned(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime
 ) -> x509.CertificateBuilder:
-    """Returns a builder for a certificate of the key, to be extended and signed. Valid from `now - BACKDATED`, for LIFETIME."""
+    """Returns the builder of a certificate of the key, to be extended and signed; valid from `now - BACKDATED` to `now + LIFETIME`."""
     builder = x509.CertificateBuilder(subject_name=subject, issuer_name=issuer, public_key=key.public_key())
     builder = builder.serial_number(x509.random_serial_number())
     return builder.not_valid_before(now - BACKDATED).not_valid_after(now + LIFETIME)

@@ -1,4 +1,4 @@
-"""TLS contexts for the whole program, and certificates from memory, which Python's ssl module reads from files only."""
+"""TLS contexts for the whole program; and temporary files for certificates, which Python's ssl module reads only from files."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def empty_server_context() -> ssl.SSLContext:
 
 
 def read_pem(file: Path) -> bytes:
-    """Reads a PEM file here, so that errors name it. Raises OSError; ValueError for an empty file.
+    """Reads a PEM file, so that errors name the file. Raises OSError; ValueError for an empty file.
 
-    An empty file would otherwise mean the system's authorities.
+    Without that check, `client_context` would use the system's authorities for an empty file.
     """
     content = file.read_bytes()
     if not content:
@@ -36,9 +36,7 @@ def read_pem(file: Path) -> bytes:
 
 
 def client_context(authorities: bytes, *, is_verifying: bool = True) -> ssl.SSLContext:
-    """Returns a client context. `authorities`: PEM; empty: the system's. Raises ssl.SSLError; ValueError for bytes
-    without ASCII text.
-    """
+    """Returns a client context. `authorities`: PEM; empty: those of the system. Raises ssl.SSLError; ValueError for PEM without ASCII."""
     text = authorities.decode("ascii", "ignore")  # text next to the certificates may be in any language
     if authorities and not text:
         raise ValueError("the authorities contain no certificate")
@@ -50,7 +48,7 @@ def client_context(authorities: bytes, *, is_verifying: bool = True) -> ssl.SSLC
 
 
 def load_pair(context: ssl.SSLContext, cert_file: Path, key_file: Path | None) -> None:
-    """Loads a certificate. `key_file` None: the certificate file contains the key. Raises OSError, ValueError, ssl.SSLError."""
+    """Loads a certificate and its key. `key_file` None: `cert_file` contains the key. Raises OSError, ValueError, ssl.SSLError."""
     context.load_cert_chain(cert_file, key_file, password=_refuse_password)
 
 
@@ -80,8 +78,8 @@ def authorities_on_demand() -> Iterator[None]:
 def _has_links(bundle: Path, folder: Path) -> bool:
     """Returns whether the folder contains a link by hash to each certificate of the bundle.
 
-    The texts are compared: a bundle may have an authority that was appended without a link. OpenSSL reads a target whole,
-    but only for the hash of its link, so a target with several certificates does not count.
+    Compares the texts, because an authority may have been appended to the bundle without a link. A target with several certificates does
+    not count: OpenSSL finds it only by the hash of its link.
     """
     try:
         bundled = _certificates(bundle)
@@ -93,7 +91,7 @@ def _has_links(bundle: Path, folder: Path) -> bool:
 
 
 def _certificates(file: Path) -> list[bytes]:
-    """Returns the PEM blocks of a file, without what is between them. Raises OSError."""
+    """Returns the PEM blocks of a file, without the text between them. Raises OSError."""
     return [block.partition(_END)[0] for block in file.read_bytes().split(_BEGIN)[1:]]
 
 
@@ -109,5 +107,5 @@ def pem_files(*contents: bytes) -> Iterator[list[Path]]:
 
 
 def _refuse_password() -> str:
-    """Raises an error: OpenSSL would otherwise ask at the terminal and block the program."""
+    """Raises ValueError; otherwise OpenSSL would ask for a password at the terminal and block the program."""
     raise ValueError("the private key must not have a password")

@@ -25,7 +25,7 @@ VIEWS: Final = {
         (
             r"It waits for an event that can help NodeResourcesFit.* refused \d+ of \d+ nodes: Insufficient cpu",
             r"requests\s+40 cores cpu",
-            r"What would wake it",
+            r"Events that requeue it",
             r"0 feasible",
         ),
     ),

@@ -1,4 +1,4 @@
-"""Certificates of the embedded cluster: a certificate authority created at start, the server's certificate and those of users.
+"""Certificates of the embedded cluster: a certificate authority created at start; certificates of the server and of users.
 
 Owns the authority's private key.
 """

@@ -1,7 +1,7 @@
 """The RBAC authorizer over stored roles and bindings.
 
-Owns an index of rules per subject, rebuilt when a role or binding changed, and a bounded cache of decisions. Used for
-requests, access reviews and rules reviews; messages are upstream's.
+Owns an index of rules per subject, which is rebuilt after a role or binding has changed, and a bounded cache of decisions. Used
+for requests, access reviews and rules reviews; messages are upstream's.
 """
 
 from __future__ import annotations

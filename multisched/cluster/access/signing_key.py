@@ -1,4 +1,4 @@
-"""The ES256 key (RFC 7518, section 3.4) for service account tokens. Imported at the first token: cryptography is a large import."""
+"""The ES256 key (RFC 7518, section 3.4) for service account tokens. Imported when first needed: importing cryptography is slow."""
 
 from __future__ import annotations
 

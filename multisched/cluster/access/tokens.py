@@ -1,4 +1,4 @@
-"""Bearer tokens: fixed ones of the embedded cluster and signed ones of service accounts.
+"""Bearer tokens: fixed tokens of the embedded cluster, and signed tokens of service accounts.
 
 Owns the signing key, generated at first use, and a bounded cache of verified tokens. A token becomes invalid when it
 expires, or when its service account is deleted or recreated.
@@ -126,5 +126,5 @@ class Tokens:
 
 
 def _digest(token: str) -> bytes:
-    # Only digests are kept: the tokens themselves stay in memory no longer than a request.
+    # Only digests are cached, so that tokens stay in memory only for the duration of a request.
     return hashlib.sha256(token.encode()).digest()

@@ -1,4 +1,4 @@
-"""Built-in admission: changes or rejects an object depending on other objects of the cluster.
+"""Built-in admission: completes or rejects an object, depending on other objects of the cluster.
 
 Reads namespaces, nodes, priority classes, limit ranges and storage classes; changes only the given document. The order is
 kube-apiserver's: namespace lifecycle, limit ranges, priority, default tolerations, storage, then pod status.
@@ -20,7 +20,7 @@ NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
 EVICTION_DELAY_S = 300
 SYSTEM_PRIORITY = 2_000_000_000
-"""Smallest priority of the system classes."""
+"""The lowest priority of a system priority class."""
 
 TOPOLOGY_LABELS = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
 PRIORITY_CLASSES = "priorityclasses.scheduling.k8s.io"
@@ -64,7 +64,7 @@ class Admission:
             _default_tolerations(document["spec"])
 
     def topology_labels(self, node: str) -> Mapping[str, str]:
-        """Returns the labels that a pod gets from its node when it is bound to it (PodTopologyLabels, on from 1.35)."""
+        """Returns the labels that a pod gets from the node to which it is bound (feature PodTopologyLabels, enabled since 1.35)."""
         stored = self._store.collection("nodes").objects.get(node)
         labels = {} if stored is None else stored.labels
         return {key: labels[key] for key in TOPOLOGY_LABELS if key in labels}

@@ -144,7 +144,7 @@ def replica_set(document: Document) -> None:
 
 
 def replication_controller(document: Document) -> None:
-    """Sets the defaults of a ReplicationController; its selector defaults to the template's labels."""
+    """Sets the defaults of a ReplicationController; its selector and its labels default to the template's labels."""
     spec = _scaled(document)
     labels = (spec["template"].get("metadata") or {}).get("labels")
     if labels:

@@ -20,7 +20,7 @@ def merge_label_keys(pod: Document) -> None:
     for place in _places(pod["spec"]):
         selector = place.get("labelSelector")
         if selector is None:
-            continue  # no selector matches nothing, and more requirements do not change that
+            continue  # a missing selector matches no pod; a requirement would not change that
         for field, operator in (("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")):
             for key in place.get(field) or ():
                 if key in labels:

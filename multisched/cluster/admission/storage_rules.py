@@ -82,7 +82,10 @@ def claim(document: Document) -> Causes:
 
 
 def claim_change(new: Document, old: Document) -> Causes:
-    """Returns the causes for changes of a claim's spec. Mutable: an unset volume name, an unset class, the size of a bound claim."""
+    """Returns the causes for changes of a claim's spec.
+
+    Mutable are an unset volume name, an unset class, and the size and attributes class of a bound claim.
+    """
     after, before = dict(new.get("spec") or {}), dict(old.get("spec") or {})
     causes: Causes = []
     if not before.get("volumeName"):

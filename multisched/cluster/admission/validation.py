@@ -148,7 +148,7 @@ def _stateful_set(document: Document) -> Causes:
 
 
 def _member_template(spec: Mapping[str, Any]) -> Document:
-    """Returns the template as in members' pods: with a volume per claim, and without hostname and subdomain, which the controller sets."""
+    """Returns the set's pod template with a volume per claim template, without hostname and subdomain, which the controller sets."""
     template: Document = spec.get("template") or {}
     claims = [(claim.get("metadata") or {}).get("name") or "" for claim in spec.get("volumeClaimTemplates") or ()]
     pod = {name: value for name, value in (template.get("spec") or {}).items() if name not in ("hostname", "subdomain")}
@@ -281,7 +281,7 @@ def _event(document: Document) -> Causes:
 
 
 def _timed_event(document: Document) -> Causes:
-    """Returns the causes for an event with eventTime, by the rules of events.k8s.io in both versions."""
+    """Returns the causes for an event with eventTime. The rules of events.k8s.io/v1 apply to core/v1, too."""
     causes: Causes = []
     if not document.get("reportingComponent"):
         causes.append(errors.required("reportingController"))

@@ -38,7 +38,7 @@ def class_of(document: Document) -> str:
 
 
 def has_class(claim: Document) -> bool:
-    """Reports whether the claim names a class, even an empty one; only other claims get the default class."""
+    """Reports whether the claim names a class, possibly an empty one. If it does not, it gets the default class."""
     return BETA_CLASS in annotations_of(claim) or claim["spec"].get("storageClassName") is not None
 
 
@@ -52,7 +52,7 @@ def is_late(storage_class: Document | None) -> bool:
 
 
 def default_class(classes: Iterable[Document]) -> str | None:
-    """Returns the newest default class; among equally new ones the first by name."""
+    """Returns the name of the newest default class; among equally new classes the first by name. None if there is none."""
     defaults = [c for c in classes if "true" in map(annotations_of(c).get, (DEFAULT_CLASS, BETA_DEFAULT_CLASS))]
     defaults.sort(key=lambda c: str(c["metadata"]["name"]))
     newest = max(defaults, key=lambda c: str(c["metadata"].get("creationTimestamp") or ""), default=None)
@@ -102,7 +102,7 @@ def best_match(claim: Document, volumes: Iterable[Document], *, is_late: bool) -
 
 
 def mismatch(volume: Document, claim: Document) -> str:
-    """Returns why a claim cannot be bound to the volume that it names; empty if it can."""
+    """Returns why the claim cannot be bound to this volume, which its spec names; empty if it can."""
     if volume["metadata"].get("deletionTimestamp"):
         return f'the volume is marked for deletion "{volume["metadata"]["name"]}"'
     if storage(volume) < storage(claim):

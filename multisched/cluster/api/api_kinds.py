@@ -1,7 +1,7 @@
 """The kinds that a server serves, custom ones included, from its discovery documents.
 
-Keeps the last result. Contains only kinds whose objects can be listed, watched and deleted, each once, in its group's preferred
-version. Used by the garbage collector and the namespace controller.
+Keeps the last result. Contains each kind once, in its group's preferred version, and only kinds with the verbs get, list, watch, patch and
+delete. Used by the garbage collector and the namespace controller.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ApiKinds:
         self.kinds: dict[tuple[str, str], Resource] = {}
 
     async def refresh(self) -> None:
-        """Reads discovery again. Raises RefusedError or TransportError; the known kinds are kept then."""
+        """Reads discovery again. Raises RefusedError or TransportError, without a change of `kinds`."""
         versions = ["v1"]
         groups = (await self._client.call("GET", "/apis")).expect().document["groups"]
         versions += [group["preferredVersion"]["groupVersion"] for group in groups]
@@ -39,7 +39,7 @@ class ApiKinds:
         self.kinds = kinds
 
     def kinds_with_owners(self) -> Iterator[Resource]:
-        """Yields every kind whose objects can be owners or dependents."""
+        """Yields every kind whose objects can be owners or dependents: all except Event."""
         return (resource for key, resource in self.kinds.items() if key not in _SKIPPED)
 
     def find(self, api_version: str, kind: str) -> Resource | None:

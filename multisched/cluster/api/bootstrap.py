@@ -26,7 +26,7 @@ def _find(catalog: Catalog, group: str, plural: str) -> Resource:
 
 
 def fill(objects: Objects, catalog: Catalog) -> None:
-    """Writes the bootstrap objects."""
+    """Writes the initial objects, and makes every new namespace get its default service account."""
     accounts = _find(catalog, "", "serviceaccounts")
 
     def add_default_account(event: Event) -> None:

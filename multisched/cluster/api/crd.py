@@ -1,6 +1,6 @@
 """CustomResourceDefinitions: kinds that users add while the server runs.
 
-Owns the mapping from each definition to its kinds in the Catalog. A definition is established at once; deleting it
+Owns the mapping from each definition to its kinds in the Catalog. A definition is established at once. Deleting a definition
 deletes its objects and ends their watches.
 """
 
@@ -19,7 +19,7 @@ STORAGE = "customresourcedefinitions.apiextensions.k8s.io"
 
 
 class Definitions:
-    """Watches CRDs and updates the Catalog."""
+    """Validates CRDs, and updates the Catalog when they change."""
 
     def __init__(self, objects: Objects, catalog: Catalog, store: Store) -> None:
         self._objects = objects

@@ -33,13 +33,13 @@ class DirectTransport:
         accept: str = JSON,
         timeout_s: float = 30.0,
     ) -> Response:
-        """Handles the request at once; raises AnswerLostError for a watch, which never completes."""
+        """Handles the request. Raises AnswerLostError for a watch, whose response never completes."""
         del timeout_s  # an in-process request cannot time out
         await asyncio.sleep(0)
         answer = self._server.handle(ApiRequest(method, path, body, content_type, accept, self._user))
         if isinstance(answer, WatchStream):
             answer.close()
-            raise AnswerLostError("a watch has no complete answer; use stream()")
+            raise AnswerLostError("a watch has no complete response; use stream()")
         return answer
 
     @asynccontextmanager
@@ -93,7 +93,7 @@ class _Lines:
                 async with asyncio.timeout(self._idle_timeout_s):
                     lines = await self._stream.read()
             except TimeoutError:
-                raise AnswerLostError(f"the watch was silent for {self._idle_timeout_s:g} s") from None
+                raise AnswerLostError(f"the watch sent nothing for {self._idle_timeout_s:g} s") from None
             if not lines:
                 break
             for line in lines:

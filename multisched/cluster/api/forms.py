@@ -1,4 +1,4 @@
-"""Representations of objects for clients: plain, as a Table, or metadata only; and kinds with two versions.
+"""Representations of objects for clients: plain, as a Table, or metadata only; and conversion of kinds with several versions.
 
 `negotiate` reads the Accept header; a `Form` turns stored bytes into watch lines, documents and lists.
 """
@@ -116,7 +116,7 @@ class Form:
         )
 
     def encoder(self) -> tuple[Encoder, object]:
-        """Returns the encoder of watch lines, and a key under which watches share encoded lines (None: plain)."""
+        """Returns the encoder of watch lines, and a key: watches with equal keys share encoded lines. Tables have unique keys."""
         if self.is_plain:
             return plain_line, None
         if self.shape != "Table":

@@ -23,13 +23,13 @@ from multisched.cluster.base.request import ANONYMOUS, ApiRequest, UserInfo
 from multisched.model.wire import JSON, Response
 
 KEEPALIVE_S = 300.0
-"""How long an idle connection is kept open."""
+"""Time after which an idle connection is closed."""
 
 SHUTDOWN_S = 1.0
 """Time for open requests to finish when the server stops."""
 
 WATCH_WRITE_BYTES = 256 * 1024
-"""Watch lines are joined to writes of about this size."""
+"""Approximate size of the writes to which watch lines are joined."""
 
 SEPARATOR = b"\n"
 
@@ -80,7 +80,7 @@ class HttpServer:
     # -- authentication ------------------------------------------------------------------------------------------
 
     def _user(self, request: web.BaseRequest) -> UserInfo | None:
-        """Authenticates the client; returns None for an invalid token. A certificate takes precedence over a token, as upstream."""
+        """Authenticates the client; returns None for an invalid token. As in upstream, a certificate takes precedence over a token."""
         by_certificate = _certificate_user(request.transport)
         if by_certificate is not ANONYMOUS:
             return by_certificate

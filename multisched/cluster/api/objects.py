@@ -39,14 +39,14 @@ class DeleteOptions:
 
 @dataclass(slots=True)
 class Objects:
-    """Writes objects. `on_change` is called for every stored change of a kind, to update what is derived from it (CRDs, RBAC)."""
+    """Writes objects. `on_change`: storage key -> function called after each stored change of that kind."""
 
     store: Store
     minting: IdentityGenerator
     admission: Admission
     on_change: dict[str, Callable[[Event], None]] = field(default_factory=dict)
     checks: dict[str, Callable[[Document, Document | None], None]] = field(default_factory=dict)
-    """Additional checks per storage key, called with the new and the old document before a write."""
+    """Storage key -> additional check, called with the new and the old document before a write."""
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class Objects:
             raise errors.conflict(resource.refusal_group, resource.plural, name, errors.MODIFIED)
 
     def _merge_parts(self, resource: Resource, old: Document, given: Document, subresource: str) -> Document:
-        """Takes from the client's document only the part that the path addresses; the rest is the old document."""
+        """Returns the old document with the part that the path addresses replaced by the client's."""
         if subresource in ("status", "binding"):  # resourceclaims/binding also writes the status
             new = dict(old)
             new["status"] = given.get("status") or {}
@@ -222,7 +222,7 @@ class Objects:
         subresource: str = "",
         is_dry_run: bool = False,
     ) -> bytes:
-        """Validates and stores a changed document; does not write an unchanged one."""
+        """Validates a document, and stores it if it has changed; returns the bytes of the object."""
         metadata = new["metadata"]
         name = metadata["name"]
         causes = validation.update(resource, new, old, subresource)
@@ -257,7 +257,7 @@ class Objects:
     def delete(
         self, resource: Resource, namespace: str, name: str, options: DeleteOptions, *, is_dry_run: bool = False
     ) -> tuple[bytes, bool]:
-        """Deletes the object, or sets its deletionTimestamp. Returns its last bytes and whether it was removed."""
+        """Removes the object, or sets its deletionTimestamp. Returns its last encoding, and whether it was removed."""
         stored = self.stored(resource, namespace, name)
         self._check_delete(resource, stored, namespace, name, options)
         document = stored.document()
@@ -329,7 +329,7 @@ class Objects:
 
 
 def _resized(old: Mapping[str, Any], given: Mapping[str, Any]) -> Document:
-    """Returns the old spec with the containers' resources of the given one: `pods/resize` may change nothing else."""
+    """Returns the old spec with the containers' resources of the given spec: `pods/resize` may change nothing else."""
     resources = {entry.get("name"): entry.get("resources") for entry in given.get("containers") or ()}
     containers = [
         {**entry, "resources": resources.get(entry["name"]) or entry.get("resources") or {}}
@@ -389,9 +389,10 @@ def _settable_metadata(
 
 
 def _wants_other(resource: Resource, new: Document, old: Document) -> bool:
-    """Reports whether a change raises the generation: of the spec; for Deployments also of the annotations.
+    """Reports whether the change increments metadata.generation.
 
-    For custom kinds without a status subresource, also of the status.
+    A change of the spec does. So does a change of a Deployment's annotations, and of the status of a custom kind without a status
+    subresource.
     """
     if resource.is_custom and not resource.has_status and new.get("status") != old.get("status"):
         return True
@@ -403,7 +404,7 @@ def _wants_other(resource: Resource, new: Document, old: Document) -> bool:
 
 
 def _desired(document: Mapping[str, Any]) -> Document:
-    """Returns everything except metadata and status; a change of it raises the generation."""
+    """Returns all fields except metadata, status, kind and apiVersion."""
     return {key: value for key, value in document.items() if key not in ("metadata", "status", "kind", "apiVersion")}
 
 

@@ -1,4 +1,4 @@
-"""OpenAPI documents as kubectl needs them: the kinds and their fields, and that the server validates fields and supports dry run.
+"""OpenAPI documents as kubectl needs them: kinds, fields, and the parameters for field validation and dry run.
 
 The patch operations deliberately do not list strategic-merge-patch+json. kubectl then takes list merge keys from its own
 complete, compiled-in types instead of from these schemas. The server accepts strategic merge patches nevertheless.

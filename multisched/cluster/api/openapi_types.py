@@ -1,6 +1,6 @@
 """OpenAPI schemas of built-in kinds, made from the table of their Go types: what `kubectl explain` shows.
 
-Pure. Names and shapes are upstream's. The table has no descriptions, defaults and required fields, so the schemas have none.
+Pure functions. Names and shapes are upstream's. The table has no descriptions, defaults or required fields, so the schemas have none.
 Called only by `openapi`. The server validates fields with the table, not with these schemas.
 """
 
@@ -42,7 +42,7 @@ def component_name(type_name: str) -> str:
 
 
 def kind_schema(type_name: str) -> Document:
-    """Returns the schema of a kind; `components` has the schemas it refers to."""
+    """Returns the schema of a kind; `components` returns the schemas that it refers to."""
     schema = _object(type_name)
     return {**schema, "properties": {**_HEAD, **schema["properties"]}}
 

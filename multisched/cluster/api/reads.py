@@ -1,6 +1,6 @@
 """Reads: get, paginated list at one version, and watch.
 
-Defines the form of continue tokens. Everything is synchronous: a list and the start of its watch see the same state.
+Defines the format of continue tokens. All functions are synchronous, so a list and the start of its watch see the same state.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Reads:
         return Response(200, form.many(raws, version, token, shown), JSON_HEADERS)
 
     def watch(self, resource: Resource, target: Target, form: Form) -> WatchStream:
-        """Opens a watch from the requested version on."""
+        """Opens a watch that starts at the requested version."""
         collection = self.store.collection(resource.storage_key)
         chosen = selection(resource, target)
         params = target.params

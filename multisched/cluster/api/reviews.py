@@ -1,6 +1,6 @@
-"""Reviews of identity and permissions: TokenReview, SubjectAccessReview and the like, and token requests.
+"""Reviews of identity and permissions, such as TokenReview and SubjectAccessReview, and token requests.
 
-Uses the same `Tokens` and `Rbac` that authorize every request.
+Uses the same `Tokens` and `Rbac` as every request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from multisched.model.api_time import timestamp
 
 
 class Reviews:
-    """Answers reviews, by plural name."""
+    """Answers reviews and token requests."""
 
     def __init__(self, objects: Objects, tokens: Tokens, rbac: Rbac, *, enforces: bool) -> None:
         self._objects = objects

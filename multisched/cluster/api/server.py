@@ -47,10 +47,10 @@ HEALTH_PATHS = frozenset({"healthz", "livez", "readyz"})
 
 
 class Interceptor(Protocol):
-    """Called around every request, for faults, throttling or recording. A response from `before` ends the request."""
+    """Called before and after every request, for faults, throttling or recording."""
 
     def before(self, request: ApiRequest) -> Response | None:
-        """Called before the server handles the request; a response returned here replaces the server's."""
+        """Called before the server handles the request. A returned response is sent instead, without calls of the server or `after`."""
         ...
 
     def after(self, request: ApiRequest, answer: Answer) -> Answer:
@@ -65,7 +65,7 @@ RequestLog = Callable[[str, str, str, int], None]
 class ApiServer:
     """The embedded API server, from request to response.
 
-    `seed` determines uids and name suffixes; `history` is the number of events kept per kind.
+    `seed` determines uids and name suffixes; `history` is the number of events kept per kind, for watches and paginated lists.
     """
 
     def __init__(self, clock: Clock, *, seed: int = 0, rbac: bool = True, history: int = HISTORY_EVENTS) -> None:
@@ -88,7 +88,7 @@ class ApiServer:
     # -- requests ------------------------------------------------------------------------------------------------
 
     def handle(self, request: ApiRequest) -> Answer:
-        """Handles one request. Never raises for anything a client can cause."""
+        """Handles one request. A malformed request gets a response, never an exception."""
         answer = self._intercepted(request)
         if self.request_log is not None:
             self.request_log(request.method, request.path, request.user.name, answer.status)

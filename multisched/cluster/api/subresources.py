@@ -1,7 +1,6 @@
-"""Subresources: binding, eviction, scale, token, finalize, ephemeral containers, resize.
+"""The handlers of the subresources binding, eviction and scale.
 
-Every handler writes through `Objects`. Binding follows kube-apiserver's BindingREST: a compare-and-set on one pod that does
-not check the node.
+Each writes through `Objects`. Binding follows kube-apiserver's BindingREST: a compare-and-set on one pod that does not check the node.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def set_condition(status: Document, condition: Document, now: str) -> None:
 
 
 def bind(objects: Objects, pods: Resource, namespace: str, name: str, binding: Document, *, is_dry_run: bool) -> bytes:
-    """Handles POST pods/NAME/binding: returns a Status for 201. Raises ApiError if the pod cannot be bound."""
+    """Handles POST pods/NAME/binding; returns the Status of a 201 response. Raises ApiError if the pod cannot be bound."""
     target = (binding.get("target") or {}).get("name")
     if not target:
         raise errors.ApiError(500, "", "target.name: Required value")

@@ -24,7 +24,7 @@ from multisched.cluster.tables.table import Tables
 from multisched.model.wire import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_MERGE_PATCH, Response
 
 BODY_BYTES_MAX = 3 * 1024 * 1024
-"""Largest request body, as upstream."""
+"""Maximum size of a request body, the same as in upstream."""
 YAML_TYPES = ("application/yaml", "application/apply-patch+yaml")
 ACCEPTED_TYPES = ("application/json", "application/yaml")
 RETURNS_DELETED = frozenset(
@@ -59,7 +59,7 @@ class Call:
         return self.target.namespace if self.resource.namespaced else ""
 
     def check_fields(self, document: Document) -> None:
-        """Applies fieldValidation: Strict rejects unknown fields; Warn (the default) drops them and adds warnings."""
+        """Applies fieldValidation: Strict rejects unknown fields; Warn (the default) and Ignore drop them, and Warn adds warnings."""
         mode = self.target.params.get("fieldValidation", "Warn")
         name = api_types.type_name(self.resource.group, self.resource.version, self.resource.kind)
         if self.resource.is_custom:
@@ -132,7 +132,7 @@ def _decode_yaml(body: bytes, content_type: str, problem: orjson.JSONDecodeError
 
 
 def prune_nulls(value: Any) -> Any:
-    """Returns the document without nulls: a null field means an absent one in every Kubernetes type."""
+    """Returns the document without nulls: in every Kubernetes type, a null field equals a missing one."""
     if isinstance(value, dict):
         return {key: prune_nulls(entry) for key, entry in value.items() if entry is not None}
     if isinstance(value, list):
@@ -375,7 +375,7 @@ class Verbs:
         return answer
 
     def _missing_below(self, call: Call) -> errors.ApiError:
-        """Returns the error for an unknown subresource; for containers' subresources of pods, it explains why they are missing."""
+        """Returns the error for an unknown subresource. For pods' `log`, `exec` and so on, it says why they are missing."""
         if call.resource.storage_key != "pods" or call.target.subresource not in _OF_CONTAINERS:
             return errors.path_not_found()
         if call.target.subresource == "log" and call.request.method != "GET":

@@ -1,7 +1,7 @@
-"""Open watches: the changes a client sees, their encoding, bookmarks, deadline and backlog bound.
+"""Open watches: the changes that a client sees, their encoding, bookmarks, deadline, and the limit of unread bytes.
 
 A `WatchStream` is filled synchronously by its collection and read by one asynchronous consumer (a socket or a
-DirectTransport). It owns its queue; if the unread lines exceed WATCH_BACKLOG_BYTES, it is closed, as upstream does.
+DirectTransport). It owns its queue. If the unread lines exceed WATCH_BACKLOG_BYTES, it is closed, as in upstream.
 It uses the running loop's time, so streams work unchanged in virtual time.
 """
 
@@ -17,16 +17,16 @@ from multisched.cluster.base.selectors import FieldTest, LabelTest
 from multisched.cluster.base.storage import Collection, Event, Stored
 
 WATCH_BACKLOG_BYTES = 64 * 1024 * 1024
-"""Undelivered bytes at which a watch is closed."""
+"""Maximum number of unread bytes; a watch with more is closed."""
 
 BOOKMARK_PERIOD_S = 60.0
 """Time between bookmarks."""
 
 BOOKMARK_LEAD_S = 2.0
-"""How long before its deadline a watch gets its last bookmark."""
+"""Time between the last bookmark of a watch and its deadline."""
 
 TIMER_EARLY_S = 1e-6
-"""A timer may fire this much early, within the clock's resolution; virtual time would not advance past the difference."""
+"""Tolerance for timers that fire early, within the clock's resolution. Without it, a loop in virtual time would repeat the wait forever."""
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
@@ -85,7 +85,7 @@ class Terms:
 
 
 class WatchStream:
-    """One open watch. Only `read`, `close` and `__aiter__` are for consumers."""
+    """One open watch. Consumers use `read`, `close`, `is_broken` and `on_drop`; the server uses the rest."""
 
     status = 200
     headers: Mapping[str, str]
@@ -105,9 +105,9 @@ class WatchStream:
         self._waiter: asyncio.Future[None] | None = None
         self._closed = False
         self.is_broken = False
-        """Reports that the stream was dropped or exceeded its backlog; consumers then report a lost connection."""
+        """True once the stream was dropped, also by exceeding WATCH_BACKLOG_BYTES; consumers then report a lost connection."""
         self.on_drop: Callable[[], None] | None = None
-        """Called when the stream is dropped: the consumer may be blocked in a write."""
+        """Called when the stream is dropped, because the consumer may be blocked in a write."""
         self._deadline_s: float | None = None
         self._bookmark_s = 0.0
         collection.observers[self] = None
@@ -141,7 +141,7 @@ class WatchStream:
         self.put(line)
 
     def put(self, line: bytes) -> None:
-        """Queues one line and wakes the consumer; drops the stream if its backlog exceeds the bound."""
+        """Queues one line and wakes the consumer; drops the stream if it has more than WATCH_BACKLOG_BYTES unread bytes."""
         if self._closed:
             return
         self._lines.append(line)

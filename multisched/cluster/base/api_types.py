@@ -1,4 +1,4 @@
-"""The Go types of built-in kinds as data: for decoding protobuf bodies, unknown fields, and the merging of lists.
+"""The Go types of built-in kinds as data, used to decode protobuf bodies, to find unknown fields and to merge lists.
 
 Reads the table `types.json` (made by tests/integration/api/make_types.py from k8s.io/api, Apache-2.0) at first use.
 kubectl and client-go send built-in kinds as protobuf; responses are always JSON, which every client accepts.
@@ -26,7 +26,7 @@ DEPTH_MAX = 64
 """Maximum nesting of messages; deeper bodies are rejected."""
 
 UNKNOWN_MAX = 100
-"""Maximum number of reported unknown fields."""
+"""Maximum number of unknown fields that are reported."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _GROUP_PACKAGES = {
@@ -87,7 +87,7 @@ def type_name(group: str, version: str, kind: str) -> str:
 
 @cache
 def type_of_kind(kind: str) -> str:
-    """Returns the type of a kind whose group is not known; `Event` is the stored core/v1 one."""
+    """Returns the type of a kind whose group is not known: the core/v1 type if there is one. Empty if the kind is not in the table."""
     names = [name for name in _table() if name.endswith(f".{kind}") and "metadata" in _table()[name]]
     return f"core.v1.{kind}" if f"core.v1.{kind}" in names else names[0] if names else ""
 
@@ -96,7 +96,7 @@ def type_of_kind(kind: str) -> str:
 
 
 def unknown_fields(name: str, document: Mapping[str, Any]) -> list[str]:
-    """Returns the paths of unknown fields, named as in strict decoding."""
+    """Returns the paths of at most UNKNOWN_MAX unknown fields, written as in upstream's strict decoding errors."""
     found: list[str] = []
     for path in _unknown(
         name, {key: value for key, value in document.items() if key not in ("kind", "apiVersion")}, ""
@@ -181,7 +181,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _records(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Yields field numbers with raw values: an int, eight bytes, or a byte string."""
+    """Yields field numbers with raw values: an int (varint) or bytes (fixed 4 or 8 bytes, or length-delimited)."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)

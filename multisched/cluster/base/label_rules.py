@@ -1,6 +1,6 @@
 """Rules for metadata of all objects: names, labels, annotations, owners, finalizers; with upstream's messages.
 
-Each rule returns what is wrong, or an empty string. Results are cached, with a bound.
+A rule for one text returns an error message, or an empty string if the text is valid. `labels` and `metadata` return causes.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def label_1035(text: str) -> str:
 
 
 def path_segment(text: str) -> str:
-    """Checks a name of a role or binding: it must fit into one path segment."""
+    """Checks the name of a role or binding, which must be one path segment."""
     if text in (".", ".."):
         return f"may not be '{text}'"
     return next((f"may not contain '{mark}'" for mark in ("/", "%") if mark in text), "")

@@ -1,7 +1,7 @@
 """Names, uids, times and versions of objects, and their canonical encoding.
 
 Owns the source of uids and name suffixes (a seeded generator, so that simulations are reproducible) and the cache of label
-sets. `encode` puts `kind`, `apiVersion` and an ordered `metadata` first: lists and watches splice those bytes unparsed.
+sets. `encode` puts `kind`, `apiVersion` and an ordered `metadata` first, so that lists and watches copy the bytes without parsing.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class IdentityGenerator:
 
 
 def ordered(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns known fields in canonical order, without empty ones; a grace period of 0 is kept."""
+    """Returns the known fields in canonical order. Omits empty fields, but keeps numbers that are 0, such as a grace period."""
     return {key: value for key in ORDER if (value := metadata.get(key)) or value == 0}
 
 
@@ -132,7 +132,7 @@ def key_of(resource: Resource, namespace: str, name: str) -> str:
 
 
 def item_prefix(resource: Resource) -> bytes:
-    """Returns the first bytes of an object of a built-in kind; lists omit them."""
+    """Returns the first bytes of an encoded object of a built-in kind: kind and apiVersion, which list items do not have."""
     return b'{"kind":"%s","apiVersion":"%s",' % (resource.kind.encode(), resource.api_version.encode())
 
 

@@ -1,6 +1,6 @@
 """The served kinds: names, scope, verbs, selectable fields and subresources of each.
 
-Contains the table of built-in kinds; `Catalog` adds those of CustomResourceDefinitions. All generic code (routing,
+Contains the table of built-in kinds; `Catalog` also has the kinds of CustomResourceDefinitions. All generic code (routing,
 discovery, OpenAPI, RBAC names) reads these definitions.
 """
 
@@ -116,7 +116,7 @@ POD_FIELDS = (
 
 
 def pod_fields(pod: Document) -> tuple[str, ...]:
-    """Returns the values of POD_FIELDS; interned, since there are few distinct ones."""
+    """Returns the values of POD_FIELDS. Interns all except podIP, since there are few distinct values."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     return (
         intern(spec.get("nodeName") or ""),

@@ -14,7 +14,7 @@ from multisched.cluster.base import errors
 from multisched.cluster.base.resources import Document
 
 SELECTOR_TERMS_MAX = 1_000
-"""Maximum number of terms in a selector; bounds the work per object."""
+"""Maximum number of terms in a selector; limits the work per object."""
 
 _TOKEN = re.compile(r"\s*(?:(notin|in)\b|(!=|==|=|!|,|\(|\)|<|>)|([^\s,()=!<>]+))")
 
@@ -30,7 +30,7 @@ class Requirement:
     values: frozenset[str] = frozenset()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Reports whether a label set satisfies the term; NotIn and != match a missing key, as upstream."""
+        """Reports whether a label set satisfies the term. As in upstream, NotIn and != match a missing key."""
         value = labels.get(self.key)
         if self.operator == "in":
             return value is not None and value in self.values
@@ -131,7 +131,7 @@ def label_test(text: str) -> LabelTest | None:
 
 
 def from_label_selector(selector: Mapping[str, Any] | None) -> LabelTest:
-    """Returns a test for a LabelSelector (matchLabels, matchExpressions). None matches nothing, an empty one everything."""
+    """Returns a test for a LabelSelector (matchLabels, matchExpressions). None matches nothing; an empty selector matches everything."""
     if selector is None:
         return lambda _labels: False
     operators = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "!"}

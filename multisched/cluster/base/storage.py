@@ -19,7 +19,7 @@ HISTORY_EVENTS = 10_000
 """Events kept per collection; requests for older versions get 410."""
 
 SNAPSHOTS_MAX = 4
-"""Past states of one collection cached for paginated lists."""
+"""Number of past states of one collection that are cached for paginated lists."""
 
 _NO_LABELS: Mapping[str, str] = {}
 
@@ -196,7 +196,7 @@ class Store:
         self._collections.pop(storage, None)
 
     def next_version(self) -> int:
-        """Returns the version of the next write, which must follow at once."""
+        """Increments the global version and returns it. The caller must write an object with this version in the same step."""
         self.version += 1
         return self.version
 

@@ -15,7 +15,7 @@ from multisched.cluster.client.object_client import Document, ObjectClient, Reso
 from multisched.cluster.client.object_watch import ObjectWatch
 
 Listener = Callable[[Document | None, Document | None], None]
-"""Called with the old and the new state; None if the object did not, or does not, exist."""
+"""Called with the old and the new state of an object. The old one is None for an added object, the new one for a deleted object."""
 
 Indexer = Callable[[Document], Iterable[str]]
 Projection = Callable[[Document], Document]

@@ -34,7 +34,7 @@ class WallClock(Protocol):
 
 
 class RefusedError(Exception):
-    """The server rejected a request that the caller needs; it may be retried later."""
+    """A 4xx or 5xx response that the caller did not expect. The caller may retry the request later."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(f"{answer.status} {answer.reason}: {answer.message}")
@@ -118,7 +118,7 @@ class Answer:
         return float(text) if text.isdigit() else 0.0
 
     def expect(self, *accepted: int) -> Answer:
-        """Returns itself if it is a success or has an accepted status; else raises RefusedError."""
+        """Returns this response if it is a success or has an accepted status; else raises RefusedError."""
         if self.is_success or self.status in accepted:
             return self
         raise RefusedError(self)
@@ -196,7 +196,7 @@ class ObjectClient:
         grace_s: int | None = None,
         propagation: str = "",
     ) -> Answer:
-        """Deletes the object. With a uid or version precondition, a mismatch is 409."""
+        """Deletes the object. If a given uid or version does not match, the response is 409."""
         options: Document = {"kind": "DeleteOptions", "apiVersion": "v1"}
         preconditions = {name: value for name, value in (("uid", uid), ("resourceVersion", version)) if value}
         if preconditions:
@@ -208,7 +208,7 @@ class ObjectClient:
         return await self.call("DELETE", resource.path(namespace, name), body=options)
 
     async def pages(self, path: str, query: Mapping[str, str]) -> AsyncIterator[ListPage]:
-        """Yields a consistent list page by page. Raises RefusedError (410 if the list's version left the history meanwhile)."""
+        """Yields a consistent list page by page. Raises RefusedError; it is a 410 if the list's version is no longer in the history."""
         continuation = ""
         while True:
             parts = {**query, "limit": str(LIST_PAGE_OBJECTS)}

@@ -1,8 +1,9 @@
 """List and watch of one path, until cancelled, for the kubelets and controllers of the embedded cluster.
 
-Owns the resource version it has reached. Its handler gets a complete `replace` first and after every gap (410, lost
-history), and in between every change once, in order. Errors are counted, logged and retried with backoff. Used by ObjectCache
-and Kubelets. (The scheduler's reflector is in `multisched.client`, which this package may not import.)
+Owns the resource version up to which it has delivered changes. Its handler receives a complete list (`replace`) first and after every gap
+(410), and between two lists every change once, in order. After an error, the watch is retried with backoff. Used by
+ObjectCache, the fake kubelets and the garbage collector. (The scheduler's reflector is in `multisched.client`, which this package may
+not import.)
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _GONE = 410
 
 
 class WatchHandler(Protocol):
-    """Receives the changes of a watch, in plain functions: the caller's state changes only between awaits."""
+    """Receives the changes of a watch. Its methods are synchronous, so each change is applied in one step."""
 
     def replace(self, items: list[msgspec.Raw]) -> None:
         """Replaces all objects; those not in `items` no longer exist."""
@@ -45,7 +46,7 @@ class WatchHandler(Protocol):
 
 @dataclass(slots=True)
 class WatchStatistics:
-    """Counters of a watch."""
+    """Counters of a watch. `breaks`: errors, and watches that ended without an event."""
 
     relists: int = 0
     breaks: int = 0
@@ -76,7 +77,7 @@ class _HistoryLostError(Exception):
 
 
 class ObjectWatch:
-    """Feeds one handler from one path, until cancelled."""
+    """Lists and watches one path for one handler, until cancelled."""
 
     def __init__(
         self,

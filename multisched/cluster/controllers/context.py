@@ -41,7 +41,7 @@ from multisched.cluster.controllers.orphan_pods import selector_index
 from multisched.cluster.controllers.reconcile_queue import ReconcileQueue
 
 POD_EVENTS_COALESCED_S = 0.05
-"""Delay of reconciles after pod events: one reconcile per pod event would be quadratic in a burst of pods."""
+"""Delay of reconciles after pod events. With one reconcile per pod event, the work for a burst of pods would be quadratic."""
 
 
 class Controller(Protocol):
@@ -55,7 +55,7 @@ class Controller(Protocol):
 
 
 class ControllerContext:
-    """Shared by all controllers of one run."""
+    """The dependencies that all controllers of one run share."""
 
     def __init__(self, client: ObjectClient, *, clock: WallClock, rng: random.Random) -> None:
         self.client = client
@@ -147,7 +147,7 @@ def requeue_owner_of_pods(cache: ObjectCache, *, kind: str, queue: ReconcileQueu
 
 
 async def write_status(client: ObjectClient, resource: Resource, document: Document, status: Document) -> None:
-    """Patches the status fields that changed; sends nothing if none did. None removes a field."""
+    """Patches the status fields that changed; sends nothing if none did. A value of None removes the field."""
     current = document.get("status") or {}
     changed = {name: value for name, value in status.items() if _differs(current.get(name), value)}
     if changed:
@@ -163,7 +163,7 @@ async def write_status(client: ObjectClient, resource: Resource, document: Docum
 
 
 def _differs(current: object, value: object) -> bool:
-    """Reports whether values differ; missing equals zero and an empty list, which servers omit."""
+    """Reports whether values differ. A missing value equals 0 and an empty list, which servers omit."""
     return current != value and not (not current and not value)
 
 

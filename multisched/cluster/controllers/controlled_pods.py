@@ -1,4 +1,4 @@
-"""The pods of an owner: slim documents, predicates, and writes that the cache does not contain yet.
+"""The pods of an owner: reduced documents, predicates, and writes that the cache does not contain yet.
 
 Owns, per owner, the version that the pod cache must reach before the owner is reconciled again, and the set of pods whose
 deletion was requested. So a cache that lags behind its controller's writes causes no second create or delete. Used by the
@@ -61,7 +61,7 @@ def slim_metadata(document: Document) -> Document:
 
 
 def slim_pod(pod: Document) -> Document:
-    """Returns a pod without its containers; controllers cache thousands of pods and do not read them."""
+    """Returns a pod without its containers: controllers do not read containers, and cache thousands of pods."""
     status = pod.get("status") or {}
     kept = {"phase": status.get("phase") or "Pending", "conditions": status.get("conditions") or []}
     spec: Document = {"nodeName": pod["spec"].get("nodeName") or ""}
@@ -69,7 +69,7 @@ def slim_pod(pod: Document) -> Document:
     if volumes:
         spec["volumes"] = volumes
     if not spec["nodeName"] and any(r.get("kind") == "DaemonSet" for r in pod["metadata"].get("ownerReferences") or ()):
-        spec["affinity"] = pod["spec"].get("affinity") or {}  # names the pod's node
+        spec["affinity"] = pod["spec"].get("affinity") or {}  # contains the name of the pod's node
     return {"metadata": slim_metadata(pod), "spec": spec, "status": kept}
 
 
@@ -98,7 +98,7 @@ def namespace_index(namespace: str) -> str:
 
 
 def claims_of(pod: Document) -> Iterator[str]:
-    """Yields the names of the claims of a pod's volumes; that of an ephemeral volume consists of pod and volume name."""
+    """Yields the names of the claims of a pod's volumes. The claim of an ephemeral volume is named POD-VOLUME."""
     for volume in pod["spec"].get("volumes") or ():
         if volume.get("persistentVolumeClaim"):
             yield volume["persistentVolumeClaim"].get("claimName") or ""
@@ -269,7 +269,7 @@ class ControlledPods:
             self._note(owner["metadata"]["uid"], version_of(answer.document))
 
     async def create(self, owner: Document, pods: Sequence[Document]) -> None:
-        """Creates pods; ignores a 409 for an existing name, as the cache will contain that pod."""
+        """Creates pods. Ignores a 409 for an existing name, because the watch will deliver that pod."""
         last: Document | None = None
         body = b""
 

@@ -1,7 +1,7 @@
 """The CronJob controller: creates one Job per due time, and deletes old Jobs.
 
-Source: pkg/controller/cronjob/cronjob_controllerv2.go (1.36). After a pause it starts only the latest missed Job, as
-upstream. Omitted: events for an invalid schedule, which is logged.
+Source: pkg/controller/cronjob/cronjob_controllerv2.go (1.36). Of several missed Jobs, it starts only the latest, as in upstream.
+Omitted: the Event for an invalid schedule, which is logged instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 CRON_JOBS_AT_ONCE = 5
 SCHEDULED_AT = "batch.kubernetes.io/cronjob-scheduled-timestamp"
 _AFTER_DUE_S = 0.1
-"""Reconciles a little after the due time, since clocks with whole seconds must have reached it."""
+"""Delay of a reconcile after the due time, so that clocks with whole seconds have reached the due time."""
 
 
 class CronJobController:
@@ -128,7 +128,7 @@ class CronJobController:
 
 
 def _schedule(cron_job: Document) -> Schedule | None:
-    """Parses the schedule; logs an invalid schedule or time zone and returns None, as only an edit can fix it."""
+    """Parses the schedule. Logs an invalid schedule or time zone and returns None: only an edit can fix it."""
     spec = cron_job["spec"]
     try:
         zone = ZoneInfo(spec["timeZone"]) if spec.get("timeZone") else None

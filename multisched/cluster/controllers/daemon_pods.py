@@ -37,11 +37,11 @@ class NodeVerdict:
 
     may_start: bool
     may_stay: bool
-    """Whether an existing pod may stay: a NoExecute taint or a node selector that does not match deletes it."""
+    """Whether an existing pod may stay: the node matches its node selector and affinity, and has no untolerated NoExecute taint."""
 
 
 class NodeRule:
-    """The node rule of one DaemonSet, decoded once for all nodes."""
+    """The rule of one DaemonSet that decides which nodes have a daemon; decoded once for all nodes."""
 
     def __init__(self, daemon_set: Document) -> None:
         self._node_name = daemon_set["spec"]["template"]["spec"].get("nodeName") or ""
@@ -76,12 +76,13 @@ def new_pod(daemon_set: Document, node: str, *, revision_hash: str) -> Document:
     affinity = dict(spec.get("affinity") or {})
     node_affinity = dict(affinity.get("nodeAffinity") or {})
     pinned = [{"key": _NAME_FIELD, "operator": "In", "values": [node]}]
-    node_affinity[_REQUIRED] = {"nodeSelectorTerms": [{"matchFields": pinned}]}  # the controller has checked the others
+    # Replaces the template's terms, which `NodeRule` has checked.
+    node_affinity[_REQUIRED] = {"nodeSelectorTerms": [{"matchFields": pinned}]}
     return {**pod, "spec": {**spec, "affinity": {**affinity, "nodeAffinity": node_affinity}}}
 
 
 def node_of(pod: Document) -> str:
-    """Returns the node of a daemon, or the one its affinity names; empty if neither is set."""
+    """Returns the node of a daemon, or the node that its affinity names; empty if neither is set."""
     if pod["spec"].get("nodeName"):
         return str(pod["spec"]["nodeName"])
     required = ((pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED) or {}

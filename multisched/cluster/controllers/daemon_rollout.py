@@ -17,7 +17,7 @@ from multisched.cluster.controllers.rollout import resolve_int_or_percent
 from multisched.model.api_time import parse_timestamp
 
 FAILED_KEPT_S = 1.0
-"""Minimum age at which an ended pod is replaced, so that kubelet and controller do not loop without delay."""
+"""Minimum age of an ended pod that is replaced, so that kubelet and controller do not fail and create pods in a tight loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,12 @@ class Rollout:
 
     @property
     def surge(self) -> int:
-        """Returns how many nodes may have a new daemon in addition to an available old one."""
+        """Returns the maximum number of nodes with a new daemon in addition to an available old one."""
         return self._limit("maxSurge", 0) if self.is_rolling else 0
 
     @property
     def unavailable(self) -> int:
-        """Returns how many nodes may have no available daemon."""
+        """Returns the maximum number of nodes without an available daemon."""
         return self._limit("maxUnavailable", 1) if self.is_rolling else 0
 
     def _limit(self, name: str, default: int) -> int:
@@ -83,7 +83,7 @@ class Rollout:
 
 
 def keep_up(rollout: Rollout, nodes: Sequence[OnNode]) -> Steps:
-    """Creates a daemon on every node that needs one, and deletes daemons that may not stay."""
+    """Plans a daemon for every node that needs one, and the deletion of daemons that may not stay."""
     steps = Steps()
     for node in nodes:
         if not node.verdict.may_stay:
@@ -97,7 +97,7 @@ def keep_up(rollout: Rollout, nodes: Sequence[OnNode]) -> Steps:
 
 
 def _prune(rollout: Rollout, node: OnNode, steps: Steps) -> None:
-    """Deletes ended and surplus daemons of a node."""
+    """Plans the deletion of ended and surplus daemons of a node."""
     living = []
     for pod in node.staying:
         if phase_of(pod) not in TERMINAL:
@@ -112,7 +112,8 @@ def _prune(rollout: Rollout, node: OnNode, steps: Steps) -> None:
         steps.delete += living[1:]
         return
     if not living:
-        if node.verdict.may_start and not node.staying:  # with a surge, need not wait for a terminating daemon
+        # With a surge, a new daemon need not wait for a terminating one.
+        if node.verdict.may_start and not node.staying:
             steps.create_on.append(node.name)
         return
     new, old = rollout.generations(node)
@@ -122,7 +123,7 @@ def _prune(rollout: Rollout, node: OnNode, steps: Steps) -> None:
 
 
 def replace(rollout: Rollout, nodes: Sequence[OnNode], steps: Steps) -> None:
-    """Without a surge: deletes old daemons up to maxUnavailable; `keep_up` creates the new ones."""
+    """Without a surge: plans the deletion of old daemons, up to maxUnavailable; `keep_up` creates the new ones."""
     unavailable, candidates = 0, []
     for node in nodes:
         if not node.pods:
@@ -139,7 +140,7 @@ def replace(rollout: Rollout, nodes: Sequence[OnNode], steps: Steps) -> None:
 
 
 def surge_over(rollout: Rollout, nodes: Sequence[OnNode], steps: Steps) -> None:
-    """With a surge: creates new daemons in addition to old ones; `keep_up` deletes old ones when the new are available."""
+    """With a surge: plans new daemons in addition to old ones; `keep_up` deletes an old one when the new one is available."""
     surging, available = 0, 0
     candidates: list[str] = []
     leaving: list[Document] = []

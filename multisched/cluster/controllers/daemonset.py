@@ -1,7 +1,7 @@
 """The DaemonSet controller: one pod on every matching node, updated within maxUnavailable or maxSurge.
 
-Node affinity pins its pods, and their scheduler binds them. Source: pkg/controller/daemon (1.36): daemon_controller.go,
-update.go. Omitted: the label of the deprecated template generation.
+The node affinity of each pod allows only its node; the pod's scheduler binds it. Source: pkg/controller/daemon (1.36):
+daemon_controller.go, update.go. Omitted: the label of the deprecated template generation.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class DaemonSetController:
                 self.queue.add_after(key, NODE_EVENTS_COALESCED_S)
 
     async def reconcile(self, key: str) -> float | None:
-        """Creates missing and deletes surplus daemons; if there are none, does one step of the rollout; then writes the status."""
+        """Creates missing daemons and deletes surplus ones, or else does one step of the rollout; then writes the status."""
         daemon_set = self._context.daemon_sets.find(key)
         if daemon_set is None or daemon_set["metadata"].get("deletionTimestamp"):
             return None
@@ -82,7 +82,7 @@ class DaemonSetController:
         return min((s for s in (steps.recheck_s, min_ready_s if is_waiting else None) if s is not None), default=None)
 
     def _look(self, daemon_set: Document) -> tuple[list[OnNode], list[Document]]:
-        """Returns all nodes with their daemons, and the daemons that are on no known node."""
+        """Returns all nodes with their daemons, and the daemons without a known node."""
         rule = NodeRule(daemon_set)
         by_node: dict[str, list[Document]] = {}
         for pod in self._pods.of(daemon_set["metadata"]["uid"]):

@@ -1,8 +1,8 @@
 """The graph of owners and dependents over all kinds, for garbage collection.
 
-Owns one small entry per object of the cluster. Calls `on_changed` with the uid of every object to judge again: the changed
-object, its dependents when it was deleted, and its owners that are being deleted, which may wait for it. Used only by the garbage
-collector.
+Owns one small entry per object of the cluster. Calls `on_changed` with the uid of every object that must be checked again: the changed
+object, its dependents if it was deleted, and those of its owners that are being deleted, because they may wait for it. Used only by the
+garbage collector.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Owned:
 
     @property
     def waits_for_dependents(self) -> bool:
-        """Reports whether the object is deleted in the foreground: its dependents are deleted first."""
+        """Reports whether the object is being deleted in the foreground, that is, after its dependents."""
         return self.is_deleting and FOREGROUND in self.finalizers
 
     def blocks(self, owner_uid: str) -> bool:
@@ -140,7 +140,7 @@ class KindView:
         self._graph = graph
         self._resource = resource
         self._uids: dict[str, str] = {}
-        """Namespace/name -> uid: an object with a reused name removes the earlier one, even if that deletion was missed."""
+        """Namespace/name -> uid. An object that has the name of an earlier one replaces it, even if the watch missed that deletion."""
 
     def replace(self, items: list[msgspec.Raw]) -> None:
         present = [read_owned(self._resource, item) for item in items]
@@ -162,7 +162,7 @@ class KindView:
         return len(self._uids)
 
     def clear(self) -> None:
-        """Removes all objects, when the kind is no longer served."""
+        """Removes all objects, because the kind is no longer served."""
         self.replace([])
 
     def _put(self, item: Owned) -> None:

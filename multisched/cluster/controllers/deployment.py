@@ -97,7 +97,7 @@ class DeploymentController:
     # --- the new ReplicaSet --------------------------------------------------------------------------------------
 
     async def _new_replica_set(self, deployment: Document, owned: Sequence[Document]) -> Document | None:
-        """Returns the ReplicaSet of the current template, created if necessary; None if the cache is stale: reconcile again."""
+        """Returns the ReplicaSet of the current template, created if necessary; None if its name is taken: reconcile again."""
         new = _find_new(deployment, owned)
         others = [rs for rs in owned if rs is not new]
         revision = max((_revision(rs) for rs in others), default=0) + 1
@@ -114,7 +114,8 @@ class DeploymentController:
         answer = await self._context.client.create(REPLICA_SETS, namespace, body)
         if answer.status == 409:
             taken = self._context.replica_sets.find(f"{namespace}/{body['metadata']['name']}")
-            if taken is not None:  # a hash collision, or another owner's ReplicaSet: try the next name
+            # A hash collision, or another owner's ReplicaSet: try the next name. If it is not in the cache, the cache is stale.
+            if taken is not None:
                 collisions = (deployment.get("status") or {}).get("collisionCount", 0) + 1
                 await write_status(self._context.client, DEPLOYMENTS, deployment, {"collisionCount": collisions})
             return None
@@ -181,7 +182,7 @@ class DeploymentController:
         new_size, old_sizes = _size(new), [_size(rs) for rs in old]
         wanted = scale_new(new_size, old_sizes, desired=desired, surge=surge)
         if await self._scale(deployment, new, wanted):
-            return  # one step at a time: old ReplicaSets are scaled when the cache shows the new size
+            return  # one step at a time: old ReplicaSets are scaled after the cache contains the new size
         for replica_set, size in zip(
             old, scale_old(new_size, old_sizes, desired=desired, unavailable=unavailable), strict=True
         ):
@@ -197,7 +198,7 @@ class DeploymentController:
         return None
 
     async def _scale_paused(self, deployment: Document, owned: Sequence[Document]) -> None:
-        """Scales a paused Deployment without a rollout: its largest ReplicaSet takes the difference."""
+        """Scales a paused Deployment without a rollout: only its largest ReplicaSet grows or shrinks."""
         active = [rs for rs in owned if rs["spec"].get("replicas", 1)] or list(owned[-1:])
         difference = deployment["spec"].get("replicas", 1) - sum(rs["spec"].get("replicas", 1) for rs in active)
         asked = {(rs["metadata"].get("annotations") or {}).get(DESIRED) for rs in active}
@@ -290,7 +291,7 @@ class DeploymentController:
     def _progress(
         self, deployment: Document, new: Document | None, numbers: dict[str, int], status: Document
     ) -> tuple[Document | None, float | None]:
-        """Returns the Progressing condition, and the seconds until the progress deadline must be checked."""
+        """Returns the Progressing condition (None: keep it), and the seconds until the progress deadline must be checked (None: never)."""
         spec, before = deployment["spec"], deployment.get("status") or {}
         present = next((c for c in before.get("conditions") or () if c["type"] == "Progressing"), None)
         desired, deadline_s = spec.get("replicas", 1), spec.get("progressDeadlineSeconds", 600)
@@ -372,7 +373,7 @@ def _progressing(status: str, reason: str, message: str) -> Document:
 
 
 def _stamped(status: Document, condition: Document, now: str) -> list[Document]:
-    """Sets a condition, with lastUpdateTime changed whenever any field of it changed."""
+    """Returns the conditions with this one set; sets its lastUpdateTime if any of its fields changed."""
     before = status.get("conditions") or []
     after = set_condition(status, condition, now)
     for present in after:

@@ -1,8 +1,7 @@
 """The disruption controller: how many pods of each PodDisruptionBudget may be evicted now.
 
-Source: pkg/controller/disruption/disruption.go (1.36). Knows the scale of ReplicaSets, their Deployments, and StatefulSets.
-For pods of other controllers, a budget in percent or with maxUnavailable allows no disruption, as upstream does when it
-finds no scale.
+Source: pkg/controller/disruption/disruption.go (1.36). Reads the scale of ReplicaSets, their Deployments, and StatefulSets.
+For pods of other controllers, a budget in percent or with maxUnavailable allows no disruption, as in upstream if it finds no scale.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ POD_EVENTS_COALESCED_S = 0.05
 
 
 class _NoScaleError(Exception):
-    """A budget needs the scale of a controller without a known scale; the message goes into the budget's condition."""
+    """A budget is invalid, or needs the scale of a controller without a known scale; the message is written to its condition."""
 
 
 class DisruptionController:
@@ -119,7 +118,7 @@ class DisruptionController:
     async def _write(
         self, budget: Document, numbers: Disruption, allowed: int, disrupted: dict[str, str], condition: Document
     ) -> None:
-        """Writes the status, with the version read as a precondition: an eviction since then has lowered disruptionsAllowed."""
+        """Writes the status. The version read is a precondition, because an eviction since then has lowered disruptionsAllowed."""
         metadata, before = budget["metadata"], budget.get("status") or {}
         now = timestamp(self._context.now())
         generation = metadata.get("generation", 0)

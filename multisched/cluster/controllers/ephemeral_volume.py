@@ -40,7 +40,7 @@ class EphemeralVolumeController:
             self.queue.add(key_of(new))
 
     def _claim_changed(self, old: Document | None, new: Document | None) -> None:
-        """Requeues the pods of a deleted claim: the claim must be created again, or its name has become free."""
+        """Requeues the pods of a deleted claim: their claim must be created, again or because its name is now free."""
         if old is not None and new is None:
             metadata = old["metadata"]
             for pod in self._context.pods.under(claim_index(metadata["namespace"], metadata["name"])):

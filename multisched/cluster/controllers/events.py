@@ -1,7 +1,7 @@
 """Events of controllers, as `kubectl describe` shows them: one per object, reason and message, with a count of repetitions.
 
-Owns the queue of events to write. Recording never waits. Events are dropped if the queue is full or an object has too many;
-the objects' status has the same information.
+Owns the queue of events to write. Recording never waits. An event is dropped if its object has too many; if the queue is full, the
+oldest one is dropped. The objects' status has the same information.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A provisioner of volumes without storage, which does the part of a CSI driver's sidecar in dynamic provisioning.
+"""A fake dynamic provisioner: it does the work of a CSI driver's external-provisioner, without storage.
 
-Has no state. It serves claims of classes with its name. It creates a volume for each, bound to the claim and in the zone
-of the node that the scheduler selected. It deletes released volumes. It runs with the controllers of the embedded cluster, and
-also against a real API server. Source: kubernetes-sigs/sig-storage-lib-external-provisioner, controller.go.
+Has no state. For each claim whose storage class names this provisioner, it creates a volume that is bound to the claim. If the scheduler
+has selected a node, the volume is in that node's zone. It deletes released volumes. It runs with the controllers of the embedded cluster,
+and also against a real API server. Source: kubernetes-sigs/sig-storage-lib-external-provisioner, controller.go.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from multisched.cluster.controllers.reconcile_queue import ReconcileQueue
 from multisched.model.wire import Transport
 
 FAKE_PROVISIONER = "disk.multisched.io"
-"""The name of this provisioner and its CSI driver, as in storage classes."""
+"""The name of the provisioner and of its CSI driver, as in storage classes."""
 
 ZONE = "topology.kubernetes.io/zone"
 CLAIMS_AT_ONCE = 8
 
 
 async def run_provisioner(transport: Transport, *, clock: WallClock, rng: random.Random) -> None:
-    """Runs only the provisioner, against any API server, until cancelled."""
+    """Runs only the provisioner, against any API server, until cancelled. Writes no Events."""
     context = ControllerContext(ObjectClient(transport), clock=clock, rng=rng)
     provisioner = FakeProvisioner(context)
     caches = (context.claims, context.volumes, context.storage_classes)
@@ -118,7 +118,7 @@ class FakeProvisioner:
             self._events.record(CLAIMS, claim, "Normal", "ProvisioningSucceeded", text)
 
     async def _accessible_from(self, claim: Document, storage_class: Document) -> list[Document] | None:
-        """Returns node selector terms of the new volume, empty if all nodes can reach it; None if the selected node was deleted."""
+        """Returns the node selector terms of the new volume, empty if all nodes can access it; None if the selected node was deleted."""
         node_name = annotations_of(claim).get(SELECTED_NODE)
         if node_name:
             answer = (await self._context.client.get(NODES, "", node_name)).expect(404)

@@ -1,7 +1,7 @@
 """The garbage collector: deletes objects whose owners were deleted, and performs foreground deletion and orphaning.
 
-Owns the graph of dependents and one watch per kind. An owner that the watches do not know counts as absent only after a GET,
-unless its kind rules it out; each delete carries the resourceVersion that was judged as its precondition.
+Owns the graph of dependents and one watch per kind. An owner that is not in the graph counts as absent only after a GET; without one, if
+its kind is namespaced and the dependent is cluster-scoped. Each delete has the resourceVersion on which it was decided as a precondition.
 Source: pkg/controller/garbagecollector/garbagecollector.go (1.36), attemptToDeleteItem and processDeletingDependentsItem.
 """
 
@@ -89,8 +89,10 @@ class GarbageController:
     # --- one object ----------------------------------------------------------------------------------------------
 
     async def reconcile(self, uid: str) -> float | None:
-        """Deletes, orphans or keeps one object, and removes references to absent or waiting owners; returns the seconds until the next
-        check, if any."""
+        """Checks one object: deletes it if all its owners are absent, removes references to absent owners, or finishes its own deletion.
+
+        Returns the seconds until the next check, if any.
+        """
         item = self._graph.find(uid)
         if item is None:
             return None
@@ -116,7 +118,7 @@ class GarbageController:
             await self._remove_finalizer(item, FOREGROUND)
 
     async def _judge(self, item: Owned) -> float | None:
-        """Keeps an object that has an existing owner; deletes one whose owners are all absent or wait for its deletion."""
+        """Deletes the object if each of its owners is absent or waits for its deletion; else removes the references to those owners."""
         live = await self._read(item.resource, item.namespace, item.name)
         if live is None or live["metadata"]["uid"] != item.uid or live["metadata"].get("deletionTimestamp"):
             return None
@@ -198,7 +200,7 @@ class GarbageController:
         await self._edit(item, live, {"finalizers": left or None})
 
     async def _edit(self, item: Owned, live: Document, change: Document) -> None:
-        """Sends a merge patch with the version read as a precondition. Custom kinds support no other patch; lists are replaced whole."""
+        """Sends a merge patch, with the version read as a precondition. Custom kinds do not support strategic merge patches."""
         versions = {"uid": item.uid, "resourceVersion": live["metadata"]["resourceVersion"]}
         body = {"metadata": {**versions, **change}}
         answer = await self._client.patch(item.resource, item.namespace, item.name, body=body)
@@ -210,7 +212,7 @@ class GarbageController:
 
 
 class _DefinitionsView(KindView):
-    """Watches CustomResourceDefinitions; runs discovery again after each change."""
+    """Handles the watch of CustomResourceDefinitions; requests a new discovery after each change."""
 
     def __init__(self, graph: Dependents, resource: Resource, rediscover: asyncio.Event) -> None:
         super().__init__(graph, resource)

@@ -1,7 +1,7 @@
 """The Job controller: runs pods until enough succeeded, too many failed, or the deadline passed.
 
 Source: pkg/controller/job/job_controller.go (1.36). Omitted: pod failure policies, success policies, backoffLimitPerIndex,
-and tracking finalizers (a finished pod that a user deletes is counted only in the status).
+and tracking finalizers. So a finished pod that a user deletes stays counted only if the status already counts it.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class JobController:
         return (end - self._context.now()).total_seconds()
 
     def _backoff_left_s(self, pods: Sequence[Document], failed: int) -> float:
-        """Returns the seconds until a failed pod may be replaced: a delay after the last failure, from 10 s, doubled per failure."""
+        """Returns the seconds until a failed pod may be replaced: 10 s after the first failure, doubled per failure, at most 10 min."""
         ends = [_ended_at(p) for p in pods if phase_of(p) == "Failed"]
         last = max((end for end in ends if end), default="")
         if not failed or not last:
@@ -184,7 +184,7 @@ class JobController:
 
 
 def wanted_active(spec: Document, *, done: int) -> int:
-    """Returns how many pods should be active. A work queue (no completions) starts none after its first success."""
+    """Returns the number of pods that should be active: none after the first success if the Job has no `completions` (a work queue)."""
     parallelism, completions = int(spec.get("parallelism", 1)), spec.get("completions")
     if completions is None:
         return 0 if done else parallelism
@@ -201,7 +201,7 @@ def completed_indexes(status: Document, succeeded: Sequence[Document]) -> set[in
 
 
 def format_indexes(indexes: set[int]) -> str:
-    """Formats indexes like `0-2,5`; as upstream, a run of two is written `1,2`."""
+    """Formats indexes like `0-2,5`; as in upstream, a run of two is written `1,2`."""
     parts: list[str] = []
     rest = sorted(indexes)
     while rest:

@@ -1,7 +1,7 @@
 """The namespace controller: creates the default ServiceAccount of every namespace, and empties deleted namespaces.
 
-Source: pkg/controller/namespace/deletion/namespaced_resources_deleter.go (1.36; pods are deleted first, as since 1.34) and
-pkg/controller/serviceaccount/serviceaccounts_controller.go.
+Pods are deleted first, as in upstream since 1.34. Source: pkg/controller/namespace/deletion/namespaced_resources_deleter.go and
+pkg/controller/serviceaccount/serviceaccounts_controller.go (1.36).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class NamespaceController:
             (await self._client.create(SERVICE_ACCOUNTS, namespace, account)).expect(403, 404, 409)
 
     async def _empty(self, resource: Resource, namespace: str) -> bool:
-        """Deletes all objects of a kind; reports whether some still exist (grace period, finalizers)."""
+        """Deletes all objects of a kind in the namespace; reports whether some still exist (grace period, finalizers)."""
         path = resource.path(namespace)
         if not await self._has_some(path):
             return False

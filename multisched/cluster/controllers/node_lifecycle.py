@@ -31,7 +31,7 @@ class NodeLifecycleController:
         await self.queue.run()
 
     async def reconcile(self, key: str) -> float | None:
-        """Adds or removes the taint. If another client wrote the node meanwhile, the write gets a 409 and is retried."""
+        """Adds or removes the taint. If another client has changed the node meanwhile, the write gets a 409 and is retried."""
         node = self._context.nodes.find(key)
         if node is None:
             return None

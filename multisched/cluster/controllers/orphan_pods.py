@@ -1,6 +1,6 @@
 """Pods without a controller, and the owners that would adopt them: labels matched against selectors within a namespace.
 
-Pods and owners are indexed by a label, so that neither is compared with all of the other. Source:
+Pods and owners are indexed by labels, so that a pod is not compared with all owners, nor an owner with all pods. Source:
 pkg/controller/controller_ref_manager.go (1.36), ClaimObject; `ControlledPods.claim` writes the adoptions.
 """
 

@@ -128,7 +128,7 @@ class ClaimController:
             self.queue.add(key_of(new))
 
     def _volume_changed(self, old: Document | None, new: Document | None) -> None:
-        """Queues the claim in the volume's claimRef, claims that name the volume, and for a free volume all that may bind to it."""
+        """Queues the claim in the volume's claimRef and claims that name the volume; without claimRef, all unbound claims of its class."""
         for volume in (old, new):
             if volume is None:
                 continue
@@ -204,7 +204,7 @@ class ClaimController:
         self._writes.events.record(CLAIMS, claim, "Normal", reason, text)
 
     async def _ask_provisioner(self, claim: Document, storage_class: Document | None) -> None:
-        """Names the provisioner in the claim's annotations, which the provisioner watches."""
+        """Writes the provisioner's name to the claim's annotations, which the provisioner watches."""
         events = self._writes.events
         if storage_class is None:
             text = f'storageclass.storage.k8s.io "{class_of(claim)}" not found'
@@ -319,7 +319,7 @@ class VolumeController:
         return None
 
     async def _claim_of(self, reference: Document) -> Document | None:
-        """Returns the volume's claim. Asks the server if the cache has none, so that a stale cache does not release a volume."""
+        """Returns the volume's claim. Reads it from the server if the cache has none, so that a stale cache does not release a volume."""
         namespace, name = reference.get("namespace", ""), reference.get("name", "")
         claim = self._context.claims.find(f"{namespace}/{name}")
         if claim is not None and claim["metadata"]["uid"] == reference["uid"]:

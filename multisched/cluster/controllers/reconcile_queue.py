@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.05, 60.0
 DELAY_MAX_S = 24 * 3600.0
 RESOLUTION_S = 0.001
-"""Timers within this time are due: loops fire timers slightly early, and a key must not spin until its exact time."""
+"""A timer counts as due this much early. Loops fire timers slightly early, and a key must not be retried in a tight loop until then."""
 _CONFLICT = 409
 
 Reconcile = Callable[[str], Awaitable[float | None]]
@@ -120,7 +120,7 @@ class ReconcileQueue:
                 self.add(key)
 
     async def _run_one(self, key: str) -> None:
-        """Reconciles one key. Logs any exception and retries the key, so that it affects no other key."""
+        """Reconciles one key. Retries the key after any exception, so that an error affects no other key; logs all errors except 409."""
         self._reconciled += 1
         try:
             requeue_after_s = await self._reconcile(key)

@@ -1,4 +1,4 @@
-"""The ReplicaSet controller: keeps the wanted number of pods; deletes those first whose loss matters least.
+"""The ReplicaSet controller: keeps the wanted number of pods. It deletes surplus pods in upstream's order (`victims`).
 
 Source: pkg/controller/replicaset/replica_set.go and controller_utils.go, ActivePodsWithRanks (1.36).
 """

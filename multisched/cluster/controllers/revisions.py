@@ -1,4 +1,4 @@
-"""Revisions of a pod template, stored as ControllerRevisions: StatefulSets and DaemonSets update to them and roll back to them.
+"""Revisions of the pod templates of StatefulSets and DaemonSets, stored as ControllerRevisions for updates and rollbacks.
 
 Each template has one revision, numbered in the order in which templates were last used. Revisions in use are never
 deleted. Called by the controllers of those two kinds.
@@ -26,7 +26,7 @@ from multisched.cluster.client.object_client import (
 from multisched.cluster.controllers.context import ControllerContext
 
 REVISION_LABEL = "controller-revision-hash"
-"""Pod label: the hash of the revision from which the pod was created."""
+"""Pod label: the name (StatefulSet) or the hash (DaemonSet) of the revision from which the pod was created."""
 COLLISIONS_MAX = 10
 """Names tried for one revision; after that, the owner is retried later."""
 _NAME_CHARACTERS_MAX = 223
@@ -48,7 +48,7 @@ def template_hash(template: Document, collisions: int = 0) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TemplateHistory:
-    """The revisions of one owner, oldest first, including `update`, that of its current template."""
+    """The revisions of one owner, oldest first. `update` is the revision of its current template."""
 
     revisions: Sequence[Document]
     update: Document
@@ -99,7 +99,7 @@ class TemplateRevisions:
         return [r for r in self._context.revisions.under(uid) if (controller_of(r) or {}).get("uid") == uid]
 
     async def _create(self, owner: Document, data: Document, number: int, collisions: int) -> tuple[Document, int]:
-        """Stores a revision; if another owner's revision has its name, tries further names. Returns it with the collision count."""
+        """Stores a revision; tries further names if another revision has its name. Returns it and the collision count."""
         metadata = owner["metadata"]
         labels = (owner["spec"]["template"].get("metadata") or {}).get("labels") or {}
         for tried in range(collisions, collisions + COLLISIONS_MAX):
@@ -132,7 +132,7 @@ class TemplateRevisions:
         raise RefusedError(answer)
 
     async def _adopt(self, owner: Document, revision: Document) -> Document:
-        """Adopts the orphaned revision of an earlier owner of the same name, to which adopted pods refer."""
+        """Adopts the orphaned revision of an earlier owner of the same name: adopted pods refer to it."""
         metadata = revision["metadata"]
         references = [*(metadata.get("ownerReferences") or ()), owner_reference(self._owners, owner)]
         known = {name: metadata[name] for name in ("uid", "resourceVersion")}

@@ -38,7 +38,7 @@ class Size:
 
 
 def scale_new(new: Size, old: Sequence[Size], *, desired: int, surge: int) -> int:
-    """Returns the replicas of the new ReplicaSet: raised as far as the surge allows, never above `desired`."""
+    """Returns the replicas of the new ReplicaSet: as many as the surge allows, at most `desired`."""
     if new.replicas >= desired:
         return desired
     room = desired + surge - new.replicas - sum(size.replicas for size in old)
@@ -46,8 +46,10 @@ def scale_new(new: Size, old: Sequence[Size], *, desired: int, surge: int) -> in
 
 
 def scale_old(new: Size, old: Sequence[Size], *, desired: int, unavailable: int) -> list[int]:
-    """Returns the replicas of the old ReplicaSets, oldest first: unhealthy pods are removed first, then available ones
-    while at least `desired - unavailable` pods stay available."""
+    """Returns the replicas of the old ReplicaSets, in the order of `old`.
+
+    Unhealthy pods are removed first, then available ones while at least `desired - unavailable` pods stay available.
+    """
     min_available = desired - unavailable
     total = new.replicas + sum(size.replicas for size in old)
     budget = total - min_available - (new.replicas - new.available)
@@ -88,7 +90,7 @@ def disruption(
     scale: int,
     healthy: int,
 ) -> Disruption:
-    """Computes the allowed disruptions. `pods` match the selector now; `scale` is the sum of their controllers' replicas.
+    """Computes the pod counts. `pods`: number that match the selector now; `scale`: the sum of their controllers' replicas.
 
     Source: pkg/controller/disruption/disruption.go, getExpectedPodCount.
     """

@@ -1,7 +1,6 @@
 """Runs the controllers of the embedded cluster as one coroutine.
 
-Owns the caches and control loops of one run, and ends all of them when it is cancelled. Called by the embedded cluster, the
-simulation and tests.
+Owns the caches and control loops of one run, and ends all of them when it is cancelled. Called by `multisched.embedded_app` and by tests.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from multisched.model.wire import Transport
 
 
 async def run_controllers(transport: Transport, *, clock: WallClock, rng: random.Random) -> None:
-    """Runs until cancelled. Starts every watch at once, and the controllers when all first lists have been read."""
+    """Runs until cancelled. Starts all watches at once, and the controllers when all first lists have been read."""
     context = ControllerContext(ObjectClient(transport), clock=clock, rng=rng)
     controllers: list[Controller] = [
         ReplicaSetController(context),

@@ -1,4 +1,4 @@
-"""The members of a StatefulSet: their ordinals, names and claims, and the owners of those claims.
+"""The pods of a StatefulSet (its members): their ordinals, names and claims, and the owners of those claims.
 
 Pure rules over documents. Called by the StatefulSet controller.
 Source: pkg/controller/statefulset/stateful_set_utils.go (1.36).
@@ -83,7 +83,7 @@ def claims_of(stateful_set: Document, ordinal: int) -> Iterator[tuple[str, Docum
 
 
 def is_stale(claim: Document, stateful_set: Document, pod_name: str) -> bool:
-    """Reports whether a claim is owned by an earlier pod of this name, and so must be deleted before a new pod is created."""
+    """Reports whether a claim belongs to an earlier pod of this name, so that it must be deleted before the new pod is created."""
     return _policy(stateful_set)[1] and any(_names(r, PODS, pod_name) for r in _references(claim))
 
 

@@ -48,7 +48,7 @@ _CONFLICT = 409
 
 @dataclass(frozen=True, slots=True)
 class _Members:
-    """One look at a StatefulSet's pods."""
+    """The pods of a StatefulSet at one time."""
 
     stateful_set: Document
     replicas: dict[int, Document]
@@ -85,7 +85,7 @@ class StatefulSetController:
         await self.queue.run()
 
     async def reconcile(self, key: str) -> float | None:
-        """Does one step towards the wanted pods, then writes the status."""
+        """Does one step of scaling or updating, then writes the status."""
         stateful_set = self._context.stateful_sets.find(key)
         if stateful_set is None:
             return None
@@ -116,7 +116,7 @@ class StatefulSetController:
         return _Members(stateful_set, replicas, condemned, self._context.now())
 
     async def _claim(self, stateful_set: Document) -> bool:
-        """Adopts orphaned pods with wanted names, and releases pods that the selector no longer matches; reports whether there were any."""
+        """Adopts orphaned pods with members' names, and releases pods that the selector no longer matches; reports whether it did."""
         if is_terminating(stateful_set):
             return False
         orphans = [
@@ -157,9 +157,8 @@ class StatefulSetController:
                 if self._pod_of_name(members.stateful_set, ordinal) is not None or self._has_claim_to_go(
                     members.stateful_set, ordinal
                 ):
-                    requeue_s = (
-                        LAG_RECHECK_S  # another owner's pod or an old claim; its deletion causes no event for this key
-                    )
+                    # Another owner's pod or an old claim has the name. Its deletion does not queue this key.
+                    requeue_s = LAG_RECHECK_S
                 else:
                     missing.append(ordinal)
             if members.is_ordered and not is_settled:
@@ -169,7 +168,7 @@ class StatefulSetController:
         return is_done, requeue_s
 
     async def _settle(self, members: _Members, ordinal: int, pod: Document) -> bool:
-        """Repairs one wanted pod; reports whether it is available, so that the next ones may follow."""
+        """Deletes an ended pod, corrects labels and claims of a live one; returns True for an available one: the next may follow."""
         stateful_set = members.stateful_set
         if phase_of(pod) in TERMINAL:
             if not self._pods.is_going(pod):
@@ -206,7 +205,7 @@ class StatefulSetController:
         await each(missing, make)
 
     async def _scale_down(self, members: _Members) -> bool:
-        """Deletes surplus pods; reports whether none is left. In order: one at a time, and only while all others are available."""
+        """Deletes surplus pods; reports whether none is left. With OrderedReady: one at a time, and only while all others are available."""
         if not members.is_ordered:
             for pod in members.condemned:
                 if not self._pods.is_going(pod):
@@ -222,7 +221,7 @@ class StatefulSetController:
         return not members.condemned
 
     async def _roll(self, members: _Members, update: str) -> None:
-        """Replaces the last pod of another revision, if all pods after it are available."""
+        """Deletes the last pod that has another revision, if all pods after it are available."""
         rolling = members.stateful_set["spec"]["updateStrategy"].get("rollingUpdate") or {}
         for ordinal in reversed(ordinals(members.stateful_set)[rolling.get("partition", 0) :]):
             pod = members.replicas.get(ordinal)
@@ -253,7 +252,7 @@ class StatefulSetController:
     # --- claims --------------------------------------------------------------------------------------------------
 
     def _has_claim_to_go(self, stateful_set: Document, ordinal: int) -> bool:
-        """Reports whether a claim of an earlier pod of this ordinal must be deleted first: a new pod must not use it."""
+        """Reports whether a claim of an earlier pod of this ordinal must be deleted before a new pod is created, which must not use it."""
         name = stateful_pods.pod_name(stateful_set, ordinal)
         known = (self._context.claims.find(key_of(c)) for _, c in stateful_pods.claims_of(stateful_set, ordinal))
         return any(
@@ -320,7 +319,7 @@ def _may_be_adopted(stateful_set: Document, pod: Document) -> bool:
 
 
 def _is_held_back(stateful_set: Document, ordinal: int) -> bool:
-    """Reports whether a new pod of this ordinal is created from the current revision instead of the update revision."""
+    """Reports whether a new pod of this ordinal gets the current revision instead of the update revision."""
     strategy, status = stateful_set["spec"]["updateStrategy"], stateful_set.get("status") or {}
     index = ordinal - ordinals(stateful_set).start
     rolling = strategy.get("rollingUpdate")

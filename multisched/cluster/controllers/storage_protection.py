@@ -19,7 +19,7 @@ OBJECTS_AT_ONCE = 4
 
 
 class ProtectionController:
-    """One control loop over the objects of a kind; `is_used` reports whether the finalizer must stay."""
+    """One control loop over the objects of a kind. `is_used` reports whether the finalizer must stay."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class ProtectionController:
             self.queue.add(key_of(new))
 
     async def reconcile(self, key: str) -> float | None:
-        """Adds the finalizer to objects that are not deleted, and removes it from deleted objects that are no longer used."""
+        """Adds the finalizer to objects that are not being deleted; removes it from deleted objects that are no longer used."""
         document = self._cache.find(key)
         if document is None:
             return None
@@ -67,7 +67,7 @@ class ProtectionController:
 
 
 def claim_protection(context: ControllerContext) -> ProtectionController:
-    """Returns a controller that keeps claims while a pod with a node uses them."""
+    """Returns a controller that keeps claims while bound pods use them."""
 
     def is_used(claim: Document) -> bool:
         metadata = claim["metadata"]
@@ -95,7 +95,7 @@ def volume_protection(context: ControllerContext) -> ProtectionController:
 
 
 def _is_done_with(pod: Document, claim: Document) -> bool:
-    """Reports whether a pod no longer uses a claim: one it owns when its kubelet has stopped it, another only after its deletion."""
+    """Reports whether a pod no longer uses a claim. It uses its own claim until its kubelet has stopped it, others while it exists."""
     owner, metadata = controller_of(claim), pod["metadata"]
     is_own = owner is not None and owner["uid"] == metadata["uid"]
     return is_own and bool(metadata.get("deletionTimestamp")) and not metadata.get("deletionGracePeriodSeconds")

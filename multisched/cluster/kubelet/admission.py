@@ -1,4 +1,4 @@
-"""The kubelet's admission check: whether a pod that was bound to a node fits there. It detects overcommit.
+"""The kubelet's admission check, which detects overcommit: whether a bound pod fits on its node.
 
 Owns the sum of requests of the admitted pods of each node, computed from the pod's manifest without any code of the
 scheduler. Called only by Kubelets.
@@ -90,7 +90,10 @@ def amounts(quantities: Quantities | None) -> Amounts:
 
 
 def pod_requests(pod: KubeletPod) -> Amounts:
-    """Returns the pod's requests: the sum of containers and sidecars, or the peak of its init containers if that is higher."""
+    """Returns overhead plus the higher of the sum of containers and sidecars, and the peak of init containers.
+
+    Pod-level requests replace that sum or peak.
+    """
     total: Amounts = {}
     for container in pod.spec.containers:
         _add(total, _requests_of(container))
@@ -132,7 +135,7 @@ def _raise(total: Amounts, floor: Amounts) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a pod was rejected, in the kubelet's words."""
+    """Why a pod was rejected: reason and message of its status, as the kubelet writes them."""
 
     reason: str
     message: str
@@ -140,7 +143,7 @@ class Refusal:
 
 @dataclass(slots=True)
 class NodeAccount:
-    """One node: its allocatable and its admitted pods."""
+    """The allocatable resources of one node, and the requests of its admitted pods."""
 
     allocatable: Amounts = field(default_factory=dict)
     used: Amounts = field(default_factory=dict)
@@ -175,7 +178,7 @@ class NodeAccount:
             self.used[name] -= amount
 
     def overcommitted(self) -> Iterable[str]:
-        """Returns resources whose admitted requests exceed allocatable: after allocatable shrank, or after a restart."""
+        """Returns resources of which the admitted pods request more than is allocatable, as after a restart or if allocatable shrank."""
         return [
             name
             for name, used in self.used.items()

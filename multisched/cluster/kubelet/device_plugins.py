@@ -1,8 +1,8 @@
-"""The GPU device plugins of fake nodes: they give cards to the containers of admitted pods, before the pods start.
+"""The GPU device plugins of fake nodes: they allocate cards to the containers of admitted pods before the pods start.
 
-As in a kubelet, one pod of a node is admitted at a time, and Allocate of each of its containers must answer before the next. Pods
-that wait are taken in random order. Where the plugin guesses its pod (`plugin_rules`), the record shows both: the pod that was
-admitted, and the pod whose cards it got. Owns these records. Called only by Kubelets.
+As in a kubelet, a node admits one pod at a time, and calls Allocate for one container after the other. Waiting pods are chosen in
+random order. Some plugins must guess the pod (`plugin_rules`), so the record of an allocation has two pods: the admitted one, and the
+one whose cards it got. Owns these records. Called only by Kubelets.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Allocation:
     """The pod that the kubelet admitted."""
     container: str
     believed_uid: str
-    """The pod that the plugin believed to serve."""
+    """The pod that the plugin guessed."""
     slices: tuple[Slice, ...]
     began_s: float
     """Event loop time."""
     ended_s: float = math.inf
-    """When the pod ended: its containers run no longer."""
+    """Event loop time at which the pod's containers ended."""
 
 
 @dataclass(slots=True)
@@ -59,9 +59,9 @@ class _Admission:
     pod: KubeletPod
     rule: PluginRule
     asked: deque[tuple[str, int]]
-    """Container and number of devices, of the containers still to be served."""
+    """(container, number of devices) of each container for which Allocate has not answered yet."""
     rest_s: float = 0.0
-    """Time that the plugin still takes for the current container."""
+    """Rest of the current Allocate's time, after the choice of a pod."""
     pick: Pick | None = None
 
 
@@ -70,11 +70,11 @@ class _NodePlugin:
     waiting: dict[str, tuple[KubeletPod, PluginRule]] = field(default_factory=dict)
     current: _Admission | None = None
     due_s: float = 0.0
-    """When the next step is due, in event loop time: pods that arrive meanwhile do not hasten it."""
+    """Event loop time of the next step; new pods do not make it earlier."""
 
 
 class DevicePlugins:
-    """The plugins of all nodes; each call of Allocate takes `delay_s`, drawn uniformly."""
+    """The plugins of all nodes. Each call of Allocate takes a time drawn uniformly from the range `delay_s`."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class DevicePlugins:
         delay_s: tuple[float, float],
         on_allocated: Callable[[str, Refusal | None], None],
     ) -> None:
-        """`on_allocated`: called with a pod's uid once it has its devices, or with the reason why it is rejected."""
+        """`on_allocated`: called with a pod's uid, and None if the pod has got its devices, else the reason of its rejection."""
         self.allocations: deque[Allocation] = deque(maxlen=ALLOCATIONS_KEPT)
         self._client = client
         self._nodes = nodes
@@ -96,7 +96,7 @@ class DevicePlugins:
         self._on_allocated = on_allocated
         self._plugins: dict[str, _NodePlugin] = {}
         self._served: dict[str, list[Allocation]] = {}
-        """uid of each pod that has its devices or was rejected -> what it got."""
+        """Pod uid -> its allocations, once it has one or was rejected."""
         self._queue = ReconcileQueue("device plugins", self._advance, rng=rng, workers=NODES_AT_ONCE)
 
     async def run(self) -> None:
@@ -104,7 +104,7 @@ class DevicePlugins:
         await self._queue.run()
 
     def takes(self, pod: KubeletPod, account: NodeAccount) -> bool:
-        """Reports whether the pod waits for a plugin, which then calls back; starts its admission if it has not begun."""
+        """Reports whether the pod must wait until a plugin calls `on_allocated`; queues a new pod for the plugin of its node."""
         uid, node = pod.metadata.uid, pod.spec.nodeName or ""
         plugin = self._plugins.get(node)
         if plugin is not None and plugin.current is not None and plugin.current.pod.metadata.uid == uid:
@@ -125,7 +125,7 @@ class DevicePlugins:
         return plugin.current.pod.metadata.name if plugin is not None and plugin.current is not None else ""
 
     def end(self, uid: str) -> None:
-        """Records that the containers of a pod run no longer."""
+        """Records that the containers of a pod have ended."""
         for allocation in self._served.get(uid, ()):
             allocation.ended_s = min(allocation.ended_s, asyncio.get_running_loop().time())
 
@@ -142,7 +142,7 @@ class DevicePlugins:
         return None if meta is None else rule_of(meta, account.allocatable)
 
     async def _advance(self, node: str) -> float | None:
-        """Does the next step of the node's plugin; returns the seconds until the one after it."""
+        """Does the next step of the node's plugin; returns the seconds until the following step."""
         plugin, loop = self._plugins[node], asyncio.get_running_loop()
         early_s = plugin.due_s - loop.time()
         if early_s > RESOLUTION_S:
@@ -194,7 +194,7 @@ class DevicePlugins:
         self._on_allocated(uid, refusal)
 
     def _delay(self, admission: _Admission) -> float:
-        """Draws the time of one Allocate; returns the part of it before the plugin chooses a pod."""
+        """Draws the time of one Allocate; returns the part before the plugin chooses a pod."""
         delay_s = self._rng.uniform(*self._delay_s)
         before_s = delay_s * self._rng.random()
         admission.rest_s = delay_s - before_s

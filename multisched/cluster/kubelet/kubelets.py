@@ -1,9 +1,9 @@
-"""Fake kubelets: one object that acts as the kubelets of all fake nodes of a cluster, as stages describe.
+"""Fake kubelets: one object that acts as the kubelets of all fake nodes of a cluster.
 
-Owns the next action of each bound pod and each node, and the admitted pods of each node. Keeps nodes Ready and renews their
-Leases, plays the configured stages of pods, and removes deleted pods within their grace period. It fails and counts pods that
-do not fit their node (`OutOfcpu` and so on), to detect overcommit. It uses any API server through a Transport. Called by the
-embedded cluster and by `multisched kubelets`.
+Owns the next action of each bound pod and each node, and the admitted pods of each node. Keeps nodes Ready, renews their Leases, plays
+the configured stages of pods, and removes deleted pods within their grace period. To detect overcommit, it fails and counts pods that do
+not fit their node (for example with `OutOfcpu`). It uses any API server through a Transport. Called by the embedded cluster and by
+`multisched kubelets`.
 """
 
 from __future__ import annotations
@@ -72,16 +72,16 @@ class _PodRun:
     """One bound pod and its next action."""
 
     pod: KubeletPod | None
-    """Kept only while an action is due."""
+    """None if no action is planned."""
     node: str
     matching: tuple[Stage, ...] = ()
     stage: Stage | None = None
     refusal: Refusal | None = None
     rejection: Refusal | None = None
-    """The refusal of a device plugin, which is final."""
+    """Set if a device plugin rejected the pod; final."""
     due_s: float = 0.0
     written_version: int = 0
-    """The version of the last own write; older watch events are ignored."""
+    """The resource version of the kubelet's last write to the pod; older watch events are ignored."""
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class Kubelets:
         status_interval_s: float = 300.0,
         plugin_delay_s: tuple[float, float] = (0.0, 0.0),
     ) -> None:
-        """An interval of 0 disables that heartbeat. `plugin_delay_s`: least and longest time of an answer of a GPU device plugin."""
+        """An interval of 0 disables that heartbeat. `plugin_delay_s`: minimum and maximum time of one Allocate of a GPU device plugin."""
         self._client = ObjectClient(transport)
         self._clock = clock
         self._rng = rng
@@ -175,7 +175,7 @@ class Kubelets:
     # --- watch events --------------------------------------------------------------------------------------------
 
     def replace(self, items: list[msgspec.Raw]) -> None:
-        """Processes pods that free resources before others, so that no pod is rejected because of one that has ended."""
+        """Processes ended pods first, then running ones, so that no pod is rejected because of a pod that has ended."""
         pods = [_POD.decode(item) for item in items]
         present = {pod.metadata.uid for pod in pods}
         for uid in [uid for uid in self._runs if uid not in present]:
@@ -219,7 +219,7 @@ class Kubelets:
             self._plan(run, pod)
 
     def _resume(self, uid: str, refusal: Refusal | None = None) -> None:
-        """Continues with a pod whose device plugin has answered, or whose sandbox has started."""
+        """Plans the next stage of a pod after its device plugin has answered or its sandbox has started."""
         run = self._runs.get(uid)
         if run is None or run.pod is None:
             return
@@ -249,7 +249,7 @@ class Kubelets:
             run.refusal = refusal
 
     def _plan(self, run: _PodRun, pod: KubeletPod) -> None:
-        """Chooses the next stage; keeps the chosen one while the same stages match."""
+        """Chooses the pod's next stage. Keeps an earlier choice while the same stages match."""
         uid = pod.metadata.uid
         if run.refusal is not None:
             run.pod, run.stage, run.matching = pod, None, ()
@@ -362,7 +362,7 @@ class Kubelets:
         return _or_retry(answer)
 
     def _is_written(self, run: _PodRun, stage: Stage | None, answer: Answer) -> bool:
-        """Records the version written. A rejection ends the stage; the watch delivers what changed meanwhile."""
+        """Records the version written. A rejected write ends the stage, because the watch then delivers a change of the pod."""
         _or_retry(answer)
         if answer.is_success:
             run.written_version = _as_number(_WRITTEN.decode(answer.body).metadata.resourceVersion)
@@ -435,5 +435,5 @@ def _staged(pod: KubeletPod) -> StagedObject:
 
 
 def _as_number(version: str) -> int:
-    """Parses a resource version, a number since 1.35; one of an older server that is not a number counts as new."""
+    """Parses a resource version, which is a number since 1.35. Another text, from an older server, counts as the newest."""
     return int(version) if version.isdigit() else 2**63

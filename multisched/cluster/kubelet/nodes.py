@@ -60,7 +60,7 @@ class _NodeRun:
     node: _KubeletNode
     address: str
     since: str
-    """When the reported readiness began."""
+    """Time of the Ready condition's last transition."""
     is_ready: bool = True
     reason: str = ""
     message: str = ""
@@ -86,7 +86,7 @@ class NodeKeeper:
         status_interval_s: float,
         on_node: Callable[[Meta, bool], None],
     ) -> None:
-        """`on_node`: called with each state of a node, and whether the node is new."""
+        """`on_node`: called with the metadata of each new or changed node, and whether the node is new."""
         self.accounts: dict[str, NodeAccount] = {}
         self.lease_renewals = 0
         self.refused_writes = 0
@@ -133,7 +133,7 @@ class NodeKeeper:
         return run.address if run is not None else ""
 
     async def refresh(self, name: str) -> None:
-        """Reads one node from the server. Raises RefusedError or TransportError without a definite answer."""
+        """Reads one node from the server. Raises RefusedError or TransportError unless the server returns the node or 404."""
         answer = (await self._client.get(NODES, "", name)).expect(404)
         if answer.is_success and name in self._runs:
             self._take(_NODE.decode(answer.body))
@@ -153,7 +153,7 @@ class NodeKeeper:
         self._forget(_NODE.decode(item).metadata.name)
 
     def _forget(self, name: str) -> None:
-        """Removes a deleted node; keeps counting its pods, which still exist if a node of the same name is created."""
+        """Removes a deleted node. Keeps counting its pods, which may still exist when a node of the same name is created."""
         self._runs.pop(name, None)
         account = self.accounts.get(name)
         if account is not None and not account.pods:
@@ -176,7 +176,7 @@ class NodeKeeper:
         self._on_node(node.metadata, is_new)
 
     def _begin(self, node: _KubeletNode) -> _NodeRun:
-        """Starts a node; its first heartbeat is at a random time in the interval, so that thousands are not sent together."""
+        """Starts a node. The time of its first heartbeats is random, so that thousands of nodes do not send them together."""
         now = asyncio.get_running_loop().time()
         self._number += 1
         known = next((a.address for a in node.status.addresses or () if a.type == "InternalIP"), "")
@@ -206,7 +206,7 @@ class NodeKeeper:
             self._queue.add_after(name, delay_s)
 
     async def _advance(self, name: str) -> float | None:
-        """Does what is due for one node; returns the seconds until the next action."""
+        """Does the actions that are due for one node; returns the seconds until the next one."""
         run = self._runs.get(name)
         if run is None:
             return None

@@ -1,10 +1,10 @@
-"""How GPU device plugins find the pod whose containers they serve: the rule of each sharing system, with its wrong guesses.
+"""How GPU device plugins find the pod whose containers they serve: the rule of each sharing system, including its wrong guesses.
 
-The kubelet asks a plugin for a number of devices and does not name the pod. Each rule reads the API server as its plugin does, and
-writes to the pod that it *believes* to serve. No code of the scheduler is used: tests compare the two.
+The kubelet asks a plugin for a number of devices and does not name the pod. Each rule reads the API server as its plugin does, guesses
+the pod and writes to it. No code of the scheduler is used, so that tests can compare the two.
 
-Other GPUs have no rule. The kubelet itself chooses the devices of whole GPUs and counted units. Fractions by annotation, and
-Koordinator's cards, are read from the pod itself by its containers or by the runtime hook.
+Other systems need no rule. The kubelet itself chooses the devices of whole GPUs and counted units. If a fraction is requested by an
+annotation, or Koordinator's resources are used, the containers or the runtime hook read the cards from the pod.
 Sources: HAMi, pkg/util/util.go and pkg/device-plugin/…/plugin; volcano-vgpu-device-plugin, pkg/util/util.go;
 gpushare-device-plugin, pkg/gpu/nvidia/allocate.go.
 """
@@ -26,17 +26,17 @@ HAMI_LOCK: Final = "hami.io/mutex.lock"
 HAMI_REGISTER, VOLCANO_REGISTER = "hami.io/node-nvidia-register", "volcano.sh/node-vgpu-register"
 HAMI_GPU, VOLCANO_NUMBER, GPUSHARE_MEMORY = "nvidia.com/gpu", "volcano.sh/vgpu-number", "aliyun.com/gpu-mem"
 DONE_TIME: Final = str(2**64 - 1)
-"""`vgpu-time` of a pod that Volcano's plugin has served: the latest of all."""
+"""`vgpu-time` of a pod that Volcano's plugin has served: the largest time, so that the pod is chosen last."""
 LOCK_WRITES_MAX: Final = 5
 
 
 class AllocateError(Exception):
-    """The plugin answers Allocate with an error: the kubelet fails the pod."""
+    """Allocate returns an error, for which the kubelet fails the pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A part of one card that a container gets."""
+    """The part of one card that a container gets."""
 
     card: str
     """Id or index."""
@@ -47,21 +47,21 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """The pod that a plugin believes to serve, and what it gives to the container."""
+    """The pod that a plugin guessed, and the cards that it allocates to the container."""
 
     namespace: str
     name: str
     uid: str
     slices: tuple[Slice, ...]
     left: str = ""
-    """What is left to allocate for the pod afterwards, in the text of its annotation."""
+    """The new text of the pod's annotation: the cards of its other containers."""
     error: str = ""
-    """Why Allocate fails; the plugin still writes to the pod that it picked."""
+    """Why Allocate fails; empty if it succeeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class PluginPorts:
-    """What a plugin works with."""
+    """The API client, node and time that a rule uses."""
 
     client: ObjectClient
     node: str
@@ -78,13 +78,13 @@ class PluginPorts:
         return answer.document if answer.is_success else None
 
     async def annotate(self, pick: Pick, annotations: Document) -> None:
-        """Patches the picked pod; nothing is written to a pod that no longer exists."""
+        """Patches the picked pod; does nothing if it no longer exists."""
         body = {"metadata": {"uid": pick.uid, "annotations": annotations}}
         (await self.client.patch(PODS, pick.namespace, pick.name, body=body)).expect(404, 409)
 
 
 class PluginRule(Protocol):
-    """One device plugin."""
+    """The rule of one device plugin."""
 
     name: str
     resource: str
@@ -104,7 +104,7 @@ class PluginRule(Protocol):
 
 
 class HamiRule:
-    """The pod that the node's lock names; without a lock, the first listed Pending pod whose bind is in progress or done."""
+    """Picks the pod that the node's lock names; without a lock, the first listed Pending pod whose bind is in progress or done."""
 
     name = "hami"
     resource = HAMI_GPU
@@ -147,7 +147,7 @@ class HamiRule:
 
 
 class VolcanoRule:
-    """Of all pods assigned to the node with this number of devices left to allocate, the one assigned first."""
+    """Picks, of all pods assigned to the node with this number of devices left to allocate, the one assigned first."""
 
     name = "volcano-vgpu"
     resource = VOLCANO_NUMBER
@@ -180,9 +180,9 @@ class VolcanoRule:
 
 
 class GpushareRule:
-    """Of the node's Pending pods that are assumed and not assigned and request this total, the one assumed first.
+    """Picks, of the node's Pending pods that are assumed, not assigned and request this total, the one assumed first.
 
-    Several cards of a pod are served as ACK documents it; the open plugin knows one card only.
+    Several cards per pod work as ACK documents them; the open-source plugin supports only one card.
     """
 
     name = "gpushare"
@@ -214,11 +214,11 @@ class GpushareRule:
 
 
 RULES: Final[tuple[PluginRule, ...]] = (HamiRule(), VolcanoRule(), GpushareRule())
-"""The plugins that guess their pod, in the order in which nodes are recognised."""
+"""The rules, in the order in which `rule_of` tries them."""
 
 
 def rule_of(node: Meta, allocatable: Amounts) -> PluginRule | None:
-    """Returns the guessing plugin of a node; None if it has none."""
+    """Returns the rule of the node's plugin; None if it has no such plugin."""
     return next((rule for rule in RULES if rule.serves(node, allocatable)), None)
 
 
@@ -230,7 +230,7 @@ def asked_of(pod: KubeletPod, resource: str) -> list[tuple[str, int]]:
 
 
 def _pick(pod: Document, text: str, count: int) -> Pick:
-    """Takes the first container with devices out of the text. A pod without any, or with another number, is an error."""
+    """Picks the cards of the first container with devices in the text. It is an error if there is none, or if it has another number."""
     parts = text.split(";")
     position = next((place for place, part in enumerate(parts) if _devices(part)), None)
     if position is None:
@@ -249,7 +249,7 @@ def _picked(pod: Document, slices: tuple[Slice, ...], *, left: str = "", error: 
 
 
 def _assumed_slices(found: Document, count: int) -> tuple[Slice, ...]:
-    """Returns the cards in the annotations of a gpushare pod; none if there are none, or they cannot be read."""
+    """Returns the cards in the annotations of a gpushare pod; none if the annotations are missing or unreadable."""
     index = found.get("ALIYUN_COM_GPU_MEM_IDX", "")
     if index.isdigit():
         return (Slice(index, count),)
@@ -283,7 +283,7 @@ def _integer(text: str) -> int:
 
 
 async def _lock_parts(ports: PluginPorts) -> Sequence[str]:
-    """Returns time, namespace and pod of the node's lock; one text for a lock without a pod, or no lock. Raises AllocateError."""
+    """Returns [time, namespace, pod] of the node's lock; one element if the lock names no pod or there is none. Raises AllocateError."""
     node = (await ports.client.get(NODES, "", ports.node)).expect().document
     text = _annotations(node).get(HAMI_LOCK, "")
     parts = text.split(",")

@@ -1,7 +1,8 @@
 """The account at a serverless provider that virtual nodes share: its rate of creates, scripted failures and sandboxes.
 
-No I/O and no clock: times are arguments, those of the event loop in seconds unless they are dates. Virtual kubelets call it; tests
-read its counters. Rates of ECI and Fargate: 100 creates at once, then 20 a second for each account.
+No I/O and no clock: times are arguments; those named `_s` are event loop times in seconds. Virtual kubelets call it, and tests read its
+counters.
+The default rates are those of ECI and Fargate: 100 creates at once, then 20 per second for each account.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 PROVIDER_ANNOTATION: Final = "multisched.io/fake-provider"
-"""On a Node: its settings as JSON, which make the node a virtual one. A change applies at once, to all nodes of the account."""
+"""Annotation that gives a Node a virtual kubelet: ProviderSettings as JSON. A change applies at once to all nodes of the account."""
 
 CALLS_KEPT: Final = 100_000
 SETTINGS_BYTES_MAX: Final = 64 * 1024
@@ -31,14 +32,14 @@ class ProviderError(ValueError):
 
 
 class ScriptedFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"since": "from"}):
-    """Creates that the provider refuses: those in [from, until), of pods that have these labels."""
+    """Creates that the provider rejects: those in [from, until) for pods with these labels."""
 
     message: str
     since: datetime | None = None
     until: datetime | None = None
     labels: dict[str, str] = {}
     isThrottling: bool = False
-    """Counted as throttled."""
+    """Whether such a create counts as throttled."""
 
     def applies(self, labels: Mapping[str, str], now: datetime) -> bool:
         if (self.since is not None and now < self.since) or (self.until is not None and now >= self.until):
@@ -47,7 +48,7 @@ class ScriptedFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
 
 
 class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings of one account, and of the virtual kubelet of the node that has them."""
+    """The settings of one account. `syncBurst` and `syncPerSecond` apply only to the node with the annotation."""
 
     account: str = "serverless"
     burst: Burst = 100
@@ -57,7 +58,7 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long one call of the provider's API takes."""
     startupSeconds: Seconds = 10.0
     startupJitterSeconds: Seconds = 0.0
-    """Up to this much is added, drawn uniformly."""
+    """A uniformly drawn part of this is added to `startupSeconds`."""
     syncBurst: Burst = 100
     syncPerSecond: Positive = 10.0
     """Rate at which one virtual kubelet starts to process pods; virtual-kubelet's default (client-go's controller rate limiter)."""
@@ -82,7 +83,7 @@ def parse_settings(text: str) -> ProviderSettings:
 
 
 class TokenBucket:
-    """Up to `burst` tokens at once, `per_second` afterwards."""
+    """A token bucket: up to `burst` tokens at once, then `per_second`."""
 
     def __init__(self, burst: float, per_second: float) -> None:
         self._burst, self._per_second = burst, per_second
@@ -104,7 +105,7 @@ class TokenBucket:
         return True
 
     def reserve_s(self, now_s: float) -> float:
-        """Takes a token, perhaps a future one; returns the seconds until it exists."""
+        """Takes the next free token, even a future one; returns the seconds until it is available."""
         self._refill(now_s)
         self._tokens -= 1
         return max(0.0, -self._tokens / self._per_second)
@@ -126,7 +127,7 @@ class CreateCall:
 
 @dataclass(slots=True)
 class Sandbox:
-    """What runs one pod, from its create until its pod is deleted."""
+    """The sandbox that runs one pod; it exists from the create call until the pod is deleted."""
 
     uid: str
     node: str
@@ -141,7 +142,7 @@ class ProviderStatistics:
     """Counts since the start; `starting`, `running` and `ended` are current numbers of sandboxes."""
 
     creates: int
-    """Calls, with those that failed."""
+    """Calls of CreatePod, including failed ones."""
     throttled: int
     refused: int
     starting: int
@@ -158,7 +159,7 @@ class ProviderAccount:
         """uid of a pod -> its sandbox."""
         self.calls: deque[CreateCall] = deque(maxlen=CALLS_KEPT)
         self.starts: deque[Sandbox] = deque(maxlen=CALLS_KEPT)
-        """Sandboxes in the order of their starts, with those that were deleted since."""
+        """Sandboxes in the order of their starts, including deleted ones."""
         self._counts = Counter[str]()
         self._bucket = TokenBucket(settings.burst, settings.perSecond)
         self._bucket.change(settings.burst, settings.perSecond, now_s)
@@ -171,7 +172,7 @@ class ProviderAccount:
     def create(self, uid: str, node: str, labels: Mapping[str, str], now_s: float, now: datetime) -> str:
         """Creates a sandbox; returns the provider's error, empty if there is none.
 
-        A failure without labels is an outage: the call takes no token. One with labels is found after the call has taken its token.
+        A scripted failure without labels is an outage: the call takes no token. One with labels fails a call that has taken its token.
         """
         failures = [failure for failure in self.settings.failures if failure.applies(labels, now)]
         error = next((failure for failure in failures if not failure.labels), None)
@@ -188,7 +189,7 @@ class ProviderAccount:
         return "" if error is None else error.message
 
     def adopt(self, uid: str, node: str, now_s: float) -> None:
-        """Records a sandbox that runs already, after a restart of the kubelets."""
+        """Records the sandbox of a pod that was running before the kubelets started."""
         self.sandboxes[uid] = Sandbox(uid, node, now_s, started_s=now_s)
 
     def start(self, uid: str, now_s: float) -> None:

@@ -110,7 +110,7 @@ class _ResourceRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StageEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An Event to write when the stage is played."""
+    """An Event about the pod, written when the stage is played. Stages of nodes write no Event."""
 
     reason: str
     message: str = ""
@@ -118,7 +118,7 @@ class StageEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Next(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The effect of a stage: phase, readiness or deletion of a pod, or readiness of a node, with the reason.
+    """The effect of a stage: phase, readiness or deletion of a pod; or readiness of a node. With the reason.
 
     Failed with an `exitCode` means that the containers failed; without one, that the pod failed (status.reason is set).
     """
@@ -201,7 +201,7 @@ class StageSet:
     nodes: tuple[Stage, ...]
 
     def matching(self, subject: StagedObject, *, kind: str) -> tuple[Stage, ...]:
-        """Returns the stages that can be played now, in file order."""
+        """Returns the stages whose selector matches the object, in file order."""
         return tuple(stage for stage in (self.pods if kind == "Pod" else self.nodes) if stage.matches(subject))
 
 

@@ -1,8 +1,11 @@
 """The built-in stage sets, in the format of stage files.
 
-`fast`: pods run at once, Job pods succeed after their `multisched.io/run-seconds` (default: one second), deleted pods are
-removed at once. `general`: the same, but each step takes some seconds. `chaos`: general, with failing containers, and nodes
-that become NotReady and Ready again.
+`fast`: pods run at once, Job pods succeed after the seconds in their annotation `multisched.io/run-seconds` (default: one second), and
+deleted pods are removed at once. `general`: the same, but each step takes some seconds. `chaos`: `general`, with failing containers,
+and nodes that become NotReady and Ready again.
+
+In all sets, other pods with that annotation also succeed after that time unless their restartPolicy is Always, and the containers of pods
+with the label `multisched.io/chaos: container-failed` fail.
 """
 
 from __future__ import annotations
@@ -66,7 +69,7 @@ spec:
     - {{key: .metadata.deletionTimestamp, operator: DoesNotExist}}
     - {{key: .status.phase, operator: In, values: [Running]}}
   weight: 10000
-  next: {{phase: Failed, reason: Error, message: the container failed as its pod's label asks, exitCode: 1}}
+  next: {{phase: Failed, reason: Error, message: the container failed because of its pod's label multisched.io/chaos, exitCode: 1}}
 ---
 apiVersion: multisched.io/v1
 kind: Stage

@@ -45,7 +45,7 @@ def played_status(pod: KubeletPod, action: Next, *, now: str, host_ip: str, pod_
 
 
 def _patch(pod: KubeletPod, status: Document) -> Document:
-    """Builds a patch; with the uid, the server rejects it (409) if another pod has the name now."""
+    """Builds a patch. It contains the uid, so that the server rejects it (409) if another pod has the name now."""
     return {"metadata": {"uid": pod.metadata.uid}, "status": status}
 
 
@@ -131,7 +131,7 @@ def _init_container(container: Container, now: str) -> Document:
 def node_status(
     *, name: str, address: str, ready: bool, reason: str, message: str, now: str, transition: str, allocatable: bool
 ) -> Document:
-    """Returns a node's heartbeat. With `allocatable` False the node has no allocatable yet, and gets a large default."""
+    """Returns the patch of a node's heartbeat. If `allocatable` is False, the node has none yet, and the patch sets a large default."""
     status: Document = {
         "conditions": [
             {

@@ -1,9 +1,9 @@
 """The virtual kubelets of fake nodes: they create a sandbox at a provider for each bound pod, without an admission check.
 
-A node with the annotation PROVIDER_ANNOTATION has one. Owns the provider accounts, and each pod of such a node until its sandbox has
-started and from its deletion on; in between, stages decide what its containers do. Called only by Kubelets.
+A node with the annotation PROVIDER_ANNOTATION has a virtual kubelet. Owns the provider accounts. Controls each pod of such a node until its
+sandbox has started, and again after it was deleted; in between, stages decide what its containers do. Called only by Kubelets.
 Source: virtual-kubelet @7b1385bcb, node/pod.go, node/podcontroller.go, internal/queue/queue.go; client-go
-DefaultTypedControllerRateLimiter. The provider notifies of starts itself (PodNotifier).
+DefaultTypedControllerRateLimiter. The provider reports starts to the kubelet (PodNotifier).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from multisched.model.wire import STRATEGIC_MERGE_PATCH
 logger = logging.getLogger(__name__)
 
 SYNC_WORKERS = 10
-"""Pods of one node that are processed at once."""
+"""Maximum number of pods of one node that are processed concurrently."""
 TRIES_MAX = 20
-"""Calls for one pod until it is forgotten: until it changes, or the kubelet restarts."""
+"""Failed calls for one pod, after which it is not retried until it changes or the kubelet restarts."""
 RETRY_FIRST_S, RETRY_MAX_S = 0.005, 1000.0
 DELETES_AT_ONCE = 32
 
@@ -46,7 +46,7 @@ class _VirtualNode:
     """One virtual kubelet."""
 
     text: str
-    """The annotation whose settings apply."""
+    """The annotation with the settings that apply."""
     account: ProviderAccount
     limiter: TokenBucket
     queue: ReconcileQueue
@@ -58,10 +58,10 @@ class _VirtualPod:
     """One pod that is bound to a virtual node. Times are the event loop's."""
 
     pod: KubeletPod
-    """As last seen."""
+    """The pod's last known state."""
     node: str
     synced: KubeletPod | None = None
-    """As last processed without an error."""
+    """The state last processed without an error."""
     sync_due_s: float = math.inf
     tries: int = 0
     backoffs: int = 0
@@ -106,7 +106,7 @@ class VirtualKubelets:
         return node in self._nodes
 
     def configure(self, meta: Meta) -> None:
-        """Reads the settings of a node. Logs invalid ones, and keeps the former."""
+        """Reads the settings of a node. Logs invalid settings and keeps the previous ones."""
         text = (meta.annotations or {}).get(PROVIDER_ANNOTATION)
         node = self._nodes.get(meta.name)
         if text is None:
@@ -144,7 +144,7 @@ class VirtualKubelets:
             node.task = self._group.create_task(node.queue.run(), name=f"virtual kubelet {name}")
 
     def holds(self, pod: KubeletPod) -> bool:
-        """Processes a pod of a virtual node; reports whether no stage may be played: before its sandbox starts, and once it is deleted."""
+        """Processes a pod of a virtual node; returns True before its sandbox starts and once it is deleted: then no stage may be played."""
         uid, name = pod.metadata.uid, pod.spec.nodeName or ""
         account, known = self._nodes[name].account, self._pods.get(uid)
         if known is None:
@@ -172,7 +172,7 @@ class VirtualKubelets:
                 account.delete(uid, _now_s())
 
     def _enqueue(self, known: _VirtualPod) -> None:
-        """Queues a pod; one that waits for its turn is brought forward."""
+        """Queues a pod. If it already waits for the rate limiter, it becomes due at once."""
         node, uid = self._nodes[known.node], known.pod.metadata.uid
         if known.sync_due_s < math.inf:
             known.sync_due_s = _now_s()
@@ -181,7 +181,7 @@ class VirtualKubelets:
             node.queue.add_after(uid, self._delay_s(known, node))
 
     def _delay_s(self, known: _VirtualPod, node: _VirtualNode) -> float:
-        """Makes the pod due after the delay of its node's rate limiter, and returns that delay."""
+        """Makes the pod due after its backoff or the delay of its node's rate limiter, whichever is longer; returns that delay."""
         delay_s = min(RETRY_FIRST_S * 2.0**known.backoffs, RETRY_MAX_S)
         known.backoffs += 1
         delay_s = max(delay_s, node.limiter.reserve_s(_now_s()))
@@ -189,7 +189,7 @@ class VirtualKubelets:
         return delay_s
 
     async def _sync(self, uid: str) -> float | None:
-        """Brings the provider in line with one pod; returns the seconds until its next try."""
+        """Creates, updates or deletes the sandbox of one pod; returns the seconds until the next try, None if there is none."""
         known = self._pods.get(uid)
         node = self._nodes.get(known.node) if known is not None else None
         if known is None or node is None or known.sync_due_s == math.inf:
@@ -210,7 +210,7 @@ class VirtualKubelets:
         return self._delay_s(known, node)
 
     async def _is_synced(self, known: _VirtualPod, node: _VirtualNode, pod: KubeletPod) -> bool:
-        """Does the provider's part of one pod; returns False for an error of the provider."""
+        """Calls the provider for one pod; returns False if the provider returns an error."""
         meta = pod.metadata
         if meta.deletionTimestamp is not None:
             if pod.is_running and node.account.sandboxes.get(meta.uid):
@@ -289,7 +289,7 @@ def _now_s() -> float:
 
 
 def _is_same(one: KubeletPod, other: KubeletPod) -> bool:
-    """Reports whether two states of a pod differ in nothing for which virtual-kubelet processes a pod again."""
+    """Reports whether two states of a pod are equal in all fields whose change makes virtual-kubelet process the pod again."""
     return one.metadata.uid == other.metadata.uid and _synced_fields(one) == _synced_fields(other)
 
 

@@ -1,8 +1,8 @@
 """Server-side apply: field ownership, merging, conflicts.
 
 Defines the format of managedFields. It is simpler than upstream in three points. Only objects that were applied at least
-once have managedFields; earlier fields belong to `before-first-apply`, as upstream names it. Ownership is kept in one version
-per kind. Writes by the handlers of subresources (binding, eviction, scale) are not tracked.
+once have managedFields; fields set before are owned by `before-first-apply`, as in upstream. Ownership is recorded in one API version
+per kind. Writes of pods/binding, pods/eviction and namespaces/finalize are not tracked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from multisched.cluster.patching.merge_keys import ATOMIC, MERGE, SET, ListRule,
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 MANAGERS_MAX = 10
-"""Update entries per object; beyond, the oldest entry is dropped."""
+"""Maximum number of Update entries per object; if there are more, the oldest is dropped."""
 
 Path = tuple[str, ...]
 Rules = Callable[[str, str], ListRule]
@@ -33,7 +33,7 @@ _UNOWNED = frozenset(
 
 
 def rules_of(resource: Resource) -> Rules:
-    """Returns the merge rules for lists of a kind; those of custom kinds are in their schema."""
+    """Returns the merge rules for the lists of a kind; a custom kind's rules are in its schema."""
     if not resource.is_custom:
         return list_rule
     schema: Mapping[str, Any] = (resource.schema or {}).get("openAPIV3Schema") or {}
@@ -250,7 +250,7 @@ def apply(
         owned_elsewhere: set[Path] = (
             set().union(*(paths_of(entry["fieldsV1"]) for entry in others)) if others else set()
         )
-        # Short paths first: what is below a removed list entry is removed with it.
+        # Short paths first, because removing a list entry removes all paths below it.
         for path in sorted(previous - set(wanted) - owned_elsewhere, key=len):
             _remove(merged, path, rules, resource.kind)
     entry: Document = {

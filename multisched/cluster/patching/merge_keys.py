@@ -19,7 +19,7 @@ MERGE = "merge"
 class ListRule:
     """The merge strategy of one list.
 
-    `strategy` and `keys` are for strategic merge patch (merge without keys: a set of scalars); `apply_strategy` and
+    `strategy` and `keys` are for strategic merge patch; a list merged without keys is a set of scalars. `apply_strategy` and
     `apply_keys` are the same for server-side apply.
     """
 

@@ -1,7 +1,7 @@
 """Patches: JSON merge patch (RFC 7386), JSON patch (RFC 6902) and strategic merge patch.
 
-Functions return a new document and do not change arguments that the caller still needs. They raise ApiError if a patch
-cannot be applied. The keys of strategic merges are in `merge_keys`.
+Functions return a new document and do not change their arguments. They raise ApiError if a patch cannot be applied. The keys of
+strategic merges are in `merge_keys`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from multisched.cluster.base import errors
 from multisched.cluster.patching.merge_keys import MERGE, REPLACE, child, list_rule
 
 JSON_PATCH_OPERATIONS_MAX = 10_000
-"""Maximum number of operations in a JSON patch, as upstream."""
+"""Maximum number of operations in a JSON patch, the same as in upstream."""
 
 
 def merge(document: Any, patch: Any) -> Any:
@@ -33,7 +33,7 @@ def merge(document: Any, patch: Any) -> Any:
 
 
 def json_patch(document: Any, operations: Any) -> Any:
-    """Applies a JSON patch (RFC 6902). Raises 422 for a failed `test` or a missing path, as upstream."""
+    """Applies a JSON patch (RFC 6902). As in upstream, raises 422 for a failed `test` or a missing path."""
     if not isinstance(operations, list):
         raise errors.bad_request("json: cannot unmarshal object into Go value of type jsonpatch.Patch")
     if len(operations) > JSON_PATCH_OPERATIONS_MAX:
@@ -82,7 +82,7 @@ def _pointer(text: str) -> list[str]:
     if text == "":
         return []
     if not text.startswith("/"):
-        raise errors.bad_request(f"a JSON pointer starts with a slash: {text}")
+        raise errors.bad_request(f"a JSON pointer must start with a slash: {text}")
     return [part.replace("~1", "/").replace("~0", "~") for part in text[1:].split("/")]
 
 
@@ -213,7 +213,7 @@ def _merge_keyed(original: list[Any], patch: list[Any], order: Any, merge_key: s
     merged = [entry for entry in original if isinstance(entry, dict)]
     for entry in patch:
         if not isinstance(entry, dict):
-            raise errors.bad_request(f"a list merged by {merge_key} holds objects")
+            raise errors.bad_request(f"the entries of a list merged by {merge_key} must be objects")
         if entry.get(merge_key) is None:
             raise errors.bad_request(f"map: {entry} does not contain declared merge key: {merge_key}")
         place = next((at for at, old in enumerate(merged) if old.get(merge_key) == entry[merge_key]), None)
@@ -247,7 +247,7 @@ def _order_untouched(merged: dict[str, Any], patch: Mapping[str, Any], path: str
 
 
 def _ordered(entries: list[Any], order: list[Any], original: list[Any], key_of: Any) -> list[Any]:
-    """Orders merged entries as upstream. Source: strategicpatch.normalizeElementOrder.
+    """Orders merged entries as in upstream. Source: strategicpatch.normalizeElementOrder.
 
     Entries named in `order` follow it. Other entries keep their original order, and each precedes the first named entry that
     originally followed it.

@@ -1,4 +1,4 @@
-"""The cells of each built-in kind, the same as kube-apiserver's printers.
+"""The cells of built-in kinds, equal to those of kube-apiserver's printers.
 
 `Cells` has columns (name, priority: 0 always, 1 with -o wide, type) and a function from a document to a row.
 Source: pkg/printers/internalversion/printers.go, 1.36.

@@ -35,7 +35,7 @@ class Tables:
         include: str,
         with_columns: bool,
     ) -> Document:
-        """Returns a Table of these objects; `include` is None, Metadata or Object."""
+        """Returns a Table of these objects. `include`: the part of the object that a row contains: None, Metadata or Object."""
         now = self.clock.now()
         cells = _custom(resource) if resource.is_custom else CELLS.get(resource.storage_key, default_cells)
         rows = []

@@ -30,7 +30,7 @@ _MARKS = {"#": "integer", "?": "boolean", "@": "date"}
 
 
 def columns(text: str) -> tuple[tuple[str, int, str], ...]:
-    """Parses `Name,Ready,IP*`: a star means only with -o wide, a hash an integer, a question mark a boolean, an at sign a date."""
+    """Parses `Name,Ready,IP*`. Suffixes: `*` shown only with -o wide; the type is `#` integer, `?` boolean, `@` date, else string."""
     shaped = []
     for name in text.split(","):
         kind = next((kind for mark, kind in _MARKS.items() if mark in name), "string")

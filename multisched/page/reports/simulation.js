@@ -1,4 +1,4 @@
-// Draws the plots of a simulation: a line per policy. All figures are of the simulation; nothing in them is a prediction.
+// Draws the plots of a simulation, with a line per policy. All values are results of the simulation, not predictions.
 
 const LABELS_MAX = 12;
 

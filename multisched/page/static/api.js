@@ -1,10 +1,10 @@
-// Reads documents of the server. All URLs are relative to the page, so that it works below any prefix. The token is kept
-// for this tab only. It is sent in a header of its own: the API server's proxy removes Authorization.
+// Reads documents of the server. All URLs are relative to the page, so that it works below any prefix. The token is stored
+// for this tab only. It is sent as X-Multisched-Token, because the API server's proxy removes Authorization.
 
 const KEY = "multisched-token";
 const TIMEOUT_MS = 60_000;
 
-/** A response other than a document; `status` as in HTTP, 0 if there was none. */
+/** An error instead of a document; `status` is the HTTP status, 0 if there was no response. */
 export class NoDocument extends Error {
   constructor(message, status) {
     super(message);
@@ -16,7 +16,7 @@ export const setToken = (token) => sessionStorage.setItem(KEY, token.trim());
 export const hasToken = () => Boolean(sessionStorage.getItem(KEY));
 export const forgetToken = () => sessionStorage.removeItem(KEY);
 
-/** Headers that every request has. */
+/** Returns the headers of a request: `more`, and the token if there is one. */
 export function headers(more = {}) {
   const token = sessionStorage.getItem(KEY);
   return token ? { "X-Multisched-Token": token, ...more } : more;
@@ -32,7 +32,7 @@ export function address(parts, query = {}) {
 /** Reads one document. Raises NoDocument. */
 export const read = (parts, query = {}, signal = undefined) => call(address(parts, query), { headers: headers(), signal });
 
-/** Asks with a body; the page only asks what changes nothing. Raises NoDocument. */
+/** Sends a POST with a body. The page sends only requests that change nothing. Raises NoDocument. */
 export const ask = (parts, query, body) => call(address(parts, query), {
   method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(body),
 });
@@ -50,7 +50,7 @@ async function call(url, options) {
   throw new NoDocument(await reason(response), response.status);
 }
 
-/** What a refusal says: its text, or the leader that it names. */
+/** The message of an error response: the `detail` of a problem+json body, else the body. */
 export async function reason(response) {
   const text = (await response.text()).trim();
   if (!(response.headers.get("Content-Type") ?? "").includes("problem+json")) return text || `status ${response.status}`;

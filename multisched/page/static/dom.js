@@ -1,5 +1,5 @@
-// Builds elements. Everything that comes from a cluster becomes text here, never markup: names, labels and messages are
-// written by tenants. The same characters are escaped as in model/visible_text.py (a test compares both).
+// Builds elements. Data of a cluster is inserted as text, never as markup, because names, labels and messages are written by
+// tenants. The same characters are escaped as in model/visible_text.py (a test compares both).
 
 const HIDDEN = new RegExp("[" +
   "\\u{0}-\\u{1f}\\u{7f}-\\u{9f}" + // controls
@@ -11,13 +11,13 @@ const HIDDEN = new RegExp("[" +
   "\\u{2028}\\u{2029}\\u{d800}-\\u{dfff}]", "gu"); // line ends, halves of characters
 
 const TEXT_MAX = 2000;
-/** Attributes that people see or hear. */
+/** Attributes whose values people see or hear. */
 const SHOWN = new Set(["title", "aria-label", "placeholder"]);
-/** Where an element keeps the attributes that it was made with, listeners included: reading them back is slow. */
+/** Property of an element: the attributes with which it was made, including listeners. Reading attributes back would be slow. */
 const MADE_WITH = Symbol("attributes");
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Escapes hidden characters, and cuts what is too long to show. @param {unknown} value @param {number} most */
+/** Escapes hidden characters, and cuts texts with more than `most` characters. @param {unknown} value @param {number} most */
 export function visible(value, most = TEXT_MAX) {
   const text = String(value ?? "");
   const cut = text.length > most ? `${text.slice(0, most)}… (${text.length} characters)` : text;
@@ -28,14 +28,14 @@ export function visible(value, most = TEXT_MAX) {
 }
 
 /**
- * Makes an element. Attributes with the value false, null or undefined are left out; `on*` adds a listener.
+ * Makes an element. Attributes with the value false, null or undefined are omitted; `on*` adds a listener.
  * @param {string} name @param {Record<string, unknown>} attributes @param {...unknown} children elements, lists, or text
  */
 export function el(name, attributes = {}, ...children) {
   return filled(document.createElement(name), attributes, children);
 }
 
-/** The same for SVG. */
+/** Makes an SVG element, like `el`. */
 export function svg(name, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, name), attributes, children);
 }
@@ -60,9 +60,9 @@ function nodes(children) {
 }
 
 /**
- * Replaces the content of a container, without a change for the reader: the element with the same `data-key` gets the focus,
- * and what was opened or scrolled stays so. Elements that are there already are changed where they differ, so that the browser
- * lays out and paints the differences only; `children` must therefore be new elements that nothing else refers to.
+ * Replaces the content of a container. The element with the same `data-key` keeps the focus, and what was opened or scrolled stays
+ * so. Present elements are kept and changed where they differ, so that the browser lays out and paints only the differences.
+ * Therefore `children` must be new elements to which nothing else refers.
  */
 export function replace(container, ...children) {
   const focused = container.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
@@ -79,7 +79,7 @@ export function replace(container, ...children) {
   for (const one of container.querySelectorAll("[data-key]")) if (one.dataset.key === focused) one.focus({ preventScroll: true });
 }
 
-/** Moves the children of `wanted` into a parent, or lets the child that is at the same position become equal to it. */
+/** Makes the children of a parent equal to those of `wanted`: changes the child at the same position, or else moves the wanted one there. */
 function update(parent, wanted) {
   let old = parent.firstChild;
   for (let one = wanted.firstChild, after; one; one = after) {
@@ -92,7 +92,7 @@ function update(parent, wanted) {
   for (let next; old; old = next) { next = old.nextSibling; old.remove(); }
 }
 
-/** Makes an element or a text equal to another one; false if it cannot be, because its name or its listeners differ. */
+/** Makes an element or a text equal to another one. Returns false if that is impossible, because names or listeners differ. */
 function became(old, one) {
   if (old.nodeName !== one.nodeName) return false;
   if (old.nodeType === Node.TEXT_NODE) { if (old.data !== one.data) old.data = one.data; return true; }
@@ -106,7 +106,7 @@ function became(old, one) {
   return true;
 }
 
-/** Name and number of each part that opens or scrolls -> the part. */
+/** Maps name and number of each element that opens or scrolls to the element. */
 function parts(container) {
   const found = new Map(), seen = new Map();
   for (const element of container.querySelectorAll("details, .wide")) {
@@ -117,7 +117,7 @@ function parts(container) {
   return found;
 }
 
-/** The fragment of a view within the page. @param {string[]} parts the view and its arguments */
+/** The URL fragment of a view. @param {string[]} parts the view and its arguments */
 export const addressOf = (parts) => `#${parts.map((part) => encodeURIComponent(part)).join("/")}`;
 
 /** A link within the page. */
@@ -129,7 +129,7 @@ export function link(parts, text, attributes = {}) {
 export const podLink = (namespace, name) => link(["pod", namespace, name], `${namespace}/${visible(name, 120)}`);
 export const nodeLink = (name) => (name ? link(["nodes", name], visible(name, 120)) : "-");
 
-/** Splits NAMESPACE/NAME, as documents of plugins have it. */
+/** A link to the pod NAMESPACE/NAME, as documents of plugins write it. */
 export function keyLink(key) {
   const at = key.indexOf("/");
   return at < 0 ? key : podLink(key.slice(0, at), key.slice(at + 1));
@@ -139,8 +139,8 @@ export function keyLink(key) {
 const COLUMNS_NARROW = 4, TEXTS_NARROW = 2;
 
 /**
- * A table in a container that scrolls by itself, so that the page never does sideways.
- * @param {string} caption what the table shows, for everybody
+ * A table in a container that scrolls, so that the page never scrolls sideways.
+ * @param {string} caption what the table shows
  * @param {(string | {name: string, number: boolean})[]} head columns; numbers are aligned to the right
  * @param {unknown[][]} rows cells
  */

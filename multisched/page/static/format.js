@@ -1,4 +1,4 @@
-// Numbers, amounts and times as people read them. Every amount has its unit.
+// Formats numbers, amounts and times for people. Every amount has its unit.
 
 const BYTES = [[2 ** 50, "Pi"], [2 ** 40, "Ti"], [2 ** 30, "Gi"], [2 ** 20, "Mi"], [2 ** 10, "Ki"]];
 const PLAIN = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
@@ -8,7 +8,7 @@ const scaled = (value, steps) => {
   return `${+value.toPrecision(3)} `;
 };
 
-/** An amount of a resource: thousandths of cores for cpu, bytes for memory and storage, a count for all others. */
+/** Formats an amount of a resource: thousandths of cores for cpu, bytes for memory and storage, a count for all others. */
 export function amount(resource, value) {
   if (value === null || value === undefined) return "-";
   if (resource === "cpu") return `${count(+(value / 1000).toPrecision(4))} ${value === 1000 ? "core" : "cores"}`;
@@ -18,11 +18,11 @@ export function amount(resource, value) {
 
 const FIELDS = { cpuMilli: "cpu", memoryBytes: "memory" };
 
-/** Amounts by resource, or by the fields of documents about loans. @param {Record<string, number>} found */
+/** Formats amounts by resource, or by the field names of documents about loans. @param {Record<string, number>} found */
 export const amounts = (found) =>
   Object.entries(found).map(([name, value]) => `${amount(FIELDS[name] ?? name, value)} ${FIELDS[name] ?? name}`).join(", ") || "-";
 
-/** A plain number with a prefix. */
+/** Formats a number with three digits and a unit prefix such as k or M. */
 export const plain = (value) => (value === null || value === undefined ? "-" : scaled(value, PLAIN).trim());
 
 export const count = (value) => (value === null || value === undefined ? "-" : value.toLocaleString("en"));
@@ -30,21 +30,21 @@ export const count = (value) => (value === null || value === undefined ? "-" : v
 export const percent = (share) =>
   (share === null || share === undefined || Number.isNaN(share) ? "-" : share < 100 ? `${Math.round(100 * share)} %` : "> 9,999 %");
 
-/** Milliseconds, or seconds from one second. */
+/** Formats milliseconds, as seconds from one second on. */
 export const ms = (value) => (value >= 1000 ? `${+(value / 1000).toPrecision(3)} s` : `${+value.toPrecision(3)} ms`);
 
 const UNITS = { cpu: "cores", memory: "bytes" };
 
-/** The unit of a dimension of the forecast, whose documents have plain units. */
+/** The unit of a dimension of the forecast. Its documents have whole units, such as cores instead of thousandths. */
 export const unit = (dimension) => UNITS[dimension] ?? dimension;
 
-/** An amount of such a dimension. */
+/** Formats an amount of a dimension of the forecast. */
 export const measure = (dimension, value) => amount(dimension, dimension === "cpu" && known(value) ? 1000 * value : value);
 
-/** False for what a document leaves open. */
+/** False for a missing value. */
 export const known = (value) => value !== null && value !== undefined && !Number.isNaN(value);
 
-/** A duration in words of one or two units. */
+/** Formats a duration with one or two units. */
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "-";
   const whole = Math.round(seconds);
@@ -55,10 +55,10 @@ export function duration(seconds) {
   return `${Math.floor(whole / 86400)} days`;
 }
 
-/** The time of day of a Unix time, in the zone of the reader. */
+/** Formats the time of day of a Unix time, in the browser's time zone. */
 export const clock = (seconds) => new Date(1000 * seconds).toLocaleTimeString("en-GB");
 
-/** Date and time of an RFC 3339 time. */
+/** Formats date and time of an RFC 3339 time, in the browser's time zone. */
 export const moment = (text) => (text ? new Date(text).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" }) : "-");
 
 export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;

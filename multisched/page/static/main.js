@@ -1,4 +1,4 @@
-// The frame of the page: which view is shown, when it is read again, and the form for a token.
+// The frame of the page: chooses the view, decides when it is read again, and asks for a token.
 
 import { forgetToken, hasToken, NoDocument, read, setToken } from "./api.js";
 import { addressOf, el, replace, visible } from "./dom.js";
@@ -15,20 +15,20 @@ import { tryIt } from "./views/try.js";
 import { work } from "./views/work.js";
 
 /**
- * A view: its name in the address, its title, and what builds it. `open(root, args, app)` returns `refresh`, which reads
- * the documents and draws them; `every` is the least time between two readings, and the view is read again when the
- * overview says that something has changed, and at times, because some documents tell of the future. `refresh` may return the
- * age in seconds of a document that the server had counted before: if it is older than the change, the view is read again.
- * `onOverview` is called with each overview.
+ * A view: its name in the URL fragment, its title, and the function that builds it. `open(root, args, app)` returns `refresh`, which
+ * reads the documents and draws them. `refresh` is called when the overview reports a change, and every OLD_MS, because some documents
+ * contain predictions; `every` is the minimum time in ms between two calls. `refresh` may return the age in seconds of a document that
+ * the server had computed earlier: if the document is older than the last change, it is read again.
+ * `onOverview` is called with each overview. `within`: the view that the navigation marks as current.
  * @typedef {{name: string, title: string, every: number, within?: string,
  *   open: (root: Element, args: string[], app: App) => {refresh: () => Promise<number | void>, onOverview?: (doc: object) => void}}} View
  */
 /** @type {View[]} */
 const VIEWS = [overview, pending, nodes, decisions, pod, teams, forecast, work, tryIt, find];
 
-/** When a document is read again that could not be read, for instance because the leader changes. */
+/** Delay until a view whose documents could not be read is read again; for instance, the leader may have changed. */
 const RETRY_MS = 5_000;
-/** When a view is read again although nothing has changed. */
+/** Time after which a view is read again although nothing has changed. */
 const OLD_MS = 60_000;
 const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
 
@@ -58,7 +58,7 @@ class App {
     setInterval(() => this.readAgain(), 1000);
   }
 
-  /** The field that finds a pod or a node by its name, or a part of it, from every view. */
+  /** Builds the field that finds pods and nodes by a part of their names, from every view. */
   fillFind(form) {
     const input = el("input", { type: "search", name: "find", size: "22", "aria-label": "Pod or node", placeholder: "pod or node", spellcheck: "false", autocapitalize: "off" });
     replace(form, input, " ", el("button", {}, "Find"));
@@ -97,8 +97,8 @@ class App {
   }
 
   /**
-   * Reads the documents of the view that is shown, once there is an overview. One reading at a time; a request meanwhile
-   * is for the next one.
+   * Reads the documents of the current view, if there is an overview. Reads of a view do not overlap: a call during a read causes
+   * another read after it.
    */
   async read() {
     if (!this.overview) return;
@@ -150,7 +150,7 @@ class App {
     else { this.say("the page failed to show this; reload it"); console.error(error); }
   }
 
-  /** Shows why a document is missing, above what was read before. */
+  /** Shows why a document is missing, above the content read before. */
   say(text) {
     this.main.querySelector(":scope > .problem")?.remove();
     if (text) this.main.prepend(el("p", { class: "problem", role: "alert" }, text));

@@ -1,9 +1,9 @@
-// Plots as SVG: a sparkline, lines with a band over named axes, a heat map of nodes. Colours come from the stylesheet.
+// Plots as SVG: a sparkline, lines with a band over named axes, a heat map of nodes, a histogram. Colours are in the stylesheet.
 
 import { el, svg, visible } from "./dom.js";
 import { known, percent, plain } from "./format.js";
 
-/** A small line without axes; `label` says what it shows. @param {number[]} values */
+/** A small line without axes; `label` describes it for screen readers. @param {number[]} values */
 export function sparkline(values, label) {
   const width = 240, height = 36, most = Math.max(1e-9, ...values);
   const points = values.map((value, at) => `${((width * at) / Math.max(1, values.length - 1)).toFixed(1)},${(height - 1 - ((height - 2) * value) / most).toFixed(1)}`);
@@ -50,7 +50,7 @@ export function linePlot({ title, unit, labels, lines, band, bandName = "band", 
     el("p", { class: "soft keys" }, names, shade));
 }
 
-/** A week of slots, or the days from `startSeconds` on. Measured and predicted have different colours. */
+/** A week of slots, or the days from `startSeconds` on. Measured and predicted values have different colours. */
 export function weekPlot({ title, unit, predicted, measured, low, high, bandName, mark, slotSeconds, nowSeconds, startSeconds, zone }) {
   const points = predicted ?? measured, perDay = DAY_S / slotSeconds;
   const day = (at) => (startSeconds === undefined ? DAYS[Math.floor(at / perDay) % 7]
@@ -89,7 +89,7 @@ function bandPath(low, high, x, y) {
 const level = (share) => (known(share) ? Math.max(0, Math.min(10, Math.floor(share * 10 + 1e-9) - (share === 1 ? 1 : 0))) : "none");
 
 /**
- * Cells by share. Colour repeats what the label of each cell says. One tab stop; arrow keys move within.
+ * One cell per node, coloured by its share, which the label of the cell has, too. One tab stop; arrow keys move between cells.
  * @param {{name: string, share: number | null, note: string}[]} cells @param {string} title what the share is
  * @param {boolean} isLinked each cell opens its node
  */
@@ -121,7 +121,7 @@ function columns(links) {
   return next < 0 ? links.length : next;
 }
 
-/** Nodes by share, in tenths; the last bar is of nodes that hold more than they have. @param {number[]} buckets */
+/** Number of nodes per tenth of the share; the last bar is for nodes with a share over 100 %. @param {number[]} buckets */
 export function histogram(buckets, title) {
   const most = Math.max(1, ...buckets), width = 480, height = 70, each = width / buckets.length;
   const words = buckets.map((nodes, at) => `${at < 10 ? `${10 * at} to ${10 * at + 10} %` : "over 100 %"}: ${nodes}`).join(", ");

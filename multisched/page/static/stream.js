@@ -1,17 +1,17 @@
-// Follows the overview by server-sent events. Read with fetch, because EventSource cannot send a token. Each event is the
-// whole document. The stream rests while the page is hidden, and resumes where it was.
+// Reads the stream of overviews (server-sent events). Uses fetch, because EventSource cannot send a token. Each event is a
+// whole overview. The stream is closed while the page is hidden, and then resumed after the last event.
 
 import { address, headers, reason } from "./api.js";
 
 const PAUSE_MS = 2_000;
 const PAUSE_MAX_MS = 30_000;
-/** A stream that ends earlier has failed. */
+/** A stream that ends earlier counts as failed. */
 const STREAM_MIN_MS = 10_000;
 
 /**
- * Follows until the page is left.
+ * Reads the stream, and connects again after an end or an error, until the page is closed.
  * @param {(overview: object) => void} onOverview
- * @param {(state: string, status: number) => void} onState connected, or why not; status as in HTTP
+ * @param {(state: string, status: number) => void} onState "live" or an error, and the HTTP status (0: no response)
  */
 export async function follow(onOverview, onState) {
   let last = "", pause = PAUSE_MS;

@@ -181,7 +181,7 @@ def test_only_repair_windows_that_open_on_judged_days_count(tmp_path: Path) -> N
             {"events": [{"at": "day 1", "release": ["web"]}]},
             "events[0].at: 2026-01-05 00:00 is not between the creation",
         ),
-        ({"events": [{"at": "day 3"}]}, "events[0]: nothing happens; write release"),
+        ({"events": [{"at": "day 3"}]}, "events[0]: neither release nor scale is set; write release"),
         (
             {"events": [{"at": "day 3", "release": ["wep"]}]},
             "events[0].release[0]: no service is called 'wep' (did you",
@@ -189,7 +189,7 @@ def test_only_repair_windows_that_open_on_judged_days_count(tmp_path: Path) -> N
         ({"events": [{"at": "day 3", "scale": {"dbs": 1}}]}, "events[0].scale.dbs: no service is called 'dbs'"),
         (
             {"services": {"list": [{"name": "api", "replicas": 1}]}},
-            "services: the usage knows neither the service 'api'",
+            "services: the usage has neither service 'api'",
         ),
         (
             {"services": {"list": [{"name": "web", "replicas": n} for n in (1, 2)]}},
@@ -293,7 +293,7 @@ def test_extenders_are_refused_since_virtual_time_cannot_wait_for_them(tmp_path:
     extender = "{urlPrefix: http://127.0.0.1:1, filterVerb: filter}"
     (tmp_path / "own.yaml").write_text(f"{head}- name: a\n  extenders: [{extender}]\n")
     (found,) = refusals(write(tmp_path, policies=[{"name": "own", "configuration": "own.yaml"}]))
-    assert "policies[0].configuration: domain a asks HTTP extenders" in found
+    assert "policies[0].configuration: domain a has HTTP extenders" in found
 
 
 def test_unchanged_test_fields_are_valid(tmp_path: Path) -> None:

@@ -94,7 +94,10 @@ def test_all_invalid_lines_are_reported_together_up_to_a_limit(tmp_path: Path) -
         ("timestamp,dimension,value\n", "0.csv:1 : no column service or pod; begin the file with"),
         (f"{HEADER}\n", "0.csv:1 : has no samples"),
         (f"{HEADER}\n2026-01-05T01:00:00,web,cpu,1\n", "0.csv:1 timestamp: one sample only; give samples in steps"),
-        (f"{HEADER}\n0,web,cpu,1\n7,web,cpu,1\n", "0.csv:1 timestamp: samples 7 s apart, which do not divide a day"),
+        (
+            f"{HEADER}\n0,web,cpu,1\n7,web,cpu,1\n",
+            "0.csv:1 timestamp: samples are 7 s apart, which does not divide a day",
+        ),
     ],
 )
 def test_file_without_a_regular_step_is_refused_with_the_fix(tmp_path: Path, text: str, problem: str) -> None:

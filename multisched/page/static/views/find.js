@@ -1,4 +1,4 @@
-// Find: the pods and nodes whose names contain a text; one that is the only one, or has exactly this name, is opened.
+// Find: the pods and nodes whose names contain a text. A single match, or the only exact match, is opened at once.
 
 import { read } from "../api.js";
 import { addressOf, el, nodeLink, podLink, replace, table, visible } from "../dom.js";
@@ -23,7 +23,7 @@ export const find = {
   },
 };
 
-/** The view of what was meant, if that is clear; the first names of the document are those that are equal to the text. */
+/** The view of the single or the only exact match; null if there is none. Names equal to the text are first in the document. */
 function opened(doc, text) {
   const [pod] = doc.pods, [node] = doc.nodes;
   if (node === text) return ["nodes", node];
@@ -32,15 +32,15 @@ function opened(doc, text) {
   return null;
 }
 
-/** A pod that is gone may have been decided about lately. */
+/** A link to a pod that does not exist now: its last attempt may still be recorded. */
 function gone(doc, text) {
   const [namespace, name] = text.split("/");
-  return name && !doc.podsTotal && el("p", {}, "No pod has this name now: ", podLink(namespace, name), " shows the last attempt to place it, if it was lately.");
+  return name && !doc.podsTotal && el("p", {}, "No pod has this name now. If it existed lately, ", podLink(namespace, name), " shows the last attempt to place it.");
 }
 
 function found(caption, noun, rows, total) {
   return [
-    table(caption, [noun], rows, `no ${noun} has this in its name`),
+    table(caption, [noun], rows, `no ${noun} has a name with this text`),
     total > rows.length && el("p", { class: "soft" }, `${plural(total - rows.length, `more ${noun}`)} not shown; write more of the name`),
   ];
 }

@@ -26,7 +26,7 @@ export const forecast = {
   },
 };
 
-/** How old the data is, as a sentence; a warning when nothing new was learned for days. */
+/** A sentence on the age of the data; a warning if the newest sample is older than OLD_S. */
 function age(doc) {
   const old = doc.nowSeconds - doc.newestSeconds;
   return [
@@ -53,7 +53,7 @@ async function week(domain, service) {
     el("p", {}, link(["forecast", domain], "all services")),
     age(doc),
     el("p", { class: "soft" }, "Use of one replica in each hour of the week: the predicted peak, and the band in which new samples are expected.",
-      doc.history ? " The last days as measured stand below." : " Measured days are not stored here."),
+      doc.history ? " The measured use of the last days is shown below." : " The program has recorded no use of this service."),
     doc.dimensions.map((row) => [
       weekPlot({
         title: `${row.dimension}: predicted peak ${measure(row.dimension, row.highest)} at ${row.at}, mean ${measure(row.dimension, row.mean)}, error ${percent(row.error)}, from ${row.origin}`,
@@ -69,7 +69,7 @@ async function week(domain, service) {
 
 const peak = (one) => `${one.dimension} ${Math.round(one.percent)} % at ${one.at}`;
 
-/** The state of repair. The plan is made only when asked for: it takes seconds, on a copy of the cluster. */
+/** The state of repair. A plan is made only on request: it takes seconds, on a copy of the cluster. */
 async function repair(domain) {
   const plan = el("div", { "aria-live": "polite" });
   const button = el("button", { type: "button", onclick: async () => {

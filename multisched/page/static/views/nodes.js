@@ -81,7 +81,7 @@ async function requested() {
 
 const FULL = 0.9;
 
-/** Which of these nodes will be full, in one sentence. `shares` must be sorted, fullest first. @param {[string, number | null][]} shares */
+/** A sentence on which of these nodes will be full. `shares` must be sorted, fullest first. @param {[string, number | null][]} shares */
 function fullest(shares, resource, when) {
   const full = shares.filter(([, share]) => share >= FULL), [name, share] = shares[0] ?? [];
   if (!name) return null;
@@ -159,7 +159,7 @@ function detail(doc) {
   ];
 }
 
-/** What other domains may borrow of the node, and what they hold. */
+/** Amounts of the node that other domains may borrow, and those that they hold. */
 function loansOf(docs) {
   const rows = docs.flatMap((doc) => doc.loans.map((one) => [one.from, one.to, one.kind, one.why || (one.closes ? `open until ${moment(one.closes)}` : "open"),
     count(one.pods), amounts(one.held), amounts(one.room), one.onLoan?.recalledSince ? `since ${moment(one.onLoan.recalledSince)}: ${one.onLoan.why}` : "-"]));

@@ -1,4 +1,4 @@
-// Overview: how each domain is doing now, and the latest decisions in words. Drawn from the stream alone.
+// Overview: the present state of each domain, and the latest decisions in words. Uses only the stream.
 
 import { el, figures, link, nodeLink, number, podLink, replace, table } from "../dom.js";
 import { clock, count, ms, plain, plural } from "../format.js";
@@ -7,7 +7,7 @@ import { WORDS } from "./pending.js";
 
 const KEPT = 120;
 
-/** Domain -> pods per second of the last overviews; kept while the page is open. */
+/** Domain -> bound pods per second in the last KEPT overviews; kept while the page is open. */
 const rates = new Map();
 
 export const overview = {
@@ -29,7 +29,7 @@ function remember(domain) {
   rates.set(domain.domain, [...kept, domain.boundPerSecond ?? 0].slice(-KEPT));
 }
 
-/** How many pods wait, and in which domains, in one sentence. */
+/** A sentence with the number of waiting pods per domain. */
 function waiting(doc) {
   const parts = doc.domains.map((one) => [one.domain, Object.values(one.counts).reduce((sum, pods) => sum + pods, 0)]).filter(([, pods]) => pods);
   const total = parts.reduce((sum, [, pods]) => sum + pods, 0);
@@ -39,12 +39,12 @@ function waiting(doc) {
 
 function health(doc) {
   const troubles = [];
-  if (!doc.isReady) troubles.push("the caches are not in step with the API server yet");
-  if (doc.api.staleKinds.length) troubles.push(`no news from the API server about ${doc.api.staleKinds.join(", ")} for minutes`);
+  if (!doc.isReady) troubles.push("the caches are not synced with the API server yet");
+  if (doc.api.staleKinds.length) troubles.push(`no data from the API server about ${doc.api.staleKinds.join(", ")} for minutes`);
   if (doc.remarks) troubles.push(doc.remarks);
   const api = `API server: ${plural(doc.api.throttled, "throttled request")}, ${plural(doc.api.failedReads, "failed read")} since the start`;
   return el("section", { class: "health" },
-    el("p", { class: troubles.length ? "warn" : "good" }, troubles.length ? troubles.join("; ") : "In step with the API server."),
+    el("p", { class: troubles.length ? "warn" : "good" }, troubles.length ? troubles.join("; ") : "Synced with the API server."),
     el("p", { class: "soft" }, api));
 }
 
@@ -59,7 +59,7 @@ function card(one) {
     el("h3", {}, one.domain, " ", el("span", { class: one.isLeading ? "tag good" : "tag" }, one.isLeading ? "leading" : "standby")),
     el("p", { class: "soft" }, one.ledElsewhere || `${one.schedulerNames.join(", ")} · ${plural(one.nodes, "node")}`),
     el("p", { class: "rate" }, el("strong", {}, one.boundPerSecond === null ? "-" : plain(one.boundPerSecond)), " pods/s"),
-    sparkline(kept, `pods per second of domain ${one.domain}, the last ${kept.length} seconds with news`),
+    sparkline(kept, `pods per second of domain ${one.domain}, in the last ${kept.length} updates`),
     figures([["bound", count(one.bound)], ["attempts", count(one.attempts)], ["in flight", `${count(one.bindsInFlight)} of ${count(one.bindLimit)}`], ...latency,
       ["true conflicts", count(one.conflictsTrue)], ["false conflicts", count(one.conflictsFalse)]]),
     states.length

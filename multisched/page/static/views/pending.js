@@ -1,14 +1,14 @@
-// Pending: all pending pods by reason, and the longest waiting pods of one reason.
+// Pending: all pending pods by reason, and the pods of one reason that have waited longest.
 
 import { read } from "../api.js";
 import { el, link, number, podLink, replace, table, visible } from "../dom.js";
 import { count, duration, plural } from "../format.js";
 
-/** State -> what its pods do, in words. */
+/** State -> description of its pods. */
 export const WORDS = {
-  active: "ready to be tried", backoff: "wait out their backoff", unschedulable: "fit nowhere now", gated: "held by a gate",
-  gang: "tried with another member of their gang", permit: "assumed, wait at Permit", binding: "being bound",
-  quarantined: "the API server keeps refusing them", refused: "cannot be evaluated: only a change of the pod helps",
+  active: "ready for an attempt", backoff: "wait until their backoff ends", unschedulable: "fit on no node now", gated: "blocked at PreEnqueue",
+  gang: "tried together with another member of their gang", permit: "assumed, wait at Permit", binding: "being bound",
+  quarantined: "the API server rejects their binds repeatedly", refused: "cannot be evaluated: only a change of the pod helps",
 };
 
 export const pending = {

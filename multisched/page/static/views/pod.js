@@ -1,4 +1,4 @@
-// A pod: why it waits or why it is where it is. Filters by plugin, the score table, what would wake it, the smallest fix.
+// A pod: why it waits, or why it was placed on its node. Filters by plugin, the score table, events that requeue it, the smallest fix.
 
 import { NoDocument, read } from "../api.js";
 import { el, figures, link, nodeLink, keyLink, number, replace, table } from "../dom.js";
@@ -15,7 +15,7 @@ export const pod = {
     const head = el("div", {});
     root.append(el("h2", {}, `Pod ${namespace}/${name}`), head, tools, answer, body);
 
-    /** Asks what takes a trial on a copy of the cluster, which may take seconds. */
+    /** Sends a query that the server answers with a trial on a copy of the cluster; that may take seconds. */
     async function onCopy(asked, query, draw) {
       asked.disabled = true;
       replace(answer, el("p", { class: "soft" }, "trying it on a copy of the cluster"));
@@ -54,10 +54,10 @@ function state(view) {
   ];
 }
 
-const wakes = (view) => view.wakes.length > 0 && el("section", {}, el("h3", {}, "What would wake it"),
+const wakes = (view) => view.wakes.length > 0 && el("section", {}, el("h3", {}, "Events that requeue it"),
   el("ul", {}, view.wakes.map((one) => el("li", {}, `${one.plugin}: ${one.events.join("; ")}`))));
 
-/** The most frequent refusal of the last attempt, in one sentence. */
+/** A sentence with the plugin that refused most nodes in the last attempt. */
 function why(view) {
   const [last] = view.attempts, most = last?.refused.reduce((found, one) => (one.count > (found?.count ?? 0) ? one : found), null);
   return most ? ` ${most.plugin} refused ${count(most.count)} of ${plural(last.domainNodes, "node")}: ${most.reasons.join("; ")}.` : "";
@@ -92,7 +92,7 @@ function refusals(one) {
   return table("Filters: the first plugin that refused each node", ["plugin", number("nodes"), "reason", "for example", "code"], rows);
 }
 
-/** Scores per plugin, for the chosen node and the runners-up: weighted; normalised times weight; raw, where they are known. */
+/** Scores per plugin, for the chosen node and the next best ones: weighted; normalised times weight; raw if known. */
 function scores(one) {
   const nodes = [one.winner, ...one.runnersUp].filter((scored) => scored && scored.parts.length);
   if (!nodes.length) return null;

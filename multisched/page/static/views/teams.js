@@ -1,4 +1,4 @@
-// Teams: what each level of the quota tree holds, borrows and lends; gangs and what they wait for.
+// Teams: the amounts that each level of the quota tree uses, borrows and lends; gangs, and what they wait for.
 
 import { read } from "../api.js";
 import { el, keyLink, number, replace, table } from "../dom.js";
@@ -38,7 +38,7 @@ function tree(doc, reclaims) {
     doc.levelsLeftOut > 0 && el("p", { class: "soft" }, `${plural(doc.levelsLeftOut, "level")} not shown`));
 }
 
-/** Who borrows and who lends, in one sentence. */
+/** A sentence with the levels that borrow and those that lend. */
 function borrowing(doc) {
   const of = (field) => doc.levels.flatMap((level) => Object.entries(level.resources).filter(([, use]) => use[field] > 0)
     .map(([resource, use]) => `${level.path} ${use.shown[field]} ${resource}`)).join(", ");
@@ -51,7 +51,7 @@ function teamsOf(quotas) {
   return (pods) => [...new Set(pods.map((one) => one.pod.split("/")[0]).map((namespace) => teamOf.get(namespace) ?? namespace))].join(", ");
 }
 
-/** The latest reclaim with all that the same teams reclaimed within RECLAIM_S before it, in one sentence. */
+/** A sentence on the latest reclaim, together with those between the same teams within RECLAIM_S before it. */
 function lastReclaim(doc, teams) {
   const [last] = doc.preemptions;
   if (!last) return "";
@@ -62,7 +62,7 @@ function lastReclaim(doc, teams) {
   return ` At ${clock(last.atSeconds)}, ${by} reclaimed from ${from}: ${plural(evicted, "pod")} that requested ${amounts(freed)}.`;
 }
 
-/** The last reclaims: which team took back what from which. */
+/** The last reclaims: the teams, pods and amounts. */
 function reclaimTable(doc, quotas) {
   const teams = teamsOf(quotas);
   const some = (pods, more) => [pods.slice(0, 5).map((one, at) => [at ? ", " : "", keyLink(one.pod)]),
@@ -77,7 +77,7 @@ const key = (kind, text) => el("span", { class: "key" }, el("span", { class: `sw
 
 const spaces = (level) => (level.namespaces.length ? el("span", { class: "soft" }, ` ${level.namespaces.join(", ")}`, level.namespacesLeftOut ? ` and ${level.namespacesLeftOut} more` : "") : "");
 
-/** One bar up to the level's max, or to the larger of its min and its use. The numbers stand in the same row. */
+/** A bar from 0 to the level's max, or to min or use if that is larger. The same row has the numbers. */
 function bar(use) {
   const whole = Math.max(use.max ?? 0, use.min, use.used, 1e-9), part = (amount) => (100 * Math.max(0, amount)) / whole;
   const idle = use.min - use.used - use.lent;

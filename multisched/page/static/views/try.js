@@ -1,4 +1,4 @@
-// Try it: where would pods be placed now? The server tries them on a copy of the cluster and changes nothing.
+// Try it: shows where pods would be placed now. The server tries them on a copy of the cluster and changes nothing.
 
 import { NoDocument, ask } from "../api.js";
 import { choice, el, nodeLink, number, replace, table } from "../dom.js";

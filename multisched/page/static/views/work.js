@@ -1,4 +1,4 @@
-// GPU, jobs and loans: cards and their tide, serverless units, deadlines at risk, what domains lend to one another.
+// GPU, jobs and loans: cards and their tide, serverless units, deadlines at risk, loans between domains.
 
 import { NoDocument, read } from "../api.js";
 import { el, figures, keyLink, nodeLink, number, replace, table } from "../dom.js";
