@@ -33,7 +33,7 @@ CLAIMS_AT_ONCE = 8
 
 
 async def run_provisioner(transport: Transport, *, clock: WallClock, rng: random.Random) -> None:
-    """Runs only the provisioner, against any API server, until cancelled. Writes no Events."""
+    """Runs only the provisioner, against any API server, until cancelled."""
     context = ControllerContext(ObjectClient(transport), clock=clock, rng=rng)
     provisioner = FakeProvisioner(context)
     caches = (context.claims, context.volumes, context.storage_classes)
@@ -42,6 +42,7 @@ async def run_provisioner(transport: Transport, *, clock: WallClock, rng: random
             group.create_task(cache.watch.run(), name=f"watch {cache.resource.plural}")
         for cache in caches:
             await cache.watch.synced.wait()
+        group.create_task(context.events.run(), name="events")
         group.create_task(provisioner.run(), name=provisioner.queue.name)
 
 

@@ -110,7 +110,7 @@ class _ResourceRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StageEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An Event about the pod, written when the stage is played. Stages of nodes write no Event."""
+    """An Event about the pod, written when the stage is played."""
 
     reason: str
     message: str = ""
@@ -291,10 +291,10 @@ def _check(document: _StageDocument, where: str) -> None:
     is_pod = spec.resourceRef.kind == "Pod"
     if is_pod and not (action.phase or action.delete or action.event or action.ready is not None):
         raise StageError(f"{where}: spec.next: does nothing to a pod; write phase, ready, delete or event")
-    if not is_pod and (action.phase or action.delete or action.exitCode is not None):
-        raise StageError(f"{where}: spec.next: a node takes ready, reason, message and event; remove the other fields")
-    if not is_pod and action.ready is None and action.event is None:
-        raise StageError(f"{where}: spec.next: does nothing to a node; write ready or event")
+    if not is_pod and (action.phase or action.delete or action.event or action.exitCode is not None):
+        raise StageError(f"{where}: spec.next: a node takes ready, reason and message; remove the other fields")
+    if not is_pod and action.ready is None:
+        raise StageError(f"{where}: spec.next: does nothing to a node; write ready")
     if action.phase and action.delete:
         raise StageError(f"{where}: spec.next: phase and delete exclude each other; use two stages")
     for expression in spec.selector.matchExpressions:

@@ -395,6 +395,7 @@ async def test_provisioner_works_without_the_other_controllers() -> None:
 
         assert volume["spec"]["claimRef"]["name"] == "now"
         assert len(await cluster.list_all(VOLUMES)) == 1
+        assert {reason for reason, _ in await events_of(cluster, "now")} == {"Provisioning", "ProvisioningSucceeded"}
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 

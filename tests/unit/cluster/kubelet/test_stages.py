@@ -47,6 +47,10 @@ def test_an_unknown_built_in_set_is_refused_with_the_known_ones() -> None:
         (a_stage("  next: {phase: Running, delete: true}"), "exclude each other"),
         (a_stage("  next: {statusTemplate: x}"), "Go templates are not supported"),
         (a_stage("  next: {phase: Running}", kind="Node"), "a node takes ready"),
+        (
+            a_stage("  next: {ready: true, event: {reason: Booted}}", kind="Node"),
+            "a node takes ready, reason and message",
+        ),
         (a_stage("  delay: {durationMilliseconds: -5}\n  next: {delete: true}"), "-5 is out of range"),
         (
             a_stage("  selector: {matchExpressions: [{key: .spec.foo, operator: Exists}]}\n  next: {delete: true}"),
