@@ -30,7 +30,7 @@ LINES_MAX = 20_000_000
 SERIES_MAX = 100_000
 """Maximum number of different pairs of a service or pod and a dimension."""
 CELLS_MAX = 100_000_000
-"""Maximum number of steps times series, at 8 bytes each."""
+"""Maximum number of steps times services and pods times dimensions, at 8 bytes each."""
 VALUE_MAX = 1e15
 PROBLEMS_MAX = 20
 """Bad lines reported per file; the others are only counted."""
@@ -203,12 +203,14 @@ class UsageReader:
             return None
         start_s = int(times[0])
         steps = int((times[-1] - start_s) // step_s) + 1
-        if steps * len(self._series) > CELLS_MAX:
-            text = f"{steps} steps of {step_s} s times {len(self._series)} series are more than {CELLS_MAX}"
-            self._report(self._files[0], 1, "timestamp", f"{text}; give fewer days or coarser samples")
-            return None
         services, pods = (tuple(sorted({n for p, n, _ in self._series if p is is_pod})) for is_pod in (False, True))
         dimensions = tuple(sorted({dimension for _, _, dimension in self._series}))
+        names = len(services) + len(pods)
+        if steps * names * len(dimensions) > CELLS_MAX:
+            size = f"{steps} steps of {step_s} s times {names} services and pods times {len(dimensions)} dimensions"
+            text = f"{size} are more than {CELLS_MAX}; give fewer days or coarser samples"
+            self._report(self._files[0], 1, "timestamp", text)
+            return None
         at = {(False, name): number for number, name in enumerate(services)}
         at |= {(True, name): len(services) + number for number, name in enumerate(pods)}
         values = np.full((len(at), len(dimensions), steps), np.nan)

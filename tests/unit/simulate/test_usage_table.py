@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from multisched.config.document import Problem
+from multisched.simulate import usage_table
 from multisched.simulate.usage_table import PROBLEMS_MAX, UsageTable, filled, read_usage
 
 HEADER = "timestamp,service,dimension,value"
@@ -105,6 +106,14 @@ def test_file_without_a_regular_step_is_refused_with_the_fix(tmp_path: Path, tex
     assert table is None
     assert len(problems) == 1
     assert problems[0].startswith(problem)
+
+
+def test_table_with_too_many_cells_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if most of them would be empty: three hours of two services and two dimensions, of which each service has one."""
+    monkeypatch.setattr(usage_table, "CELLS_MAX", 11)
+    table, (problem,) = read(tmp_path, hourly("2026-01-05T00:00:00,web,log,7"))
+    assert table is None
+    assert "give fewer days or coarser samples" in problem
 
 
 def test_second_unit_of_a_dimension_is_reported(tmp_path: Path) -> None:
