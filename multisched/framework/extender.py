@@ -1,4 +1,4 @@
-"""How HTTP extenders run among the plugins: outside the profile, after every filter, with their own reasons and weights."""
+"""Interfaces of HTTP extenders: they run outside the profile, after all other filters, with their own reasons and weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Offer(msgspec.Struct, frozen=True):
     victims: tuple[Pod, ...]
     """Most important first."""
     violations: int
-    """Victims whose eviction would violate a PodDisruptionBudget."""
+    """Number of victims whose eviction would violate a PodDisruptionBudget."""
 
 
 @runtime_checkable

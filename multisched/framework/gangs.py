@@ -1,4 +1,4 @@
-"""What plugins and queues know of gangs."""
+"""What plugins and queues can read about gangs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class GangView(PlacedGangMembers, Protocol):
     """Read access to the gang roster. A key is namespace/name."""
 
     def gangs(self) -> Iterable[KnownGang]:
-        """Returns all gangs; changes while others are added."""
+        """Returns all gangs. A live view: copy it before gangs are added."""
         ...
 
     def together_with(self, key: str) -> Sequence[str]:

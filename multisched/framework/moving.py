@@ -1,4 +1,4 @@
-"""Moving pods: the ports of a plugin's background task that evicts pods, for a repair or a tide. Protocols and values only.
+"""Moving pods: the ports of a plugin's background task that evicts pods (PeakForecast, GpuTide). Protocols and values only.
 
 `BackgroundPorts.mover` annotates and evicts pods, reserves the place of a replacement, and persists the progress of a run. The
 shell implements it for one domain (`shell/mover.py`), the client its writes. Expected refusals are values.
@@ -106,7 +106,7 @@ class Mover(DocumentStore, Evictor, Protocol):
     """The deadline to pass to `evict`: a lease that is held now is held at least that long."""
 
     def may_act(self) -> bool:
-        """Reports whether the domain leads: called immediately before each change."""
+        """Reports whether this process leads the domain: called immediately before each change."""
         ...
 
     async def plan(self, request: RepairRequest) -> RepairPlan:
@@ -114,19 +114,19 @@ class Mover(DocumentStore, Evictor, Protocol):
         ...
 
     async def evict_member(self, pod: ObjectRef, *, timeout_s: float) -> EvictReply:
-        """As `evict`, for a pod whose whole gang is being evicted: the gang's minimum does not keep the pod."""
+        """As `evict`, for a pod whose whole gang is being evicted: the gang's minimum does not protect the pod."""
         ...
 
     async def remove(self, pod: ObjectRef, why: str, *, grace_s: int | None, timeout_s: float) -> WriteReply:
         """Deletes the pod against its PodDisruptionBudgets, after marking it as a disruption target; for capacity that is overdue.
 
-        `why`: message of the condition. `grace_s`: see `ports.PodWriter.delete`. Sends nothing while the domain does not lead
-        (THROTTLED).
+        `why`: message of the condition. `grace_s`: see `ports.PodWriter.delete`. Sends nothing while this process does not lead
+        the domain (THROTTLED).
         """
         ...
 
     async def annotate(self, pod: ObjectRef, annotations: Mapping[str, str | None], *, timeout_s: float) -> WriteReply:
-        """See `ports.PodWriter.annotate`. Sends nothing while the domain does not lead (THROTTLED)."""
+        """See `ports.PodWriter.annotate`. Sends nothing while this process does not lead the domain (THROTTLED)."""
         ...
 
     def placed_pod(self, uid: str) -> Pod | None:
@@ -148,7 +148,7 @@ class Mover(DocumentStore, Evictor, Protocol):
     def reserve(self, uid: str, like: Pod, node: str, *, on_assigned: Callable[[], None]) -> str:
         """Reserves a place on a node for the replacement of the pod of this uid, after running the filters; returns empty, or why not.
 
-        `like`: the pod itself, which leaves, or a peer in place of a deleted pod. Any place reserved before is
+        `like`: the pod to be evicted, or a peer if that pod is already deleted. Any place reserved before is
         released.
         `on_assigned`: called when the reservation has become the nomination of a replacement.
         """
@@ -162,7 +162,7 @@ class Mover(DocumentStore, Evictor, Protocol):
         ...
 
     def replacement(self) -> str:
-        """Returns the uid of the pod that got the place; empty: it is still reserved, or was never."""
+        """Returns the uid of the pod that got the place; empty: no pod has got it, or none is reserved."""
         ...
 
     def is_reserved(self) -> bool:

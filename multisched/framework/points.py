@@ -3,8 +3,8 @@
 A plugin is an object with a `name` that implements one or more of these. In-tree plugins are vectorized: one call of
 Filter or Score covers many rows. A plugin written for one node at a time is wrapped in `scalar.ScalarPlugin`.
 
-Common rules. Everything except PreBind, Bind, PostBind and `response` is synchronous and pure: no I/O, no clock, no
-randomness, and arguments are never changed (arrays are read-only). A plugin that raises, or returns the wrong shape,
+Common rules. Everything except PreBind, Bind and `response` is synchronous: no I/O, no clock, no randomness, and
+arguments are never changed (arrays are read-only). A plugin that raises, or returns the wrong shape,
 costs its pod one attempt: the runner turns it into an Error status with the plugin's name.
 
 Order in one attempt: PreEnqueue · QueueSort · PreFilter · Filter · (PostFilter) · PreScore · Score · NormalizeScore ·
@@ -39,7 +39,7 @@ class CycleView(msgspec.Struct):
     responses: Mapping[str, object] = msgspec.field(default_factory=dict)
     """Plugin name -> what its `response` returned in this attempt."""
     places: Rows | None = None
-    """The domain's rows, before any narrowing by PreFilter, plus rows whose pods only count for it; None: all rows of the table."""
+    """The domain's rows, before any narrowing by PreFilter, plus rows on which only the pods count; None: all rows of the table."""
 
 
 class QueuedPod(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ class QueuedGang(msgspec.Struct, frozen=True):
     member_nodes: tuple[str, ...] = ()
     """Nodes of members that are already placed; only if there is a topology."""
     overdue: str = ""
-    """How long it has been waiting, as a text for people, if longer than its timeout; else empty."""
+    """How long the gang has been waiting, as a text for people, if longer than its timeout; else empty."""
 
     @property
     def name(self) -> str:

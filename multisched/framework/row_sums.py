@@ -1,4 +1,4 @@
-"""Sums by row, sparse and dense. Readers follow them by their changes.
+"""Sums by row, sparse and dense. A reader can apply the changes since its last read instead of reading a whole sum.
 
 No two states of the sums of one owner have the same `version`.
 """

@@ -7,7 +7,7 @@
             return node.labels.get("colour") == "blue"
 
         def sign(self, pod: Pod) -> Hashable:
-            return ()          # it reads nothing of a pod beyond labels, namespace and priority
+            return ()          # it reads nothing of a pod except namespace and priority
 
     def make_only_blue() -> Plugin:
         return ScalarPlugin(OnlyBlue())
