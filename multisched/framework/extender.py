@@ -63,7 +63,7 @@ class ExtenderPlugin(RemotePlugin, Protocol):
         ...
 
     def negotiates(self, pod: Pod) -> bool:
-        """Reports whether the extender wants to see the pod's preemption offers."""
+        """Reports whether the pod's preemption offers must be sent to the extender."""
         ...
 
     def preemption_request(self, cycle: CycleView, pod: Pod, offers: Sequence[Offer]) -> object:

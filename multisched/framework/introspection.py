@@ -19,7 +19,7 @@ class ExplainPlugin(Plugin, Protocol):
     """A plugin that can describe a node beyond its score; `explain` shows the description."""
 
     def describe(self, pod: Pod, row: int) -> str:
-        """Returns what the plugin knows now of the row for the pod, as the end of a sentence; empty: nothing."""
+        """Returns a description of the row for the pod, as the end of a sentence; empty: none."""
         ...
 
 
@@ -31,7 +31,7 @@ class PendingNotePlugin(Plugin, Protocol):
     """
 
     def note_on_pending(self, pod: Pod, now_s: float) -> str:
-        """Returns what the plugin knows now of a waiting pod, as a sentence; empty: nothing. `now_s`: seconds since the epoch."""
+        """Returns a sentence about a waiting pod; empty: none. `now_s`: seconds since the epoch."""
         ...
 
 

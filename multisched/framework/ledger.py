@@ -247,7 +247,7 @@ class BoundPodLedger(Ledger, Protocol):
 
 @runtime_checkable
 class ElasticLedger(Ledger, Protocol):
-    """A ledger that knows nodes whose allocatable does not limit what their pods request.
+    """A ledger that names resources of nodes whose allocatable amount does not limit the requests of pods.
 
     A Protocol because the state imports no domain; implemented by a domain (`SandboxLedger`).
     """

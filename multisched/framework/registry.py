@@ -387,7 +387,7 @@ def _refuse_rivals(choosing: Sequence[ChoosingPlugin]) -> None:
 
 
 def _refuse_two_outranking(scorers: Sequence[Plugin]) -> None:
-    """Rejects two plugins of which each wants to be compared first."""
+    """Rejects two plugins with the trait `outranks`."""
     names = [plugin.name for plugin in scorers if traits_of(plugin).outranks]
     if len(names) > 1:
         raise PluginSetupError(f"profile: plugins {' and '.join(names)} both outrank all others; remove one")

@@ -165,7 +165,7 @@ class RepairingPlugin(Plugin, Protocol):
     """
 
     def plan_repair(self, cluster: RepairInput, request: RepairRequest) -> RepairPlan:
-        """Returns the plan; the plugin's own ledgers know its rows. May take seconds, so it never runs on the loop.
+        """Returns the plan; `cluster.rows` are also rows of the plugin's own ledgers. May take seconds, so it never runs on the loop.
 
         Raises RepairRefusedError.
         """

@@ -32,7 +32,7 @@ STAND_IN_MILLI: Final[Mapping[str, float]] = {CPU: 32.0 * MILLI, MEMORY: float(M
 STAND_IN_REPLICAS: Final = 20
 """Assumed capacity of a node that states none, in replicas of the heaviest service."""
 FLOAT_QUANTA: Final = 1.0 / 65_536
-"""Scale from quanta to the floats used by scores; it keeps their fourth powers far below the maximum of float32."""
+"""Scale from quanta to the floats used by scores; it keeps their third powers far below the maximum of float32."""
 
 _numbers = count(1)
 
