@@ -21,8 +21,8 @@ class CatchUpPlugin(Plugin, Protocol):
     """A plugin with incremental counts that many events may change at once: the first lists, a relist, a rollout.
 
     The shell calls `catch_up` while no cycle runs, so that no pod's attempt must process all of these events. Filter and the
-    other points must not rely on it; they may ignore a change that is not counted yet. When all changes are counted, the plugin
-    calls `PluginContext.notify`.
+    other points must not rely on it. They may ignore a change that is not counted yet; then the plugin calls
+    `PluginContext.notify` when it is counted.
     """
 
     def catch_up(self) -> bool:

@@ -96,7 +96,7 @@ class OutcomePlugin(Plugin, Protocol):
     """A plugin that learns from the outcomes of the bound pods of its domain."""
 
     def see_outcome(self, outcome: PodOutcome) -> None:
-        """Handles a version of a bound pod, in order: while it has not started, once when it runs, and when it has ended.
+        """Handles a version of a bound pod. Called in order: for each version until the pod runs, once when it runs, and when it has ended.
 
         Ended pods are reported again after a restart or a relist. A pod that is deleted before it ends is not reported. Cheap: called on
         the event loop.

@@ -263,7 +263,7 @@ class PluginSet:
             *implementing(self.post_filter, GroupPostFilterPlugin),
             *(plugin for plugin in of_groups if not implements(plugin, PostFilterPlugin)),
         )
-        """Plugins that also handle single pods come first: they make room at once."""
+        """Plugins that also handle single pods come first: they evict pods, while others reserve capacity that becomes free."""
         self.pre_score = self._at("PreScore", plugins, PreScorePlugin)
         scorers = self._at("Score", plugins, ScorePlugin)
         self.outranking = next((p for p in scorers if traits_of(p).outranks), None)

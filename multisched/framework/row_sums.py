@@ -15,8 +15,8 @@ CHANGES_KEPT: Final = 256
 """Changes kept per sum; a reader that is further behind reads the whole sum."""
 
 SPARSE_BELOW: Final = 16
-"""A sum is kept sparse if fewer than one row in this many has an entry. A sparse row takes the memory of this many
-array rows, and is read more slowly.
+"""A sum is created sparse if at most one row in this many has an entry. A sparse row takes the memory of 6 or 12 array rows,
+and is read more slowly.
 """
 
 _SPARSE_ROW_BYTES, _DENSE_ROW_BYTES = 100, 16
