@@ -1,6 +1,6 @@
 """Moving pods: the ports of a plugin's background task that evicts pods (PeakForecast, GpuTide). Protocols and values only.
 
-`BackgroundPorts.mover` annotates and evicts pods, reserves the place of a replacement, and persists the progress of a run. The
+`BackgroundPorts.mover` annotates and evicts pods, reserves capacity for a replacement, and persists the progress of a run. The
 shell implements it for one domain (`shell/mover.py`), the client its writes. Expected refusals are values.
 """
 
@@ -19,7 +19,7 @@ from multisched.framework.repair import RepairPlan, RepairRequest
 from multisched.model.objects import Pod
 
 STAND_IN: Final = "place-of/"
-"""Prefix of the uid of a stand-in: the pod whose nomination reserves the place of a replacement. No pod's uid has a slash."""
+"""Prefix of the uid of a stand-in: the pod whose nomination reserves capacity for a replacement. No pod's uid has a slash."""
 
 
 class EvictAnswer(Enum):
@@ -30,7 +30,7 @@ class EvictAnswer(Enum):
     GONE = auto()
     """There is no pod of this name any more, or it has another uid."""
     NOT_NOW = auto()
-    """429: its budget allows no disruption, or the server is busy. Nothing happened."""
+    """429 (its budget allows no disruption, or the server is busy), or not sent (the process may not evict it now): nothing happened."""
     REFUSED = auto()
     """Another definite answer (403, 422, a webhook, two budgets for one pod): nothing happened."""
     UNKNOWN = auto()
@@ -97,7 +97,7 @@ async def replace_document(store: DocumentStore, document: bytes) -> DocumentRep
 
 
 class Mover(DocumentStore, Evictor, Protocol):
-    """Moves the pods of one domain. Everything except the writes is synchronous; it reserves one place at a time.
+    """Moves the pods of one domain. It has at most one reservation at a time: capacity on a node for a replacement.
 
     A Protocol because no plugin imports the shell; implemented by the shell (`DomainMover`).
     """
@@ -146,31 +146,31 @@ class Mover(DocumentStore, Evictor, Protocol):
         ...
 
     def reserve(self, uid: str, like: Pod, node: str, *, on_assigned: Callable[[], None]) -> str:
-        """Reserves a place on a node for the replacement of the pod of this uid, after running the filters; returns empty, or why not.
+        """Reserves capacity on a node for the replacement of the pod of this uid, after running the filters; returns empty, or why not.
 
-        `like`: the pod to be evicted, or a peer if that pod is already deleted. Any place reserved before is
+        `like`: the pod to be evicted, or a peer if that pod is already deleted. An earlier reservation is
         released.
         `on_assigned`: called when the reservation has become the nomination of a replacement.
         """
         ...
 
     def assign_to_replacement(self, known: frozenset[str]) -> None:
-        """Assigns the place, from now on, to the first pending pod of the same owner and size.
+        """From now on, the first pending pod of the same owner and size takes the reservation.
 
         `known`: uids of pods that are no replacements.
         """
         ...
 
     def replacement(self) -> str:
-        """Returns the uid of the pod that got the place; empty: no pod has got it, or none is reserved."""
+        """Returns the uid of the pod that took the reservation; empty: no pod did, or there is no reservation."""
         ...
 
     def is_reserved(self) -> bool:
-        """Reports whether the place is reserved and not yet assigned; a more important pod may have taken it."""
+        """Reports whether the capacity is reserved: False once a replacement or a more important pod has taken it."""
         ...
 
     def release(self) -> None:
-        """Releases the reserved place. Idempotent."""
+        """Releases the reservation, and stops tracking evictions whose outcome is unknown. Idempotent."""
         ...
 
     def has_node(self, name: str) -> bool:

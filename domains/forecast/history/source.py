@@ -228,7 +228,9 @@ class TableFold:
         rows = np.array([self._rows.setdefault(name, len(self._rows)) for name in names], np.int64)
         size = len(self._rows)
         if size > SERVICES_MAX:
-            raise SourceError(f"more than {SERVICES_MAX} services; set labels.service to a label that names services, not pods")
+            raise SourceError(
+                f"more than {SERVICES_MAX} services; set labels.service to a label that names services, not pods"
+            )
         if size > len(self._values):
             grown = max(64, 2 * len(self._values), size) - len(self._values)
             more: Samples = np.full((grown, self._steps), np.nan, np.float32)
