@@ -48,7 +48,7 @@ class NegotiablePostFilter(Plugin, Protocol):
 class ExtenderPlugin(RemotePlugin, Protocol):
     """A remote plugin that answers with reasons and unbounded scores instead of codes per row and scores of 0..100.
 
-    An extender refuses with any text and weighs its scores itself. Both methods run with `cycle.responses[self.name]`,
+    An extender refuses with any text and weighs its scores itself. `verdicts` and `add_up` run with `cycle.responses[self.name]`,
     for the rows that are feasible then; commit does not run them again, as upstream.
 
     A Protocol because the cycle imports no plugin; implemented by a plugin (`HTTPExtenders`).

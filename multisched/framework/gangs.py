@@ -20,7 +20,7 @@ class Reserving(Enum):
     NO = "no"
     NOW = "now"
     ENDED = "ended"
-    """Its turn has ended: its next attempt drops the nominations of its members."""
+    """Its time for reserving is over: its next attempt drops the nominations of its members."""
 
 
 class ReservePolicy(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class ReservePolicy(msgspec.Struct, frozen=True):
     after_s: float
     """Time that a gang must have waited since it could first be tried."""
     for_s: float
-    """Longest turn, and length of the pause after it."""
+    """Longest time for which a gang may reserve, and length of the pause after that."""
 
 
 @runtime_checkable

@@ -37,7 +37,7 @@ class PendingNotePlugin(Plugin, Protocol):
 
 @runtime_checkable
 class RoomPlugin(Plugin, Protocol):
-    """A plugin whose Filter counts capacity that others do not count: `explain --fix` gets from it the demands that would fit.
+    """A plugin whose Filter checks capacity that no other plugin counts. For `explain --fix`, it returns the demands that would fit.
 
     A Protocol because fixes import no domain; implemented by a domain's plugin (`GpuShare`).
     """

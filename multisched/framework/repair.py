@@ -58,7 +58,7 @@ class RepairRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RepairInput(msgspec.Struct, frozen=True):
-    """A private copy of the cluster at one moment: the plugin may take its time."""
+    """A private copy of the cluster at one moment: no change of the cluster reaches it while the plugin plans."""
 
     domain: str
     nodes: NodeView

@@ -1,4 +1,4 @@
-"""Which other pods affect a Filter: lets preemption skip evaluations for every row."""
+"""Which other pods affect a Filter. With this, preemption need not call the Filter for each row."""
 
 from __future__ import annotations
 

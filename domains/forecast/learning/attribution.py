@@ -43,7 +43,7 @@ NOISE_SHARE_MIN: Final = 1e-3
 SHARE_MIN: Final = 0.01
 """A service with more than this share in undetermined directions is CONFUSED."""
 PARTNER_MIN: Final = 0.1
-"""A partner of a CONFUSED service is named if their tie exceeds this share of the service's tie to itself."""
+"""A partner of a CONFUSED service is named if their tie (`_ties`) exceeds this share of the service's tie to itself."""
 CORRELATION_MIN: Final = 0.7
 """A partner of a NOISY service is named if the correlation of their errors exceeds this."""
 SPREAD_SAMPLES_MIN: Final = 12
