@@ -126,8 +126,8 @@ class Profiles(msgspec.Struct, frozen=True):
     def curve_weights(self, begin_s: float, end_s: float) -> NDArray[np.float64]:
         """Returns float64[moments, slots]: weights of the slots' values in a linear interpolation between the middles of slots.
 
-        The moments are both ends and all middles of slots between them: the interpolation is straight from one to the next, so the
-        highest value is at one of them. A change of clocks between the ends is ignored.
+        The moments are both ends and all middles of slots between them; the highest interpolated value is at one of these. A change
+        of clocks between the ends is ignored.
         """
         first = self._second_of_week(begin_s) / self.slot_s - 0.5
         last = first + (end_s - begin_s) / self.slot_s

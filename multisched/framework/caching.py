@@ -14,8 +14,8 @@ from multisched.model.objects import Pod
 class SignPlugin(Plugin, Protocol):
     """Declares what Filter and Score of this plugin read of a pod, besides namespace and priority.
 
-    Namespace and priority are always part of the signature. Labels, annotations, owner and nominated node are only if a
-    plugin puts them into its fragment: pods of a thousand Jobs have different labels that do not affect their
+    Namespace and priority are always part of the signature. Labels, annotations, owner and nominated node are part of it
+    only if a plugin puts them into its fragment: the pods of a thousand Jobs differ in labels that do not affect their
     placement. Pods with equal signatures get equal codes and raw scores. A Filter or Score plugin without `sign` makes
     each pod its own class. A plugin that reads only the pod's spec sets `Traits.signs_spec_only`.
     """

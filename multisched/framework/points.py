@@ -120,7 +120,7 @@ class PreFilterResult(msgspec.Struct, frozen=True):
 class PreFilterPlugin(Plugin, Protocol):
     """Runs before any node is evaluated: computes what Filter needs, may narrow the search or reject the pod.
 
-    Called in every attempt; once per class for a plugin that depends on less than ATTEMPT and signs what it reads of a
+    Called in every attempt; only once per class for a plugin whose `depends_on` is not ATTEMPT and that signs what it reads of a
     pod.
     """
 
@@ -224,8 +224,8 @@ class GroupPostFilterPlugin(Plugin, Protocol):
 class PreScorePlugin(Plugin, Protocol):
     """Runs before scoring, with the feasible rows. Skip leaves out this plugin's Score.
 
-    For a plugin that depends on less than ATTEMPT it runs once per class of pods, and must depend on the pod alone: it
-    gets all rows instead of the feasible ones, unless it has `Traits.reads_feasible` (`CacheKeyPlugin`).
+    For a plugin whose `depends_on` is not ATTEMPT, it runs once per class of pods and must depend on the pod alone: it gets all rows
+    instead of the feasible ones, unless the plugin has `Traits.reads_feasible` (`CacheKeyPlugin`).
     """
 
     def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status: ...
@@ -240,7 +240,7 @@ class ScorePlugin(Plugin, Protocol):
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
         """Returns int64[len(rows)]: raw scores, in 0..MAX_SCORE unless NormalizeScore maps them there.
 
-        A row's score must not depend on the other rows passed. A plugin that depends on less than ATTEMPT may be called
+        A row's score must not depend on the other rows passed. A plugin whose `depends_on` is not ATTEMPT may be called
         for rows that did not pass Filter. Its scores for those are not used.
         """
         ...
