@@ -248,7 +248,10 @@ async def test_repair_plan_passes_its_parameters() -> None:
         ("moves=-1", "moves must be a number of 0..10000"),
         ("moves=10001", "moves must be a number of 0..10000"),
         ("movesPerNode=ten", "movesPerNode must be a number"),
-        ("treshold=90", "treshold: unknown parameter; known here: domain, threshold, moves, movesPerNode, movesPerService"),
+        (
+            "treshold=90",
+            "treshold: unknown parameter; known here: domain, threshold, moves, movesPerNode, movesPerService",
+        ),
     ],
 )
 async def test_invalid_repair_plan_request_is_refused_with_the_fix(query: str, words: str) -> None:
