@@ -388,7 +388,9 @@ class Forecast:
     async def request_repair(self, request: RepairRequest, digest: str) -> RepairStatus:
         """See `framework.moving.RepairExecutor`."""
         if self._repair is None:
-            raise RepairRefusedError("repair is off: give PeakForecast repair.mode and repair.windows", 409)
+            raise RepairRefusedError(
+                "repair is off: set repair.mode and repair.windows in the args of PeakForecast", 409
+            )
         return await self._repair.request(request, digest)
 
     # -- signature and PostBind --------------------------------------------------------------------------------------

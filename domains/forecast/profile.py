@@ -30,7 +30,7 @@ CLASSES: Mapping[str, ClassChooser] = {PeakForecast.name: peak_forecast_class}
 
 PROFILE = default_with(
     PluginUse("NodeResourcesFit", weight=0),
-    # The default weight of 2 would put as many replicas on a small node as on a large one, against the forecast.
+    # The default weight of 2 would put as many replicas on a small node as on a large one, which contradicts the forecast.
     PluginUse("PodTopologySpread", weight=1),
     before={"DefaultBinder": PluginUse("PeakForecast", weight=10)},
     without=("NodeResourcesBalancedAllocation",),

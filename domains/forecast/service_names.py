@@ -85,7 +85,7 @@ class ServiceNames:
     """Maps series to services, with a cache. Created for each reading."""
 
     def __init__(self, known: Mapping[PodName, str], owners: Owners, service_label: str = "") -> None:
-        """`known`: existing pods -> service, or "" for a pod without one. Neither mapping may change afterwards."""
+        """`known`: existing pods -> service, or "" for a pod without one. Neither `known` nor `owners` may change afterwards."""
         self._known = known
         self._owners = owners
         self.service_label = service_label

@@ -1,1 +1,1 @@
-"""The forecast engine: from usage series to what each will be in every slot of the week. See README.md."""
+"""The forecast engine: predicts usage series for every slot of the week. See README.md."""

@@ -1,6 +1,6 @@
-"""The backtest: how well each kind of profile, fitted to the days before, would have predicted the last days. Pure.
+"""The backtest: fits each kind of profile without the last days, and measures how well it predicts them. Pure.
 
-The fit chooses the kind of each series by the errors; the command line shows them.
+`fit` chooses the kind of profile of each series by these errors; the command line shows them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def known_days(values: Series, step_s: float) -> NDArray[np.float64]:
 def backtest(values: Series, step_s: float, grid: SlotGrid, settings: FitSettings) -> Judged:
     """Tests all kinds of profiles. `values`: float32[series, steps] on the grid, with NaN on holidays.
 
-    Holds out the last `holdout_days` of each series, halved until the series has as many days before them.
+    Holds out the last `holdout_days` of the grid. For a series with samples of less than twice that time, the held-out time
+    is halved until it has enough, down to HOLDOUT_DAYS_MIN; else its errors are NaN and its shares 1.
     """
     count = len(values)
     errors, shares = np.full((3, count), np.nan, np.float32), np.ones((2, count), np.float32)
@@ -70,8 +71,8 @@ def _rows(values: Series, chosen: NDArray[np.intp]) -> Series:
 def _judge(
     values: Series, days: NDArray[np.float64], cut: int, step_s: float, grid: SlotGrid, settings: FitSettings
 ) -> tuple[NDArray[np.float64], Shares]:
-    """Returns float64[3, series]: errors of regression, slot quantiles and flat quantile, fitted to the steps before `cut`;
-    and float32[2, series]: kept shares of the first two."""
+    """Returns float64[3, series]: errors (mean pinball loss / mean of the series) of regression, slot quantiles and flat
+    quantile, fitted to the steps before `cut`; and float32[2, series]: kept shares of the first two."""
     before, known, truth, slot = values[:, :cut], grid.until(cut), values[:, cut:], grid.slot[cut:]
     level = (settings.quantile,)
     known_before = known_days(before, step_s)
@@ -80,9 +81,8 @@ def _judge(
     fits = np.flatnonzero((days >= settings.regression_days_min) & (known_before > 0))
     if len(fits):
         regression[fits] = season_curves(_rows(before, fits), known, settings, level)[0]
-    slotted = slot_curves(before, days, known, settings, level)[
-        0
-    ]  # `days` of the whole series: the form of the final fit
+    # With the days of the whole series, the slot quantiles have the form that the final fit will use.
+    slotted = slot_curves(before, days, known, settings, level)[0]
     flat = flat_curves(before, grid.slots, level)[0]
     plain = wave_curves(before, known, level)[0]
     above_regression, above_slots, above_flat, above_plain = (

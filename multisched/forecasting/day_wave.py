@@ -1,6 +1,6 @@
 """Day wave: one quantile for the whole week plus a single sine wave with a period of 24 hours; the target of shrinkage.
 
-It has two parameters besides the quantile, which few days of samples determine well: a weak daily pattern is kept, and
+The wave has only two parameters, which few days of samples determine well: a weak daily pattern is kept, and
 noise yields almost no wave. The wave is fitted to the medians by time of day, so outliers have little influence. Pure.
 """
 

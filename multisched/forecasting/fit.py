@@ -106,7 +106,7 @@ def cleaned(values: Series, grid: SlotGrid) -> Series:
 
 
 def _newest_s(usage: Usage) -> float:
-    """Returns the begin of the newest step with a sample; the start of the grid if there is none."""
+    """Returns the start of the newest step with a sample; the start of the grid if there is none."""
     steps = np.flatnonzero(np.isfinite(usage.values).any(axis=(0, 1)))
     return usage.start_s + usage.step_s * (int(steps[-1]) if len(steps) else 0)
 
@@ -119,7 +119,7 @@ def _frozen(values: NDArray[_Scalar]) -> NDArray[_Scalar]:
 def _fit_chunk(
     values: Series, step_s: float, grid: SlotGrid, settings: FitSettings
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8], NDArray[np.float32], Backtest]:
-    """Returns curves (low, peak, high; float32[3, series, slots]), origins, errors, and the errors of all kinds."""
+    """Returns curves (low, peak, high; float32[3, series, slots]), origins, errors, and the backtest of all kinds of profiles."""
     days = known_days(values, step_s)
     judged = backtest(values, step_s, grid, settings)
     errors, levels = judged.errors, settings.levels

@@ -32,7 +32,7 @@ class FitSettings(msgspec.Struct, frozen=True, kw_only=True):
     holidays: tuple[date, ...] = ()
     """Days whose samples are skipped."""
     rest_days: tuple[int, ...] = (5, 6)
-    """Weekdays (Monday is 0) pooled apart from working days in slot quantiles."""
+    """Weekdays (Monday is 0) that the regression and the slot quantiles treat separately from working days."""
     day_harmonics: int = 10
     week_sidebands: int = 2
     """Weekly harmonics on each side of a daily one; more allow larger differences between the days of a week."""
@@ -43,9 +43,9 @@ class FitSettings(msgspec.Struct, frozen=True, kw_only=True):
     regression_days_min: float = 7.0
     """With fewer days of samples the regression is not used."""
     hour_of_week_weeks_min: float = 4.0
-    """With fewer weeks of samples, slot quantiles pool working days and rest days."""
+    """With fewer weeks of samples, slot quantiles pool all working days, and all rest days."""
     holdout_days: float = 7.0
-    """Last days held out by the backtest; halved until a series has as many days before them."""
+    """Number of last days that the backtest holds out; halved for a series with less than twice as many days of samples."""
 
     def __post_init__(self) -> None:
         if why := why_no_zone(self.zone):

@@ -37,7 +37,7 @@ class Origin(IntEnum):
     QUANTILE = 1
     """One quantile for the whole week: the history is too short for more."""
     SLOT_QUANTILE = 2
-    """One quantile per slot: it predicted the last days better than the regression."""
+    """One quantile per slot: the regression predicted the last days less well, or was not tested."""
     SEASONAL = 3
     """The regression on day and week terms."""
     ATTRIBUTED = 4
@@ -124,10 +124,10 @@ class Profiles(msgspec.Struct, frozen=True):
         return int(self._second_of_week(epoch_s) // self.slot_s)
 
     def curve_weights(self, begin_s: float, end_s: float) -> NDArray[np.float64]:
-        """Returns float64[moments, slots]: how values of slots mix to those of the line through the middles of the slots.
+        """Returns float64[moments, slots]: weights of the slots' values in a linear interpolation between the middles of slots.
 
-        The moments are both ends and all middles between them: between two of them the line is straight, so the highest value between
-        the ends is at one of them. A change of clocks between the ends is ignored.
+        The moments are both ends and all middles of slots between them; the highest interpolated value is at one of these. A change
+        of clocks between the ends is ignored.
         """
         first = self._second_of_week(begin_s) / self.slot_s - 0.5
         last = first + (end_s - begin_s) / self.slot_s
@@ -143,7 +143,7 @@ class Profiles(msgspec.Struct, frozen=True):
         return local.weekday() * 86_400 + local.hour * 3_600 + local.minute * 60 + local.second
 
     def slot_name(self, slot: int) -> str:
-        """Returns the begin of the slot for display: `Mon 20:00`."""
+        """Returns the start of the slot for display: `Mon 20:00`."""
         day, second = divmod(slot * self.slot_s, 86_400)
         return f"{DAYS[day]} {second // 3_600:02}:{second % 3_600 // 60:02}"
 
@@ -155,7 +155,7 @@ NO_PROFILES: Final = "no profiles yet"
 
 
 def profiles_text(version: int, age_s: float) -> str:
-    """Describes the active profiles; version 0: profiles from files that were read at the start. `age_s`: of the newest sample."""
+    """Describes the active profiles. `version`: 0 for profiles from files read at the start. `age_s`: age of the newest sample."""
     age = f"{duration_text(age_s)} old"
     return f"profiles {version}, {age}" if version else f"profiles from files, whose newest sample is {age}"
 

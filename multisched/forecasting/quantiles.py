@@ -29,7 +29,7 @@ def grouped_quantiles(values: Series, group: Numbers, groups: int, levels: Seque
 
 
 def _positions(group: Numbers, groups: int) -> Numbers:
-    """Returns int64[groups, largest group]: the steps of each group, padded with the number of steps."""
+    """Returns int64[groups, largest group]: the steps of each group, padded with `len(group)`, the index of a column of NaN."""
     steps = len(group)
     order = np.argsort(group, kind="stable")
     order = order[np.searchsorted(group[order], 0) :]

@@ -18,7 +18,7 @@ from multisched.forecasting.usage import Samples, Usage
 
 DAYS: Final = 14
 CODES_MAX: Final = 64_000_000
-"""Limit in bytes; with many services or short slots fewer days are kept."""
+"""Limit of `mean` and `top` together, in bytes; with many services or short slots, fewer than DAYS are kept."""
 CODE_MAX: Final = 254
 CODE_NAN: Final = 255
 _CHUNK: Final = 256
@@ -30,7 +30,7 @@ class Recent(msgspec.Struct, frozen=True):
     """Recently measured use per replica."""
 
     start_s: float
-    """Begin of the first slot, in epoch seconds."""
+    """Start of the first slot, in epoch seconds."""
     slot_s: int
     services: tuple[str, ...]
     dimensions: tuple[str, ...]

@@ -2,8 +2,8 @@
 
 A series is first reduced to the means of its bins (an hour of one date). All series use the same design matrix; series
 that begin and end on the same days share a factorisation. Missing bins in between are iteratively filled with fitted
-values, which converges to the fit without them. Outliers are clipped to a limit around the fit and fitted again
-(modified residuals of Huber and Dutter), so the matrix does not change. The peak is the mean plus a quantile of the
+values, which converges to the fit that ignores them. Outliers are clipped to a limit around the fit, and the series is
+fitted again (modified residuals of Huber and Dutter), so all passes use the same matrix. The peak is the mean plus a quantile of the
 residuals at that time of day, because evenings vary more than nights.
 """
 
@@ -34,17 +34,18 @@ first fit."""
 DEVIATION_PER_MEDIAN: Final = 1.4826
 """Standard deviation of a normal distribution / its median absolute deviation."""
 QUIET_SHARE: Final = 0.5
-"""Lower limit of the noise at a time of day, as a share of the noise of the series; a few equal samples are no evidence."""
+"""Lower limit of the noise at a time of day, as a share of the noise of the series: a few equal samples do not prove low noise."""
 LEVEL_PENALTY: Final = 1e-6
 SIDEBAND_PENALTIES: Final = (0.1, 3.0, 300.0, 1000.0)
-"""Penalties by distance from the daily harmonic, for bins of one hour. Differences between days need several weeks of
-evidence."""
+"""Ridge penalties by distance from the daily harmonic, for bins of one hour. The high ones let differences between weekdays
+appear only after several weeks."""
 FEW_HOLES: Final = 0.05
 """Up to this share of missing bins, the clipping passes fill them well enough."""
 MANY_HOLES: Final = 0.5
 """Above this share of missing bins, a series gets its own factorisation, because each filling leaves that share of the error."""
 FILL_PASSES: Final = 1
-"""Extra fillings per clipping pass between FEW_HOLES and MANY_HOLES; with eleven in total the error is at most 0.5^11."""
+"""Extra fillings per clipping pass, for shares between FEW_HOLES and MANY_HOLES. Eleven fits in total leave at most 0.5^11 of
+the error."""
 REST_HARMONICS: Final = 6
 REST_PENALTY: Final = 3.0
 PENALTY_HARMONIC: Final = 4.0
@@ -62,9 +63,9 @@ class Design(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=8)
 def season_design(slots: int, slots_per_day: int, settings: FitSettings) -> Design:
-    """Returns cosines and sines of the week's harmonics within the sidebands of the day's harmonics.
+    """Returns the design: cosines and sines of the week's harmonics within the sidebands of the day's harmonics.
 
-    The day's harmonics occur a second time for rest days only, because few harmonics cannot follow an abrupt weekend.
+    The day's first harmonics occur a second time, for rest days only: few harmonics of the week cannot follow an abrupt weekend.
     """
     day_harmonics, week_sidebands, rest_days = settings.day_harmonics, settings.week_sidebands, settings.rest_days
     harmonic = np.arange(1, (slots + 1) // 2)
@@ -178,9 +179,9 @@ def _fit_bins(
 
 
 def _without_absurd(bins: Series, kind: Numbers, kinds: int) -> Series:
-    """Returns the bins with missing and absurd ones replaced by the median of their time of working or rest days.
+    """Returns the bins with missing and absurd ones replaced by the median of the same time on the same kind of day.
 
-    Used by the first fit only, which a single spike of a hundred times would otherwise distort too much.
+    Used by the first fit only: a single spike of a hundred times the usual value would distort it too much.
     """
     by_kind = grouped_quantiles(bins, kind, kinds, (0.5,))[0]
     by_kind = np.where(np.isnan(by_kind), flat_quantiles(bins, (0.5,))[0][:, None], by_kind)

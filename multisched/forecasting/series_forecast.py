@@ -35,15 +35,15 @@ class SeriesForecast(msgspec.Struct, frozen=True):
     number: int
     """Index of the series in the profiles."""
     error: float
-    """Mean absolute error of the expected value on the held-out days (before shrinkage); NaN: too few days to hold any
-    out (3.5 with the default settings)."""
+    """Mean absolute error of the expected value on the held-out days (before shrinkage). NaN: the samples cover too few days
+    for a backtest (fewer than 3.5 with the default settings)."""
 
     def expected(self, epoch_s: float) -> float:
         """Returns the median of the slot of that moment."""
         return self.profiles.peak.item(self.number, 0, self.profiles.slot_of(epoch_s))
 
     def upper(self, epoch_s: float) -> float:
-        """Returns the upper bound: the share `confidence` of new samples lies between it and its counterpart `low`."""
+        """Returns the upper bound: the share `confidence` of new samples is expected between `profiles.low` and it."""
         return self.profiles.high.item(self.number, 0, self.profiles.slot_of(epoch_s))
 
 
@@ -55,10 +55,10 @@ def forecast_series(
     now_s: float,
     window_days: float = WINDOW_DAYS_DEFAULT,
 ) -> dict[str, SeriesForecast]:
-    """Forecasts series of (epoch seconds, value), in any order; name -> forecast.
+    """Returns name -> forecast. `samples`: name -> (epoch seconds, value) pairs, in any order.
 
-    Samples of a step of `step_s` seconds are averaged, so 0 must be a sample if a series was 0. Samples outside the last
-    `window_days`, negative ones and those that are no numbers are skipped. `settings.quantile` is not used: the expected
+    Samples of a step of `step_s` seconds are averaged; where a series was 0, it needs samples of 0. Samples outside the last
+    `window_days`, negative ones, those above VALUE_MAX and NaN are skipped. `settings.quantile` is not used: the expected
     value is the median. Takes seconds for thousands of series. Raises ValueError for an invalid step or window.
     """
     if not 0 < step_s <= settings.slot_s:

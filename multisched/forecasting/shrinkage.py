@@ -6,7 +6,7 @@ predicts the held-out days nearly as well as the best one. Strong patterns keep 
 
 Sources: J. B. Copas, Regression, Prediction and Shrinkage (1983): a prediction is shrunk by its fit to new data. L. Breiman
 et al., Classification and Regression Trees (1984), 3.4.3: of models that are equally good within the error, take the
-simplest. The loss is pinball, as in the backtest; it is compared with a median, so outliers have little influence. Pure.
+simplest. The loss is pinball, as in the backtest. The tolerance is relative to a median, so outliers do not raise it. Pure.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from multisched.forecasting.pinball import pinball
 from multisched.forecasting.quantiles import Series, flat_quantiles
 
 SHARES: Final = (1.0, 0.75, 0.5, 0.25, 0.0)
-"""Candidate shares of the curve in the mixture. Finer steps would fit the chance of one week."""
+"""Candidate shares of the curve in the mixture. Finer steps would follow the noise of the held-out days."""
 
 PLAINER_LOSS: Final = 0.03
-"""Tolerated extra loss of the day wave over the whole curve, as a share of the spread."""
+"""The day wave is chosen if its loss exceeds that of the curve by at most this share of the spread (see `kept_shares`)."""
 
 Shares = NDArray[np.float32]
 """float32[series], values of SHARES; 1 if not tested."""
@@ -38,15 +38,14 @@ def mixture_losses(above_curve: Series, above_plain: Series, quantile: float) ->
 
 
 def kept_shares(losses: NDArray[np.float64], above_curve: Series) -> Shares:
-    """Returns the share of the curve in the chosen mixture: lowest loss, with PLAINER_LOSS in favour of small shares.
+    """Returns the share of the curve in the mixture with the lowest loss plus PLAINER_LOSS * share * spread.
 
     `losses`: from `mixture_losses`. The spread is the median distance of the truth from the curve.
     """
     shares, spread = np.array(SHARES, np.float32), flat_quantiles(np.abs(above_curve), (0.5,))[0]
     leaning = losses + PLAINER_LOSS * shares[:, None] * spread
-    chosen: Shares = shares[
-        leaning.argmin(axis=0)
-    ]  # for an untested series all losses are NaN; argmin returns 0, share 1
+    # All losses of an untested series are NaN: argmin returns 0, which is share 1.
+    chosen: Shares = shares[leaning.argmin(axis=0)]
     return chosen
 
 

@@ -1,6 +1,6 @@
 """SlotGrid: maps the steps of a usage grid to slots of the week, in the wall time of a zone.
 
-Immutable; pure except for the time zone database. Used by the fit and the backtest; the array version of
+Immutable; pure except for the time zone database. Used by the fit and the backtest. `slots_of` is the array version of
 `Profiles.slot_of`.
 """
 
@@ -20,7 +20,7 @@ from multisched.forecasting.time_units import DAY_S, WEEK_S
 OFFSET_STEP_S: Final = 900
 """In all zones, clocks change at multiples of a quarter hour of UTC."""
 STEPS_MAX: Final = 1_000_000
-"""Limit of steps of a grid: ten years at five minutes."""
+"""Limit of steps of a grid: nine years at five minutes."""
 _EPOCH: Final = date(1970, 1, 1)
 _EPOCH_WEEKDAY: Final = 3
 """1970-01-01 was a Thursday."""
@@ -67,7 +67,7 @@ class SlotGrid(msgspec.Struct, frozen=True):
     """Number of slots of a week."""
     slots_per_day: int
     is_rest_day: NDArray[np.bool_]
-    """bool[slots]: whether the slot is on a rest day (the weekend)."""
+    """bool[slots]: whether the slot is on a rest day (by default, Saturday and Sunday)."""
 
     def until(self, step: int) -> SlotGrid:
         """Returns the grid cut off before that step."""

@@ -1,6 +1,6 @@
 """Slot quantiles: profiles without a model, the baseline for the regression.
 
-With enough weeks of samples, quantiles by slot of the week; else by time of day, working days and rest days apart. Pure.
+With enough weeks of samples, quantiles by slot of the week; else by time of day, separately for working and rest days. Pure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def slot_curves(
 ) -> NDArray[np.float32]:
     """Returns float32[levels, series, slots]. `days`: number of days of samples of each series.
 
-    A slot without samples gets the quantile of its time of day over all days, else the quantile of all samples.
+    A slot without samples gets the quantile of its time of day over working or rest days, whichever it is on; without those,
+    over all days; without those, the quantile of all samples.
     """
     curves = _pooled(values, grid, levels)
     has_weeks = days >= 7 * settings.hour_of_week_weeks_min
@@ -36,7 +37,7 @@ def slot_curves(
 
 
 def _pooled(values: Series, grid: SlotGrid, levels: Sequence[float]) -> NDArray[np.float32]:
-    """Returns quantiles by time of day, working days and rest days apart; fills all slots of a series with any sample."""
+    """Returns quantiles by time of day, separately for working and rest days; a series with any sample has all slots filled."""
     per_day = grid.slots_per_day
     by_kind = grouped_quantiles(values, grid.kind_of_day(), 2 * per_day, levels)
     kind = np.arange(grid.slots) % per_day + per_day * grid.is_rest_day

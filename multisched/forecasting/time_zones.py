@@ -1,4 +1,4 @@
-"""Check of the name of a time zone."""
+"""Validates the name of a time zone."""
 
 from __future__ import annotations
 

@@ -10,10 +10,10 @@ from multisched.model.placement import PodAffinity, PodDemand
 from multisched.model.selectors import Operator
 
 TAGS_MAX: Final = 16
-"""Labels that one group is indexed by; a group with more counts as possibly about any pod."""
+"""Largest number of labels by which one group is indexed; a group that needs more is treated as if it could match any pod."""
 
 ANY_LABELS: Final = None
-"""The tag of groups that may be about any pod."""
+"""The tag of groups that may match any pod."""
 
 Tag = tuple[str, str] | None
 Tags = tuple[Tag, ...]
@@ -50,12 +50,12 @@ class AffinityGroup:
 
     @property
     def size(self) -> int:
-        """Entries it takes in the columns: itself, terms, requirements and their values."""
+        """Number of entries of the group in the columns: itself, terms, requirements and their values."""
         return 1 + self.terms + sum(s.end - s.start + s.values_end - s.values_start for s in self.block.spans)
 
 
 def tags_of(demands: Iterable[PodDemand]) -> Tags:
-    """Returns labels of which a pod must have one for any of the terms to match it."""
+    """Returns labels such that none of the terms matches a pod that has none of the labels."""
     found: set[Tag] = set()
     for demand in demands:
         named = [r for r in demand.selector.requirements if r.operator is Operator.IN]

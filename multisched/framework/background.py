@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 @runtime_checkable
 class CatchUpPlugin(Plugin, Protocol):
-    """A plugin that counts incrementally what many events may change at once: the first lists, a relist, a rollout.
+    """A plugin with incremental counts that many events may change at once: the first lists, a relist, a rollout.
 
-    The shell calls `catch_up` while no cycle runs, so that no single pod's attempt pays for all of it. Filter and the
-    other points must be correct at any time even without it; of a change that is not counted yet, they may answer as before it.
-    Such a plugin announces the end of the count with `PluginContext.notify`.
+    The shell calls `catch_up` while no cycle runs, so that no pod's attempt must process all of these events. Filter and the
+    other points must not rely on it. They may ignore a change that is not counted yet; then the plugin calls
+    `PluginContext.notify` when it is counted.
     """
 
     def catch_up(self) -> bool:
@@ -34,7 +34,7 @@ class InThread(Protocol):
     """Runs computations of several seconds in a thread."""
 
     async def __call__(self, work: Callable[[], T]) -> T:
-        """Returns or raises what `work` does. If the caller is cancelled, `work` runs on and its result is dropped."""
+        """Returns or raises what `work` does. If the caller is cancelled, `work` continues and its result is dropped."""
         ...
 
 
@@ -49,7 +49,7 @@ class Assistant(Protocol):
     """The part of a background task that runs in its own process, so that its computations do not block the cycles.
 
     A function (`module:name`) creates it from its settings, which are pickled, and ProcessPorts. The process has an
-    event loop, low priority and a memory limit; it ends with the program in any case.
+    event loop, low priority and a memory limit; it ends with the program at the latest.
     """
 
     async def answer(self, question: Any) -> object:
@@ -85,8 +85,8 @@ class BackgroundPorts(msgspec.Struct, frozen=True):
     mover: Mover | None = None
     """None if pods cannot be moved."""
     open_extender: Callable[[ExtenderSettings], ExtenderClient] | None = None
-    """Opens a client of an HTTP server that the configuration names, which the background task closes. Raises ExtenderError.
-    None: nothing outside is called."""
+    """Opens a client of an HTTP server that the configuration names; the background task closes the client. Raises ExtenderError.
+    None: no HTTP server may be called."""
 
 
 @runtime_checkable
@@ -94,8 +94,8 @@ class BackgroundPlugin(Plugin, Protocol):
     """A plugin with its own background task, such as learning from history.
 
     The shell starts it after the first lists of nodes and pods, and keeps it running: a task that raises or returns is
-    logged and restarted after a delay. It shares the event loop: it may await as long as it likes, but must
-    compute only for milliseconds at a time.
+    logged and restarted after a delay. It shares the event loop: between two awaits it may compute for milliseconds
+    only.
     """
 
     async def run(self, ports: BackgroundPorts) -> None:

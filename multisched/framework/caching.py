@@ -14,8 +14,8 @@ from multisched.model.objects import Pod
 class SignPlugin(Plugin, Protocol):
     """Declares what Filter and Score of this plugin read of a pod, besides namespace and priority.
 
-    Namespace and priority are always part of the signature. Labels, annotations, owner and nominated node are only if a
-    plugin puts them into its fragment: pods of a thousand Jobs have different labels that do not affect their
+    Namespace and priority are always part of the signature. Labels, annotations, owner and nominated node are part of it
+    only if a plugin puts them into its fragment: the pods of a thousand Jobs differ in labels that do not affect their
     placement. Pods with equal signatures get equal codes and raw scores. A Filter or Score plugin without `sign` makes
     each pod its own class. A plugin that reads only the pod's spec sets `Traits.signs_spec_only`.
     """
@@ -26,7 +26,7 @@ class SignPlugin(Plugin, Protocol):
 
 
 class SplitCacheKey(NamedTuple):
-    """Separate cache keys for Filter and Score. None: the plugin does not act on such pods at that side now.
+    """Separate cache keys for Filter and Score. None: that side of the plugin has no effect on such pods now.
 
     A class is rebuilt when a side changes from None to a key or back.
     """
@@ -34,7 +34,7 @@ class SplitCacheKey(NamedTuple):
     filters: Hashable | None
     """For PreFilter, which returns Skip if this is None, and Filter."""
     scores: Hashable | None
-    """For PreScore and Score, likewise."""
+    """For PreScore, which returns Skip if this is None, and Score."""
     is_by_row: bool = False
     """True if a pod that is placed can change Filter's code for its own row only."""
 
@@ -45,11 +45,11 @@ class CacheKeyPlugin(Plugin, Protocol):
 
     It declares `Dependency.CACHE_KEY` or `ROW_AND_CACHE_KEY`, signs its pods, and returns what else it depends on from
     `cache_key`. `cache_key` must be cheap: every attempt calls it for a pod of each class that the plugin acts on.
-    Answers are kept while the key is equal. When the key changes, PreFilter, Filter, PreScore and Score run again, in
+    Answers are kept while the key is unchanged. When the key changes, PreFilter, Filter, PreScore and Score run again, in
     that order, for all rows.
 
     PreFilter's state stays in the class's CycleState between attempts, so a plugin may update that state instead of
-    rebuilding it. It is always called with the current pod, whose signature is that of the class. For a plugin with
+    rebuilding it. PreFilter is always called with the current pod, whose signature is that of the class. For a plugin with
     `Traits.reads_feasible`, PreScore and Score also run again when other rows become feasible, and Score gets feasible
     rows only.
     """
@@ -65,11 +65,11 @@ class CacheKeyPlugin(Plugin, Protocol):
 
 @runtime_checkable
 class MovedRowsPlugin(Plugin, Protocol):
-    """A CacheKeyPlugin on `Dependency.CACHE_KEY` that knows which rows a changed key affects: Filter runs for those only."""
+    """A CacheKeyPlugin with `Dependency.CACHE_KEY` that knows which rows a changed key affects: Filter runs for those only."""
 
     def moved_rows(self, cycle: CycleView, pod: Pod) -> Rows | None:
         """Returns the table rows, ascending, whose codes may have changed since the last call. None: any row may have
-        changed; always None for a state in `cycle.state` that it has not been asked about.
+        changed; always None at the first call for a state in `cycle.state`.
 
         Called after PreFilter; the class's Filter codes are renewed for the returned rows.
         """
@@ -78,10 +78,10 @@ class MovedRowsPlugin(Plugin, Protocol):
 
 @runtime_checkable
 class TopologyKeysPlugin(Plugin, Protocol):
-    """A CacheKeyPlugin on `Dependency.CACHE_KEY` that depends on topology domains: rows with equal labels get equal answers.
+    """A CacheKeyPlugin with `Dependency.CACHE_KEY` that depends on topology domains: rows with equal labels get equal answers.
 
     It is evaluated on one row of each group of equal rows. Its NormalizeScore, if any, gets one row of each group with
-    feasible rows, so it must depend on the set of raw scores, not on how often each occurs. ByLargest does not qualify.
+    feasible rows, so it must depend on the set of raw scores, not on how often each occurs. `Traits.normalizer` is not applied.
     """
 
     def topology_keys(self, cycle: CycleView, pod: Pod) -> tuple[str, ...] | None:

@@ -80,7 +80,7 @@ class OwnQueue(Protocol):
     """
 
     def pods(self) -> Sequence[Pod]:
-        """Returns the pods of the queue, including gated pods and pods in flight, in the order they came."""
+        """Returns the pods of the queue, including gated pods and pods in flight, in the order in which they were added."""
         ...
 
     def sort_anew(self, uids: Iterable[str]) -> None:
@@ -88,9 +88,9 @@ class OwnQueue(Protocol):
         ...
 
     def try_again(self, pods: Iterable[Pod], why: str) -> None:
-        """Requeues those of the pods that are parked, after their backoff, without hints. `why`: name of the event that is shown.
+        """Requeues those of the pods that are parked, after their backoff, without hints. `why`: event name for metrics and logs.
 
-        For a plugin whose answer for these very pods has changed: an event reaches all pods of a class, or its first.
+        For a plugin whose answer has changed for these pods only: an event would requeue all pods of a class, or its first.
         """
         ...
 
@@ -134,7 +134,7 @@ class NoNominations:
 
 
 class SharedObjects:
-    """Objects by which plugins of one domain tell one another what they know, without importing one another: one of each class."""
+    """Objects through which plugins of one domain exchange data without importing one another: one object of each class."""
 
     def __init__(self) -> None:
         self._objects: dict[type, object] = {}
@@ -190,4 +190,4 @@ class PluginContext(msgspec.Struct, frozen=True):
     queue: OwnQueue = msgspec.field(default_factory=NoQueue)
     """The domain's own queue."""
     shared: SharedObjects = msgspec.field(default_factory=SharedObjects)
-    """What the plugins of the domain share; the same in all profiles that it gets while the program runs."""
+    """What the plugins of the domain share; the same object after a reload of the profile."""

@@ -1,4 +1,4 @@
-"""The default profile of kube-scheduler, and profiles with a few changes to it.
+"""The default profile, which follows kube-scheduler's, and profiles with a few changes to it.
 
 Names only: the registry finds the plugins. A domain lists only its changes.
 """
@@ -37,7 +37,7 @@ DEFAULT_PROFILE: Final = Profile(
         PluginUse("GangScheduling"),
     )
 )
-"""What a user-defined domain starts from: kube-scheduler's plugins, order and weights, queue order QOSSort."""
+"""What a user-defined domain starts from: kube-scheduler's plugins, order and weights, but QOSSort as the queue order, and ElasticQuota."""
 
 _NONE: Final[Mapping[str, PluginUse]] = MappingProxyType({})
 

@@ -49,7 +49,7 @@ class DemandRows:
         self._group.replace(number.take(self._group.view()))
 
     def summed(self, by_group: Amounts) -> Int64:
-        """Returns int64[rows]: the amount per pod of each group, times its pods, by row. Exact: far below 2^53."""
+        """Returns int64[rows]: per row, the sum over groups of amount per pod times pods there. Exact: far below 2^53."""
         each = by_group.take(self._group.view()) * self._pods.view()
         return np.bincount(self._row.view(), each).astype(np.int64)
 

@@ -70,7 +70,7 @@ def _misplaced(attributes: Mapping[str, object]) -> str:
 
 
 class Isolation(Enum):
-    """Where a plugin's Filter and Score run. In-tree plugins run inline; code that may hang should not."""
+    """Where a plugin's Filter and Score run. In-tree plugins run inline; code that may hang should run in a thread or process."""
 
     INLINE = "inline"
     THREAD = "thread"

@@ -26,13 +26,13 @@ class DeviceDemands:
         """Rises when a ledger registers: earlier sums may then be too low."""
 
     def add(self, name: str, demand: Callable[[Pod], Thousandths]) -> None:
-        """Registers a ledger's function once. `name`: of the ledger."""
+        """Registers a ledger's function once. `name`: the ledger's name."""
         if name not in self._dialects:
             self._dialects[name] = demand
             self.sequence += 1
 
     def of(self, pod: Pod) -> Thousandths:
-        """Returns what the pod demands besides its resource requests; if it has a node, what it holds."""
+        """Returns what the pod demands besides its resource requests; for a pod with a node, what it holds there."""
         found = NO_DEMAND
         for demand in self._dialects.values():
             more = demand(pod)

@@ -1,4 +1,4 @@
-"""Cluster events that may help a pending pod, and how plugins decide whether one does."""
+"""Cluster events that may make a pending pod schedulable, and the queueing hints by which plugins decide whether one does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Resource(Enum):
     TARGET_POD = "TargetPod"
     """The pending pod itself."""
     WILDCARD = "*"
-    """Nodes, pods, and the kinds of objects whose definition says so; every other kind must be registered by name."""
+    """Nodes, pods, and the kinds of objects with `is_in_wildcard`; every other kind must be registered by name."""
 
     __hash__ = object.__hash__  # members are compared by identity; Enum's own hash is a Python call in each look-up
 
@@ -58,7 +58,7 @@ class Action(Flag):
     UPDATE_POD_DELETING = auto()
     """A pod on a node got its deletion timestamp. It keeps its resources, but spreading no longer counts it."""
     UPDATE = auto()
-    """Of anything but nodes and pods."""
+    """An update of an object that is neither a node nor a pod."""
     ALL = (
         ADD
         | DELETE
@@ -82,7 +82,7 @@ class Action(Flag):
 
 
 class ClusterEvent(msgspec.Struct, frozen=True):
-    """A kind and the actions on it that a plugin registers; in an event, the actions that took place."""
+    """A kind of object and actions on it: those for which a plugin registers, or those that took place."""
 
     resource: EventResource
     action: Action

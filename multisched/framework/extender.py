@@ -1,4 +1,4 @@
-"""How HTTP extenders run among the plugins: outside the profile, after every filter, with their own reasons and weights."""
+"""Interfaces of HTTP extenders: they run outside the profile, after all other filters, with their own reasons and weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Offer(msgspec.Struct, frozen=True):
     victims: tuple[Pod, ...]
     """Most important first."""
     violations: int
-    """Victims whose eviction would violate a PodDisruptionBudget."""
+    """Number of victims whose eviction would violate a PodDisruptionBudget."""
 
 
 @runtime_checkable
@@ -48,7 +48,7 @@ class NegotiablePostFilter(Plugin, Protocol):
 class ExtenderPlugin(RemotePlugin, Protocol):
     """A remote plugin that answers with reasons and unbounded scores instead of codes per row and scores of 0..100.
 
-    An extender refuses with any text and weighs its scores itself. Both methods run with `cycle.responses[self.name]`,
+    An extender refuses with any text and weighs its scores itself. `verdicts` and `add_up` run with `cycle.responses[self.name]`,
     for the rows that are feasible then; commit does not run them again, as upstream.
 
     A Protocol because the cycle imports no plugin; implemented by a plugin (`HTTPExtenders`).
@@ -63,7 +63,7 @@ class ExtenderPlugin(RemotePlugin, Protocol):
         ...
 
     def negotiates(self, pod: Pod) -> bool:
-        """Reports whether the extender wants to see the pod's preemption offers."""
+        """Reports whether the pod's preemption offers must be sent to the extender."""
         ...
 
     def preemption_request(self, cycle: CycleView, pod: Pod, offers: Sequence[Offer]) -> object:

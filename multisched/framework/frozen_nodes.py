@@ -19,7 +19,7 @@ from multisched.model.selectors import Taint
 
 
 class RowRecord:
-    """One row at one moment. `pods` is None for a plugin that declared to read none. Immutable; sums are cached."""
+    """One row at one moment. `pods` is None for a plugin that declares not to read pods. Immutable; sums are cached."""
 
     __slots__ = ("_sums", "node", "pods", "row", "version")
 

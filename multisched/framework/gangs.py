@@ -1,4 +1,4 @@
-"""What plugins and queues know of gangs."""
+"""What plugins and queues can read about gangs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Reserving(Enum):
     NO = "no"
     NOW = "now"
     ENDED = "ended"
-    """Its turn has ended: its next attempt drops the nominations of its members."""
+    """Its time for reserving is over: its next attempt drops the nominations of its members."""
 
 
 class ReservePolicy(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class ReservePolicy(msgspec.Struct, frozen=True):
     after_s: float
     """Time that a gang must have waited since it could first be tried."""
     for_s: float
-    """Longest turn, and length of the pause after it."""
+    """Longest time for which a gang may reserve, and length of the pause after that."""
 
 
 @runtime_checkable
@@ -82,7 +82,7 @@ class GangView(PlacedGangMembers, Protocol):
     """Read access to the gang roster. A key is namespace/name."""
 
     def gangs(self) -> Iterable[KnownGang]:
-        """Returns all gangs; changes while others are added."""
+        """Returns all gangs. A live view: copy it before gangs are added."""
         ...
 
     def together_with(self, key: str) -> Sequence[str]:

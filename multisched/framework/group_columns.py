@@ -4,7 +4,7 @@ For queries over many groups: testing ten thousand groups one by one takes ten m
 queries. Here one takes a tenth of a millisecond. A new group is added when its first pod is placed, which takes some
 microseconds: adding all groups at the first query would take half a second in one step, with 100,000 pods.
 
-Groups are numbered in segments of bounded size. Once most groups of a segment were removed, the others move to the newest segment.
+Groups are numbered in segments of bounded size. Once most groups of a segment have been removed, the others move to the newest segment.
 So the memory of removed groups is bounded, and no step rewrites all groups. Owned by `PodCounts`.
 """
 
@@ -23,10 +23,10 @@ from multisched.model.placement import PodQuery, PodScope
 from multisched.model.selectors import Operator
 
 SEGMENT_MAX: Final = 1 << 15
-"""Size of the groups that are added to one segment: each counts 1, plus its labels."""
+"""Limit of the total size of the groups of one segment; a group's size is 1 plus its number of labels."""
 
 SPARSE_BELOW: Final = 4
-"""A segment is dropped when less than one in this many of its groups, by size, is left. The others then move: some 10 ms."""
+"""A segment is dropped when less than one in this many of its groups, by size, is left. Moving those takes some 10 ms."""
 
 BUCKETS: Final = 1 << 8
 """Label keys of a segment are hashed into this many lists, so that a query reads few labels with other keys."""
@@ -52,9 +52,9 @@ class _Segment:
         self._namespaces = array("i")
         """By group."""
         self._texts: dict[str, int] = {}
-        """Namespace, label key or value -> its number: how many were added before it."""
+        """Namespace, label key or value -> its number, counted from 0 in the order in which they were added."""
         self._labels: dict[int, array[int]] = {}
-        """Bucket -> group, key and value of each label whose key is in it, one after another."""
+        """Bucket -> the numbers of group, key and value of each label whose key is in the bucket, one after another."""
         self._labels_with: dict[str, tuple[int, array[int]]] = {}
         """Label key -> its number, and the array that has its labels."""
 
@@ -112,7 +112,7 @@ class GroupColumns:
     def __init__(self) -> None:
         self._newest = _Segment(0)
         self._segments: list[_Segment | None] = [self._newest]
-        """Those that number their groups from 0, `SEGMENT_MAX`, and so on; None: no group has such a number now."""
+        """The i-th segment numbers its groups from i * SEGMENT_MAX; None: no group has such a number now."""
         self._place_group, self._place_row, self._place_pods = array("i"), array("i"), array("i")
         """One entry per group and row; `PodGroup.place` is its index."""
 
@@ -209,7 +209,7 @@ class GroupColumns:
                     self._place_group[place] = group.number
 
     def _selected(self, query: PodQuery) -> _Bools:
-        """bool[numbers of groups]"""
+        """Returns bool[numbers of groups]: whether the group's pods match the query."""
         found = np.zeros(len(self._segments) * SEGMENT_MAX, np.bool_)
         for segment in self._segments:
             if segment is None or not query.scopes:

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class IndexedLog(Generic[T]):
-    """The latest entries. When the entries weigh twice the weight to keep, the older half is dropped."""
+    """The latest entries. When their total weight reaches twice the weight to keep, the older half is dropped."""
 
     __slots__ = ("_happened", "_kept", "_places", "_start", "_weigh", "_weight")
 

@@ -1,4 +1,4 @@
-"""What plugins report about themselves, for explanations, sandboxes, metrics and health; and how they learn of pods."""
+"""What plugins report, for explanations, sandboxes, metrics and health; and how they get the outcomes of pods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ExplainPlugin(Plugin, Protocol):
     """A plugin that can describe a node beyond its score; `explain` shows the description."""
 
     def describe(self, pod: Pod, row: int) -> str:
-        """Returns what the plugin knows now of the row for the pod, as the end of a sentence; empty: nothing."""
+        """Returns a description of the row for the pod, as the end of a sentence; empty: none."""
         ...
 
 
@@ -31,13 +31,13 @@ class PendingNotePlugin(Plugin, Protocol):
     """
 
     def note_on_pending(self, pod: Pod, now_s: float) -> str:
-        """Returns what the plugin knows now of a waiting pod, as a sentence; empty: nothing. `now_s`: seconds since the epoch."""
+        """Returns a sentence about a waiting pod; empty: none. `now_s`: seconds since the epoch."""
         ...
 
 
 @runtime_checkable
 class RoomPlugin(Plugin, Protocol):
-    """A plugin whose Filter counts capacity that others do not count: `explain --fix` gets from it the demands that would fit.
+    """A plugin whose Filter checks capacity that no other plugin counts. For `explain --fix`, it returns the demands that would fit.
 
     A Protocol because fixes import no domain; implemented by a domain's plugin (`GpuShare`).
     """
@@ -64,39 +64,42 @@ class ExtendedResourcePlugin(Plugin, Protocol):
 
 @runtime_checkable
 class EarlyPlugin(Plugin, Protocol):
-    """A plugin that must be called before another one. A profile to which it is added has it there, not at the end.
+    """A plugin that must be called before another one: when added to a profile, it is inserted there, not at the end.
 
     A Protocol because the configuration imports nothing of a domain but its profile; implemented by a domain's plugin (`GpuTide`).
     """
 
     runs_before: str
-    """Name of the other plugin. Of the class: profiles are resolved before plugins are built."""
+    """Name of the other plugin. A class attribute, because profiles are resolved before plugins are built."""
 
 
 @runtime_checkable
 class RemarkPlugin(Plugin, Protocol):
-    """A plugin that reads more of pods and nodes than their requests, and says what of it has no effect or cannot be used.
+    """A plugin that reads annotations and other data of pods and nodes, and reports those that have no effect or cannot be used.
 
     A Protocol because ingest imports no domain; implemented by a domain's plugin (`GpuShare`).
     """
 
     def remarks_of_pod(self, pod: Pod) -> Sequence[str]:
-        """Returns what has no effect on a pending pod: field, reason and fix. Each becomes an event. Cheap: called for every pod."""
+        """Returns a remark on each setting of a pending pod that has no effect: field, reason and fix. Each becomes an event.
+        Cheap: called for every pod.
+        """
         ...
 
     def remarks_of_node(self, node: Node) -> Sequence[str]:
-        """Returns what cannot be used of the data about a node in the table: field, reason and fix. Each becomes an event."""
+        """Returns a remark on each datum about a node in the table that cannot be used: field, reason and fix. Each becomes an event."""
         ...
 
 
 @runtime_checkable
 class OutcomePlugin(Plugin, Protocol):
-    """A plugin that learns from what becomes of the bound pods of its domain."""
+    """A plugin that learns from the outcomes of the bound pods of its domain."""
 
     def see_outcome(self, outcome: PodOutcome) -> None:
-        """Handles a version of a bound pod, in order: while it has not started, once when it runs, and when it has ended.
+        """Handles a version of a bound pod. Called in order: for each version until the pod runs, once when it runs, and when it has ended.
 
-        Ended pods come again after a restart or a relist. A pod that is deleted before it ended is not reported. Cheap: called in the loop.
+        Ended pods are reported again after a restart or a relist. A pod that is deleted before it ends is not reported. Cheap: called on
+        the event loop.
         """
         ...
 
@@ -123,7 +126,7 @@ METRIC_SERIES_MAX = 256
 
 _METRIC_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 _TAKEN_LABELS = frozenset({"domain", "le", "quantile"})
-"""The program adds `domain`; histograms and summaries use the others, and these metrics are neither."""
+"""The program adds `domain`; `le` and `quantile` belong to histograms and summaries."""
 
 
 class PluginMetric(msgspec.Struct, frozen=True):

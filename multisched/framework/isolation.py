@@ -7,8 +7,8 @@ plugin declares to read of the nodes. The loop continues with other pods until t
 checked. PreFilter, Filter, PreScore, Score and NormalizeScore run in one call in the worker, with their own cycle
 state. Every other point of the plugin runs inline, in the instance the profile built. A plugin with `reads_objects`
 reads, in its thread, the live view it was built with. Each look-up is atomic, but a collection may change during
-iteration; copy it. Two things differ from an inline plugin. A PreFilter refusal counts per row. NormalizeScore gets the
-rows that passed this plugin, before other remote plugins have filtered theirs.
+iteration; copy it. Two things differ from an inline plugin. A PreFilter rejection counts as a refusal of each row.
+NormalizeScore gets the rows that passed this plugin, before other remote plugins have filtered theirs.
 
 Owns the snapshots; `shell.workers` owns threads and processes and runs `run_isolated` in them. Called by `registry`
 when it builds a profile, and by the cycle.

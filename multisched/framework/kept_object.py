@@ -1,4 +1,5 @@
-"""Objects that stay in effect after their deletion or a mistake: what a plugin tells the shell, so that a restart does not end that.
+"""Objects that stay in effect after they are deleted or become invalid: what a plugin passes to the shell, so that they stay in effect
+after a restart, too.
 
 A process that starts after the deletion does not find the object in the API server, or finds one that has become invalid. So the
 shell keeps a copy of the version in effect in a ConfigMap (`shell/kept_objects.py`), and gives it to the object store as the object
@@ -24,7 +25,7 @@ class KeptObjectPlugin(Plugin, Protocol):
     """A kind that it reads (`Traits.reads_objects`), and that no other plugin keeps."""
 
     def kept_object(self) -> bytes:
-        """Returns the object that would stay in effect if it were deleted now, or does so already, as JSON that the kind's decoder reads.
+        """Returns the object that is in effect, whether it still exists or not, as JSON that the kind's decoder reads.
 
         Empty if there is none. Cheap if nothing changed: it is called every second.
         """

@@ -1,8 +1,8 @@
-"""LabelIndex: items that select pods by namespace and labels; finds the candidates for a pod without testing all items.
+"""LabelIndex: an index of items that select pods by namespace and labels. It finds the candidates for a pod without testing all items.
 
 A selector that names values for a key is filed under those values; one that only requires a key, under that key.
 Any other selector is tested against every pod of its namespaces. So a tenant's unusual selectors slow down
-only the pods they may select (reference: reliability 7).
+only the pods they may select.
 """
 
 from __future__ import annotations

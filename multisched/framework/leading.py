@@ -61,16 +61,16 @@ class NotLeadingError(Exception):
 
     @property
     def status(self) -> int:
-        """The HTTP status: 421 ask the leader, 503 ask again."""
+        """The HTTP status: 421 if another replica leads, 503 if none leads yet."""
         return 503 if self.led.leader is None or self.led.is_taken_over else 421
 
 
 FindLeader = Callable[[str], NotLedHere | None]
-"""Returns the other leader of a domain; None: this process leads it."""
+"""Returns what this process knows of the leader of a domain; None: this process leads it."""
 
 
 def led_here(domain: str) -> NotLedHere | None:
-    """Returns None: for a process that runs alone or a copy, which answers for every domain."""
+    """Returns None: the `FindLeader` of a process without leader election or of a sandbox, which answers for every domain."""
     return None
 
 

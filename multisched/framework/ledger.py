@@ -26,7 +26,7 @@ class LedgerSettingsError(ValueError):
 
 @runtime_checkable
 class Ledger(Protocol):
-    """What pods hold per row. `version(row)` is raised by each change that could alter `fits` for the row."""
+    """What pods hold per row. `version(row)` rises at each change that could alter `fits` for the row."""
 
     name: str
 
@@ -51,7 +51,7 @@ class Ledger(Protocol):
         ...
 
     def restore(self, pod: Pod, row: int) -> None:
-        """Accounts for a pod that is already bound, by its spec and annotations; never refuses: the API is the truth."""
+        """Accounts for a pod that is already bound, by its spec and annotations; never refuses: the API server is authoritative."""
         ...
 
     def release(self, uid: str) -> None:
@@ -104,7 +104,7 @@ class ClusterLedger(Protocol):
         ...
 
     def restore(self, pod: Pod) -> None:
-        """Accounts for a pod that is already bound, or has changed since; never refuses: the API is the truth."""
+        """Accounts for a pod that is already bound, or has changed since; never refuses: the API server is authoritative."""
         ...
 
     def release(self, uid: str) -> None:
@@ -179,7 +179,7 @@ class LabelledLedger(Protocol):
 class AnnotatedLedger(Ledger, Protocol):
     """A ledger that depends on annotations of pods: what they request, and what their bindings carry.
 
-    The decoder keeps these annotations even if a pod has more than it may keep. They are fixed once a pod is placed: the
+    The decoder keeps these annotations even if a pod's annotations exceed its size limit. They are fixed once a pod is placed: the
     cache keeps the values that it was bound with, and no later version of the pod changes what it holds.
 
     A Protocol because the state imports no domain; implemented by a domain (`GpuLedger`).
@@ -215,7 +215,7 @@ class ObservingLedger(Ledger, Protocol):
     """
 
     reads_objects: tuple[ObjectKind, ...]
-    """Kinds of objects that describe devices of nodes: of the node of the same name, or of the one that the object names."""
+    """Kinds of objects that describe devices of a node: the node of the same name, or one that the object names."""
     node_annotations: frozenset[str]
     """Keys of annotations of nodes that describe devices, read up to `model.decode.DESCRIPTION_BYTES_MAX` bytes each."""
     lock_annotations: frozenset[str]
@@ -242,12 +242,12 @@ class BoundPodLedger(Ledger, Protocol):
     """
 
     counts_bound_pods: bool
-    """True."""
+    """Always True: this attribute marks such a ledger."""
 
 
 @runtime_checkable
 class ElasticLedger(Ledger, Protocol):
-    """A ledger that knows nodes whose allocatable does not limit what their pods request.
+    """A ledger that names resources of nodes whose allocatable amount does not limit the requests of pods.
 
     A Protocol because the state imports no domain; implemented by a domain (`SandboxLedger`).
     """

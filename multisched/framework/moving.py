@@ -1,6 +1,6 @@
-"""Moving pods: the ports of a plugin's background task that evicts pods, for a repair or a tide. Protocols and values only.
+"""Moving pods: the ports of a plugin's background task that evicts pods (PeakForecast, GpuTide). Protocols and values only.
 
-`BackgroundPorts.mover` annotates and evicts pods, reserves the place of a replacement, and persists the progress of a run. The
+`BackgroundPorts.mover` annotates and evicts pods, reserves capacity for a replacement, and persists the progress of a run. The
 shell implements it for one domain (`shell/mover.py`), the client its writes. Expected refusals are values.
 """
 
@@ -19,7 +19,7 @@ from multisched.framework.repair import RepairPlan, RepairRequest
 from multisched.model.objects import Pod
 
 STAND_IN: Final = "place-of/"
-"""Prefix of the uid of a stand-in: the pod whose nomination reserves the place of a replacement. No pod's uid has a slash."""
+"""Prefix of the uid of a stand-in: the pod whose nomination reserves capacity for a replacement. No pod's uid has a slash."""
 
 
 class EvictAnswer(Enum):
@@ -30,7 +30,7 @@ class EvictAnswer(Enum):
     GONE = auto()
     """There is no pod of this name any more, or it has another uid."""
     NOT_NOW = auto()
-    """429: its budget allows no disruption, or the server is busy. Nothing happened."""
+    """429 (its budget allows no disruption, or the server is busy), or not sent (the process may not evict it now): nothing happened."""
     REFUSED = auto()
     """Another definite answer (403, 422, a webhook, two budgets for one pod): nothing happened."""
     UNKNOWN = auto()
@@ -97,7 +97,7 @@ async def replace_document(store: DocumentStore, document: bytes) -> DocumentRep
 
 
 class Mover(DocumentStore, Evictor, Protocol):
-    """Moves the pods of one domain. Everything except the writes is synchronous; it reserves one place at a time.
+    """Moves the pods of one domain. It has at most one reservation at a time: capacity on a node for a replacement.
 
     A Protocol because no plugin imports the shell; implemented by the shell (`DomainMover`).
     """
@@ -106,7 +106,7 @@ class Mover(DocumentStore, Evictor, Protocol):
     """The deadline to pass to `evict`: a lease that is held now is held at least that long."""
 
     def may_act(self) -> bool:
-        """Reports whether the domain leads: called immediately before each change."""
+        """Reports whether this process leads the domain: called immediately before each change."""
         ...
 
     async def plan(self, request: RepairRequest) -> RepairPlan:
@@ -114,19 +114,19 @@ class Mover(DocumentStore, Evictor, Protocol):
         ...
 
     async def evict_member(self, pod: ObjectRef, *, timeout_s: float) -> EvictReply:
-        """As `evict`, for a pod whose whole gang is being evicted: the gang's minimum does not keep the pod."""
+        """As `evict`, for a pod whose whole gang is being evicted: the gang's minimum does not protect the pod."""
         ...
 
     async def remove(self, pod: ObjectRef, why: str, *, grace_s: int | None, timeout_s: float) -> WriteReply:
         """Deletes the pod against its PodDisruptionBudgets, after marking it as a disruption target; for capacity that is overdue.
 
-        `why`: message of the condition. `grace_s`: see `ports.PodWriter.delete`. Sends nothing while the domain does not lead
-        (THROTTLED).
+        `why`: message of the condition. `grace_s`: see `ports.PodWriter.delete`. Sends nothing while this process does not lead
+        the domain (THROTTLED).
         """
         ...
 
     async def annotate(self, pod: ObjectRef, annotations: Mapping[str, str | None], *, timeout_s: float) -> WriteReply:
-        """See `ports.PodWriter.annotate`. Sends nothing while the domain does not lead (THROTTLED)."""
+        """See `ports.PodWriter.annotate`. Sends nothing while this process does not lead the domain (THROTTLED)."""
         ...
 
     def placed_pod(self, uid: str) -> Pod | None:
@@ -146,31 +146,31 @@ class Mover(DocumentStore, Evictor, Protocol):
         ...
 
     def reserve(self, uid: str, like: Pod, node: str, *, on_assigned: Callable[[], None]) -> str:
-        """Reserves a place on a node for the replacement of the pod of this uid, after running the filters; returns empty, or why not.
+        """Reserves capacity on a node for the replacement of the pod of this uid, after running the filters; returns empty, or why not.
 
-        `like`: the pod itself, which leaves, or a peer in place of a deleted pod. Any place reserved before is
+        `like`: the pod to be evicted, or a peer if that pod is already deleted. An earlier reservation is
         released.
         `on_assigned`: called when the reservation has become the nomination of a replacement.
         """
         ...
 
     def assign_to_replacement(self, known: frozenset[str]) -> None:
-        """Assigns the place, from now on, to the first pending pod of the same owner and size.
+        """From now on, the first pending pod of the same owner and size takes the reservation.
 
         `known`: uids of pods that are no replacements.
         """
         ...
 
     def replacement(self) -> str:
-        """Returns the uid of the pod that got the place; empty: it is still reserved, or was never."""
+        """Returns the uid of the pod that took the reservation; empty: no pod did, or there is no reservation."""
         ...
 
     def is_reserved(self) -> bool:
-        """Reports whether the place is reserved and not yet assigned; a more important pod may have taken it."""
+        """Reports whether the capacity is reserved: False once a replacement or a more important pod has taken it."""
         ...
 
     def release(self) -> None:
-        """Releases the reserved place. Idempotent."""
+        """Releases the reservation, and stops tracking evictions whose outcome is unknown. Idempotent."""
         ...
 
     def has_node(self, name: str) -> bool:

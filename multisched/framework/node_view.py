@@ -150,7 +150,7 @@ class NodeView(Protocol):
         ...
 
     def image_users(self, name: str) -> Mapping[int, int]:
-        """Returns row -> size in bytes, for the rows that have the image; the size first reported for it, on every row."""
+        """Returns row -> size in bytes, for the rows that have the image; on every row, the size that was reported first."""
         ...
 
     @property

@@ -76,7 +76,7 @@ class ObjectsView(Protocol):
         ...
 
     def changed_since(self, kind: ObjectKind, version: int) -> Collection[tuple[str, str]] | None:
-        """Returns namespace and name of each object changed, added or deleted after `version`; None: too long ago to know."""
+        """Returns namespace and name of each object changed, added or deleted after `version`; None: not recorded so far back."""
         ...
 
     def unreadable(self, kind: ObjectKind) -> str:

@@ -3,10 +3,10 @@
 Pods are kept in groups with equal namespace and labels: a workload's pods are one group. A query is counted when it is
 first used: group by group if its namespaces have few groups, else by columns (`group_columns`). After that, each use
 applies the pods added and removed since the last use. The least recently used query is dropped. A query that requires a
-label value reads only the changes of pods with that value, so a thousand services do not read each other's pods. An
+label value reads only the changes of pods with that value, so the query of one service does not read the pods of others. An
 unused query costs nothing when pods come and go. What pods demand of others is in `pod_demands`.
 
-The node table owns one and writes it; an overlay has one above the table's. Plugins read it as `NodeView.pod_counts`.
+The node table owns one and writes it; an overlay adds its changes to it (`OverlaidCounts`). Plugins read `NodeView.pod_counts`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ QUERIES_MAX: Final = 4_096
 """Queries kept; the least recently used are dropped."""
 
 QUERIES_MIN: Final = 128
-"""Most recently used queries, kept whatever their size: more than one pod needs, because its counts are read together."""
+"""Most recently used queries, kept whatever their size. A pod needs fewer; their counts are read together."""
 
 QUERY_BYTES_MAX: Final = 64 * 1024 * 1024
 """Memory for the counts of queries; the least recently used are dropped."""
@@ -102,7 +102,7 @@ class KeptQuery:
     def __init__(self, query: PodQuery, count: AnySum, seen: int) -> None:
         self.query = query
         self.pivot = pivot_of(query)
-        """Labels of which each of its pods has one; empty: it may match any pod."""
+        """Labels of which every matching pod has one; empty: the query may match any pod."""
         self.is_kept = True
         """False after it was dropped: a reader that holds the query must request it again."""
         self.is_used = True
@@ -151,7 +151,7 @@ class PodCounts:
         self._uses = self._bytes = 0
         self._columns = GroupColumns()
         self._log: IndexedLog[tuple[PodGroup, int, int]] = IndexedLog(LOG_KEPT, _weight)
-        """Group, row, and number of its pods added or removed; tagged with the group's labels that are pivots of queries."""
+        """(group, row, 1 if a pod was added or -1 if removed), tagged with the group's labels whose keys are pivot keys."""
         self._pivots = Pivots()
         self.groups_looked_at = 0
         """Number of groups matched one by one so far."""
@@ -349,7 +349,7 @@ class PodCounts:
         return SparseSum(self._tick(), held)
 
     def _make_room(self) -> None:
-        """Drops queries that were not used since this function last passed them; the latest are kept, as they may be in use."""
+        """Drops queries that were not used since this function last examined them. The latest are kept: they may be in use."""
         while len(self._queries) >= QUERIES_MIN and (
             len(self._queries) >= QUERIES_MAX or self._bytes >= QUERY_BYTES_MAX
         ):

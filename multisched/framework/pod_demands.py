@@ -54,7 +54,7 @@ PLACES_MAX: Final = 256
 """Maximum number of (group, row) pairs that are summed one by one; with more, all are summed together."""
 
 UNKNOWN: Final = -1
-"""Stands for the effect of a group that was not evaluated yet."""
+"""Used instead of an index for a group that was not evaluated yet."""
 
 _ENTRY_BYTES: Final = 1_000
 _LABEL_BYTES: Final = 500
@@ -102,7 +102,7 @@ class AffinityIndexEntry:
     def __init__(self, incoming: IncomingPod, number: int) -> None:
         self.incoming = incoming
         self.tags: tuple[Tag, ...] = (ANY_LABELS, *incoming.labels.items())
-        """Those of the groups whose terms can select such pods."""
+        """Tags of the groups whose terms can select such pods."""
         self.number = number
         """A unique number, which identifies the entry in signatures."""
         self.sums: dict[TermKind, AnySum] = {}

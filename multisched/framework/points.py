@@ -3,8 +3,8 @@
 A plugin is an object with a `name` that implements one or more of these. In-tree plugins are vectorized: one call of
 Filter or Score covers many rows. A plugin written for one node at a time is wrapped in `scalar.ScalarPlugin`.
 
-Common rules. Everything except PreBind, Bind, PostBind and `response` is synchronous and pure: no I/O, no clock, no
-randomness, and arguments are never changed (arrays are read-only). A plugin that raises, or returns the wrong shape,
+Common rules. Everything except PreBind, Bind and `response` is synchronous: no I/O, no clock, no randomness, and
+arguments are never changed (arrays are read-only). A plugin that raises, or returns the wrong shape,
 costs its pod one attempt: the runner turns it into an Error status with the plugin's name.
 
 Order in one attempt: PreEnqueue · QueueSort · PreFilter · Filter · (PostFilter) · PreScore · Score · NormalizeScore ·
@@ -39,7 +39,7 @@ class CycleView(msgspec.Struct):
     responses: Mapping[str, object] = msgspec.field(default_factory=dict)
     """Plugin name -> what its `response` returned in this attempt."""
     places: Rows | None = None
-    """The domain's rows, before any narrowing by PreFilter, plus rows whose pods only count for it; None: all rows of the table."""
+    """The domain's rows, before any narrowing by PreFilter, plus rows on which only the pods count; None: all rows of the table."""
 
 
 class QueuedPod(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ class QueuedGang(msgspec.Struct, frozen=True):
     member_nodes: tuple[str, ...] = ()
     """Nodes of members that are already placed; only if there is a topology."""
     overdue: str = ""
-    """How long it has been waiting, as a text for people, if longer than its timeout; else empty."""
+    """How long the gang has been waiting, as a text for people, if longer than its timeout; else empty."""
 
     @property
     def name(self) -> str:
@@ -120,7 +120,7 @@ class PreFilterResult(msgspec.Struct, frozen=True):
 class PreFilterPlugin(Plugin, Protocol):
     """Runs before any node is evaluated: computes what Filter needs, may narrow the search or reject the pod.
 
-    Called in every attempt; once per class for a plugin that depends on less than ATTEMPT and signs what it reads of a
+    Called in every attempt; only once per class for a plugin whose `depends_on` is not ATTEMPT and that signs what it reads of a
     pod.
     """
 
@@ -224,8 +224,8 @@ class GroupPostFilterPlugin(Plugin, Protocol):
 class PreScorePlugin(Plugin, Protocol):
     """Runs before scoring, with the feasible rows. Skip leaves out this plugin's Score.
 
-    For a plugin that depends on less than ATTEMPT it runs once per class of pods, and must depend on the pod alone: it
-    gets all rows instead of the feasible ones, unless it has `Traits.reads_feasible` (`CacheKeyPlugin`).
+    For a plugin whose `depends_on` is not ATTEMPT, it runs once per class of pods and must depend on the pod alone: it gets all rows
+    instead of the feasible ones, unless the plugin has `Traits.reads_feasible` (`CacheKeyPlugin`).
     """
 
     def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status: ...
@@ -240,7 +240,7 @@ class ScorePlugin(Plugin, Protocol):
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
         """Returns int64[len(rows)]: raw scores, in 0..MAX_SCORE unless NormalizeScore maps them there.
 
-        A row's score must not depend on the other rows passed. A plugin that depends on less than ATTEMPT may be called
+        A row's score must not depend on the other rows passed. A plugin whose `depends_on` is not ATTEMPT may be called
         for rows that did not pass Filter. Its scores for those are not used.
         """
         ...

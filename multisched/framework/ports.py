@@ -1,4 +1,4 @@
-"""Protocols of the outside world: time, binding, events, pod conditions, leases, extenders.
+"""Protocols for everything outside the process: time, bindings, events, pod conditions, leases, extenders.
 
 Everything that touches the network, a clock or randomness is behind one of these. `multisched.client` implements
 them over a Transport, `tests/kit` under a virtual clock.
@@ -30,7 +30,7 @@ class Clock(Protocol):
 
 
 class BindAnswer(Enum):
-    """The known effect of one POST of pods/binding (reference: reliability 3)."""
+    """The known effect of one POST of pods/binding."""
 
     CREATED = auto()
     """201: the pod is bound to the requested node."""
@@ -49,7 +49,7 @@ class BindAnswer(Enum):
     UNKNOWN = auto()
     """5xx, timeout, reset: the pod may be bound now, may be bound later, or not at all."""
     DELEGATED = auto()
-    """An extender was asked to bind and reports success: only a read of the pod can confirm it; `message` explains a failure."""
+    """An extender reports that it bound the pod. Only a read of the pod can confirm it; `message` applies if it is not bound."""
 
 
 class BindRequest(msgspec.Struct, frozen=True):
@@ -197,7 +197,7 @@ class PodWriter(Protocol):
         ...
 
     async def delete(self, pod: ObjectRef, *, timeout_s: float, grace_s: int | None = None) -> WriteReply:
-        """Deletes the pod. `grace_s`: its grace period; None: its own."""
+        """Deletes the pod. `grace_s`: grace period; None: that of the pod's spec."""
         ...
 
     async def clear_nomination(self, pod: ObjectRef, *, timeout_s: float) -> WriteReply:
@@ -334,7 +334,7 @@ class ExtenderSettings(msgspec.Struct, frozen=True):
     weight: int = 1
     timeout_s: float = 5.0
     is_node_cache_capable: bool = False
-    """The extender knows the nodes: only node names are sent."""
+    """The extender caches nodes: only node names are sent."""
     managed_resources: frozenset[str] = frozenset()
     """It is called only for pods that request one of these; empty: for every pod."""
     is_ignorable: bool = False

@@ -251,7 +251,7 @@ class MemberVictims(Protocol):
 
     @property
     def rule(self) -> DisplacementRule:
-        """The rule by which it searches. What it reads of all pods is computed with pauses before the first search."""
+        """The rule by which it searches. What the rule reads of all pods is computed, with pauses, before the first search."""
         ...
 
     def victims(self, pod: Pod, dry_run: DryRun) -> Sequence[Pod]:

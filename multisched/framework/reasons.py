@@ -7,7 +7,7 @@ import threading
 from multisched.framework.status import Code, Status
 
 REASON_CODES_MAX = 254
-"""Distinct (code, sentences) pairs per plugin; code 255 stands for all further ones."""
+"""Limit of distinct (status code, sentences) pairs per plugin; all further ones share the number 255."""
 
 _OVERFLOW = 255
 

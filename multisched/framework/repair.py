@@ -9,8 +9,8 @@ The shell (`whatif/repair_source.py`) copies the cluster into a `RepairInput`, i
         move.uid, move.from_node, move.to_node, move.from_peaks_percent, move.to_peaks_percent, move.budgets, move.waits_for
 
 If no plan can be made at all, `RepairRefusedError` says what to do. A node that cannot be repaired is not an error: it is
-listed in `plan.left` with the reason. The plugin's settings apply to whatever the question leaves open. Peaks are percent
-of a node's capacity in one dimension at its fullest slot of the week.
+listed in `plan.unrepaired` with the reason. The plugin's settings apply to fields of the request that are None. Peaks are
+percent of a node's capacity in one dimension at its fullest slot of the week.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class RepairRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RepairInput(msgspec.Struct, frozen=True):
-    """A private copy of the cluster at one moment: the plugin may take its time."""
+    """A private copy of the cluster at one moment: no change of the cluster reaches it while the plugin plans."""
 
     domain: str
     nodes: NodeView
@@ -165,7 +165,7 @@ class RepairingPlugin(Plugin, Protocol):
     """
 
     def plan_repair(self, cluster: RepairInput, request: RepairRequest) -> RepairPlan:
-        """Returns the plan; the plugin's own ledgers know its rows. May take seconds, so it never runs on the loop.
+        """Returns the plan; `cluster.rows` are also rows of the plugin's own ledgers. May take seconds, so it never runs on the loop.
 
         Raises RepairRefusedError.
         """

@@ -1,4 +1,4 @@
-"""Sums by row, sparse and dense. Readers follow them by their changes.
+"""Sums by row, sparse and dense. A reader can apply the changes since its last read instead of reading a whole sum.
 
 No two states of the sums of one owner have the same `version`.
 """
@@ -15,8 +15,8 @@ CHANGES_KEPT: Final = 256
 """Changes kept per sum; a reader that is further behind reads the whole sum."""
 
 SPARSE_BELOW: Final = 16
-"""A sum is kept sparse if fewer than one row in this many has an entry. A sparse row takes the memory of this many
-array rows, and is read more slowly.
+"""A sum is created sparse if at most one row in this many has an entry. A sparse row takes the memory of 6 or 12 array rows,
+and is read more slowly.
 """
 
 _SPARSE_ROW_BYTES, _DENSE_ROW_BYTES = 100, 16

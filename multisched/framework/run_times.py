@@ -1,4 +1,4 @@
-"""How long pods will still run, as far as a plugin of the domain has learned it; for other plugins, by `PluginContext.shared`."""
+"""Predicted remaining run times of pods, which one plugin of a domain offers to the others through `PluginContext.shared`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _unknown(pod: Pod, now_s: float) -> float | None:
 
 
 class RunTimes:
-    """What a domain knows of run times; nothing until a plugin sets it."""
+    """Predicts the remaining run times of a domain's pods; predicts nothing until a plugin sets `residual_s`."""
 
     def __init__(self) -> None:
         self.residual_s: Callable[[Pod, float], float | None] = _unknown

@@ -7,7 +7,7 @@
             return node.labels.get("colour") == "blue"
 
         def sign(self, pod: Pod) -> Hashable:
-            return ()          # it reads nothing of a pod beyond labels, namespace and priority
+            return ()          # it reads nothing of a pod except namespace and priority
 
     def make_only_blue() -> Plugin:
         return ScalarPlugin(OnlyBlue())
@@ -55,7 +55,7 @@ class ScalarPlugin:
 
     `filter` returns a Status, True or False, or the reason for refusing ("" passes). A refusal without a Status is
     Unschedulable. `score` returns an int, 0..100 unless the object normalizes. Both must depend only on the pod and the
-    node object; an object that reads more declares a `depends_on` of its own. Without `sign` each pod is its own class:
+    node object; an object that reads more declares its own `depends_on`. Without `sign` each pod is its own class:
     correct, but never cached.
     """
 

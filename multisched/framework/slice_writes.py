@@ -1,6 +1,6 @@
-"""Reads and writes of SliceSets: what the state machines of loans ask for, and the answers. Protocols and values only.
+"""Reads and writes of SliceSets: requests of the state machines of loans, and the replies. Protocols and values only.
 
-Each write replaces one half of the version that the requester knows, or fails. The client implements `SliceWriter`
+Each write replaces spec or status of the version that the requester knows, or fails. The client implements `SliceWriter`
 (`client/slice_writer.py`).
 """
 
@@ -25,7 +25,7 @@ class SliceCall(Enum):
     PUT_SPEC = auto()
     PUT_STATUS = auto()
     RELEASE = auto()
-    """PUT of an object that is being deleted, without the finalizer: it ends there."""
+    """PUT of an object that is being deleted, without the finalizer: the API server then removes the object."""
 
 
 class SliceRequest(msgspec.Struct, frozen=True, eq=False):
@@ -47,7 +47,7 @@ class SliceAnswer(Enum):
 
     DONE = auto()
     CONFLICT = auto()
-    """409: another version was written, maybe by this very request if it was sent twice. Only a read can tell."""
+    """409: another version was written, possibly by this request if it was sent twice. Only a read can tell."""
     NOT_FOUND = auto()
     """404: there is no such object, or the kind is not served."""
     REFUSED = auto()
@@ -59,7 +59,7 @@ class SliceAnswer(Enum):
 class SliceReply(msgspec.Struct, frozen=True):
     answer: SliceAnswer
     found: SliceSet | None = None
-    """The object after the request, if the answer is DONE; never None then."""
+    """The object after the request; None unless the answer is DONE."""
     message: str = ""
     retry_after_s: float = 0.0
 
@@ -87,7 +87,7 @@ class SlicePorts(Protocol):
         ...
 
     async def has_no_leader(self, domain: str) -> bool:
-        """Reports whether no process may bind by the domain's lease, and no bind of a former holder is in flight."""
+        """Reports whether no process may bind under the domain's lease, and no bind of a former holder is in flight."""
         ...
 
     async def relist(self) -> None:
@@ -101,12 +101,12 @@ class SlicingPlugin(Plugin, Protocol):
 
     async def own_slices(self, ports: SlicePorts) -> None:
         """Called by a new leader before its first decision. Returns when no write of a former leader can take effect any more, or when
-        the lease is lost. Pods are listed after the binds of that leader have ended, before or after this.
+        the lease is lost. The shell also lists pods, once the binds of that leader have ended; that may be before or after this call.
         """
         ...
 
     def settle_slices(self) -> None:
-        """Called once that list is in the cache, too, before the first decision."""
+        """Called before the first decision, once `own_slices` has returned and that list of pods is in the cache."""
         ...
 
 

@@ -1,7 +1,7 @@
 """TermColumns: affinity terms of many pods in arrays, so that all of them are matched against one pod at once.
 
 A term matches a pod if it names or selects the pod's namespace, and its label selector matches the pod's labels.
-(Source: kube-scheduler's AffinityTerm.Matches.) Half a million terms take some 15 ms, and 60 bytes each. Strings are
+(Source: kube-scheduler's AffinityTerm.Matches.) Half a million terms take some 15 ms; each takes 60 bytes. Strings are
 interned as numbers; only the incoming pod's labels are looked up as strings.
 """
 
@@ -26,7 +26,7 @@ _OPERATORS: Final[Mapping[Operator, int]] = {
     Operator.DOES_NOT_EXIST: 3,
 }
 _NAME: Final = "metadata.name of the namespace"
-"""Key that stands for the namespace's name; no label key contains blanks."""
+"""Key for the name of the namespace; no label key contains blanks."""
 
 Bools = NDArray[np.bool_]
 Int32 = NDArray[np.int32]

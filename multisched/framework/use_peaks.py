@@ -1,4 +1,4 @@
-"""What nodes will use, as far as a plugin of the domain forecasts it; for other plugins, by `PluginContext.shared`."""
+"""Predicted use of nodes, which one plugin of a domain offers to the others through `PluginContext.shared`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class PredictedUse(NamedTuple):
     """Predicted highest use of rows."""
 
     amounts: Float64
-    """float64[rows]: thousandths of cores, or bytes. A sum over pods, each of which uses less in 19 of 20 samples."""
+    """float64[rows]: milli-CPU, or bytes. The sum over pods of a high percentile of the use of each (by default the 95th)."""
     learned_s: float
-    """Epoch seconds of the newest sample that it was learned from."""
+    """Epoch seconds of the newest sample from which the prediction was learned."""
 
 
 class ForecastsUse(Protocol):
@@ -35,7 +35,7 @@ class ForecastsUse(Protocol):
 
 
 class UsePeaks:
-    """What a domain knows of future use; nothing until a plugin sets it."""
+    """Predicts the use of a domain's nodes; predicts nothing until a plugin sets `source`."""
 
     def __init__(self) -> None:
         self.source: ForecastsUse | None = None

@@ -37,8 +37,8 @@ def unknown_parameter(given: Iterable[str], known: Sequence[str]) -> str:
     unknown = next((name for name in given if name not in known), None)
     if unknown is None:
         return ""
-    hint = f"known here: {', '.join(known)}" if known else "there are no parameters here"
-    return f"{unknown[:NAME_CHARS_MAX]}: unknown; {hint}"
+    hint = f"known here: {', '.join(known)}" if known else "none is known here"
+    return f"{unknown[:NAME_CHARS_MAX]}: unknown parameter; {hint}"
 
 
 class ViewQuery(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class ViewQuery(msgspec.Struct, frozen=True):
         """Returns an option. Raises NoViewError if it is missing."""
         found = self.options.get(name, "")
         if not found:
-            raise NoViewError(f"{self.name}: say which {name}", status=422)
+            raise NoViewError(f"{self.name}: the parameter {name} is missing", status=422)
         return found
 
     def number(self, name: str, otherwise: int) -> int:

@@ -1,7 +1,7 @@
 """VolumeUsers: which rows hold pods that use a claim or an inline disk. Updated with each pod, never recounted.
 
 The node table owns one and writes it; an overlay has a copy-on-write one over the table's. Plugins read it as
-`NodeView.volume_users`. It does not resolve claims to volumes; plugins, which read the claims, do.
+`NodeView.volume_users`. It does not resolve claims to volumes: plugins do that.
 """
 
 from __future__ import annotations

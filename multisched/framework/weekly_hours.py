@@ -13,7 +13,7 @@ _TIME: Final = re.compile(r"(\d{1,2}):(\d{2})", re.ASCII)
 
 
 class DayHours(NamedTuple):
-    """Hours of a day, in minutes of one midnight."""
+    """Hours that begin on one day, in minutes after its midnight."""
 
     from_minute: int
     """0..1439."""
@@ -22,7 +22,7 @@ class DayHours(NamedTuple):
 
 
 def read_hours(fields: Fields, example: str) -> DayHours:
-    """Reads the fields `from` and `to`; `to` may be on the next day. Without meaning if a problem was recorded.
+    """Reads the fields `from` and `to`; `to` may be on the next day. The result is meaningless if a problem was recorded.
 
     `example`: a time for messages.
     """

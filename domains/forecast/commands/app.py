@@ -33,7 +33,7 @@ ProfilesFile = Annotated[
     Path | None,
     typer.Option(
         "--profiles",
-        help="Read this profilesFile of PeakForecast instead of asking a server. It has profiles of services only, no nodes.",
+        help="Read this profilesFile of PeakForecast instead of asking a server. It contains profiles of services, but no nodes.",
         envvar="MULTISCHED_PROFILES",
     ),
 ]

@@ -208,7 +208,7 @@ def _more(rows: Sequence[object], limit: int) -> list[str]:
 
 
 def _version(found: Document) -> str:
-    return f"profiles {found['version']}" if found["version"] else "profiles of files"
+    return f"profiles {found['version']}" if found["version"] else "profiles from files"
 
 
 def _footer(found: Document) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from multisched.framework.node_view import Rows, columns_at
 
 Amounts = NDArray[np.float64]
-"""Milli-units, read by scores. Floats, because they only rank rows and division is five times faster; no fit uses them."""
+"""Milli-units, read by scores. Floats, because division is five times faster; they only rank rows, and no Filter reads them."""
 ROWS_FIRST = 64
 
 

@@ -2,11 +2,14 @@
 
 The cost of a pod on a row is the growth of load^3, summed over slots and dimensions, where load = use / capacity. Full
 slots of full dimensions count most, so services that peak at different hours share nodes, and services with much log
-are kept apart. Added is the growth at the fullest slot of each dimension, as if it lasted for WORST_SHARE of the week.
-The cost divided by three times the load that the pod adds is the square of a *level*: how full the row is in what the
-pod uses. The score compares the level with the *anchor*: the level of a row of mean capacity, loaded like the fleet,
-with the pod on it. So scores near 50, where they differ most, fall on typical rows, for small and large pods. The
-fleet's level is rounded to an octave of its square (`FleetLevel`), so that cached scores seldom become invalid.
+are kept apart. The growth at the fullest slot of each dimension is added, as if that slot lasted for WORST_SHARE of the
+week.
+
+The cost divided by three times the load that the pod adds is the square of a *level*: how full the row is in the
+dimensions and slots that the pod uses. The score compares the level with the *anchor*: the level of a row of mean
+capacity, loaded like the fleet, with the pod on it. So scores near 50, where they differ most, fall on typical rows,
+for small and large pods. The fleet's level is rounded to an octave of its square (`FleetLevel`), so that cached scores
+seldom become invalid.
 """
 
 from __future__ import annotations

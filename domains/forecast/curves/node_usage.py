@@ -1,4 +1,4 @@
-"""Usage measured per node or at one moment, as sources of history deliver it; immutable but for `MeasuredLoads`."""
+"""Usage measured per node or at one moment, as sources of history deliver it; immutable except `MeasuredLoads`."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ SOURCES = (OWN, *FALLBACK_REASONS)
 PREDICTIONS_MAX = 65_536
 """Limit of cached predictions; equal pods share one."""
 CURVES_MAX = 16_384
-"""Limit of cached curves; each has 3.4 kB at 5 dimensions and 168 slots."""
+"""Limit of cached curves; each takes 6.7 kB at 5 dimensions and 168 slots."""
 
 
 class Demand(NamedTuple):

@@ -23,16 +23,16 @@ Quanta = NDArray[np.int32]
 Floats = NDArray[np.float32]
 
 QUANTA_PER_PEAK: Final = 1 << 18
-"""Quanta of the highest peak of a dimension; the sum of 8,192 such pods fits into int32."""
+"""Quanta of the highest peak of a dimension; the sum of 8,191 such pods fits into int32."""
 QUANTA_MAX: Final = 1 << 24
-"""Limit of quanta of one pod in a slot; the sum of 128 such pods fits into int32."""
+"""Limit of quanta of one pod in a slot; the sum of 127 such pods fits into int32."""
 QUANTUM_MILLI_MIN: Final[Mapping[str, float]] = {CPU: 0.25, MEMORY: 65_536.0 * MILLI}
 """Smallest quantum of dimensions with requests: with it, requests up to 4,194 cores or 1 TiB stay below QUANTA_MAX."""
 STAND_IN_MILLI: Final[Mapping[str, float]] = {CPU: 32.0 * MILLI, MEMORY: float(MILLI << 37)}
 STAND_IN_REPLICAS: Final = 20
 """Assumed capacity of a node that states none, in replicas of the heaviest service."""
 FLOAT_QUANTA: Final = 1.0 / 65_536
-"""Scale from quanta to the floats used by scores; it keeps their fourth powers far below the maximum of float32."""
+"""Scale from quanta to the floats used by scores; it keeps their third powers far below the maximum of float32."""
 
 _numbers = count(1)
 

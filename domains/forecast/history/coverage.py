@@ -1,7 +1,7 @@
 """Notes about missing data in a reading and in profiles, with the fallback used and the fix. Pure.
 
-Badly measured data must not silently count as low use. Reported are dimensions without samples, less history than
-requested, steps shorter than the sample interval, and series too short for a weekly profile.
+Missing data must not silently count as low use. Notes report dimensions without samples, less history than requested,
+steps shorter than the sample interval, and series too short for a weekly profile.
 """
 
 from __future__ import annotations

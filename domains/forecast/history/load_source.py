@@ -22,7 +22,7 @@ from multisched.framework.measures import Grid, LoadReader, MeterError, PodUse
 from multisched.model.objects import CPU, MEMORY
 
 SAMPLES_MAX: Final = 50_000_000
-"""Limit of kept samples (services times steps), 8 bytes each; the oldest are dropped first."""
+"""Limit of kept numbers: three for each service and step. The oldest steps are dropped first."""
 
 PODS_PER_PIECE: Final = 1_000
 """Pods processed before yielding to the event loop: about two milliseconds."""

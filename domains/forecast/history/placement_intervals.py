@@ -1,4 +1,4 @@
-"""Placement intervals: which pod was on which node when, inferred from series with a sample per pod, node and step.
+"""Placement intervals: the times during which pods were on nodes, inferred from series with a sample per pod, node and step.
 
 Holds the intervals of one window; filled in a worker thread, one piece at a time.
 """

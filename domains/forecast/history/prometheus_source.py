@@ -181,12 +181,12 @@ class PrometheusSource:
             services = [round_.names.of_pod((labels["namespace"], labels["pod"])) for labels in piece.labels]
             placement_intervals.add(piece, first_step(asked), services)
 
-        await self._ask(PLACES, _at_ends(asked), take, "places of pods")
+        await self._ask(PLACES, _at_ends(asked), take, "nodes of pods")
         placement_intervals.end = first_step(grid) + grid.steps
         round_.placement_intervals = placement_intervals
         if not placement_intervals:
             text = "kube_pod_info has no samples: totals of nodes cannot be attributed; scrape kube-state-metrics"
-            round_.note("places of pods", [text])
+            round_.note("nodes of pods", [text])
 
     async def _names(self, grid: Grid) -> ServiceNames:
         owners = Owners()

@@ -79,7 +79,7 @@ class PollingSource(Source, Protocol):
 class LoadMeasuringSource(Source, Protocol):
     """A source that can also return the current load.
 
-    `PrometheusSource` is the only implementation; the Protocol keeps the study independent of it.
+    `PrometheusSource` is the only implementation; the Protocol keeps `LearningRun` independent of it.
     """
 
     async def look(self, request: LoadRequest) -> MeasuredLoads:
@@ -228,7 +228,9 @@ class TableFold:
         rows = np.array([self._rows.setdefault(name, len(self._rows)) for name in names], np.int64)
         size = len(self._rows)
         if size > SERVICES_MAX:
-            raise SourceError(f"more than {SERVICES_MAX} services; is the label that names services one of pods?")
+            raise SourceError(
+                f"more than {SERVICES_MAX} services; set labels.service to a label that names services, not pods"
+            )
         if size > len(self._values):
             grown = max(64, 2 * len(self._values), size) - len(self._values)
             more: Samples = np.full((grown, self._steps), np.nan, np.float32)

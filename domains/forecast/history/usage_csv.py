@@ -44,7 +44,7 @@ from multisched.framework.background import InThread
 from multisched.framework.measures import Grid
 
 SAMPLES_MAX: Final = 20_000_000
-"""Limit of lines over all files; each takes 24 bytes during reading."""
+"""Limit of lines over all files; each takes 32 bytes during reading."""
 CELLS_MAX: Final = 200_000_000
 """Limit of names times dimensions times steps in `read_recorded`, 4 bytes each."""
 STEP_S_MIN: Final = 60.0

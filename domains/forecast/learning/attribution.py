@@ -1,7 +1,7 @@
 """Attribution: use per replica of each service, estimated from totals of whole nodes.
 
-A regression: when replicas are added to or removed from a node, its total changes by their weights. Each node has a
-level of its own (daemons, services that never moved), so only changes give information. Services that never moved, or
+A regression: when replicas are added to or removed from a node, its total changes by their weights. Each node has an
+unknown base level (daemons, services that never moved), so only changes give information. Services that never moved, or
 always moved together, are reported as undetermined and not guessed. Pure; NaN means no measurement.
 
 Model: total[node, t] = shape[t] * (level[node, time] + sum over services of replicas[node, service, t] *
@@ -43,7 +43,7 @@ NOISE_SHARE_MIN: Final = 1e-3
 SHARE_MIN: Final = 0.01
 """A service with more than this share in undetermined directions is CONFUSED."""
 PARTNER_MIN: Final = 0.1
-"""A partner of a CONFUSED service is named if their tie exceeds this share of the service's tie to itself."""
+"""A partner of a CONFUSED service is named if their tie (`_ties`) exceeds this share of the service's tie to itself."""
 CORRELATION_MIN: Final = 0.7
 """A partner of a NOISY service is named if the correlation of their errors exceeds this."""
 SPREAD_SAMPLES_MIN: Final = 12
@@ -133,7 +133,7 @@ class Attribution(msgspec.Struct, frozen=True):
     zone: str
     """Time zone of the shapes."""
     newest_s: float
-    """Begin of the last step of the totals."""
+    """Start of the last step of the totals, in epoch seconds."""
 
 
 def attribute(totals: NodeTotals, settings: AttributionSettings) -> Attribution:

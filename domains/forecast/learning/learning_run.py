@@ -1,7 +1,7 @@
-"""The study: the computation of a refit. Reads the sources, merges their readings, and learns profiles from them.
+"""LearningRun: the computation of a refit. Reads the sources, merges their readings, and learns profiles from them.
 
 Owns the sources, which cache what they have read. Runs in the background process (`process.py`) if available, else in
-threads of the program, with the same code and results. Called by `refit`, one order at a time.
+threads of the program, with the same code and results. Called by `refit`, one request at a time.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class LearningRequest(msgspec.Struct, frozen=True):
     pods: Mapping[PodName, str] = msgspec.field(default_factory=dict)
     """Existing pods -> service."""
     readings: Mapping[int, Reading] = msgspec.field(default_factory=dict)
-    """Readings of polling sources, by index of the source; the other sources are read by the study."""
+    """Readings of polling sources, by index of the source; `LearningRun` reads the other sources."""
 
 
 class LearningResult(msgspec.Struct, frozen=True):
-    """Result of an order. Picklable."""
+    """Result of a `LearningRequest`. Picklable."""
 
     profiles: Profiles
     covered: frozenset[str]
@@ -59,7 +59,7 @@ class LearningResult(msgspec.Struct, frozen=True):
 
 
 class LearningRefusal(msgspec.Struct, frozen=True):
-    """Failure of an order because of a source; caches of sources are unchanged."""
+    """Failure of a request because of a source; caches of sources are unchanged."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""The part of the refit that runs in the background process: owns the study and its sources.
+"""The part of the refit that runs in the background process: owns the `LearningRun` and its sources.
 
 Imported only in that process.
 """
@@ -17,7 +17,9 @@ from multisched.framework.background import ProcessPorts
 
 
 class LearningAssistant:
-    """Implements `framework.background.Assistant`: answers a LearningRequest with Findings or Refused, a Look with Seen or Refused."""
+    """Implements `framework.background.Assistant`: answers a LearningRequest with a LearningResult, a LoadRequest with MeasuredLoads, and
+    either with a LearningRefusal if a source fails.
+    """
 
     def __init__(self, lesson: LearningTask, ports: ProcessPorts) -> None:
         """Raises PluginArgsError for certificates that became unusable since program start."""

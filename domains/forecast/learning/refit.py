@@ -51,7 +51,7 @@ Measured = Callable[[Mapping[str, Mapping[str, float]]], None]
 
 
 class BackgroundStudy(msgspec.Struct, frozen=True):
-    """How the study is created in the background process."""
+    """How the `LearningRun` is created in the background process."""
 
     factory: str
     settings: object
@@ -203,7 +203,7 @@ class Refit:
         return True
 
     async def _found(self, ports: BackgroundPorts) -> LearningResult:
-        """Reads and learns. Raises SourceError, TimeoutError, BackgroundProcessError, and without a process all errors of
+        """Reads and learns. Raises SourceError, TimeoutError and BackgroundProcessError; without a process, also any error of
         the fit."""
         settings, now_s = self._settings, ports.clock.now().timestamp()
         # Excludes the current, unfinished step.

@@ -54,7 +54,7 @@ class RepairControl:
         """Plan requested by a user (`request`), to be started next."""
         self._wake = asyncio.Event()
         self._planned_for_s = 0.0
-        """Opening of the window of the last preview."""
+        """When the window of the last preview opened, in epoch seconds."""
         self._problem = ""
         """Why the last plan failed; empty if it succeeded."""
 
@@ -289,7 +289,8 @@ class RepairControl:
         """Returns the mover if a run can start now; raises RepairRefusedError otherwise."""
         if self._settings.mode is RepairMode.OFF:
             raise RepairRefusedError(
-                f"repair of domain {self._domain} is off: give PeakForecast repair.mode and repair.windows", 409
+                f"repair of domain {self._domain} is off: set repair.mode and repair.windows in the args of PeakForecast",
+                409,
             )
         if self._mover is None or not self._mover.may_act():
             raise RepairRefusedError(

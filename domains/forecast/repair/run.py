@@ -33,7 +33,7 @@ from domains.forecast.repair.plan import Step
 from multisched.model.plural import counted, verb
 
 REFUSALS_MAX: Final = 10
-"""Number of failed LOOKs and EVICTs of one step before the run stops; the executor waits between them."""
+"""Tolerated number of failed LOOKs and EVICTs of one step; one more stops the run. The executor waits between them."""
 DRIFT_MAX: Final = 0.05
 """Tolerated excess of a node's peak after a step over the peak predicted by the plan, as a share of capacity."""
 

@@ -1,7 +1,7 @@
 """The search for the best plan: the most hot nodes brought below their thresholds, then the fewest moves.
 
 Branch and bound over the hot nodes (nodes above a threshold). The *least* number of moves of a node is the smallest
-number of its pods whose removal brings it below its thresholds; the sum over the nodes is a lower bound of every plan.
+number of its pods whose removal brings it below its thresholds; the sum over the nodes is a lower bound of a plan's moves.
 For each node in turn its *alternatives* are made on the working placement, the smallest first. An alternative is a set of
 pods to remove, each with a feasible target. If another pod must leave the target first, the two moves form a *chain*; an
 exchange of two pods is a chain, too. A *cell* is one dimension in one time slot (`case.py`).

@@ -77,7 +77,7 @@ class PeakSettings(msgspec.Struct, frozen=True):
     """None: plans use the defaults."""
 
     def fit_of_files(self) -> FitSettings:
-        """Returns the fit settings for `files`: those of `history`, but without its minimum of an hour of samples."""
+        """Returns the fit settings for `files`: those of the section `fit`, but without the minimum of an hour of samples."""
         from multisched.forecasting.fit_settings import FitSettings
 
         chosen = (

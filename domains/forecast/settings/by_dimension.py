@@ -23,7 +23,7 @@ def by_dimension(fields: Fields, name: str, dimensions: Sequence[str], most: int
     if found is None:
         return {}
     if not isinstance(found, Mapping) or not all(isinstance(key, str) and key for key in found):
-        fields.refuse(name, "write a mapping by dimension, such as {cpu: 2}; names that are numbers in quotes")
+        fields.refuse(name, "write a mapping by dimension, such as {cpu: 2}; put names that are numbers in quotes")
         return {}
     if len(found) > most:
         fields.refuse(name, f"has {len(found)} entries, more than {most}; leave some out")

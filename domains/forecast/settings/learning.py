@@ -24,7 +24,7 @@ class LearningSettings(msgspec.Struct, frozen=True):
     """Settings of learning: fit, sources, and the profiles file."""
 
     fit: FitSettings
-    """Settings of the fit to `history`."""
+    """Settings of the fit: the section `fit` and `percentile`."""
     profiles_file: str
     """File in which the latest profiles are saved, read at start; empty: none."""
     history: HistorySettings | None

@@ -51,7 +51,7 @@ FILES_MAX: Final = 10_000
 STEP_S, WINDOW_DAYS, REFRESH_S, LOAD_STEP_S = 300, 28.0, 3_600, 60
 """Defaults."""
 STEPS_MAX: Final = 40_000
-"""Limit of steps of the window: 28 days with steps of a minute."""
+"""Limit of steps of the window: 27 days with steps of a minute."""
 
 HISTORY: Final = ("stepSeconds", "windowDays", "refreshSeconds", "sources", "dimensions")
 _PROMETHEUS: Final = (

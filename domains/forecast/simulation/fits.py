@@ -24,7 +24,7 @@ from multisched.simulate.scenario_time import DAY_S
 from multisched.simulate.virtual_cluster import VirtualCluster
 
 FITS_MAX: Final = 64
-"""Cached fits per process, one for each time that policies learn; 120 kB each for 60 services in 3 dimensions."""
+"""Cached fits per process, one for each time at which policies learn; 360 kB each for 60 services in 3 dimensions."""
 
 
 class LearningSettings(msgspec.Struct, frozen=True):

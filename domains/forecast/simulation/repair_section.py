@@ -23,7 +23,7 @@ from multisched.simulate.scenario_time import DAY_S
 
 MOVES_MAX: Final = 10_000
 REPAIR_MINUTES: Final = 1
-"""Between two plans in one window, and limit for a replacement to become ready: nothing else happens meanwhile."""
+"""Interval between two plans in one window, and timeout for a replacement to become ready: nothing else happens meanwhile."""
 
 
 class RepairSection(Section, frozen=True):

@@ -1,4 +1,4 @@
-"""The hooks of the forecast domain into one run: PeakForecast learns from the scenario's usage, and repairs in windows."""
+"""The hooks of the forecast domain for one run: PeakForecast learns from the scenario's usage, and repairs in windows."""
 
 from __future__ import annotations
 

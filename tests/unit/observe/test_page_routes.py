@@ -63,7 +63,7 @@ async def test_token_may_come_in_a_header_that_proxies_keep() -> None:
     [
         ("/api/v1/overview", 200, '"isReady":true'),
         ("/api/v1/overview/find?text=web", 200, '"pods":[["default","web-1"]]'),
-        ("/api/v1/overview/find?name=web", 400, "name: unknown; known here: text"),
+        ("/api/v1/overview/find?name=web", 400, "name: unknown parameter; known here: text"),
         ("/api/v1/decisions?limit=2", 200, '"node":"n1"'),
         ("/api/v1/decisions?domain=nowhere", 404, "there are job"),
         ("/api/v1/decisions?limit=1001", 400, "limit must be a number of 0..1000"),
@@ -71,7 +71,7 @@ async def test_token_may_come_in_a_header_that_proxies_keep() -> None:
         ("/api/v1/nodes?resource=gold", 404, "no node here has gold"),
         ("/api/v1/nodes?limit=5001", 400, "limit must be a number of 0..5000"),
         ("/api/v1/nodes/%1B[31m", 404, r"node \x1b[31m is not known here"),
-        ("/api/v1/pending?grup=abc", 400, "grup: unknown; known here: group"),
+        ("/api/v1/pending?grup=abc", 400, "grup: unknown parameter; known here: group"),
         ("/api/v1/forecast/nodes", 200, "asked"),
     ],
 )

@@ -248,7 +248,10 @@ async def test_repair_plan_passes_its_parameters() -> None:
         ("moves=-1", "moves must be a number of 0..10000"),
         ("moves=10001", "moves must be a number of 0..10000"),
         ("movesPerNode=ten", "movesPerNode must be a number"),
-        ("treshold=90", "treshold: unknown; known here: domain, threshold, moves, movesPerNode, movesPerService"),
+        (
+            "treshold=90",
+            "treshold: unknown parameter; known here: domain, threshold, moves, movesPerNode, movesPerService",
+        ),
     ],
 )
 async def test_invalid_repair_plan_request_is_refused_with_the_fix(query: str, words: str) -> None:
@@ -268,8 +271,8 @@ async def test_invalid_repair_plan_request_is_refused_with_the_fix(query: str, w
 )
 async def test_unknown_parameter_is_refused_by_name(path: str, known: str) -> None:
     async with served(ServerSettings(port=0)) as url:
-        assert await get(url, path) == (400, f"domian: unknown; {known}\n")
-        assert unknown_parameter(["domian"], ()) == "domian: unknown; there are no parameters here"
+        assert await get(url, path) == (400, f"domian: unknown parameter; {known}\n")
+        assert unknown_parameter(["domian"], ()) == "domian: unknown parameter; none is known here"
         assert (await get(url, f"{path.partition('?')[0]}?a%0A%1Bb=1"))[0] == 400
         assert (await get(url, "/readyz?exclude=etcd"))[0] != 400, "as probes of Kubernetes send it"
 

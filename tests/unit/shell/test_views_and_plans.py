@@ -184,7 +184,7 @@ def test_domain_with_repair_off_reports_it() -> None:
         assert plans.status("second") == RepairStatus(domain="second", mode="off", is_open=False)
         with pytest.raises(RepairRefusedError) as refused:
             await plans.run(RepairRequest(domain="second"), "digest")
-        words = "repair is off: give PeakForecast repair.mode and repair.windows"
+        words = "repair is off: set repair.mode and repair.windows in the args of PeakForecast"
         assert (str(refused.value), refused.value.status) == (words, 409)
 
     play(scene, configuration=TWO)

@@ -188,12 +188,12 @@ async def test_missing_names_are_reported_with_a_fix() -> None:
     fleet = small_fleet()
     for what, options, message in (
         ("node", {"name": "n11"}, "domain shop has no node n11; did you mean n1"),
-        ("node", {}, "node: say which name"),
+        ("node", {}, "node: the parameter name is missing"),
         ("service", {"name": "nope"}, "no profile of nope; multisched forecast services lists them"),
         ("service", {"name": "wbe"}, "no profile of wbe; did you mean shop/web"),
         ("service", {"name": "shop/wbe"}, "no profile of shop/wbe; did you mean shop/web"),
-        ("node", {"nmae": "n1"}, "nmae: unknown; known here: name, domain"),
-        ("nodes", {"name": "n1"}, "name: unknown; known here: limit, offset, match, domain"),
+        ("node", {"nmae": "n1"}, "nmae: unknown parameter; known here: name, domain"),
+        ("nodes", {"name": "n1"}, "name: unknown parameter; known here: limit, offset, match, domain"),
         ("stars", {}, "forecast has no document stars; write one of services, service, nodes"),
     ):
         with pytest.raises(NoViewError, match=message):
