@@ -255,9 +255,7 @@ class LoanLedger:
         return found
 
     def _limit(self, pool: Pool, loan: LoanTerms, resource: str, rows: Rows, unused: Int64) -> Int64:
-        """Returns int64[rows]: the share of the capacity that the lender and foreign pods leave unused which the loan allows the pool to
-        hold.
-        """
+        """Returns int64[rows]: the part of `unused` that the loan allows the pool to hold."""
         share = unused if loan.share_percent == 100 else np.maximum(0, unused) * loan.share_percent // 100
         limit: Int64 = share - loan.headroom.get(resource, 0) - pool.at(pool.reserve, resource, rows)
         if loan.foreign_percent:
