@@ -1,4 +1,4 @@
-"""What is shown of loans: the documents of `multisched loans` (`/api/v1/loans/now`) and of a node, metrics, and sentences of `explain`."""
+"""Reports of loans: the documents of `multisched loans` (`/api/v1/loans/now`) and of one node, metrics, and sentences of `explain`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ FIELDS: Final = {CPU: "cpuMilli", MEMORY: "memoryBytes"}
 def document_of(
     ledger: LoanLedger, recalls: Recalls, context: PluginContext, query: ViewQuery, now_s: float
 ) -> Document:
-    """Returns the loans of the domain, and the nodes where its pods are on loan; or what it may borrow of one node. Raises NoViewError."""
+    """Returns the loans of the domain and the nodes with its pods on loan (document `now`), or the loans of one node (`node`). Raises
+    NoViewError.
+    """
     if query.name not in DOCUMENTS:
         raise NoViewError(f"loans has no document {query.name}; write one of {', '.join(DOCUMENTS)}")
     if unknown := unknown_parameter(query.options, DOCUMENTS[query.name]):
@@ -103,7 +105,7 @@ def _loan(ledger: LoanLedger, pool: Pool, number: int, rows: Rows, now_s: float)
 
 
 def _room(ledger: LoanLedger, pool: Pool, number: int, resource: str, rows: Rows) -> int:
-    """Returns how much more the loan lends now, on all its rows."""
+    """Returns the amount that the loan lends now in addition to what pods hold, in total over its rows."""
     if not len(rows) or ledger.why_closed(pool, number):
         return 0
     return int(np.maximum(0, ledger.room(pool, pool.loans[number], resource, rows)).sum())
@@ -185,7 +187,7 @@ def metrics_of(ledger: LoanLedger, recalls: Recalls, domain: str) -> Sequence[Pl
 
 
 def health_of(ledger: LoanLedger, domain: str) -> str:
-    """Returns which loans of the domain have no node; empty if all have some."""
+    """Returns a sentence that names the loans of the domain without any node; empty if there are none."""
     empty = [
         f"the loan from {loan.lender} lends no node: there are no {loan.lends_words}"
         for pool in ledger.pools_of(domain)
@@ -196,7 +198,7 @@ def health_of(ledger: LoanLedger, domain: str) -> str:
 
 
 def described(ledger: LoanLedger, context: PluginContext, pod: Pod, row: int) -> str:
-    """Returns what a loan of the row means for the pod, as the end of a sentence; empty: nothing."""
+    """Returns what the loan of the row means for the pod, as the end of a sentence; empty if there is no loan."""
     loan, at = ledger.loan_of(pod, row), np.array([row], np.intp)
     if loan is not None and loan.is_limited:
         pool = ledger.pool_of(pod)
@@ -216,7 +218,7 @@ def described(ledger: LoanLedger, context: PluginContext, pod: Pod, row: int) ->
 
 
 def note_on(ledger: LoanLedger, context: PluginContext, pod: Pod) -> str:
-    """Returns what a waiting pod of the lender waits for; empty: for nothing on loan."""
+    """Returns for which lent capacity a pending pod of the lender waits; empty if it waits for none."""
     need = ledger.needs.of(pod.uid)
     if need is None:
         return ""

@@ -1,7 +1,8 @@
-"""ForeignPods: what pods of schedulers outside this program request per row. Lenders report them, and may keep a reserve for them.
+"""ForeignPods: the requests of pods of schedulers outside this program, per row.
 
-Those schedulers know nothing of loans: they see what is offered to a borrower as free. Pods of DaemonSets and static pods do not count as
-foreign: each node has them, and they belong to the lender's own use.
+Lenders report these pods, and may keep a reserve for them. Their schedulers do not know loans: they treat capacity that is offered to a
+borrower as free. Pods of DaemonSets and static pods are not foreign:
+every node has them, and they count as the lender's own use.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ OF_NODES: Final = frozenset({"DaemonSet", "Node"})
 
 
 class ForeignHold(msgspec.Struct, frozen=True):
-    """What one pod requests; compared by the audit."""
+    """The requests of one pod; compared by the audit."""
 
     row: int
     amounts: Mapping[str, int]
 
 
 class ForeignPods:
-    """Implements `SummingLedger` of `framework.ledger`. Without loans that need it, it holds nothing."""
+    """Implements `SummingLedger` of `framework.ledger`. Stores nothing if no loan needs it."""
 
     name = "foreign pods"
 
@@ -40,7 +41,7 @@ class ForeignPods:
         self._resources = frozenset[str]().union(*(loan.resources for loan in loans)) - {PODS}
         self._held: dict[str, ForeignHold] = {}
         self._columns: dict[str, Int64] = {}
-        """Resource -> int64[rows]; of `pods` their number."""
+        """Resource -> int64[rows]: the requested amount; for the resource `pods`, the number of pods."""
 
     def __bool__(self) -> bool:
         return bool(self._own)
@@ -76,7 +77,7 @@ class ForeignPods:
             self._count(known, -1)
 
     def set_node(self, row: int, node: Node | None) -> None:
-        """Does nothing: what pods request does not depend on nodes."""
+        """Does nothing: requests of pods do not depend on nodes."""
 
     def held(self) -> Mapping[str, object]:
         return self._held
@@ -107,16 +108,16 @@ class ForeignPods:
     # -- what loans read -------------------------------------------------------------------------------------------
 
     def at(self, resource: str, rows: Rows) -> Int64:
-        """Returns int64[rows]: what foreign pods request; of `pods` their number."""
+        """Returns int64[rows]: the amount that foreign pods request; for the resource `pods`, their number."""
         return at_rows(self._columns.get(resource), rows)
 
     def kept(self, loan: LoanTerms, resource: str, rows: Rows, allocatable: Int64) -> Int64:
-        """Returns int64[rows]: what the loan keeps for further foreign pods."""
+        """Returns int64[rows]: the amount that the loan keeps free for further foreign pods."""
         kept: Int64 = np.maximum(0, allocatable * loan.foreign_percent // 100 - self.at(resource, rows))
         return kept
 
     def beyond(self, loan: LoanTerms, rows: Rows, allocatable: Mapping[str, Int64]) -> Rows:
-        """Returns the rows whose foreign pods request more than the loan keeps for them. `allocatable`: of each resource."""
+        """Returns the rows whose foreign pods request more than the loan keeps for them. `allocatable`: resource -> int64[rows]."""
         is_beyond = np.zeros(len(rows), np.bool_)
         for resource, amounts in allocatable.items():
             is_beyond |= self.at(resource, rows) > amounts * loan.foreign_percent // 100
@@ -124,5 +125,5 @@ class ForeignPods:
         return found
 
     def schedulers_of(self, pods: Iterable[Pod]) -> list[str]:
-        """Returns the schedulerNames of the foreign ones among the pods."""
+        """Returns the schedulerNames of those pods that are foreign."""
         return sorted({pod.spec.scheduler_name for pod in pods if self.is_used_by(pod)})

@@ -1,4 +1,4 @@
-"""What background tasks and waiting pods have set in a LoanLedger, for a copy of the program in which rows have other numbers."""
+"""The state of a LoanLedger that background tasks and pending pods have set, by node, for a copy of the program with other row numbers."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from multisched.plugins.slices.sides import LoanKey
 
 
 class Handed(msgspec.Struct):
-    """What was set for one node."""
+    """The state that was set for one node."""
 
     amounts: list[tuple[int, bool, str, int]] = []
-    """Number of the pool, whether it is an offer (else a reserve), resource, amount."""
+    """(number of the pool, True for an offer and False for a reserve, resource, amount)."""
     reserved: list[tuple[LoanKey, str, int]] = []
     needs: list[Pod] = []
 
 
 def handed_by_node(pools: Sequence[Pool], slices: SliceRows, needs: Needs, nodes: NodeView) -> Mapping[str, Handed]:
-    """Returns what is set, by the name of the node."""
+    """Returns node -> the state that is set for it."""
     handed: dict[str, Handed] = {}
     for number, pool in enumerate(pools):
         for is_offer, columns in ((False, pool.reserve), (True, pool.offer)):

@@ -1,4 +1,4 @@
-"""What a pod requests of capacity that other pods request and do not use: batch resources, or the annotation of a BestEffort pod."""
+"""Requests for idle capacity, which other pods request and do not use: batch resources, or an annotation of a BestEffort pod."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from multisched.model.objects import CPU, MEMORY, Pod, QosClass
 from multisched.model.quantity import QuantityError, parse_milli, parse_value
 
 IDLE_REQUEST: Final = "multisched.io/idle-request"
-"""Annotation of a BestEffort pod: what it is expected to use, for instance "cpu=2" or "cpu=500m,memory=1Gi"."""
+"""Annotation of a BestEffort pod with its expected use, for instance "cpu=2" or "cpu=500m,memory=1Gi"."""
 BATCH_RESOURCES: Final = {"kubernetes.io/batch-cpu": CPU, "kubernetes.io/batch-memory": MEMORY}
-"""Koordinator's resources; batch-cpu counts thousandths of cores."""
+"""Koordinator's resources -> the resources that they mean; batch-cpu is in thousandths of cores."""
 TEXT_MAX: Final = 200
 NOTHING: Final[Mapping[str, int]] = {}
 
 
 class IdleRequestError(ValueError):
-    """The annotation cannot be read; the message says why."""
+    """The annotation cannot be parsed; the message has the reason."""
 
 
 def idle_demand(pod: Pod) -> Mapping[str, int]:
-    """Returns resource -> amount of idle capacity that the pod requests; empty if it is an ordinary pod, or its annotation is wrong."""
+    """Returns resource -> amount of idle capacity that the pod requests; empty if it requests none or its annotation is invalid."""
     spec = pod.spec
     found = {own: spec.requests[name] for name, own in BATCH_RESOURCES.items() if spec.requests.get(name)}
     if found:
@@ -53,7 +53,7 @@ def read_idle_request(text: str) -> Mapping[str, int]:
 
 
 def remark_on(pod: Pod) -> str:
-    """Returns what is wrong with the pod's annotation, and the fix; empty if nothing is."""
+    """Returns the error in the pod's annotation and the fix; empty if there is no error."""
     text = pod.annotations.get(IDLE_REQUEST)
     if text is None:
         return ""

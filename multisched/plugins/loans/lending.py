@@ -1,8 +1,8 @@
-"""The background task of a lending domain: what it keeps for its own growth, and how much idle capacity it offers.
+"""The background task of a lending domain: computes the reserve for its own growth, and the idle capacity that it offers.
 
 Runs every 30 s. Without a recent measurement, no further idle capacity is lent, and held capacity is not recalled. If the forecast is
-missing or too old, the offer follows from the current use and its usual error. `/readyz?verbose` reports both, `multisched loans` only
-a missing measurement.
+missing or too old, the offer is computed from the current use and the usual error of that. `/readyz?verbose` reports both, `multisched
+loans` only a missing measurement.
 """
 
 from __future__ import annotations
@@ -34,36 +34,36 @@ NODES_PER_STEP: Final = 200
 USES_PER_STEP: Final = 5_000
 
 RETRY_INCREASE_MIN: Final = {CPU: 100, MEMORY: 128 * 2**20}
-"""Resource -> smallest increase on a row for which refused pods are retried; 1 for other resources."""
+"""Resource -> the smallest increase on a row for which refused pods are retried; for other resources it is 1."""
 
 IdlePods = Mapping[int, Sequence[Pod]]
 """Row -> pods that use idle capacity."""
 NO_PODS: Final[IdlePods] = {}
 PodName = tuple[str, str]
 Measured = Mapping[str, Float64]
-"""Resource -> float64[rows of the table]: use of pods that do not use idle capacity."""
+"""Resource -> float64[rows of the table]: the use of all pods except those on idle capacity."""
 
 
 class Lending:
-    """What one domain lends, in the ledger that it shares with the borrowers."""
+    """The lending of one domain. Writes to the ledger that it shares with the borrowers."""
 
     def __init__(self, ledger: LoanLedger, context: PluginContext, on_more: Callable[[], None]) -> None:
-        """`on_more`: called when pods that were refused may fit."""
+        """`on_more`: called when refused pods may fit."""
         self._ledger = ledger
         self._context = context
         self._peaks = context.shared.of(UsePeaks)
         self._on_more = on_more
         self._requests: dict[tuple[int, int, str], RequestHistory] = {}
-        """(pool, loan, resource) -> history of what the lender requests on the rows of the loan."""
+        """(pool, loan, resource) -> history of the lender's requests on the rows of the loan."""
         self._outlooks: dict[tuple[int, int, str], UseOutlook] = {}
         self._measured_s = 0.0
         self._measured: Measured = {}
         self.problem = ""
-        """Why less is offered than could be, as a text for people; empty if nothing is wrong."""
+        """Why less is offered than possible, as a message; empty if there is no problem."""
 
     @property
     def has_loans_with_return(self) -> bool:
-        """Reports whether the domain lends with a return; other loans need no background task."""
+        """Reports whether a loan of the domain has return terms; other loans need no background task."""
         return any(True for _ in self._loans())
 
     async def run(self, ports: BackgroundPorts) -> None:
@@ -96,7 +96,7 @@ class Lending:
     def _reserve(
         self, pool: Pool, number: int, loan: LoanTerms, rows: Rows, now_s: float, problems: dict[str, None]
     ) -> None:
-        """Sets what is kept on each row for the lender's growth within notice and grace."""
+        """Sets the reserve of each row for the lender's growth within the notice and grace periods."""
         assert loan.returns is not None, "a loan without a return has no reserve"
         within_s = loan.returns.notice_s + loan.returns.grace_s
         is_less = False
@@ -118,7 +118,7 @@ class Lending:
     # -- idle capacity -----------------------------------------------------------------------------------------------------
 
     async def _measure(self, now_s: float, problems: dict[str, None]) -> None:
-        """Reads what pods use now. An earlier measurement stays valid for STALE_MEASUREMENT_S."""
+        """Reads the current use of pods. An earlier measurement stays valid for STALE_MEASUREMENT_S."""
         measures = self._context.measures
         if measures is None:
             return

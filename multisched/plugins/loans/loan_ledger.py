@@ -1,8 +1,8 @@
-"""LoanLedger: what pods of borrowers hold per row, and how much they may hold.
+"""LoanLedger: the amounts that pods of borrowers hold per row, and the amounts that they may hold.
 
-One per process, shared by lenders and borrowers. What may be held follows from the row at this moment: from what the lender's and
-foreign pods request, and from what the background task set last (offers of idle capacity, reserves, openings) and what waiting pods
-of the lender need. So lending stops in the step in which the lender takes capacity.
+One per process, shared by lenders and borrowers. The limit of a row is computed when it is read: from the requests of the lender's and of
+foreign pods, from what the background tasks set last (offers of idle capacity, reserves, open loans), and from the needs of the lender's
+pending pods. So lending stops in the same step in which the lender takes capacity.
 
 Written by the cache and commit (`framework.ledger.SummingLedger`), by PostFilter of the lender (needs) and by the background tasks.
 """
@@ -45,14 +45,14 @@ class LoanLedger:
         self.foreign = ForeignPods(borrowers)
         self._offers_version = 0
         self.loans_version = 0
-        """Rises when a row joins or leaves a loan."""
+        """Increases when a row joins or leaves a loan."""
         self._row_version: Counter[int] = Counter()
         self.is_adopted = False
         """True after `adopt`."""
         self._handed: dict[str, Handed] = {}
-        """Node -> what was set for its row in the program that this one copies."""
+        """Node -> the state of its row in the program of which this one is a copy."""
         self.now_s = 0.0
-        """Epoch seconds, as the background task set them last."""
+        """Epoch seconds, last set by the background task."""
 
     # -- Ledger ----------------------------------------------------------------------------------------------------
 
@@ -61,18 +61,18 @@ class LoanLedger:
 
     @property
     def offers_version(self) -> int:
-        """Rises when more or less may be held for another reason than pods on the row."""
+        """Increases when limits change for other reasons than a change of pods on the row."""
         return self._offers_version + self.needs.version + self.slices.version
 
     def version(self, row: int) -> int:
         return self.offers_version + self._row_version[row]
 
     def fits(self, pod: Pod, row: int) -> str:
-        """Returns why the row's loan has no room for the pod, for users; empty if it has, or if the row is not on loan."""
+        """Returns why the row's loan has no room for the pod, as a message; empty if it has room or the row is not on loan."""
         return self.refusal(pod, row)
 
     def take(self, pod: Pod, row: int) -> Mapping[str, str]:
-        """Its binding needs no annotations."""
+        """Returns no annotations for the pod's binding."""
         if pod.uid not in self._held:
             self._add(pod, row)
         return {}
@@ -115,7 +115,7 @@ class LoanLedger:
         ]
 
     def recount(self, row: int) -> None:
-        """Sums up the row's holds again."""
+        """Computes the sums of the row again from its pods."""
         for pool in self.pools:
             for column in pool.held.values():
                 if row < len(column):
@@ -132,16 +132,16 @@ class LoanLedger:
     # -- holds -----------------------------------------------------------------------------------------------------
 
     def pool_of(self, pod: Pod) -> Pool | None:
-        """Returns the pool in which the pod counts; None for a pod of no borrower."""
+        """Returns the pool that counts the pod; None if the pod belongs to no borrower."""
         first = self._first_of.get(pod.spec.scheduler_name)
         return None if first is None else self.pools[first + bool(idle_demand(pod))]
 
     def demand(self, pod: Pod) -> Mapping[str, int]:
-        """Returns resource -> amount that the pod takes of its pool."""
+        """Returns resource -> amount that the pod takes from its pool."""
         return idle_demand(pod) or pod.requests
 
     def loan_of(self, pod: Pod, row: int) -> LoanTerms | None:
-        """Returns the loan by which the pod may use the row; None if it is no borrower's, or the row is not on loan to it."""
+        """Returns the loan by which the pod may use the row; None if the pod belongs to no borrower or the row is not on loan to it."""
         pool = self.pool_of(pod)
         return None if pool is None else self.loan_at(self.pools.index(pool), row)
 
@@ -195,14 +195,14 @@ class LoanLedger:
         self.slices.touch(row)
 
     def why_closed(self, pool: Pool, number: int) -> str:
-        """Returns why a loan lends nothing at all now; empty if it may lend something."""
+        """Returns why a loan lends nothing at present; empty if it may lend something."""
         lender = pool.loans[number].lender
         if not pool.is_open[number]:
             return f"the loan from {lender} is closed at this time"
         return f"{lender} lends nothing new while its use is not measured" if pool.is_frozen[number] else ""
 
     def set_frozen(self, pool: Pool, number: int, *, is_frozen: bool) -> bool:
-        """See `Pool.is_frozen`; returns True if that is a change."""
+        """Sets `Pool.is_frozen`. Returns True if it changed."""
         if pool.is_frozen[number] == is_frozen:
             return False
         pool.is_frozen[number] = is_frozen
@@ -215,10 +215,10 @@ class LoanLedger:
     # -- what may be held ------------------------------------------------------------------------------------------
 
     def room(self, pool: Pool, loan: LoanTerms, resource: str, rows: Rows, trial: Trial = NO_TRIAL) -> Int64:
-        """Returns int64[rows]: how much more pods of the pool may hold there. `rows`: of this loan.
+        """Returns int64[rows]: the amount that pods of the pool may hold there in addition.
 
-        `trial`: what an overlay has more or less of pods of borrowers. Other pods count as in the table, also if an overlay lacks them:
-        so a borrower gains nothing by evicting pods of the lender.
+        `rows`: rows of this loan. `trial`: the difference that an overlay makes to the amounts of borrowers' pods. Other pods count as in
+        the table even if the overlay removes them, so that a borrower gains nothing by evicting pods of the lender.
         """
         mine = pool.held_at(resource, rows)
         others = None if loan.is_sliced else self._all_held(pool.is_idle, resource, rows) - mine
@@ -235,9 +235,9 @@ class LoanLedger:
         return found
 
     def excess(self, pool: Pool, loan: LoanTerms, resource: str, rows: Rows) -> Int64:
-        """Returns int64[rows]: what pods of the pool hold beyond what they may; 0 where they hold no more.
+        """Returns int64[rows]: the amount that pods of the pool hold beyond their limit; at least 0.
 
-        Of several borrowers that together hold too much, the one that is last in the configuration gives first.
+        If several borrowers together hold too much, the last one in the configuration returns capacity first.
         """
         mine = pool.held_at(resource, rows)
         before = np.zeros(len(rows), np.int64)
@@ -255,7 +255,7 @@ class LoanLedger:
         return found
 
     def _limit(self, pool: Pool, loan: LoanTerms, resource: str, rows: Rows, unused: Int64) -> Int64:
-        """Returns int64[rows]: what the loan lets the pool hold of what the lender and foreign pods leave unused."""
+        """Returns int64[rows]: the part of `unused` that the loan allows the pool to hold."""
         share = unused if loan.share_percent == 100 else np.maximum(0, unused) * loan.share_percent // 100
         limit: Int64 = share - loan.headroom.get(resource, 0) - pool.at(pool.reserve, resource, rows)
         if loan.foreign_percent:
@@ -263,17 +263,19 @@ class LoanLedger:
         return limit
 
     def lendable(self, pool: Pool, loan: LoanTerms, resource: str, rows: Rows) -> Int64:
-        """Returns int64[rows]: what the loan lets the pool hold, other borrowers apart; may be negative."""
+        """Returns int64[rows]: the amount that the loan allows the pool to hold, without regard to other borrowers; may be negative."""
         unused = self._left_by_lender(resource, rows)
         found: Int64 = np.minimum(self._limit(pool, loan, resource, rows, unused), unused)
         return found
 
     def held_idle(self, resource: str, rows: Rows) -> Int64:
-        """Returns int64[rows]: what pods of all borrowers hold of idle capacity."""
+        """Returns int64[rows]: the idle capacity that pods of all borrowers hold."""
         return self._all_held(True, resource, rows)
 
     def _left_by_lender(self, resource: str, rows: Rows) -> Int64:
-        """Returns int64[rows]: what pods that are on no loan leave of allocatable, waiting ones of the lender included."""
+        """Returns int64[rows]: allocatable minus the requests of all pods that are not on loan, and of the lender's pending pods that need
+        the row.
+        """
         _, unused = self.used_by_others(resource, rows)
         return unused - self.needs.at(resource, rows)
 
@@ -285,7 +287,7 @@ class LoanLedger:
         return total
 
     def refusal(self, pod: Pod, row: int) -> str:
-        """Returns why the pod may not be placed on the row; empty: it may."""
+        """Returns why the pod may not be placed on the row; empty if it may."""
         if refusal := self.slices.refusal_of_user(pod, row) if self.slices.is_user(pod) else "":
             return refusal
         pool = self.pool_of(pod)
@@ -312,7 +314,7 @@ class LoanLedger:
     # -- what the background tasks and the lender's PostFilter set ---------------------------------------------------
 
     def set_open(self, pool: Pool, number: int, *, is_open: bool) -> bool:
-        """Opens or closes a loan; returns True if that is a change."""
+        """Opens or closes a loan. Returns True if its state changed."""
         if pool.is_open[number] == is_open:
             return False
         pool.is_open[number] = is_open
@@ -320,13 +322,13 @@ class LoanLedger:
         return True
 
     def used_by_others(self, resource: str, rows: Rows) -> tuple[Int64, Int64]:
-        """Returns int64[rows] twice: what pods request that are on no loan, and what of allocatable they leave unused."""
+        """Returns int64[rows] twice: the requests of pods that are not on loan, and allocatable minus these."""
         used = self.nodes.requested(resource).take(rows) - self._all_held(False, resource, rows)
         unused: Int64 = self.nodes.allocatable(resource).take(rows) - used
         return used, unused
 
     def set_rows(self, columns: dict[str, Int64], pool: Pool, resource: str, rows: Rows, amounts: Int64) -> bool:
-        """Sets `reserve` or `offer` of some rows; returns True if that is a change."""
+        """Sets `reserve` or `offer` of some rows. Returns True if an amount changed."""
         column = pool.column(columns, resource)
         if np.array_equal(column.take(rows), amounts):
             return False
@@ -335,12 +337,12 @@ class LoanLedger:
         return True
 
     def export(self) -> object:
-        """Returns what background tasks and waiting pods have set, for `adopt`."""
+        """Returns the state that background tasks and pending pods have set, for `adopt`."""
         handed = handed_by_node(self.pools, self.slices, self.needs, self.nodes)
         return handed, [(tuple(pool.is_open), tuple(pool.is_frozen)) for pool in self.pools]
 
     def adopt(self, handed: object) -> None:
-        """Takes over the result of `export`, before any node is known."""
+        """Takes over the result of `export`. Called before any node is known."""
         assert isinstance(handed, tuple), "the export of another ledger"
         self.is_adopted = True
         self._handed, openings = dict(handed[0]), handed[1]
@@ -377,14 +379,14 @@ class LoanLedger:
 
 
 def wanted_of(pod: Pod, loan: LoanTerms) -> Mapping[str, int]:
-    """Returns resource -> amount that the loan must have for the pod."""
+    """Returns resource -> amount that the loan must have free for the pod."""
     return {**pod.requests, PODS: 1} if loan.is_sliced else idle_demand(pod) or pod.requests
 
 
 def why_not_lent(pod: Pod, loan: LoanTerms) -> str:
-    """Returns why the loan does not lend what the pod needs, whatever is free; empty if it does.
+    """Returns why the loan can never lend what the pod needs, even if all is free; empty if it can.
 
-    A pod that uses idle capacity may request nothing else: it would not be counted.
+    A pod on idle capacity may request nothing else, because that would not be counted.
     """
     missing = [name for name, amount in wanted_of(pod, loan).items() if amount and name not in loan.resources]
     if loan.is_idle:

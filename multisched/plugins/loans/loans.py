@@ -49,7 +49,7 @@ from multisched.plugins.loans.recalls import idle_room_factor, retries_of
 from multisched.plugins.loans.terms import BORROWERS_ARG, LOANS
 
 OPENED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OTHER, "LoanOpened")
-"""A loan has opened, or lends more. The event has no pod, so other plugins requeue nothing for it."""
+"""A loan opened or lends more. The event has no pod, so other plugins requeue no pods for it."""
 SHRUNK: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_SCALE_DOWN, "AssignedPodScaleDown")
 NODE_CHANGED: Final = ClusterEvent(
     Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE | Action.UPDATE_NODE_LABEL, "NodeChanged"
@@ -85,7 +85,7 @@ class Loans:
         await self.lending.run(ports)
 
     def health(self, now_s: float) -> str:
-        """See `framework.introspection.HealthPlugin`: why less is lent than could be."""
+        """See `framework.introspection.HealthPlugin`: why less is lent than possible."""
         return self.lending.problem
 
     def _pool(self, pod: Pod) -> Pool | None:
@@ -96,7 +96,7 @@ class Loans:
     # -- the lender's pods -----------------------------------------------------------------------------------------
 
     def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
-        """Nominates the pod to the row whose pods on loan cost least to evict (`OnLoan.costs`)."""
+        """Nominates the pod to the row where the eviction of pods on loan costs least (`OnLoan.costs`)."""
         if not self._may_recall or self._pool(pod) is not None:
             return PostFilterResult(Status.unschedulable())
         dry_run = refusals.dry_run()

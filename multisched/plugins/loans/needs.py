@@ -1,4 +1,6 @@
-"""What waiting pods of lenders need on rows where pods on loan hold it. Owned by the LoanLedger; written by PostFilter and Reserve."""
+"""Needs: the capacity that pending pods of lenders need on rows where pods on loan hold it. Owned by the LoanLedger; written by PostFilter
+and Reserve.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from multisched.model.objects import PODS, Pod
 
 
 class Need(msgspec.Struct, frozen=True):
-    """Capacity that a waiting pod of the lender needs on a row."""
+    """The capacity that one pending pod of the lender needs on a row."""
 
     pod: Pod
     row: int
@@ -28,7 +30,7 @@ class Need(msgspec.Struct, frozen=True):
 
 
 class Needs:
-    """The needs by uid of the waiting pod, and their sums by row."""
+    """The needs by uid of the pending pod, and their sums by row."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -50,14 +52,14 @@ class Needs:
         return list(self._on_row.get(row, {}).values())
 
     def at(self, resource: str, rows: Rows) -> Int64:
-        """Returns int64[rows]: the sums of a resource."""
+        """Returns int64[rows]: the needed amount of a resource."""
         found: Int64 = np.zeros(len(rows), np.int64)
         if self._sums:
             found[:] = [self._sums[row][resource] if row in self._sums else 0 for row in rows.tolist()]
         return found
 
     def add(self, pod: Pod, row: int, now_s: float, gang: str = "") -> None:
-        """Notes that the pod needs its requests on the row; replaces what it needed elsewhere."""
+        """Records that the pod needs its requests on the row. Replaces its need on another row."""
         known = self._by_uid.get(pod.uid)
         if known is not None and known.row == row:
             return
@@ -94,6 +96,6 @@ class Needs:
             del self._on_row[known.row], self._sums[known.row]
 
     def drop_row(self, row: int) -> None:
-        """Forgets what is needed on a row whose node was deleted."""
+        """Forgets the needs on a row whose node was deleted."""
         for need in self.on(row):
             self.drop(need.pod.uid)

@@ -1,8 +1,9 @@
-"""How much a lender can spare: the arithmetic of reserves for its growth, and of idle capacity. Pure; amounts are int64 or float64[rows].
+"""The amounts that a lender can lend: arithmetic of reserves for its growth, and of idle capacity. Pure functions; amounts are int64[rows]
+or float64[rows].
 
-Unrequested capacity: what the lender's requests may grow by before capacity can be returned is kept free, once for all rows on loan.
-Idle capacity: the threshold, less the expected use (the current use plus the growth of the forecast), less its usual error.
-Sources: Koordinator's batch resources subtract the current use; "Take it to the limit" (EuroSys 2021) the predicted peak.
+Unrequested capacity: the amount by which the lender's requests may grow before lent capacity can be returned is kept free, in total over
+all rows on loan. Idle capacity: the threshold, less the expected use (the current use plus the growth of the forecast), less its usual
+error. Sources: Koordinator's batch resources subtract the current use; "Take it to the limit" (EuroSys 2021) the predicted peak.
 """
 
 from __future__ import annotations
@@ -18,29 +19,32 @@ from multisched.framework.node_view import Float64, Int64
 DAY_S: Final = 86_400.0
 STEP_S: Final = 30.0
 HISTORY_STEPS: Final = int(DAY_S / STEP_S) + 120
-"""A day and an hour."""
+"""Number of steps of a day, and 120 more."""
 RISE_SHARE: Final = 0.99
 LEARNED_MIN_S: Final = 3_600.0
-"""With less history, no rise is known."""
+"""With less history than this, no rise is expected."""
 BINS: Final = 1_000
 UNKNOWN_RETURN_ERROR: Final = 0.10
 UNKNOWN_LEND_ERROR: Final = 0.20
-"""Of allocatable: the errors that are expected before any were measured."""
+"""The error that is expected before any was measured, as a share of allocatable."""
 RETURN_SHARE: Final = 0.99
-"""Of errors that are covered until capacity can be back: an error that is not covered takes a node over the threshold."""
+"""Share of the errors that the margin covers for the time until lent capacity is returned. A larger error puts a node over the threshold.
+"""
 LEND_AHEAD_S: Final = 900.0
 LEND_SHARE: Final = 0.90
-"""Of errors that are covered for the time of new work: an error that is not covered costs an eviction, and only if no pod ends."""
+"""Share of the errors that the margin covers for the run time of new work. A larger error costs an eviction, and only if no pod ends in
+time.
+"""
 
 
 class RequestHistory:
-    """The lender's requests on the rows of a loan, as a sum, for a day."""
+    """The sum of the lender's requests on the rows of a loan, during the last day."""
 
     def __init__(self) -> None:
         self._sums: deque[float] = deque(maxlen=HISTORY_STEPS)
 
     def add(self, amount: float) -> None:
-        """Adds the sum of one step of STEP_S."""
+        """Adds the sum for one step of STEP_S seconds."""
         self._sums.append(amount)
 
     @property
@@ -68,7 +72,7 @@ class RequestHistory:
 
 
 def shared_out(total: float, unused: Int64) -> Int64:
-    """Returns int64[rows]: the total in proportion to what is unused on each row, rounded up."""
+    """Returns int64[rows]: the total divided among the rows in proportion to their unused amounts, rounded up."""
     whole = np.maximum(0, unused)
     if total <= 0 or not whole.sum():
         return np.zeros(len(unused), np.int64)
@@ -77,16 +81,18 @@ def shared_out(total: float, unused: Int64) -> Int64:
 
 
 class UseErrors:
-    """How much higher rows were used within a given time than expected, relative to allocatable. Errors of about a day count."""
+    """The errors of expected use: how far the use of rows exceeded the expectation within a given time, relative to allocatable. Older
+    errors count less: those of a day ago count 1/e.
+    """
 
     def __init__(self, within_s: float, share: float, unknown: float) -> None:
-        """`share`: of errors that the margin covers; `unknown`: the margin before errors are known."""
+        """`share`: share of the errors that the margin covers; `unknown`: the margin before any error was measured."""
         self.within_s, self._share, self._unknown = within_s, share, unknown
         self._names: tuple[str, ...] = ()
         steps = max(1, int(np.ceil(within_s / STEP_S)))
         self._used: deque[Float64] = deque(maxlen=steps + 1)
         self._expected: deque[Float64] = deque(maxlen=steps + 1)
-        """Of the last steps, float64[names]: use, and the highest use expected within the time; NaN where unknown."""
+        """For each of the last steps, float64[names]: the highest use that was expected within the time; NaN where unknown."""
         self._counts: Float64 = np.zeros(BINS + 1)
         """Errors by size; those of a day ago count 1/e."""
         self._learned_steps = 0
@@ -108,14 +114,14 @@ class UseErrors:
             self._learned_steps += 1
 
     def margin(self) -> float:
-        """Returns the error to expect, relative to allocatable."""
+        """Returns the expected error, relative to allocatable."""
         if self._learned_steps * STEP_S < LEARNED_MIN_S:
             return self._unknown
         sums = self._counts.cumsum()
         return int(np.searchsorted(sums, self._share * sums[-1])) / BINS
 
     def _rename(self, names: tuple[str, ...]) -> None:
-        """Keeps what is known of rows that are still there."""
+        """Keeps the values of rows that still exist."""
         before = {name: number for number, name in enumerate(self._names)}
         at = np.array([before.get(name, len(before)) for name in names], np.intp)
         for kept in (self._used, self._expected):
@@ -126,9 +132,9 @@ class UseErrors:
 
 
 class UseOutlook:
-    """What rows on loan will need. Two times matter. Within the first, capacity on loan can be recalled, so held capacity must be returned
-    only for what is needed within it. Within the second, work that begins now is still running, so what is needed within it is not
-    lent to new work.
+    """The expected use of rows on loan, for two periods. Lent capacity can be recalled within the first period, so held capacity must be
+    returned only for the use expected in it. Work that begins now runs during the second period, so the use expected in it is not lent to
+    new work.
     """
 
     def __init__(self, return_s: float) -> None:
@@ -137,15 +143,15 @@ class UseOutlook:
             UseErrors(max(return_s, LEND_AHEAD_S), LEND_SHARE, UNKNOWN_LEND_ERROR),
         )
         self.ahead_s = (0.0, *(one.within_s for one in self._errors))
-        """Times for which predictions are wanted."""
+        """Periods, in seconds, for which predictions are needed."""
 
     def needs(
         self, names: tuple[str, ...], allocatable: Int64, used: Float64, predicted: Sequence[Float64] | None
     ) -> tuple[Float64, Float64]:
-        """Adds the use of one step of STEP_S; returns float64[rows] twice: what is needed before capacity on loan can be back, and
-        before new work will have ended.
+        """Adds the use of one step of STEP_S seconds.
 
-        `predicted`: the highest predicted use within each of `ahead_s`; None if there is no forecast.
+        Returns float64[rows] twice: the use to expect before lent capacity can be returned, and before work that begins now ends.
+        `predicted`: the highest predicted use within each of `ahead_s`; None without a forecast.
         """
         whole = np.maximum(allocatable, 1)
         found = []
@@ -157,7 +163,8 @@ class UseOutlook:
 
 
 def expected_use(used: Float64, now: Float64, later: Float64) -> Float64:
-    """Returns float64[rows]: the highest use to expect, by the present use and the growth of the predicted use from now to later.
+    """Returns float64[rows]: the highest expected use, computed from the present use and the growth of the predicted use from `now` to
+    `later`.
 
     The predicted use is a sum of high quantiles of pods, so it is above the usual use, and so is its growth. It is scaled down to the
     present use, never up.
@@ -168,10 +175,10 @@ def expected_use(used: Float64, now: Float64, later: Float64) -> Float64:
 
 
 def idle_offer(limit: Float64, needs: tuple[Float64, Float64], held: Int64) -> Int64:
-    """Returns int64[rows]: what pods that use idle capacity may use there.
+    """Returns int64[rows]: the idle capacity that may be held there.
 
-    `limit`: for all pods together; `needs`: see `UseOutlook`; `held`: what they hold. What is held stays until the lender needs it
-    within the time of the return; beyond that only what is free for longer is offered.
+    `limit`: of the use of all pods; `needs`: see `UseOutlook.needs`; `held`: the idle capacity held now. Held capacity is recalled only if
+    the lender needs it within the first period; further capacity is offered only if the lender does not need it within the second.
     """
     keep, fresh = (np.floor(np.maximum(0.0, limit - one)).astype(np.int64) for one in needs)
     found: Int64 = np.maximum(fresh, np.minimum(held, keep))

@@ -1,4 +1,4 @@
-"""OnLoan: which pods a pod of the lender can evict: pods of borrowers whose loan can be recalled, whatever their priority."""
+"""OnLoan: the pods that a pod of the lender may evict, which are borrowers' pods on loans that can be recalled, regardless of priority."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from multisched.plugins.loans.loan_ledger import LoanLedger
 from multisched.plugins.loans.recalls import saved_until_s
 
 ROWS_AT_ONCE: Final = 16
-"""Number of rows whose pods are read between two pauses."""
+"""Number of rows whose pods are read before other tasks run."""
 
 
 class RowAnswer(NamedTuple):
-    """About the pods of a row, most important first."""
+    """The pods of one row, most important first."""
 
     versions: Hashable
     may_evict: Bools
     saved_until_s: Float64
-    """Time from which on work would be lost, for pods that may be evicted; else 0."""
+    """Per pod: the time since which an eviction would lose work; 0 if the pod may not be evicted."""
     cores: Float64
-    """CPU that they hold, for pods that may be evicted; else 0."""
+    """Per pod: the cores that it holds; 0 if the pod may not be evicted."""
 
 
 Answers = dict[int, RowAnswer]
-"""Row -> what is known about its pods."""
+"""Row -> the values of its pods."""
 
 
 class OnLoan:
@@ -39,7 +39,7 @@ class OnLoan:
     below = int(ABOVE_EVERY_PRIORITY)
 
     def __init__(self, ledger: LoanLedger, lender: str, budgets: DisruptionBudgets, answers: Answers) -> None:
-        """`answers`: kept by the caller for the next search, because a search starts again after a pause."""
+        """`answers`: a cache that the caller keeps for the next search, because a search starts again after a pause."""
         self._ledger = ledger
         self._answers = answers
         self._lender = lender
@@ -66,7 +66,7 @@ class OnLoan:
         return known if known is not None and known.versions == self._versions(pods, at, row) else None
 
     def _versions(self, pods: PlacedPods, at: int, row: int) -> Hashable:
-        """Returns what an answer depends on. Pods that are in no row (-1) have no version."""
+        """Returns the versions on which the answer for a row depends. For pods on no row (-1) there is no version."""
         count = int(np.count_nonzero(pods.priority[:, at] < self.below))
         return (count, self._ledger.nodes.version(row), self._ledger.loans_version) if row >= 0 else object()
 
@@ -83,7 +83,7 @@ class OnLoan:
         return answer
 
     def _may_be_evicted(self, uid: str) -> bool:
-        """Reports whether the pod may be evicted, by its own row: the pods of a gang are on several rows."""
+        """Reports whether the pod may be evicted. Uses the pod's own row, because the pods of a gang are on several rows."""
         held = self._ledger.hold(uid)
         loan = None if held is None else self._ledger.loan_at(held.pool, held.row)
         return loan is not None and loan.returns is not None and loan.lender == self._lender and not loan.is_sliced

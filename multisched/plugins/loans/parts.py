@@ -1,4 +1,4 @@
-"""Which class a domain's part in loans has: lender, borrower, or either with a domain of another process."""
+"""Chooses the plugin class for a domain's part in loans: lender, borrower, or one of them with a domain of another process."""
 
 from __future__ import annotations
 

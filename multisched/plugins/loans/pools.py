@@ -13,12 +13,14 @@ from multisched.model.objects import CPU, MEMORY, PODS
 from multisched.plugins.loans.terms import Borrower
 
 OWN: Final = -1
-"""Number of the loan of a row that is the borrower's own."""
+"""In `Pool.loan_of`: the row is the borrower's own."""
 NO_POOL: Final = -2
-"""Number of the loan of a row that lends nothing to pods of this pool."""
+"""In `Pool.loan_of`: the row lends nothing to pods of this pool."""
 
 Trial = Mapping[tuple[int, bool], Mapping[str, int]]
-"""(row, of the pod's own pool) -> resource -> amount that pods of borrowers hold there in an overlay, beyond the ledger."""
+"""(row, whether the amount is of the pod's own pool) -> resource -> amount that borrowers' pods hold there in an overlay, minus the amount
+in the ledger.
+"""
 NO_TRIAL: Final[Trial] = {}
 
 
@@ -46,7 +48,7 @@ def grown_to(column: Int64, row: int, missing: int = 0) -> Int64:
 
 
 class Held(msgspec.Struct, frozen=True):
-    """What one pod of a borrower holds; compared by the audit."""
+    """The amounts that one pod of a borrower holds; compared by the audit."""
 
     row: int
     pool: int
@@ -64,17 +66,17 @@ class Pool:
         self.loans = [loan for loan in borrower.loans if loan.is_idle == is_idle]
         sliced = frozenset({CPU, MEMORY}) if any(loan.is_sliced for loan in self.loans) else frozenset[str]()
         self.resources = sliced.union(*(loan.resources for loan in self.loans))
-        """What is counted: pods may request any number of other resources."""
+        """The resources that are counted. Requests of other resources are ignored, because there may be any number of them."""
         self.is_open = [loan.hours is None for loan in self.loans]
-        """By loan; set by the background task of the borrower, which knows the time."""
+        """For each loan; set by the background task of the borrower, which knows the time."""
         self.is_frozen = [False] * len(self.loans)
-        """By loan; set by the background task of the lender: nothing new is lent, and what is held stays."""
+        """For each loan: True if nothing more is lent, and held capacity is not recalled. Set by the background task of the lender."""
         self.held: dict[str, Int64] = {}
         """Resource -> amounts held, on any row."""
         self.reserve: dict[str, Int64] = {}
-        """Resource -> what is kept for the lender's growth."""
+        """Resource -> the amounts that are kept free for the lender's growth."""
         self.offer: dict[str, Int64] = {}
-        """Resource -> what may be held of idle capacity, or of rows on sliced loans."""
+        """Resource -> the limit of held idle capacity, or of held capacity on rows of sliced loans."""
         self.pods: Int64 = np.zeros(0, np.int64)
         self.loan_of: Int64 = np.zeros(0, np.int64)
         """int64[rows]: index into `loans`, OWN or NO_POOL."""
@@ -90,19 +92,19 @@ class Pool:
         return found
 
     def at(self, columns: Mapping[str, Int64], resource: str, rows: Rows) -> Int64:
-        """Returns int64[rows]: zeros where nothing was set."""
+        """Returns int64[rows]: the column at these rows; zeros where nothing was set."""
         return at_rows(columns.get(resource), rows)
 
     def held_at(self, resource: str, rows: Rows) -> Int64:
-        """Returns int64[rows]: what pods of the pool hold there, as a copy; of the resource `pods` their number."""
+        """Returns int64[rows], as a copy: the amount that pods of the pool hold there; for the resource `pods`, their number."""
         return at_rows(self.pods if resource == PODS else self.held.get(resource), rows)
 
     def held_on(self, resource: str, row: int) -> int:
-        """Returns what pods of the pool hold on the row; of the resource `pods` their number."""
+        """Returns the amount that pods of the pool hold on the row; for the resource `pods`, their number."""
         return at_row(self.pods if resource == PODS else self.held.get(resource), row)
 
     def set_loan(self, row: int, number: int) -> bool:
-        """Sets the loan of a row; what background tasks have set for its former loan is forgotten. Returns True if that is a change."""
+        """Sets the loan of a row, and forgets the reserve and offer of its former loan. Returns True if the loan changed."""
         if self.loan_of[row] == number:
             return False
         self.loan_of[row] = number

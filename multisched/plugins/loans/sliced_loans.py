@@ -1,7 +1,7 @@
 """SlicedLoans: the plugin Loans of a domain whose loans reach another process.
 
-Of the lender: Filter keeps what borrowers may hold free, and PostFilter asks for it back. Of the borrower: Filter offers rows by what the
-lender offers, and Permit holds a pod until that much is claimed. `slices/` has the protocol.
+For the lender, Filter keeps the capacity free that borrowers may hold, and PostFilter recalls it. For the borrower, Filter accepts rows by
+the lender's offers, and Permit holds a pod until its requests are claimed. The protocol is in `plugins/slices`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from multisched.plugins.loans.slices.unsliced_needs import unsliced_need
 from multisched.plugins.slices.driver import SliceDriver
 
 CLAIM_WAIT_S: Final = 10.0
-"""How long a pod waits at Permit for a claim."""
+"""Timeout of a pod that waits at Permit for a claim."""
 ROWS_TRIED_MAX: Final = 8
-"""Rows that PostFilter tries for one pod of the lender."""
+"""Maximum number of rows that PostFilter tries for one pod of the lender."""
 
 _TRIAL: Final[StateKey[SliceTrial]] = StateKey("Loans/pods of borrowers of other processes added or removed in a trial")
 
@@ -87,7 +87,7 @@ class SlicedLoans(BorrowingLoans):
         return PreFilterResult() if self._keys else super().pre_filter(cycle, pod)
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """As of `BorrowingLoans`; in addition refuses rows whose room borrowers of other processes may hold."""
+        """As `BorrowingLoans.filter`; in addition refuses rows whose free capacity borrowers of other processes may hold."""
         codes = super().filter(cycle, pod, rows)
         if not self._keys or self._is_returned:
             return codes
@@ -106,7 +106,7 @@ class SlicedLoans(BorrowingLoans):
         return super().add_pod(cycle, pod, other, row)
 
     def remove_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
-        """What a borrower's pod requests stays kept: it is back only when the borrower says so."""
+        """Keeps the requests of a removed borrower's pod reserved: they are free only when the borrower returns them."""
         self._note_in_trial(cycle, other, row, -1)
         return super().remove_pod(cycle, pod, other, row)
 
@@ -127,7 +127,7 @@ class SlicedLoans(BorrowingLoans):
         return SplitCacheKey(self.ledger.offers_version, None) if self._keys else super().cache_key(cycle, pod)
 
     def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
-        """Nominates a pod of the lender to a row where it fits once borrowers have returned what they hold."""
+        """Nominates a pod of the lender to a row where it fits after borrowers have returned capacity."""
         if not self._may_recall or self._pool(pod) is not None or not self.driver.lent:
             return super().post_filter(cycle, pod, refusals)
         row = self._row_to_recall(pod, refusals.dry_run())
@@ -138,9 +138,9 @@ class SlicedLoans(BorrowingLoans):
         return PostFilterResult(SUCCESS, cycle.nodes.node(row).name)
 
     def _row_to_recall(self, pod: Pod, dry_run: DryRun) -> int | None:
-        """Returns the row, of those with enough room apart from pods of sliced loans, where the fewest such pods have to end.
+        """Returns the best row on which the pod fits after pods of sliced loans have ended; None if there is none.
 
-        None has to end where what is free is enough, although it is offered.
+        Prefers rows with enough free capacity that is only offered, then the row of the pod's known need, then rows with fewer such pods.
         """
         rows = np.intersect1d(dry_run.candidates(), self._recallable_rows())
         known, nodes = self.ledger.needs.of(pod.uid), self._context.nodes

@@ -1,4 +1,4 @@
-"""What a leader reports about its slices as events, each once. Here: that their definition is missing."""
+"""Reports of a leader about its slices, as events that are each recorded once. This class reports a missing CustomResourceDefinition."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class SliceReports:
     """The reports of one domain."""
 
     def __init__(self, effect: str = "nothing is lent") -> None:
-        """`effect`: of a missing definition."""
+        """`effect`: the consequence of a missing definition, as part of the message."""
         self._effect = effect
         self.mover: Mover | None = None
-        """None: nothing can be recorded."""
+        """None if no events can be recorded."""
         self._is_unserved = False
         self.problem = ""
-        """What is wrong besides the objects, for people; empty if there is nothing."""
+        """The current problem that is not about a single object, as a message; empty if there is none."""
 
     def unserved(self, request: SliceRequest, message: str) -> None:
-        """Records that SliceSets are not served, unless that is known."""
+        """Records that SliceSets are not served, unless that was recorded before."""
         if not self._is_unserved:
             definition, known = ObjectKind.SLICE_SET.definition, request.known
             regarding = ObjectRef(definition.name, known.namespace, known.name, "", definition.api_version)
@@ -35,11 +35,11 @@ class SliceReports:
         self._is_unserved = True
 
     def served(self) -> None:
-        """Notes an answer about an object: a definition that is removed later is reported again."""
+        """Handles a response about an object. If the definition is removed later, that is reported again."""
         self._is_unserved = False
 
     def look(self, sides: Sequence[LendingSide]) -> None:
-        """Looks for what else is to be reported; called regularly."""
+        """Looks for further things to report. Called regularly."""
 
     def record(self, regarding: ObjectRef, reason: str, note: str) -> None:
         if self.mover is not None:

@@ -1,1 +1,1 @@
-"""What published slices mean for the rows of loans."""
+"""The effect of published slices on the rows of loans."""

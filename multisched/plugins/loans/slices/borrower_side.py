@@ -1,7 +1,7 @@
-"""The borrower's decisions about one lender of nodes: how much of which node it claims, and which waiting pods may be bound.
+"""The borrower's decisions about one lender of nodes: the amount that it claims of each node, and the waiting pods that may be bound.
 
-A pod is placed where enough is offered, and waits at Permit until it is claimed (`SliceRows.waiting`). What is charged does not include
-waiting pods, so it never exceeds what is usable (S2).
+A pod is placed where enough is offered, and waits at Permit until its requests are claimed (`SliceRows.waiting_on`). The charged amount
+does not include waiting pods, so it never exceeds the usable amount (S2).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BorrowerSide(BorrowingSide):
         return BorrowerSlices(*self.key, namespace)
 
     def refresh(self) -> bool:
-        """Reads again what is offered; returns True if that is more somewhere."""
+        """Reads the offers again. Returns True if one of them has increased."""
         machine, slices = self.machine, self._ledger.slices
         if machine is None:
             return False
@@ -68,7 +68,7 @@ class BorrowerSide(BorrowingSide):
         return uids
 
     def charged(self, key: str) -> SliceAmount:
-        """Returns what pods on the node request, if it is on loan; if it has left, no more than what is held."""
+        """Returns the requests of the pods on the node. If the node is no longer on loan, at most the held amount."""
         machine, slices = self.machine, self._ledger.slices
         row = slices.row_of(key)
         if row is None:
@@ -78,7 +78,7 @@ class BorrowerSide(BorrowingSide):
         return NOTHING if machine is None else slices.held(self.key, row) & machine.held(key)
 
     def charged_keys(self) -> set[str]:
-        """Returns the uids of all nodes for which something may be charged."""
+        """Returns the uids of all nodes whose charged amount may be more than zero."""
         rows, machine = self._rows(), self.machine
         rows = rows[self._ledger.has_pods(self._pool, rows)]
         on_loan = set(map(self._ledger.slices.uid_of, rows.tolist()))

@@ -1,4 +1,4 @@
-"""What the leader of a sliced loan reports in addition: pods of other schedulers on lent nodes."""
+"""Reports of the leader of a sliced loan about pods of other schedulers on lent nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from multisched.plugins.slices.sides import LendingSide, LoanKey
 from multisched.plugins.slices.slice_reports import SliceReports
 
 EVENTS_MAX: Final = 16
-"""New nodes with foreign pods per look and loan."""
+"""Maximum number of newly found nodes with foreign pods that are reported per call of `look` and loan."""
 
 
 class ForeignReports(SliceReports):

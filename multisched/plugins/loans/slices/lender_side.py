@@ -1,4 +1,4 @@
-"""The lender's decisions about one borrower: how much of which node it offers.
+"""The lender's decisions about one borrower: the amount that it offers of each node.
 
 Offers and `reserved` are computed in one step, so that no pod is placed in between (S1). No I/O.
 """
@@ -25,7 +25,7 @@ from multisched.plugins.slices.sides import KEYS_PER_STEP, LendingSide, LoanKey
 ROWS_PER_STEP: Final = 25
 """Rows whose offers change before other tasks run."""
 GATHER_S: Final = 1.0
-"""How long waiting pods are gathered before pods of the borrower are asked to end for them: one write for many."""
+"""Time for which pending pods are collected before capacity is recalled for them, so that one write recalls for many pods."""
 TYPICAL: Final = SliceAmount(500, 1 << 29, 4)
 """An offer that changes by less than this and by less than a tenth is not written."""
 

@@ -40,7 +40,7 @@ class SliceRows(SliceMachines):
         self._keys_of_user: dict[str, dict[LoanKey, None]] = {}
         """Domain -> loans for whose borrowers its pods must leave room."""
         self._keys_of_name: dict[str, dict[LoanKey, None]] = {}
-        """schedulerName -> the same."""
+        """schedulerName -> loans for whose borrowers its pods must leave room."""
         for pool in pools:
             for loan in pool.loans:
                 if loan.is_sliced:
