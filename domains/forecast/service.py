@@ -12,7 +12,7 @@ CLASS_LABEL = "multisched.io/service-class"
 NAME_LABELS = ("app", "app.kubernetes.io/name")
 _HASH_LABEL = "pod-template-hash"
 _CRON_SUFFIX = re.compile(r"-\d{8,11}\Z", re.ASCII)
-"""What the CronJob controller appends to its Jobs: the scheduled time in minutes (or, in old releases, seconds)."""
+"""The suffix that the CronJob controller appends to the names of its Jobs: the scheduled time in minutes (or, in old releases, seconds)."""
 
 
 def service_of(pod: Pod) -> str:

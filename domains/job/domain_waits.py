@@ -1,7 +1,7 @@
-"""What DeadlineSort predicts of waiting pods, for rules that pay only for a pod that would be late.
+"""The predicted waits of pending pods, for rules that pay only for a pod that would otherwise be late.
 
-The two plugins find it as a `SharedObjects` of their domain: DeadlineSort offers its predictions, ServerlessUnits says which rows cost
-money, so that a prediction is about the others, and how fast pods may start on the rows of each unit.
+Two plugins share this object through `SharedObjects` of their domain: DeadlineSort sets its predictions; ServerlessUnits sets which rows
+cost money, which predictions leave out, and how fast pods may start on the rows of each unit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from multisched.model.objects import Pod
 
 
 class Outlook(msgspec.Struct, frozen=True):
-    """What is expected of a waiting pod, on nodes that it need not pay for."""
+    """The prediction for a pending pod, on nodes that cost nothing."""
 
     deadline_s: float | None = None
     """Seconds since the epoch; None: the pod has no deadline."""
@@ -40,7 +40,7 @@ class Outlook(msgspec.Struct, frozen=True):
 
 
 class WaitSource(Protocol):
-    """What predicts: DeadlineSort of the domain."""
+    """The source of predictions: DeadlineSort of the domain."""
 
     def outlook(self, pod: Pod, now_s: float) -> Outlook:
         """`now_s`: seconds since the epoch."""
@@ -58,7 +58,7 @@ class Pace(NamedTuple):
     cpu_milli: float
     memory_bytes: float
     pods: float
-    """What is left of its quota; infinite without one."""
+    """The number of pods that its quota still allows; infinite without a quota."""
 
 
 class DomainWaits:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from multisched.cli.server import Server
 
     Source = Server | Dump
-    """What a command queries."""
+    """The source that a command queries."""
 
 T = TypeVar("T")
 R = TypeVar("R")

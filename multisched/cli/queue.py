@@ -27,7 +27,7 @@ SHOWN_ON_TERMINAL: Final = 20
 
 
 class QueueQuery(msgspec.Struct, frozen=True):
-    """What to query, and where."""
+    """The query of `multisched queue`, and the server for it."""
 
     server: Server
     domain: str | None = None

@@ -35,7 +35,7 @@ def document_of(source: Server | Dump, view: str, query: ViewQuery, *, fields: S
 
 
 def document_if_shown(source: Server | Dump, view: str, query: ViewQuery, *, fields: Sequence[str]) -> Document | None:
-    """As `document_of`; None if no plugin of the domain that the query names shows the view."""
+    """The same as `document_of`; None if no plugin of the domain that the query names has the view."""
     try:
         return document_of(source, view, query, fields=fields)
     except QueryError as error:

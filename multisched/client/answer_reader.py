@@ -18,7 +18,7 @@ HEAD_BYTES_MAX: Final = 256 * 1024
 
 
 class BrokenAnswerError(Exception):
-    """What arrived is not an HTTP response, or exceeds a size limit."""
+    """The received bytes are not an HTTP response, or exceed a size limit."""
 
 
 class _Headers(Mapping[str, str]):
@@ -57,7 +57,7 @@ class AnswerReader:
         self._pieces: list[bytes] = []
         """The parts of the body so far."""
         self._headers = _Headers({})
-        """Of the response that is being read, once its status is known."""
+        """The headers of the response that is being read, once its status line was read."""
         # Called by the parser a dozen times per response: a function in C costs a tenth of a method here.
         self.on_header = self._fields.__setitem__
         self.on_body = self._pieces.append

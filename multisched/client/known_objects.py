@@ -1,7 +1,7 @@
-"""What a reflector knows of its kind: key to uid and version, and which uids were deleted.
+"""The objects that a reflector knows of its kind: key to uid and version, and the deleted uids.
 
-Owns the version guard (I6). An older resourceVersion is never applied, a deleted uid never returns, and a duplicate is
-dropped. A known key that a list lacks is deleted. One reflector owns one instance; the handler keeps the objects.
+Owns the version guard (I6). An older resourceVersion is never applied, a deleted uid never returns, and a duplicate is dropped. A known key
+that a list lacks is deleted. One reflector owns one instance; the handler keeps the objects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOMBSTONES_MAX: Final = 65_536
 
 
 class Observation(Enum):
-    """What the handler must do with one observation of an object."""
+    """The action of the handler for one observation of an object."""
 
     UPSERT = auto()
     """New or newer: pass it on."""

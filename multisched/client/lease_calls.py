@@ -22,7 +22,7 @@ _FIXES: Final = {
     403: "grant the account get, create and update of leases in that namespace, as deploy/base/rbac.yaml does",
     404: "create the namespace",
 }
-"""By status. For the creation of a Lease 404 means that the namespace does not exist."""
+"""HTTP status -> the fix. For the creation of a Lease, 404 means that the namespace does not exist."""
 
 
 class NoAnswerError(Exception):

@@ -1,7 +1,6 @@
-"""What one process has seen of a lease's record, and whether it may therefore take the lease.
+"""A lease's record as seen by one process, which decides from it whether it may take the lease.
 
-Only *changes* of the record and the local clock count. Owns the latest record, its expiry, and whether the holder was
-another process.
+Only *changes* of the record and the local clock count. Owns the latest record, its expiry, and whether the holder was another process.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Change(msgspec.Struct, frozen=True):
 
     path: str
     before: str
-    """As written in a file; empty if it is not set."""
+    """The value as written in the file; empty if it is not set."""
     after: str
     restart: str = ""
     """Why the change needs a restart; empty: it applies at once."""

@@ -17,7 +17,7 @@ DURATION_MAX_S: Final = 24 * 3600.0
 
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?", re.ASCII)
 DURATION_PATTERN: Final = r"^(?=\d)(\d+h)?(\d+m)?(\d+(\.\d+)?s)?(\d+ms)?$"
-"""What the JSON Schema says of a duration in a file."""
+"""The pattern of a duration in the JSON Schema of files."""
 _DURATION_SCHEMA: Final[dict[str, Any]] = {
     "pattern": DURATION_PATTERN,
     "examples": ["10s", "5m", "500ms", "1h30m"],

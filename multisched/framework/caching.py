@@ -1,4 +1,4 @@
-"""What plugins declare so that their answers can be cached: what the answers depend on, and which pods and rows share them."""
+"""Declarations of plugins that make their answers cacheable: the dependencies of the answers, and the pods and rows that share them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plugin gets when it is built, and may keep."""
+"""PluginContext: the objects that a plugin gets when it is built, and may keep."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Ledgers(Protocol):
     """
 
     demands: DeviceDemands
-    """What pods demand of the devices of all ledgers, besides their resource requests."""
+    """The demands of pods for the devices of all ledgers, in addition to their resource requests."""
 
     def register(self, ledger: Ledger | ClusterLedger) -> Ledger | ClusterLedger:
         """Adds the ledger, or returns the one already registered under its name."""
@@ -153,7 +153,7 @@ def _no_queues(event: ClusterEvent) -> None:
 
 
 class PluginContext(msgspec.Struct, frozen=True):
-    """What a plugin gets when it is built: read views, and the ways to act on other pods."""
+    """The objects that a plugin gets when it is built: read views, and interfaces to act on other pods."""
 
     domain: str
     nodes: NodeView
@@ -190,4 +190,4 @@ class PluginContext(msgspec.Struct, frozen=True):
     queue: OwnQueue = msgspec.field(default_factory=NoQueue)
     """The domain's own queue."""
     shared: SharedObjects = msgspec.field(default_factory=SharedObjects)
-    """What the plugins of the domain share; the same object after a reload of the profile."""
+    """Objects that the plugins of the domain share; the same instance after a reload of the profile."""

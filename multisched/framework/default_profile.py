@@ -37,7 +37,9 @@ DEFAULT_PROFILE: Final = Profile(
         PluginUse("GangScheduling"),
     )
 )
-"""What a user-defined domain starts from: kube-scheduler's plugins, order and weights, but QOSSort as the queue order, and ElasticQuota."""
+"""The base profile of a user-defined domain: kube-scheduler's plugins, order and weights, but with QOSSort as the queue order, and with
+ElasticQuota.
+"""
 
 _NONE: Final[Mapping[str, PluginUse]] = MappingProxyType({})
 

@@ -1,4 +1,4 @@
-"""What a plugin's answers are computed from, and where they are computed."""
+"""The inputs from which a plugin's answers are computed, and the rows for which they are computed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 
 class Dependency(Enum):
-    """What a plugin's Filter codes or raw scores are computed from; decides when a cached answer is computed again."""
+    """The inputs of a plugin's Filter codes or raw scores; a cached answer is computed again if one of them changes."""
 
     NODE = "node"
     """Only the row's node object and the pod's class."""

@@ -35,11 +35,11 @@ class Resource(Enum):
 
 
 EventResource = Resource | ObjectKind
-"""What an event is about: nodes, pods, or any kind of object that plugins may read."""
+"""The resource of an event: nodes, pods, or any kind of object that plugins may read."""
 
 
 class Action(Flag):
-    """What happened to the object, as upstream's ActionType."""
+    """The change of the object, as upstream's ActionType."""
 
     ADD = auto()
     DELETE = auto()
@@ -115,7 +115,7 @@ class Hint(Enum):
 
 
 EventObject = Node | Pod | ClusterObject | None
-"""What an event is about; None for the state before an addition or after a deletion."""
+"""The object of an event; None for the state before an addition or after a deletion."""
 
 QueueingHint = Callable[[Pod, EventObject, EventObject], Hint]
 """(pending pod, old object, new object) -> whether this event may make the pod schedulable. Sync and cheap.

@@ -1,4 +1,4 @@
-"""What plugins and queues can read about gangs."""
+"""The view of gangs for plugins and queues."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class GangCounts(msgspec.Struct, frozen=True):
     refusal: str
     """Why its members found no nodes in the last attempt; empty if there was none, or if enough members have nodes."""
     problem: str
-    """What is invalid about the gang; empty for a valid one."""
+    """Why the gang is invalid; empty for a valid one."""
     why: str
     """Why its members cannot be tried now; empty if they can."""
     waiting: tuple[str, ...]

@@ -48,9 +48,9 @@ class _Segment:
         self.size = self.living = 0
         """Size of all its groups, and of those that were not removed."""
         self.deleting = array("b")
-        """By group: whether its pods are being deleted."""
+        """For each group: whether its pods are being deleted."""
         self._namespaces = array("i")
-        """By group."""
+        """For each group: the number of its namespace."""
         self._texts: dict[str, int] = {}
         """Namespace, label key or value -> its number, counted from 0 in the order in which they were added."""
         self._labels: dict[int, array[int]] = {}

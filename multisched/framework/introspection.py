@@ -1,4 +1,4 @@
-"""What plugins report, for explanations, sandboxes, metrics and health; and how they get the outcomes of pods."""
+"""Reports of plugins, for explanations, sandboxes, metrics and health; and the interface by which plugins get the outcomes of pods."""
 
 from __future__ import annotations
 

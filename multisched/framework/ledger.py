@@ -26,7 +26,7 @@ class LedgerSettingsError(ValueError):
 
 @runtime_checkable
 class Ledger(Protocol):
-    """What pods hold per row. `version(row)` rises at each change that could alter `fits` for the row."""
+    """The amounts that pods hold per row. `version(row)` increases with each change that could alter `fits` for the row."""
 
     name: str
 
@@ -85,10 +85,10 @@ class ClusterLedger(Protocol):
     plugin: str
     """Name of the plugin that owns it. A pod refused at commit waits for the events that this plugin has registered."""
     condition_reason: str
-    """As `Status.condition_reason`, for a pod that the ledger refuses at commit."""
+    """`Status.condition_reason` of a pod that the ledger refuses at commit."""
 
     def is_used_by(self, pod: Pod) -> bool:
-        """As `Ledger.is_used_by`."""
+        """The same as `Ledger.is_used_by`."""
         ...
 
     def version(self) -> int:

@@ -114,7 +114,7 @@ class Mover(DocumentStore, Evictor, Protocol):
         ...
 
     async def evict_member(self, pod: ObjectRef, *, timeout_s: float) -> EvictReply:
-        """As `evict`, for a pod whose whole gang is being evicted: the gang's minimum does not protect the pod."""
+        """The same as `evict`, for a pod whose whole gang is being evicted: the gang's minimum does not protect the pod."""
         ...
 
     async def remove(self, pod: ObjectRef, why: str, *, grace_s: int | None, timeout_s: float) -> WriteReply:
@@ -195,9 +195,9 @@ class RepairStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     opens_s: float | None = None
     """Epoch seconds at which the next window opens, or the open one opened; None: not within three weeks."""
     closes_s: float | None = None
-    """Of the open window."""
+    """End of the open window."""
     state: str = ""
-    """Of the current run, or the last one; empty: there was none."""
+    """State of the current run, or of the last one; empty if there was none."""
     step: int = 0
     """The current move, from 1."""
     steps: int = 0
@@ -212,7 +212,7 @@ class RepairStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     counts: dict[str, int] = {}
     """Since the start: plans, runs, finished, stopped, moves, evictions_refused, evictions_unknown, keep_failures."""
     digest: str = ""
-    """Of the plan being carried out, or the last one shown."""
+    """Digest of the plan that is being carried out, or that was shown last."""
 
 
 @runtime_checkable

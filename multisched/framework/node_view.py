@@ -1,7 +1,7 @@
-"""What plugins read about nodes: columns over rows. The node table and overlays on it implement `NodeView`.
+"""NodeView: the nodes as plugins read them, in columns over rows. The node table and overlays on it implement it.
 
-A *column* is an array over all rows of the table, indexed by row; every returned array is read-only. Rows of
-deleted nodes stay in the columns until they are reused; the rows passed to a plugin always have a node.
+A *column* is an array over all rows of the table, indexed by row; every returned array is read-only. Rows of deleted nodes stay in the
+columns until they are reused; the rows passed to a plugin always have a node.
 """
 
 from __future__ import annotations

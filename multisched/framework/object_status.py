@@ -1,9 +1,8 @@
-"""What plugins write into the status of API objects other than pods, for instance of gangs and quotas.
+"""Writes of plugins to the status of API objects other than pods, for instance of gangs and quotas.
 
-A plugin marks an object when its status may have changed; marking is cheap enough for every pod event. The plugin is
-asked for the status when it is about to be written: seconds later, and once for many marks. A new version from the API
-server also marks the object, so a plugin marks only for other reasons. `shell.statuses` documents which process writes,
-under which lease and how often.
+A plugin marks an object when its status may have changed; marking is cheap enough for every pod event. The plugin is asked for the status
+when it is about to be written: seconds later, and once for many marks. A new version from the API server also marks the object, so a plugin
+marks only for other reasons. `shell.statuses` documents which process writes, under which lease and how often.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class ObjectStatus(msgspec.Struct, frozen=True):
     """
 
     uid: str
-    """Of the object that this was computed for; a new object of the same name is not written to."""
+    """uid of the object for which the status was computed; a new object of the same name is not written to."""
     fields: Mapping[str, object] = {}
     """Status field -> mapping, sequence, text or whole number; None removes the field."""
     conditions: tuple[ObjectCondition, ...] = ()

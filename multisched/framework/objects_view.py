@@ -1,19 +1,17 @@
-"""What plugins read of the cluster besides pods and nodes: services, volumes, claims, budgets and so on.
+"""ObjectsView: the objects that plugins read besides pods and nodes: services, volumes, claims, budgets and so on.
 
 A plugin that reads such objects declares the kinds in its traits, and keeps the view it is given:
 
-    class VolumeZone:
-        traits = Traits(reads_objects=(ObjectKind.PERSISTENT_VOLUME, ObjectKind.PERSISTENT_VOLUME_CLAIM))
+class VolumeZone: traits = Traits(reads_objects=(ObjectKind.PERSISTENT_VOLUME, ObjectKind.PERSISTENT_VOLUME_CLAIM))
 
-        def __init__(self, context: PluginContext) -> None:
-            self._objects = context.objects
+def __init__(self, context: PluginContext) -> None: self._objects = context.objects
 
-The program watches the union of what the enabled plugins declare and the kinds whose events they register. Every other
-kind is always empty here. The view shows what the watch delivered. What a plugin decided about an object before
-the API server knows it (an assumed binding) is in that plugin's ledger, not here. Never change the returned objects.
+The program watches the union of what the enabled plugins declare and the kinds whose events they register. Every other kind is always empty
+here. The view shows what the watch delivered. What a plugin decided about an object before the API server knows it (an assumed binding) is
+in that plugin's ledger, not here. Never change the returned objects.
 
-`version(kind)` rises at each change of any object of the kind. A plugin that caches something computed from such objects
-keys its cache by `versions(*kinds)`. Collections are live, in the order in which the objects were added, and cost nothing to get.
+`version(kind)` rises at each change of any object of the kind. A plugin that caches something computed from such objects keys its cache by
+`versions(*kinds)`. Collections are live, in the order in which the objects were added, and cost nothing to get.
 """
 
 from __future__ import annotations

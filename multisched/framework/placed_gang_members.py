@@ -1,7 +1,7 @@
-"""What preemption needs to know of gangs: which members are placed, and how many of them each gang can lose.
+"""The view of gangs for preemption: the placed members, and how many of them each gang can lose.
 
-A gang below its minimum is useless, so a preemption that takes more members than the gang can spare takes all of
-them. Source: kube-scheduler 1.37, workload-aware preemption; KAI and Volcano do the same.
+A gang below its minimum is useless, so a preemption that takes more members than the gang can spare takes all of them. Source:
+kube-scheduler 1.37, workload-aware preemption; KAI and Volcano do the same.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ ClassChooser = Callable[[Mapping[str, Any]], type]
 
 
 class ArgsProblem(msgspec.Struct, frozen=True):
-    """What is wrong with one field, and what to write there."""
+    """The error in one field, and the fix."""
 
     path: str
     reason: str

@@ -61,7 +61,7 @@ _TEXT_BYTES: Final = 150
 
 
 class PodCountsView(Protocol):
-    """What plugins read: `NodeView.pod_counts`."""
+    """The interface for plugins: `NodeView.pod_counts`."""
 
     @property
     def has_demands(self) -> bool:

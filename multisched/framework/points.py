@@ -31,7 +31,7 @@ from multisched.model.objects import Pod
 
 
 class CycleView(msgspec.Struct):
-    """What a plugin sees of one scheduling attempt. `nodes` may be an overlay; never keep a reference past the call."""
+    """The state of one scheduling attempt for plugins. `nodes` may be an overlay; never keep a reference past the call."""
 
     nodes: NodeView
     state: CycleState

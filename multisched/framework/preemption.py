@@ -121,7 +121,7 @@ class DisplacementRule(Protocol):
     """
 
     mark: Hashable
-    """What the answers depend on besides the pods: rules of one plugin and type with equal marks give equal answers."""
+    """The inputs of the answers besides the pods: rules of one plugin and type with equal marks give equal answers."""
     below: int
     """Pods of this or a higher priority are never displaceable: rows that have only such pods are skipped."""
 
@@ -143,7 +143,7 @@ class DisplacementRule(Protocol):
 
 
 class Candidates(msgspec.Struct, frozen=True):
-    """What a dry run found on the rows where evictions could help."""
+    """The result of a dry run on the rows where evictions could help."""
 
     rows: Rows
     """Where the pod fits without the victims. A row may occur twice, with different victims."""
@@ -234,7 +234,7 @@ class GroupVictims(msgspec.Struct, frozen=True):
     """The victims for pods that start together."""
 
     victims: Mapping[str, tuple[Pod, ...]]
-    """By node, most important first."""
+    """Node -> victims, most important first."""
     nominations: tuple[Nomination, ...]
     """Each of the pods, with the node that it would get."""
     costs: NDArray[np.float64]
@@ -276,7 +276,7 @@ class GroupDryRun(Protocol):
     """
 
     name: str
-    """Of the group, namespace/name."""
+    """NAMESPACE/NAME of the group."""
 
     def displace(self, rule: DisplacementRule) -> Generator[None, None, GroupVictims | None]:
         """Removes the displaceable pods from all nodes, and reprieves as many as possible while the group still fits.

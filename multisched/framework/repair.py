@@ -63,17 +63,17 @@ class RepairInput(msgspec.Struct, frozen=True):
     domain: str
     nodes: NodeView
     rows: Rows
-    """Of the domain, ascending."""
+    """The rows of the domain, ascending."""
     placed: Sequence[tuple[Pod, int]]
     """Every pod on any row, in any domain: bound, assumed, or waiting at Permit."""
     nominated: Sequence[tuple[Pod, int]]
     """Pending pods and the rows they are nominated to."""
     objects: ObjectsView
     scheduler_names: frozenset[str]
-    """Of the domain."""
+    """The schedulerNames of the domain."""
     fits: FitsOn
     notes: tuple[str, ...] = ()
-    """What this copy lacks."""
+    """Limitations of this copy."""
 
 
 class RepairPeak(msgspec.Struct, frozen=True, rename="camel"):
@@ -115,7 +115,7 @@ class RepairMove(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Dimension -> predicted peak of the source node after this move; checked after the move."""
     to_peaks_percent: Mapping[str, float]
     replicas: int
-    """Of the service; one of them is missing until the replacement is ready."""
+    """Replicas of the service; one of them is missing until the replacement is ready."""
     budgets: tuple[RepairBudget, ...] = ()
     waits_for: tuple[int, ...] = ()
     """Indices of moves in the plan whose capacity or disruption this one needs; the previous move is always waited for.
@@ -154,7 +154,7 @@ class RepairPlan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     kept: Mapping[str, int]
     """Reason why the other pods are not moved -> count; most common first."""
     notes: tuple[str, ...] = ()
-    """What the plan could not take into account."""
+    """Circumstances that the plan could not take into account."""
 
 
 @runtime_checkable

@@ -16,7 +16,7 @@ class PodSensitivity(msgspec.Struct, frozen=True):
     """Which other pods affect the result of a plugin's Filter for a pod."""
 
     mark: Hashable
-    """What `matters` depends on besides the other pod: equal marks mean equal answers about placed pods."""
+    """The inputs of `matters` besides the other pod: equal marks mean equal answers about placed pods."""
     matters: Callable[[Pod], bool]
     """False: adding or removing that pod on any row does not change Filter's result. Depends on its namespace, labels and spec."""
     rows_that_matter: Callable[[Rows], Bools] | None = None

@@ -65,10 +65,10 @@ class SliceReply(msgspec.Struct, frozen=True):
 
 
 class SlicePorts(Protocol):
-    """What a domain needs to lend to, and to borrow from, domains of other processes. Implemented by the shell."""
+    """The ports that a domain needs to lend to, and to borrow from, domains of other processes. Implemented by the shell."""
 
     namespace: str
-    """Of all SliceSets."""
+    """The namespace of all SliceSets."""
 
     def term(self) -> int:
         """Returns the number of the current or last holding of the domain's lease."""

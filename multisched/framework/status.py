@@ -1,4 +1,4 @@
-"""What a plugin returns: a code, the plugin's name and its reasons. Never None: success is a value too."""
+"""Status: the result of a plugin, with a code, the plugin's name and its reasons. Never None: success is a value too."""
 
 from __future__ import annotations
 

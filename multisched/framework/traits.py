@@ -61,8 +61,8 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     reads_feasible: bool = False
     """PreScore and Score of a CacheKeyPlugin depend on which rows are feasible: they run again when other rows become feasible."""
     prefers_first_row: bool = False
-    """Of the rows with the highest total score, the first is chosen, not one by a hash of the pod. So equally good nodes fill one
-    after the other: for a policy that packs, each node that stays empty is worth more than an even use.
+    """Among rows with equal highest total scores, the first is chosen, instead of one by a hash of the pod. So equally good nodes fill one
+    after the other; a policy that packs prefers empty nodes to an even use.
     """
     outranks: bool = False
     """Scores of this plugin are compared first; those of all other plugins and extenders decide only among rows to which it gives equal

@@ -38,7 +38,7 @@ READ_WRITE_ONCE_POD = "ReadWriteOncePod"
 
 
 IN_FORCE_ANNOTATION: Final = "multisched.io/in-force"
-"""Of Koordinator's ElasticQuotas: the version in force, as JSON, for a process that starts."""
+"""Annotation of Koordinator's ElasticQuotas: the version in force, as JSON, for a process that starts later."""
 LIFT_ANNOTATION: Final = "multisched.io/lift-quotas"
 """Annotation of an ElasticQuotaTree: `true` allows lifting its limits when it is deleted."""
 TREE_NAMESPACE: Final = "kube-system"
@@ -195,7 +195,7 @@ class NodeDevices(ClusterObject, frozen=True, gc=False, eq=False):
     """`scheduling.koordinator.sh/v1alpha1` Device: the devices of the node of the same name."""
 
     gpus: tuple[NodeDevice, ...] = ()
-    """By minor."""
+    """The GPUs, sorted by minor number."""
     problems: tuple[str, ...] = ()
     """Field and problem of each GPU that is left out."""
 
@@ -254,7 +254,7 @@ class ResourcePolicy(ClusterObject, frozen=True, gc=False, eq=False):
     """`scheduling.alibabacloud.com/v1alpha1` (ACK): an order of units of nodes for the pods that it selects in its namespace."""
 
     spec: Mapping[str, Any] = {}
-    """As written; the plugin that acts on it reads and checks it."""
+    """The spec as written; the plugin that uses it reads and checks it."""
     created_s: float = 0.0
     """metadata.creationTimestamp, seconds since the epoch."""
 
@@ -268,7 +268,7 @@ class SliceSet(ClusterObject, frozen=True, gc=False, eq=False):
     """None: it cannot be trusted; the lender then counts as held what could be held before."""
     lender_epoch: int = 0
     borrower_epoch: int = 0
-    """As written, also if the half cannot be trusted; 0 if they cannot be read."""
+    """The epochs as written, even if the rest of their half cannot be trusted; 0 if they cannot be read."""
     is_deleting: bool = False
     has_finalizer: bool = False
     """metadata.finalizers has `multisched.io/slices`: the object remains until nothing is held."""

@@ -1,4 +1,4 @@
-"""What a job says about itself in annotations of its pods, so that an eviction costs it little. Untrusted; pure."""
+"""Annotations in which a job reports its progress, so that an eviction costs it little. They are untrusted. Pure functions."""
 
 from __future__ import annotations
 

@@ -92,12 +92,12 @@ class PodSpec(msgspec.Struct, frozen=True, gc=False, eq=False):
     A container without a request counts with 100m CPU and 200 MiB."""
     placed_cpu_milli: int = 0
     placed_memory_bytes: int = 0
-    """What a placed pod adds to its row's scoring_requested.
+    """The amount that a placed pod adds to its row's scoring_requested.
 
     Pod-level requests count; defaults count only for a resource without any request in the pod. Source: scheduler
     framework types.go, CalculateResource."""
     extended: tuple[ExtendedRequests, ...] = ()
-    """Of each container that requests extended resources: init containers first, in the order of the spec."""
+    """The requests of each container that requests extended resources: init containers first, in the order of the spec."""
     container_count: int = 0
     init_container_count: int = 0
     qos: QosClass = QosClass.BEST_EFFORT
@@ -216,7 +216,7 @@ class Image(msgspec.Struct, frozen=True, gc=False):
 
 
 ELASTIC_AMOUNT: Final = 2**50
-"""What a node has of a resource that is elastic there: `decode.ALLOCATABLE_MAX`, with which sums cannot overflow."""
+"""The allocatable amount of an elastic resource: `decode.ALLOCATABLE_MAX`, with which sums cannot overflow."""
 
 
 class Node(msgspec.Struct, frozen=True, gc=False, eq=False):

@@ -1,4 +1,4 @@
-"""What the status of a pod tells of its run: when it began and ended, and why a virtual kubelet could not run it.
+"""The outcome of a pod's run, read from its status: begin and end, and why a virtual kubelet could not run it.
 
 Read only for pods of domains with a plugin that learns from it (`framework.introspection.OutcomePlugin`), beside `decode.Decoder.pod`.
 """

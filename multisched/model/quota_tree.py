@@ -101,7 +101,7 @@ class QuotaTree(msgspec.Struct, frozen=True):
     leaf_of: Mapping[str, int]
     """Namespace -> position of its leaf."""
     paths: tuple[tuple[int, ...], ...]
-    """By position: the node itself, its parent and so on up to the root."""
+    """For each position: the node itself, its parent and so on up to the root."""
     pod_label: str = ""
     """Key of a pod label that names its leaf and takes precedence over its namespace; empty: none."""
     leaf_named: Mapping[str, int] = {}
@@ -156,7 +156,7 @@ class _Reader:
         self._amounts: dict[tuple[tuple[str, int], ...], Requests] = {}
         """Nodes with equal amounts share them: a tree has far fewer distinct amounts than nodes."""
         self._written: dict[tuple[tuple[str, str | int], ...], Requests] = {}
-        """As users have written them -> the amounts, if all could be read."""
+        """Amounts as users have written them -> the parsed amounts, if all could be parsed."""
 
     def is_read(self, resource: str, *places: int) -> bool:
         """Reports whether all amounts of the resource at these nodes could be read."""

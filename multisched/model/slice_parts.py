@@ -122,7 +122,7 @@ EVERYTHING: Final = SliceAmount(AMOUNT_MAX, AMOUNT_MAX, AMOUNT_MAX)
 
 
 class SliceOffer(msgspec.Struct, frozen=True, gc=False):
-    """What the lender offers of one node."""
+    """The amount that the lender offers of one node."""
 
     amount: SliceAmount = NOTHING
     """At most this may be held. Less than what is held: a recall."""
@@ -156,7 +156,7 @@ class SliceStatus(msgspec.Struct, frozen=True, gc=False):
     epoch: int = 0
     """Raised by each new leader of the borrower, and by the lender that adopts the slices of a dead borrower."""
     writes: int = 0
-    """As the lender's; 0: never written."""
+    """Counts writes, as `writes` of the lender's half; 0: never written."""
     is_complete: bool = False
     """`held` covers all pods of the borrower. False from a takeover of a status that was unreadable or never written until its
     writer has listed the pods."""

@@ -110,7 +110,7 @@ class _Token(msgspec.Struct):
     user: _User
     until_s: float
     allowed: _Recent[tuple[str, str], _Allowed]
-    """By (verb, path)."""
+    """(verb, path) -> the recent answer."""
 
 
 class _UndecidedError(Exception):

@@ -166,7 +166,9 @@ class Connections:
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self._open: dict[object, _Connection] = {}
-        """By aiohttp's handler. A closed one stays until its response is computed, so that responses in progress are bounded, too."""
+        """aiohttp's handler -> its connection. A closed connection stays until its response is computed, so that responses in progress are
+        limited, too.
+        """
         self._left = asyncio.Event()
 
     def __len__(self) -> int:

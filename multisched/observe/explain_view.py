@@ -1,7 +1,7 @@
-"""What happened to a pod and why, as values: the documents of `/api/v1/explain`, which `multisched explain` prints.
+"""The history of a pod with reasons, as values: the documents of `/api/v1/explain`, which `multisched explain` prints.
 
-Values only. `explain_attempt` and the composition root fill them in, the server encodes, the CLI decodes, and
-`explain_words` renders them as text.
+Values only. `explain_attempt` and the composition root fill them in, the server encodes, the CLI decodes, and `explain_words` renders them
+as text.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     state: str
     """One of `queue_view.STATES`, or bound."""
     waiting_for: str
-    """What it waits for now, in a sentence; empty for a bound pod."""
+    """A sentence that says what the pod waits for now; empty for a bound pod."""
     node: str = ""
     requests: dict[str, int] = {}
     """Resource -> what the pod requests: milli-CPU for cpu, bytes or counts for all others."""

@@ -32,7 +32,7 @@ class DomainOverview(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     scheduler_names: tuple[str, ...]
     is_leading: bool
     led_elsewhere: str = ""
-    """Who leads it, as a sentence; empty: this process."""
+    """A sentence that names the process that leads it; empty if this process does."""
     nodes: int
     counts: dict[str, int]
     """Pods per state, see `queue_view.STATES`."""
@@ -60,7 +60,7 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     at_seconds: float
     """Unix time."""
     why: str = ""
-    """What ranked the node above the others; empty in a list of decisions."""
+    """Why the node ranked above the others; empty in a list of decisions."""
 
 
 class ApiHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -81,7 +81,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     version: str
     is_ready: bool
     remarks: str
-    """As in `/readyz?verbose`: what needs attention."""
+    """The remarks of `/readyz?verbose`."""
     api: ApiHealth
     domains: tuple[DomainOverview, ...]
     decisions: tuple[Decided, ...]

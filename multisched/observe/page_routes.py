@@ -1,7 +1,7 @@
-"""What a page needs of the server: its files, and the documents that are made for it. Reads only.
+"""Routes of the web page: its files, and the documents that only it reads. Reads only.
 
-The files are the same for every cluster, so they are open, as a login page is: a browser cannot send a token with the
-address of a page. All documents need the same authorization as the rest of `/api/v1`.
+The files are the same for every cluster, so they are open, as a login page is: a browser cannot send a token with the address of a page.
+All documents need the same authorization as the rest of `/api/v1`.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class PendingView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     age_s: float
     """Since the pods were counted; counting 100,000 of them is shared by all pages."""
     pods: tuple[WaitingPod, ...] = ()
-    """Of the group that was asked for, the longest waiting first."""
+    """Pods of the requested group, the longest waiting first."""
     pods_left_out: int = 0
     elsewhere: tuple[NotLedHere, ...] = ()
     """Domains led by other replicas."""

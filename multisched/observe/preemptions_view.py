@@ -41,7 +41,7 @@ class ShownPreemption(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     victims: tuple[ShownVictim, ...]
     victims_left_out: int
     freed: dict[str, int]
-    """What its victims requested: milli-CPU for cpu, bytes or counts for all others."""
+    """Resource -> sum of its victims' requests: thousandths of cores for cpu, bytes or counts for others."""
 
 
 class PreemptionList(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -97,7 +97,7 @@ class DisruptionBudgets:
 
 
 class _Limit(NamedTuple):
-    """What one budget allows on any row."""
+    """The evictions that one budget allows on any row."""
 
     allowed: int
     """Number of pods that may be evicted."""

@@ -1,10 +1,11 @@
-"""What a domain adds to `multisched simulate`: policies, sections of the scenario file, hooks of a run, and workloads.
+"""Contribution: a domain's additions to `multisched simulate`, which are policies, sections of the scenario file, hooks of a run, and
+workloads.
 
-A built-in domain names its `Contribution` in `domains.SIMULATIONS`, as it names its commands in `domains.COMMANDS`. It is
-imported when a scenario is read. Nothing in `multisched` depends on a domain.
+A built-in domain names its `Contribution` in `domains.SIMULATIONS`, as it names its commands in `domains.COMMANDS`. It is imported when a
+scenario is read. Nothing in `multisched` depends on a domain.
 
-A workload defines which nodes and pods a scenario creates on the virtual cluster, when, and which figures it reports.
-The engine has one, recorded services (`recorded_services`). A domain may add others, each with a key of the file that selects it.
+A workload defines which nodes and pods a scenario creates on the virtual cluster, when, and which figures it reports. The engine has one,
+recorded services (`recorded_services`). A domain may add others, each with a key of the file that selects it.
 """
 
 from __future__ import annotations

@@ -152,9 +152,9 @@ class NodeTemplate(Section, frozen=True):
     name: Name
     count: Annotated[int, Meta(ge=1, le=NODES_MAX)]
     allocatable: Mapping[ResourceName, Quantity]
-    """What pods may request; `pods` is 110 by default."""
+    """The amounts that pods may request; `pods` is 110 by default."""
     capacity: Mapping[str, Quantity] = {}
-    """What pods may use, per dimension of the usage. Default: the allocatable of the same name."""
+    """The amounts that pods may use, per dimension of the usage. Default: the allocatable of the same name."""
     labels: Mapping[LabelKey, LabelValue] = {}
 
 

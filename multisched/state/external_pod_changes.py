@@ -17,7 +17,7 @@ CHANGES_MAX: Final = 1_024
 """Pods kept at most; beyond this, half of them are dropped."""
 
 CHANGES_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of their specs and labels, which the log keeps after the pods are deleted."""
+"""Memory limit of the specs and labels that the log keeps after the pods are deleted."""
 
 
 class ExternalPodChanges:

@@ -45,7 +45,7 @@ class GangMember(msgspec.Struct):
     """Assumed by an attempt in progress, which may forget it: it counts as placed, but not as started."""
     is_deleting: bool = False
     is_victim: bool = False
-    """As `Pod.is_victim`."""
+    """The same as `Pod.is_victim`."""
     is_running: bool = False
     owner: str = ""
     """Name of the workload that owns it; empty if there is none."""
@@ -57,7 +57,7 @@ class GangMember(msgspec.Struct):
 
     @property
     def is_leaving(self) -> bool:
-        """As `Pod.is_leaving`."""
+        """The same as `Pod.is_leaving`."""
         return self.is_deleting or self.is_victim
 
     @property
@@ -91,7 +91,7 @@ class Gang:
         self.members: dict[str, GangMember] = {}
         """uid -> member, without finished ones."""
         self.finished: dict[str, FinishedMember] = {}
-        """By uid, including those of earlier runs."""
+        """uid -> finished member, including those of earlier runs."""
         self._finished_by: Counter[str] = Counter()
         """uid of an owner, empty for none -> finished members that count for living members of the same owner."""
         self.owners: Counter[str] = Counter()
@@ -489,7 +489,7 @@ class GangRoster:
             self._changed(key)
 
     def set_victim(self, uid: str, *, is_victim: bool) -> None:
-        """As `ClusterCache.set_victim`."""
+        """The same as `ClusterCache.set_victim`."""
         key = self._key_of.get(uid)
         if key is None:
             return

@@ -30,7 +30,7 @@ class NotTaken(msgspec.Struct, frozen=True):
     plugin: str = ""
     """The plugin that owns the refusing cluster ledger; empty for any other refusal."""
     condition_reason: str = ""
-    """As `Status.condition_reason`, of that ledger."""
+    """`Status.condition_reason` of that ledger's refusal."""
 
 
 def assume(

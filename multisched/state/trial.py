@@ -25,7 +25,7 @@ class TrialPlacement(NamedTuple):
     pod: Pod
     row: int
     choices: Choices
-    """What it got from ledgers."""
+    """The choices that the pod got from ledgers."""
 
 
 class Trial:

@@ -75,7 +75,7 @@ class NodeCards(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What a pod holds by the annotations of one sharing system."""
+    """The amounts that a pod holds according to the annotations of one sharing system."""
 
     node: str
     """The node that the annotations name; empty if they name none."""

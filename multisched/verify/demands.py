@@ -1,8 +1,7 @@
-"""What a pod demands of its node: resources and host ports.
+"""The demands of a pod on its node: resources and host ports.
 
-A pod that is being resized counts with the larger of the amounts in its spec and its status.
-Source: the API's documentation of resource requests, init containers, sidecars, pod overhead, pod-level resources and
-in-place resizing.
+A pod that is being resized counts with the larger of the amounts in its spec and its status. Source: the API's documentation of resource
+requests, init containers, sidecars, pod overhead, pod-level resources and in-place resizing.
 """
 
 from __future__ import annotations

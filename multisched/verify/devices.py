@@ -1,4 +1,4 @@
-"""What pods hold of GPU devices, by the annotations of the node's sharing system, or else by those of the gpu domain.
+"""The GPU devices that pods hold, according to the annotations of the node's sharing system, or else to those of the gpu domain.
 
 Source of the latter: domains/gpu/README.md.
 """
@@ -37,7 +37,7 @@ MEMORY_LABEL = "nvidia.com/gpu.memory"
 
 
 class CardUsage:
-    """What a node's pods hold of each card that the node publishes, by the annotations of its sharing system.
+    """The amounts that a node's pods hold of each card that the node publishes, according to the annotations of its sharing system.
 
     Annotations of any scheduler count, since the device plugins allocate by them.
     """

@@ -43,7 +43,7 @@ class Borrower(NamedTuple):
 
 
 class LoanUsage:
-    """What pods of borrowers request on one node."""
+    """The requests of borrowers' pods on one node."""
 
     def __init__(self, node: Node, borrowers: Mapping[str, Borrower], *, knows_order: bool) -> None:
         """`borrowers`: by schedulerName. `knows_order`: the pods before one were all there when it was placed, and sized as now."""

@@ -1,4 +1,4 @@
-"""What the pods of one node use: resources, host ports, disks, attachable volumes, GPU devices, loans.
+"""The usage of one node by its pods: resources, host ports, disks, attachable volumes, GPU devices, loans.
 
 A `NodeUsage` is created for a node, filled with earlier pods, and then asked for the faults of one pod after the other.
 """

@@ -15,7 +15,7 @@ from multisched.verify.objects import Node, Pod, Query
 from multisched.verify.selectors import Labels
 
 Pods = dict[str, Pod]
-"""By uid."""
+"""uid -> pod."""
 NO_PODS: Mapping[str, Pod] = {}
 
 

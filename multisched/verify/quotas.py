@@ -70,7 +70,7 @@ class QuotaJudge:
         self.problems: dict[str, str] = {}
         """Name of a tree, or key of a pod -> its present problem. Such a tree changes nothing; such a pod does not count."""
         self.pods: dict[str, QuotaPod] = {}
-        """By uid, without pods that have ended."""
+        """uid -> pod, without pods that have ended."""
 
     @property
     def tree(self) -> QuotaTree | None:

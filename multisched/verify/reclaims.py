@@ -25,7 +25,7 @@ class QuotaClaim(NamedTuple):
     key: str
     namespace: str
     requests: Requests
-    """Of all its pods together."""
+    """The sum over all its pods."""
 
 
 class Victim(NamedTuple):
@@ -197,7 +197,7 @@ class ReclaimHistory:
         self._taken: dict[tuple[str, str], str] = {}
         """(reclaiming leaf, victims' leaf) -> the claim."""
         self._shortfalls: dict[tuple[str, str], Requests] = {}
-        """As above -> what the victims' leaf may reclaim in return."""
+        """The same keys -> the amount that the victims' leaf may reclaim in return."""
         self._owed: dict[str, int] = {}
         """Owner -> evicted pods of it that have not been replaced."""
 

@@ -15,7 +15,7 @@ class Storage:
     """Claims and volumes, attach limits of nodes, and attached volumes by the API."""
 
     claims: dict[str, Claim] = field(default_factory=dict)
-    """By namespace/name."""
+    """NAMESPACE/NAME -> claim."""
     volumes: dict[str, Volume] = field(default_factory=dict)
     provisioners: dict[str, str] = field(default_factory=dict)
     """Storage class -> provisioner."""

@@ -1,4 +1,4 @@
-"""What a program knows of one pod without a trial: its node, its history, what it waits for.
+"""The facts that a program has about one pod without a trial: its node, its history, and what it waits for.
 
 Read on the program's loop, in one synchronous step.
 """

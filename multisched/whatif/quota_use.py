@@ -1,4 +1,4 @@
-"""What each level of the tree in force holds, borrows and lends, for a snapshot of the cluster. Pure."""
+"""The held, borrowed and lent amounts of each level of the tree in force, for a snapshot of the cluster. Pure."""
 
 from __future__ import annotations
 

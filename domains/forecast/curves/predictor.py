@@ -28,7 +28,7 @@ FALLBACK_REASONS = (NO_SERVICE, NO_HISTORY, PARTIAL_HISTORY, CLASS, NAMESPACE)
 PARTIAL_HISTORY: its profile lacks CPU or memory. CLASS and NAMESPACE: another profile or the namespace's mean is used."""
 OWN = "own"
 SOURCES = (OWN, *FALLBACK_REASONS)
-"""What a prediction is based on."""
+"""The bases of predictions, as label values of metrics."""
 
 PREDICTIONS_MAX = 65_536
 """Limit of cached predictions; equal pods share one."""

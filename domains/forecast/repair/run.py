@@ -78,7 +78,7 @@ class Event(Enum):
 
 
 class Action(Enum):
-    """What the executor must do next."""
+    """The next step of the executor."""
 
     RESERVE = "reserve"
     LOOK = "look"

@@ -47,7 +47,7 @@ class ReadyQuery(msgspec.Struct, frozen=True):
     per: Per
     unit: str
     needs: str
-    """What must be scraped for the query."""
+    """The exporter or component that Prometheus must scrape for the query."""
 
 
 _CONTAINERS: Final = 'container!="",container!="POD"'

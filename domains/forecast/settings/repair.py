@@ -55,7 +55,7 @@ class RepairSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The section `repair:`, checked."""
 
     threshold_percent: Mapping[str, float] = {}
-    """By dimension; the key ALL_DIMENSIONS applies to dimensions that are not named."""
+    """Dimension -> threshold; the key ALL_DIMENSIONS applies to dimensions that are not named."""
     is_lowest: bool = False
     """True for `thresholdPercent: auto`: plans use the lowest thresholds that the allowed moves reach."""
     moves_per_window: int = 50

@@ -26,7 +26,7 @@ MINUTES_MAX: Final = 1_440.0
 
 
 class RepairMode(Enum):
-    """What happens in a window; the values are those of the configuration."""
+    """The mode of repair in a window; the values are those of the configuration."""
 
     OFF = "off"
     PREVIEW = "preview"

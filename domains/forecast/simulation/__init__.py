@@ -1,1 +1,1 @@
-"""What the forecast domain adds to `multisched simulate`. May import `multisched.simulate`, `config` and `cluster`."""
+"""The forecast domain's contribution to `multisched simulate`. May import `multisched.simulate`, `config` and `cluster`."""

@@ -1,7 +1,7 @@
-"""What PeakForecast learns in a run: fits of the usage measured so far, as its refits would compute them.
+"""The fits that PeakForecast learns in a run: of the usage measured so far, as its refits would compute them.
 
-The scenario's usage, in virtual time, is the only source of history in a run. A policy knows the usage up to `known.until`. If it
-is configured to refit periodically, it also knows what was measured since. Fits are cached for all runs of a process.
+The scenario's usage, in virtual time, is the only source of history in a run. A policy knows the usage up to `known.until`. If it is
+configured to refit periodically, it also knows what was measured since. Fits are cached for all runs of a process.
 """
 
 from __future__ import annotations

@@ -30,17 +30,17 @@ class RepairSection(Section, frozen=True):
     """The section as it is written."""
 
     windows: Any
-    """As in `repair:` in the args of PeakForecast: `[{from: "05:00", to: "07:00"}]`; in UTC unless a zone is named."""
+    """The same as `repair.windows` in the args of PeakForecast: `[{from: "05:00", to: "07:00"}]`; in UTC unless a zone is named."""
     moves_per_100_replicas: Annotated[float, Meta(gt=0, le=1_000)] = 3.0
     """Over all judged days, relative to the initial number of replicas, rounded down."""
     moves_per_window: Annotated[int, Meta(ge=1, le=MOVES_MAX)] | None = None
     """Default: the whole budget, so the first window may spend all of it."""
     threshold_percent: Any = "auto"
-    """As in the args of PeakForecast."""
+    """The same as `repair.thresholdPercent` in the args of PeakForecast."""
 
 
 class Repair(msgspec.Struct, frozen=True):
-    """What PeakForecast may repair in the judged days."""
+    """The settings of PeakForecast's repair in the judged days."""
 
     args: Mapping[str, Any]
     """The section `repair:` of its args, without the moves per window."""

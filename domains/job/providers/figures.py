@@ -1,4 +1,4 @@
-"""What is shown of serverless units: their document (`/api/v1/units/now`), and metrics. Pure."""
+"""Reports of serverless units: the document `/api/v1/units/now`, and metrics. Pure."""
 
 from __future__ import annotations
 

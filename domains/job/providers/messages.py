@@ -1,7 +1,7 @@
-"""What a message of a serverless provider means: ProviderFailed of virtual kubelets, and events about pods that get no sandbox.
+"""The meaning of messages of serverless providers: ProviderFailed of virtual kubelets, and events about pods that get no sandbox.
 
-A table of texts that providers document or users have reported, each with its source; facts only. The configuration adds entries,
-which come first. An unknown message is transient.
+A table of texts that providers document or users have reported, each with its source; facts only. The configuration adds entries, which
+come first. An unknown message is transient.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from functools import lru_cache
 from typing import Final
 
 CHARACTERS_READ: Final = 4096
-"""Of a message; the rest is ignored."""
+"""Maximum number of characters of a message that are read."""
 MESSAGES_CACHED: Final = 4096
 
 
 class Failure(Enum):
-    """What a failure says."""
+    """The meaning of one failure."""
 
     THROTTLED = "throttled"
     """Too many creates: the rate of the unit is too high."""

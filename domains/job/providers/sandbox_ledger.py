@@ -83,7 +83,7 @@ def size_of(pod: Pod) -> tuple[int, int]:
 
 
 class Sandbox:
-    """What one pod holds of a unit."""
+    """The sandbox of one pod, with the amounts that it holds of the unit's quota."""
 
     __slots__ = (
         "attempt",
@@ -394,7 +394,7 @@ class SandboxLedger:
         return cause
 
     def cause_with_price(self, unit: Unit, pod: Pod) -> Cause | None:
-        """As `cause_of`; also refuses pods that must wait for other nodes because of the price."""
+        """The same as `cause_of`, but also refuses pods that must wait for other nodes because of the price."""
         if not unit.waits_first or pod.uid in unit.payers:
             return self.cause_of(unit, pod)
         cause = unit.cause(template_of(pod), unit.settings.sizes.rounded(*size_of(pod)), self.now_s)

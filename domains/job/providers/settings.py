@@ -55,7 +55,7 @@ ALLOCATABLE, ELASTIC = "allocatable", "elastic"
 
 
 class Quota(msgspec.Struct, frozen=True):
-    """What the sandboxes of a unit may take together; None: any amount."""
+    """Limits of the sum over all sandboxes of a unit; None: no limit."""
 
     pods: int | None = None
     cpu_milli: int | None = None

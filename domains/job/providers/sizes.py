@@ -15,7 +15,7 @@ SECONDS_PER_HOUR: Final = 3600.0
 
 @dataclass(frozen=True, slots=True, order=True)
 class Size:
-    """What one sandbox has."""
+    """The resources of one sandbox."""
 
     cpu_milli: int
     memory_bytes: int

@@ -1,1 +1,1 @@
-"""What the job domain adds to `multisched simulate`: a day of jobs with deadlines, the workload `jobDay`."""
+"""The job domain's contribution to `multisched simulate`: the workload `jobDay`, a day of jobs with deadlines."""

@@ -53,12 +53,12 @@ class _Owner(msgspec.Struct, frozen=True):
 
 
 class Instance(msgspec.Struct, frozen=True):
-    """What one seed plays."""
+    """The jobs of one seed."""
 
     earlier: tuple[SimulatedJob, ...]
-    """Of the days before, in the order of their ends in their hidden schedules."""
+    """The jobs of the days before, in the order of their ends in their hidden schedules."""
     jobs: tuple[SimulatedJob, ...]
-    """Of the played day, in the order of their creation."""
+    """The jobs of the played day, in the order of their creation."""
     end_s: float
 
 

@@ -51,7 +51,7 @@ class DayOutcome(msgspec.Struct, frozen=True):
     covered: int
     cost: float
     bound: float
-    """What the priced unit costs at least."""
+    """A lower bound of the cost of the priced unit."""
     wait_p50_s: float
     wait_p99_s: float
     slots_used: float

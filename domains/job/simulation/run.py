@@ -88,11 +88,11 @@ class DayRun:
         self._specs = dict[str, PodSpec]()
         self.waits_s: list[float] = []
         self.late_s: list[float] = []
-        """Of each job that missed its deadline, by how much."""
+        """For each job that missed its deadline, the delay."""
         self.judged = self.covered = 0
         """Runs with a predicted P90, and those that ended within it."""
         self.busy_s = self.priced_s = 0.0
-        """Of own slots within the day; of sandboxes."""
+        """Busy time of own slots within the day, and run time of sandboxes."""
         self.priced_jobs = 0
         self.samples: list[tuple[float, float, float, float]] = []
         """Every SAMPLE_S: waiting jobs, own slots in use, missed deadlines so far, hours of sandboxes so far."""

@@ -51,7 +51,7 @@ class Priced(Section, frozen=True):
     hidden_slots: Count = 50
     """Slots of the hidden schedule in addition to the own ones: what does not fit the own slots."""
     price_per_hour: Annotated[float, Meta(gt=0.0, le=1e6)] = 0.05
-    """Of one pod, from its sandbox's start to its end."""
+    """Price of one pod per hour, from its sandbox's start to its end."""
     start_up: Seconds = 20.0
 
 

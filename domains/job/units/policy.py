@@ -46,9 +46,9 @@ class Unit(msgspec.Struct, frozen=True):
     """`ecs`: no virtual nodes; `eci`, `acs`: virtual nodes only; empty: both."""
     node_labels: Mapping[str, str] = {}
     max_pods: int | None = None
-    """Of one group; None: no limit."""
+    """Maximum number of pods of one group; None: no limit."""
     max_resources: Requests = {}
-    """Of one group, in the units of `Pod.requests`."""
+    """Maximum sum of requests of one group, in the units of `Pod.requests`."""
     labels: Mapping[str, str] = {}
     """Labels that its pods get; only pods with them count."""
     annotations: Mapping[str, str] = {}

@@ -57,7 +57,7 @@ _OF_UNIT: Final = (
     "scaleInWeight",
 )
 _OTHER_SPELLINGS: Final = {"LackResourceAndNoterminating": Next.LACK_AND_NONE_TERMINATING}
-"""As the Go types of ACK spell it."""
+"""Spellings in ACK's Go types that differ from its documentation -> their value."""
 _NEXT: Final = {one.value: one for one in Next} | _OTHER_SPELLINGS
 
 

@@ -33,7 +33,7 @@ class Size:
     """Replica counts of a ReplicaSet."""
 
     replicas: int
-    """As in its spec."""
+    """The replicas in its spec."""
     available: int
 
 

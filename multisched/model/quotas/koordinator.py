@@ -44,14 +44,14 @@ class LinkedQuotas:
         self._named: dict[str, list[KoordinatorQuota]] = {}
         """Name -> the quotas with that name, the first by key first."""
         self.quotas: dict[str, KoordinatorQuota] = {}
-        """By name: the first with each name."""
+        """Name -> the first quota with this name."""
         self._children: dict[str, dict[str, KoordinatorQuota]] = {}
         self._sums: dict[str, dict[str, int]] = {}
         """Name of a parent -> the min of its children in all, by resource."""
         self._dirty: set[str] = set()
         """Names of quotas that must be checked again."""
         self._problems: dict[str, list[_Found]] = {}
-        """By name."""
+        """Name -> problems of the quotas with this name."""
         for one in quotas:
             self._file(one)
         for name in self._named:

@@ -30,10 +30,10 @@ class FlatQuotas:
         self._in: dict[str, list[ElasticQuota]] = {}
         """Namespace -> its quotas, the first by key first."""
         self.quotas: dict[str, ElasticQuota] = {}
-        """By namespace: the first of each."""
+        """Namespace -> its first quota."""
         self._dirty: set[str] = set()
         self._problems: dict[str, list[tuple[str, TreeProblem]]] = {}
-        """By namespace: key of the quota, and the problem."""
+        """Namespace -> (key of the quota, problem)."""
         for one in quotas:
             self.exchange(None, one)
 

@@ -87,7 +87,7 @@ class SlicedLoans(BorrowingLoans):
         return PreFilterResult() if self._keys else super().pre_filter(cycle, pod)
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """As `BorrowingLoans.filter`; in addition refuses rows whose free capacity borrowers of other processes may hold."""
+        """The same as `BorrowingLoans.filter`; in addition refuses rows whose free capacity borrowers of other processes may hold."""
         codes = super().filter(cycle, pod, rows)
         if not self._keys or self._is_returned:
             return codes

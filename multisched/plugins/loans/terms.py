@@ -23,7 +23,7 @@ DOMAIN_ARG: Final = "domain"
 DEFAULT_RESOURCES: Final = ("cpu", "memory", "ephemeral-storage")
 IDLE_RESOURCES: Final = ("cpu",)
 SLICED: Final = frozenset({CPU, MEMORY, PODS})
-"""What can be lent between processes."""
+"""The resources that can be lent between processes."""
 MERGED_MAX: Final = 16
 """Hours that follow one another without a gap are one opening, as far as this many of them reach."""
 
@@ -90,12 +90,12 @@ class LoanTerms(msgspec.Struct, frozen=True):
     is_limited: bool = True
     """False: the borrower may use the rows like its own."""
     is_idle: bool = False
-    """What the lender's pods request and do not use is lent, instead of what no pod requests."""
+    """True: capacity that the lender's pods request and do not use is lent. False: capacity that no pod requests."""
     resources: frozenset[str] = frozenset(DEFAULT_RESOURCES)
     """The only resources that pods on loan may request."""
     share_percent: int = 100
     threshold_percent: int = 100
-    """Of an idle loan: what all pods together may use of allocatable."""
+    """For an idle loan: the share of allocatable that all pods together may use."""
     headroom: Mapping[str, int] = {}
     """Resource -> amount that is kept free on each row."""
     foreign_percent: int = 0
@@ -109,7 +109,7 @@ class LoanTerms(msgspec.Struct, frozen=True):
     is_sliced: bool = False
     """Lender and borrower have different Leases: the lender offers slices, and the borrower claims them (`slices/`)."""
     users: Mapping[str, frozenset[str]] = {}
-    """Of a sliced loan: domain -> its schedulerNames, of the domains that use the lender's rows by the lender's Lease."""
+    """For a sliced loan: domain -> its schedulerNames, for the domains that use the lender's rows by the lender's Lease."""
 
     @property
     def name(self) -> str:

@@ -1,8 +1,8 @@
-"""What each level of the tree in force uses, borrows and lends.
+"""The used, borrowed and lent amounts of each level of the tree in force.
 
-Pure. The ledger counts the pods. A level *borrows* what it uses above its min. It *lends* the part of its min that others
-use. What the children of a level borrow comes first from the part of its min that is not in the children's mins, and from
-what the level borrows itself. Idle siblings lend the rest, in proportion to their idle amounts.
+Pure. The ledger counts the pods. A level *borrows* the amount that it uses above its min. It *lends* the part of its min that others use.
+The amount that the children of a level borrow comes first from the part of its min that is not in the children's mins, and from what the
+level borrows itself. Idle siblings lend the rest, in proportion to their idle amounts.
 """
 
 from __future__ import annotations

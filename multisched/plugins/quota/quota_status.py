@@ -66,7 +66,7 @@ class QuotaStatuses:
         self._marks = marks
         self._pending = pending
         self._keys: list[ObjectKey | None] = []
-        """By level: the object that represents it."""
+        """For each level: the object that represents it."""
         self._levels_by_key: dict[ObjectKey, int] = {}
         self._mapped: InForce | None = None
         """The tree for which the two mappings above were built."""

@@ -113,7 +113,7 @@ class Lender:
         node_of = fleet.placed(learned[0].peak[:, 0].astype(np.float64), rng)
         counts = fleet.counts(node_of)
         self._peaks = [1000.0 * counts @ one.peak[:, 0].astype(np.float64) for one in learned]
-        """Of each judged day float64[nodes, slots]: sums of predicted peaks, in thousandths of cores."""
+        """For each judged day, float64[nodes, slots]: sums of predicted peaks, in thousandths of cores."""
         self.use = fleet.use(node_of, noise, lasts_s, rng)
         self._day_peaks = highest_ahead(self.use, DAY_S)
 

@@ -32,7 +32,7 @@ LOOK_S: Final = 10.0
 SAMPLE_S: Final = 300.0
 FORECAST, DAILY_PEAK, CURRENT_USE = "forecast", "daily-peak", "current-use"
 MILLI_PER_STEP: Final = 100
-"""Of the search for the best set of pods."""
+"""Resolution of the search for the best set of pods, in thousandths of cores."""
 
 
 class LoanFigures(msgspec.Struct):
@@ -41,12 +41,12 @@ class LoanFigures(msgspec.Struct):
     online: float = 0.0
     lent: float = 0.0
     over_s: float = 0.0
-    """Of nodes: time above the threshold that they would be below without lent work."""
+    """Sum over nodes of the time above the threshold, if they would be below it without lent work."""
     node_s: float = 0.0
     finished: int = 0
     failed: int = 0
     best_lost_core_s: float = 0.0
-    """What the evictions would have lost if each row had given back the pods with the least work lost."""
+    """The work that evictions would have lost if each row had returned the pods with the least work lost."""
     samples: list[tuple[float, float]] = []
     """Every SAMPLE_S: shares of all nodes that the lender uses, and that are lent."""
 

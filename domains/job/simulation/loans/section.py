@@ -33,7 +33,7 @@ class Nodes(Section, frozen=True):
 
     count: Annotated[int, Meta(ge=1, le=1_000)] = 40
     peak_percent: Percent = 60
-    """What the highest use of all services in the judged days fills of all nodes. It defines the size of a node."""
+    """The highest use of all services in the judged days, as a share of all nodes. It defines the size of a node."""
 
 
 class OfflineJobs(Section, frozen=True):
@@ -49,16 +49,16 @@ class OfflineJobs(Section, frozen=True):
     long_share: Share = 0.1
     """Share of owners whose typical run time is ten times as long."""
     cores: Annotated[tuple[Cores, ...], Meta(min_length=1, max_length=16)] = (1.0,)
-    """What a job uses; of each with equal probability."""
+    """The possible CPU requests of a job, each with equal probability."""
     backoff_limit: Annotated[int, Meta(ge=0, le=1_000)] = 6
-    """As of a Job: with one more eviction it fails."""
+    """The backoffLimit of each Job: with one more eviction than this it fails."""
 
 
 class LoanDaySection(Section, frozen=True):
     """The section `loanDay`."""
 
     usage: UsageFiles
-    """Of the dimension cpu, in cores per replica. All but the judged days are known before the run."""
+    """Usage of the dimension cpu, in cores per replica. All days except the judged ones are known before the run."""
     services: OnlineServices
     returns: LoanReturn = field(name="return")
     """As of a loan in a configuration file."""

@@ -1,4 +1,4 @@
-"""What slices do not cover: why a pod of a borrower in another process may not be placed on a lent row. Pure.
+"""Needs that slices do not cover, because of which a borrower's pod in another process may not be placed on a lent row. Pure.
 
 A slice has CPU, memory and a number of pods. Two processes that count anything else of a node, or of several nodes, would not see each
 other's assumed pods.

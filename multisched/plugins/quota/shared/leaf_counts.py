@@ -21,7 +21,7 @@ class CountedPod(msgspec.Struct, frozen=True):
     key: LeafKey
     levels: tuple[Level, ...]
     amount: SliceAmount
-    """Of resources that a level has a max of."""
+    """Only of resources for which a level has a max."""
 
 
 class LeafCounts:

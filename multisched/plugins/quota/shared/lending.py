@@ -35,7 +35,7 @@ WANT_BY_S: Final = 30
 
 
 class Demand:
-    """What pending pods of each borrower request of each leaf. One count serves all sides of a lender."""
+    """The requests of pending pods, per borrower and leaf. All sides of a lender share one count."""
 
     def __init__(self, room: QuotaRoom, pending: Callable[[], Iterable[Pod]]) -> None:
         self._room = room

@@ -34,7 +34,7 @@ class Outlook:
         """Position of a level -> resource -> amount in addition to what is used."""
         self._needed: dict[int, Counter[str]] = {}
         self._ending: dict[LeafKey, SliceAmount] = {}
-        """What terminating pods use."""
+        """Leaf -> the amount that its terminating pods use."""
         ledger, needs = room.ledger, list(needs)
         ending = {*ledger.terminating, *(uid for _, need in needs for uid in need.victims if ledger.holds(uid))}
         equal = Counter[tuple[LeafKey | None, int, Items]]()  # thousands of equal pods may be terminating

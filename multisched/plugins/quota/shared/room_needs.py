@@ -16,7 +16,7 @@ NO_VICTIMS: Final[Collection[str]] = ()
 
 
 class RoomNeed(msgspec.Struct, frozen=True):
-    """What one pod needs."""
+    """The amounts that one pod needs."""
 
     levels: tuple[Level, ...]
     items: Items
