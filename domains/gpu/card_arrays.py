@@ -1,4 +1,4 @@
-"""What is free of the cards of all nodes, as arrays over rows: filters and scores compute with whole rows at a time.
+"""CardArrays: the free amounts of the cards of all nodes, as arrays over rows, so that filters and scores compute many rows at a time.
 
 A mirror of the card rows, written by `GpuLedger` alone, after each change of a row.
 """
@@ -72,7 +72,7 @@ class CardArrays:
         self._ids: dict[int, frozenset[str]] = {}
         """Row -> the ids of its cards."""
         self.has_barred = {False: False, True: False}
-        """By `is_whole`: whether `bars` has ever been true for some row."""
+        """`is_whole` -> whether `bars` has ever been true for any row."""
         self.has_locked = False
         """Whether `locked` has ever been true for some row."""
         self._awaiting: dict[int, frozenset[str]] = {}

@@ -411,7 +411,7 @@ class CardRow:
 
 
 class _Taken:
-    """What earlier parts of the same demand take of one card: init containers run before the others."""
+    """The amount that earlier parts of the same demand take of one card; init containers run before the others."""
 
     __slots__ = ("init", "main")
 

@@ -85,7 +85,7 @@ class Card(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> Use:
-        """What pods can hold of the card; nothing if it is unhealthy."""
+        """The amount of the card that pods can hold; nothing if it is unhealthy."""
         return self.whole if self.is_healthy else NOTHING
 
 
@@ -93,11 +93,11 @@ NOTHING: Final = Use(0, 0, 0)
 
 
 class NodeCards(msgspec.Struct, frozen=True):
-    """What is known of a node's GPUs. Derived from the node and from objects about it."""
+    """The GPUs of a node, read from the node and from objects about it."""
 
     mode: Mode = Mode.NONE
     cards: tuple[Card, ...] = ()
-    """By index, ascending; empty in modes in which the kubelet alone knows the cards (MIG, shared)."""
+    """The cards by ascending index; empty in modes in which only the kubelet knows the cards (MIG, shared)."""
     is_indexed: bool = False
     """The scheduler's choice of cards is allocated. If not, the kubelet chooses the cards of whole pods, and the choice is only
     bookkeeping.
@@ -110,7 +110,7 @@ NO_CARDS: Final = NodeCards()
 
 
 class Amount(msgspec.Struct, frozen=True):
-    """What a pod requests or holds of each of its cards. At most one of `milli`, `memory` and `percent` is not 0."""
+    """The amount that a pod requests or holds of each of its cards. At most one of `milli`, `memory` and `percent` is not 0."""
 
     milli: int = 0
     """Thousandths of the card."""

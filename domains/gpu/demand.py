@@ -1,4 +1,4 @@
-"""What a pod requests of a node's cards, in one dialect; and the arithmetic of texts that all dialects share.
+"""GpuDemand: the requests of a pod for a node's cards, in one dialect; and parsing of amounts that all dialects share.
 
 Pure values. An invalid demand is a value with a `problem`, with which pending pods are refused.
 """
@@ -65,7 +65,7 @@ def card_filter(
 
 
 class Part(msgspec.Struct, frozen=True, dict=True):
-    """What one container requests: the amount of each of `count` distinct cards."""
+    """The request of one container: an amount of each of `count` distinct cards."""
 
     count: int
     amount: Amount

@@ -61,7 +61,7 @@ class Fragments:
         self._useless: Float64 = (1 - shares if typical else shares).ravel()
         """1 - w for each model, level of CPU and place, so that one `take` reads them; 0 without typical pods."""
         self._several = [(milli, several[milli].ravel()) for milli in sorted(several)]
-        """Of pods of several cards: thousandths of each, and shares by model, level and `_kind` of the cards with as much left."""
+        """For pods of several cards: (thousandths of each card, shares by model, level and `_kind` of the cards with that much left)."""
         self._alone_of: dict[int, list[float]] = {}
         """State -> see `_tabled`."""
 

@@ -1,4 +1,4 @@
-"""What a placed pod holds of a node's cards. Each dialect reads it from the annotations that a binding carries."""
+"""Hold: the amounts that a placed pod holds of a node's cards. Each dialect reads it from the annotations that a binding carries."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ CONFIRMED: Final = frozenset[str]()
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What a pod holds of one card."""
+    """The amount that a pod holds of one card."""
 
     card: CardName
     amount: Amount
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """What one pod holds. Without `shares` its cards are unknown, see `CardRow`."""
+    """The amounts that one pod holds. If `shares` is empty, its cards are unknown; see `CardRow`."""
 
     dialect: str
     count: int
@@ -34,7 +34,7 @@ class Hold(msgspec.Struct, frozen=True):
     shares: tuple[Share, ...] = ()
     is_whole: bool = False
     quota_milli: int = 0
-    """As `GpuDemand.quota_milli`."""
+    """The same as `GpuDemand.quota_milli`."""
     awaits: frozenset[str] = CONFIRMED
     """`GpuDemand.confusions`, until the device plugin has allocated the cards of the bound pod; empty: confirmed."""
     modes: frozenset[Mode] = frozenset()

@@ -42,7 +42,7 @@ NOTES: Final[Mapping[Mode, str]] = {
     Mode.GPUSHARE: "mode gpushare: cards in the ConfigMap kube-system/unhealthy-gpu-NODE count as healthy, because it is not read; "
     "cordon such a node until its cards are replaced",
 }
-"""What is not read of nodes of a mode."""
+"""Mode -> a note on what is not read of its nodes."""
 DOCUMENTS: Final[Mapping[str, tuple[str, ...]]] = {"nodes": ("limit",), "node": ("name",)}
 """Document -> its options, besides `domain`."""
 
@@ -65,7 +65,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     domain: str
     now: datetime
     copies: Sequence[NodeCopy]
-    """By name."""
+    """The copies, sorted by name."""
     others: Sequence[str]
     """The domain's nodes without GPUs."""
     typical: Typical

@@ -37,7 +37,7 @@ _ALLOCATABLE: Final = Amount.ALLOCATABLE
 """Module constants, because in Python 3.11 looking up an enum member takes as long as three calls."""
 _REQUESTED: Final = Amount.REQUESTED
 _ZERO: Final = np.array(0)
-"""As an array: converting a Python number takes numpy as long as the whole operation."""
+"""Zero as an array, because numpy takes as long to convert a Python number as for the whole operation."""
 A = TypeVar("A", int, Int64)
 
 

@@ -1,4 +1,4 @@
-"""What an attempt yields, and its results."""
+"""The values that an attempt yields, and its results."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ class Pause(msgspec.Struct, frozen=True):
 
 
 NO_PAUSE: Mapping[str, object | PluginFailure] = {}
-"""What the caller sends after a pause: no responses."""
+"""The value that the caller sends after a pause: no responses."""
 
 Result = Placed | Unplaced | Conflicted
 GangAttempt = Generator[Sequence[RemoteRequest] | Pause, Mapping[str, object | PluginFailure], GangResult]
-"""As an Attempt, but responses are keyed by `RemoteRequest.key`, and it may pause."""
+"""The same as Attempt, but responses are keyed by `RemoteRequest.key`, and it may pause."""
 Attempt = Generator[Sequence[RemoteRequest] | Pause, Mapping[str, object | PluginFailure], Result]
 """Yields the remote requests of plugins, and is sent the responses by plugin. May pause while it looks for victims."""

@@ -111,7 +111,7 @@ class QueueEntry(msgspec.Struct, frozen=True):
     is_quarantined: bool = False
     """The API server repeatedly refuses it with the same message."""
     waits_out_backoff: bool = False
-    """As `Entry.waits_out_backoff`."""
+    """The same as `Entry.waits_out_backoff`."""
 
 
 class QueueStatistics(msgspec.Struct, frozen=True):

@@ -34,7 +34,7 @@ class RecordedEvent(msgspec.Struct, frozen=True):
 
 
 class MissedEvents(msgspec.Struct, frozen=True):
-    """What happened since a pod was popped."""
+    """The events since a pod was popped."""
 
     anything: bool
     """Whether any event occurred that wildcards match, including kinds that no plugin registered."""
@@ -57,7 +57,7 @@ class EventsInFlight:
             raise ValueError(f"in_flight_events_max must be >= 1, got {limit}")
         self._limit = limit
         self.attempts: OrderedDict[str, _Attempt] = OrderedDict()
-        """By uid, the oldest first. Read by `PodQueue`."""
+        """uid -> attempt, the oldest first. Read by `PodQueue`."""
         self._log: list[RecordedEvent] = []
         self._base = 0
         self._dropped = 0

@@ -40,7 +40,7 @@ _OF_ROWS = (Dependency.NODE, Dependency.ROW)
 
 
 class Requeue(IntEnum):
-    """What an event does to a parked pod; the larger value wins."""
+    """The effect of an event on a parked pod; of several effects, the one with the largest value applies."""
 
     SKIP = 0
     ONE = 1
@@ -59,7 +59,7 @@ HINTS_PER_SAMPLE = 64
 """One hint in this many is timed: most take less time than reading the clock."""
 
 HINT_BUCKETS_S = growing(0.00001, 1.5, 20)
-"""As kube-scheduler: 10 us to 22 ms."""
+"""The buckets of kube-scheduler: 10 us to 22 ms."""
 
 
 class HintTable:

@@ -64,7 +64,7 @@ class ParkedPods:
     def __init__(self) -> None:
         self.representatives = Representatives()
         self._groups: dict[Refusers, dict[str, _Classes]] = {}
-        """By namespace."""
+        """Plugins that refused -> namespace -> classes."""
         self.classes_by_uid: dict[str, ParkedClass] = {}
         """uid of each parked entry -> its class. Read by `PodQueue`."""
         self._costs: dict[tuple[Refusers, str], int] = {}

@@ -1,4 +1,4 @@
-"""What changed between two versions of a pending pod that could make it schedulable.
+"""Changes between two versions of a pending pod that could make it schedulable.
 
 Pure. Source: kube-scheduler 1.36, pkg/scheduler/framework/events.go, PodSchedulingPropertiesChange. Changes of status
 (phase, nomination, start time, version) are ignored: they never move a pod.

@@ -40,7 +40,7 @@ _ACTIVE: Final = QueueState.ACTIVE
 
 
 class MovedCounts(msgspec.Struct):
-    """What one call has moved so far."""
+    """Counts of the pods that one call has moved so far."""
 
     active: int = 0
     backoff: int = 0

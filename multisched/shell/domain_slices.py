@@ -39,7 +39,7 @@ class SliceShell(msgspec.Struct, frozen=True):
 
 
 class DomainSlices:
-    """What one domain needs to lend and to borrow."""
+    """Implements `framework.slice_writes.SlicePorts` for one domain."""
 
     def __init__(self, worker: DomainWorker, shell: SliceShell) -> None:
         self.namespace = shell.namespace

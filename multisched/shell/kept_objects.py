@@ -49,7 +49,7 @@ class _Kept(msgspec.Struct):
     read_trouble: RecurringTrouble
     write_trouble: RecurringTrouble
     document: bytes | None = None
-    """As in the ConfigMap, empty if there is none; None: it must be read."""
+    """The document in the ConfigMap, empty if there is none; None: it must be read."""
     read_s: float = 0.0
     not_before_s: float = 0.0
 

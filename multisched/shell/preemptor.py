@@ -185,7 +185,7 @@ class Preemptor:
         self._removals_in_flight: dict[str, asyncio.Event] = {}
         """uid of a victim that is being removed -> event that is set when the removal has ended."""
         self._held: dict[str, _Held] = {}
-        """By uid of each held preemptor."""
+        """uid of a held preemptor -> its state."""
         self._awaited: dict[str, list[_Held]] = {}
         """uid of a victim that the watch has not shown as terminating -> the preemptors held for it."""
         self._wake = asyncio.Event()

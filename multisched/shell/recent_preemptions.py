@@ -31,7 +31,7 @@ class StartedPreemption(msgspec.Struct, frozen=True):
     """Monotonic clock."""
     plugin: str
     scheduler_name: str
-    """Of its preemptors."""
+    """schedulerName of its preemptors."""
     first: str
     """uid of the first preemptor."""
     preemptors: tuple[tuple[str, str], ...]

@@ -92,7 +92,7 @@ SOURCES: Final[Mapping[Mode, str]] = {
     Mode.DRA: "the DRA driver",
     **dict.fromkeys(PLAIN_MODES, "the vendor's device plugin"),
 }
-"""What publishes the cards of nodes of a mode; in other modes, the system with the mode's name."""
+"""Mode -> the component that publishes the cards of its nodes; in other modes, it is the system with the mode's name."""
 
 
 def demands_of(pod: Pod, dialects: tuple[Dialect, ...] = DIALECTS) -> PodDemands:

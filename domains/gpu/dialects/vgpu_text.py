@@ -24,7 +24,7 @@ TEXT_MAX: Final = 256 * 1024
 """The API server's limit for all annotations of an object."""
 MIG_MODE: Final = "mig"
 SEPARATORS: Final = frozenset(",:;")
-"""Of the texts with allocated cards: an id with one of them would read as other cards."""
+"""The separators in annotations with allocated cards. An id that contains one of them would be read as several cards."""
 NO_AMOUNT: Final = Amount(sharers=0)
 
 

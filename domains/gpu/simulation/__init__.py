@@ -1,1 +1,1 @@
-"""What the gpu domain adds to `multisched simulate`: a trace of GPU pods that arrive and stay."""
+"""The gpu domain's contribution to `multisched simulate`: a trace of GPU pods that arrive and stay."""

@@ -48,7 +48,7 @@ class GpuTraceSection(Section, frozen=True):
     load: Annotated[float, Meta(gt=0, le=LOAD_MAX)] = 1.3
     """Requests of all arriving pods over the capacity of all GPUs."""
     typical_pods: Literal["trace", "learned"] = "trace"
-    """What policies with fragments know: the typical pods of the whole trace, or only what they learn during the run."""
+    """The typical pods that policies with fragments use: those of the whole trace, or those that they learn during the run."""
 
 
 class GpuTraceFile(ScenarioHeader, frozen=True, kw_only=True):

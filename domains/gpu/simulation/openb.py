@@ -43,7 +43,7 @@ class TracePod(msgspec.Struct, frozen=True):
 
     @property
     def gpu_milli(self) -> int:
-        """Of all its cards together."""
+        """The sum over all its cards."""
         return self.shape.milli * self.shape.count
 
 

@@ -47,13 +47,13 @@ class TraceOutcome(msgspec.Struct, frozen=True):
 
     seed: int
     allocated_percent: tuple[float, ...]
-    """Of the capacity of all GPUs, after each of STEPS parts of the load; the last is the result."""
+    """Allocated share of the capacity of all GPUs, after each of STEPS parts of the load; the last is the result."""
     fragmented_percent: float
     """At the end: idle GPU that typical pods could not use where it is, of the capacity of all GPUs."""
     arrived: int
     dropped: int
     failures: tuple[str, ...] = ()
-    """Of plugins."""
+    """Failures of plugins."""
 
     @property
     def is_whole(self) -> bool:

@@ -100,7 +100,7 @@ class NeedTally:
 
 
 class LearnedDemand(msgspec.Struct, frozen=True):
-    """What was learned from the history of inference. Immutable; learned in a thread, since it takes a second."""
+    """The demand that was learned from the history of inference. Immutable; computed in a thread, because that takes a second."""
 
     total: SeriesForecast
     """Forecast of the sum of all services, because upper bands of several series do not add up."""

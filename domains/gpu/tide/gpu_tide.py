@@ -109,7 +109,7 @@ class GpuTide:
     def post_filter_group(
         self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun
     ) -> Generator[None, None, PostFilterResult]:
-        """As `post_filter`, for inference pods that start together."""
+        """The same as `post_filter`, for inference pods that start together."""
         statuses = [self._no_preemption(pod) for pod in pods]
         yield from ()
         return PostFilterResult(next((one for one in statuses if one.reasons), Status.unschedulable()))

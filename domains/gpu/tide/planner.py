@@ -48,7 +48,7 @@ from domains.gpu.tide.victims import (
 TREND_S: Final = 300.0
 """Demand has a trend if it exceeds all samples that are older than this."""
 CARDS_PER_KEPT_CARD: Final = 50
-"""Of this many cards of the tide, at most one is kept for the first waiting gang."""
+"""At most one card in this many of the tide is kept for the first waiting gang."""
 
 
 class _Case(msgspec.Struct, frozen=True):

@@ -117,7 +117,7 @@ class TideSettings(msgspec.Struct, frozen=True, kw_only=True):
     hook: HookSettings | None = None
     zone: str = "UTC"
     windows: DemandWindows | None = None
-    """What inference needs at which times, while there is too little history."""
+    """The cards that inference needs at given times, used while there is too little history."""
     is_frozen: bool = False
     """Nothing is decided: no notice, no eviction, no change of the training limit."""
 

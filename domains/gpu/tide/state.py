@@ -1,9 +1,9 @@
-"""What the tide planner sees (`TideState`) and decides (`TidePlan`): immutable values.
+"""The input (`TideState`) and the output (`TidePlan`) of the tide planner: immutable values.
 
-The background task (`control.py`) and the simulation build a TideState and carry out a TidePlan; `planner.plan` maps one to
-the other. Cards are whole GPUs and counted as integers. Times with the suffix `_s` are seconds since the epoch, on the clock
-of the caller; durations in seconds have the same suffix, and their description says so. A gang is all pods that start and stop together;
-a single training pod is a gang of one. Only nodes, gangs and inference pods of the domain belong in a state.
+The background task (`control.py`) and the simulation build a TideState and carry out a TidePlan; `planner.plan` maps one to the other.
+Cards are whole GPUs and counted as integers. Times with the suffix `_s` are seconds since the epoch, on the clock of the caller; durations
+in seconds have the same suffix, and their description says so. A gang is all pods that start and stop together; a single training pod is a
+gang of one. Only nodes, gangs and inference pods of the domain belong in a state.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class WaitingGang(msgspec.Struct, frozen=True):
 
     key: str
     cards: int
-    """Of all its members."""
+    """The cards of all its members."""
 
 
 class TideState(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,7 +208,7 @@ class NewNotice(msgspec.Struct, frozen=True):
     deadline_s: float
     """Now + the configured notice."""
     for_demand: str
-    """What needs the cards, as text: `inference: 3 pods wait for 4 cards`."""
+    """A message that says what needs the cards: `inference: 3 pods wait for 4 cards`."""
     reason: str
     """Why this gang was chosen, as text: cards freed and work lost."""
     cards: int
@@ -241,7 +241,7 @@ class UnmetPod(msgspec.Struct, frozen=True):
 
 
 class TidePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the planner decides."""
+    """The decisions of the planner."""
 
     is_frozen: bool = False
     """The tide is frozen: no new notice, no eviction, no withdrawal, and the limit of training as before."""

@@ -18,7 +18,7 @@ from domains.gpu.tide.state import NodeCards, TrainingGang, WaitingInference
 
 WORK_STEP_S: Final = 60.0
 RESTART_S: Final = 120.0
-"""What each eviction costs in addition to the work lost: the time in which the gang's cards start it again."""
+"""Cost of each eviction in addition to the lost work: the time that the gang needs to start again."""
 CHOSEN_MAX: Final = 64
 """After this many gangs, the choice is left to the next plan: each costs a look at all candidates."""
 RETRIES_SPARED: Final = 1
@@ -29,7 +29,7 @@ Shape = tuple[int, tuple[str, ...]]
 
 
 class Need(msgspec.Struct, frozen=True):
-    """What inference lacks: pods for which no node has room, and cards of the headroom."""
+    """The unmet need of inference: pods for which no node has room, and cards of the headroom."""
 
     pods: Mapping[Shape, int]
     """Shape -> number of waiting pods without room."""
@@ -155,7 +155,7 @@ def work_lost_s(gang: TrainingGang, now_s: float, median_start_s: float | None =
 
 
 class VictimOrder(msgspec.Struct, frozen=True):
-    """What the order of gangs depends on, except for the need."""
+    """The inputs of the order of gangs, except for the need."""
 
     now_s: float
     median_start_s: float

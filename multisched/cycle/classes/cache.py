@@ -141,7 +141,7 @@ class ClassCache:
         return pod_class
 
     def unfiltered(self, pod: Pod, attempt: int, row: int, *, is_sole: bool = False) -> EquivalenceClass | None:
-        """As `alone`, before the filters run: for a caller that filters the row as it would be after a change."""
+        """The same as `alone`, but before the filters run: for a caller that filters the row as it would be after a change."""
         pod_class = EquivalenceClass(pod, self._view(CycleState(), attempt))
         self._pre_filter(pod_class)
         only, left = frozenset({self._table.node(row).name}), pod_class.narrowed

@@ -1,4 +1,4 @@
-"""What was written since a class was renewed: the input of every renewal of masks and scores."""
+"""Changes: the rows and objects that were written since a class was renewed, from which masks and scores are renewed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NODE = Dependency.NODE
 
 
 class Changes:
-    """What was written since a class was renewed, as positions in the class's rows, ascending."""
+    """The rows that were written since a class was renewed, as ascending positions in the class's rows."""
 
     __slots__ = ("_rows_in_table", "is_everywhere", "is_far", "moved_filters", "moved_scores", "nodes", "rows")
 

@@ -44,7 +44,7 @@ class FailedAttempt(msgspec.Struct, frozen=True):
 
 
 class DryRuns:
-    """What the dry runs of all attempts of one domain share."""
+    """The state that the dry runs of all attempts of one domain share."""
 
     def __init__(
         self,

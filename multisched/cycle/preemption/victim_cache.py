@@ -43,7 +43,7 @@ class VictimCache:
         self.depth = depth
         self.capacity = capacity
         self.mark: Hashable = None
-        """What the rule's results depend on in addition to the pods."""
+        """The inputs of the rule's results in addition to the pods."""
         self.known: Bools = np.zeros(capacity, np.bool_)
         self.has_displaceable: Bools = np.zeros(capacity, np.bool_)
         """Rows with a pod that may be displaced."""

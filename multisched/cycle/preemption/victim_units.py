@@ -78,7 +78,7 @@ class VictimTrial(Protocol):
 
 
 class Needed(NamedTuple):
-    """What remains of the units after all unneeded pods were restored."""
+    """The victims that remain of the units after all unneeded pods were restored."""
 
     victims: list[PlacedPod]
     whole_gangs: int

@@ -62,7 +62,7 @@ def pod_fault(pod: Pod, raw: bytes | msgspec.Raw, other_labels: Collection[str] 
 
 
 def node_fault(node: Node, raw: bytes | msgspec.Raw) -> str:
-    """As `pod_fault`, for a node."""
+    """The same as `pod_fault`, for a node."""
     taints = sorted((one.key, one.value, one.effect) for one in node.taints)
     here = NodeContent(dict(node.labels), taints, node.is_unschedulable, _positive(node.allocatable))
     return "" if node.malformed else _fault(here, _read(raw, _node_content))

@@ -94,7 +94,7 @@ class Router:
                 self._wake(worker, moved)
 
     def notify_pod(self, event: ClusterEvent, old: Pod | None, new: Pod | None, row: int | None, now_s: float) -> None:
-        """As `notify`, for a pod on this row: domains that neither use nor count the row get the event of a distant pod."""
+        """The same as `notify`, for a pod on this row: domains that neither use nor count the row get the event of a distant pod."""
         self._label, distant = event.label, _distant(event)
         for worker, rows in self._workers:
             if worker.queue.awaits_events():
@@ -110,7 +110,7 @@ class Router:
             worker.intake.wake()
 
     def notify_listeners(self, event: ClusterEvent, old: Pod | None, new: Pod | None, now_s: float) -> None:
-        """As `notify`, only to domains in which a plugin has registered the event. For frequent events, such as new pods."""
+        """The same as `notify`, but only to domains in which a plugin has registered the event. For frequent events, such as new pods."""
         self._label = event.label
         for worker, _ in self._workers:
             if worker.queue.hints.is_of_interest(event):

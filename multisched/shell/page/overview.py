@@ -74,10 +74,10 @@ class ProgramOverview:
         """Domain -> the newest placement that was seen."""
         self._remarks, self._remarks_at_s = "", -REMARKS_KEPT_S
         self._remarks_state: tuple[object, ...] = ()
-        """What most remarks at a start are about; when it differs they are read again at once."""
+        """The state to which most remarks at a start refer; if it has changed, the remarks are read again at once."""
         self._changes = 0
         self._mark: object = None
-        """What the last call saw; a change raises the number."""
+        """The state at the last call; a change increases the number."""
 
     async def overview(self) -> Overview:
         """See `OverviewSource`."""

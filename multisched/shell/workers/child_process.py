@@ -36,7 +36,7 @@ async def opened(module: str) -> Process:
 
 
 def started(module: str) -> subprocess.Popen[bytes]:
-    """As `opened`, with blocking pipes: for large messages, which a thread reads."""
+    """The same as `opened`, but with blocking pipes: for large messages, which a thread reads."""
     with _logged(module) as errors:
         return subprocess.Popen(  # noqa: S603 - runs this package
             _command(module), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True

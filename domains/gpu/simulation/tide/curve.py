@@ -117,7 +117,7 @@ def read_time(text: str) -> float | None:
 
 
 def read_timestamp(text: str, problems: list[Problem], path: Path, line: int) -> float | None:
-    """As `read_time` for the column `timestamp` of a line; adds a problem for a text that is no time."""
+    """The same as `read_time`, for the column `timestamp` of a line; adds a problem if the text is not a time."""
     moment = read_time(text)
     if moment is None:
         add(problems, path, line, "timestamp", f"{text[:40]!r} is no time; write ISO 8601 or epoch seconds")

@@ -42,7 +42,7 @@ class SimulatedGang:
 
     @property
     def restart_s(self) -> float:
-        """What the next start costs: nothing for the first one."""
+        """Duration of the next start; 0 for the first one."""
         return self._restart_s if self.runs else 0.0
 
     def start(self, now_s: float, seats: Sequence[Seat]) -> float:

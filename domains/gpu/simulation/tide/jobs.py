@@ -38,7 +38,7 @@ class Job(msgspec.Struct, frozen=True):
 
     arrives_s: float
     work_s: float
-    """What it runs for if it is never evicted."""
+    """Run time if it is never evicted."""
     cards: int
 
     @property

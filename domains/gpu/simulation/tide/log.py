@@ -1,13 +1,11 @@
-"""What a simulated tide is judged by: the log of events, one JSON object a line, and the figures that are summed up meanwhile.
+"""The results of a simulated tide: the log of events, one JSON object per line, and the figures that are summed up during the run.
 
 An event has `time` (epoch seconds), `what`, and of `pod`, `gang`, `cards`, `node` those that apply:
 
-    created, bound, deleted, ended     an inference pod: waits, has its cards, is being deleted, its cards are free
-    submitted (workSeconds), completed a training gang
-    bound, started                     its pods, then the gang as a whole
-    noticed (deadline), withdrawn      a notice, and that it is void; overridesMinRunTime: demand exceeded the upper band
-    checkpoint                         the gang answered the hook with a checkpoint
-    evicted, ended                     each of its pods; ended follows completed, too
+created, bound, deleted, ended an inference pod: waits, has its cards, is being deleted, its cards are free submitted (workSeconds),
+completed a training gang bound, started its pods, then the gang as a whole noticed (deadline), withdrawn a notice, and that it is void;
+overridesMinRunTime: demand exceeded the upper band checkpoint the gang answered the hook with a checkpoint evicted, ended each of its pods;
+ended follows completed, too
 """
 
 from __future__ import annotations

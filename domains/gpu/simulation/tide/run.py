@@ -27,7 +27,7 @@ PLAN_EVERY_S: Final = 60.0
 LEAD_S: Final = 3_600.0
 """The run begins this long before the judged time: else all gangs would be within their minimum run time at its begin."""
 WAITING_GANGS_SEEN: Final = 20
-"""Of the queue of training; the planner only reports how long the first gang is held back."""
+"""Maximum number of gangs in the queue of training that the planner gets; it only reports how long the first one waits."""
 
 
 class TideRun:

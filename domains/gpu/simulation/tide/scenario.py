@@ -22,7 +22,7 @@ _ANY_INFERENCE: Final[Mapping[str, Any]] = {"selector": {"matchLabels": {"app": 
 
 
 class Played(msgspec.Struct, frozen=True):
-    """What one run plays."""
+    """The input of one run."""
 
     section: GpuTideSection
     settings: TideSettings
@@ -42,9 +42,9 @@ class TideScenario(msgspec.Struct, frozen=True):
     section: GpuTideSection
     settings: TideSettings
     curve: Curve | None
-    """Of the file; None: the shape."""
+    """The curve of the file; None: the curve is computed from the shape."""
     jobs: tuple[Job, ...]
-    """Of the file; empty: drawn."""
+    """The jobs of the file; empty: they are drawn at random."""
     first_s: float = 0.0
     """The moment of the file of jobs at which the played days begin."""
 

@@ -18,7 +18,7 @@ class CurveShape(Section, frozen=True):
     """A day of inference: low by night, a logistic rise in the morning, a plateau, a fall that takes twice as long as the rise."""
 
     mean_over_peak: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.335
-    """Of genai26 (Alibaba, cluster-trace-v2026-GenAI)."""
+    """The default is that of genai26 (Alibaba, cluster-trace-v2026-GenAI)."""
     rise_in_30m: Annotated[float, Meta(gt=0.0, le=0.9)] = 0.3
     """The fastest rise within 30 min over the peak."""
     low: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.05
@@ -77,7 +77,7 @@ class GpuTideSection(Section, frozen=True):
     nodes: Annotated[int, Meta(ge=1, le=5_000)] = 125
     cards_per_node: Annotated[int, Meta(ge=1, le=64)] = 8
     days: Annotated[int, Meta(ge=1, le=60)] = 2
-    """Of a curve, the last this many days are played, or all of it if it is shorter."""
+    """Number of days to play. Of a longer curve, only the last days are played; a shorter one is played whole."""
     history_days: Annotated[int, Meta(ge=0, le=60)] = 14
     """Days of the shape before the played ones, from which the forecast is learned."""
     inference: Inference = Inference()
