@@ -1,4 +1,4 @@
-"""The bind outcome machine: what each response to a bind means, and what to do next (reference: reliability 3).
+"""The bind outcome machine: what each response to a bind means, and what to do next.
 
 Responses in, actions out; no I/O, no clock. After an UNKNOWN outcome the bind is sent to the same node only, until a
 definite response arrives. No timer ever forgets a pod.

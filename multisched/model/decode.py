@@ -84,7 +84,7 @@ LABELS_MAX = 1_024
 TOLERATIONS_MAX = 256
 CONTAINERS_MAX = 512
 FEATURES_MAX = 256
-"""Work and memory per pod are bounded, as authors of pods are not trusted (reference: reliability 7). A pending pod beyond a
+"""Work and memory per pod are bounded, as authors of pods are not trusted. A pending pod beyond a
 bound is refused. What a placed pod holds counts without a bound, up to what the API server stores, because the placement of
 other pods depends on it (I1)."""
 ANNOTATION_BYTES_MAX = 4_096

@@ -1,6 +1,6 @@
 """The audit: every period compares the cache with a consistent list of the API server, and with itself.
 
-Watches may lose events (etcd and Kubernetes have shipped such bugs, reference: reliability 1 and 4, class 6). Three things are
+Watches may lose events (releases of etcd and Kubernetes have had such bugs). Three things are
 compared: identity (namespace, name, uid, node, version) with the list; the content of a sample of the objects, another one in
 each audit (`content.py`); the sums of every row (resources, pods, ports, ledgers) with the pods on it.
 
