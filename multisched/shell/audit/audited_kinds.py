@@ -145,7 +145,9 @@ class AuditedPods:
 
         entry = self._cache.placed(cached.uid)
         if entry is not None:
-            copied = COPIED_LABELS if entry.state is PodState.ASSUMED else ()  # copied from the node before the API shows them
+            copied = (
+                COPIED_LABELS if entry.state is PodState.ASSUMED else ()
+            )  # copied from the node before the API shows them
             return pod_fault(entry.pod, raw, {*self._cache.ledgers.fixed_labels, *copied})
         pod = self._pods.pending.get(cached.uid)
         return "" if pod is None else pod_fault(pod, raw)
