@@ -50,7 +50,7 @@ STEP: Final = 100
 NAMES: Final = 2_000
 """Number of names that are compared between two yields to the event loop: a millisecond if all contain the text."""
 STALE_S: Final = 150.0
-"""A kind counts as stale after this time without an event or bookmark. API servers send a bookmark every minute."""
+"""A kind counts as stale after this time without an open watch."""
 
 _Key = tuple[str, int]
 """uid and number of the attempt."""

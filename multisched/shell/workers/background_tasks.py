@@ -44,7 +44,7 @@ STEADY_S: Final = 600.0
 """If a background task ran for at least this long, its restart backoff is reset."""
 ERROR_CHARS_MAX: Final = 1_000
 PROCESSES_MAX: Final = 4
-"""Processes that one run of a background task may open."""
+"""Maximum number of processes that one run of a background task may open."""
 
 
 class BackgroundState(msgspec.Struct):
@@ -172,7 +172,7 @@ class BackgroundTasks:
 
 @asynccontextmanager
 async def _processes(rng: random.Random) -> AsyncIterator[Callable[[str, object], BackgroundProcess]]:
-    """Opens processes for one run of a background task, and ends them with it."""
+    """Opens processes for one run of a background task. They are killed when the run ends."""
     children: list[ChildProcess] = []
 
     def opened(factory: str, settings: object) -> BackgroundProcess:

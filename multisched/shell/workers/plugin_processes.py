@@ -25,14 +25,14 @@ from multisched.shell.workers.child_process import CLOSED_MAX_S, END_MAX_S, open
 from multisched.shell.workers.plugin_process import LENGTH_BYTES, frame
 
 PROCESSES_MAX = 2
-"""Processes of one plugin."""
+"""Maximum number of processes per plugin."""
 
 READY_MAX_S = 20.0
-"""Time for a process to start, build its plugin and receive the rows it lacks."""
+"""Maximum time for a process to start, build its plugin and receive the rows that it lacks."""
 
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
 RECORDS_PER_FRAME = 64
-"""Rows per pickle; the event loop runs other tasks in between."""
+"""Number of rows per pickle. The event loop runs other tasks between two pickles."""
 
 _MAIN = "multisched.shell.workers.plugin_process"
 _BROKEN = (OSError, EOFError, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
