@@ -145,9 +145,8 @@ class AuditedPods:
 
         entry = self._cache.placed(cached.uid)
         if entry is not None:
-            copied = (
-                COPIED_LABELS if entry.state is PodState.ASSUMED else ()
-            )  # copied from the node before the API shows them
+            # The cache copies these labels from the node when it assumes the pod; the API shows them after the bind.
+            copied = COPIED_LABELS if entry.state is PodState.ASSUMED else ()
             return pod_fault(entry.pod, raw, {*self._cache.ledgers.fixed_labels, *copied})
         pod = self._pods.pending.get(cached.uid)
         return "" if pod is None else pod_fault(pod, raw)
