@@ -292,10 +292,7 @@ class PodIngest:
             self._remark(worker, pod)
         if before is None:
             self._router.notify_listeners(UNSCHEDULED_POD_ADD, None, pod, now_s)
-        elif nominated_node not in (
-            "",
-            self._nominator.node_of(pod.uid),
-        ):  # the API may never have shown the nomination
+        elif nominated_node not in ("", self._nominator.node_of(pod.uid)):  # the API may never have shown it
             self._router.notify_nomination_ended(before, nominated_node, now_s)
 
     def _enqueue(

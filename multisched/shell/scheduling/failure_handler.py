@@ -105,8 +105,7 @@ class FailureHandler:
     def report_held(self, pod: Pod, plugin: str, why: str) -> None:
         """Writes the condition of a gated pod. For a member that waits for other members the write is delayed and also records an event.
 
-        As upstream, a scheduling gate is no failure and has no event. Missing members get an event, because their owner sees them
-        nowhere else.
+        As upstream, a scheduling gate is no failure and has no event. A wait for members has one, so that the pod's owner sees it.
         """
         if plugin != GANG_PLUGIN:
             self.report(pod, "SchedulingGated", why)
