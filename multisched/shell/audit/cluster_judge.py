@@ -90,7 +90,7 @@ async def _listed(transport: Transport, begin: Begin, add_page: AddPage) -> Mapp
         except (ApiError, MalformedAnswerError) as error:
             raise JudgeError(f"nodes and pods cannot be listed: {with_hint(error)}") from error
         return refused
-    raise JudgeError("the lists expire before they end; try again")
+    raise JudgeError(f"a list's continue token expired in each of {LIST_TRIES} attempts; try again")
 
 
 def _document(raw: bytes) -> Any:

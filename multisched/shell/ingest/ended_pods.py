@@ -93,4 +93,4 @@ class EndedPods:
             try:
                 plugin.see_outcome(outcome)
             except Exception:
-                logger.exception("outcome of a pod not taken", extra={"plugin": plugin.name, "pod": pod.key})
+                logger.exception("plugin failed on a pod's outcome", extra={"plugin": plugin.name, "pod": pod.key})

@@ -57,5 +57,5 @@ def plugin_remarks(workers: Iterable[DomainWorker], ask: Callable[[RemarkPlugin]
             try:
                 found.update(dict.fromkeys(ask(plugin)[:REMARKS_MAX]))
             except Exception:
-                logger.exception("remarks failed", extra={"plugin": plugin.name})
+                logger.exception("plugin failed to return remarks", extra={"plugin": plugin.name})
     return tuple(found)

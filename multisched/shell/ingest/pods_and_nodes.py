@@ -461,7 +461,7 @@ class NodeIngest:
             if (reason, note) in known:
                 continue
             self.malformed += reason in (MALFORMED, UNKNOWN_DOMAIN)
-            logger.warning("node", extra={"node": node.name, "reason": reason, "note": note})
+            logger.warning("node has a fault", extra={"node": node.name, "reason": reason, "note": note})
             ref = ObjectRef("Node", "", node.name, node.uid)
             self._events.record(Event(ref, "Warning", reason, "Scheduling", note, self._reporter))
 

@@ -47,7 +47,7 @@ class ProcessWorker:
         self._places = anyio.CapacityLimiter(PROCESSES_MAX)
         self._idle: list[_PluginProcess] = []
         self.killed = 0
-        """Processes that hung or died, since the start."""
+        """Number of processes that hung or died since the start."""
 
     async def run(self, request: IsolatedRequest) -> IsolatedResponse:
         timeout_s = self._use.timeout_s
@@ -97,7 +97,7 @@ class _PluginProcess:
         self._known: dict[int, RowRecord] = {}
 
     async def begin(self, request: IsolatedRequest) -> str:
-        """Starts the process if necessary and sends the rows it lacks. Returns why the plugin cannot be built; empty: it was."""
+        """Starts the process if necessary and sends the rows that it lacks. Returns why the plugin cannot be built, or an empty text."""
         if self._process is None:
             self._process = await opened(_MAIN)
             assert self._process.stdout is not None

@@ -17,10 +17,10 @@ from multisched.framework.isolation import IsolatedError, IsolatedRequest, Isola
 from multisched.framework.points import FilterPlugin, Plugin
 
 THREADS_MAX = 8
-"""Threads of one plugin that work concurrently."""
+"""Maximum number of threads per plugin that work concurrently."""
 
 ABANDONED_THREADS_MAX = 4
-"""Abandoned threads of one plugin at which its calls fail."""
+"""Number of abandoned threads per plugin from which on its calls fail."""
 
 _Job = tuple[IsolatedRequest, asyncio.AbstractEventLoop, "asyncio.Future[IsolatedResponse]"]
 
