@@ -1,7 +1,7 @@
 """The background tasks of plugins, and the implementation of `framework.measures.Measures`.
 
-Owns the tasks of `BackgroundPlugin`s and their processes. A background task that raises or returns is logged, counted and
-restarted with backoff; it never stops the scheduler. Called by `program`.
+Owns the tasks of `BackgroundPlugin`s and their processes. A background task that raises or returns is counted and restarted with
+backoff, and an exception is logged; it never stops the scheduler. Called by `Program`.
 """
 
 from __future__ import annotations
