@@ -1,9 +1,10 @@
-"""Decides how many requests may be in flight, from the latency of the answered ones: plain arithmetic, the caller passes the time.
+"""Decides how many requests may be in flight, from the latency of the answered ones. Has no clock: the caller passes the time.
 
 By Little's law, throughput = requests in flight / latency. While more requests in flight do not raise the latency, they raise
-the throughput; once the latency grows in proportion, they only wait for each other. So the width is GAIN times the number
-of requests in flight that would give the same throughput at the unloaded latency (the bandwidth-delay product, as in BBR,
-ACM Queue 14(5), 2016). A 429 lowers the width at once; it then approaches the refused width in halving steps (as in BIC).
+the throughput; once the latency grows in proportion, they only wait for each other. So the width (the limit of requests in flight)
+is GAIN times the number of requests in flight that would give the same throughput at the unloaded latency (the bandwidth-delay
+product, as in BBR, ACM Queue 14(5), 2016). A 429 lowers the width at once. The width then rises again, and each step halves its
+distance to the refused width (as in BIC).
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ GAIN: Final = 1.5
 GROWTH: Final = 2.0
 """Factor of the width after a round, until requests wait for each other for the first time in a burst."""
 SLOW_S: Final = 0.1
-"""From this unloaded latency on, the first width grows by SLOW_GROWTH, since doubling in rounds of that length takes too long.
+"""If the unloaded latency is at least this, the initial width grows by SLOW_GROWTH, because doubling takes too long in such rounds.
 
-With a fast server it does not: each additional connection costs a millisecond of CPU on both sides.
+With a faster server it does not, because each additional connection costs a millisecond of CPU on both sides.
 """
 SLOW_GROWTH: Final = 24.0
 QUEUEING: Final = 1.25
-"""A latency of this multiple of the unloaded one shows that requests wait for each other. After they did, the width grows by no more
-than this in a round, and a probe raises the unloaded latency by no more than this: single latencies vary more.
+"""A latency above this multiple of the unloaded one shows that requests wait for each other. From then on, a round raises the width at
+most by this factor, and a probe raises the unloaded latency at most by this factor, because single latencies vary more.
 """
 FULL: Final = 0.8
-"""A round counts as load if so large a share of the width was in flight."""
+"""A round counts as one under load if at least this share of the width was in flight."""
 ROUND_ANSWERS_MIN: Final = 8
 PROBE_ROUNDS: Final = 20
 """After this many rounds under load, one round at half the width measures the unloaded latency again."""
@@ -60,12 +61,12 @@ class AdaptiveWidth:
     """
 
     def __init__(self, bounds: Bounds, calm: int) -> None:
-        """`calm`: this many requests in flight are no load. Their latency is the unloaded one; only refusals lower the width further."""
+        """`calm`: number of requests in flight whose latency counts as unloaded. Only refusals lower the width below it."""
         self.width = float(calm)
         self._calm = float(calm)
         self._unloaded_s = math.inf
         self._refused = math.inf
-        """The width at the last refusal; inf: it is forgotten."""
+        """The width at the last refusal; inf if there was none or it is forgotten."""
         self._is_refusing = False
         """Whether no round has ended since the last refusal."""
         self._is_starting = True
@@ -83,7 +84,7 @@ class AdaptiveWidth:
 
     @property
     def _least(self) -> float:
-        """The latency alone does not lower the width further."""
+        """The least width to which latency alone may lower it."""
         return min(max(self._calm, self.bounds.least), self.width)
 
     @property
@@ -92,7 +93,7 @@ class AdaptiveWidth:
         return self._unloaded_s if math.isfinite(self._unloaded_s) else 0.0
 
     def answered(self, sent_s: float, now_s: float, in_flight: int) -> None:
-        """Counts the answer to one request. `in_flight`: requests in flight, this one included."""
+        """Counts the answer to one request. `in_flight`: number of requests in flight, including this one."""
         if sent_s < self._began_s:
             return
         self._answers += 1

@@ -27,7 +27,7 @@ class CatchUp:
         self._profiles = profiles
 
     async def once(self) -> None:
-        """Processes everything that has happened until now; yields to other tasks after each piece."""
+        """Calls each plugin until it has processed all events so far; yields to other tasks after each piece."""
         for plugin, runner in self._plugins():
             while _has_more(plugin, runner):
                 await anyio.lowlevel.checkpoint()

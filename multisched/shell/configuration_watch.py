@@ -83,7 +83,7 @@ class ConfigurationWatch:
     async def run(self) -> None:
         """Checks the file periodically until cancelled."""
         while self._look is not None:
-            self._asked = anyio.Event()  # before the check: a request during it leads to another check
+            self._asked = anyio.Event()  # before the check, so that a request during the check causes another one
             await self._once(self._look)
             with anyio.move_on_after(LOOK_S):
                 await self._asked.wait()

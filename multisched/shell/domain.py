@@ -150,7 +150,7 @@ class DomainWorker:
 
     @property
     def cycle_limit(self) -> int:
-        """Attempts that may wait for remote plugins now; 1 without such plugins: an attempt then never waits."""
+        """Number of attempts that may wait for remote plugins now; 1 without such plugins, because an attempt then never waits."""
         return self._loop.wanted
 
     @property
@@ -159,7 +159,7 @@ class DomainWorker:
 
     @property
     def latencies_s(self) -> deque[float]:
-        """Seconds from first schedulable to bound, of the latest pods."""
+        """See `BindOutcomes.latencies_s`."""
         return self.outcomes.latencies_s
 
     @property
@@ -169,17 +169,17 @@ class DomainWorker:
     # -- from start to stop ----------------------------------------------------------------------------------------
 
     def lead(self) -> None:
-        """Starts scheduling: this process now leads the domain."""
+        """Starts scheduling. Called when this process has taken over the domain."""
         self.nominations.rank_all()
         self.intake.is_leading = True
         self.intake.wake()
 
     def pause_scheduling(self) -> None:
-        """Pauses scheduling until `resume_scheduling`: the cache may be out of date."""
+        """Pauses scheduling until `resume_scheduling`, because the cache may be out of date."""
         self.intake.is_held = True
 
     def resume_scheduling(self, cancel_binds: str = "") -> None:
-        """Resumes scheduling. `cancel_binds`: reason to cancel all binds that have not been sent; empty: they continue."""
+        """Resumes scheduling. `cancel_binds`: reason to cancel all binds that have not been sent; empty to continue them."""
         if cancel_binds:
             self.binding.cancel_all(Status.error(cancel_binds))
         self.intake.is_held = False
@@ -216,8 +216,8 @@ class DomainWorker:
     def preempt_placed(self, uid: str, plugin: str) -> bool:
         """Cancels the bind of a victim if it has not been sent. Returns False for other pods.
 
-        If a paused attempt has assumed the pod, that attempt is undone. Returns True also for a pending pod without a node: it
-        was cancelled together with another victim of its gang.
+        If a paused attempt has assumed the pod, that attempt is undone. Also returns True for a pending pod without a node, whose
+        bind was cancelled together with that of another victim of its gang.
         """
         if self._cache.placed(uid) is None and self.nominations.still_waits(uid):
             return True

@@ -84,7 +84,7 @@ class SharedParts(msgspec.Struct, frozen=True):
 class RegisteredLedgers:
     """The `framework.context.Ledgers` for plugins that are built at run time: refuses new ledgers.
 
-    A new ledger would lack the pods that are on nodes already.
+    A new ledger would lack the pods that are already on nodes.
     """
 
     def __init__(self, ledgers: LedgerRegistry) -> None:

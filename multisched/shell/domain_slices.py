@@ -29,7 +29,7 @@ class SliceShell(msgspec.Struct, frozen=True):
     writer: SliceWriter
     is_closing: Callable[[], bool]
     term_of: Callable[[str], int]
-    """Domain -> number of the holding of its lease; 0 without leases."""
+    """Domain -> number of times that its lease was acquired (`LeaseTerm.number`); 0 without leases."""
     watcher_of: Callable[[str], LeaseWatcher | None]
     """Domain -> a new watcher of its lease; None without leases."""
     holds: Callable[[str], bool]
@@ -39,7 +39,7 @@ class SliceShell(msgspec.Struct, frozen=True):
 
 
 class DomainSlices:
-    """Implements `framework.slice_writes.SlicePorts` for one domain."""
+    """The `SlicePorts` of one domain."""
 
     def __init__(self, worker: DomainWorker, shell: SliceShell) -> None:
         self.namespace = shell.namespace
@@ -87,7 +87,7 @@ def slicing(worker: DomainWorker) -> Sequence[SlicingPlugin]:
 
 
 async def own_slices(worker: DomainWorker, shell: SliceShell) -> None:
-    """Owns the SliceSets of a domain that this process takes over: those of all its plugins at the same time."""
+    """Calls `own_slices` of all slicing plugins of a domain that this process takes over, concurrently."""
     plugins = slicing(worker)
     if not plugins:
         return
@@ -97,6 +97,6 @@ async def own_slices(worker: DomainWorker, shell: SliceShell) -> None:
 
 
 def settle_slices(worker: DomainWorker) -> None:
-    """Lets the domain use what it holds: its pods are in the cache."""
+    """Lets the domain use the slices that it holds. Called once all its pods are in the cache."""
     for plugin in slicing(worker):
         plugin.settle_slices()

@@ -13,7 +13,7 @@ TURNS_PER_READ = 2
 """Turns of the event loop per chunk: the first reads it, the second handles its events."""
 
 READS_MAX = 64
-"""Chunks after which scheduling continues, whatever the clock says."""
+"""Maximum number of chunks after which scheduling continues, even if the time is not over."""
 
 
 class EventTimeShare:

@@ -1,6 +1,6 @@
 """The HTTP extenders of a program: their clients, the full objects sent to them, and the plugin that calls them.
 
-Owns the clients from the start to `close`. Called by `program`.
+Owns the clients until `close`. Called by `Program`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Extenders:
     def __init__(
         self, domains: Sequence[DomainConfig], transport: Transport, open_client: OpenExtender | None = None
     ) -> None:
-        """`open_client`: creates a client instead of HTTP, for simulations."""
+        """`open_client`: creates the clients; None: over HTTP. Simulations replace it."""
         self._open_client = open_client or HttpExtenderClient
         self._clients: list[ExtenderClient] = []
         self._documents = ApiDocuments(transport)
@@ -57,7 +57,7 @@ class Extenders:
 
 
 class OfflineExtender:
-    """An `ExtenderClient` for sandboxes: calls no extender, and needs no certificate and no network."""
+    """An `ExtenderClient` for sandboxes. Every call raises ExtenderError; needs no certificate and no network."""
 
     def __init__(self, settings: ExtenderSettings) -> None:
         self.settings = settings

@@ -1,6 +1,6 @@
 """Records an event on the running members of gangs that stay below their minimum for longer than their timeout.
 
-Pending members have a condition for this; running members of a gang whose other members were deleted or never bound have none.
+Pending members have a condition with the reason. Running members of a gang whose other members were deleted or never bound have none.
 Owns the time since which each gang has been below its minimum. Run by `Program`.
 """
 
@@ -27,7 +27,7 @@ class GangsBelowMinimum:
         self._events = events
         self._clock = clock
         self._since_s: dict[str, float] = {}
-        """Key of each gang below its minimum -> since when. At most one entry per gang."""
+        """Key of each gang below its minimum -> monotonic seconds at which it was first seen so."""
         self._reported: set[str] = set()
 
     async def run(self) -> None:

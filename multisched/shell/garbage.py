@@ -33,9 +33,9 @@ def disable_gc() -> None:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Prevents collections while a thread works with many new objects, which it frees itself: a collection would read all of them.
+    """Prevents collections while a thread works with many new objects and frees them itself. A collection would visit all of them.
 
-    With a copy of 100,000 pods, that stops all threads for some hundred milliseconds.
+    With a copy of 100,000 pods, one collection stops all threads for some hundred milliseconds.
     """
     is_enabled = gc.isenabled()
     gc.disable()

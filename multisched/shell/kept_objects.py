@@ -1,8 +1,8 @@
 """Keeps objects that stay in effect after their deletion in ConfigMaps, so that a restart of all replicas does not end the effect.
 
-One ConfigMap per kind, written whenever the object changes, and not only when it is deleted: no replica may be running
-then. The leader of the first domain, by name, that has the plugin writes it (as in `Statuses`). Every process reads it
-before it schedules; if it may not, each leader tries again. Two leaders cannot overwrite each other in turn: a write
+There is one ConfigMap per kind. It is written whenever the object changes, because no replica may be running when the object is
+deleted. The leader of the first domain, by name, that has the plugin writes it (as in `Statuses`). Every process reads it before it
+schedules; if the read is forbidden, each leader retries it. Two leaders cannot overwrite each other's content, because a write
 replaces only the version that was read.
 """
 
@@ -49,7 +49,7 @@ class _Kept(msgspec.Struct):
     read_trouble: RecurringTrouble
     write_trouble: RecurringTrouble
     document: bytes | None = None
-    """The document in the ConfigMap, empty if there is none; None: it must be read."""
+    """The content of the ConfigMap, empty if there is none; None: it must be read."""
     read_s: float = 0.0
     not_before_s: float = 0.0
 
@@ -69,7 +69,7 @@ class KeptObjects:
         namespace: str,
         name_prefix: str,
     ) -> None:
-        """`restore_deleted`: takes an object that may have been deleted before this process started."""
+        """`restore_deleted`: called with a kept object, which may have been deleted before this process started."""
         self._transport = transport
         self._limiter = limiter
         self._clock = clock
@@ -81,7 +81,7 @@ class KeptObjects:
         self._kept: dict[ObjectKind, _Kept] = {}
 
     async def read(self, worker: DomainWorker) -> None:
-        """Reads what the domain's plugins keep. Returns once it is known, or may not be read."""
+        """Reads the objects that the domain's plugins keep. Returns once each has been read, or its read was forbidden."""
         for plugin in keeping(worker):
             kept = self._of(plugin.kept_kind)
             async with kept.lock:
@@ -91,7 +91,7 @@ class KeptObjects:
                     await anyio.sleep(READ_PAUSE_S)
 
     async def run(self) -> None:
-        """Reads what is unknown, and writes, until cancelled."""
+        """Reads ConfigMaps whose content is unknown and writes changed objects, until cancelled."""
         while True:
             await anyio.sleep(LOOK_S)
             seen = set[ObjectKind]()
@@ -117,7 +117,7 @@ class KeptObjects:
         return worker.is_leading and not self._is_closing() and worker.lease.may_bind()
 
     async def _read(self, kind: ObjectKind, kept: _Kept) -> bool:
-        """Reads the ConfigMap. Returns False if that must be tried again."""
+        """Reads the ConfigMap. Returns False if the read must be retried."""
         try:
             kept.document = await kept.keeper.read() or b""
         except ForbiddenReadError as error:
@@ -145,7 +145,7 @@ class KeptObjects:
         if is_refused:
             kept.not_before_s = self._clock.monotonic() + REFUSED_PAUSE_S
         else:
-            kept.document = None  # it may have been written, by this process or another
+            kept.document = None  # unknown: this process or another one may have written it
         if reply.answer is DocumentAnswer.CONFLICT:
             logger.info("kept object was written by another process", extra={"configMap": kept.name})
             return
@@ -173,7 +173,7 @@ class KeptObjects:
 
 
 def kept_by(plugin: KeptObjectPlugin, worker: DomainWorker) -> bytes | None:
-    """Returns the object that the plugin keeps; None if the plugin fails."""
+    """Returns the object that the plugin keeps, or None if the plugin fails."""
     try:
         found = worker.runner.call(plugin, "KeptObject", plugin.kept_object)
     except PluginFailure:

@@ -89,8 +89,8 @@ class DomainMover:
         return entry.pod
 
     def peers(self, namespace: str, owner: str) -> Sequence[Pod]:
-        """Scans all pods: about 10 ms for 100,000. Compares the namespace too, because the creator of a pod may write any
-        owner into it, even one of another namespace."""
+        """Scans all pods: about 10 ms for 100,000. Also compares the namespace, because the creator of a pod may name any owner in
+        it, even one in another namespace."""
         placed = (entry.pod for entry in self._view.cache)
         waiting = (one for uid, one in self._view.pods.pending.items() if self._view.cache.placed(uid) is None)
         return [
@@ -201,7 +201,7 @@ class DomainMover:
         return reply
 
     def _removal_refusal(self, pod: Pod, *, is_with_gang: bool) -> str:
-        """Returns why the pod must not be evicted now, given other plans in progress; empty: it may be."""
+        """Returns why the pod must not be evicted now, given other plans in progress; empty if it may be evicted."""
         if pod.is_victim and pod.uid not in self._victims:
             return "the pod is being removed for another pod"
         gangs = self._view.cache.gangs
@@ -211,7 +211,7 @@ class DomainMover:
         return self.budget_refusal(pod)
 
     def _stop_removal(self, uid: str) -> None:
-        """Unmarks a victim: its eviction has ended."""
+        """Unmarks a victim whose eviction has ended."""
         victim = self._victims.pop(uid, None)
         if victim is not None:
             self._view.removals.release(self, (victim,))

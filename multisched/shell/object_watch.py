@@ -1,8 +1,8 @@
 """The watches of objects other than pods and nodes: one reflector and one handler per kind that an enabled plugin reads.
 
 Only kinds that a plugin declares in `reads_objects`, or whose events it registers, are watched. If the API server returns 404
-or 403 for a kind, the process can still lead: the error is logged once and the list is retried with backoff. `unreadable` names
-the kind, which makes the process unready unless it is not needed. An optional kind that is not installed simply has no objects.
+or 403 for a kind, the process can still lead: the error is logged once and the list is retried with backoff. If the kind is needed,
+`unreadable` names it, which makes the process unready. An optional kind that is not installed has no objects.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from multisched.shell.ingest.objects import Notify, ObjectIngest, OnState
 from multisched.state.object_store import ObjectStore
 
 AUDITED_EVERY = 5
-"""A kind is compared with the API server in every n-th audit, because these objects are many and change rarely."""
+"""These kinds are compared with the API server in every n-th audit, because they have many objects, which change rarely."""
 
 
 Watching = Callable[[ObjectKind, ReflectorHandler], ReflectorHandler]
@@ -93,7 +93,7 @@ class ObjectWatch:
             await reflector.wait_settled()
 
     def unreadable(self) -> str:
-        """Returns the needed kinds that cannot be read, with reasons; empty if all can."""
+        """Returns the needed kinds that cannot be read, with reasons; empty if all can be read."""
         refused = [(kind, self._store.unreadable(kind)) for kind in self.ingests if kind.definition.is_needed]
         return "; ".join(f"{kind.value}: {why}" for kind, why in refused if why)
 
@@ -107,7 +107,7 @@ class ObjectWatch:
 
 
 class AuditedObjects(AuditedNamedKind):
-    """The audit's view of one kind; objects are identified by namespace/name or name."""
+    """The `AuditedKind` of one kind in the object store. Objects are identified by namespace/name or name."""
 
     selector = ""
     every = AUDITED_EVERY

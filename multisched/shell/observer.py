@@ -17,7 +17,7 @@ class DomainObserver(PluginObserver, Protocol):
         ...
 
     def pod_bound(self, pod: Pod, seconds: float, attempts: int) -> None:
-        """`seconds`: from the time the pod was first schedulable to its confirmed bind."""
+        """`seconds`: from the time the pod was first schedulable to the success response of its bind."""
         ...
 
     def bind_ended(self, pod: Pod, outcome: Outcome, seconds: float) -> None: ...
@@ -25,7 +25,7 @@ class DomainObserver(PluginObserver, Protocol):
     def permit_waited(self, result: str, seconds: float) -> None: ...
 
     def preemption_began(self, victims: int) -> None:
-        """`victims`: number of victims, including those that are being deleted already."""
+        """`victims`: number of victims, including those that are already being deleted."""
         ...
 
     def preemption_ended(self, result: str, seconds: float) -> None:

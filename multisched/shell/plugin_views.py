@@ -20,9 +20,9 @@ from multisched.shell.program import Program
 from multisched.shell.workers.background_threads import in_worker_thread
 
 VIEWS_MAX: Final = 2
-"""Documents built concurrently."""
+"""Maximum number of documents built concurrently."""
 QUERIES_MAX: Final = 8
-"""Requests in progress or waiting; further ones are refused with 429."""
+"""Maximum number of requests in progress or waiting; further ones are refused with 429."""
 
 
 class ProgramViews:
@@ -31,7 +31,7 @@ class ProgramViews:
     def __init__(
         self, program: Program, in_thread: InThread = in_worker_thread, find_leader: FindLeader = led_here
     ) -> None:
-        """`in_thread`: how documents are built; simulations replace it."""
+        """`in_thread`: runs the building of documents in a thread; simulations replace it."""
         self._program = program
         self._find_leader = find_leader
         self._in_thread = in_thread

@@ -67,7 +67,7 @@ class VictimDomain(Protocol):
     """The domain of a victim."""
 
     def preempt_placed(self, uid: str, plugin: str) -> bool:
-        """Cancels the bind of the pod. Returns False if it is not a pod of this domain, or if its bind was already sent."""
+        """Cancels the bind of the pod. Returns False if the pod is not in this domain, or if its bind was already sent."""
         ...
 
 

@@ -104,7 +104,7 @@ class LeaseLostError(Exception):
 
 
 class ProgramPorts(msgspec.Struct, frozen=True):
-    """The ports and settings that the program gets from outside."""
+    """The ports and settings that the caller passes to the program."""
 
     transport: Transport
     clock: Clock
@@ -122,13 +122,13 @@ class ProgramPorts(msgspec.Struct, frozen=True):
     open_extender: OpenExtender | None = None
     """Opens the client of an extender, or of a hook of a plugin; None: over HTTP."""
     measures: Measures | None = None
-    """Source of measured values for plugins; None: there is none. Closed with the program."""
+    """Source of measured values for plugins; None: no source. Closed with the program."""
     lease_runner: LeaseRunner | None = None
     """Renews the leases; None: on the program's own event loop."""
     background_threads: Callable[[], InThread] | None = None
     """Runs the computations of plugins' background tasks and the imports of the first audit; None: in threads."""
     plan_repairs: Callable[[Program], PlanRepair] | None = None
-    """Creates the planner of repairs; None: there is none."""
+    """Creates the planner of repairs; None: this program has no planner."""
     open_process: OpenProcess = ChildProcess
     """Starts the process of the cluster judge."""
     steps: Steps | None = None
@@ -465,12 +465,12 @@ class Program:
             raise LeaseLostError(f"the lease of domain {worker.name} was lost")
 
     async def _before_opening(self, worker: DomainWorker) -> None:
-        await self.kept_objects.read(worker)  # may bring a quota tree, under which all pods are then counted
+        await self.kept_objects.read(worker)  # may restore a quota tree, under which all pods are then counted
         await self.catch_up.once()
         await own_slices(worker, self._slices)
 
     async def _run_background(self, worker: DomainWorker) -> None:
-        """Runs background tasks once the caches have synced: a result computed earlier would be in use until the next one."""
+        """Runs background tasks once the caches have synced. An earlier result would be incomplete and stay in use until the next."""
         await self.lists.complete()
         await self.background.run(worker.name, worker.plugins, self.repairs.mover(worker))
 
@@ -557,7 +557,7 @@ def _slices_of(program: Program) -> SliceShell:
 
 
 def _judge_of(program: Program, reporter: str) -> ClusterJudge | None:
-    """Builds the judge that the configuration's `verify` asks for; it runs on the leader of the first domain."""
+    """Builds the judge if the configuration's `verify` enables it. It runs only on the leader of the first domain."""
     every_s, ports = program.configuration.verify.every_s, program.ports
     if every_s is None:
         return None

@@ -1,4 +1,4 @@
-"""The latest preemptions that were started, for people: compact, bounded, without the pods themselves."""
+"""A bounded log of the latest preemptions that were started, for the web page. Keeps names and sums, not the pod objects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from multisched.framework.preemption import Preemption
 
 PREEMPTIONS_KEPT: Final = 100
 PODS_KEPT: Final = 50
-"""Victims and preemptors of each that are kept; others are counted only."""
+"""Maximum number of victims, and of preemptors, that are kept per preemption; others are only counted."""
 
 
 class Victim(NamedTuple):
@@ -25,7 +25,7 @@ class Victim(NamedTuple):
 
 
 class StartedPreemption(msgspec.Struct, frozen=True):
-    """One preemption as it was decided."""
+    """One preemption, recorded when it started."""
 
     at_s: float
     """Monotonic clock."""
@@ -38,14 +38,14 @@ class StartedPreemption(msgspec.Struct, frozen=True):
     """NAMESPACE/NAME, and the nominated node."""
     preemptors_left_out: int
     victims: tuple[Victim, ...]
-    """Without those that were being deleted already."""
+    """Without pods that were already being deleted."""
     victims_left_out: int
     freed: dict[str, int]
-    """Resource -> what all these victims requested."""
+    """Resource -> sum of the requests of all victims, including those left out."""
 
 
 class RecentPreemptions:
-    """A bounded log."""
+    """The latest PREEMPTIONS_KEPT preemptions."""
 
     def __init__(self) -> None:
         self._kept: deque[StartedPreemption] = deque(maxlen=PREEMPTIONS_KEPT)
@@ -74,5 +74,5 @@ class RecentPreemptions:
         )
 
     def __iter__(self) -> Iterator[StartedPreemption]:
-        """Yields them, the newest first."""
+        """Yields the preemptions, the newest first."""
         return reversed(self._kept)

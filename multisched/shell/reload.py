@@ -1,6 +1,6 @@
 """Applies another configuration at run time, in one step between two scheduling decisions.
 
-Attempts and binds in progress keep the profile that they began with. Pods keep their place in the queues. Plugins whose settings
+Attempts and binds in progress keep the profile that they began with. Pods stay in their queues. Plugins whose settings
 other than the weight are unchanged are reused with their state; a rebuilt plugin imports the state of its predecessor. Changes
 that need a restart are not applied, and are reported. These are settings named in `config.changes`, and profiles that need other
 ledgers, watches, workers or background tasks than the program has. Owns the configuration in force.
@@ -45,7 +45,7 @@ class Reloaded(msgspec.Struct, frozen=True):
     in_force: Configuration
     wanted: Configuration
     refused: Mapping[str, str]
-    """Path prefix -> why these changes wait for a restart, in addition to settings that always do."""
+    """Path prefix -> why these changes wait for a restart. Settings that always need a restart are not in it."""
     registry: Registry
 
     def applied(self) -> list[Change]:
@@ -68,7 +68,7 @@ class _PreparedDomain(msgspec.Struct, frozen=True):
     config: DomainConfig
     profile: Profile
     plugins: PluginSet | None
-    """The plugins of another profile; None: the current profile stays."""
+    """The plugins of the new profile; None: the current profile stays."""
 
 
 class Reload:
@@ -133,7 +133,7 @@ class Reload:
         return _PreparedDomain(domain, config, profile, plugins)
 
     def _plugins(self, domain: BuiltDomain, profile: Profile) -> PluginSet:
-        """Builds the plugins. Raises RestartNeededError if they need watches, workers, ledgers or tasks that are not there."""
+        """Builds the plugins. Raises RestartNeededError if they need watches, workers, ledgers or tasks that the program lacks."""
         before = domain.worker.plugins
         plugins = self._builder.rebuild_plugins(domain, profile)  # first, so that a mistake is reported in any case
         for name in sorted(_isolated(domain.profile) - _isolated(profile)):
@@ -183,7 +183,7 @@ def _status_kinds(plugins: PluginSet) -> set[ObjectKind]:
 
 
 def _differ_in_weights_only(one: Profile, other: Profile) -> bool:
-    """Reports whether only weights differ: refused pods then stay refused and need no retry."""
+    """Reports whether only weights differ. Refused pods then stay refused and need no retry."""
     return one.points == other.points and _without_weights(one) == _without_weights(other)
 
 

@@ -1,8 +1,8 @@
 """The removals that this process has decided, from the decision until the watch shows the deletion.
 
-Owns which pods are marked as victims in the cache (`Pod.is_victim`). Preemption, reclaim and repair decide at one moment, and
-the watch shows their victims as deleting a while later. In between every other plan must count these pods as leaving: else
-two plans both take what a gang can spare, or what a PodDisruptionBudget allows. One per process, for all domains.
+Owns which pods are marked as victims in the cache (`Pod.is_victim`). The watch shows victims of preemption, reclaim and repair as
+deleting only some time after the decision. Until then every other plan must count these pods as leaving. Otherwise two plans could
+both remove the members that a gang can spare, or the pods that a PodDisruptionBudget allows. One per process, for all domains.
 
 A plan holds its victims from `decide` until `release`. A victim whose deletion was sent stays marked without a plan until the
 watch shows it, at most `UNSEEN_MAX_S`.
@@ -18,10 +18,10 @@ from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
 
 UNSEEN_MAX_S: Final = 60.0
-"""A pod whose deletion was sent counts as a victim at most this long if the watch never shows the deletion.
+"""Maximum time for which a pod whose deletion was sent counts as a victim if the watch does not show the deletion.
 
-A watch that is up to date shows it at once. This bound ends the mark where the deletion never happened: the answer was lost
-together with the request, or the API server was restored from a backup.
+A watch that is up to date shows it at once. This bound ends the mark if the deletion never happened: the request was lost, or the
+API server was restored from a backup.
 """
 
 
@@ -43,12 +43,12 @@ class Removals:
         return [entry.pod for entry in entries if entry is not None and entry.pod.is_victim]
 
     def decide(self, plan: object, victims: Iterable[Pod]) -> None:
-        """Marks the pods that the plan will remove as victims. Ignores pods that are being deleted already."""
+        """Marks the pods that the plan will remove as victims. Ignores pods that are already being deleted."""
         for victim in victims:
             self._mark(victim.uid, plan)
 
     def sent(self, uid: str) -> None:
-        """Marks a victim also after its plan has ended: its deletion was sent, and the API server has not refused it."""
+        """Keeps a victim marked after its plan has ended, because its deletion was sent and the API server has not refused it."""
         token = _Sent()
         if self._mark(uid, token):
             asyncio.get_running_loop().call_later(UNSEEN_MAX_S, self._drop, uid, token)
@@ -58,7 +58,7 @@ class Removals:
         return any(isinstance(one, _Sent) for one in self._plans.get(uid, ()))
 
     def release(self, plan: object, victims: Iterable[Pod]) -> None:
-        """Removes the plan's marks of these pods: it has ended, whether or not it removed them."""
+        """Removes the plan's marks of these pods. Called when the plan has ended, whether or not it removed the pods."""
         for victim in victims:
             self._drop(victim.uid, plan)
 
@@ -71,7 +71,7 @@ class Removals:
         return len(self._plans)
 
     def _mark(self, uid: str, plan: object) -> bool:
-        """Returns False for a pod without a node, or one that is being deleted already."""
+        """Returns False for a pod without a node, or a pod that is already being deleted."""
         entry = self._cache.placed(uid)
         if entry is None or entry.pod.is_deleting:
             return False

@@ -5,7 +5,7 @@ writes its status: the one that leads the first domain, by name, in which the pl
 configuration alone, so two processes never overwrite each other's status in turn. During a rolling update two configurations
 may be in use; the writer's exponential backoff then limits the number of conflicting writes.
 
-A new leader marks all objects for a write. Every process does so every RENEW_S, and after marks were dropped.
+A new leader marks all objects for a write. Every process also marks all objects every RENEW_S, and after marks were dropped.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Statuses:
         return self._writer.server_statuses.watching(kind, handler, self._changed)
 
     def _changed(self, key: ObjectKey) -> None:
-        """Marks an added, updated or deleted object. A deleted one is marked too: the status of others may depend on it."""
+        """Marks an added, updated or deleted object. A deleted one is also marked, because the status of others may depend on it."""
         if self._objects.get(*key) is None:
             self._writer.forget(key)
         self._writer.mark(key)
@@ -141,13 +141,13 @@ class Statuses:
     # -- running ---------------------------------------------------------------------------------------------------
 
     def lead(self, worker: DomainWorker) -> None:
-        """Marks all objects whose statuses this domain writes: it has just become the leader."""
+        """Marks all objects whose statuses this domain writes. Called when this process has become the domain's leader."""
         for kind, source in self._sources.items():
             if source.worker is worker:
                 self.mark_all(kind)
 
     def history_rewritten(self) -> None:
-        """Writes all statuses again: a backup was restored, so earlier writes may be lost."""
+        """Marks all statuses for a new write, because a backup was restored and earlier writes may be lost."""
         self._writer.forget_written()
         for kind in self._sources:
             self.mark_all(kind)

@@ -99,7 +99,7 @@ class ProgramQueues:
         )
 
     def refused_pods(self, domains: Container[str], now_s: float) -> Iterator[WaitingPod]:
-        """Yields the pods of these domains that no queue holds."""
+        """Yields the refused pods of these domains, which are in no queue."""
         for uid, refused in self._program.pods.refused.items():
             if refused.domain in domains:
                 yield WaitingPod(
@@ -115,7 +115,7 @@ class ProgramQueues:
                 )
 
     def workers(self, domain: str | None) -> list[DomainWorker]:
-        """Returns the domain of this name; None: all. Raises NoDomainError."""
+        """Returns the worker of the domain of this name, or all workers for None. Raises NoDomainError."""
         by_name = {worker.name: worker for worker in self._program.router.workers()}
         if domain is None:
             return list(by_name.values())

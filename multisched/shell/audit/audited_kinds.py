@@ -21,12 +21,12 @@ from multisched.state.cluster_cache import ClusterCache, PodState
 
 
 def load_judge() -> None:
-    """Imports the comparison of contents and the judge: 10 ms, which only audits need and which would be too long for a step."""
+    """Imports the comparison of contents and the judge. It takes 10 ms, too long for a step of the event loop."""
     import_module("multisched.shell.audit.content")
 
 
 class CachedObject(msgspec.Struct, frozen=True):
-    """An object in the cache; `node` is empty if the API need not show one yet, and None if the cache does not keep it."""
+    """An object in the cache. `node` is empty if the object is not on a node in the API, and None if it is not compared."""
 
     key: str
     uid: str
@@ -73,7 +73,7 @@ class AuditedKind(Protocol):
         ...
 
     def content_fault(self, cached: CachedObject, raw: msgspec.Raw) -> str:
-        """Returns how the content differs from the API object of the same version; empty: it does not."""
+        """Returns how the content differs from the API object of the same version; empty if it does not differ."""
         ...
 
     def replace_content(self, cached: CachedObject, raw: msgspec.Raw) -> None:
@@ -145,7 +145,8 @@ class AuditedPods:
 
         entry = self._cache.placed(cached.uid)
         if entry is not None:
-            copied = COPIED_LABELS if entry.state is PodState.ASSUMED else ()  # it has those of its node already
+            # The cache copies these labels from the node when it assumes the pod; the API shows them after the bind.
+            copied = COPIED_LABELS if entry.state is PodState.ASSUMED else ()
             return pod_fault(entry.pod, raw, {*self._cache.ledgers.fixed_labels, *copied})
         pod = self._pods.pending.get(cached.uid)
         return "" if pod is None else pod_fault(pod, raw)
@@ -155,7 +156,7 @@ class AuditedPods:
 
 
 class AuditedEndedPods(AuditedNamedKind):
-    """Ended pods, in the version in which the reflector passed them on: their ingest keeps only what others need of them."""
+    """Ended pods, with the uid and version that the reflector has seen, because their ingest does not keep the objects."""
 
     kind = "ended-pod"
     every = 1

@@ -1,10 +1,10 @@
-"""The audit: every period compares the cache with a consistent list of the API server, and with itself.
+"""The audit: periodically compares the cache with a consistent list of the API server, and with itself.
 
-Watches may lose events (releases of etcd and Kubernetes have had such bugs). Three things are
-compared: identity (namespace, name, uid, node, version) with the list; the content of a sample of the objects, another one in
-each audit (`content.py`); the sums of every row (resources, pods, ports, ledgers) with the pods on it.
+Watches may lose events; etcd and Kubernetes have both shipped such bugs. Three things are compared: the identity of each object
+(namespace, name, uid, node, version) with the list; the content of a sample of the objects, a different sample in each audit
+(`content.py`); the sums of every row (resources, pods, ports, ledgers) with the pods on it.
 
-A change that may still be in flight is no difference: versions must prove it, or two audits in a row must find it. If a bind was
+A watch event may be in flight. So a difference counts only if versions prove it or two audits in a row find it. If a bind was
 answered with success and the watch does not show it, the pod is read, because a list cannot tell a false answer from a late
 watch. A difference is logged with both values, counted and repaired: a lost event by a relist, an inconsistency within the cache
 directly. Every step is short. Owned and run by `Program` in one task.
@@ -47,16 +47,16 @@ logger = logging.getLogger(__name__)
 AUDIT_PERIOD_S: Final = 60.0
 AUDIT_PERIOD_MIN_S: Final = 1.0
 AUDIT_TIMEOUT_S: Final = 50.0
-"""Timeout of an audit; it then counts as failed."""
+"""Timeout of an audit. An audit that times out counts as failed."""
 PAGE_ITEMS: Final = 500
 PAGE_PAUSE_S: Final = 0.01
 """Pause between two pages, which limits the load on the API server and on this process."""
 CONTENT_PODS: Final = 2_000
-"""Approximate number of pods whose content one audit compares, 50 us each; if there are more, another sample in each audit."""
+"""Approximate number of pods whose content one audit compares, 50 us each. With more pods, each audit takes a different sample."""
 READS_MAX: Final = 100
-"""Pods that one audit reads with single requests; further ones are read by the next audit."""
+"""Maximum number of pods that one audit reads with single requests; the next audit reads further ones."""
 LOGGED_MAX: Final = 20
-"""Differences of one audit that are logged individually; of the rest only the number is logged."""
+"""Maximum number of differences of one audit that are logged individually; of the rest only the number is logged."""
 
 T = TypeVar("T")
 Mark = tuple[str, str, Version]
@@ -87,7 +87,7 @@ _item_decoder = msgspec.json.Decoder(_Item)
 
 
 class OldListError(Exception):
-    """The list is older than the cache, or the API server's history is in doubt: they cannot be compared."""
+    """The list cannot be compared with the cache: it is older, or a backup of the API server may have been restored."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -106,7 +106,7 @@ class AuditStatistics(msgspec.Struct):
     failures: int = 0
     """Audits that failed: no complete list in time."""
     lost: int = 0
-    """Objects that differed from the API server: a watch event was lost."""
+    """Objects that differed from the API object because a watch event was lost."""
     inner: int = 0
     """Rows, ledgers, queues and contents that were inconsistent with the cache's own pods: a defect of this program."""
     unbound: int = 0
@@ -116,7 +116,7 @@ class AuditStatistics(msgspec.Struct):
 
     @property
     def differences(self) -> int:
-        """Sum of all differences."""
+        """Total number of differences."""
         return self.lost + self.inner + self.unbound
 
 
@@ -124,7 +124,7 @@ class _Round(msgspec.Struct):
     """The intermediate results of one audit."""
 
     stride: int = 1
-    """The content of one object in `stride` is compared, of another one in each audit."""
+    """One in `stride` objects has its content compared; `number` selects which."""
     number: int = 0
     content: list[Difference] = msgspec.field(default_factory=list)
     missing: set[str] = msgspec.field(default_factory=set)
@@ -281,7 +281,7 @@ class Audit:
     def _check_time(self, audited_kind: AuditedKind, version: Version, position: Version) -> None:
         """Raises OldListError for a list that is older than the reflector's position before the request.
 
-        Either the API server lags, or a backup was restored; the reflector finds out by a relist.
+        Either the API server lags, or a backup was restored; the requested relist shows which.
         """
         if is_older(version, position):
             audited_kind.reflector.request_relist()
@@ -346,7 +346,7 @@ class Audit:
         return None
 
     def _check_missing(self, audited_kind: AuditedKind, cached: CachedObject, version: Version, now: _Round) -> None:
-        """Handles a cached object that is not in the list, although the list is as new. It may have been deleted since."""
+        """Handles a cached object that is missing from a list at least as new as it. Its deletion event may be in flight."""
         now.missing.add(cached.uid)
         what = f"version {cached.version} in the cache, not in the list of version {version}"
         difference = Difference(
@@ -362,7 +362,7 @@ class Audit:
     # -- answers to binds ------------------------------------------------------------------------------------------
 
     async def _check_answers(self, now: _Round, began_s: float) -> None:
-        """Reads pods whose bind was answered with success longer than a bind deadline ago, and not shown by the watch."""
+        """Reads the pods whose bind succeeded more than a bind deadline ago and is still not shown by the watch."""
         suspects: list[PlacedPod] = []
         for uids in slices(self._cache.uids(), SLICE_ITEMS):
             suspects += self._cache.answered_before(uids, began_s - self._bind_deadline_s)

@@ -1,4 +1,4 @@
-"""Runs the judge (`multisched.verify`) on a live cluster, with its own lists, never with the cache of the program it judges.
+"""Runs the judge (`multisched.verify`) on a live cluster. It makes its own lists and never reads the cache that it judges.
 
 `judge_cluster` runs it once, for commands. `ClusterJudge` runs it periodically in a running program: it fetches pages on the
 event loop, judges them in a separate process, and reports the findings by metrics and events.
@@ -28,7 +28,7 @@ from multisched.verify import RULES, Domain, Finding, Judge, Report
 from multisched.verify.report import Unjudged, report_of
 
 LIST_TRIES: Final = 3
-"""Attempts of the lists if the continue token expires."""
+"""Maximum number of attempts to list the cluster if the continue token expires."""
 LOOK_MAX_S: Final = 600.0
 """Timeout of one run, from the first page to the findings; its process is then killed."""
 EVENTS_MAX: Final = 20
@@ -45,7 +45,7 @@ _UNREAD: Final[Mapping[str, str]] = {
     "PersistentVolumeClaim": "volumes",
     "Device": "devices (Koordinator)",
 }
-"""Kind -> the rules that cannot be judged fully without it."""
+"""Kind -> the rules that cannot be judged fully if the kind cannot be listed."""
 
 
 Begin = Callable[[], Awaitable[None]]
@@ -53,14 +53,14 @@ AddPage = Callable[[str, Sequence[bytes]], Awaitable[None]]
 
 
 class JudgeError(RefusedError):
-    """An error: nodes or pods cannot be listed. The message says why."""
+    """Nodes or pods cannot be listed. The message says why."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, ExitCode.NO_CLUSTER)
 
 
 async def judge_cluster(transport: Transport, domains: Sequence[Domain]) -> Report:
-    """Judges every pod of the cluster, in this process. Raises JudgeError; TransportError if no server answers."""
+    """Judges every pod of the cluster, in this process. Raises JudgeError, or TransportError if no server answers."""
     judge = Judge(domains)
 
     async def begin() -> None:
@@ -78,7 +78,7 @@ async def judge_cluster(transport: Transport, domains: Sequence[Domain]) -> Repo
 
 
 async def _listed(transport: Transport, begin: Begin, add_page: AddPage) -> Mapping[str, str]:
-    """Passes all pages to `add_page`; starts again if a list expired. Returns kind -> why it may not be read."""
+    """Passes all pages to `add_page`; starts again if the continue token expired. Returns kind -> why it cannot be listed."""
     for _ in range(LIST_TRIES):
         refused: dict[str, str] = {}
         await begin()
@@ -90,11 +90,11 @@ async def _listed(transport: Transport, begin: Begin, add_page: AddPage) -> Mapp
         except (ApiError, MalformedAnswerError) as error:
             raise JudgeError(f"nodes and pods cannot be listed: {with_hint(error)}") from error
         return refused
-    raise JudgeError("the lists expire before they end; try again")
+    raise JudgeError(f"a list's continue token expired in each of {LIST_TRIES} attempts; try again")
 
 
 def _document(raw: bytes) -> Any:
-    """Decodes JSON, and replaces invalid UTF-8 as Go does, so that one such object does not block the others."""
+    """Decodes JSON. Replaces invalid UTF-8 as Go does, so that one such object does not fail the whole run."""
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:

@@ -20,11 +20,11 @@ from multisched.verify.fields import Json, Unreadable, mapping, objects, text
 from multisched.verify.objects import Problems, read_node, read_pod
 
 SHOWN_MAX: Final = 200
-"""Characters of each side in a message."""
+"""Maximum number of characters per value in a message."""
 
 
 class PodContent(msgspec.Struct, frozen=True):
-    """The part of a pod that affects the scheduling of others."""
+    """The parts of a pod that affect the scheduling of other pods."""
 
     requests: dict[str, int] | None
     """None while the pod is being resized: the amounts then depend on spec, status and allocated resources."""
@@ -38,7 +38,7 @@ class PodContent(msgspec.Struct, frozen=True):
 
 
 class NodeContent(msgspec.Struct, frozen=True):
-    """The part of a node that affects scheduling."""
+    """The parts of a node that affect scheduling."""
 
     labels: dict[str, str]
     taints: list[tuple[str, str, str]]
@@ -50,9 +50,9 @@ C = TypeVar("C", PodContent, NodeContent)
 
 
 def pod_fault(pod: Pod, raw: bytes | msgspec.Raw, other_labels: Collection[str] = ()) -> str:
-    """Returns how a cached pod differs from the API object of the same version; empty: it does not, or it cannot be compared.
+    """Returns how a cached pod differs from the API object of the same version; empty if it is equal or cannot be compared.
 
-    `other_labels`: keys that may differ, as `ClusterCache` fixes or expects their values at the bind.
+    `other_labels`: label keys that may differ, because `ClusterCache` fixes their values or sets them before the API shows them.
     """
     here, there = _counted(pod), _read(raw, _pod_content)
     for content in (here, there) if there is not None else ():

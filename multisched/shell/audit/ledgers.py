@@ -1,6 +1,6 @@
 """The audit of the ledgers: compares each ledger's holds and sums with a copy rebuilt from the cache's pods (I4).
 
-Repairs a ledger directly, since no watch event could. Called once per audit.
+Repairs a ledger directly, because a relist would not. Called once per audit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from multisched.state.ledgers import RowlessLedger
 logger = logging.getLogger(__name__)
 
 Report = Callable[[str, str], None]
-"""Reports a repaired difference: (pod key, node, uid or ledger; what was wrong)."""
+"""Records a difference. Arguments: a pod's key or uid, a node's name or a ledger's name; what was wrong."""
 
 
 Placed = tuple[Pod, int]
@@ -34,7 +34,7 @@ class LedgerAudit:
         self._cache = cache
 
     async def check(self, report: Report) -> None:
-        """Compares all ledgers; broken ones are trusted again afterwards. An exception of a ledger is logged, not raised."""
+        """Compares and repairs all ledgers. Then trusts a broken one again if its check did not fail. Logs exceptions of ledgers."""
         registry = self._cache.ledgers
         for ledger in registry:
             before = registry.broken.get(ledger.name)
@@ -43,13 +43,13 @@ class LedgerAudit:
             except Exception as error:  # noqa: BLE001 - plugin errors are contained here
                 logger.warning("audit: ledger failed", extra={"ledger": ledger.name, "error": str(error)})
             else:
-                if registry.broken.get(ledger.name) is before:  # it may have failed again while it was checked
+                if registry.broken.get(ledger.name) is before:  # the ledger may have failed again during the check
                     registry.trust(ledger.name)
 
     async def _check_ledger(self, ledger: Ledger, report: Report) -> None:
         if ledger.name in self._cache.ledgers.broken:
             for row, node in list(self._cache.nodes.live_rows()):
-                ledger.set_node(row, node)  # it may have missed nodes while it was broken
+                ledger.set_node(row, node)  # a broken ledger may have missed nodes
         table, held = self._cache.nodes, ledger.held()
         for rows in slices(range(table.size), SLICE_ROWS):
             nodes = {row: found for row in rows if (found := table.node_at(row)) is not None}
@@ -78,7 +78,7 @@ class LedgerAudit:
         return [(entry.pod, entry.row) for entry in entries if entry is not None]
 
     def _confirmed(self, placed: Sequence[Placed]) -> Sequence[Placed]:
-        """Returns the pods without the assumed ones, whose holds are known only to the ledger itself."""
+        """Returns the pods that are not assumed. Holds of assumed pods are known only to the ledger itself."""
         return [one for one in placed if not self._cache.is_assumed(one[0].uid)]
 
     @staticmethod
@@ -110,7 +110,7 @@ class LedgerAudit:
 
     @staticmethod
     def _check_sums_of_cluster(ledger: RowlessLedger, report: Report) -> None:
-        """Compares the sums of a cluster ledger with the sums of its holds, which were compared with the pods before."""
+        """Compares the sums of a cluster ledger with the sums of its holds, which `_check_holds` has checked."""
         here = ledger.cluster.sums()
         ledger.cluster.recount()
         wanted = ledger.cluster.sums()

@@ -1,4 +1,4 @@
-"""PodRepair: checks of single pods by the audit, and their repair.
+"""PodRepair: checks and repairs single pods for the audit.
 
 Reads the cache and the queues, and repairs through the ingest. Called only by `Audit` and its `AuditedPods`.
 """
@@ -19,7 +19,7 @@ from multisched.state.cluster_cache import ClusterCache
 
 
 class PodRepair:
-    """Checks and repairs of single pods in the cache and the queues."""
+    """Checks and repairs single pods in the cache and the queues."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class PodRepair:
         return self._router.worker_of(pod) is not None and not pod.is_deleting and not refusal_of(pod)
 
     def replace_content(self, key: str, raw: msgspec.Raw) -> None:
-        """Replaces the content of a pod, which differed at the same version, in its queue and in the cache."""
+        """Replaces the content of a pod in its queue and in the cache with that of the API object of the same version."""
         try:
             pod = self._pods.with_policy(self._decoder.pod(raw))
         except DecodeError:
@@ -60,11 +60,11 @@ class PodRepair:
         self._pods.upsert(key, raw)
         worker = self._router.worker_of(pod)
         if self._cache.is_assumed(pod.uid) and not pod.node and worker is not None:
-            # The pending pod may have been correct, and its cache entry wrong.
+            # Only the cache entry may have been wrong; `upsert` does not replace it if the pending pod is unchanged.
             self._pods.revise(worker, pod, refusal_of(pod))
 
     def is_lost(self, pod: Pod) -> bool:
-        """Reports whether a pending pod is in no queue and not assumed either (I3)."""
+        """Reports whether a pending pod is neither in a queue nor in the cache (I3)."""
         worker = self._router.worker_of(pod)
         return worker is not None and pod.uid not in worker.queue and self._cache.placed(pod.uid) is None
 

@@ -20,9 +20,9 @@ class Bind(msgspec.Struct):
     cancelled: Status | None = None
     """Why the pod must no longer be bound; set only while nothing has been sent."""
     sent_with: str = ""
-    """The pod's gangs if bindings of their members may have been sent, so that a failure cannot undo those; else empty."""
+    """Keys of the pod's gangs if binds of other members may have been sent, which a failure of this one does not undo; else empty."""
     is_withdrawn: bool = False
-    """True if the last check found the decision invalid and nothing had been sent."""
+    """True if the last check found the decision invalid and the bind cannot have happened."""
 
     def named(self, domain: str) -> dict[str, object]:
         """Returns the fields of every log line about this bind."""
@@ -36,4 +36,4 @@ class CancelledBind(msgspec.Struct, frozen=True):
     status: Status
     result: Unplaced
     held: Pod
-    """The pod as it was accounted on its row."""
+    """The version of the pod that was accounted on its row."""

@@ -10,13 +10,13 @@ from multisched.framework.ports import BindAnswer
 from multisched.shell.adaptive_width import AdaptiveWidth, Bounds
 
 CALM_BINDS: Final = 16
-"""So many binds in flight are no load for an API server."""
+"""Number of binds in flight whose latency counts as unloaded."""
 _OVERLOAD: Final = frozenset({BindAnswer.THROTTLED, BindAnswer.UNKNOWN})
 _ANSWERS: Final = frozenset({BindAnswer.CREATED, BindAnswer.CONFLICT, BindAnswer.NOT_FOUND})
 
 
 class BindLimit:
-    """A semaphore whose width adapts to the API server's answers."""
+    """A semaphore whose number of slots adapts to the API server's answers."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.in_flight = 0

@@ -1,7 +1,7 @@
 """Drives one bind from its first POST to a definite outcome, as decided by `cycle.bind_outcome.BindMachine`.
 
-Checks right before each POST that the lease, the node and the decision are still valid. A bind without an answer is retried
-or read until its outcome is known. A cancelled bind changes no state.
+Checks right before each POST that the lease, the node and the decision are still valid. After a bind without an answer, the bind
+is retried or the pod is read until the outcome is known. If the sending task is cancelled, no state changes.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class BindSender:
         self._timeout_s = timeout_s
 
     async def send(self, bind: Bind) -> tuple[Outcome, Status]:
-        """Drives the bind to its outcome; returns it with the reason. If cancelled (lease lost, exit), changes no state."""
+        """Drives the bind to its outcome; returns it with the reason. If the task is cancelled (lease lost, exit), changes no state."""
         placed, pod = bind.placed, bind.placed.pod
         machine = BindMachine(pod.uid, placed.node, bind_deadline_s=self._timeout_s)
         annotations, labels = placed.annotations, _NO_LABELS
@@ -147,7 +147,9 @@ class BindSender:
                 else:
                     async with asyncio.timeout(self._timeout_s + BIND_GRACE_S):  # a third of the cost of anyio's
                         reply = await plugin.bind(self._binder, request, timeout_s=self._timeout_s)
-            except ExtenderError as error:  # only the message, as upstream, where extenders are not Bind plugins
+            except (
+                ExtenderError
+            ) as error:  # the message has no plugin prefix: upstream's extenders are not Bind plugins
                 self._runner.failure(plugin, "Bind", error)
                 return PluginFailure(Status.error(str(error)).by(plugin.name))
             except Exception as error:  # noqa: BLE001 - plugin errors are contained here

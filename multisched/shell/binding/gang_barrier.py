@@ -53,7 +53,7 @@ class Barrier(msgspec.Struct, eq=False):
     gang_of: dict[str, str] = msgspec.field(default_factory=dict)
     """uid of each member that is neither undone nor sent -> key of its gang."""
     members: Counter[str] = msgspec.field(default_factory=Counter)
-    """Gang -> number of members in `gang_of`; at least 1."""
+    """Gang -> number of its members in `gang_of`; never 0."""
     missing: Counter[str] = msgspec.field(default_factory=Counter)
     """Gang -> number of members that have not arrived."""
     arrived: dict[str, Bind] = msgspec.field(default_factory=dict)
@@ -63,7 +63,7 @@ class Barrier(msgspec.Struct, eq=False):
     """True once the binds of arrived members wait for a bind worker."""
     failure: GangFailure | None = None
     undone: list[CancelledBind] = msgspec.field(default_factory=list)
-    """Undone members that wait for the others to be undone, so that all are requeued together as a gang."""
+    """Undone members. All members are requeued in one step, after the last one has been undone."""
 
     def in_order(self) -> Sequence[CancelledBind]:
         """Returns the undone members, the cause of the failure first: its rejectors decide when the gang is requeued."""
@@ -102,9 +102,9 @@ class GangBarriers:
             self._add(barrier, gang_of)
 
     def begin(self, uid: str) -> Barrier | None:
-        """Returns the barrier of a placed pod; None: it waits for no other pod.
+        """Returns the barrier of a placed pod, or None if the pod waits for no other pod.
 
-        If its gang has a barrier, a member that was placed alone joins it; otherwise it would be bound without the others.
+        A member that was placed alone joins the barrier of its gang, if there is one. Otherwise it would be bound without the others.
         """
         barrier = self._by_uid.get(uid)
         if barrier is not None:
@@ -161,7 +161,7 @@ class GangBarriers:
         return not self._is_short(barrier, missing)
 
     def _is_short(self, barrier: Barrier, missing: Mapping[str, int]) -> bool:
-        """Reports whether some gang is below its minimum if `missing` (gang -> number) of its placed members do not count."""
+        """Reports whether some gang is below its minimum without `missing` (gang -> number) of its placed members."""
         return any(self._roster.needs(key, missing=missing.get(key, 0)) for key in barrier.members)
 
     # -- end of a barrier ------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ Binding volumes may take ten minutes; in a bind worker that would block other po
 run here, at most `PRE_BINDS_MAX` at a time, and go to the bind workers afterwards. Pods without such work (no PreBind plugin,
 or PreBindPreFlight returns Skip) go there directly. Owned by `BindingCycle`.
 
-For a pod whose bind is cancelled (`Bind.cancelled`) the wait is cancelled and no further plugin runs.
+If the bind of a pod is cancelled (`Bind.cancelled`), its wait or plugin call is cancelled and no further plugin runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PRE_BINDS_MAX = 4_096
 """Maximum number of pods at PreBind at the same time; others wait."""
 
 CLOSING_S = 3.0
-"""Time that PreBind calls in progress get to finish when the scheduler stops; no binding of these pods has been sent."""
+"""Time that PreBind calls in progress may still take when the scheduler stops. No binding of these pods has been sent."""
 
 _STOPPED: Final = Status.error("the scheduler stopped while the pod waited at PreBind")
 
@@ -81,7 +81,7 @@ class PreBindStage:
         return Status()
 
     def close(self) -> None:
-        """Cancels PreBind calls that do not end within `CLOSING_S`; their pods are requeued. The scheduler stops."""
+        """Handles the stop of the scheduler: cancels PreBind calls that do not end within `CLOSING_S`; their pods are requeued."""
         self._is_closing = True
         deadline_s = anyio.current_time() + CLOSING_S
         for scope in self._scopes.values():
@@ -95,7 +95,7 @@ class PreBindStage:
 
     @contextmanager
     def _endable(self, bind: Bind, timeout_s: float) -> Iterator[anyio.CancelScope]:
-        """Cancels its body after the timeout, when the bind is cancelled, or soon after the scheduler stops."""
+        """Cancels its body after the timeout, when the bind is cancelled, or `CLOSING_S` after the scheduler stops."""
         uid = bind.placed.pod.uid
         with anyio.move_on_after(timeout_s) as scope:
             self._scopes[uid] = scope

@@ -1,11 +1,11 @@
-"""The last check before a bind is sent: does the pod still fit on the node, and does the node still belong to the domain?
+"""The last check before a bind is sent: the pod must still fit on the node, and the node must still belong to the domain.
 
 A bind may wait for seconds: at Permit, at PreBind, for a bind worker, or after a 429. `BindingCycle` records the state that a
 decision was based on, and `BindSender` runs the check right before each POST. Only changes that this domain did not make are
 relevant: a changed node, pods that others placed there, a resize of the pod itself. If the pod's rules refer to other nodes,
 pods that were placed or removed there are relevant too (`ExternalPodChanges`). After such a change the domain's filters run
-again, with the pod itself taken out. Remote filters, and filters in a thread or process, cannot be run again here, so their
-answer about a changed node is invalid. A lock that PreBind writes on the node is no such change.
+again, without counting the pod itself. Remote filters, and filters in a thread or process, cannot be run again here, so their
+answer about a changed node is invalid. The lock annotation that PreBind writes on the node does not invalidate their answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from multisched.state.domain_rows import DomainRows
 from multisched.state.external_pod_changes import keeps_away
 
 CHANGES_READ_MAX: Final = 64
-"""Maximum number of pod changes on other nodes that are matched with the pod's rules one by one; beyond it the filters run."""
+"""Maximum number of external pod changes that are matched with the pod's rules one by one; beyond it the filters run again."""
 
 
 class DecisionState(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ class SendCheck:
         return self._rows.has_stayed(entry.row, seen.generation)
 
     def refusal(self, placed: Placed, seen: DecisionState) -> Status | None:
-        """Returns the reason why the bind must not be sent; None: it may be sent."""
+        """Returns the reason why the bind must not be sent, or None if it may be sent."""
         entry = self._cache.placed(placed.pod.uid)
         if entry is None:
             return Status.error(f"the pod was removed from node {placed.node} before it was bound")
@@ -106,7 +106,7 @@ class SendCheck:
         return others is None or len(others) > CHANGES_READ_MAX or seen.cycle.is_affected(placed, pod, others)
 
     def _unlocked(self, node: Node) -> Node:
-        """Returns the node without locks: PreBind writes one itself, after the filters have answered."""
+        """Returns the node without lock annotations: PreBind writes one itself, after the filters have answered."""
         locks = self._cache.ledgers.lock_annotations
         if locks.isdisjoint(node.annotations):
             return node

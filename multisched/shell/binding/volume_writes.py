@@ -15,7 +15,7 @@ RAISED = "error"
 
 
 class CountedVolumeWriter:
-    """Wrapper of a `framework.ports.VolumeWriter` that counts and times its writes."""
+    """A `framework.ports.VolumeWriter` that counts and times the writes of another one."""
 
     def __init__(self, inner: VolumeWriter, stopwatch: Callable[[], float]) -> None:
         """`stopwatch`: seconds of a monotonic clock."""

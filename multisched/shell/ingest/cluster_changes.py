@@ -1,7 +1,7 @@
 """Converts changes between two versions of a node, or of a pod on a node, to cluster events.
 
 Pure. One event per kind of change, in kube-scheduler's order and with its labels (source: kube-scheduler 1.36,
-framework/events.go). A change that cannot make a pod schedulable is no event: a cordon, a pod that requests more.
+framework/events.go). A change that cannot make another pod schedulable, such as a cordon or a larger request, gives no event.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def node_events(before: Node, after: Node) -> Sequence[ClusterEvent]:
 
 
 def assigned_pod_events(before: Pod, after: Pod, reported: frozenset[str] = frozenset()) -> Sequence[ClusterEvent]:
-    """Returns the events for an updated pod on a node, by which other pods may become schedulable.
+    """Returns the events for an updated pod on a node that may make other pods schedulable.
 
     `reported`: annotations by which other programs confirm what the pod holds (`AnnotatedLedger.reported`).
     """

@@ -1,7 +1,7 @@
-"""Passes ended pods on: succeeded members count for their gangs, and plugins learn what becomes of the bound pods of their domain.
+"""Passes ended pods to the roster of gangs, which counts succeeded members, and to the `OutcomePlugin`s of their domain.
 
-The watch of running pods shows an end as a deletion, without the last state, so ended pods are watched separately. In a cluster without
-gangs and without a pod of a domain whose plugins learn, nothing is listed.
+The watch of pods that have not ended shows an end as a deletion, without the last state. So ended pods are watched separately. They
+are listed only once the cluster has a gang, or a bound pod of a domain with an `OutcomePlugin`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ ENDED_PODS: Final = "status.phase!=Pending,status.phase!=Running,status.phase!=U
 
 
 class EndedPods:
-    """Ingest of ended pods. Writes the roster of gangs, and calls `OutcomePlugin.see_outcome`, also with pods that still run.
+    """Ingest of ended pods. Writes the roster of gangs, and calls `OutcomePlugin.see_outcome`, also for pods that start to run.
 
-    Before the first list, a gang may require too many members.
+    Before the first list, succeeded members do not count, so a gang may require too many others.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class EndedPods:
         worker_of: Callable[[Pod], DomainWorker | None],
         build: Callable[[str, ReflectorHandler], Reflector],
     ) -> None:
-        """`build`: builds the reflector of pods that a field selector selects; called with the first gang, or the first pod of a
-        domain that learns."""
+        """`build`: builds the reflector of the pods that match a field selector. Called when the cluster has the first gang, or the first
+        bound pod of a domain with an `OutcomePlugin`."""
         self._roster = roster
         self._decoder = decoder
         self._worker_of = worker_of
@@ -58,7 +58,7 @@ class EndedPods:
         await self._build(ENDED_PODS, self).run()
 
     def placed(self, worker: DomainWorker, before: Pod | None, pod: Pod, raw: msgspec.Raw) -> None:
-        """Handles a version of a pod with a node. `before`: the version that was known before, None for none."""
+        """Handles a version of a pod with a node. `before`: the version in the cache before, or None."""
         if not worker.plugins.learning:
             return
         self._is_needed.set()
@@ -93,4 +93,4 @@ class EndedPods:
             try:
                 plugin.see_outcome(outcome)
             except Exception:
-                logger.exception("outcome of a pod not taken", extra={"plugin": plugin.name, "pod": pod.key})
+                logger.exception("plugin failed on a pod's outcome", extra={"plugin": plugin.name, "pod": pod.key})

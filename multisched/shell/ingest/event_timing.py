@@ -1,8 +1,8 @@
 """Measures the handling of watch events, under kube-scheduler's event names: `event_handling_duration_seconds`.
 
 Only one event in EVENTS_PER_SAMPLE is timed, including its decoding, because there may be tens of thousands per second. The
-name is that of the last event passed to the queues. If none was (a heartbeat, a pod of another scheduler, a Service that no
-plugin has registered), it is KIND + "Other".
+name is that of the last cluster event passed to the queues. If none was passed (a heartbeat, a pod of another scheduler, a Service
+that no plugin has registered), the name is KIND + "Other".
 """
 
 from __future__ import annotations

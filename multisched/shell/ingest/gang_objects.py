@@ -35,7 +35,7 @@ def note_gang(roster: GangRoster, kind: Resource | ObjectKind, old: EventObject,
 
 
 def note_kind(roster: GangRoster, kind: ObjectKind, state: KindState) -> None:
-    """Records whether a kind of PodGroups can be listed: the condition of members without their PodGroup says why."""
+    """Records whether a kind of PodGroup can be listed. If not, the condition of members without their PodGroup gives the reason."""
     api, name = APIS.get(kind), f"{kind.definition.plural}.{kind.definition.group}"
     if api is None:
         return
@@ -51,7 +51,7 @@ def note_kind(roster: GangRoster, kind: ObjectKind, state: KindState) -> None:
 
 
 def mark_gang(statuses: StatusMarks, objects: ObjectsView, key: str) -> None:
-    """Marks the PodGroup of a gang, if it has one, for a status write: the gang's counts changed."""
+    """Marks the PodGroup of a gang, if there is one, for a status write. Called when the gang's counts changed."""
     namespace, _, name = key.partition("/")
     for kind in GANG_KINDS:
         if objects.get(kind, namespace, name) is not None:

@@ -1,6 +1,7 @@
-"""Events about labels and annotations of pods without effect, ours and those that plugins know: one per message and workload.
+"""Records events about labels and annotations of pods that have no effect, once per message and owner of the pods.
 
-Owns the messages recorded so far. Called for each new pending pod, and when its labels or annotations change.
+The keys are those of this program and those that plugins know. Owns the messages recorded so far. Called for each new pending pod,
+and when its labels or annotations change.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 IGNORED_KEY: Final = "IgnoredKey"
 """Reason of these events."""
 SAID_MAX: Final = 10_000
-"""Remembered messages; beyond it, the oldest may be recorded again."""
+"""Maximum number of messages remembered as recorded; beyond it, the oldest may be recorded again."""
 
 
 class KeyRemarks:
@@ -32,7 +33,7 @@ class KeyRemarks:
         self._said: OrderedDict[Hashable, None] = OrderedDict()
 
     def see(self, worker: DomainWorker, pod: Pod) -> None:
-        """Records the events for a pod if this process leads its domain; each message once for all pods of one owner."""
+        """Records the events for a pod if this process leads its domain. A message is recorded once for all pods of one owner."""
         if not (pod.labels or pod.annotations) or not worker.is_leading:
             return
         plugins = {built.plugin.name for built in worker.plugins.built}
@@ -49,12 +50,12 @@ class KeyRemarks:
 
 
 def plugin_remarks(workers: Iterable[DomainWorker], ask: Callable[[RemarkPlugin], Sequence[str]]) -> Sequence[str]:
-    """Returns the distinct remarks of the workers' plugins. A plugin that raises is logged and makes none."""
+    """Returns the distinct remarks of the workers' plugins. An exception of a plugin is logged; the plugin then has no remarks."""
     found: dict[str, None] = {}
     for worker in workers:
         for plugin in worker.plugins.remarking:
             try:
                 found.update(dict.fromkeys(ask(plugin)[:REMARKS_MAX]))
             except Exception:
-                logger.exception("remarks failed", extra={"plugin": plugin.name})
+                logger.exception("plugin failed to return remarks", extra={"plugin": plugin.name})
     return tuple(found)

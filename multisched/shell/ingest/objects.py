@@ -24,7 +24,7 @@ from multisched.state.object_store import ObjectStore
 logger = logging.getLogger(__name__)
 
 REPORTED_MAX = 10_000
-"""Malformed objects of a kind remembered as reported; beyond it, the oldest may be reported again."""
+"""Maximum number of malformed objects per kind remembered as reported; beyond it, the oldest may be reported again."""
 
 Notify = Callable[[ClusterEvent, EventObject, EventObject], None]
 
@@ -54,9 +54,9 @@ class ObjectIngest:
         self._sink = events
         self._by = by
         self.on_state: OnState = _ignore
-        """Called with the state of the kind after each list and each refusal."""
+        """Called with the state of the kind after each list and each 404 or 403."""
         self.reads_nothing: Callable[[], bool] = lambda: False
-        """Reports whether nothing else can be read either. A starting API server refuses every kind until it has read its roles."""
+        """Reports whether no other kind can be read either. A starting API server refuses every kind until it has read its roles."""
         self._is_logged = False
         self._reported: dict[str, str] = {}
         self._events = {
@@ -96,9 +96,9 @@ class ObjectIngest:
     def restore_deleted(self, raw: bytes) -> None:
         """Handles an object that may have been deleted before this process started, and stays in effect.
 
-        Ignored if this process has seen a deletion itself: that is as new. Neither logged nor recorded: the process before
-        has done that, and if the kind cannot be listed yet, the object may still exist. If it exists, it is the version that
-        was in effect last, which counts if the present one is invalid.
+        Ignored if this process has seen a deletion of the kind, because that one is at least as new. The deletion is neither logged nor
+        recorded as an event: an earlier process has done so, and if the kind cannot be listed yet, the object may still exist. If it
+        exists, `raw` is the version that was in effect last; it is used if the current version is invalid.
         """
         try:
             item = self._decode(raw)
@@ -125,8 +125,8 @@ class ObjectIngest:
     def refused(self, error: str) -> None:
         """Handles a 404 or 403 for the kind. Objects that are known already stay in the store.
 
-        Logs it once, as an error if the kind is needed, as soon as something else can be read: until then the failed lists of pods
-        and nodes are logged.
+        Logs it once, as an error if the kind is needed, and not before another kind can be read: until then the failed lists of pods and
+        nodes are logged.
         """
         if not self._is_logged and not self.reads_nothing():
             self._is_logged = True

@@ -39,7 +39,7 @@ MALFORMED, UNKNOWN_DOMAIN, UNUSABLE_DATA = "MalformedNode", "UnknownDomain", "Un
 """Event reasons."""
 _DELETED = "the pod was deleted before it was bound"
 REPORTED_MAX = 10_000
-"""Refused pods kept; beyond it, the oldest is dropped and may be reported again."""
+"""Maximum number of refused pods that are kept; beyond it, the oldest is dropped and may be reported again."""
 
 
 class RefusedPod(NamedTuple):
@@ -84,7 +84,7 @@ class PodIngest:
         self._refused: dict[str, RefusedPod] = {}
         self._pending: dict[str, Pod] = {}
         self._uids: dict[str, str] = {}
-        """Key -> uid of placed, pending and refused pods: for deletions without the object's last state."""
+        """Key -> uid of placed, pending and refused pods, to find the pod of a deletion without the object's last state."""
         self.malformed = 0
         self.on_pending: Callable[[Pod], None] | None = None
         """Called with each pod that becomes pending, changes while pending, or stops being pending without a node."""
@@ -102,7 +102,7 @@ class PodIngest:
             pod = self.with_policy(pod)
         cached = self._cache.placed(pod.uid)
         if cached is not None and cached.state is PodState.CONFIRMED and cached.node != pod.node:
-            # An API server never moves a pod, so a backup was restored: the new state is the valid one.
+            # An API server never moves a pod, so a backup was restored, and the new state is valid.
             logger.warning(
                 "pod is on another node than cached", extra={"pod": key, "node": cached.node, "now": pod.node}
             )
@@ -150,8 +150,8 @@ class PodIngest:
         self._on_deleted(uid)
 
     def history_rewritten(self) -> None:
-        """Adds pods to their gangs that had ended in the lost history: if they were listed before the ended pods, the roster ignored
-        them.
+        """Adds pods to their gangs that had ended only in the lost history. If such a pod was listed before the ended pods were, the
+        roster ignored it.
         """
         gangs = self._cache.gangs
         for pod in [*self._pending.values(), *(entry.pod for entry in self._cache if entry.pod.node)]:
@@ -162,7 +162,7 @@ class PodIngest:
         logger.info("pods listed", extra={"version": version, "placed": len(self._cache)})
 
     def matches_cache(self, raw: msgspec.Raw) -> bool:
-        """Reports whether the cache accounts for the pod on its node as in the API. True for a finished pod, which holds nothing."""
+        """Reports whether the cache has the pod on the same node as the API. True for an ended pod, which holds no resources."""
         try:
             pod = self._decoder.pod(raw)
         except DecodeError:
@@ -196,7 +196,7 @@ class PodIngest:
         return msgspec.structs.replace(pod, spec=known[1])
 
     def without_policy(self, pod: Pod) -> Pod:
-        """Returns the pod as in the API, without the tolerations that its domain's policy adds."""
+        """Returns the pod without the tolerations that its domain's policy adds, as in the API."""
         return _without(pod, self._tolerations.get(pod.spec.scheduler_name, ()))
 
     def _placed(self, key: str, pod: Pod, raw: msgspec.Raw) -> None:
@@ -256,7 +256,7 @@ class PodIngest:
             self.revise(worker, pod, refusal or ("the pod was gated again" if pod.gates else ""))
 
     def revise(self, worker: DomainWorker, pod: Pod, refusal: str) -> None:
-        """Accounts for an assumed pod that changed, and notifies domains of freed capacity. `refusal`: why its bind is cancelled."""
+        """Accounts for an assumed pod that changed, and notifies domains of freed capacity. If `refusal` is not empty, cancels its bind."""
         entry = self._cache.placed(pod.uid)
         assert entry is not None, "an assumed pod has an entry"
         before = msgspec.structs.replace(entry.pod, node=entry.node)  # queueing hints need its node
@@ -286,13 +286,13 @@ class PodIngest:
         if placement is not None and placement.state is QueueState.GATED:
             if before is None and not pod.gates:
                 worker.failures.report_held(pod, placement.status.plugin, placement.status.message)
-            worker.nominations.on_gated(pod.uid)  # this version of the pod may have brought the nomination
+            worker.nominations.on_gated(pod.uid)  # this version of the pod may have set the nomination
         worker.intake.wake()
         if before is None or before.labels is not pod.labels or before.annotations is not pod.annotations:
             self._remark(worker, pod)
         if before is None:
             self._router.notify_listeners(UNSCHEDULED_POD_ADD, None, pod, now_s)
-        elif nominated_node not in ("", self._nominator.node_of(pod.uid)):  # may never have been written
+        elif nominated_node not in ("", self._nominator.node_of(pod.uid)):  # the API may never have shown it
             self._router.notify_nomination_ended(before, nominated_node, now_s)
 
     def _enqueue(
@@ -320,7 +320,7 @@ class PodIngest:
         worker.failures.report(pod, "Unschedulable", refusal, CLEARED if pod.nominated_node else None)
 
     def notify_owners(self, worker: DomainWorker) -> None:
-        """Writes the conditions of pods that get no attempt (gated and refused): this process now leads the domain."""
+        """Writes the conditions of pods that get no attempt (gated and refused). Called when this process becomes the leader."""
         names = self._router.names_of(worker)
         for pod in [pod for pod in self._pending.values() if pod.spec.scheduler_name in names]:
             self._remark(worker, pod)
@@ -342,7 +342,7 @@ class PodIngest:
             self.on_pending(pod)
         now_s = self._clock.monotonic()
         self._router.notify_listeners(UNSCHEDULED_POD_DELETE, pod, None, now_s)
-        if nominated_node:  # may never have been written
+        if nominated_node:  # the API may never have shown the nomination
             self._router.notify_nomination_ended(pod, nominated_node, now_s)
 
     def _on_deleted(self, uid: str) -> None:
@@ -401,7 +401,7 @@ class NodeIngest:
         self._reported: dict[str, tuple[tuple[str, str], ...]] = {}
         """Node -> (reason, note) of its current faults."""
         self.unserved: dict[str, str] = {}
-        """Node whose label names no domain -> what is wrong."""
+        """Node whose domain label names no domain -> what is wrong."""
         self.malformed = 0
 
     def upsert(self, key: str, raw: msgspec.Raw) -> None:
@@ -429,7 +429,7 @@ class NodeIngest:
             self._recheck_binds(node.name)
 
     def _recheck_binds(self, name: str) -> None:
-        """Checks the pods assumed on a node that changed or was deleted: they may no longer fit."""
+        """Checks the pods assumed on a node that changed or was deleted, because they may no longer fit."""
         for pod in self._cache.assumed_on(name):
             worker = self._router.worker_of(pod)
             if worker is not None:
@@ -450,7 +450,7 @@ class NodeIngest:
         logger.info("nodes listed", extra={"version": version, "nodes": self._cache.nodes.node_count})
 
     def _report(self, node: Node) -> None:
-        """Records one event per fault of a node: it cannot be used, or has keys without effect."""
+        """Records one event per new fault of a node, for example that it cannot be used or has keys without effect."""
         found = tuple(self._faults(node))
         known = self._reported.get(node.name, ())
         if not found:
@@ -461,7 +461,7 @@ class NodeIngest:
             if (reason, note) in known:
                 continue
             self.malformed += reason in (MALFORMED, UNKNOWN_DOMAIN)
-            logger.warning("node", extra={"node": node.name, "reason": reason, "note": note})
+            logger.warning("node has a fault", extra={"node": node.name, "reason": reason, "note": note})
             ref = ObjectRef("Node", "", node.name, node.uid)
             self._events.record(Event(ref, "Warning", reason, "Scheduling", note, self._reporter))
 

@@ -38,7 +38,7 @@ class PlannedPod(msgspec.Struct, frozen=True):
 
     pod: Pod
     api_name: str
-    """The name in the API server's refusals: metadata.name or generateName."""
+    """The name that the API server uses in its error messages: metadata.name or generateName."""
     priority_class: str = ""
     priority: int | None = None
     """As in the manifest."""
@@ -116,7 +116,7 @@ def _unresolved(planned: PlannedPod, why: str) -> PlannedPod:
 
 
 def _refusals(planned: PlannedPod, chosen: PriorityClass) -> list[str]:
-    """Returns the API server's refusals, with its texts."""
+    """Returns the errors with which the API server would refuse the pod, in its words."""
     computed = "must not be provided in pod spec; priority admission controller computed"
     given = "from the given PriorityClass name"
     found = []

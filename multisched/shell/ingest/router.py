@@ -2,8 +2,8 @@
 
 Owns the table of domains. The event of a node goes to the domains that may use the node or count its pods. If a changed node
 joins a domain (by its labels, a loan, or because it is no longer malformed), that domain gets a node-add event; if it leaves,
-a node-delete event. For other domains it is a distant node, and a pod on it a distant pod. Synchronous; called by ingest and
-by the workers.
+a node-delete event. For all other domains the node is a distant node, and a pod on it a distant pod. Synchronous; called by
+ingest and by the workers.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Router:
                 self._wake(worker, moved)
 
     def notify_pod(self, event: ClusterEvent, old: Pod | None, new: Pod | None, row: int | None, now_s: float) -> None:
-        """The same as `notify`, for a pod on this row: domains that neither use nor count the row get the event of a distant pod."""
+        """As `notify`, for a pod on this row. Domains that neither use nor count the row get the event of a distant pod."""
         self._label, distant = event.label, _distant(event)
         for worker, rows in self._workers:
             if worker.queue.awaits_events():
@@ -110,7 +110,7 @@ class Router:
             worker.intake.wake()
 
     def notify_listeners(self, event: ClusterEvent, old: Pod | None, new: Pod | None, now_s: float) -> None:
-        """The same as `notify`, but only to domains in which a plugin has registered the event. For frequent events, such as new pods."""
+        """As `notify`, but only to domains in which a plugin has registered the event. For frequent events, such as new pods."""
         self._label = event.label
         for worker, _ in self._workers:
             if worker.queue.hints.is_of_interest(event):
@@ -146,7 +146,7 @@ class Router:
         after: Node | None,
         now_s: float,
     ) -> None:
-        """Passes node events to a domain without the node if a plugin has registered them: its pods matter for affinities."""
+        """Passes events of a distant node to a domain if a plugin has registered them, because the node's pods matter for affinity."""
         if not worker.queue.awaits_events():
             return
         for event in events:
@@ -157,10 +157,10 @@ class Router:
     def notify_nomination_ended(self, pod: Pod, node: str, now_s: float) -> None:
         """Handles the end of a nomination like the deletion of a pod on the node.
 
-        Only pods of lower or equal priority get the event, because others ignored the nomination (source: kube-scheduler 1.36,
-        eventhandlers.go). If a plugin ranks the nomination, its rank replaces the pod's priority.
+        Only pods of lower or equal priority get the event, because pods of higher priority ignore the nomination (source: kube-scheduler
+        1.36, eventhandlers.go). If a plugin ranks the nomination, its rank replaces the pod's priority.
         """
-        pod = replace(pod, nominated_node=node)  # may never have been written to the pod
+        pod = replace(pod, nominated_node=node)  # the nomination may never have been written to the pod
         home = self.worker_of(pod)
         rank = pod.spec.priority if home is None else home.nominations.rank_of(pod)
         for worker, _ in self._workers:

@@ -37,8 +37,8 @@ class ClusterLists:
     async def see_all_binds_before(self, since_s: float) -> None:
         """Relists nodes and pods unless their latest list began at or after `since_s`.
 
-        A standby's watch may lag behind the last leader's binds: without this, a new leader would place pods on rows that the old
-        one has filled (I1).
+        A standby's watch may lag behind the last leader's binds. Without a relist, a new leader would place pods on rows that the old
+        leader has filled (I1).
         """
         async with self._relisting:
             if self._dates_from_s >= since_s:

@@ -1,11 +1,11 @@
 """Handover of a node from one domain to another while different replicas lead them.
 
 The API server prevents two binds of a pod, but not two leaders that bind to one node. The new leader must not use the node
-while binds of the old leader are in flight. No timeout is safe, since a watch may lag without a bound. So the old leader
-confirms it: each leader writes two annotations to its Lease with every renewal:
+while binds of the old leader are in flight. No timeout is safe, because a watch may lag without a bound. So the old leader
+confirms the move. Each leader writes two annotations to its Lease with every renewal:
 
 - `nodes-seen`: a resourceVersion of nodes up to which it has seen all changes, recorded when it had no bind in flight to a node
-  that had left its domains. `SendCheck` prevents later ones.
+  that had left its domains. `SendCheck` prevents later binds to such a node.
 - `node-selection`: its selection rules. Other leaders need them, because configurations may differ during a rolling update.
 
 A row that joins a domain at version v is withheld until no other lease blocks it. A lease does not block if it is free (released,
@@ -51,16 +51,16 @@ logger = logging.getLogger(__name__)
 SEEN_ANNOTATION: Final = "multisched.io/nodes-seen"
 SELECTION_ANNOTATION: Final = "multisched.io/node-selection"
 SELECTION_CHARS_MAX: Final = 128 * 1024
-"""Half of the size limit of all annotations. A longer selection is not written: then no other leader can take over nodes of this
-process."""
+"""Half of the size limit of all annotations. A longer selection is not written, and then no other leader can take over nodes of
+this process."""
 PERIOD_S: Final = 0.5
 """Period of the checks. Annotations reach other leaders with the next renewal of the lease."""
 NODES_LISTED_MAX: Final = 16
-"""Up to this number of nodes to admit, pods are listed per node; beyond it all nodes and pods are listed."""
+"""Maximum number of nodes to admit for which nodes and pods are listed per node; beyond it, all nodes and pods are listed."""
 SELECTIONS_MAX: Final = 16
-"""Node selections of other configurations that are kept compiled."""
+"""Maximum number of node selections of other configurations that are kept compiled."""
 REPORTED_MAX: Final = 1_000
-"""Withheld rows remembered as logged."""
+"""Maximum number of withheld rows remembered as logged."""
 
 
 class _Withheld(msgspec.Struct, frozen=True):
@@ -100,7 +100,7 @@ class _Claims(msgspec.Struct, frozen=True):
 
 
 class Handover:
-    """Handover of nodes: withholds one that joins a domain until no bind of its former leader is in flight.
+    """Handover of nodes: withholds a node that joins a domain until no bind of its former leader is in flight.
 
     Leases are identified by group, without the common name prefix.
     """
@@ -147,7 +147,7 @@ class Handover:
         self._reported: set[tuple[str, int, Version]] = set()
 
     def guard(self, keepers: Mapping[str, LeaseKeeper], rows: Mapping[str, DomainRows]) -> None:
-        """Starts guarding rows. `keepers`: by group; `rows`: by domain. Without keepers there is a single process, and no guard."""
+        """Starts withholding rows. `keepers`: by group; `rows`: by domain. Without keepers there is one process, and no row is withheld."""
         self._keepers = keepers
         if keepers:
             for domain, its_rows in rows.items():
@@ -157,15 +157,15 @@ class Handover:
     # -- leading ---------------------------------------------------------------------------------------------------
 
     def held_before_list(self, groups: Iterable[str]) -> None:
-        """Marks leases as settled that were held before the first list began: the list contains the binds of their former holders."""
+        """Marks leases as settled that allowed binds before the first list began: the list contains all binds of former holders."""
         self._settled.update(groups)
 
     async def judge_new_leases(self, domain: str) -> None:
         """Decides whether leases that this process created are new, or had been deleted while another process held them.
 
-        Must be called after the first lists, with the domain's lease held. Relists; if pods of this scheduler are on nodes, the
-        lease may have been deleted, and its duration is waited for as after any other holder. A list from before the creation
-        is not sufficient, because a holder may have bound since (I9).
+        Must be called after the first lists, with the domain's lease held. Relists. If pods of this scheduler are on nodes, the
+        lease may have been deleted while held, so it allows no binds for one lease duration, as after any other holder. A list that
+        began before the creation is not sufficient, because a holder may have bound since then (I9).
         """
         made = self._created_without_record(self._keepers)
         if not made:
@@ -191,8 +191,8 @@ class Handover:
         return {group: keeper for group, keeper in keepers.items() if keeper.term.unrecorded_holder_wait_s() > 0}
 
     def _may_have_unrecorded_holder(self) -> bool:
-        """Reports whether a missing lease may have been deleted while it was held: pods of this scheduler are on nodes. If there
-        are none, no process has led yet."""
+        """Reports whether a missing lease may have been deleted while it was held: pods of this scheduler are on nodes. Without such
+        pods no process has led yet."""
         return any(entry.pod.spec.scheduler_name in self._served for entry in self._cache)
 
     def lost(self, group: str) -> None:
@@ -201,7 +201,7 @@ class Handover:
 
     @property
     def _is_alone(self) -> bool:
-        """True if no other process can bind under any lease, and all their binds are in the cache."""
+        """True if no other process can bind under any lease, and all binds of other processes are in the cache."""
         return self._leases <= self._settled
 
     def is_settled(self, domain: str) -> bool:
@@ -211,9 +211,8 @@ class Handover:
     async def others(self, domain: str) -> Mapping[str, Holding | None]:
         """Returns the other leases under which binds may be in flight: group -> holding, or None if free.
 
-        A new leader calls it before its list, which then contains all changes that these holders have seen. Waits until the other
-        leases of this process allow binds (one bind deadline at most), so that a process that takes over several domains takes
-        their rows at once.
+        A new leader calls it before its list, so that the list contains all changes that these holders have seen. Waits until the
+        other leases of this process allow binds, so that a process that takes over several domains takes their rows at once.
         """
         group = self._groups[domain]
         self._discover(self._keepers[group].inherited)
@@ -222,7 +221,7 @@ class Handover:
         return await self._read({group})
 
     def open(self, worker: DomainWorker, others: Mapping[str, Holding | None]) -> None:
-        """Opens a domain that this process now leads. Withholds rows to which other leaders may be binding."""
+        """Opens a domain that this process now leads. Withholds rows to which other leaders may still bind."""
         domain, rows = worker.name, self._router.rows_of(worker)
         self._settled.add(self._groups[domain])
         self._open.add(domain)
@@ -279,7 +278,7 @@ class Handover:
         are_counted = self._is_alone
         if not are_counted and len(free) > NODES_LISTED_MAX:
             await self._relist(self._clock.monotonic())
-            # The rows now join at that list's versions. Nothing was published in between, so no other leader's claim changed.
+            # The rows now join at that list's versions. `others` is still valid: this process published nothing in between.
             free = [(_as_listed(one), node) for one, node in free]
             are_counted = True
         if are_counted:
@@ -321,7 +320,7 @@ class Handover:
         self._router.notify_node(node, node, used, uses, self._clock.monotonic())
 
     async def _unchanged(self, nodes: Sequence[Node], ahead: Sequence[_Ahead]) -> Set[str]:
-        """Returns the uids of nodes that a consistent read, as new as what the leaders ahead have seen, shows unchanged."""
+        """Returns the uids of nodes that a consistent read shows unchanged. The read must cover what the leaders `ahead` have seen."""
         names = [node.name for node in nodes] if len(nodes) <= NODES_LISTED_MAX else [""]
         found: set[tuple[str, Version]] = set()
         try:
@@ -338,7 +337,7 @@ class Handover:
         return {node.uid for node in nodes if (node.uid, node.version) in found}
 
     async def _counts_all_on(self, name: str) -> bool:
-        """Reports whether the cache accounts for every pod on the node, including the last leader's binds."""
+        """Reports whether the cache accounts for every pod that a consistent read shows on the node."""
         selector = ",".join(part for part in (f"spec.nodeName={name}", self._pod_selector) if part)
         pages = list_pages(self._transport, "/api/v1/pods", field_selector=selector, page_items=0)
         async with aclosing(pages):
@@ -373,7 +372,7 @@ class Handover:
     async def _read_one(self, group: str) -> Holding | None:
         keeper = self._keepers.get(group)
         if keeper is not None and keeper.term.is_leading:
-            # Once it allows binds, its former holder has none in flight. The caller lists after this read.
+            # Once the lease allows binds, its former holder has no bind in flight. The caller lists after this read.
             return (
                 None
                 if keeper.term.may_bind()
@@ -399,7 +398,7 @@ class Handover:
             self._leases.update(claims.groups.values())
 
     def _obstacle(self, domain: str, node: Node, version: Version, others: Mapping[str, Holding | None]) -> str:
-        """Returns why another leader may still bind to the node; empty: none does."""
+        """Returns why another leader may still bind to the node; empty if no other leader may."""
         for group, holder, holding in self._unsettled(others):
             claims = self._claims(holding.annotations)
             if claims is None:
@@ -416,7 +415,7 @@ class Handover:
         return ""
 
     def _ahead(self, others: Mapping[str, Holding | None]) -> list[_Ahead]:
-        """Returns the leaders that have seen newer node versions than this process, so that they may claim any node again."""
+        """Returns the leaders that have seen newer node versions than this process. They may have claimed any node again."""
         position = version_of(self._nodes.position)
         return [
             _Ahead(

@@ -20,7 +20,7 @@ class Leaders:
         self._workers = workers
 
     def elsewhere(self, domain: str) -> NotLedHere | None:
-        """Returns the other leader of a domain; None: this process leads it, or there are no leases.
+        """Returns the other leader of a domain, or None if this process leads it or there are no leases.
 
         Implements `framework.leading.FindLeader`.
         """

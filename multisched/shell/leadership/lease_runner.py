@@ -1,10 +1,10 @@
 """Runs the renewals of leases: on the program's event loop, or in a separate thread, so that a busy loop does not delay them.
 
 Only the program's event loop sends binds. Right before each bind it compares the lease's deadline with the monotonic clock
-(`LeaseTerm.may_bind`, I9). The thread only extends that deadline after a successful renewal, counted from the time of the
-request. So if the thread stops, binds stop in time. The thread renews only while the event loop makes turns: a process that
-hangs loses its leases at the limit at which `/livez` fails. The thread then logs the stack of the event loop, which cannot do so
-itself. The thread calls functions on the event loop by `call_on_loop`. Owned by `Program`.
+(`LeaseTerm.may_bind`, I9). The thread extends that deadline only after a successful renewal, counted from the time of the
+request. So if the thread stops, binds stop in time. The thread renews only while the event loop makes turns: if the loop hangs, the
+renewals stop at the age at which `/livez` fails, and the thread logs the loop's stack. The thread calls functions on the event loop
+by `call_on_loop`. Owned by `Program`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 FRAMES_LOGGED: Final = 12
 """Innermost stack frames logged when the program hangs."""
 END_S: Final = 3.0
-"""Time to wait for the thread at the end of the program; after that it is abandoned and its leases expire."""
+"""Time to wait for the thread at the end of the program. After that the thread is abandoned and its leases expire."""
 
 
 class LeaseRunner(Protocol):

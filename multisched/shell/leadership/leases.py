@@ -1,6 +1,6 @@
 """The leases of this process, one per group of domains (`config/nodes.py:lease_groups`), as seen by the program's event loop.
 
-Owns the keepers, and for each group whether the lease is held as far as the program was notified. The notification is later
+Owns the keepers, and for each group whether the lease is held according to the latest notification. A notification arrives later
 than the keeper's change, so code that binds checks the keeper's term. `LeaseRunner` decides where leases are renewed.
 """
 
@@ -29,7 +29,7 @@ from multisched.shell.leadership.lease_runner import LeaseRunner
 logger = logging.getLogger(__name__)
 
 FIRST_S: Final = 0.5
-"""Time that the first list waits for free leases. If this process holds them before the list, no second list is needed."""
+"""Maximum time that the first list waits for free leases. If this process holds them before the list, no second list is needed."""
 LOOK_MIN_S: Final = 0.05
 LOOK_MAX_S: Final = 1.0
 """Bounds of the interval between checks of a lease that is held but does not allow binds yet."""
@@ -90,16 +90,16 @@ class Leases:
         return _Trusting(self._term_of(domain), self._history)
 
     def get(self, domain: str) -> LeaseTerm | None:
-        """Returns the lease term of a domain; None without leases."""
+        """Returns the lease term of a domain, or None without leases."""
         keeper = self.keeper_of(domain)
         return None if keeper is None else keeper.term
 
     def keeper_of(self, domain: str) -> LeaseKeeper | None:
-        """Returns the lease keeper of a domain; None without leases."""
+        """Returns the lease keeper of a domain, or None without leases."""
         return self.keepers.get(self._groups.get(domain, ""))
 
     def watcher_of(self, transport: Transport, domain: str) -> LeaseWatcher | None:
-        """Returns a new watcher of the domain's lease; None without leases, or for an unknown domain."""
+        """Returns a new watcher of the domain's lease, or None without leases or for an unknown domain."""
         settings, group = self._configuration.lease, self._groups.get(domain, "")
         if not settings.enabled or not group:
             return None
@@ -123,7 +123,7 @@ class Leases:
         return {f"{prefix}-{group}": keeper.term.is_leading for group, keeper in self.keepers.items()}
 
     def may_be_bound_by(self) -> Iterator[str]:
-        """Returns the groups whose leases allow binds now, on the assumption that leases which were missing at the start never existed."""
+        """Returns the groups whose leases allow binds now if leases that were missing at the start never existed before."""
         return (group for group, keeper in self.keepers.items() if keeper.term.may_bind_if_new())
 
     async def run(self) -> None:
@@ -137,7 +137,7 @@ class Leases:
                 await held.wait()
 
     async def until_held(self, domain: str) -> None:
-        """Waits for the notification that the lease is held. The lease may be lost again before the notification."""
+        """Waits for the notification that the lease is held. The lease may already be lost again when it arrives."""
         await self._held[self._groups[domain]].wait()
 
     async def until_may_bind(self, domain: str, lease: LeaseTerm) -> None:

@@ -23,7 +23,7 @@ class Takeover:
         clock: Clock,
         before_opening: Callable[[DomainWorker], Awaitable[None]],
     ) -> None:
-        """`before_opening`: called under the lease; reads what else the domain must know."""
+        """`before_opening`: called while the lease is held; reads what else the domain needs before its first decision."""
         self._before_opening = before_opening
         self._leases = leases
         self._handover = handover

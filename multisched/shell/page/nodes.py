@@ -1,4 +1,4 @@
-"""ProgramNodes: the nodes of a running program for its page: totals of all, a list of some, one in detail."""
+"""ProgramNodes: the nodes of a running program for its page: totals of all nodes, a list of some, details of one."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from multisched.shell.telemetry import ProgramQueues
 from multisched.state.domain_rows import Use
 
 RESOURCES_MAX: Final = 12
-"""Resources of a list: cpu, memory and pods first."""
+"""Maximum number of resources in a list; cpu, memory and pods are first."""
 LABELS_MAX: Final = 200
 STEP: Final = 250
-"""Nodes that are described before other tasks have their turn: half a millisecond."""
+"""Number of nodes that are described between two yields to the event loop: half a millisecond."""
 
 _Shares = NDArray[np.float64]
 
@@ -46,7 +46,7 @@ class ProgramNodes:
         """Rows of all nodes, and the `nodes_version` at which they were listed."""
 
     async def nodes(self, query: NodesQuery) -> NodesView:
-        """See `NodesSource`. All figures are of one moment; then the nodes that are sent are described in steps."""
+        """See `NodesSource`. All figures are computed in one step; then the nodes that are sent are described in slices of STEP."""
         rows = self._rows(query.domain)
         resources = self._resources(rows)
         if query.resource not in resources:
@@ -115,7 +115,7 @@ class ProgramNodes:
         return [CPU, MEMORY, PODS, *(name for name in known if table.allocatable(name)[rows].any())][:RESOURCES_MAX]
 
     def _shares(self, resource: str, rows: Rows) -> _Shares:
-        """Returns requested / allocatable; NaN without any, and where it is elastic."""
+        """Returns requested / allocatable per row; NaN if a row has none of the resource or its amount is elastic."""
         table = self._program.cache.nodes
         allocatable = table.allocatable(resource)[rows].astype(np.float64)
         has_any = (allocatable > 0) & (allocatable < ELASTIC_AMOUNT)

@@ -1,7 +1,7 @@
 """ProgramOverview: the overview and the latest decisions of a running program.
 
-Called once a second while a page is open, whatever the number of pages. Only new decisions are put in words, a few per
-call: each costs up to a millisecond at 5,000 nodes.
+Called once a second while any number of pages is open. Only the reasons of a few new decisions are written per call, because each
+costs up to a millisecond at 5,000 nodes.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from multisched.shell.telemetry import ProgramQueues, health_of
 
 RATE_WINDOW_S: Final = 10.0
 LATENCIES_READ: Final = 2_000
-"""The latest pods whose latencies are summed up."""
+"""Number of latest pods from whose latencies percentiles are computed."""
 TOLD: Final = 12
-"""Decisions of the overview."""
+"""Maximum number of decisions in the overview."""
 TOLD_PER_CALL: Final = 2
-"""New decisions per domain that one call puts in words; others are passed over."""
+"""Maximum number of new decisions per domain that one call describes; others are skipped."""
 REMARKS_KEPT_S: Final = 10.0
 STEP: Final = 100
-"""Decisions that are described before other tasks have their turn: half a millisecond."""
+"""Number of decisions that are described between two yields to the event loop: half a millisecond."""
 NAMES: Final = 2_000
-"""Names that are compared before other tasks have their turn: a millisecond if all contain the text."""
+"""Number of names that are compared between two yields to the event loop: a millisecond if all contain the text."""
 STALE_S: Final = 150.0
-"""API servers send a bookmark every minute."""
+"""A kind counts as stale after this time without an open watch."""
 
 _Key = tuple[str, int]
 """uid and number of the attempt."""
@@ -74,10 +74,10 @@ class ProgramOverview:
         """Domain -> the newest placement that was seen."""
         self._remarks, self._remarks_at_s = "", -REMARKS_KEPT_S
         self._remarks_state: tuple[object, ...] = ()
-        """The state to which most remarks at a start refer; if it has changed, the remarks are read again at once."""
+        """State that most remarks after a start depend on. If it changes, the remarks are read again at once."""
         self._changes = 0
         self._mark: object = None
-        """The state at the last call; a change increases the number."""
+        """State at the last call. If it differs at the next call, `_changes` is incremented."""
 
     async def overview(self) -> Overview:
         """See `OverviewSource`."""
@@ -133,7 +133,7 @@ class ProgramOverview:
     # -- decisions -------------------------------------------------------------------------------------------------
 
     async def _tell(self, worker: DomainWorker) -> None:
-        """Puts the newest placements of a domain in words."""
+        """Describes the newest placements of a domain, with the reason."""
         newest = list(worker.cycle.records.latest(TOLD_PER_CALL))
         before = self._newest.get(worker.name)
         if newest:
@@ -147,7 +147,7 @@ class ProgramOverview:
             await asyncio.sleep(0)
 
     def _decided(self, worker: DomainWorker, placement: Placement, *, with_reason: bool = False) -> Decided | None:
-        """Returns None for a pod that was deleted."""
+        """Returns None if the pod is no longer in the cache."""
         program = self._program
         placed = program.cache.placed(placement.uid)
         if placed is None:
@@ -226,7 +226,7 @@ class ProgramOverview:
         return found
 
     def _count_change(self, domains: tuple[DomainOverview, ...]) -> int:
-        """Returns the number of calls at which something had changed since the call before."""
+        """Returns the number of calls so far at which the state differed from the previous call."""
         cache = self._program.cache
         mark = (
             cache.nodes.row_log.sequence,
@@ -242,9 +242,9 @@ class ProgramOverview:
 
 
 async def _containing(text: str, names: Sequence[str]) -> tuple[list[str], int]:
-    """Returns the first FOUND_SHOWN names that contain the text, and how many do; none for an empty text.
+    """Returns the first FOUND_SHOWN names that contain the text, and the number of all that do; none for an empty text.
 
-    In order; those that the text gives whole, with or without the namespace, come first. Other tasks have a turn after NAMES names.
+    Sorted; names that end with `/` and the text, or are equal to it, are first. Yields to the event loop after NAMES names.
     """
     first: list[str] = []
     total = 0

@@ -1,7 +1,7 @@
 """ProgramPending: all pending pods of a running program, counted by reason for its page.
 
-One count serves all pages. It takes slices of SLICE pods between turns of the event loop, and is repeated only after
-many times the time that it took, so that 100,000 pending pods cost a small part of a CPU.
+One count serves all pages. It yields to the event loop after every SLICE pods, and is used for at least KEPT_OVER_COST times as
+long as it took, so that 100,000 pending pods cost a small part of a CPU.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from multisched.shell.program import Program
 from multisched.shell.telemetry import ProgramQueues
 
 SLICE: Final = 64
-"""Pods that are described before other tasks have their turn: a quarter of a millisecond."""
+"""Number of pods that are described between two yields to the event loop: a quarter of a millisecond."""
 KEPT_S: Final = 2.0
-"""How long a count is used at least."""
+"""Minimum time for which a count is used."""
 KEPT_OVER_COST: Final = 50.0
-"""And this many times as long as it took."""
+"""A count is also used for at least this multiple of the time that it took."""
 
 _GroupKey = tuple[str, str, tuple[str, ...]]
 """Domain, state, plugins."""
@@ -112,7 +112,7 @@ class ProgramPending:
         return _Count(now_s, cost_s + now_s - began_s, groups, tuple(elsewhere))
 
     def _pods_of(self, worker: DomainWorker) -> Iterator[WaitingPod]:
-        """Yields the pods that are pending when they are reached; the queue may change in between."""
+        """Yields the pods that are still pending when the iteration reaches them; the queue may change between slices."""
         at_permit = {pod.uid for pod in worker.waiting.waiting()}
         now_s = self._program.clock.monotonic()
         for uid in worker.queue.uids():

@@ -32,7 +32,7 @@ LATENCIES_KEPT: Final = 100_000
 
 
 class BindOutcomes:
-    """Handler of the ends of one domain's binding cycles."""
+    """Handles the ends of one domain's binding cycles."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class BindOutcomes:
     ) -> None:
         self.bound = 0
         self.latencies_s: deque[float] = deque(maxlen=LATENCIES_KEPT)
-        """Seconds from the time a pod was first schedulable to its confirmed bind, of the latest pods."""
+        """Of the latest bound pods: seconds from the time the pod was first schedulable to the success response of its bind."""
         self._domain = domain
         self._queue = queue
         self._runner = runner
@@ -102,7 +102,7 @@ class BindOutcomes:
                 # Another client has bound it to the same node: another attempt would assume a pod that is already placed.
                 self._queue.remove(uid)
                 self._queue.done(uid)
-        # After all of them left the in-flight state: else the capacity they release would requeue them without backoff.
+        # After all of them have left the in-flight state: otherwise the capacity that they release would requeue them without backoff.
         for one in undone:
             self._notify_freed(one.held, one.bind.placed.node)
 
@@ -127,7 +127,7 @@ class BindOutcomes:
 
 
 def _gang_message(undone: CancelledBind) -> Unplaced:
-    """Returns the result; its message mentions the other gang members if their bindings may have been sent."""
+    """Returns the result. Its message mentions the other gang members if their binds may have been sent."""
     gangs, result = undone.bind.sent_with, undone.result
     if not gangs:
         return result

@@ -1,8 +1,8 @@
 """The binding cycles of one domain: Permit, PreBind and bind of each assumed pod.
 
-Owns the pods in a binding cycle. Until the bind of a pod has been sent, it can be cancelled: the pod is forgotten and
-requeued. Afterwards, the bind is in flight. Ingest cancels binds of pods that changed or whose
-node changed; the preemptor cancels binds of pods that became victims.
+Owns the pods in a binding cycle. A bind can be cancelled until it has been sent; its pod is then forgotten and requeued. After
+that the bind is in flight. Ingest cancels binds of pods that changed or whose node changed; the preemptor cancels binds of pods
+that became victims.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ class BindingCycle:
         self.add_workers()
 
     def add_workers(self) -> None:
-        """Starts workers up to the current number of binds in flight. If that was lowered, surplus workers stay idle."""
+        """Starts bind workers up to the current limit of binds in flight. If the limit was lowered, surplus workers stay idle."""
         if self._tasks is not None:
             while self._workers < self._limit.width:
                 self._workers += 1
                 self._tasks.start_soon(self._bind_placed)
 
     def expect(self, placed: Iterable[Placed], gang_of: Mapping[str, str]) -> None:
-        """Registers gang members that one attempt placed together: none is bound before enough of them can be.
+        """Registers gang members that one attempt placed together. None is bound before enough of them can be bound.
 
         Must be called before `begin`. `gang_of`: uid -> key of its gang.
         """
@@ -143,7 +143,7 @@ class BindingCycle:
         return self._cancel(uid, Status.error(f"preempted by {plugin}").by(plugin))
 
     def close(self) -> None:
-        """Ends PreBind of all pods soon, and requeues them: the domain stops."""
+        """Handles the stop of the domain: cancels PreBind calls that do not end soon (`PreBindStage.close`)."""
         self._pre_bind.close()
 
     def _cancel(self, uid: str, status: Status) -> bool:
@@ -257,19 +257,19 @@ class BindingCycle:
             undone = barrier.in_order()
             barrier.undone.clear()
             self._outcomes.requeue(undone)
-            self._send(self._barriers.open_if_complete(barrier))  # the barrier may have waited for this member only
+            self._send(self._barriers.open_if_complete(barrier))  # the barrier may have waited only for this member
 
     # -- gangs that start together ---------------------------------------------------------------------------------
 
     def review_barriers(self) -> None:
-        """Applies changed gang minimums to members that wait at a barrier. To be called periodically."""
+        """Applies changed gang minimums to members that wait at a barrier. Must be called periodically."""
         for barrier in self._barriers.all() if self._barriers else ():
             if barrier.failure is None and self._barriers.cannot_reach_minimum(barrier):
                 self._fail(barrier, self._cause(barrier))
             self._send(self._barriers.open_if_complete(barrier))
 
     def _pass(self, barrier: Barrier) -> None:
-        """Decides, right before the first binding of a gang is sent, whether all of them or none may be sent."""
+        """Decides, right before the first bind of a gang is sent, whether all binds of the gang may be sent or none."""
         if not self._ports.lease.may_bind():
             self._fail(barrier, GangFailure("", None, next(iter(barrier.members)), Status.error(NOT_NOW)))
             return

@@ -23,13 +23,13 @@ from multisched.shell.scheduling.ports import DomainPorts
 UNSCHEDULABLE: Final = "Unschedulable"
 """Condition reason for which cluster autoscalers add nodes."""
 MEMBERS_AFTER_S: Final = 1.0
-"""Delay of the condition of a member that waits for other members: most gangs are complete sooner."""
+"""Delay of the condition of a member that waits for other members, because most gangs are complete sooner."""
 MEMBERS_MAX: Final = 32_768
-"""Delayed conditions at most; beyond it conditions are written without a delay."""
+"""Maximum number of delayed conditions; beyond it, conditions are written without a delay."""
 
 
 class FailureHandler:
-    """Handler of failed pods of one domain. Owns the count of refusals and the delayed conditions of gang members."""
+    """Handles the failed attempts and binds of one domain. Owns the count of refusals and the delayed conditions of gang members."""
 
     def __init__(self, queue: PodQueue, nominations: DomainNominations, intake: Intake, ports: DomainPorts) -> None:
         self.refused = 0
@@ -38,12 +38,12 @@ class FailureHandler:
         self._intake = intake
         self._ports = ports
         self._members: dict[str, float] = {}
-        """uid -> time at which its condition is due, the earliest first."""
+        """uid -> time at which the pod's condition is due (monotonic seconds), the earliest first."""
 
     def requeue(self, result: Unplaced, refusal: str = "", budget: StepBudget = UNLIMITED) -> None:
         """Requeues a refused pod and reports the reason.
 
-        `refusal`: for a bind that the API server denied, the message without the node's name; else empty. `budget`: as for
+        `refusal`: if the API server denied the bind, its message without the node's name; else empty. `budget`: as for
         `PodQueue.fail`.
         """
         self.refused += 1
@@ -80,7 +80,7 @@ class FailureHandler:
     def _fail(
         self, result: Unplaced, failure: Failure, budget: StepBudget = UNLIMITED
     ) -> tuple[QueueOutcome, str | None]:
-        """Updates the nomination and requeues the pod. Returns the placement and the nominated node to write (None: no write)."""
+        """Updates the nomination and requeues the pod. Returns the queue's outcome and the nominated node to write (None: no write)."""
         pod = result.pod
         nominated_before = self._nominations.node_of(pod.uid)
         nominated = self._nominations.nominate(result)
@@ -103,10 +103,9 @@ class FailureHandler:
             self.report(entry.pod, "SchedulingGated", entry.message, CLEARED)
 
     def report_held(self, pod: Pod, plugin: str, why: str) -> None:
-        """Writes the condition of a gated pod. For a member that waits for other members it is delayed, and an event is written, too.
+        """Writes the condition of a gated pod. For a member that waits for other members the write is delayed and also records an event.
 
-        As upstream, a scheduling gate is no failure and has no event. Missing members have one, because it is the only place
-        where the owner can see them.
+        As upstream, a scheduling gate is no failure and has no event. A wait for members has one, so that the pod's owner sees it.
         """
         if plugin != GANG_PLUGIN:
             self.report(pod, "SchedulingGated", why)
@@ -131,7 +130,7 @@ class FailureHandler:
         self._record(pod, why)
 
     def report(self, pod: Pod, reason: str, message: str, nominated_node: str | None = None) -> None:
-        """Writes condition and event of a refused pod; a process that does not lead writes none. `nominated_node`: see `Condition`."""
+        """Writes condition and event of a refused pod if this process leads the domain. `nominated_node`: see `Condition`."""
         if not self._intake.is_leading:
             return
         condition = Condition("False", reason, message, nominated_node=nominated_node)

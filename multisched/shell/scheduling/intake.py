@@ -1,4 +1,4 @@
-"""Whether the cycles of a domain may pop pods from its queue, and the tasks that sleep until there is a pod to pop."""
+"""Intake: tells the scheduling tasks of a domain whether they may pop pods, and wakes the sleeping ones."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Intake:
 
     @property
     def sleepers(self) -> int:
-        """Number of cycles that wait for a pod."""
+        """Number of scheduling tasks that sleep."""
         return len(self._idle)
 
     def wake(self) -> None:
-        """Wakes one cycle: a pod may be schedulable now."""
+        """Wakes one sleeping task, because a pod may be schedulable now."""
         self._idle.wake_one()
 
     async def sleep(self) -> None:
-        """Waits until woken. Another cycle may have taken the pod by then."""
+        """Waits until woken. Another task may have popped the pod by then."""
         await self._idle.sleep()

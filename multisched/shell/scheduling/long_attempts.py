@@ -41,9 +41,9 @@ from multisched.shell.scheduling.result_applier import ResultApplier
 from multisched.state.cluster_cache import ClusterCache
 
 WAITING_MAX: Final = 16
-"""Attempts that may wait in line until another one has ended. Members of further ones are requeued."""
+"""Maximum number of attempts that wait in line until another one has ended. Members of further ones are requeued."""
 TURNS_MAX: Final = 256
-"""Maximum turns of the event loop in one pause, whatever the clock says."""
+"""Maximum number of turns of the event loop in one pause, even if its time is not over."""
 
 CallPlugins = Callable[[Sequence[RemoteRequest]], Awaitable[Mapping[str, object | PluginFailure]]]
 
@@ -64,13 +64,13 @@ class _LongAttempt:
         self.has_held = False
         """True once members were assumed during a pause."""
         self.held_since_s = 0.0
-        """When the first of them was assumed. Pods that were parked earlier were not refused because of them."""
+        """When the first of the `held` members was assumed. Pods that were parked earlier were not refused because of them."""
         self.freed: list[tuple[Pod, str, float]] = []
-        """(pod, node, since when) of members that were assumed in an earlier pause and are no longer."""
+        """(pod, node, when it was assumed) of members that were assumed in an earlier pause and no longer are."""
         self.placed: Sequence[Placed] = ()
         """Placements of the latest pause."""
         self.changes = 0
-        """Change counter of the queue when the members were last compared; -1: compare them in any case."""
+        """Change counter of the queue when the members were last compared. -1: they must be compared in any case."""
         self.generation = cycle.rows.generation
         self.topology: Sequence[tuple[str, Int32]] = ()
         """Per topology level: label key, and its codes of all rows when the attempt began."""
@@ -176,7 +176,7 @@ class LongAttempts:
                 self._running.changes = -1  # its members may have changed while it waited
 
     async def _finish(self, attempt: _LongAttempt, yielded: Sequence[RemoteRequest] | Pause | None) -> None:
-        """Drives the attempt to its end. `yielded`: what it yielded last; None: it has not begun."""
+        """Drives the attempt to its end. `yielded`: its last yielded value, or None before it has begun."""
         while True:
             answers: Mapping[str, object | PluginFailure] | None = None
             if isinstance(yielded, Pause):
@@ -246,7 +246,7 @@ class LongAttempts:
         attempt.held = {}
 
     def _why_undone(self, attempt: _LongAttempt) -> str:
-        """Returns the reason to undo the attempt; empty: it continues."""
+        """Returns the reason to undo the attempt; empty if it may continue."""
         if attempt.why_undone:
             return attempt.why_undone
         if not self._intake.is_open:
@@ -271,7 +271,7 @@ class LongAttempts:
         return ""
 
     def _has_changed(self, entry: QueuedPod) -> bool:
-        """Reports whether the pod was deleted, bound by another process, gated or changed."""
+        """Reports whether the pod was deleted, bound by another client, gated or changed."""
         latest = self._queue.pod(entry.pod.uid)
         is_there = self._queue.where(entry.pod.uid) is QueueState.IN_FLIGHT
         return not is_there or latest is None or not have_equal_demands(latest, entry.pod) or bool(latest.gates)
@@ -308,7 +308,7 @@ class LongAttempts:
         await self._announce(attempt)
 
     async def _announce(self, attempt: _LongAttempt) -> None:
-        """Notifies queues of the released capacity. Only pods parked since it was held are requeued, not the gang itself."""
+        """Notifies queues of the released capacity. Requeues only pods that were parked while it was held, and not the gang itself."""
         self._ports.steps.begin()
         while attempt.freed:
             pod, node, since_s = attempt.freed.pop()

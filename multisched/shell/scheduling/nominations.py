@@ -71,26 +71,26 @@ class DomainNominations:
         self._listeners = listeners
 
     def adopt(self, plugins: PluginSet) -> None:
-        """Switches to the plugins of another profile: nominations stay, and are ranked by the new plugins."""
+        """Switches to the plugins of another profile. Nominations are kept, and are ranked by the new plugins."""
         self._ranking = implementing(plugins.post_filter, RankingPlugin)
         self._has_gangs = _has_gangs(plugins)
         self.rank_all()
 
     def node_of(self, uid: str) -> str:
-        """Returns the pod's nominated node; empty: none."""
+        """Returns the pod's nominated node; empty if it has none."""
         return self._nominator.node_of(uid)
 
     def nominate(self, result: Unplaced) -> str | None:
         """Updates the nomination of a refused pod and starts its preemption.
 
-        Returns the nominated node to write to the pod's status; None: no write. Must run before the pod is requeued, because
-        it must not be retried while its victims are being removed. A preemption for several pods starts with the first result.
+        Returns the nominated node to write to the pod's status, or None for no write. Must run before the pod is requeued, because
+        the pod must not be retried while its victims are being removed. A preemption for several pods starts with the first result.
         """
         pod, node, preemption = result.pod, result.nominated_node, result.preemption
         known = pod.nominated_node or self._nominator.node_of(pod.uid)
         if node is None and known and not self.may_use(known):
             node = CLEARED  # a plugin failure keeps the nomination, unless the node now belongs to another domain
-        if self._is_gang_held_back(pod.uid):  # it may have lost a member while remote plugins were asked
+        if self._is_gang_held_back(pod.uid):  # it may have lost a member while a request to a plugin was in flight
             node, preemption = CLEARED, None
         if node is None or not self._is_known(pod.uid):
             return None
@@ -100,7 +100,7 @@ class DomainNominations:
         return node if node != known else None
 
     def rank_all(self, pods: Iterable[Pod] | None = None) -> None:
-        """Ranks nominations again, so that after a restart they have the same precedence as before.
+        """Ranks nominations again, so that they have the same precedence after a restart as before it.
 
         `pods`: None for all nominated pods in the queue.
         """
@@ -124,17 +124,17 @@ class DomainNominations:
         return None
 
     def retry_nominated(self, node: str) -> None:
-        """Activates all pods nominated to the node: it left the domain, or a victim left it.
+        """Activates all pods nominated to the node. Called when the node left the domain, or a victim on it was deleted.
 
-        No queueing hint would requeue them, and until they are retried, other pods may be refused because of nominations that
-        have become useless.
+        No queueing hint would requeue these pods, and until they are retried, other pods may be refused because of nominations
+        that are no longer valid.
         """
         for pod in self._nominator.on(node):
             if self._queue.activate(pod.uid, self._clock.monotonic()) is not None:
                 self._intake.wake()
 
     def on_gated(self, uid: str) -> None:
-        """Handles a pod that became gated: `release_gated` will end its nomination, if it has one."""
+        """Handles a pod that became gated. If it has a nomination, `release_gated` will end the nomination."""
         if self._nominator.node_of(uid) and not self._preemptor.is_preempting(uid):
             self._are_gated = True
             self._intake.wake()
@@ -161,7 +161,7 @@ class DomainNominations:
         return self._preemptor.is_preempting(uid)
 
     def close(self) -> None:
-        """Drops preemptions that have not begun: the domain stops."""
+        """Handles the stop of the domain: drops preemptions that have not begun."""
         self._preemptor.drop_waiting(self)
 
     # -- Home ------------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class DomainNominations:
         return entry is not None and not entry.pod.is_deleting and not self._cache.is_assumed(uid)
 
     def preemption_ended(self) -> None:
-        """Handles the end of a preemption: there are no further writes for it."""
+        """Handles the end of a preemption, after its last write."""
         self._in_progress.done()
 
     def nomination_ended(self, pod: Pod, node: str) -> None:
@@ -200,8 +200,8 @@ class DomainNominations:
     def release_preemptor(self, pod: Pod, *, failed: bool) -> None:
         """Makes the pod schedulable again after its preemption ended.
 
-        Deletions of its victims requeue the pod by their events. If the preemption failed, or the pod missed events while it
-        was gated, it is requeued here, with backoff: else a scheduler that may not delete pods would preempt in a busy loop.
+        The deletion events of its victims requeue the pod. If the preemption failed, or the pod missed events while it was gated,
+        it is requeued here, with backoff: otherwise a scheduler that may not delete pods would preempt in a busy loop.
         """
         now_s = self._clock.monotonic()
         if failed or self._queue.where(pod.uid) is QueueState.GATED:

@@ -30,7 +30,7 @@ class DomainPorts(msgspec.Struct, frozen=True):
 
 
 class Listeners(Protocol):
-    """Receiver of events about freed capacity, for the queues of all domains, including this one.
+    """Passes events about freed capacity to the queues of all domains, including this one.
 
     Implemented by `Router`, which is in a layer above the parts of a domain.
     """

@@ -24,7 +24,7 @@ from multisched.shell.scheduling.failure_handler import FailureHandler
 from multisched.shell.scheduling.nominations import DomainNominations
 
 NOT_SCHEDULED_HERE: Final = Status.error("the other members of its gang were undone while a node was chosen for it")
-"""It must start together with them again."""
+"""The pod must start together with these members again."""
 
 
 class ResultApplier:
@@ -106,7 +106,7 @@ class ResultApplier:
     def requeue_stale(self, entries: Sequence[QueuedPod], why: str, seconds: float) -> None:
         """Requeues the pods of an attempt whose inputs have changed."""
         for entry in entries:
-            if self._queue.where(entry.pod.uid) is QueueState.LEAVING:  # there is nothing left to decide
+            if self._queue.where(entry.pod.uid) is QueueState.LEAVING:  # deleted, or bound by another client
                 self._queue.done(entry.pod.uid)
                 continue
             self._observer.attempt_ended(entry.pod, "conflict", seconds)

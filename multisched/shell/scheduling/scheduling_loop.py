@@ -1,8 +1,8 @@
 """The scheduling loop of one domain: pops a pod or a gang, drives its attempt, and passes the result to `ResultApplier`.
 
 An attempt is a generator of the synchronous core. It yields requests for plugins that get their answer over I/O, and this
-loop awaits the answers. The tasks of one domain interleave only there and between slices. An attempt that pauses continues
-in a separate task (`LongAttempts`).
+loop awaits the answers. The scheduling tasks of one domain interleave only while they wait for answers and between slices. An
+attempt that pauses continues in a separate task (`LongAttempts`).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from multisched.shell.scheduling.result_applier import ResultApplier
 from multisched.state.cluster_cache import ClusterCache
 
 PODS_PER_SLICE = 16
-"""Pods that one task schedules before it yields to the event loop, where watches, binds and other domains wait."""
+"""Maximum number of pods that one task schedules before it yields to the event loop, where watches, binds and other domains wait."""
 
 CALM_CYCLES = 2
-"""So many attempts that wait for plugins are no load for a plugin's process or an extender."""
+"""Number of attempts waiting for plugins at which the latency of a plugin's process or an extender counts as unloaded."""
 
 SLICE_S = 0.005
-"""Seconds after which a task yields to the event loop even before PODS_PER_SLICE: a few pods take 100 times as long as most."""
+"""Time after which a task yields to the event loop even before PODS_PER_SLICE, because a few pods take 100 times as long as most."""
 
 
 class SchedulingLoop:
@@ -79,8 +79,8 @@ class SchedulingLoop:
         self.adjust()
 
     def adjust(self) -> None:
-        """Starts tasks up to `wanted`. Without remote plugins one task is enough: an attempt then never waits, and a second
-        task would only use the event loop twice per turn."""
+        """Starts tasks up to `wanted`. Without remote plugins one task is enough: an attempt then never waits, and with a second
+        task the domain would only take twice the time in each turn of the event loop."""
         if self._tasks is None:
             return
         while self._running < self.wanted:
@@ -124,7 +124,7 @@ class SchedulingLoop:
         return self._queue.pop(now_s)
 
     async def _decide_next(self, queued: Queued, slice_left: int) -> int:
-        """Decides what was popped, and together with a plain pod those behind it that have the same spec. Returns their number."""
+        """Decides the popped pod or gang. With a single pod, also decides the next pods of the same spec. Returns the number of entries."""
         if not isinstance(queued, QueuedPod) or queued.pod.gates:
             await self._decide(queued)
             return 1
@@ -151,7 +151,7 @@ class SchedulingLoop:
             yield popped
 
     def _decide_run(self, run: Sequence[QueuedPod]) -> int:
-        """Decides the first of these pods together; returns how many."""
+        """Decides the first of these pods together. Returns their number."""
         started, cycle = self._ports.clock.monotonic(), self.cycle
         results = cycle.attempt_run(run)
         self.attempts += len(results)
@@ -193,7 +193,7 @@ class SchedulingLoop:
         self._results.apply(queued, result, self._ports.clock.monotonic() - started, cycle)
 
     def _has_changed(self, entry: QueuedPod) -> bool:
-        """Reports whether the pod was deleted, bound by another process, gated or changed while a plugin was asked."""
+        """Reports whether the pod was deleted, bound by another client, gated or changed while a request to a plugin was in flight."""
         uid, pod = entry.pod.uid, entry.pod
         latest: Pod = self._queue.pod(uid) or pod
         return self._queue.where(uid) is QueueState.LEAVING or latest.spec is not pod.spec or bool(latest.gates)

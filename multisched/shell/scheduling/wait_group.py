@@ -1,4 +1,4 @@
-"""Counts the binds and preemptions of a domain in flight. Its lease may be released only when there are none."""
+"""Counts the binds and preemptions of a domain in flight. The domain's lease may be released only when there are none."""
 
 from __future__ import annotations
 

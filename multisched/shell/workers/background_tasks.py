@@ -1,7 +1,7 @@
 """The background tasks of plugins, and the implementation of `framework.measures.Measures`.
 
-Owns the tasks of `BackgroundPlugin`s and their processes. A background task that raises or returns is logged, counted and
-restarted with backoff; it never stops the scheduler. Called by `program`.
+Owns the tasks of `BackgroundPlugin`s and their processes. A background task that raises or returns is counted and restarted with
+backoff, and an exception is logged; it never stops the scheduler. Called by `Program`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STEADY_S: Final = 600.0
 """If a background task ran for at least this long, its restart backoff is reset."""
 ERROR_CHARS_MAX: Final = 1_000
 PROCESSES_MAX: Final = 4
-"""Processes that one run of a background task may open."""
+"""Maximum number of processes that one run of a background task may open."""
 
 
 class BackgroundState(msgspec.Struct):
@@ -172,7 +172,7 @@ class BackgroundTasks:
 
 @asynccontextmanager
 async def _processes(rng: random.Random) -> AsyncIterator[Callable[[str, object], BackgroundProcess]]:
-    """Opens processes for one run of a background task, and ends them with it."""
+    """Opens processes for one run of a background task. They are killed when the run ends."""
     children: list[ChildProcess] = []
 
     def opened(factory: str, settings: object) -> BackgroundProcess:

@@ -11,7 +11,7 @@ from typing import Final, TypeVar, cast
 logger = logging.getLogger(__name__)
 
 THREADS_MAX: Final = 2
-"""Threads of one background task, including abandoned ones that still run; further calls wait."""
+"""Maximum number of threads per background task, including abandoned ones that still run; further calls wait."""
 
 T = TypeVar("T")
 

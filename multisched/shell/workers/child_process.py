@@ -1,4 +1,4 @@
-"""Starts child processes, and defines how long their end is waited for. The messages are in `child_pipes`.
+"""Starts child processes, and defines the timeouts of their end. The messages are in `child_pipes`.
 
 A child runs in its own session, so that Ctrl-C reaches only the program, which then ends its children.
 """

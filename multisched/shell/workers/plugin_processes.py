@@ -25,14 +25,14 @@ from multisched.shell.workers.child_process import CLOSED_MAX_S, END_MAX_S, open
 from multisched.shell.workers.plugin_process import LENGTH_BYTES, frame
 
 PROCESSES_MAX = 2
-"""Processes of one plugin."""
+"""Maximum number of processes per plugin."""
 
 READY_MAX_S = 20.0
-"""Time for a process to start, build its plugin and receive the rows it lacks."""
+"""Maximum time for a process to start, build its plugin and receive the rows that it lacks."""
 
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
 RECORDS_PER_FRAME = 64
-"""Rows per pickle; the event loop runs other tasks in between."""
+"""Number of rows per pickle. The event loop runs other tasks between two pickles."""
 
 _MAIN = "multisched.shell.workers.plugin_process"
 _BROKEN = (OSError, EOFError, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
@@ -47,7 +47,7 @@ class ProcessWorker:
         self._places = anyio.CapacityLimiter(PROCESSES_MAX)
         self._idle: list[_PluginProcess] = []
         self.killed = 0
-        """Processes that hung or died, since the start."""
+        """Number of processes that hung or died since the start."""
 
     async def run(self, request: IsolatedRequest) -> IsolatedResponse:
         timeout_s = self._use.timeout_s
@@ -97,7 +97,7 @@ class _PluginProcess:
         self._known: dict[int, RowRecord] = {}
 
     async def begin(self, request: IsolatedRequest) -> str:
-        """Starts the process if necessary and sends the rows it lacks. Returns why the plugin cannot be built; empty: it was."""
+        """Starts the process if necessary and sends the rows that it lacks. Returns why the plugin cannot be built, or an empty text."""
         if self._process is None:
             self._process = await opened(_MAIN)
             assert self._process.stdout is not None

@@ -1,8 +1,8 @@
 """Isolated plugins in threads: a few daemon threads per plugin, abandoned one by one if they hang.
 
-A thread cannot be killed. One that does not answer in time is abandoned and counted, until its call returns. While
-ABANDONED_THREADS_MAX threads are abandoned, calls of the plugin fail. The threads are created here, because the interpreter
-waits at exit for those of anyio and concurrent.futures, and one that hangs would block the exit forever (I11).
+A thread cannot be killed. A thread that does not answer in time, or whose caller is cancelled, counts as abandoned until its call
+returns. While ABANDONED_THREADS_MAX threads are abandoned, calls of the plugin fail. Threads of anyio and concurrent.futures are not
+used, because the interpreter waits for them at exit, and one that hangs would block the exit forever (I11).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from multisched.framework.isolation import IsolatedError, IsolatedRequest, Isola
 from multisched.framework.points import FilterPlugin, Plugin
 
 THREADS_MAX = 8
-"""Threads of one plugin that work concurrently."""
+"""Maximum number of threads per plugin that work concurrently."""
 
 ABANDONED_THREADS_MAX = 4
-"""Abandoned threads of one plugin at which its calls fail."""
+"""Number of abandoned threads per plugin from which on its calls fail."""
 
 _Job = tuple[IsolatedRequest, asyncio.AbstractEventLoop, "asyncio.Future[IsolatedResponse]"]
 
@@ -35,7 +35,7 @@ class ThreadWorker:
         self._places = anyio.CapacityLimiter(THREADS_MAX)
         self._idle: list[_Thread] = []
         self.abandoned = 0
-        """Number of threads that currently hang."""
+        """Number of threads that are currently abandoned."""
 
     async def run(self, request: IsolatedRequest) -> IsolatedResponse:
         async with self._places:

@@ -159,7 +159,7 @@ async def test_devices_are_listed_if_a_node_has_koordinator_s_gpus(resource: str
     [
         (NODES, 403, "nodes and pods cannot be listed: 403 : no"),
         ("/api/v1/pods", 500, "nodes and pods cannot be listed: 500 : no"),
-        ("/api/v1/pods", 410, "the lists expire before they end; try again"),
+        ("/api/v1/pods", 410, "a list's continue token expired in each of 3 attempts; try again"),
     ],
 )
 async def test_judge_without_nodes_or_pods_gives_no_result(path: str, status: int, words: str) -> None:
