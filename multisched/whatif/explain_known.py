@@ -37,7 +37,7 @@ KEPT_FREE_PODS = 3
 NEAR_NAMES = 3
 """Limit of the similar node names that are listed for an unknown node."""
 NAME_NEARNESS = 0.85
-"""Minimum similarity of a schedulerName: all have the same ending, so that default-scheduler is rather similar to
+"""Minimum similarity of a schedulerName. It is high because many end in `-scheduler`, so that default-scheduler is similar to
 forecast-scheduler.
 """
 NEARNESS = 0.5
@@ -143,7 +143,7 @@ def require_node(name: str, known: Sequence[str]) -> None:
 
 
 def describe(program: Program, known: KnownPod, query: ExplainQuery) -> PodView:
-    """Returns everything that is recorded."""
+    """Returns all that the program has recorded about the pod."""
     pod, worker, now_s = known.pod, known.worker, program.clock.monotonic()
     base = PodView(
         namespace=pod.namespace,
@@ -189,7 +189,9 @@ def describe(program: Program, known: KnownPod, query: ExplainQuery) -> PodView:
 
 
 def _blocked_nodes(view: PodView, query: ExplainQuery) -> Sequence[str]:
-    """Returns the node that the query names, else nodes that the last attempt refused because of pods nominated there."""
+    """Returns the node that the query names, which may be empty; without one, the nodes that the last attempt refused because of pods
+    nominated there.
+    """
     if query.node or not view.attempts:
         return (query.node,)
     return [node for verdict in view.attempts[0].refused if verdict.is_for_nominated for node in verdict.nodes]
@@ -222,7 +224,7 @@ def plugin_notes(program: Program, worker: DomainWorker, pod: Pod, nodes: Iterab
 
 
 def _pending_notes(program: Program, worker: DomainWorker, pod: Pod) -> Iterator[str]:
-    """Yields what plugins know of a waiting pod, and what of it has no effect for them."""
+    """Yields the notes of plugins on a pending pod."""
     now_s = program.clock.now().timestamp()
     for built in worker.plugins.built:
         if implements(built.plugin, PendingNotePlugin) and (said := built.plugin.note_on_pending(pod, now_s)):

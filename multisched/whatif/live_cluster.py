@@ -64,7 +64,8 @@ async def read_cluster(
         except Gone:
             continue
         return reader.snapshot(now)
-    raise RefusedError("the lists expire before they end; try again", ExitCode.NO_CLUSTER)
+    message = f"a list's continue token expired in each of {LIST_TRIES} attempts; try again"
+    raise RefusedError(message, ExitCode.NO_CLUSTER)
 
 
 async def _read(transport: Transport, kind: Listed, reader: SnapshotReader) -> None:

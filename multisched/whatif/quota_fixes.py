@@ -134,7 +134,7 @@ def _object_edit(kind: ObjectKind, one: ElasticQuota | KoordinatorQuota, tree: Q
 
 
 def _is_of(one: ElasticQuota | KoordinatorQuota, found: InForce, at: int) -> bool:
-    """Returns whether the object defines this level, which has its namespace's name or its own."""
+    """Reports whether the object defines this level. The level has the name of Koordinator's object, or else of the object's namespace."""
     name = found.tree.nodes[at].name
     return one.name == name if isinstance(one, KoordinatorQuota) else one.namespace == name
 

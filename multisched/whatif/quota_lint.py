@@ -1,4 +1,4 @@
-"""Checks quotas before they are applied: every rule that they break, warnings, and the cluster with them.
+"""Checks quotas before they are applied, and together with the quotas of the cluster: reports every broken rule, and warnings.
 
 Pure. Objects are checked together with those of the cluster: a parent, a second tree or another API may exist there.
 Quotas of Kueue and Volcano are checked as the tree that `multisched quota convert` makes of them, as the only quotas.
