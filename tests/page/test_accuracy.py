@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -112,8 +113,11 @@ def overview_true(truth: ApiTruth) -> Any:
 
 async def pending_said(tab: Tab) -> Any:
     summary = await tab.run("document.querySelector('main p')?.innerText ?? ''")
-    shown = await rows(tab, "Reasons")
-    return summary.split(" pod")[0], {row[0]: int(row[3]) for row in shown}
+    said = Counter[str]()
+    for row in await rows(tab, "Reasons"):
+        # The node that `change` cordons refuses a pod only if the pod was tried again after that.
+        said[", ".join(name for name in row[0].split(", ") if name != "NodeUnschedulable")] += int(row[3])
+    return summary.split(" pod")[0], dict(said)
 
 
 def pending_true(truth: ApiTruth) -> Any:
