@@ -1,7 +1,5 @@
 """Posts bindings and reads pods over a Transport: the network half of the bind outcome machine.
 
-Source: reference, reliability 3.
-
 Stateless. Each call sends one request, maps every possible response of the server to a `BindAnswer`, and never retries.
 `cycle` decides what a `BindAnswer` means. Called by the bind workers of the shell.
 """

@@ -37,7 +37,7 @@ REPEAT_S: Final = 10.0
 REPORT_S: Final = 60.0
 """Interval between reports of refused evictions of one pod."""
 NEED_MAX_S: Final = 900.0
-"""If a gang makes no attempt for this time, its need is forgotten."""
+"""The need of a gang is forgotten if no attempt of the gang has recorded it again for this time."""
 ACTION: Final = "Lending"
 RETRIED: Final = frozenset({WriteAnswer.THROTTLED, WriteAnswer.UNKNOWN})
 """Responses after which the write is sent again in the next round, one second later."""

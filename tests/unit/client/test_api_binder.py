@@ -1,4 +1,4 @@
-"""What each answer to a bind is known to mean (reference: reliability 3)."""
+"""What each answer to a bind is known to mean."""
 
 from __future__ import annotations
 

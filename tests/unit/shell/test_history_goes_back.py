@@ -1,4 +1,4 @@
-"""An etcd restored from a backup, and API servers that lag: nobody binds by what is not the present (reliability 4, I1, I6)."""
+"""An etcd restored from a backup, and API servers that lag: nobody binds by what is not the present (I1, I6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Binds of which nothing was sent yet, while their node changes, goes, or leaves the domain (reference: reliability 4, class 11)."""
+"""Binds of which nothing was sent yet, while their node changes, goes, or leaves the domain."""
 
 from __future__ import annotations
 
