@@ -75,7 +75,7 @@ class GangRequests:
         """uids of members for which `later` was called in the current try."""
         self._rounds = 0
         self.are_any = remote.are_any
-        """Whether some plugin may have requests."""
+        """True if some plugin may have requests."""
 
     def of(self, uid: str) -> Asked | None:
         """Returns the requests about a member; None if plugins were not asked whether they have any."""

@@ -31,7 +31,7 @@ from multisched.state.ledgers import PodLedgers
 from multisched.state.nominator import Nominator
 
 RUN_MAX: Final = 16
-"""Pods of one run at most."""
+"""Maximum number of pods in one run."""
 RUN_FIRST: Final = 4
 ALONE_FIRST: Final = 16
 ALONE_MAX: Final = 1_024
