@@ -1,7 +1,7 @@
 """The bind outcome machine: what each response to a bind means, and what to do next.
 
-It takes responses and returns actions; it does no I/O and reads no clock. After an UNKNOWN outcome, the bind is sent to the same node only, until a
-definite response arrives. No timer ever forgets a pod.
+It takes responses and returns actions; it does no I/O and reads no clock. After an UNKNOWN outcome, the bind is sent
+to the same node only, until a definite response arrives. No timer ever forgets a pod.
 """
 
 from __future__ import annotations

@@ -174,7 +174,8 @@ class CommitStep:
     def _refused(self, placed: Placed, status: Status) -> Unplaced:
         """Gives up a pod that Reserve or Permit refused.
 
-        Restores the nomination that `_placed` removed. The nomination ends when the refusal is applied, which sends an event for waiting pods.
+        Restores the nomination that `_placed` removed. The nomination ends when the refusal is applied,
+        which sends an event for waiting pods.
         """
         refused = self.give_up(placed, status)
         if placed.nominated_node:

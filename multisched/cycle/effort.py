@@ -15,8 +15,8 @@ from multisched.framework.step_budget import StepBudget
 T = TypeVar("T")
 
 PAUSES_MAX: Final = 500
-"""Pauses after which a search is stopped; the next attempt starts a new one. With steps of 20 ms that is ten seconds of work. A gang of 5,000
-plain pods takes one pause, and a reclaim for a gang of 1,000 about five."""
+"""Pauses after which a search is stopped; the next attempt starts a new one. With steps of 20 ms that is ten seconds of work.
+A gang of 5,000 plain pods takes one pause, and a reclaim for a gang of 1,000 about five."""
 NOT_TESTED: Final = Status.unschedulable(f"node(s) were not tested, as the search for victims took {PAUSES_MAX} steps")
 
 GIVEN_UP: Final = Status.unschedulable(
