@@ -181,7 +181,7 @@ class ClassScores:
         pod_class.sum += self._weighed(column.final, column.weight)
 
     def renew_row(self, pod_class: EquivalenceClass, at: int, row: Rows) -> None:
-        """Like `renew`, if nothing changed but the pods on one row, it is feasible as before, and the class is `scores_by_row`.
+        """Does the same as `renew`, if only the pods on one row changed, the row is still feasible, and `scores_by_row` is true.
 
         `at`: position of the row; `row`: the row alone.
         """

@@ -37,11 +37,11 @@ class Unit(msgspec.Struct, frozen=True):
     surplus: int = 0
     """Members that may be evicted without the others."""
     can_evict_whole: bool = True
-    """False if the gang has members that must not be evicted: then at most its surplus is."""
+    """False if the gang has members that must not be evicted. Then at most its surplus is evicted."""
     is_first: bool = False
-    """It is restored before units without this flag, as its eviction violates a disruption budget."""
+    """True if evicting the unit violates a disruption budget. Such units are restored before the others."""
     order: tuple[float, ...] = ()
-    """If not empty, it alone decides the order: the smallest is restored first."""
+    """If not empty, only this value decides the order: the unit with the smallest value is restored first."""
 
     @property
     def importance(self) -> tuple[float, ...]:
