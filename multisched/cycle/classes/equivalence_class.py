@@ -44,9 +44,9 @@ class EquivalenceClass:
         """Bytes of the pod, `is_scored` and number of rows that `size_bytes` was computed for."""
         # Written by `CacheKeys`.
         self.cache_keys: Mapping[str, Hashable] = {}
-        """Plugin -> what its results depend on. Plugins without a key for such pods are in `silent` instead."""
+        """Plugin -> what its results depend on. Plugins whose key is None are in `silent` instead."""
         self.keyed_scores: frozenset[str] = frozenset()
-        """Those of these plugins whose scores depend on their cache key."""
+        """The plugins in `cache_keys` whose scores depend on their cache key."""
         self.silent: frozenset[str] = frozenset()
         # Written by `ClassPreFilters`; `ClassCache.alone` narrows, too.
         self.refusal: Status | None = None

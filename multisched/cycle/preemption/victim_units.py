@@ -47,7 +47,7 @@ class Unit(msgspec.Struct, frozen=True):
     def importance(self) -> tuple[float, ...]:
         """The order of restoring, ascending.
 
-        By priority, then gangs before pods, larger gangs before smaller ones, then by the earliest start (source:
+        Units that violate a budget come first, then by priority, then gangs before pods, larger gangs before smaller ones, then by the earliest start (source:
         kube-scheduler 1.37, pod group preemption).
         """
         if self.order:
@@ -69,11 +69,11 @@ class VictimTrial(Protocol):
         ...
 
     def may_affect(self, member: PlacedPod) -> bool:
-        """Returns False if removing it makes no room where room is needed now."""
+        """Returns False if removing the unit frees no capacity where capacity is needed now."""
         ...
 
     def can_free_room(self, member: PlacedPod) -> bool:
-        """Returns False if removing it can never make room for the pods that need it."""
+        """Returns False if removing the unit can never free capacity for the pods that need it."""
         ...
 
 
@@ -168,7 +168,7 @@ def units_of(
 
 
 def own_gangs(preemptors: Iterable[Pod], gangs: PlacedGangMembers) -> frozenset[str]:
-    """Returns the gangs of the preemptors. Evicting one whole for a member of it would only restart it."""
+    """Returns the gangs of the preemptors. Evicting such a gang whole, for one of its own members, would only restart the gang."""
     return frozenset(key for pod in preemptors if (key := gangs.key_of(pod.uid)) is not None)
 
 
