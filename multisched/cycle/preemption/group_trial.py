@@ -44,9 +44,9 @@ class GroupOfPods(msgspec.Struct, frozen=True):
     pods: tuple[Pod, ...]
     attempt: int = 1
     allowed: Bools | None = None
-    """bool[rows of the table]: the rows of one topology domain that they may use; None: all that pass their filters."""
+    """bool[rows of the table]: the rows of one topology domain that they may use; None: all rows that pass their filters."""
     domains: tuple[Bools, ...] = ()
-    """Set if they must stay within one topology domain: the domains in which room may be made, the most promising first."""
+    """Set if the pods must stay within one topology domain: the domains in which room may be made, the most promising first."""
 
 
 class GroupTrial:

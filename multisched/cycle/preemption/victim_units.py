@@ -47,8 +47,8 @@ class Unit(msgspec.Struct, frozen=True):
     def importance(self) -> tuple[float, ...]:
         """The order of restoring, ascending.
 
-        Units that violate a budget come first, then by priority, then gangs before pods, larger gangs before smaller ones, then by the earliest start (source:
-        kube-scheduler 1.37, pod group preemption).
+        Units with `is_first` come first. Then the order is by priority, gangs before pods, larger gangs before smaller ones, and
+        earliest start (source: kube-scheduler 1.37, pod group preemption).
         """
         if self.order:
             return self.order
