@@ -1,11 +1,11 @@
 """The record of each attempt: compact when written, rendered only when `observe` or `shell` reads it.
 
-Owns the records of one domain. The record of a placed pod takes a microsecond: its node, its scores by plugin, and a reference to
-the latest snapshot of its class. A `ScoreSnapshot` is a copy of the class's columns. Each refused attempt has one; pods of a
-class share it while none of its rows change. Of the placed pods of a class, one in SAMPLED_EVERY takes one. So the runners-up
-of a placed pod are those of up to SAMPLED_EVERY decisions earlier. The number of pods, attempts per pod and bytes of snapshots are
-bounded. A dropped record is reported as dropped; `explain` can then evaluate the present cluster. Only the cycle writes,
-and never waits here; any code on the event loop may call `read`.
+Owns the records of one domain. Writing the record of a placed pod takes a microsecond. It has the node, scores, and a reference to
+the latest snapshot of the pod's class. A `ScoreSnapshot` is a copy of the class's columns. Each refused attempt has one; pods of a
+class share it while none of its rows change. One in SAMPLED_EVERY placed pods of a class has one. So the runners-up
+of a placed pod may be up to SAMPLED_EVERY decisions old. The number of pods, attempts per pod and bytes of snapshots are
+bounded. A dropped record is reported as dropped; `explain` can then evaluate the present cluster. Only the cycle writes
+records, and writing never waits; any code on the event loop may call `read`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REFUSED_PODS_KEPT = 8_192
 """Maximum number of pods of one domain with attempts other than plain placements; about 500 bytes per attempt. At the limit,
 the older half is dropped."""
 ATTEMPTS_KEPT = 4
-"""The latest attempts that are kept of one pod."""
+"""Maximum number of attempts kept per pod; older ones are dropped."""
 SAMPLED_EVERY = 256
 """A snapshot is taken for one in this many placed pods of a class."""
 REFUSED_BYTES_MAX = 8 * 1024 * 1024
@@ -40,10 +40,10 @@ REFUSED_BYTES_MAX = 8 * 1024 * 1024
 SAMPLED_BYTES_MAX = 8 * 1024 * 1024
 """Bytes of snapshots of attempts that placed a pod."""
 STATUS_BYTES = 160
-"""Memory of one refusal kept by node: of plugins with remote requests, and of rows blocked for nominated pods."""
+"""Estimated bytes of one entry of `remote_refusals` or `blocked`."""
 
 _BYTES = tuple(bytes((final,)) for final in range(256))
-"""Final scores as stored, built once."""
+"""The byte string of each possible final score, built once."""
 
 
 class Outcome(Enum):
@@ -83,7 +83,7 @@ def _snapshot_of(
 
 
 def _raw_of(pod_class: EquivalenceClass, column: ScoreColumn) -> Scores:
-    """int64[rows]: scores before normalization. A plugin that is evaluated by group is called again: its raw scores are not kept."""
+    """Returns int64[rows], scores before normalization. A plugin evaluated by group is called again, as its raw scores are not kept."""
     if column.is_plain or column.is_skipped:
         return column.final.astype(np.int64)
     if column.groups is None:
@@ -94,7 +94,7 @@ def _raw_of(pod_class: EquivalenceClass, column: ScoreColumn) -> Scores:
 
 
 class AttemptRecord(msgspec.Struct, frozen=True):
-    """One attempt, as `read` gives it."""
+    """One attempt, as `read` returns it."""
 
     attempt: int
     at_s: float
@@ -114,9 +114,9 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     """Nodes with better scores that the pod no longer fitted at commit."""
     found: Diagnosis | None = None
     blocked: Mapping[int, Status] = msgspec.field(default_factory=dict)
-    """Position in the snapshot's rows -> why pods nominated there block the row."""
+    """Position in the snapshot's rows -> the status with which pods nominated to that row block it."""
     remote_refusals: Sequence[tuple[str, Status]] = ()
-    """(node name, why it is refused) of nodes that plugins with remote requests refused, after all other filters passed them."""
+    """(node name, status) of each node that passed all other filters and was refused by a plugin with remote requests."""
     post_filter: str = ""
     nominated_node: str = ""
     victims: tuple[str, ...] = ()
@@ -131,7 +131,7 @@ class AttemptRecord(msgspec.Struct, frozen=True):
 
 
 class _Generations:
-    """uid -> attempts, of at most `most` pods. At the limit, the older half is dropped in one step, without a cost per pod."""
+    """Pod UID -> attempts, of at most `most` pods. At the limit, the older half is dropped in one step, without a cost per pod."""
 
     def __init__(self, most: int) -> None:
         self._half = most // 2
@@ -170,7 +170,7 @@ class _Snapshots:
             oldest.drop()
 
     def weigh(self, nbytes: int) -> None:
-        """Adds bytes that the attempt of the latest snapshot keeps in addition to its arrays."""
+        """Adds to the latest snapshot's size the bytes that its attempt keeps in addition to the snapshot's arrays."""
         self._kept[-1].nbytes += nbytes
         self.nbytes += nbytes
 
@@ -188,7 +188,7 @@ class AttemptRecords:
         self._refusals = _Snapshots(REFUSED_BYTES_MAX)
 
     def keep_all_snapshots(self, *, with_raw: bool = False) -> None:
-        """Takes a snapshot for every placed pod from now on, for a sandbox. `with_raw`: with raw scores."""
+        """Makes each later placement take a snapshot, for a sandbox; with raw scores if `with_raw`."""
         self._sampled_every = 1
         self._keeps_raw = with_raw
 
@@ -216,7 +216,7 @@ class AttemptRecords:
         log += (pod.uid, attempt, now_s, node, at, finals, total, snapshot)
 
     def placements_per_snapshot(self, pod_class: EquivalenceClass) -> int:
-        """Returns how many pods may be placed before the class must be renewed, so that a snapshot shows it up to date."""
+        """Returns how many pods may be placed before the class must be renewed, so that the next snapshot is up to date."""
         snapshots = pod_class.snapshots
         if snapshots.placed is None or snapshots.left <= 0 or snapshots.fixed_changes != pod_class.fixed_changes:
             return self._sampled_every
@@ -248,7 +248,7 @@ class AttemptRecords:
     def placed_after_wait(
         self, pod: Pod, attempt: int, snapshot: ScoreSnapshot, at: int, node: str, passed_over: tuple[str, ...]
     ) -> None:
-        """Records a placement, as `placed` does, for an attempt that waited. `snapshot`: its own, with the responses added."""
+        """Records a placement, as `placed` does, for an attempt that waited. `snapshot`: the attempt's own, with the responses."""
         self._samples.keep(snapshot)
         snapshot.of = (pod.uid, attempt)
         now_s, total = self._stopwatch(), snapshot.total.item(at)

@@ -1,7 +1,7 @@
 """The bind outcome machine: what each response to a bind means, and what to do next.
 
-Responses in, actions out; no I/O, no clock. After an UNKNOWN outcome the bind is sent to the same node only, until a
-definite response arrives. No timer ever forgets a pod.
+It takes responses and returns actions; it does no I/O and reads no clock. After an UNKNOWN outcome, the bind is sent
+to the same node only, until a definite response arrives. No timer ever forgets a pod.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from multisched.framework.ports import BindAnswer, BindReply, PodTruth
 PAUSE_INITIAL_S = 0.25
 PAUSE_MAX_S = 5.0
 UNSENT_ATTEMPTS_MAX = 4
-"""Failed connections after which a bind that was never sent is given up and its pod is requeued."""
+"""Failed connections after which a bind ends as REFUSED, unless an earlier POST may have taken effect."""
 
 THROTTLED_ATTEMPTS_MAX = 20
-"""Responses with status 429 after which a bind is given up."""
+"""Responses with status 429 after which a bind ends as REFUSED, unless an earlier POST may have taken effect."""
 
 
 class Outcome(Enum):
     """How a bind ended."""
 
     BOUND = auto()
-    """Bound to our node: stays assumed until the watch confirms it."""
+    """The pod is bound to our node. It stays assumed until the watch confirms it."""
     GONE = auto()
     """The pod was deleted, is being deleted, or was replaced by another pod of that name."""
     FOREIGN = auto()
-    """Bound to another node by another scheduler; the watch accounts for it there."""
+    """Another scheduler bound the pod to another node. The watch accounts for it there."""
     REFUSED = auto()
-    """Certainly not bound: forget the assumption and try again later."""
+    """The pod is certainly not bound. The caller forgets the assumption and retries later."""
 
 
 class Step(Enum):
@@ -96,14 +96,14 @@ class BindMachine:
                 return Action(Step.READ, self._pause()) if self.is_unknown else _end(Outcome.REFUSED, reply.message)
 
     def on_failure(self, message: str) -> Action:
-        """Returns the next action after the Bind plugin failed, before or after it sent the bind: read, and send nothing again."""
+        """Returns the next action after the Bind plugin failed. It may have sent the bind: the pod is read, and no bind is sent again."""
         self.is_unknown = True
         self._was_read_unbound = False
         self._failure = message
         return Action(Step.READ, self._pause())
 
     def withdraw(self, message: str) -> Action:
-        """Stops sending to the node. If something was sent, its outcome is read; else the bind ends as REFUSED."""
+        """Stops sending the bind. If a POST may have taken effect, the pod is read; otherwise the bind ends as REFUSED."""
         if not self.is_unknown:
             return _end(Outcome.REFUSED, message)
         return self.on_failure(message)

@@ -75,9 +75,9 @@ class CommitStep:
     def place_if_taken(
         self, pod_class: EquivalenceClass, pod: Pod, attempt: int, at: int, pod_ledgers: PodLedgers
     ) -> Placed | None:
-        """Like `commit_now`, for a profile without Reserve, Permit and choices.
+        """Does the same as `commit_now`, for a profile without Reserve, Permit and choosing plugins.
 
-        Returns None and writes no attempt record if any ledger refuses the pod there.
+        Returns None and writes no attempt record if any ledger refuses the pod on that row.
         """
         assumption = assume(self._cache, pod, pod_class.rows.item(at), _nothing_to_choose, pod_ledgers)
         if isinstance(assumption, NotTaken):
@@ -95,7 +95,7 @@ class CommitStep:
         return self._placed(pod, assumption, pod_class, pod_class.view, attempt)
 
     def conflicted(self, pod: Pod, attempt: int, why: NotTaken, nodes: tuple[str, ...]) -> Conflicted:
-        """Records that the pod was refused on all rows that were tried. `nodes`: their nodes."""
+        """Records that the pod was refused on all rows that were tried. `nodes`: the nodes of these rows."""
         self._records.conflicted(pod, attempt, nodes, why.refusal)
         return Conflicted(pod, why.refusal, why.plugin, why.condition_reason)
 
@@ -174,7 +174,8 @@ class CommitStep:
     def _refused(self, placed: Placed, status: Status) -> Unplaced:
         """Gives up a pod that Reserve or Permit refused.
 
-        Restores the nomination that `_placed` removed; it ends when the refusal is applied, which sends an event for waiting pods.
+        Restores the nomination that `_placed` removed. The nomination ends when the refusal is applied,
+        which sends an event for waiting pods.
         """
         refused = self.give_up(placed, status)
         if placed.nominated_node:

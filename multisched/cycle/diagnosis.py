@@ -20,7 +20,7 @@ from multisched.framework.node_view import PASSES, Int32, NodeView, Rows
 from multisched.framework.status import Code, Status
 
 _PENDING: Final = Code.PENDING
-"""Module constants, because in Python 3.11 looking up an enum member takes as long as three calls."""
+"""`_PENDING` and `_UNSCHEDULABLE` are module constants because in Python 3.11 looking up an enum member takes as long as three calls."""
 _UNSCHEDULABLE: Final = Code.UNSCHEDULABLE
 CODES = 256
 """More than the largest code of a filter."""
@@ -30,7 +30,7 @@ NO_NODES = "no nodes available to schedule pods"
 class Verdicts:
     """The plugin that refused each row first; read by PostFilter, which mostly needs only `curable_count`.
 
-    A copy, as the class may be renewed during a wait.
+    It is a copy, because the class may be renewed during a wait.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Verdicts:
         """Generation of the domain's rows: while it is the same, all rows belong to the domain."""
         self.statuses = tuple([status for status, _ in counts])
         self.curable_count = sum([count for status, count in counts if status.code is _UNSCHEDULABLE])
-        """Number of rows with the code Unschedulable: evictions could make room there."""
+        """Number of rows with the code Unschedulable, which evictions could make feasible."""
         self._first = first
         self._numbers = numbers
 
@@ -66,7 +66,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     node_count: int
     pre_filter: Status | None = None
     counts: tuple[tuple[Status, int], ...] = ()
-    """First refusing status and the number of rows it refused."""
+    """Each status that was the first to refuse some rows, and the number of these rows."""
     rejectors: frozenset[str] = frozenset()
     pending: frozenset[str] = frozenset()
     nodes: Sequence[tuple[str, Status]] = ()
@@ -158,7 +158,7 @@ def _first_refusals(refusing: Sequence[FilterColumn], rows: int) -> Int32:
 
 
 def refused_node(status: Status) -> Diagnosis:
-    """Returns the diagnosis of a pod that Reserve or Permit rejected: its chosen node is the only one that counts."""
+    """Returns the diagnosis of a pod that Reserve or Permit rejected. It counts only the chosen node."""
     names = frozenset({status.plugin} - {""})
     if not status.code.is_rejection:
         return Diagnosis(1)

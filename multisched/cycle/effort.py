@@ -1,4 +1,4 @@
-"""Limits the cost of one long search: the shell bounds the time of each step, this module the number of pauses.
+"""Limits the cost of one long search. The shell limits the time of each step, and this module limits the number of pauses.
 
 The core reads no clock. It checks the `StepBudget` between two placements and counts the pauses.
 """
@@ -15,8 +15,8 @@ from multisched.framework.step_budget import StepBudget
 T = TypeVar("T")
 
 PAUSES_MAX: Final = 500
-"""Pauses after which one search is stopped and left to the next attempt. With steps of 20 ms that is ten seconds of work. A gang of 5,000
-plain pods takes one pause, and a reclaim for a gang of 1,000 about five."""
+"""Pauses after which a search is stopped; the next attempt starts a new one. With steps of 20 ms that is ten seconds of work.
+A gang of 5,000 plain pods takes one pause, and a reclaim for a gang of 1,000 about five."""
 NOT_TESTED: Final = Status.unschedulable(f"node(s) were not tested, as the search for victims took {PAUSES_MAX} steps")
 
 GIVEN_UP: Final = Status.unschedulable(
@@ -28,7 +28,7 @@ GIVEN_UP: Final = Status.unschedulable(
 class PauseDue(BaseException):
     """Interrupts a search. The attempt pauses, and then repeats the search, which reuses the results kept in `RowResults`.
 
-    It is no subclass of Exception, so that no plugin catches it.
+    It is not a subclass of Exception, so that no plugin catches it.
     """
 
 

@@ -56,7 +56,7 @@ from multisched.state.domain_rows import DomainRows
 from multisched.state.transaction import Transaction
 
 CAPACITY_CHECK_MIN_MEMBERS: Final = 16
-"""If at least this many members must start together, free resources are checked before the first one is placed."""
+"""If at least this many members must start together, free resources are checked before the first member is placed."""
 
 UNDONE_PLACEMENTS_MAX: Final = 20_000
 """After this many undone placements, an attempt tries no further topology domain."""
@@ -98,7 +98,7 @@ class _Try:
         self.infeasible_classes: dict[Hashable, bool] = {}
         """Signature of a class without a feasible node in this round -> whether placing other members may make a node feasible."""
         self.retriable: set[str] = set()
-        """uids of refused members for which placing other members may make a node feasible."""
+        """UIDs of refused members for which placing other members may make a node feasible."""
         self.unasked: list[QueuedPod] = []
         """Members with a feasible node in this round, about which no remote request has been sent."""
         self.is_kept = False

@@ -44,7 +44,7 @@ Asking = Generator[Sequence[RemoteRequest] | Pause, Any, bool]
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """The remote requests about one member; none if no plugin has any."""
+    """The remote requests about one member; empty if no plugin has any."""
 
     requests: Sequence[RemoteRequest]
     rows: Rows
@@ -72,10 +72,10 @@ class GangRequests:
         self._asked: dict[str, Asked] = {}
         self._answers: dict[str, object | PluginFailure] = {}
         self._later: set[str] = set()
-        """uids of members for which `later` was called in the current try."""
+        """UIDs of members for which `later` was called in the current try."""
         self._rounds = 0
         self.are_any = remote.are_any
-        """Whether some plugin may have requests."""
+        """True if some plugin may have requests."""
 
     def of(self, uid: str) -> Asked | None:
         """Returns the requests about a member; None if plugins were not asked whether they have any."""
@@ -101,7 +101,7 @@ class GangRequests:
         self._later.update(entry.pod.uid for entry in members)
         requests = [request for entry in members for request in self._note(entry)]
         if requests:
-            yield Pause(placed)  # the caller holds these members while the plugins are asked
+            yield Pause(placed)  # the caller keeps these members assumed while it waits for the responses
             yield from self._ask(requests)
         return any(entry.pod.uid in self._asked for entry in members)
 

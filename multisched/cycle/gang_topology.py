@@ -1,7 +1,7 @@
 """The topology domains that a gang may use, in the order in which they are tried.
 
 A topology domain is the set of nodes with the same values of a level's label key and of the keys of all wider levels. The
-level with fewer domains is the wider one. The narrowest level is tried first. Its domains are sorted by: already running
+level with fewer domains is the wider one. The narrowest level is tried first. Its domains are sorted by the number of running
 members of the gang, then (if more members are pending than must start) how many of the pending members fit, then the least
 room left over for members of the same kind, so that large domains stay whole.
 If no single domain has room, as few domains as possible within one domain of the next wider level are tried together, then
@@ -177,7 +177,7 @@ class _Domains:
         is_in = codes[-1] > 0
         self.rows = rows[is_in] if len(rows) else NO_ROWS
         self.number = np.zeros(0, np.intp)
-        """intp[rows]: the domain of each."""
+        """intp[rows]: the domain of each row."""
         self.count = 0
         if len(self.rows):
             self.number = np.unique(codes[:, is_in], axis=1, return_inverse=True)[1].reshape(-1)
@@ -200,7 +200,7 @@ def _count(codes: Int32) -> int:
 def _fits(nodes: NodeView, need: Need, *, is_empty: bool = False) -> Int64:
     """Returns int64[rows of the table]: how many of these members fit on each node if no other pod is placed.
 
-    `is_empty`: as if no pods were on the nodes.
+    `is_empty`: counts as if no pods were on the nodes.
     """
     most = nodes.allocatable(PODS) - (0 if is_empty else nodes.pod_count)
     for resource, amount in need.requests.items():

@@ -1,12 +1,12 @@
 """Runs: pods of one class that follow one another in the queue and are decided together.
 
-A decision alone asks every plugin about one row, the row of the pod before. A run chooses a row for each of its pods, assumes
-them all, and then asks every plugin once about all these rows. The results are those of decisions one by one:
+A single decision calls every plugin for one row, the row on which the previous pod was placed. A run chooses a row for each of its pods,
+assumes all pods, and then calls every plugin once for all these rows. The results equal those of single decisions:
 
 - No plugin's result depends on more than the row and the class, and no row is chosen twice. Each row then has the total that
   it would have had right after its own pod, and no other row's total changes.
-- Each pod is signed at its turn, in the state that the pods before it left.
-- Afterwards the totals are compared with what was supposed. From the first difference on, the pods behind are forgotten.
+- The signature of each pod is computed after the pods before it were assumed.
+- Afterwards the totals are compared with the expected totals. The pods after the first difference are forgotten.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ from multisched.state.ledgers import PodLedgers
 from multisched.state.nominator import Nominator
 
 RUN_MAX: Final = 16
-"""Pods of one run at most."""
+"""Maximum number of pods in one run."""
 RUN_FIRST: Final = 4
 ALONE_FIRST: Final = 16
 ALONE_MAX: Final = 1_024
-"""Pods of one spec that are decided alone after a run in which only the first decision held; doubles from ALONE_FIRST."""
+"""Maximum number of pods of one spec that are decided alone after a run that kept only its first decision. The number starts at
+ALONE_FIRST and doubles."""
 
 
 class PodRuns:
@@ -61,16 +62,16 @@ class PodRuns:
         acting = plugins.remote or plugins.extenders or plugins.reserve or plugins.permit or plugins.choosing
         self._are_possible = not acting and not classes.has_attempt_results
         self._spec: PodSpec | None = None
-        """Spec of the latest pod; the next fields are about it."""
+        """Spec of the latest pod; the fields below are for this spec."""
         self._length = RUN_FIRST
         self._alone = 0
         """Pods to be decided alone before the next run."""
         self._rest = ALONE_FIRST
         self._keeps_total = False
-        """Whether a row that took a pod had the same total as before, when this was last found out."""
+        """True if, when last checked, placing a pod on a row left the row's total unchanged."""
 
     def length(self, pod: Pod) -> int:
-        """Returns how many pods with this pod's spec may be tried as one run; 1: none."""
+        """Returns how many pods with this pod's spec may be tried as one run; 1: the pod is decided alone."""
         if pod.spec is not self._spec:
             self._spec, self._length, self._alone, self._rest = pod.spec, RUN_FIRST, 1, ALONE_FIRST
         if not self._are_possible or len(self._nominator) or pod.nominated_node or pod.spec.affinity.named_node:
@@ -83,7 +84,7 @@ class PodRuns:
     def decide(self, entries: Sequence[QueuedPod]) -> list[Placed]:
         """Places the first of these pods; returns their results.
 
-        The next pod is to be decided alone if there are none: a ledger may refuse it, or a plugin fail. Raises PluginFailure.
+        If the list is empty, the first pod must be decided alone: a ledger may refuse it, or a plugin may fail. Raises PluginFailure.
         """
         first = entries[0]
         pod_class = self._classes.find(first.pod, first.attempts)
@@ -100,7 +101,7 @@ class PodRuns:
         for one in reversed(placed[kept:]):
             self._cache.forget(one.pod.uid)
         self._records.remove_latest(pod_class, len(chosen) - kept)
-        self._classes.hits += max(0, kept - 2)  # this run looked the class up twice
+        self._classes.hits += max(0, kept - 2)  # this run already looked up the class twice
         self._adapt(len(chosen), kept)
         return placed[:kept]
 
@@ -136,7 +137,7 @@ class PodRuns:
         return placed, chosen
 
     def _draw(self, ties: Rows, drawn: list[int], tie_break: int) -> int | None:
-        """Returns one of the best rows that are left; None if there is none, or if it was drawn before.
+        """Returns one of the best rows that are left; None if no row is left, or if the row was drawn before.
 
         `drawn`: ascending indices into `ties`; the new one is added.
         """
@@ -198,7 +199,7 @@ class PodRuns:
 
 
 def _is_by_row(pod_class: EquivalenceClass) -> bool:
-    """Reports whether a pod of the class that comes to a row changes the filters' results on that row only."""
+    """Reports whether a pod of the class that is placed on a row changes the filters' results on that row only."""
     return (
         pod_class.signature is not None
         and pod_class.refusal is None
@@ -212,7 +213,7 @@ def _is_by_row(pod_class: EquivalenceClass) -> bool:
 def _largest_scores(pod_class: EquivalenceClass) -> list[int] | None:
     """Returns the largest raw score of the feasible rows for each plugin with normalised scores; None if other values count, too.
 
-    Equal before and after a run: then they were equal in between, since rows of a run only cease to be feasible.
+    If they are equal before and after a run, they were equal during the run, since rows of a run only cease to be feasible.
     """
     normalised = [column for column in pod_class.scores if not column.is_plain and not column.is_skipped]
     return None if any(column.normalizer is None for column in normalised) else [c.largest for c in normalised]

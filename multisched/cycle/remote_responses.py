@@ -35,14 +35,14 @@ from multisched.state.domain_rows import DomainRows
 
 
 class Choice(msgspec.Struct):
-    """The rows as one attempt sees them: a copy if the cycle waits, else the arrays of the class itself."""
+    """The rows as one attempt sees them: a copy if the cycle waits, otherwise the arrays of the class itself."""
 
     rows: Rows
     feasible: Bools
     total: Totals
     versions: Int64 | None = None
     outranking_weight: int = 0
-    """Factor of the outranking plugin's scores in `total`, if it is not that of the profile."""
+    """Factor of the outranking plugin's scores in `total`, if it differs from the profile's factor."""
     answered: list[ScoreCopy] = msgspec.field(default_factory=list)
     """Scores of plugins with remote requests."""
 
@@ -102,7 +102,7 @@ class RemoteResponses:
         return any_true(choice.feasible)
 
     def refuse(self, choice: Choice, view: CycleView, pod: Pod) -> list[tuple[str, Status]]:
-        """Runs Filter of the plugins that asked, over the feasible rows. Returns the nodes they refused."""
+        """Runs Filter of the plugins that sent requests over the feasible rows. Returns the nodes that these plugins refused."""
         refused: list[tuple[str, Status]] = []
         for plugin in self._plugins.remote_filter:
             if plugin.name in view.responses:
@@ -134,7 +134,7 @@ class RemoteResponses:
         return self._records.snapshot(fewer)
 
     def add_scores(self, choice: Choice, view: CycleView, pod: Pod) -> None:
-        """Adds the scores of the plugins that asked."""
+        """Adds the scores of the plugins that sent requests."""
         for scorer in self._plugins.remote_score:
             if scorer.name in view.responses:
                 at = np.flatnonzero(choice.feasible)

@@ -20,7 +20,7 @@ class RemoteRequest(msgspec.Struct, frozen=True):
     plugin: RemotePlugin
     request: object
     uid: str = ""
-    """The uid of the gang member it is about; empty for a single pod."""
+    """The UID of the gang member that the request is about; empty for a single pod."""
 
     @property
     def key(self) -> str:
@@ -36,11 +36,11 @@ class Placed(msgspec.Struct, frozen=True):
     annotations: Mapping[str, str]
     view: CycleView
     waits: Mapping[str, float] = msgspec.field(default_factory=dict)
-    """Permit plugin -> the longest time in seconds that it waits."""
+    """Permit plugin -> the longest time, in seconds, that the pod may wait for it."""
     relates: bool = False
-    """Some filter depends on pods on other nodes, too."""
+    """True if some filter also depends on pods on other nodes."""
     nominated_node: str = ""
-    """Its nominated node until now; empty if none."""
+    """The pod's nominated node before this attempt; empty if none."""
 
 
 class Unplaced(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class Unplaced(msgspec.Struct, frozen=True):
 
 
 class Conflicted(msgspec.Struct, frozen=True):
-    """A pod that had feasible rows, but that none of its candidates took at commit."""
+    """A pod that had feasible rows but no longer fitted any candidate row at commit."""
 
     pod: Pod
     refusal: str = ""

@@ -1,4 +1,4 @@
-"""The scheduling cycle: one pod, from the head of the queue to an assumption, a refusal or a conflict.
+"""The scheduling cycle of one pod: from the head of the queue to an assumption, a refusal or a conflict.
 
 `SchedulingCycle.attempt` is a generator: it yields the remote requests of plugins and resumes with their responses. It also
 yields to pause a search for victims. Without remote requests, a row is chosen and committed in one step.
@@ -78,7 +78,7 @@ class SchedulingCycle:
         self._budget = budget
         self._prefers_first_row = any(traits_of(plugin).prefers_first_row for plugin in plugins.score)
         self._may_refuse_remotely = bool(plugins.remote_filter or plugins.extenders)
-        """Whether remote responses may leave no feasible row. The pod is then refused with the diagnosis made before the wait."""
+        """True if remote responses may leave no feasible row. The pod is then refused with the diagnosis made before the wait."""
         self._keyed_filters = [p for p in plugins.filter if p.depends_on.reads_cache_key]
         self._nominated = NominatedPodsFilter(plugins, runner, cache.nodes, nominator)
         dry_runs = DryRuns(plugins, runner, cache, nominator, self._nominated)
@@ -303,7 +303,7 @@ class SchedulingCycle:
         return best_first
 
     def _best_row(self, rows: Rows, feasible: Bools, total: Totals, pod: Pod, attempt: int) -> int:
-        """Returns the position of the best of these rows, as `_best`."""
+        """Returns the position of the best of these rows, chosen as in `_best`."""
         return self._best(Choice(rows, feasible, total), pod, attempt, 1)[0]
 
     def _tie_break(self, pod: Pod, attempt: int) -> int:

@@ -15,7 +15,7 @@ from multisched.model.go_duration import go_duration
 from multisched.model.objects import Pod
 
 WAIT_MAX_S = 900.0
-"""The longest time that a Permit plugin may hold a pod, as upstream."""
+"""The longest time that a Permit plugin may hold a pod, the same as in kube-scheduler."""
 
 Decided = Callable[[Status], None]
 

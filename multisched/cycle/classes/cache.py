@@ -44,7 +44,7 @@ BYTES_PER_ROW = 24
 """Estimated bytes of one class per row until it is scored: codes and scores of each plugin, and the totals."""
 
 BYTES_PER_CLASS = 10_000
-"""Bytes of one class in addition: columns, states of plugins, and its pod (possibly deleted) with spec and labels."""
+"""Bytes of one class in addition to its rows: columns, states of plugins, and its pod (possibly deleted) with spec and labels."""
 
 CLASSES_MIN = 8
 
@@ -85,7 +85,7 @@ class ClassCache:
 
     @property
     def unsigned(self) -> dict[str, int]:
-        """Plugin -> pods that it did not sign, each of which got a class of its own. Live: copy to keep."""
+        """Plugin -> pods that it did not sign, each of which got its own class. The mapping is live: copy it to keep it."""
         return self._signatures.unsigned
 
     def signature(self, pod: Pod) -> Hashable | None:
@@ -163,7 +163,7 @@ class ClassCache:
         return fewer
 
     def dependency_versions(self, pod_class: EquivalenceClass, pod: Pod) -> Hashable:
-        """Returns what the class's results depend on in addition to the row, as of now. Equal while none of that changed.
+        """Returns what the class's results depend on in addition to the row, as of now. Values are equal while none of that changed.
 
         If pods on other rows count, a node that is added, removed or moved to another zone counts for all rows, too.
         """

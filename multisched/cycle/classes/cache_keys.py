@@ -23,7 +23,7 @@ class MovedKeys(NamedTuple):
     filters: frozenset[str]
     scores: frozenset[str]
     is_other: bool
-    """True if a filter or score became silent or ceased to be: the class must be rebuilt."""
+    """True if a filter or score became silent or ceased to be silent. The class must then be rebuilt."""
 
 
 NOTHING_MOVED = MovedKeys(_NO_PLUGINS, _NO_PLUGINS, is_other=False)

@@ -38,7 +38,7 @@ class Changes:
         self.moved_filters = moved_filters
         """Plugins whose filters depend on a changed cache key; all plugins with a cache key if a node object changed."""
         self.moved_scores = moved_scores
-        """The same for scores."""
+        """Plugins whose scores depend on a changed cache key; all plugins with a cache key if a node object changed."""
         self.is_everywhere = is_everywhere
         """True if some node object of the cluster was added, changed or removed."""
         self.is_far = False

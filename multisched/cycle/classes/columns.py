@@ -124,11 +124,11 @@ class ScoreColumn:
         return self.final if self.is_final_shared else self.final.copy()
 
     def raw_at(self, at: Rows) -> Scores:
-        """int64[positions]"""
+        """Returns the raw scores at these positions: int64[positions]."""
         return self.raw.take(at).astype(np.int64, copy=False)
 
     def all_raw(self) -> Scores:
-        """int64[rows]"""
+        """Returns all raw scores: int64[rows]."""
         return self.raw.astype(np.int64, copy=False)
 
     def set_raw(self, at: Rows, raw: Scores) -> None:

@@ -39,14 +39,14 @@ class EquivalenceClass:
         self.row_sequence: int
         """Versions of the cluster at the last renewal, recorded before plugins read it."""
         self.size_bytes = 0
-        """Size that the cache has counted for it."""
+        """Bytes that the cache has counted for this class."""
         self.sized_with: tuple[int, bool, int] | None = None
         """Bytes of the pod, `is_scored` and number of rows that `size_bytes` was computed for."""
         # Written by `CacheKeys`.
         self.cache_keys: Mapping[str, Hashable] = {}
-        """Plugin -> what its results depend on. Plugins without a key for such pods are in `silent` instead."""
+        """Plugin -> what its results depend on. Plugins whose key is None are in `silent` instead."""
         self.keyed_scores: frozenset[str] = frozenset()
-        """Those of these plugins whose scores depend on their cache key."""
+        """The plugins in `cache_keys` whose scores depend on their cache key."""
         self.silent: frozenset[str] = frozenset()
         # Written by `ClassPreFilters`; `ClassCache.alone` narrows, too.
         self.refusal: Status | None = None
@@ -56,7 +56,7 @@ class EquivalenceClass:
         self.narrowed_by: tuple[str, ...] = ()
         self.skipped: frozenset[str] = frozenset()
         self.relates = False
-        """Some filter depends on pods on other rows, too."""
+        """True if some filter also depends on pods on other rows."""
         self.pre_filter_results: tuple[PreFilterResult, ...] = ()
         """Results of the PreFilter plugins whose results are valid for one attempt."""
         self.pre_filtered_by_key: dict[str, PreFilterResult] = {}
@@ -69,7 +69,7 @@ class EquivalenceClass:
         self.fallible_filters: list[FilterColumn] = []
         """Those of `filters` that have codes for errors, which fail the attempt."""
         self.filters_by_row = False
-        """Whether a pod that is placed can change the codes of `moving_filters` for its own row only."""
+        """True if a placed pod can change the codes of `moving_filters` only for its own row."""
         self.fixed_refused: Codes = NO_CODES
         """The codes of `fixed_filters` joined bit by bit: 0 on rows that pass all of them."""
         self.feasible: Bools = NO_BOOLS
@@ -84,7 +84,7 @@ class EquivalenceClass:
         self.total: Totals = NO_TOTALS
         """Weighted sum of all final scores; NOWHERE on rows that are not feasible."""
         self.scores_by_row = False
-        """Whether each of `moving_scores` depends on the row alone and is not normalised."""
+        """True if each of `moving_scores` depends on the row alone and is not normalised."""
         self.is_scored = False
         self.fixed_changes = 0
         """How often `fixed_total` has changed."""
@@ -116,7 +116,7 @@ class EquivalenceClass:
 
     @property
     def array_bytes(self) -> int:
-        """Bytes of its own columns, without those shared with other classes."""
+        """Bytes of the columns of this class, without the columns shared with other classes."""
         filters = sum(len(c.by_group) + (0 if c.is_shared else len(c.codes)) for c in self.filters)
         scores = sum(
             len(c.by_group) + (0 if c.is_final_shared else len(c.final)) + (0 if c.shared else c.raw.nbytes)

@@ -75,7 +75,7 @@ class ClassPreFilters:
 
 
 def _nowhere_left(plugins: tuple[str, ...]) -> str:
-    """Returns upstream's message for PreFilter plugins that leave no node."""
+    """Returns kube-scheduler's message for PreFilter plugins that leave no node."""
     if len(plugins) == 1:
         return f"node(s) didn't satisfy plugin {plugins[0]}"
     return f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(plugins))}] simultaneously"

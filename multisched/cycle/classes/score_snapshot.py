@@ -44,7 +44,7 @@ class ScoreCopy(msgspec.Struct, frozen=True):
     weight: int
     final: Finals
     is_moving: bool = False
-    """The plugin reads the pods on a row: each placed pod's own score is kept with its placement."""
+    """True if the plugin reads the pods on a row. Each placed pod's own score is then kept with its placement."""
     raw: Scores | None = None
     """Scores before normalization; None: not kept."""
 
@@ -174,7 +174,7 @@ class ClassSnapshots:
         self.placed: ScoreSnapshot | None = None
         """The snapshot for the pods placed since it was taken."""
         self.left = 0
-        """Placed pods until the next snapshot."""
+        """Number of pods to be placed until the next snapshot."""
         self.fixed_changes = 0
         """`EquivalenceClass.fixed_changes` when the snapshot was taken. Once it differs, the snapshot's fixed scores are outdated."""
         self.refused: ScoreSnapshot | None = None

@@ -181,7 +181,7 @@ class ClassScores:
         pod_class.sum += self._weighed(column.final, column.weight)
 
     def renew_row(self, pod_class: EquivalenceClass, at: int, row: Rows) -> None:
-        """Like `renew`, if nothing changed but the pods on one row, it is feasible as before, and the class is `scores_by_row`.
+        """Does the same as `renew`, if only the pods on one row changed, the row is still feasible, and `scores_by_row` is true.
 
         `at`: position of the row; `row`: the row alone.
         """
@@ -200,7 +200,7 @@ class ClassScores:
 
     def renew(self, pod_class: EquivalenceClass, changes: Changes, *, feasible_moved: bool) -> None:
         if not (pod_class.moving_scores or feasible_moved or changes.is_everywhere) and pod_class.scores_by_row:
-            return  # what is left does not change with the pods on a row
+            return  # the rest of the scores does not change with the pods on a row
         skipped = self._pre_score(pod_class, self._pre_scores_due(pod_class, changes, feasible_moved=feasible_moved))
         must_join = must_mask = False
         total = pod_class.fixed_total[changes.rows]

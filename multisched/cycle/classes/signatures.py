@@ -37,14 +37,14 @@ class Signatures:
     )
 
     def __init__(self, plugins: Collection[Plugin], runner: Runner) -> None:
-        """`plugins`: those whose results a class keeps."""
+        """`plugins`: the plugins whose results a class keeps."""
         self._runner = runner
         signers = implementing(plugins, SignPlugin)
         self._spec_signers = [p for p in signers if traits_of(p).signs_spec_only]
         pod_signers = [p for p in signers if not traits_of(p).signs_spec_only]
         self._pod_signers = sorted(pod_signers, key=lambda p: not traits_of(p).signs_alike)
         self._alike = sum(traits_of(p).signs_alike for p in pod_signers)
-        """How many of them, the first ones, sign pods that are alike equally."""
+        """Number of plugins with `Traits.signs_alike`; they are the first of `_pod_signers`."""
         signed = frozenset(p.name for p in signers)
         self._without = [p.name for p in plugins if p.name not in signed]
         """Plugins that sign nothing. With any of them, each pod gets a class of its own."""
@@ -71,8 +71,9 @@ class Signatures:
         return None if fragments is None else (number, pod.namespace, *fragments)
 
     def is_of(self, signature: Hashable, pod: Pod, *, is_alike: bool) -> bool:
-        """Reports whether the pod's signature is this one. `is_alike`: a pod that is alike has got it in this step, since when only
-        pods with that spec were placed.
+        """Reports whether the pod's signature equals `signature`.
+
+        `is_alike`: a pod that is alike (`are_alike`) got this signature in this step, and since then only pods with that spec were placed.
         """
         if not is_alike or pod.spec.pod_affinity is not None:
             return self.of(pod) == signature

@@ -15,7 +15,7 @@ from multisched.state.domain_rows import DomainRows
 from multisched.state.node_table import NodeTable
 
 ROWS_PER_GROUP_MIN = 4
-"""Fewer rows per group than this: evaluating every row costs no more than using groups."""
+"""With fewer rows per group, evaluating every row costs no more than using groups."""
 
 GROUPINGS_MAX = 256
 """Combinations of labels that are cached; beyond that the cache is cleared, which costs only time."""

@@ -1,1 +1,1 @@
-"""Preemption as decided in a cycle: dry runs, cached victims, nominations, PostFilter."""
+"""The part of preemption that a cycle decides: dry runs, cached victims, nominations, PostFilter."""

@@ -16,7 +16,7 @@ from multisched.framework.preemption import Costs, DisplacementRule, PlacedPods
 from multisched.state.pods_by_priority import Order, PodColumns
 
 NUMBERS_MAX: Final = 65_536
-"""Numbered gangs, or twice as many as exist if that is more; beyond this all are renumbered."""
+"""Maximum number of numbered gangs, or twice the number of existing gangs if that is more. Beyond it, all gangs are renumbered."""
 NO_GANG: Final = -1
 ROWS_AT_ONCE: Final = 256
 """Rows whose pods' gangs are looked up in one part."""

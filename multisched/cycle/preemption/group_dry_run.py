@@ -48,7 +48,7 @@ from multisched.state.trial import Trial, TrialPlacement
 SERVED_MAX: Final = 5_000
 """Members for which victims are searched one by one in one search, some milliseconds each."""
 RESTARTS_MAX: Final = 3
-"""Restarts of one search because the cluster changed during a pause. After that many, the search is left to the next attempt."""
+"""Maximum number of restarts of one search because the cluster changed during a pause. After that, the search ends without a result."""
 
 
 class GroupAttemptDryRun:

@@ -29,7 +29,7 @@ from multisched.state.trial import Trial, TrialPlacement
 PLACINGS_MAX: Final = 5_000
 """Placements tried in one search, about 0.2 ms each. Beyond this, no unit is restored."""
 WHOLE_TRIES_MAX: Final = 64
-"""Times that a whole group is placed again because placing only the affected members failed."""
+"""Maximum number of times that a whole group is placed again because placing only the affected members failed."""
 
 
 class OutdatedSearchError(Exception):
@@ -44,9 +44,9 @@ class GroupOfPods(msgspec.Struct, frozen=True):
     pods: tuple[Pod, ...]
     attempt: int = 1
     allowed: Bools | None = None
-    """bool[rows of the table]: the rows of one topology domain that they may use; None: all that pass their filters."""
+    """bool[rows of the table]: the rows of one topology domain that they may use; None: all rows that pass their filters."""
     domains: tuple[Bools, ...] = ()
-    """Set if they must stay within one topology domain: the domains in which room may be made, the most promising first."""
+    """Set if the pods must stay within one topology domain: the domains in which room may be made, the most promising first."""
 
 
 class GroupTrial:
@@ -63,14 +63,14 @@ class GroupTrial:
         self._placements: dict[str, TrialPlacement] = {}
         self._kinds: dict[str, Hashable] = {}
         self.reaches_far = False
-        """Some filter of the members reads pods of other rows."""
+        """True if some filter of the members reads pods of other rows."""
         self._are_alike = True
         self._orders: Sequence[Sequence[Pod]] = ()
         self.shares_room = any(cache.ledgers.has_cluster_ledger(pod) for pod in group.pods)
-        """Some cluster-wide ledger counts them, whichever rows they are on."""
+        """True if some cluster-wide ledger counts the members, whichever rows they are on."""
         self._placings = self._whole_tries = 0
         self.is_exhausted = False
-        """Units were kept as victims without a check whether they are needed."""
+        """True if units were kept as victims without a check whether they are needed."""
 
     def begin(self) -> Search[None]:
         """Finds out which members are identical. Raises PluginFailure."""

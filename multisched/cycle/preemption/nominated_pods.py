@@ -1,4 +1,4 @@
-"""Rows that take a pod only without the pods nominated there (upstream's second pass over the filters).
+"""Rows on which a pod fits only without the pods nominated there (kube-scheduler's second pass over the filters).
 
 If filters depend only on the nominated pods' resources, a few vector operations test all their rows at once. Other rows
 are tested one by one on overlays. Owns no mutable state.
@@ -78,7 +78,7 @@ class NominatedPodsFilter:
         return together | self._blocked_by_rows(pod_class, pod, attempt, at[alone])
 
     def sensitivities(self, plugins: Sequence[Plugin], view: CycleView, pod: Pod) -> list[PodSensitivity] | None:
-        """Returns which other pods matter to these plugins; None if one of them does not tell."""
+        """Returns which other pods matter to these plugins; None if one of them does not declare this."""
         if any(p.name not in self._sensitive_plugins or p.name in self._plugins.remote_names for p in plugins):
             return None
         return [

@@ -32,7 +32,7 @@ from multisched.model.objects import Pod
 from multisched.state.domain_rows import DomainRows
 
 CLEARED = ""
-"""The nomination of a pod is cleared."""
+"""Value of `nominated_node` that clears the nomination of a pod."""
 _ERROR: Final = Code.ERROR
 """Module constants, because in Python 3.11 looking up an enum member takes as long as three calls."""
 _UNSCHEDULABLE: Final = Code.UNSCHEDULABLE

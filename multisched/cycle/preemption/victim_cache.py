@@ -27,8 +27,8 @@ STATUSES_MAX = 1_024
 """Distinct refusals that one cache stores before it is cleared."""
 
 SPARED_PARTS = 4
-"""Parts into which pods are divided that cannot all be restored. With more parts, few victims are found in more steps; with
-fewer, many victims are."""
+"""Number of parts into which pods are divided if not all of them can be restored. More parts take more steps if there are few victims;
+fewer parts take more steps if there are many."""
 
 Blocks = Callable[[Rows], Sequence[PodColumns]]
 """Returns the current pods on some rows."""

@@ -37,18 +37,18 @@ class Unit(msgspec.Struct, frozen=True):
     surplus: int = 0
     """Members that may be evicted without the others."""
     can_evict_whole: bool = True
-    """False if the gang has members that must not be evicted: then at most its surplus is."""
+    """False if the gang has members that must not be evicted. Then at most its surplus is evicted."""
     is_first: bool = False
-    """It is restored before units without this flag, as its eviction violates a disruption budget."""
+    """True if evicting the unit violates a disruption budget. Such units are restored before the others."""
     order: tuple[float, ...] = ()
-    """If not empty, it alone decides the order: the smallest is restored first."""
+    """If not empty, only this value decides the order: the unit with the smallest value is restored first."""
 
     @property
     def importance(self) -> tuple[float, ...]:
         """The order of restoring, ascending.
 
-        By priority, then gangs before pods, larger gangs before smaller ones, then by the earliest start (source:
-        kube-scheduler 1.37, pod group preemption).
+        Units with `is_first` come first. Then the order is by priority, gangs before pods, larger gangs before smaller ones, and
+        earliest start (source: kube-scheduler 1.37, pod group preemption).
         """
         if self.order:
             return self.order
@@ -69,11 +69,11 @@ class VictimTrial(Protocol):
         ...
 
     def may_affect(self, member: PlacedPod) -> bool:
-        """Returns False if removing it makes no room where room is needed now."""
+        """Returns False if removing the unit frees no capacity where capacity is needed now."""
         ...
 
     def can_free_room(self, member: PlacedPod) -> bool:
-        """Returns False if removing it can never make room for the pods that need it."""
+        """Returns False if removing the unit can never free capacity for the pods that need it."""
         ...
 
 
@@ -168,7 +168,7 @@ def units_of(
 
 
 def own_gangs(preemptors: Iterable[Pod], gangs: PlacedGangMembers) -> frozenset[str]:
-    """Returns the gangs of the preemptors. Evicting one whole for a member of it would only restart it."""
+    """Returns the gangs of the preemptors. Evicting such a gang whole, for one of its own members, would only restart the gang."""
     return frozenset(key for pod in preemptors if (key := gangs.key_of(pod.uid)) is not None)
 
 
